@@ -162,7 +162,7 @@ mod tests {
         judge(&all()).expect("all are listed");
         let mut one = all();
         one.insert("a new branch".to_owned(), 0);
-        assert!(judge(&one).expect_err("reached by nobody").to_string().contains("a new branch"));
+        assert!(judge(&one).expect_err("reached by no seed").to_string().contains("a new branch"));
         one.insert("a new branch".to_owned(), 1);
         judge(&one).expect("reached");
         assert!(judge(&BTreeMap::new()).is_err(), "the list names marks that are gone");

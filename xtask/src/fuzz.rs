@@ -1,5 +1,6 @@
-//! Fuzz targets, each for a while. They are built as cargo-fuzz builds them, by a nightly compiler: what is found is in
-//! `fuzz/artifacts`, and the binary with that file as its argument repeats it.
+//! Fuzz targets, each for a while. They are built as cargo-fuzz builds them, by a nightly compiler:
+//! failing inputs are in `fuzz/artifacts`, and the binary with such a file as its argument repeats
+//! the failure.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{root, run};
 
-/// What cargo-fuzz gives the compiler, without a sanitizer where one cannot be had.
+/// The compiler flags of cargo-fuzz, without a sanitizer where none is available.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address";
@@ -93,7 +94,7 @@ fn fuzz_each(
 }
 
 fn fuzz(binary: &Path, name: &str, more: Option<&str>, seconds: u32) -> Result<()> {
-    // What is new goes to the first corpus; the committed one is only read.
+    // New inputs go to the first corpus; the committed one is only read.
     let found = root().join("fuzz/target/corpus").join(name);
     let artifacts = root().join("fuzz/artifacts").join(name);
     for folder in [&found, &artifacts] {

@@ -1,4 +1,4 @@
-//! What a developer runs: `cargo xtask VERB`. Each verb is also a step of CI.
+//! The developer's commands: `cargo xtask VERB`. Each verb is also a step of CI.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -185,7 +185,7 @@ fn tidy() -> Result<()> {
     bail!("{}", problems.join("\n"));
 }
 
-/// Crates of others that a build without dev-dependencies needs.
+/// Third-party crates that a build without dev-dependencies needs.
 fn locked_crates() -> Result<usize> {
     let tree = Command::new("cargo")
         .args(["tree", "--workspace", "-e", "no-dev", "--prefix", "none", "--format", "{p}"])
@@ -200,7 +200,8 @@ fn locked_crates() -> Result<usize> {
     Ok(names.len())
 }
 
-/// The workspace says which compiler it needs; this one must be that one, or CI proves nothing about it.
+/// The workspace says which compiler it needs; this one must be that one, or CI proves nothing
+/// about it.
 fn rust_version() -> Result<Option<String>> {
     let manifest = std::fs::read_to_string(root().join("Cargo.toml"))?;
     let wanted = manifest

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
-use dmtree_parts::naming::{self, Wish};
+use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root};
 use dmtree_pool::{Cluster, IndexEntry, Place, PoolOptions};
 use serde_json::Value;
@@ -186,8 +186,8 @@ fn open_index<I: RangeIndex>(
     let encoded = &serde_json::to_vec(&options)
         .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
     let cx = NodeContext { pool: pool.clone(), cache_bytes };
-    let wish = Wish { name, system, options: &options, encoded };
-    let made: Step<'_> = Box::pin(naming::open_or_create::<I>(&ep, &cx, wish));
+    let request = IndexRequest { name, system, options: &options, encoded };
+    let made: Step<'_> = Box::pin(naming::open_or_create::<I>(&ep, &cx, request));
     let entry = ep.core().block_on(ep.slot(), made)?;
     if entry.system != system {
         return Err(Failure::input(format!(

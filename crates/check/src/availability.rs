@@ -1,14 +1,18 @@
-//! Availability while a fault lasts: an operation on a leaf that no fault touches ends within a bound that knows nothing of leases.
+//! Availability during a fault: an operation on a leaf that no fault touches ends within a bound
+//! that does not depend on leases.
 //!
-//! A compute node that has crashed or stands still touches the leaves that its writes were on, those whose lock is in its memory, and,
-//! when it was at maintenance, any. For writes it touches also the leaves where the keys of its writes are now, with those beside them: a
-//! write may have gone on to another leaf after a split, and split that one itself, and the unlocking of one that has just ended may
-//! not have arrived (seed 313 with crashes). What an operation needs its index says ([`RangeIndex::place_of`]).
+//! A compute node that has crashed or stalls touches the leaves of its running writes, the leaves
+//! with a lock in its memory, and, during maintenance, any leaf. For writes it also touches the
+//! leaves that now hold the keys of its writes, and their neighbours: a write may have continued on
+//! another leaf after a split, and have split that one itself, and the unlock of a write that has
+//! just ended may not have arrived (seed 313 with crashes). The index reports the resources that an
+//! operation needs ([`RangeIndex::place_of`]).
 //!
-//! Judged are gets, updates and compare-and-sets: inserts and deletes may need a parent that the dead node holds. An operation that went
-//! on elsewhere than it began, because the leaf has changed meanwhile, is not judged, and neither is a write beside another one of its
-//! leaf or beside maintenance, which may wait for a parent themselves. Links, lost memory and dropped operations touch what nobody can
-//! tell from outside: where one of them happens nothing is judged.
+//! The check judges gets, updates and compare-and-sets: inserts and deletes may need a parent that
+//! the crashed node holds. It does not judge an operation with a leaf that changes meanwhile, nor a
+//! write beside another write of its leaf or beside maintenance, which may wait for a parent
+//! themselves. Cut links, lost memory and dropped operations touch leaves that are unknown from
+//! outside: where one of them occurs the check judges nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,10 +28,11 @@ use crate::log::Call;
 use crate::plan;
 use crate::verdict::Judged;
 
-/// Verbs that an operation may take one after the other without a fault, its repetitions beside others' changes included.
+/// Verbs that an operation may need one after the other without a fault, including retries because
+/// of concurrent changes.
 const VERBS: u64 = 60;
 
-/// Who runs something: a client, or the maintenance of its node.
+/// The issuer of an operation: a client, or the maintenance of its node.
 pub(crate) type Doing = (u32, bool);
 
 /// A key, by its number.
@@ -39,52 +44,53 @@ struct Open {
     cn: usize,
     writes: bool,
     key: Option<Key>,
-    /// Nothing is known when it may need anything.
+    /// `None` when it may need any leaf.
     place: Option<KeyPlace>,
     since_ns: u64,
-    /// It began while a node was dead or stood still.
+    /// It began while a node was down or stalled.
     beside: bool,
     /// Another write of its leaf ran at the same time.
     crowded: bool,
 }
 
-/// A node that has crashed or stands still, and what it touches.
+/// A node that has crashed or stalls, and the resources that it touches.
 #[derive(Debug)]
 struct Outage {
     member: Member,
-    /// Leaves of its writes; nothing when it may be any.
+    /// Leaves of its writes; `None` for any leaf.
     leaves: Option<Vec<GlobalAddr>>,
-    /// Keys of its writes and of those that had just ended; nothing when it may be any.
+    /// Keys of its writes and of those that had just ended; `None` for any key.
     keys: Option<Vec<Key>>,
-    /// It goes on.
+    /// It runs again.
     thawed: bool,
 }
 
-/// What runs, what is out, and what was judged.
+/// Running operations, outages, and judged operations.
 pub(crate) struct Availability {
     open: RefCell<BTreeMap<Doing, Open>>,
-    /// The last write of everybody that has ended, and when: its unlocking may still be under way.
+    /// The last write of every issuer that has ended, and its end: its unlock may still be in
+    /// flight.
     last: RefCell<BTreeMap<Doing, (Open, u64)>>,
     outages: RefCell<Vec<Outage>>,
     judge: Option<Arc<InProcess>>,
     /// Keys have smaller numbers than this.
     numbers: u64,
-    /// Nothing takes longer, ns; 0: nothing is judged.
+    /// The bound of an operation, ns; 0: no operation is judged.
     bound_ns: u64,
-    /// No verb that is not awaited takes longer, ns.
+    /// The bound of a verb that no operation awaits, ns.
     verb_ns: u64,
     /// Operations that were judged.
     pub judged: Cell<Judged>,
 }
 
-/// Longest time that a verb takes under some hazards, ns.
+/// Longest time that a verb takes under some fabric faults, ns.
 fn longest(h: &FabricFaults) -> u64 {
     let held = if h.stall_one_in > 0 { 100 } else { 1 };
     3 * h.delay_ns * held + 2 * h.stretch_ns + h.atomic_gap_ns
 }
 
 impl Availability {
-    /// Of a case; `judge` says whose death has come to its end.
+    /// For a case; `judge` reports the standing of crashed nodes.
     pub(crate) fn new(case: &Case, judge: Option<Arc<InProcess>>) -> Self {
         let plain = |f: &NodeFault| {
             matches!(
@@ -94,7 +100,7 @@ impl Availability {
         };
         let verb_ns = longest(&case.fabric_faults);
         let bound_ns = VERBS * verb_ns + 100_000;
-        // What may take as long as a lease by itself says nothing.
+        // A fault that may delay an operation for a lease by itself proves nothing.
         let tells = case.node_faults.iter().all(plain) && bound_ns < case.lease_ns / 2;
         let bound_ns = if tells && !case.node_faults.is_empty() { bound_ns } else { 0 };
         let (open, last, outages, judged) = Default::default();
@@ -102,7 +108,7 @@ impl Availability {
         Self { open, last, outages, judge, numbers, bound_ns, verb_ns, judged }
     }
 
-    /// What an operation needs, where that is asked.
+    /// The resources that an operation needs, where the check asks for them.
     pub(crate) fn place<I: RangeIndex>(
         &self,
         index: &I,
@@ -138,8 +144,8 @@ impl Availability {
         open.insert(by, new);
     }
 
-    /// It has ended; `done` says that it did what it was asked to, `place` where a key is as far as its index knows. What is to be said
-    /// when that took too long.
+    /// An operation has ended; `done`: it took effect as asked; `place`: the place of a key as its
+    /// index knows it. Returns a description of an operation that took too long.
     pub(crate) fn end(
         &self,
         by: Doing,
@@ -153,7 +159,8 @@ impl Availability {
             self.last.borrow_mut().insert(by, (o, now));
         }
         let (call, at) = (call?, o.place?);
-        // Others may change the tree around themselves, and then need what a dead node holds of it.
+        // Other operations may change the tree around themselves, and then need resources of the
+        // crashed node.
         let plain = matches!(call, Call::Get(_) | Call::Update(..) | Call::CompareAndSet(..));
         if !plain || !done || !o.beside || o.crowded {
             return None;
@@ -167,21 +174,21 @@ impl Availability {
         let took = now - o.since_ns;
         (took > self.bound_ns).then(|| {
             format!(
-                "{call} took {took} ns beside a fault that does not touch its leaf {}; {} are enough; out of work: {}",
+                "{call} took {took} ns beside a fault that does not touch its leaf {}; {} are enough; nodes that are down: {}",
                 at.leaf,
                 self.bound_ns,
-                self.whats_out(&place)
+                self.outages_in_words(&place)
             )
         })
     }
 
-    /// A node's clients have gone without a word.
+    /// The clients of a node have ended without returns.
     pub(crate) fn forget(&self, cn: usize) {
         self.open.borrow_mut().retain(|_, o| o.cn != cn);
         self.last.borrow_mut().retain(|_, (o, _)| o.cn != cn);
     }
 
-    /// A compute node has crashed, or stands still.
+    /// A compute node has crashed or stalls.
     pub(crate) fn out(&self, cn: usize, incarnation: u32, now: u64) {
         let (open, last) = (self.open.borrow(), self.last.borrow());
         let late = last.values().filter(|(_, at)| now - at <= 2 * self.verb_ns).map(|(o, _)| o);
@@ -192,13 +199,13 @@ impl Availability {
         self.outages.borrow_mut().push(Outage { member, leaves, keys, thawed: false });
     }
 
-    /// A node that stood still goes on.
+    /// A stalled node runs again.
     pub(crate) fn thawed(&self, cn: usize) {
         let its = |o: &&mut Outage| o.member.node == NodeId::compute(cn as u16);
         self.outages.borrow_mut().iter_mut().filter(its).for_each(|o| o.thawed = true);
     }
 
-    /// Whether somebody's death, or pause, has not come to its end.
+    /// Whether a crash is not recovered yet, or a stall lasts.
     fn is_out(&self) -> bool {
         let Some(judge) = &self.judge else { return false };
         let state = judge.latest();
@@ -206,8 +213,8 @@ impl Availability {
         self.outages.borrow().iter().any(|o| !o.thawed && !over(o.member))
     }
 
-    /// The nodes that are out, with what their writes were on.
-    fn whats_out(&self, place: impl Fn(Key) -> Option<KeyPlace>) -> String {
+    /// The nodes that are down, with the leaves and keys of their writes.
+    fn outages_in_words(&self, place: impl Fn(Key) -> Option<KeyPlace>) -> String {
         let leaf = |key: Key| place(key).map_or("?".to_owned(), |p| p.leaf.to_string());
         let said = |out: &Outage| {
             let began: Vec<_> = out.leaves.iter().flatten().map(ToString::to_string).collect();
@@ -219,7 +226,7 @@ impl Availability {
         all.join("; ")
     }
 
-    /// Whether a leaf is neither that of a key nor one beside it.
+    /// Whether a leaf is neither the one of a key nor its neighbour.
     fn is_apart(
         &self,
         key: Key,
@@ -242,7 +249,7 @@ impl Availability {
             let its = |leaves: &Vec<GlobalAddr>| leaves.contains(&at.leaf);
             let apart = |key: &Key| self.is_apart(*key, at.leaf, &place);
             let all_apart = |keys: &Vec<Key>| keys.iter().all(apart);
-            // A get asks for no lock.
+            // A get takes no lock.
             let locked = o.writes && !out.keys.as_ref().is_some_and(all_apart);
             let began = out.leaves.as_ref().is_none_or(its);
             node == own || at.owner == Some(node) || began || locked

@@ -1,13 +1,14 @@
-//! A second check of one key's history, which shares nothing with the first but the types: it tries every order of the operations
-//! that their times allow, one after the other, and goes back where an answer does not fit. For small histories.
+//! A second check of one key's history, which shares only the types with the first: it tries every
+//! order of the operations that their times allow, one after the other, and backtracks where an
+//! answer does not fit. For small histories.
 
 use crate::history::{Event, Op, Swap, ValueId};
 
-/// What an operation finds and leaves, written down once more, differently: what must have been there, and what is there then.
+/// Precondition and effect of an operation, written down independently of `history.rs`.
 struct Rule {
     /// Which present value the answer fits.
     fits: fn(Option<ValueId>, Event) -> bool,
-    /// What is there afterwards; `None` leaves it as it is.
+    /// The value afterwards; `None` leaves it as it is.
     leaves: Option<Option<ValueId>>,
 }
 
@@ -41,7 +42,8 @@ fn rule(event: Event) -> Rule {
     }
 }
 
-/// An operation that never returned, as it was if it took effect; nothing when it changes nothing.
+/// An operation that never returned, as it is if it has taken effect; `None` when it changes
+/// nothing.
 fn as_done(event: Event) -> Option<Event> {
     Some(match event {
         Event::Get(_) => return None,
@@ -53,7 +55,8 @@ fn as_done(event: Event) -> Option<Event> {
     })
 }
 
-/// Whether some order of the operations explains every answer. Operations that never returned may be left out.
+/// Whether some order of the operations explains every answer. Operations that never returned may
+/// be left out.
 pub fn explainable(ops: &[Op], initial: Option<ValueId>) -> bool {
     let left: Vec<Op> = ops
         .iter()
@@ -65,9 +68,9 @@ pub fn explainable(ops: &[Op], initial: Option<ValueId>) -> bool {
     next(&left, initial)
 }
 
-/// Takes one of the operations that may come first, and tries the rest behind it.
+/// Takes one of the operations that may come first, and tries the remaining ones behind it.
 fn next(left: &[Op], now: Option<ValueId>) -> bool {
-    // Nothing that is called after another has returned can come before it.
+    // An operation that is called after another one has returned cannot come before it.
     let Some(bound) = left.iter().filter_map(|op| op.ret).min() else { return true };
     (0..left.len()).any(|i| {
         let op = left[i];

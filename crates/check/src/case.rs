@@ -1,4 +1,4 @@
-//! Everything a checked run is a function of, drawn from a seed and kept as JSON.
+//! All inputs of a checked run, drawn from a seed and kept as JSON.
 
 use dmtree_fabric::sim::{FabricFaults, Order};
 use dmtree_fabric::{Capabilities, Error, Fifo, Mutant, Policy, Result, SeededRandom, Unfair};
@@ -6,7 +6,7 @@ use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fault::{End, NodeFault, NodeFaultSet, Scenario};
+use crate::fault::{End, FaultTargets, NodeFault, NodeFaultSet};
 use crate::restarts::SPAN_NS;
 use crate::rng::Rng;
 
@@ -18,7 +18,7 @@ pub const LEAST_CLIENTS: u32 = 3;
 pub const LEAST_OPERATIONS: u32 = 200;
 /// Most keys that operations of a seed go to.
 pub const MOST_KEYS: u32 = 64;
-/// Most neighbours that gardeners tend.
+/// Most neighbours that churn clients write.
 const MOST_TENDED: u32 = 200;
 /// Most keys of an index, neighbours included.
 pub const MOST_NUMBERS: u64 = 1800;
@@ -44,13 +44,13 @@ impl Draw {
     }
 }
 
-/// Who is picked among the clients that can go on.
+/// The choice among the clients that can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
     /// Any, evenly.
     Uniform,
-    /// Some are held back for long stretches.
+    /// Some clients are held back for long stretches.
     Unfair,
     /// The one of the highest priority, with so many changes of priorities.
     Priorities(u32),
@@ -72,13 +72,13 @@ impl Schedule {
     }
 }
 
-/// Where the texts of keys differ.
+/// The place in which the texts of keys differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyForm {
     /// In their first eight bytes.
     Early,
-    /// Behind them: what separates two keys is long, too.
+    /// Behind them: separators are long, too.
     Late,
 }
 
@@ -92,7 +92,7 @@ pub struct PoolShape {
     pub memory_nodes: u16,
     /// Bytes of each memory node.
     pub memory_bytes: u64,
-    /// Bits of a life number.
+    /// Bits of an incarnation number.
     pub generation_bits: u8,
     /// Cache budget of each compute node.
     pub cache_bytes: u64,
@@ -111,7 +111,7 @@ impl PoolShape {
     }
 }
 
-/// What a system draws for itself.
+/// Choices that a system draws for itself.
 #[derive(Clone, Debug)]
 pub struct Drawn {
     /// Creation options.
@@ -130,15 +130,15 @@ pub struct Case {
     pub version: u32,
     /// The system, by its name in the registry.
     pub system: String,
-    /// Seed of what clients do.
+    /// Seed of the clients' operations.
     pub seed: u64,
-    /// Seed of the order in which it happens: policy and fabric.
+    /// Seed of the order of events: policy and fabric.
     pub order: u64,
     /// The policy.
     pub schedule: Schedule,
-    /// What the fabric does.
+    /// Fabric faults.
     pub fabric_faults: FabricFaults,
-    /// What the fabric grants.
+    /// Guarantees that the fabric grants.
     pub grants: Capabilities,
     /// Creation options of the index.
     pub options: Value,
@@ -146,13 +146,14 @@ pub struct Case {
     pub pool: PoolShape,
     /// Clients, spread over the compute nodes in turn.
     pub clients: u32,
-    /// Further clients, who remove neighbours one after the other, put them back, and so on: leaves empty, merge, and fill again.
+    /// Churn clients: each removes neighbours one after the other, puts them back, and repeats, so
+    /// that leaves empty, merge, and fill again.
     pub churn_clients: u32,
     /// Operations per client.
     pub ops: u32,
     /// Keys that operations go to; all absent at first.
     pub keys: u32,
-    /// Keys beside each of those, loaded before, that gardeners alone write.
+    /// Keys beside each of those, loaded before; only churn clients write them.
     pub neighbours: u32,
     /// How keys are written.
     pub key_form: KeyForm,
@@ -164,12 +165,12 @@ pub struct Case {
     pub scan_one_in: u32,
     /// Clients fill and empty the index in turns of this many operations; 0: an even mix.
     pub wave_ops: u32,
-    /// Afterwards, without hazards, every client works on every key.
+    /// Afterwards, without fabric faults, every client works on every key.
     pub liveness: bool,
-    /// What happens to nodes, clients and links.
+    /// Faults of nodes, clients and links.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_faults: Vec<NodeFault>,
-    /// A rule of the membership that is left out on purpose; no part of a case that is written down.
+    /// A membership rule that a mutant leaves out; not part of the JSON form.
     #[serde(skip)]
     pub mutant: Option<Mutant>,
     /// How long a lease lasts where there are faults, ns.
@@ -178,10 +179,11 @@ pub struct Case {
     /// Longest pause of a client between two operations, ns.
     #[serde(default, skip_serializing_if = "is_none")]
     pub pace_ns: u64,
-    /// The operations that are done, client by client, by number; all of them when left out.
+    /// The operations that run, client by client, by number; all of them when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<Vec<u32>>>,
-    /// Which verb goes next, wherever there are several ([`Order::Listed`]), instead of what the schedule says.
+    /// Which verb goes next, wherever there are several ([`Order::Listed`]), instead of what the
+    /// schedule says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choices: Option<Vec<u32>>,
 }
@@ -201,7 +203,8 @@ fn is_none(n: &u64) -> bool {
 }
 
 impl Case {
-    /// The case of a seed: geometry of pool and index, hazards, schedule, clients and their operations.
+    /// Draws the case of a seed: geometry of pool and index, fabric faults, schedule, clients and
+    /// their operations.
     pub fn of_seed(
         system: &str,
         seed: u64,
@@ -262,7 +265,7 @@ impl Case {
         if node_faults != NodeFaultSet::None {
             let mut d = Draw::new(seed ^ 0x6c65_6173_6573);
             if let Schedule::Priorities(_) = case.schedule {
-                // Time hardly passes under priorities, and leases never end.
+                // Time hardly passes under a priority schedule, and leases never end.
                 case.schedule = Schedule::Unfair;
             }
             case.pool.compute_nodes = d.of(&[2, 3, 4]);
@@ -270,12 +273,12 @@ impl Case {
             if node_faults == NodeFaultSet::Restarts {
                 case.spread_out(&mut d);
             }
-            case.node_faults = NodeFault::draw(node_faults, seed, case.scenario());
+            case.node_faults = NodeFault::draw(node_faults, seed, case.fault_targets());
         }
         case
     }
 
-    /// Few operations over a long time, in which much happens.
+    /// Few operations over a long time, with many faults.
     fn spread_out(&mut self, d: &mut Draw) {
         self.ops = d.of(&[20, 30, 50]);
         self.neighbours = self.neighbours.min(d.of(&[3, 7]));
@@ -283,13 +286,14 @@ impl Case {
         self.pace_ns = 2 * SPAN_NS / u64::from(self.ops);
     }
 
-    /// Whether a node that has lost its membership comes back as a new life.
+    /// Whether a node that has lost its membership comes back as a new incarnation.
     pub fn rejoins(&self) -> bool {
         self.pace_ns > 0
     }
 
-    /// A case small enough that every order of its verbs can be tried: two or three clients with an operation or two each, on one
-    /// or two keys of leaves that are full or nearly so; the fabric does nothing but to order verbs.
+    /// A case small enough that every order of its verbs can be tried: two or three clients with an
+    /// operation or two each, on one or two keys of leaves that are full or nearly so; the fabric
+    /// only orders verbs.
     pub fn tiny(
         system: &str,
         seed: u64,
@@ -316,16 +320,16 @@ impl Case {
         }
     }
 
-    /// What faults can happen to.
-    pub fn scenario(&self) -> Scenario {
-        Scenario {
+    /// The parts of the case that faults can hit.
+    pub fn fault_targets(&self) -> FaultTargets {
+        FaultTargets {
             compute_nodes: self.pool.compute_nodes,
             memory_nodes: self.pool.memory_nodes,
             lease_ns: self.lease_ns,
         }
     }
 
-    /// Nodes that a fault names must be there.
+    /// Checks that the nodes that a fault names exist.
     fn check_faults(&self) -> Result<()> {
         let (c, m) = (self.pool.compute_nodes, self.pool.memory_nodes);
         for fault in &self.node_faults {
@@ -353,7 +357,7 @@ impl Case {
     /// Reads the JSON form.
     ///
     /// # Errors
-    /// What is wrong with it; another version is named.
+    /// The first error in the text; the message names another version.
     pub fn parse(text: &str) -> Result<Self> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| Error::invalid(format!("a case is not JSON: {e}")))?;
@@ -385,7 +389,7 @@ impl Case {
         (hash ^ hash >> 32) as u32
     }
 
-    /// Refuses what cannot be run.
+    /// Refuses a case that cannot be run.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the field.
@@ -415,12 +419,12 @@ impl Case {
         self.pool.options().validate()
     }
 
-    /// How many clients, gardeners included.
+    /// Number of clients, churn clients included.
     pub fn total(&self) -> u32 {
         self.clients.saturating_add(self.churn_clients)
     }
 
-    /// How many neighbours gardeners tend.
+    /// Number of neighbours that churn clients write.
     pub fn garden(&self) -> u32 {
         (self.numbers() as u32 - self.keys).min(MOST_TENDED)
     }
@@ -442,7 +446,7 @@ impl Case {
         }
     }
 
-    /// The numbers of the operations that client `c` does; gardeners come last.
+    /// The numbers of the operations that client `c` runs; churn clients come last.
     pub fn numbers_of(&self, c: u32) -> Vec<u32> {
         match &self.kept {
             None if c < self.clients => (0..self.ops).collect(),
@@ -451,7 +455,7 @@ impl Case {
         }
     }
 
-    /// How many operations its clients do before the liveness phase.
+    /// Number of operations of the clients before the liveness phase.
     pub fn operations(&self) -> u64 {
         (0..self.total()).map(|c| self.numbers_of(c).len() as u64).sum()
     }
@@ -466,7 +470,7 @@ impl Case {
         u64::from(self.keys) * self.stride()
     }
 
-    /// Whether a key is one that all clients' operations go to; the others are there at first.
+    /// Whether a key is one that all clients write; the others are present at first.
     pub fn is_written(&self, number: u64) -> bool {
         number.is_multiple_of(self.stride())
     }
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_refused() {
+    fn invalid_cases_are_refused() {
         let good = case(1).to_json();
         for (bad, words) in [
             (good.replace("\"version\":4", "\"version\":99"), "version 99"),

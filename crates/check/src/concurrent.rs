@@ -1,4 +1,4 @@
-//! Concurrent clients, whose histories are checked key by key.
+//! Concurrent clients; their histories are checked key by key.
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use crate::history::{Event, History, Op, Swap, ValueId};
 use crate::rng::Rng;
 use crate::test_cluster::TestCluster;
 
-/// How much concurrency, on how few keys.
+/// Degree of concurrency, and number of keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Stress {
     /// Seed of everything the clients draw.
@@ -28,8 +28,8 @@ pub struct Stress {
     pub value_bytes: usize,
     /// One operation in this many is a scan; 0: none.
     pub scan_one_in: u64,
-    /// Clients fill and empty the index in turns of this many operations, so that leaves split and merge all the time; 0: an
-    /// even mix.
+    /// Clients fill and empty the index in turns of this many operations, so that leaves split and
+    /// merge all the time; 0: an even mix.
     pub wave_ops: u64,
 }
 
@@ -81,7 +81,7 @@ async fn client<I: RangeIndex>(mut index: I, s: Stress, number: u64, clock: &Clo
         let call = clock.tick();
         let shrinking = s.wave_ops > 0 && !(i / s.wave_ops).is_multiple_of(2);
         let draw = match rng.below(10) {
-            // What an index lacks it is not asked for.
+            // An operation that the index lacks is replaced.
             8 if !I::OPS.delete => 3,
             9 if !I::OPS.compare_and_set => 4,
             3..=7 if shrinking && I::OPS.delete => 8,
@@ -136,7 +136,8 @@ async fn client<I: RangeIndex>(mut index: I, s: Stress, number: u64, clock: &Clo
     history
 }
 
-/// A scan is as many reads as there are keys in its range, each somewhere inside it; and in order, each key once.
+/// A scan is as many reads as there are keys in its range, each somewhere inside it; and in order,
+/// each key once.
 async fn scan<I: RangeIndex>(
     index: &mut I,
     s: Stress,
@@ -184,8 +185,8 @@ async fn scan<I: RangeIndex>(
     }
 }
 
-/// Clients of one thread as coroutines, spread over all compute nodes, in the order a policy picks; meaningful with the
-/// suspending knob of the fabric.
+/// Runs clients of one thread as coroutines, spread over all compute nodes, in the order that a
+/// policy picks. Needs the suspending knob of the fabric.
 pub fn coroutines<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
     s: Stress,

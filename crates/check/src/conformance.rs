@@ -1,5 +1,6 @@
-//! What every index must do, against a `BTreeMap`. Each function runs on a bed of its own; an index's test file calls them with
-//! its options. What an index does not have (`RangeIndex::OPS`) is not asked of it but once, to be refused: an index without
+//! The behaviour that every index must have, checked against a `BTreeMap`. Each function runs on a
+//! test cluster of its own; an index's test file calls them with its options. An operation that the
+//! index lacks (`RangeIndex::OPS`) is called only once, to be refused. An index without
 //! [`dmtree_parts::OpSet::any_length`] gets keys of the family's one length and values of 8 bytes.
 
 use std::collections::BTreeMap;
@@ -80,8 +81,9 @@ fn value_for<I: RangeIndex>(rng: &mut Rng) -> Vec<u8> {
     if I::OPS.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
 }
 
-/// How much of a long run of a test suite is done: one part in `DMTREE_STEPS_DIVISOR`, for fabrics on which a verb takes long; where
-/// nobody asks, all of it, and half of it in a build for debugging. [`parts`] do what they are asked for.
+/// Scales a long run of a test suite: one part in `DMTREE_STEPS_DIVISOR`, for fabrics with slow
+/// verbs. Without the variable: all of it, and half of it in a debug build. [`parts`] are not
+/// scaled.
 fn scaled(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
     let usual = if cfg!(debug_assertions) { 2 } else { 1 };
@@ -101,8 +103,8 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
     assert!(found == wanted, "step {step}: {what}: found {found:?}, wanted {wanted:?}");
 }
 
-/// Random operations of clients on all compute nodes, one at a time, against a model; scans and batches among them; maintenance
-/// now and then; at the end the structure is walked.
+/// Random operations of clients on all compute nodes, one at a time, against a model; scans and
+/// batches among them; maintenance now and then; at the end the structure is walked.
 pub fn model<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
     seed: u64,
@@ -255,7 +257,7 @@ fn check_scan<I: RangeIndex>(
         1 => Bound::Excluded(&key[..]),
         _ => Bound::Included(&key[..]),
     };
-    // The scan's bounds live as long as the test: a few bytes each.
+    // Leaks the scan's bounds until the test ends: a few bytes each.
     let (a, b) = (Box::leak(Box::new(a)), Box::leak(Box::new(b)));
     let (low, high) = (bound(rng, a), bound(rng, b));
     let reverse = I::OPS.reverse_scan && rng.below(2) == 0;
@@ -343,7 +345,8 @@ pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     assert_eq!(c.walk().expect("walk").keys, 0);
 }
 
-/// As [`basics`], for an index with keys of 24 bytes and values of 8: what it lacks is refused, and changes nothing.
+/// As [`basics`], for an index with keys of 24 bytes and values of 8: an unsupported operation is
+/// refused and changes nothing.
 pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     let c = &mut test_cluster.client(0).expect("attach");
     let all =
@@ -475,7 +478,8 @@ pub fn fill_and_empty<I: RangeIndex>(
     assert!(empty * 4 < full || full < 200_000, "merges give memory back: {structure:?}");
 }
 
-/// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else works on it.
+/// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else
+/// works on it.
 pub fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
     run_load(test_cluster, keys, scaled(n));
 }
@@ -507,8 +511,9 @@ fn run_load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
     assert_eq!(other.walk().expect("walk").keys, model.len() as u64);
 }
 
-/// A bulk load that is asked for it leaves leaves (and inner nodes) as full as inserts in random order do: Kolmogorov's distance
-/// of the two histograms is below 1 %. Both beds are empty and alike; `n` is some 10^5, so that chance stays below that.
+/// Bulk load with a target distribution leaves leaves (and inner nodes) as full as inserts in
+/// random order do: Kolmogorov's distance of the two histograms is below 1 %. Both test clusters
+/// are empty and alike; `n` is some 10^5, so that chance stays below that.
 pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluster<I>, n: u64) {
     let pair = |i: u64| (Keys::Hashed24.key(i), i.to_le_bytes().to_vec());
     let c = &mut inserted.client(0).expect("attach");
@@ -533,8 +538,9 @@ pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluste
     );
 }
 
-/// Clients on all compute nodes write at once: keys of their own, neighbours of the others', and some that all of them write. What
-/// each wrote last and nobody else touched is there; of what all wrote the last of somebody's.
+/// Clients on all compute nodes write at once: keys of their own, neighbours of other clients'
+/// keys, and some that all of them write. The last write of a client to its own keys is present; a
+/// key that all write holds the last write of one of them.
 pub fn at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
     run_at_once(test_cluster, keys, scaled(n));
 }
@@ -574,11 +580,12 @@ fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64)
     assert_eq!(c.walk().expect("walk").keys, places * n + common.max(1));
 }
 
-/// A part of the suite: its name, and what it does with a bed of its own, whose index has keys of 24 bytes and values of 8 if it has
-/// one length only.
+/// A part of the suite: its name, and its function on a test cluster of its own. The index there
+/// has keys of 24 bytes and values of 8 if it has one length only.
 pub type Part<I> = (&'static str, Box<dyn Fn(&TestCluster<I>) + Sync>);
 
-/// The suite in a few parts, for beds that are dear. `steps` operations in the longest; several clients at once only if `together`.
+/// The suite in a few parts, for expensive test clusters. `steps` operations in the longest;
+/// several clients at once only if `together`.
 pub fn parts<I: RangeIndex>(seed: u64, steps: u64, together: bool) -> Vec<Part<I>> {
     let few = steps / 10;
     let (basics, keys): (fn(&TestCluster<I>), _) = match I::OPS.any_length {

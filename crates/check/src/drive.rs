@@ -1,4 +1,5 @@
-//! Clients of a case at work: coroutines of one executor, every operation logged, the first thing that goes wrong kept.
+//! The clients of a case: coroutines of one executor that log every operation and keep the first
+//! failure.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,48 +19,48 @@ use crate::availability::Availability;
 use crate::case::Case;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, Record};
+use crate::node_states::{Issuer, NodeCondition, NodeStates};
 use crate::plan::{self, Planned};
 use crate::rng::Rng;
 use crate::server::Server;
-use crate::stage::{Condition, Doer, Stage};
 use crate::verdict::Finding;
 
 /// One call of maintenance in this many operations.
 const MAINTAIN_ONE_IN: u32 = 4;
-/// Pauses of what waits for something to have come to pass, ns.
-pub(crate) const LOOK_NS: u64 = 200_000;
+/// Pause of a task that polls a condition, ns.
+pub(crate) const POLL_NS: u64 = 200_000;
 
 /// Bounds of a phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Virtual time at which it must be over, ns.
     pub until_ns: u64,
-    /// Steps of all clients together that must be enough.
+    /// Steps of all clients together that must suffice.
     pub steps: u64,
 }
 
-/// What the clients of a run share.
-pub(crate) struct Shared<'a> {
+/// The state that the tasks of a run share.
+pub(crate) struct RunContext<'a> {
     pub case: &'a Case,
     pub fabric: SimFabric,
     pub server: Arc<Server>,
     pub core: Rc<Core>,
-    pub stage: Stage<'a>,
+    pub node_states: NodeStates<'a>,
     /// Every slot, with the compute node that it belongs to.
     pub slots: RefCell<Vec<(u32, Option<usize>)>>,
     pub log: RefCell<Log>,
     pub bounds: Cell<Bounds>,
     pub phase: Cell<&'static str>,
-    /// Clients that have not come to the end of the phase.
+    /// Tasks that the phase waits for.
     pub busy: Cell<u32>,
-    /// Operations that failed as a fault lets them.
+    /// Operations that failed because of a fault.
     pub excused: Cell<u64>,
-    /// How operations do that no fault touches.
+    /// The check of operations that no fault touches.
     pub availability: Availability,
     finding: RefCell<Option<Finding>>,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> RunContext<'a> {
     pub(crate) fn new(
         case: &'a Case,
         (fabric, server): (SimFabric, Arc<Server>),
@@ -69,7 +70,7 @@ impl<'a> Shared<'a> {
         Self {
             availability: Availability::new(case, Some(server.judge().clone())),
             case,
-            stage: Stage::new(case, fabric.clone(), server.clone()),
+            node_states: NodeStates::new(case, fabric.clone(), server.clone()),
             fabric,
             server,
             core,
@@ -83,7 +84,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Keeps the first thing that went wrong, and lets every client come to its end.
+    /// Keeps the first failure, and lets every client end.
     pub(crate) fn found(&self, what: Finding) {
         self.finding.borrow_mut().get_or_insert(what);
         self.wake(|_| true);
@@ -95,8 +96,8 @@ impl<'a> Shared<'a> {
         slots.iter().filter(|(_, cn)| of(*cn)).for_each(|(slot, _)| self.core.wake(*slot));
     }
 
-    /// The life of a node has ended: its clients hear of it, and the director, which waits for what
-    /// was due next before.
+    /// An incarnation of a node has ended: wakes its clients, and the fault scheduler, which waits
+    /// for the event that was next before.
     pub(crate) fn out(&self, cn: usize) {
         self.wake(|of| of.is_none_or(|of| of == cn));
     }
@@ -109,12 +110,14 @@ impl<'a> Shared<'a> {
         open.filter(|r| cn.is_none_or(|cn| r.client as usize % nodes == cn)).count() as u32
     }
 
-    /// Looks whether something has happened to a node; its clients hear of it.
-    fn look(&self) {
-        let hit = self.stage.look(&|cn| self.running(cn));
-        for cn in hit.iter().copied().filter(|cn| self.stage.condition(*cn) != Condition::Up) {
-            self.availability.out(cn, self.stage.incarnation(cn), self.fabric.now());
-            if self.stage.condition(cn) != Condition::Frozen {
+    /// Detects faults, and wakes the clients of the nodes that they hit.
+    fn poll_faults(&self) {
+        let hit = self.node_states.poll_faults(&|cn| self.running(cn));
+        for cn in
+            hit.iter().copied().filter(|cn| self.node_states.condition(*cn) != NodeCondition::Up)
+        {
+            self.availability.out(cn, self.node_states.incarnation(cn), self.fabric.now());
+            if self.node_states.condition(cn) != NodeCondition::Frozen {
                 self.availability.forget(cn);
             }
         }
@@ -123,7 +126,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// A client has come to the end of the phase; with the last one everybody else has, too.
+    /// A task that the phase waits for has ended; the last one ends all others.
     fn ended(&self) {
         self.busy.set(self.busy.get() - 1);
         if self.busy.get() == 0 {
@@ -135,7 +138,7 @@ impl<'a> Shared<'a> {
         self.finding.borrow().is_some()
     }
 
-    /// What was found.
+    /// The first failure.
     pub(crate) fn take(&self) -> Option<Finding> {
         self.finding.borrow_mut().take()
     }
@@ -145,7 +148,7 @@ impl<'a> Shared<'a> {
         let log = self.log.borrow();
         let open = log.records().iter().filter(|r| r.ret.is_none());
         let waits = self.core.waits();
-        // Slots are made in the order of clients.
+        // Slots are created in the order of clients.
         let why = |client: u32| {
             let wait = waits.iter().find(|(slot, _)| *slot == client);
             wait.map_or(String::new(), |(_, why)| format!(" waits for {why}"))
@@ -156,7 +159,7 @@ impl<'a> Shared<'a> {
         open.map(said).collect()
     }
 
-    /// The members, and how far each has come.
+    /// The members and their standings.
     pub(crate) fn members(&self) -> String {
         let latest = self.server.judge().latest();
         let computes = latest.members.iter().map(|m| {
@@ -180,7 +183,7 @@ impl<'a> Shared<'a> {
         let mut open = self.open();
         if !self.case.node_faults.is_empty() {
             open.push(self.members());
-            open.push(self.stage.summary());
+            open.push(self.node_states.summary());
         }
         let phase = self.phase.get();
         self.found(Finding::Hung { phase, open });
@@ -189,68 +192,71 @@ impl<'a> Shared<'a> {
 
 type Work<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// What a slot of the executor does in a phase. It stops for good when something was found or its node is gone, stands still while
-/// the node is frozen, and begins anew when the node comes back; a panic becomes a finding.
+/// A task of a phase. It ends when a failure was found or its node is gone, pauses while the node
+/// is frozen, and begins anew when the node restarts; a panic becomes a finding.
 pub(crate) struct Guarded<'a> {
-    shared: &'a Shared<'a>,
-    who: Who,
+    shared: &'a RunContext<'a>,
+    role: TaskRole,
     make: Box<dyn Fn() -> Work<'a> + 'a>,
     work: Option<Work<'a>>,
     over: bool,
 }
 
-/// Whose work it is.
+/// The role of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// That of a client, by its number, on a compute node. The phase lasts until all of them have ended.
+pub(crate) enum TaskRole {
+    /// A client, by its number, on a compute node. The phase lasts until all of them have ended.
     Client(u32, usize),
-    /// That of a compute node's keeper.
+    /// The membership agent of a compute node.
     MembershipAgent(usize),
-    /// That of a memory node's agent.
+    /// The agent of a memory node.
     Agent,
-    /// The last maintenance of a compute node, which the phase waits for.
-    Tidier(usize),
-    /// That of the test, which makes things happen.
+    /// The last maintenance of a compute node, for which the phase waits.
+    FinalMaintenance(usize),
+    /// The task of the test that applies faults.
     FaultScheduler,
-    /// That of the test, which waits for what must come to pass before the phase ends.
+    /// The task of the test that waits for quiescence before the phase ends.
     FaultActor,
 }
 
-impl Who {
+impl TaskRole {
     fn cn(self) -> Option<usize> {
         match self {
-            Self::Client(_, cn) | Self::MembershipAgent(cn) | Self::Tidier(cn) => Some(cn),
+            Self::Client(_, cn) | Self::MembershipAgent(cn) | Self::FinalMaintenance(cn) => {
+                Some(cn)
+            }
             Self::Agent | Self::FaultScheduler | Self::FaultActor => None,
         }
     }
 
-    /// Whether the phase lasts until it ends.
+    /// Whether the phase lasts until the task ends.
     fn counts(self) -> bool {
-        matches!(self, Self::Client(..) | Self::FaultActor | Self::Tidier(_))
+        matches!(self, Self::Client(..) | Self::FaultActor | Self::FinalMaintenance(_))
     }
 }
 
 impl<'a> Guarded<'a> {
     pub(crate) fn new<F: Future<Output = ()> + 'a>(
-        shared: &'a Shared<'a>,
-        who: Who,
+        shared: &'a RunContext<'a>,
+        role: TaskRole,
         make: impl Fn() -> F + 'a,
     ) -> Self {
-        if who.counts() {
+        if role.counts() {
             shared.busy.set(shared.busy.get() + 1);
         }
-        Self { shared, who, make: Box::new(move || Box::pin(make())), work: None, over: false }
+        Self { shared, role, make: Box::new(move || Box::pin(make())), work: None, over: false }
     }
 
-    fn let_go(&mut self) {
+    fn drop_work(&mut self) {
         let work = self.work.take();
-        // What was broken by a panic may panic once more when it is dropped; the first is what counts.
+        // A future that has panicked may panic once more when it is dropped; the first panic is the
+        // finding.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
     }
 
     fn quit(&mut self) -> Poll<()> {
-        self.let_go();
-        if !std::mem::replace(&mut self.over, true) && self.who.counts() {
+        self.drop_work();
+        if !std::mem::replace(&mut self.over, true) && self.role.counts() {
             self.shared.ended();
         }
         Poll::Ready(())
@@ -262,36 +268,36 @@ impl Future for Guarded<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         this.shared.step();
-        this.shared.look();
-        if this.shared.is_over() || (!this.who.counts() && this.shared.busy.get() == 0) {
+        this.shared.poll_faults();
+        if this.shared.is_over() || (!this.role.counts() && this.shared.busy.get() == 0) {
             return this.quit();
         }
-        match this.who.cn().map(|cn| this.shared.stage.condition(cn)) {
-            None | Some(Condition::Up) => {}
-            Some(Condition::Frozen) => return Poll::Pending,
-            Some(Condition::Gone) => return this.quit(),
-            Some(Condition::RemoteClient) => {
-                this.let_go();
+        match this.role.cn().map(|cn| this.shared.node_states.condition(cn)) {
+            None | Some(NodeCondition::Up) => {}
+            Some(NodeCondition::Frozen) => return Poll::Pending,
+            Some(NodeCondition::Gone) => return this.quit(),
+            Some(NodeCondition::Restarting) => {
+                this.drop_work();
                 return Poll::Pending;
             }
         }
         let make = &this.make;
         let work = this.work.get_or_insert_with(|| make());
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
-        this.shared.look();
-        let away = |cn| this.shared.stage.condition(cn) == Condition::RemoteClient;
+        this.shared.poll_faults();
+        let restarting = |cn| this.shared.node_states.condition(cn) == NodeCondition::Restarting;
         match polled {
-            // It has ended with the life of its node, and begins anew with the next one.
-            Ok(Poll::Ready(())) if this.who.cn().is_some_and(away) => {
-                this.let_go();
+            // It has ended with its node's incarnation, and begins anew with the next one.
+            Ok(Poll::Ready(())) if this.role.cn().is_some_and(restarting) => {
+                this.drop_work();
                 Poll::Pending
             }
             Ok(Poll::Ready(())) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {
                 let what = crate::verdict::panic_text(&*payload);
-                let client = match this.who {
-                    Who::Client(n, _) => Some(n),
+                let client = match this.role {
+                    TaskRole::Client(n, _) => Some(n),
                     _ => None,
                 };
                 this.shared.found(Finding::Panic { client, what });
@@ -304,7 +310,7 @@ impl Future for Guarded<'_> {
 /// One client's operations before the liveness phase.
 pub(crate) async fn safety<I: RangeIndex>(
     index: &mut I,
-    shared: &Shared<'_>,
+    shared: &RunContext<'_>,
     (client, pool): (u32, &PoolNode),
     next: &Cell<usize>,
 ) {
@@ -312,8 +318,8 @@ pub(crate) async fn safety<I: RangeIndex>(
     let mut seen = None;
     let ops = case.numbers_of(client);
     while let Some(&op) = ops.get(next.get()) {
-        rest(index.endpoint(), shared, (client, pool), op).await;
-        // The next life of its node goes on behind it.
+        pause(index.endpoint(), shared, (client, pool), op).await;
+        // The next incarnation of its node continues after this operation.
         next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
         let call = match plan::operation(case, I::OPS, client, op, &mut rng) {
@@ -336,8 +342,9 @@ pub(crate) async fn safety<I: RangeIndex>(
     }
 }
 
-/// The pause before an operation: of a client in no hurry, until the lease holds again, or until the node has left.
-async fn rest(ep: &Endpoint, shared: &Shared<'_>, (client, pool): (u32, &PoolNode), op: u32) {
+/// The pause before an operation: by the case's pace, until the lease holds again, and as long as
+/// the node is leaving.
+async fn pause(ep: &Endpoint, shared: &RunContext<'_>, (client, pool): (u32, &PoolNode), op: u32) {
     let case = shared.case;
     if case.pace_ns == 0 {
         return;
@@ -346,19 +353,20 @@ async fn rest(ep: &Endpoint, shared: &Shared<'_>, (client, pool): (u32, &PoolNod
         Rng::new(case.seed ^ u64::from(client) << 40 ^ u64::from(op) << 8 ^ 0x7265_7374);
     ep.sleep(draws.below(case.pace_ns)).await;
     let waits = || {
-        let leaving = shared.stage.is_leaving(cn_of(shared, client));
-        leaving || (pool.check_lease(ep).is_err() && !shared.stage.is_headless())
+        let leaving = shared.node_states.is_leaving(cn_of(shared, client));
+        leaving || (pool.check_lease(ep).is_err() && !shared.node_states.is_membership_lost())
     };
     while waits() {
-        ep.sleep(LOOK_NS).await;
+        ep.sleep(POLL_NS).await;
     }
 }
 
-/// A call of maintenance between two operations; false when it fails, and nothing lets it.
-async fn maintained<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) -> bool {
+/// A call of maintenance between two operations; false when it fails without a fault that explains
+/// it.
+async fn maintained<I: RangeIndex>(index: &mut I, shared: &RunContext<'_>, client: u32) -> bool {
     let cn = cn_of(shared, client);
-    let _inside = shared.stage.enter(cn);
-    let by = doer(shared, cn, index.endpoint());
+    let _inside = shared.node_states.enter(cn);
+    let by = issuer(shared, cn, index.endpoint());
     shared.availability.begin((client, true), cn, None, None, shared.fabric.now());
     let done = droppable(shared, cn, index.maintain()).await;
     shared.availability.end((client, true), None, true, |_| None, shared.fabric.now());
@@ -372,7 +380,7 @@ async fn maintained<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u
 }
 
 /// One client's operations in the liveness phase.
-pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, client: u32) {
+pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &RunContext<'_>, client: u32) {
     for call in plan::liveness(shared.case, I::OPS, client) {
         let mut rng = Rng::new(0);
         if perform(index, shared, client, call, &mut rng).await.is_none() {
@@ -382,22 +390,22 @@ pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &Shared<'_>, 
     }
 }
 
-/// What a caller waits for, until it drops it: nothing then.
+/// Runs a future until its caller drops it; `None` then.
 pub(crate) async fn droppable<T>(
-    shared: &Shared<'_>,
+    shared: &RunContext<'_>,
     cn: usize,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let before = shared.stage.drops(cn);
+    let before = shared.node_states.drops(cn);
     let mut work = std::pin::pin!(work);
-    std::future::poll_fn(|cx| match shared.stage.drops(cn) == before {
+    std::future::poll_fn(|cx| match shared.node_states.drops(cn) == before {
         true => work.as_mut().poll(cx).map(Some),
         false => Poll::Ready(None),
     })
     .await
 }
 
-fn cn_of(shared: &Shared<'_>, client: u32) -> usize {
+fn cn_of(shared: &RunContext<'_>, client: u32) -> usize {
     client as usize % usize::from(shared.case.pool.compute_nodes)
 }
 
@@ -405,32 +413,33 @@ pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
     Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
 }
 
-/// Who begins an operation now.
-pub(crate) fn doer(shared: &Shared<'_>, cn: usize, ep: &Endpoint) -> Doer {
+/// The issuer of an operation that begins now.
+pub(crate) fn issuer(shared: &RunContext<'_>, cn: usize, ep: &Endpoint) -> Issuer {
     let shares = |name: &str| shared.case.options[name].as_bool().unwrap_or(true);
     let carried = shares("combining") || shares("delegation");
-    Doer { cn, slot: Some(ep.slot()), carried, since_ns: shared.fabric.now() }
+    Issuer { cn, slot: Some(ep.slot()), carried, since_ns: shared.fabric.now() }
 }
 
-/// Whether a fault lets an operation fail like this.
-pub(crate) fn excused(shared: &Shared<'_>, by: &Doer, e: &Error) -> bool {
+/// Whether a fault explains this error of an operation.
+pub(crate) fn excused(shared: &RunContext<'_>, by: &Issuer, e: &Error) -> bool {
     let scarce = shared.case.fabric_faults.refuse_memory_one_in > 0 && e.kind() == ErrorKind::Full;
-    let yes = scarce || shared.stage.excuses(by, e);
+    let yes = scarce || shared.node_states.excuses(by, e);
     shared.excused.set(shared.excused.get() + u64::from(yes));
     yes
 }
 
-/// Does one operation and logs it. Nothing when the client cannot go on: it failed, which is a finding, or its node is out.
+/// Runs one operation and logs it. `None` when the client cannot continue: the operation failed,
+/// which is a finding, or the node has lost its membership or a memory node.
 async fn perform<I: RangeIndex>(
     index: &mut I,
-    shared: &Shared<'_>,
+    shared: &RunContext<'_>,
     client: u32,
     call: Call,
     rng: &mut Rng,
 ) -> Option<Answer> {
-    let _inside = shared.stage.enter(cn_of(shared, client));
+    let _inside = shared.node_states.enter(cn_of(shared, client));
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
-    let by = doer(shared, cn_of(shared, client), index.endpoint());
+    let by = issuer(shared, cn_of(shared, client), index.endpoint());
     let place = shared.availability.place(index, shared.case, call);
     shared.availability.begin((client, false), by.cn, Some(call), place, shared.fabric.now());
     let done = match call {
@@ -446,7 +455,7 @@ async fn perform<I: RangeIndex>(
         shared.found(Finding::Slow { client, what });
         return None;
     }
-    // What was dropped stays open: it may take effect at any later time.
+    // A dropped operation stays open: it may take effect at any later time.
     let Some(done) = done else { return Some(Answer::Failed("dropped".to_owned())) };
     let answer = match &done {
         Ok(answer) => answer.clone(),
@@ -461,11 +470,11 @@ async fn perform<I: RangeIndex>(
         }
         Ok(answer) => Some(answer),
         Err(e) if excused(shared, &by, &e) => {
-            // A node without membership never works again. What needs lost memory to be brought to its end stays locked for good:
-            // who has waited for it once has seen it.
-            let stuck = e.kind() == ErrorKind::TimedOut && shared.stage.has_lost();
+            // A node without membership never works again. A lock stays held for good if its
+            // recovery needs lost memory: one time-out shows it.
+            let stuck = e.kind() == ErrorKind::TimedOut && shared.node_states.has_lost();
             let fenced = e.kind() == ErrorKind::Fenced && !shared.case.rejoins();
-            (!fenced && !stuck && !shared.stage.is_headless()).then_some(answer)
+            (!fenced && !stuck && !shared.node_states.is_membership_lost()).then_some(answer)
         }
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));
@@ -541,7 +550,7 @@ async fn scan<I: RangeIndex>(
         let resume = index.scan(&r, &mut page).await?;
         for (k, v) in page.iter() {
             let Some(number) = plan::number(form, k) else {
-                return Ok(Answer::Torn(format!("a key nobody wrote: {k:?}")));
+                return Ok(Answer::Torn(format!("a key that no write stored: {k:?}")));
             };
             match seen(v) {
                 Ok(value) => pairs.push((number, value)),

@@ -1,8 +1,8 @@
 //! Every order of the verbs of a small case.
 //!
-//! A run is a path through a tree whose branches are the verbs that could execute next; the search is depth first, without memory
-//! but for the path. A bound on switches (choices other than to go on with the same client) keeps trees finite in practice: most
-//! defects need one or two.
+//! A run is a path through a tree; its branches are the verbs that could execute next; the search
+//! is depth first, and keeps only the path. A bound on switches (choices other than to continue
+//! with the same client) keeps trees finite in practice: most bugs need one or two.
 
 use dmtree_fabric::Result;
 use dmtree_fabric::sim::{Order, next_choices};
@@ -21,7 +21,7 @@ pub struct Depth {
     pub paths: u64,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, Default)]
 pub struct Explored {
     /// Paths taken.
@@ -30,13 +30,14 @@ pub struct Explored {
     pub operations: u64,
     /// Choices of the longest path.
     pub longest: usize,
-    /// All there are within the bound of switches were taken.
+    /// All paths within the bound of switches were taken.
     pub complete: bool,
-    /// The case with the choices of a path that goes wrong, and what does.
+    /// The case with the choices of a failing path, and its finding.
     pub wrong: Option<(Box<Case>, Box<Verdict>)>,
 }
 
-/// Tries the orders of a case one by one until one goes wrong, `go_on` says no, or there are no more.
+/// Tries the orders of a case one by one until one goes wrong, `go_on` says no, or there are no
+/// more.
 ///
 /// # Errors
 /// A case that cannot be run.

@@ -1,5 +1,5 @@
-//! What happens to nodes and links in a run, drawn from its seed. Hazards are what a fabric may do all the time; faults
-//! happen once each, at a verb or at a time.
+//! Faults of nodes and links in a run, drawn from its seed. Fabric faults may occur at any verb;
+//! node faults occur once each, at a verb or at a time.
 
 use dmtree_fabric::Error;
 use dmtree_fabric::sim::{How, Place};
@@ -7,18 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::Draw;
 
-/// What a run draws.
+/// The set of faults that a run draws.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeFaultSet {
-    /// Nothing happens.
+    /// No fault.
     #[default]
     None,
     /// Compute nodes crash, and some come back.
     Crash,
-    /// Everything that can happen to nodes one by one.
+    /// Every fault that hits single nodes.
     All,
-    /// Nodes end and come back, again and again, all at once too; everything stands still; memory nodes are lost; clocks jump.
+    /// Nodes end and come back, again and again, all at once too; all nodes stall; memory nodes are
+    /// lost; clocks jump.
     Restarts,
 }
 
@@ -34,7 +35,7 @@ impl NodeFaultSet {
     }
 }
 
-/// One thing that happens.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum NodeFault {
@@ -44,15 +45,16 @@ pub enum NodeFault {
         cn: u16,
         /// The verb, among those it posts: from 1.
         verb: u64,
-        /// Where at it.
+        /// The place in its execution.
         place: Place,
-        /// What stops.
+        /// The parts of the node that stop.
         how: How,
-        /// It comes back so long after, ns.
+        /// The node restarts after this time, ns.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         back_ns: Option<u64>,
     },
-    /// All of a compute node stops when it has posted a verb, and goes on later as if nothing had been.
+    /// A compute node stops entirely when it has posted a verb, and continues later in the same
+    /// state.
     Freeze {
         /// Its number.
         cn: u16,
@@ -68,14 +70,14 @@ pub enum NodeFault {
         /// By so many millionths.
         ppm: i64,
     },
-    /// News of the membership reaches a compute node late.
+    /// Membership updates reach a compute node late.
     News {
         /// Its number.
         cn: u16,
-        /// By so much, ns.
+        /// The delay, ns.
         late_ns: u64,
     },
-    /// The link between a compute node and another node lets nothing through for a while.
+    /// The link between a compute node and another node carries nothing for a while.
     Cut {
         /// The compute node.
         cn: u16,
@@ -86,8 +88,8 @@ pub enum NodeFault {
         /// For how long, ns.
         for_ns: u64,
     },
-    /// The operations that clients of a compute node run when it has posted a verb are dropped by their callers, each at the await
-    /// where it is. The clients go on with their next operations.
+    /// The callers drop the operations that clients of a compute node run when it has posted a
+    /// verb, each at its present await. The clients continue with their next operations.
     Drop {
         /// Its number.
         cn: u16,
@@ -102,34 +104,34 @@ pub enum NodeFault {
         end: Ending,
         /// How many come back; the others do not.
         back: u16,
-        /// How long no compute node is there, ns.
+        /// Time until the first restart, ns.
         for_ns: u64,
     },
-    /// A compute node ends and comes back, again and again.
+    /// A compute node ends and restarts, again and again.
     Turns {
         /// Its number.
         cn: u16,
-        /// When the first of its lives ends, ns.
+        /// The end of its first incarnation, ns.
         at_ns: u64,
         /// How often.
         times: u32,
         /// How it ends: in turn.
         ends: [Ending; 3],
-        /// How long it is away, ns.
+        /// Time until each restart, ns.
         away_ns: u64,
-        /// How long each of its lives is, ns.
+        /// Run time of each incarnation, ns.
         up_ns: u64,
     },
-    /// All compute nodes stand still for a while.
+    /// All compute nodes stall for a while.
     Standstill {
         /// From when, ns.
         at_ns: u64,
         /// For how long, ns.
         for_ns: u64,
-        /// The memory nodes do, too, with the membership that the first of them keeps.
+        /// The memory nodes stall too, and with the first of them the membership server.
         memory: bool,
     },
-    /// A memory node stands still for a while; the first of them with the membership.
+    /// A memory node stalls for a while; the first one with the membership server.
     Stall {
         /// Its number.
         mn: u16,
@@ -138,29 +140,29 @@ pub enum NodeFault {
         /// For how long, ns.
         for_ns: u64,
     },
-    /// The clock of the membership jumps ahead.
+    /// The clock of the membership server jumps ahead.
     Jump {
         /// When, ns.
         at_ns: u64,
         /// By how much, ns.
         by_ns: u64,
     },
-    /// A memory node is lost with all it holds when a compute node has posted a verb.
+    /// A memory node is lost with its contents when a compute node has posted a verb.
     LoseMemory {
         /// Its number.
         mn: u16,
-        /// The compute node whose verbs count.
+        /// The compute node with the counted verbs.
         cn: u16,
         /// The verb.
         verb: u64,
     },
 }
 
-/// How a life of a compute node ends.
+/// The way in which an incarnation of a compute node ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// It leaves in good order.
+    /// It leaves the pool in good order.
     Leaves,
     /// Its process is killed.
     Process,
@@ -178,9 +180,9 @@ pub enum End {
     Memory(u16),
 }
 
-/// What there is in a case that faults can happen to.
+/// The parts of a case that faults can hit.
 #[derive(Clone, Copy, Debug)]
-pub struct Scenario {
+pub struct FaultTargets {
     /// Compute nodes.
     pub compute_nodes: u16,
     /// Memory nodes.
@@ -189,7 +191,8 @@ pub struct Scenario {
     pub lease_ns: u64,
 }
 
-/// Longest time that an operation is let wait without a fault of its own, ns: what a death takes to be noticed and dealt with.
+/// Longest time that an operation may wait without a fault of its own, ns: detection and recovery
+/// of a crash.
 pub const LONGEST_OUTAGE_NS: u64 = 2_000_000_000;
 
 impl NodeFault {
@@ -201,21 +204,21 @@ impl NodeFault {
             Self::Crash { how: How::Hung, .. } => "hung node",
             Self::Freeze { .. } => "frozen node",
             Self::Drift { .. } => "clock drift",
-            Self::News { .. } => "late news",
+            Self::News { .. } => "delayed membership updates",
             Self::Cut { .. } => "cut link",
             Self::LoseMemory { .. } => "lost memory node",
             Self::Drop { .. } => "dropped operations",
             Self::Outage { .. } => "end of all compute nodes",
-            Self::Turns { .. } => "many lives of a node",
-            Self::Standstill { memory: false, .. } => "all compute nodes stand still",
-            Self::Standstill { .. } => "everything stands still",
-            Self::Stall { mn: 0, .. } => "the first memory node stands still",
-            Self::Stall { .. } => "a memory node stands still",
+            Self::Turns { .. } => "restart cycles of a node",
+            Self::Standstill { memory: false, .. } => "stall of all compute nodes",
+            Self::Standstill { .. } => "stall of all nodes",
+            Self::Stall { mn: 0, .. } => "stall of the first memory node",
+            Self::Stall { .. } => "stall of a memory node",
             Self::Jump { .. } => "clock jump",
         }
     }
 
-    /// Whether verbs of nodes that live on may fail by it, other than at the dead.
+    /// Whether verbs of running nodes may fail by it, other than verbs to the crashed node.
     pub fn hits_the_living(&self) -> bool {
         matches!(
             self,
@@ -223,7 +226,8 @@ impl NodeFault {
         ) || self.is_of_restarts()
     }
 
-    /// Whether only [`NodeFaultSet::Restarts`] draws it: a node that has lost its membership comes back in such a case.
+    /// Whether only [`NodeFaultSet::Restarts`] draws it: in such a case a node that has lost its
+    /// membership comes back.
     pub fn is_of_restarts(&self) -> bool {
         matches!(
             self,
@@ -236,17 +240,17 @@ impl NodeFault {
     }
 
     /// Those of a seed.
-    pub fn draw(set: NodeFaultSet, seed: u64, scenario: Scenario) -> Vec<Self> {
+    pub fn draw(set: NodeFaultSet, seed: u64, targets: FaultTargets) -> Vec<Self> {
         let mut d = Draw::new(seed ^ 0x6661_756c_7473);
         match set {
             NodeFaultSet::None => Vec::new(),
-            NodeFaultSet::Crash => crashes(&mut d, scenario),
+            NodeFaultSet::Crash => crashes(&mut d, targets),
             NodeFaultSet::All => {
-                let mut out = all(&mut d, scenario);
-                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), scenario, &mut out);
+                let mut out = all(&mut d, targets);
+                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), targets, &mut out);
                 out
             }
-            NodeFaultSet::Restarts => crate::restarts::draw(seed, scenario),
+            NodeFaultSet::Restarts => crate::restarts::draw(seed, targets),
         }
     }
 }
@@ -268,28 +272,28 @@ pub(crate) fn crash(d: &mut Draw, cn: u16) -> NodeFault {
 }
 
 /// One or two nodes, never all.
-fn crashes(d: &mut Draw, scenario: Scenario) -> Vec<NodeFault> {
-    let first = d.below(scenario.compute_nodes.into()) as u16;
+fn crashes(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+    let first = d.below(targets.compute_nodes.into()) as u16;
     let mut out = vec![crash(d, first)];
-    if scenario.compute_nodes > 2 && d.below(3) == 0 {
-        let other = 1 + d.below(u64::from(scenario.compute_nodes) - 1) as u16;
-        out.push(crash(d, (first + other) % scenario.compute_nodes));
+    if targets.compute_nodes > 2 && d.below(3) == 0 {
+        let other = 1 + d.below(u64::from(targets.compute_nodes) - 1) as u16;
+        out.push(crash(d, (first + other) % targets.compute_nodes));
     }
     out
 }
 
-fn all(d: &mut Draw, scenario: Scenario) -> Vec<NodeFault> {
+fn all(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     let mut out = Vec::new();
-    let cn = |d: &mut Draw| d.below(scenario.compute_nodes.into()) as u16;
+    let cn = |d: &mut Draw| d.below(targets.compute_nodes.into()) as u16;
     if d.below(2) == 0 {
-        out = crashes(d, scenario);
+        out = crashes(d, targets);
     }
     if d.below(3) == 0 {
         let ppm = d.of(&[-40_000, -1_000, 1_000, 40_000]);
         out.push(NodeFault::Drift { cn: cn(d), ppm });
     }
     if d.below(3) == 0 {
-        // Shorter than a lease: whoever joins waits for the news of it.
+        // Shorter than a lease: a joining node waits for this update.
         let late_ns = d.of(&[1_000_000, 5_000_000, 12_000_000]);
         out.push(NodeFault::News { cn: cn(d), late_ns });
     }
@@ -299,63 +303,64 @@ fn all(d: &mut Draw, scenario: Scenario) -> Vec<NodeFault> {
     }
     if d.below(4) == 0 {
         let near = cn(d);
-        let other = (near + 1 + d.below(u64::from(scenario.compute_nodes) - 1) as u16)
-            % scenario.compute_nodes;
-        let mn = End::Memory(d.below(scenario.memory_nodes.into()) as u16);
+        let other = (near + 1 + d.below(u64::from(targets.compute_nodes) - 1) as u16)
+            % targets.compute_nodes;
+        let mn = End::Memory(d.below(targets.memory_nodes.into()) as u16);
         let to = d.of(&[End::Compute(other), End::Compute(other), mn]);
         let (at_ns, for_ns) = (d.below(2_000_000), d.of(&[200_000, 10_000_000, 500_000_000]));
         out.push(NodeFault::Cut { cn: near, to, at_ns, for_ns });
     }
-    if scenario.memory_nodes > 1 && d.below(10) == 0 {
+    if targets.memory_nodes > 1 && d.below(10) == 0 {
         // The first holds the catalog.
-        let mn = 1 + d.below(u64::from(scenario.memory_nodes) - 1) as u16;
+        let mn = 1 + d.below(u64::from(targets.memory_nodes) - 1) as u16;
         out.push(NodeFault::LoseMemory { mn, cn: cn(d), verb: verb(d) });
     }
     out
 }
 
 /// In a third of the seeds, up to three times.
-fn drops(d: &mut Draw, scenario: Scenario, out: &mut Vec<NodeFault>) {
+fn drops(d: &mut Draw, targets: FaultTargets, out: &mut Vec<NodeFault>) {
     let times = if d.below(3) == 0 { 1 + d.below(3) } else { 0 };
     for _ in 0..times {
         out.push(NodeFault::Drop {
-            cn: d.below(scenario.compute_nodes.into()) as u16,
+            cn: d.below(targets.compute_nodes.into()) as u16,
             verb: verb(d),
         });
     }
 }
 
-/// What has happened in a run.
+/// A fault that has occurred in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happened {
     /// Which of the case's faults.
     pub fault: NodeFault,
     /// When, ns of virtual time.
     pub at_ns: u64,
-    /// Operations that it interrupted: of the node's clients, or running when a link or memory node went.
+    /// Operations that it interrupted: of the node's clients, or all that ran when a link or memory
+    /// node failed.
     pub inside: u32,
 }
 
 impl Happened {
-    /// Whether the error of an operation is what it must lead to, or may lead to.
+    /// Whether the fault explains the error of an operation.
     pub fn excuses(&self, cn: u16, e: &Error) -> bool {
         use dmtree_fabric::ErrorKind as K;
         match self.fault {
             NodeFault::Crash { .. } | NodeFault::Drift { .. } | NodeFault::News { .. } => false,
             NodeFault::Outage { .. } | NodeFault::Turns { .. } | NodeFault::Jump { .. } => false,
-            // The membership does not answer, or verbs do not.
+            // The membership server does not answer, or verbs do not complete.
             NodeFault::Standstill { .. } | NodeFault::Stall { .. } => matches!(
                 e.kind(),
                 K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
             ),
-            // Nothing works without the membership, and every operation says so.
+            // Without the membership server every operation fails, and its error says so.
             NodeFault::LoseMemory { mn: 0, .. } => {
                 matches!(
                     e.kind(),
                     K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
                 )
             }
-            // Carried by one that was dropped.
+            // The operation was combined into one that was dropped.
             NodeFault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
             NodeFault::Freeze { cn: frozen, .. } => {
                 frozen == cn && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended)
@@ -364,7 +369,8 @@ impl Happened {
                 let end = near == cn || to == End::Compute(cn);
                 end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
             }
-            // The error says so; whether a verb of the operation went there the stage knows.
+            // The error names the node; `NodeStates` checks that a verb of the operation went
+            // there.
             NodeFault::LoseMemory { mn, .. } => {
                 e.kind() == K::Unreachable && e.to_string().contains(&format!("mn{mn}"))
             }
@@ -373,7 +379,8 @@ impl Happened {
 }
 
 impl Happened {
-    /// Whether a compute node may have lost its membership by it. A standstill of the membership costs no node its own.
+    /// Whether the fault may cost a compute node its membership. A stall of the membership server
+    /// costs no node its own.
     pub fn expels(&self, cn: u16) -> bool {
         match self.fault {
             NodeFault::Freeze { cn: frozen, .. } => frozen == cn,
@@ -390,12 +397,12 @@ mod tests {
 
     #[test]
     fn faults_are_a_function_of_the_seed_and_leave_a_node() {
-        let scenario = Scenario { compute_nodes: 3, memory_nodes: 2, lease_ns: 20_000_000 };
+        let targets = FaultTargets { compute_nodes: 3, memory_nodes: 2, lease_ns: 20_000_000 };
         for seed in 0..500 {
-            assert!(NodeFault::draw(NodeFaultSet::None, seed, scenario).is_empty());
+            assert!(NodeFault::draw(NodeFaultSet::None, seed, targets).is_empty());
             for set in [NodeFaultSet::Crash, NodeFaultSet::All] {
-                let drawn = NodeFault::draw(set, seed, scenario);
-                assert_eq!(drawn, NodeFault::draw(set, seed, scenario));
+                let drawn = NodeFault::draw(set, seed, targets);
+                assert_eq!(drawn, NodeFault::draw(set, seed, targets));
                 let crashed = drawn.iter().filter(|f| matches!(f, NodeFault::Crash { .. })).count();
                 assert!(crashed < 3 && (set == NodeFaultSet::All || crashed > 0), "{drawn:?}");
             }

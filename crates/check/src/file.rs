@@ -1,7 +1,8 @@
 //! Histories as files: JSON, one line per call and per return, in the order in which they happened.
 //!
-//! The first line names the format, its version, and what the keys are; the last says how many lines there must be between. Every
-//! line between has a number, one more than that of the line before, so that nothing can be lost or swapped unseen.
+//! The first line names the format, its version, and what the keys are; the last says how many
+//! lines there must be between. Every line between has a number, one more than that of the line
+//! before, so that nothing can be lost or swapped unseen.
 
 use std::collections::BTreeMap;
 
@@ -82,8 +83,9 @@ pub fn write(log: &Log) -> String {
 /// Reads a history.
 ///
 /// # Errors
-/// `InvalidArgument` with the number of the line: another format or version, a line that is no event, one that is missing or in
-/// the wrong place, a return without its call, an end that comes too early.
+/// `InvalidArgument` with the number of the line: another format or version, a line that is no
+/// event, one that is missing or in the wrong place, a return without its call, an end that comes
+/// too early.
 pub fn read(text: &str) -> Result<Log> {
     let mut lines = (1..).zip(text.lines());
     let Some((_, first)) = lines.next() else { return Err(bad(1, "an empty file")) };
@@ -173,7 +175,7 @@ fn add(
     Ok(())
 }
 
-/// Refuses keys that cannot be.
+/// Refuses a call with keys out of range.
 fn inside(call: Call, head: &Head) -> std::result::Result<(), String> {
     let (low, high) = match call {
         Call::Scan(a, b) | Call::ScanDown(a, b) => (a, b),
@@ -199,7 +201,7 @@ mod tests {
         let a = log.call(0, 10, Call::Put(0, 5));
         let b = log.call(1, 20, Call::Scan(0, 1));
         log.ret(a, 30, Answer::Done);
-        log.ret(b, 40, Answer::Pairs(vec![(0, 5), (1, crate::log::still(1))]));
+        log.ret(b, 40, Answer::Pairs(vec![(0, 5), (1, crate::log::loaded(1))]));
         let c = log.call(1, 50, Call::CompareAndSet(0, 5, 6));
         log.ret(c, 60, Answer::Failed("no answer".to_owned()));
         log.call(0, 70, Call::Get(4));

@@ -1,16 +1,18 @@
-//! Histories of point operations, and whether each key's could have happened one at a time.
+//! Histories of point operations, and whether each key's history is linearizable.
 //!
-//! The check is that of Wing and Gong with Lowe's memoisation, run forward: it keeps every configuration (present value, and
-//! which running operations have taken effect already) that explains the events so far. Keys are independent, so each is checked
-//! alone. An operation whose outcome is unknown stays open to the end: it may have taken effect, or not. A cut link leaves dozens
-//! of those on one key, so configurations that differ only in them are kept apart no more than they have to be.
+//! The check is that of Wing and Gong with Lowe's memoisation, run forward: it keeps every
+//! configuration (present value, and the running operations that have taken effect already) that
+//! explains the events so far. Keys are independent, so each is checked alone. An operation with
+//! unknown outcome stays open to the end: it may have taken effect, or not. A cut link leaves
+//! dozens of those on one key, so the check merges configurations that differ only in them as far
+//! as it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A value's identity. Tests write each value once.
 pub type ValueId = u64;
 
-/// What was asked and answered.
+/// An operation and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// A read and what it found.
@@ -45,7 +47,7 @@ pub struct Op {
     pub call: u64,
     /// When it returned; `None` when its outcome is unknown.
     pub ret: Option<u64>,
-    /// What it did.
+    /// Its kind and its answer.
     pub event: Event,
 }
 
@@ -84,7 +86,7 @@ impl Event {
 /// Why a history cannot be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The operation at whose return no explanation was left.
+    /// The operation that returns where no explanation is left.
     pub op: Op,
     /// The operations that were running then.
     pub running: Vec<Op>,
@@ -130,7 +132,8 @@ pub fn check_key(ops: &[Op], initial: Option<ValueId>) -> Result<(), Violation> 
     Ok(())
 }
 
-/// The operations with one value for all those that nobody asks for: which of them it is makes no difference.
+/// Gives one value to all operations with unknown outcome that no read has found: the choice among
+/// them makes no difference.
 fn alike(ops: &[Op], initial: Option<ValueId>) -> Vec<Op> {
     let mut named: BTreeSet<ValueId> = initial.into_iter().collect();
     for op in ops {
@@ -164,8 +167,8 @@ struct Config {
 
 type Tried = Vec<usize>;
 
-/// Explanations, none of which is like another but for more operations of unknown outcome: whoever has used up fewer of them can do
-/// whatever the other can.
+/// Keeps the explanations that no other one dominates: an explanation that has used fewer
+/// operations of unknown outcome allows everything that one with more of them allows.
 #[derive(Default)]
 struct Configs(BTreeMap<(Option<ValueId>, Vec<usize>), Vec<Tried>>);
 
@@ -201,7 +204,7 @@ fn explain(ops: &[Op], running: &BTreeSet<usize>, configs: Configs, i: usize) ->
             out.insert(c);
             continue;
         }
-        // Of those whose outcome is unknown and that do the same, the first.
+        // Of operations with unknown outcome and the same effect, the first.
         let mut same = BTreeSet::new();
         for r in running {
             let known = ops[*r].ret.is_some();
@@ -256,7 +259,7 @@ impl History {
     /// Checks every key; each begins absent.
     ///
     /// # Errors
-    /// The first key whose operations cannot be explained.
+    /// The first key with a history that is not linearizable.
     pub fn check(&self) -> Result<(), (Vec<u8>, Violation)> {
         for (key, ops) in &self.keys {
             check_key(ops, None).map_err(|v| (key.clone(), v))?;
@@ -300,7 +303,7 @@ mod tests {
             [op(0, 9, Event::Put(1)), op(1, 2, Event::Get(Some(1))), op(3, 4, Event::Get(None))];
         assert!(check_key(&back, None).is_err(), "seen, then unseen");
         let ghost = [op(0, 1, Event::Get(Some(7)))];
-        assert!(check_key(&ghost, None).is_err(), "a value nobody wrote");
+        assert!(check_key(&ghost, None).is_err(), "a value without a write");
     }
 
     #[test]
@@ -312,7 +315,7 @@ mod tests {
         assert!(check_key(&flip, None).is_err());
     }
 
-    /// Two dozen failed writes of one key took for ever.
+    /// Two dozen failed writes of one key made the check exponential.
     #[test]
     fn many_unknown_outcomes_are_checked_in_no_time() {
         let failed = |i: u64| match i % 4 {

@@ -1,5 +1,6 @@
-//! One conformance suite for all indexes ([`conformance`]), runs that are a function of a seed ([`case`], [`mod@run`]), histories
-//! with a linearizability check per key ([`log`], [`history`]), and the test bed all of it runs on ([`test_cluster`]).
+//! One conformance suite for all indexes ([`conformance`]), runs that are a function of a seed
+//! ([`case`], [`mod@run`]), histories with a linearizability check per key ([`log`], [`history`]),
+//! and the test cluster that all of them use ([`test_cluster`]).
 #![forbid(unsafe_code)]
 
 mod actors;
@@ -15,16 +16,16 @@ pub mod file;
 pub mod history;
 pub mod log;
 pub mod network;
+mod node_states;
 pub mod plan;
+mod quiesce;
 pub mod remote_client;
 mod restarts;
 pub mod rng;
 pub mod run;
 pub mod scenario;
 mod server;
-mod settle;
 pub mod shrink;
-mod stage;
 pub mod test_cluster;
 pub mod trace;
 pub mod verdict;

@@ -1,4 +1,4 @@
-//! What clients did and were answered, in one order; and whether it could have happened one at a time.
+//! The calls and returns of all clients in one order, and whether they are linearizable.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Event, Op, Swap, ValueId, Violation, check_key};
 
-/// What a client asks. Keys are numbers, in the order of their bytes; values are identities.
+/// A client's call. Keys are numbers, in the order of their bytes; values are identities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
@@ -30,7 +30,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// The key that it is about, if it is about one.
+    /// The key of a call on one key.
     pub fn key(self) -> Option<u64> {
         match self {
             Self::Get(k)
@@ -44,7 +44,7 @@ impl Call {
     }
 }
 
-/// What it is answered.
+/// The answer of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -60,9 +60,9 @@ pub enum Answer {
     Mismatch,
     /// The pairs of a scan, in the order in which they came.
     Pairs(Vec<(u64, ValueId)>),
-    /// Bytes that nobody wrote as one value.
+    /// Bytes that no write stored as one value.
     Torn(String),
-    /// An error. Whether a write happened is unknown.
+    /// An error. The effect of a write is unknown.
     Failed(String),
     /// An error without effect.
     Refused(String),
@@ -73,13 +73,13 @@ pub enum Answer {
 pub struct Record {
     /// The client.
     pub client: u32,
-    /// What it asked.
+    /// The call.
     pub call: Call,
     /// When, in the order of all calls and returns.
     pub called: u64,
     /// When in virtual time, ns.
     pub called_ns: u64,
-    /// What it was answered, if it was.
+    /// The return, if it has returned.
     pub ret: Option<Return>,
 }
 
@@ -90,7 +90,7 @@ pub struct Return {
     pub at: u64,
     /// When in virtual time, ns.
     pub at_ns: u64,
-    /// What.
+    /// The answer.
     pub answer: Answer,
 }
 
@@ -99,13 +99,14 @@ pub struct Return {
 pub struct Log {
     records: Vec<Record>,
     ticks: u64,
-    /// Keys that are there from the beginning: those that are no multiple of this; 0 and 1: none.
+    /// The keys that are present from the beginning: those that are no multiple of this; 0 and 1:
+    /// none.
     pub stride: u64,
-    /// Keys there can be.
+    /// Number of possible keys.
     pub numbers: u64,
 }
 
-/// What is wrong with what was done.
+/// The failure of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// A key's operations have no order that explains them.
@@ -133,12 +134,12 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// The value of a key that is there from the beginning.
-pub fn still(number: u64) -> ValueId {
+/// The value of a key that is present from the beginning.
+pub fn loaded(number: u64) -> ValueId {
     1 << 62 | number
 }
 
-/// A value's name: who wrote it, and in which of its operations.
+/// A value's name: its writer, and the number of the operation.
 pub fn name(value: ValueId) -> String {
     match value {
         0 => "nothing".to_owned(),
@@ -189,16 +190,16 @@ impl Log {
         })
     }
 
-    /// What a key has at first.
+    /// The first value of a key.
     pub fn initial(&self, key: u64) -> Option<ValueId> {
-        (self.stride > 1 && !key.is_multiple_of(self.stride)).then(|| still(key))
+        (self.stride > 1 && !key.is_multiple_of(self.stride)).then(|| loaded(key))
     }
 
-    /// The operations of every key, scans as reads of all keys in their range.
+    /// The operations of every key; scans count as reads of all keys in their range.
     ///
     /// # Errors
-    /// An answer that is wrong by itself: bytes that nobody wrote, a scan out of order, out of range, or with a key
-    /// twice.
+    /// An answer that is wrong by itself: bytes that no write stored, a scan out of order, out of
+    /// range, or with a key twice.
     pub fn per_key(&self) -> Result<BTreeMap<u64, Vec<Op>>, Wrong> {
         let mut keys: BTreeMap<u64, Vec<Op>> = BTreeMap::new();
         for (i, r) in self.records.iter().enumerate() {
@@ -229,7 +230,7 @@ impl Log {
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), Wrong> {
         for (key, ops) in self.per_key()? {
-            // What nobody writes stays as it was.
+            // A key without a write keeps its value.
             let initial = self.initial(key);
             if ops.iter().all(|op| op.event == Event::Get(initial)) {
                 continue;
@@ -326,7 +327,7 @@ impl fmt::Display for Answer {
                 write!(f, "{} pairs:", pairs.len())?;
                 pairs.iter().try_for_each(|(k, v)| write!(f, " k{k}={}", name(*v)))
             }
-            Self::Torn(bytes) => write!(f, "bytes that nobody wrote as one value: {bytes}"),
+            Self::Torn(bytes) => write!(f, "bytes that no write stored as one value: {bytes}"),
             Self::Failed(why) => write!(f, "error: {why}"),
             Self::Refused(why) => write!(f, "refused: {why}"),
         }

@@ -1,5 +1,5 @@
-//! What the clients of a case do: every operation is a function of the seed, its client and its number, so that leaving some out
-//! changes no other.
+//! The operations of a case's clients: each is a function of the seed, its client and its number,
+//! so that leaving some out changes no other.
 
 use dmtree_parts::OpSet;
 
@@ -33,7 +33,7 @@ pub fn number(form: KeyForm, k: &[u8]) -> Option<u64> {
     (key(form, n) == k).then_some(n)
 }
 
-/// The bytes of a value: its identity, and then what follows from it.
+/// The bytes of a value: its identity, and then bytes that the identity determines.
 pub fn value(id: ValueId, bytes: usize) -> Vec<u8> {
     let mut v = id.to_le_bytes().to_vec();
     let mut rng = Rng::new(id);
@@ -50,7 +50,7 @@ pub fn identity(v: &[u8]) -> Option<ValueId> {
     (v == value(id, v.len())).then_some(id)
 }
 
-/// What a client does next.
+/// A client's next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
     /// This.
@@ -83,7 +83,7 @@ pub fn length(case: &Case, id: ValueId) -> usize {
 /// Operation number `op` of a client, for an index that has these operations.
 pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -> Planned {
     if client >= case.clients {
-        return Planned::Call(gardening(case, ops, client, op));
+        return Planned::Call(churn(case, ops, client, op));
     }
     let any = |rng: &mut Rng| rng.below(u64::from(case.keys)) * case.stride();
     if case.scan_one_in > 0 && rng.below(u64::from(case.scan_one_in)) == 0 {
@@ -96,7 +96,7 @@ pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -
     let waves = case.wave_ops > 0;
     let shrinking = waves && !(op / case.wave_ops.max(1)).is_multiple_of(2);
     let draw = match rng.below(10) {
-        // What an index lacks it is not asked for.
+        // An operation that the index lacks is replaced.
         8 if !ops.delete => 3,
         9 if !ops.compare_and_set => 4,
         3..=7 if shrinking && ops.delete => 8,
@@ -113,18 +113,20 @@ pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -
     })
 }
 
-/// A gardener removes one neighbour after the other, then puts them back, and so on. The second begins where the first is half way.
-fn gardening(case: &Case, ops: OpSet, client: u32, op: u32) -> Call {
-    let garden = u64::from(case.garden().max(1));
-    let at = u64::from(op) + u64::from(client - case.clients) * garden / 2;
-    let k = case.neighbour(at % garden);
-    if ops.delete && (at / garden).is_multiple_of(2) {
+/// A churn client removes one neighbour after the other, then puts them back, and repeats. The
+/// second client starts half way.
+fn churn(case: &Case, ops: OpSet, client: u32, op: u32) -> Call {
+    let span = u64::from(case.garden().max(1));
+    let at = u64::from(op) + u64::from(client - case.clients) * span / 2;
+    let k = case.neighbour(at % span);
+    if ops.delete && (at / span).is_multiple_of(2) {
         return Call::Delete(k);
     }
     Call::Put(k, value_of(client, u64::from(op)))
 }
 
-/// What a client does to every key in the liveness phase: it reads, writes, and every other client removes in the end.
+/// A client's operations on every key in the liveness phase: it reads and writes each key; every
+/// other client removes it in the end.
 pub fn liveness(case: &Case, ops: OpSet, client: u32) -> Vec<Call> {
     let mut out = Vec::new();
     for i in 0..u64::from(case.keys) {
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_values_are_told_from_whole_ones() {
+    fn torn_values_are_recognised() {
         for bytes in [8, 20, 200] {
             assert_eq!(identity(&value(77, bytes)), Some(77));
         }

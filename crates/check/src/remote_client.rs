@@ -1,5 +1,5 @@
-//! A client in another process: questions and answers through a pair of pipes, so that a test bed can have compute nodes that share
-//! no memory with it.
+//! A client in another process: requests and answers through a pair of pipes, so that a test
+//! cluster can have compute nodes that share no memory with it.
 
 use std::io::{Read, Write as _};
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::test_cluster::Client;
 
-/// More is not even read.
+/// Longer messages are refused unread.
 const MAX_BYTES: usize = 256 << 20;
 
 /// A write with its own bytes.
@@ -60,10 +60,10 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// An end of a range with its own bytes.
 type End = Bound<Vec<u8>>;
 
-/// What the other process is asked.
+/// A request to the other process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// Open this index of this system; what follows is about it.
+    /// Open this index of this system; later operations are on it.
     Open {
         /// The system.
         system: String,
@@ -102,7 +102,7 @@ pub enum Operation {
     Walk,
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Done,
@@ -117,7 +117,7 @@ enum Answer {
     Refused(Refusal),
 }
 
-/// An error on its way: kind, whether the effect is known, what it says.
+/// An error in transit: its kind, whether the effect is known, its text.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal(ErrorKind, bool, String);
 
@@ -171,7 +171,7 @@ impl Pipe {
         message.map(Some).map_err(|e| Error::corrupt(format!("the other process: {e}")))
     }
 
-    /// The next question; `None` when nobody asks any more.
+    /// The next request; `None` when the other side has closed the pipe.
     ///
     /// # Errors
     /// `Unreachable`, `Corrupt`.
@@ -179,7 +179,7 @@ impl Pipe {
         self.receive()
     }
 
-    /// Answers that something was done, or was not.
+    /// Reports success or failure of an operation without a result.
     ///
     /// # Errors
     /// `Unreachable`.
@@ -251,12 +251,12 @@ fn answer<I: RangeIndex>(c: &mut Client<I>, operation: Operation) -> Result<Answ
     })
 }
 
-/// A client of another process. Clones share it: one asks at a time.
+/// A client of another process. Clones share it: one request at a time.
 #[derive(Clone, Debug)]
 pub struct RemoteClient(Arc<Mutex<Pipe>>);
 
 impl RemoteClient {
-    /// Behind these pipes.
+    /// A client at the other end of these pipes.
     pub fn new(pipe: Pipe) -> Self {
         Self(Arc::new(Mutex::new(pipe)))
     }
@@ -280,15 +280,15 @@ impl RemoteClient {
         }
     }
 
-    /// Has it open an index.
+    /// Opens an index in the other process.
     ///
     /// # Errors
-    /// Its own; `Unreachable` when it is gone.
+    /// Its own; `Unreachable` when the process has ended.
     pub fn open(&self, system: &str, index: &str) -> Result<()> {
         self.told(&Ask::Open { system: system.to_owned(), index: index.to_owned() })
     }
 
-    /// Has it close that.
+    /// Closes it.
     ///
     /// # Errors
     /// As [`RemoteClient::open`].

@@ -1,5 +1,5 @@
-//! Runs a case: a pool on the adversarial fabric, the clients, a check of what they saw, a phase without hazards in which
-//! everything must end, and a walk.
+//! Runs a case: a pool on the adversarial fabric, the clients, a check of their history, a phase
+//! without fabric faults in which every operation must end, and a walk of the structure.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,14 +13,14 @@ use dmtree_fabric::{
 use dmtree_parts::{Fill, RangeIndex, Shape};
 use dmtree_pool::{ChunkUse, block_class_bytes};
 
-use crate::actors::{Actors, Seat};
+use crate::actors::{Actors, ClientActor};
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, Shared, Who};
+use crate::drive::{Bounds, Guarded, RunContext, TaskRole};
 use crate::fault::{Happened, NodeFault};
 use crate::log::{Answer, Call, Log, still};
 use crate::plan;
+use crate::quiesce::quiesce;
 use crate::server::Server;
-use crate::settle::settle;
 use crate::test_cluster::TestCluster;
 use crate::verdict::{Finding, Judged, Verdict, panic_text};
 
@@ -28,13 +28,15 @@ use crate::verdict::{Finding, Judged, Verdict, panic_text};
 const SLAB_BYTES: u64 = 16 << 20;
 /// Virtual time within which the phase with faults must end, ns: longer than an operation waits.
 const FAULTS_NS: u64 = 30_000_000_000;
-/// Bounds of the phase with hazards.
+/// Bounds of the phase with fabric faults.
 const SAFETY: Bounds = Bounds { until_ns: 120_000_000_000, steps: 20_000_000 };
-/// Bounds of a small case whose verbs are ordered by a list: who waits for something that the list holds back may look for it for ever.
+/// Bounds of a small case with an order of verbs from a list: a client may poll for ever for a verb
+/// that the list holds back.
 const LISTED: Bounds = Bounds { until_ns: 120_000_000_000, steps: 100_000 };
-/// What an epoch asks of a node it does within this time of virtual time, ns: its operations may be stalled that long.
+/// A node acknowledges an epoch within this time of virtual time, ns: its operations may be stalled
+/// that long.
 const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
-/// Virtual time within which the phase without hazards must end, ns.
+/// Virtual time within which the phase without fabric faults must end, ns.
 const LIVENESS_NS: u64 = 5_000_000_000;
 /// The same when operations may wait until their deadline.
 const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
@@ -42,12 +44,13 @@ const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
 /// Runs a case with an index of type `I`.
 ///
 /// # Errors
-/// A case that cannot be run. What goes wrong in a run is in the verdict.
+/// A case that cannot be run. Failures of a run are in the verdict.
 pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
     run_in::<I>(case, &case.order()).map(|(verdict, _)| verdict)
 }
 
-/// The same with verbs in another order than the case's; also the choices made on the way, when they are listed.
+/// The same with verbs in another order than the case's; also the choices made on the way, when
+/// they are listed.
 ///
 /// # Errors
 /// As [`run`].
@@ -95,11 +98,11 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
     Ok((v, choices))
 }
 
-/// The keys that are there at first.
+/// The keys that are present at first.
 fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, case: &Case) -> Result<()> {
     let there = (0..case.numbers()).filter(|n| !case.is_written(*n));
     let pair =
-        |n| (plan::key(case.key_form, n), plan::value(still(n), plan::length(case, still(n))));
+        |n| (plan::key(case.key_form, n), plan::value(loaded(n), plan::length(case, loaded(n))));
     let pairs: Vec<_> = there.map(pair).collect();
     if !pairs.is_empty() {
         let fill = Fill::Even(f64::from(case.fill_percent) / 100.0);
@@ -108,18 +111,18 @@ fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, case: &Case) -> Result<()>
     Ok(())
 }
 
-/// What the phases came to.
+/// The result of the phases.
 struct Finished<I: RangeIndex> {
     finding: Option<Finding>,
     log: Log,
-    /// The index on the compute nodes that live.
+    /// The index on the compute nodes that are up.
     living: Vec<(usize, Arc<I::Node>)>,
     happened: Vec<Happened>,
     excused: u64,
     available: Judged,
 }
 
-/// What the phases are made of.
+/// The parts of the phases.
 struct Phased<'a, I: RangeIndex> {
     test_cluster: &'a TestCluster<I>,
     fabric: &'a SimFabric,
@@ -136,7 +139,7 @@ fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result
     fabric.set_timed(false);
     let mut done = finished?;
     if let Some(finding) = done.finding.take() {
-        // An answer that is wrong by itself says more than what followed from it.
+        // A wrong answer says more than the failures that follow from it.
         done.finding = match (finding, done.log.check()) {
             (torn @ Finding::Torn { .. }, _) => Some(torn),
             (_, Err(wrong)) => Some(Finding::History(wrong)),
@@ -161,7 +164,7 @@ fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result
     Ok(done)
 }
 
-/// All clients on one executor, first with hazards and faults and then without.
+/// Runs all clients on one executor, first with fabric and node faults, then without.
 fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
     let Phased { test_cluster, fabric, server, case, order } = *p;
     let neutral = fabric.attach(NodeId::memory(0))?;
@@ -171,19 +174,19 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         Order::Listed { .. } => LISTED,
         _ => Bounds { until_ns, ..SAFETY },
     };
-    let shared = Shared::new(case, (fabric.clone(), server.clone()), core.clone(), bounds);
+    let shared = RunContext::new(case, (fabric.clone(), server.clone()), core.clone(), bounds);
     let slot_of = |cn: Option<usize>| {
         let slot = core.add_slot();
         shared.slots.borrow_mut().push((slot, cn));
         slot
     };
-    let mut seats = Vec::new();
+    let mut client_actors = Vec::new();
     for number in 0..case.total() {
         let cn = number as usize % test_cluster.nodes.len();
         let slot = slot_of(Some(cn));
         if !case.numbers_of(number).is_empty() {
             let (next, index) = (Cell::new(0), RefCell::new(None));
-            seats.push(Seat { number, cn, slot, next, index });
+            client_actors.push(ClientActor { number, cn, slot, next, index });
         }
     }
     let membership_agents = (0..test_cluster.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
@@ -203,7 +206,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     let actors = Actors {
         test_cluster,
         shared: &shared,
-        seats,
+        client_actors,
         membership_agents,
         maintenance_actors,
         nodes,
@@ -234,31 +237,35 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     }
     let mut policy = case.schedule.policy(case.order);
     let mut worker = Worker::new(core);
-    shared.stage.begin()?;
+    shared.node_states.begin()?;
     actors.phase(&mut worker, false);
     work(&mut worker, &mut *policy, &shared);
     *choices = fabric.choices();
     fabric.set_order(&Order::Drawn);
-    shared.stage.calm();
-    if case.liveness && !shared.is_over() && !shared.stage.is_headless() {
+    shared.node_states.end_faults();
+    if case.liveness && !shared.is_over() && !shared.node_states.is_membership_lost() {
         fabric.set_fabric_faults(FabricFaults::NONE);
         shared.phase.set("liveness");
-        // While the last verbs of the other phase came to their ends nobody kept anything.
+        // No agent renewed a lease while the last verbs of the safety phase ended.
         test_cluster.cluster.judge().expect("in this process").excuse(fabric.now());
-        let lasts = if shared.stage.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
+        let lasts =
+            if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
         shared.bounds.set(Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
         actors.phase(&mut worker, true);
         if !case.node_faults.is_empty() {
-            let work = || actors.settled();
-            worker.spawn(actors.fault_actor.slot(), Guarded::new(&shared, Who::FaultActor, work));
+            let work = || actors.quiesced();
+            worker.spawn(
+                actors.fault_actor.slot(),
+                Guarded::new(&shared, TaskRole::FaultActor, work),
+            );
         }
         work(&mut worker, &mut *policy, &shared);
-        if !case.node_faults.is_empty() && !shared.is_over() && !shared.stage.has_lost() {
+        if !case.node_faults.is_empty() && !shared.is_over() && !shared.node_states.has_lost() {
             shared.phase.set("maintenance");
-            shared.stage.heal();
+            shared.node_states.reconnect_links();
             test_cluster.cluster.judge().expect("in this process").excuse(fabric.now());
             shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
-            actors.tidy(&mut worker);
+            actors.finish_maintenance(&mut worker);
             work(&mut worker, &mut *policy, &shared);
         }
     }
@@ -269,20 +276,21 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
     Ok(Finished {
         finding,
         log: shared.log.take(),
-        living: shared.stage.living().map(|cn| (cn, nodes[cn].clone())).collect(),
-        happened: shared.stage.happened.take(),
+        living: shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect(),
+        happened: shared.node_states.happened.take(),
         excused: shared.excused.get(),
         available: shared.availability.judged.get(),
     })
 }
 
-fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &Shared<'_>) {
+fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &RunContext<'_>) {
     if let Err(stalled) = worker.run(policy) {
         shared.found(Finding::Stalled(stalled.to_string()));
     }
 }
 
-/// When nobody works any more: every key is read once more, a scan agrees, and the structure is whole.
+/// After the last client has ended: reads every key once more, compares with a scan, and walks the
+/// structure.
 fn afterwards<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
     case: &Case,
@@ -291,7 +299,7 @@ fn afterwards<I: RangeIndex>(
 ) -> Result<()> {
     let client = |(cn, node): &(usize, Arc<I::Node>)| test_cluster.client_of(*cn, node.clone());
     let nodes = living.iter().map(|(cn, _)| test_cluster.cluster.compute_node(*cn));
-    settle(&test_cluster.cluster, case, nodes.collect::<Result<_>>()?)?;
+    quiesce(&test_cluster.cluster, case, nodes.collect::<Result<_>>()?)?;
     for node in living {
         client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
     }
@@ -308,9 +316,10 @@ fn afterwards<I: RangeIndex>(
         };
         log.ret(record, 0, answer);
     }
-    // What dead nodes held, and what dropped operations had taken, is found; then everything has one holder.
-    let found = c.gc().map_err(|e| e.context("a census"))?;
-    let again = c.gc().map_err(|e| e.context("a second census"))?;
+    // The first GC frees memory that crashed nodes and dropped operations have leaked; after it,
+    // every piece of memory has one holder.
+    let found = c.gc().map_err(|e| e.context("a gc"))?;
+    let again = c.gc().map_err(|e| e.context("a second gc"))?;
     if found.doubly > 0 || !again.is_nothing() {
         return Err(Error::corrupt(format!(
             "lost or doubly owned memory: {found:?}, then {again:?}"
@@ -320,22 +329,23 @@ fn afterwards<I: RangeIndex>(
         && case.fabric_faults.refuse_memory_one_in == 0
         && !found.is_nothing()
     {
-        return Err(Error::corrupt(format!("memory is lost though nothing happened: {found:?}")));
+        return Err(Error::corrupt(format!("memory is lost without a fault: {found:?}")));
     }
     let shape = c.walk()?;
     if shape.keys != keys {
         let found = shape.keys;
         return Err(Error::corrupt(format!("the walk finds {found} keys, and gets find {keys}")));
     }
-    // Where memory is refused, what is handed in may be refused, too.
+    // Where the fabric refuses memory, the return of free memory may be refused, too.
     if case.rejoins() && case.fabric_faults.refuse_memory_one_in == 0 {
         space(test_cluster, living, &shape)?;
     }
     Ok(())
 }
 
-/// What is not data is back. Once every node has handed in what it has free, each chunk for blocks
-/// holds a block: with none it is whole, and a whole chunk is nobody's.
+/// Memory that holds no data is returned. Once every node has handed in its free memory, each chunk
+/// for blocks holds at least one block: a chunk without one is whole, and a whole chunk has no
+/// owner.
 fn space<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
     living: &[(usize, Arc<I::Node>)],

@@ -1,5 +1,5 @@
-//! The membership as the nodes of a run reach it: kept on the first memory node, it stands still and is lost with that node, and its
-//! clock may jump.
+//! The membership server as the nodes of a run reach it: it runs on the first memory node, stalls
+//! and is lost with that node, and its clock may jump.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,21 +8,21 @@ use dmtree_fabric::{
     MembershipFuture, Nanos, Result, State,
 };
 
-/// How the server is.
+/// The state of the server.
 #[derive(Clone, Copy, Debug, Default)]
-struct Condition {
-    /// It answers nothing before this time, ns.
-    still_until: Nanos,
+struct ServerCondition {
+    /// It answers no request before this time, ns.
+    stalled_until: Nanos,
     /// It never answers again.
     lost: bool,
-    /// How far its clock is ahead, ns.
+    /// The lead of its clock, ns.
     ahead: Nanos,
 }
 
-/// The judge with the way to it.
+/// The membership judge behind a path that stalls and fails.
 pub(crate) struct Server {
     judge: Arc<InProcess>,
-    condition: Mutex<Condition>,
+    condition: Mutex<ServerCondition>,
 }
 
 impl Server {
@@ -35,32 +35,32 @@ impl Server {
         &self.judge
     }
 
-    fn condition(&self) -> MutexGuard<'_, Condition> {
+    fn condition(&self) -> MutexGuard<'_, ServerCondition> {
         self.condition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It stands still until this time, ns.
-    pub(crate) fn stand_still(&self, until: Nanos) {
+    /// Stalls the server until this time, ns.
+    pub(crate) fn stall(&self, until: Nanos) {
         let mut c = self.condition();
-        c.still_until = c.still_until.max(until);
+        c.stalled_until = c.stalled_until.max(until);
     }
 
-    /// It stands still no longer.
-    pub(crate) fn go_on(&self) {
-        self.condition().still_until = 0;
+    /// Ends the stall.
+    pub(crate) fn resume(&self) {
+        self.condition().stalled_until = 0;
     }
 
-    /// It is gone for good.
+    /// Loses the server for good.
     pub(crate) fn lose(&self) {
         self.condition().lost = true;
     }
 
-    /// Its clock jumps ahead.
+    /// Lets its clock jump ahead.
     pub(crate) fn jump(&self, by: Nanos) {
         self.condition().ahead += by;
     }
 
-    /// The membership's process judges, as it does all the time.
+    /// The periodic check of leases by the membership process.
     pub(crate) fn tick(&self, now: Nanos) {
         if let Ok(now) = self.clock(now) {
             self.judge.tick(now);
@@ -70,7 +70,7 @@ impl Server {
     /// Its reading of the clock, when it answers.
     fn clock(&self, now: Nanos) -> Result<Nanos> {
         let c = *self.condition();
-        if c.lost || now < c.still_until {
+        if c.lost || now < c.stalled_until {
             return Err(Error::new(
                 ErrorKind::Unreachable,
                 "mn0 does not answer: the membership is kept there",

@@ -1,5 +1,5 @@
-//! Making a case that goes wrong smaller, greedily: fewer hazards, clients, operations and keys, as long as it goes wrong in the same
-//! way.
+//! Shrinks a failing case greedily: fewer fabric faults, clients, operations and keys, as long as
+//! it fails in the same way.
 
 use dmtree_fabric::sim::FabricFaults;
 
@@ -7,7 +7,8 @@ use crate::case::Case;
 use crate::fault::NodeFault;
 use crate::verdict::Verdict;
 
-/// Orders in which a smaller case is tried before it is given up: what is left out moves everything behind it.
+/// Orders in which a smaller case is tried before it is discarded: a removed operation shifts all
+/// later choices.
 const ORDERS: u64 = 4;
 
 /// A smaller case, and what it came to.
@@ -15,7 +16,7 @@ const ORDERS: u64 = 4;
 pub struct Shrunk {
     /// The case.
     pub case: Case,
-    /// What it came to.
+    /// Its verdict.
     pub verdict: Verdict,
     /// How many runs it took.
     pub runs: u64,
@@ -82,7 +83,7 @@ impl Shrinker<'_> {
         false
     }
 
-    /// Leaves out what happens, one by one; nodes that come back stay away.
+    /// Removes node faults one by one; a node that comes back is tried without its return.
     fn node_faults(&mut self) {
         for i in (0..self.best.node_faults.len()).rev() {
             let mut node_faults = self.best.node_faults.clone();
@@ -121,7 +122,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Leaves out ever smaller stretches of each client's operations; the ends of all at first.
+    /// Removes ever smaller stretches of each client's operations; the ends of all at first.
     fn operations(&mut self) {
         for eighths in [1, 2, 4, 6, 7] {
             let cut = |ops: Vec<u32>| {
@@ -219,7 +220,7 @@ mod tests {
         Case { scan_one_in: 0, neighbours: 3, ..case }
     }
 
-    /// Goes wrong when two clients put to the first key, and atomics are split.
+    /// Fails when two clients put to the first key, and atomics are split.
     fn pretend(case: &Case) -> Verdict {
         let mut putters = 0;
         for c in 0..case.clients {
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_matter_is_left_out() {
+    fn irrelevant_parts_are_removed() {
         let mut shrunk = 0;
         for seed in 0..40 {
             let case = case(seed);

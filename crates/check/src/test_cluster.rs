@@ -1,4 +1,4 @@
-//! A test bed: a pool, an index on each of its compute nodes, and blocking clients.
+//! A test cluster: a pool, an index on each of its compute nodes, and blocking clients.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct TestCluster<I: RangeIndex> {
     /// The index's shared state on each compute node.
     pub nodes: Vec<Arc<I::Node>>,
     /// Clients on compute nodes of other processes, which have opened the index, too.
-    away: Vec<RemoteClient>,
+    remote_clients: Vec<RemoteClient>,
 }
 
 impl<I: RangeIndex> Clone for TestCluster<I> {
@@ -40,14 +40,14 @@ impl<I: RangeIndex> Clone for TestCluster<I> {
             options: self.options.clone(),
             root: self.root,
             nodes: self.nodes.clone(),
-            away: self.away.clone(),
+            remote_clients: self.remote_clients.clone(),
         }
     }
 }
 
 impl<I: RangeIndex> std::fmt::Debug for TestCluster<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bed({} compute nodes)", self.nodes.len())
+        write!(f, "TestCluster({} compute nodes)", self.nodes.len())
     }
 }
 
@@ -133,19 +133,19 @@ impl<I: RangeIndex> TestCluster<I> {
                 I::node(&cx, &options, root)
             })
             .collect::<Result<_>>()?;
-        Ok(Self { cluster, cache_bytes, options, root, nodes, away: Vec::new() })
+        Ok(Self { cluster, cache_bytes, options, root, nodes, remote_clients: Vec::new() })
     }
 
     /// The same with one more compute node, of another process that has opened the index.
     #[must_use]
-    pub fn with(mut self, away: RemoteClient) -> Self {
-        self.away.push(away);
+    pub fn with(mut self, client: RemoteClient) -> Self {
+        self.remote_clients.push(client);
         self
     }
 
     /// How many compute nodes can have clients.
     pub fn places(&self) -> usize {
-        self.nodes.len() + self.away.len()
+        self.nodes.len() + self.remote_clients.len()
     }
 
     /// Starts a compute node that has come back, and opens the index on it.
@@ -160,7 +160,8 @@ impl<I: RangeIndex> TestCluster<I> {
         I::node(&NodeContext { pool, cache_bytes: self.cache_bytes }, &self.options, self.root)
     }
 
-    /// The same in a simulated cluster, whose time stands still until the fabric's is let go.
+    /// The same in a simulated cluster; its time stands until `set_timed` starts the fabric's
+    /// clock.
     ///
     /// # Errors
     /// Those of the pool and of the index.
@@ -202,7 +203,8 @@ impl<I: RangeIndex> TestCluster<I> {
         Ok((test_cluster, fabric))
     }
 
-    /// The same on a fabric without nodes, with a judge of the membership and the way on which nodes reach it.
+    /// The same on a fabric without nodes, with a membership judge and the path on which nodes
+    /// reach it.
     ///
     /// # Errors
     /// Those of the pool and of the index.
@@ -211,12 +213,12 @@ impl<I: RangeIndex> TestCluster<I> {
         pool: &PoolOptions,
         cache_bytes: u64,
         options: &I::Options,
-        (judge, way): (Arc<InProcess>, Arc<dyn Membership>),
+        (judge, path): (Arc<InProcess>, Arc<dyn Membership>),
     ) -> Result<Self> {
         for (node, bytes) in nodes(pool) {
             fabric.add_node(node, bytes)?;
         }
-        let cluster = Cluster::format_before(Arc::new(fabric.clone()), pool, judge, way)?;
+        let cluster = Cluster::format_before(Arc::new(fabric.clone()), pool, judge, path)?;
         Self::on(cluster, cache_bytes, options)
     }
 
@@ -225,8 +227,10 @@ impl<I: RangeIndex> TestCluster<I> {
     /// # Errors
     /// Those of attaching.
     pub fn client(&self, cn: usize) -> Result<Client<I>> {
-        if let Some(away) = cn.checked_sub(self.nodes.len()).and_then(|n| self.away.get(n)) {
-            return Ok(Client::RemoteClient(away.clone()));
+        if let Some(client) =
+            cn.checked_sub(self.nodes.len()).and_then(|n| self.remote_clients.get(n))
+        {
+            return Ok(Client::RemoteClient(client.clone()));
         }
         self.client_of(cn, self.nodes[cn].clone())
     }
@@ -269,12 +273,12 @@ fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
 /// An executor, and the clients of its slots.
 pub type Coroutines<I> = (Rc<Core>, Vec<(u32, I)>);
 
-/// A client whose calls block.
+/// A client with blocking calls.
 pub enum Client<I: RangeIndex> {
-    /// Of this process.
+    /// A client of this process.
     #[doc(hidden)]
     Here { core: Rc<Core>, slot: u32, index: I },
-    /// Of another one.
+    /// A client of another process.
     #[doc(hidden)]
     RemoteClient(RemoteClient),
 }
@@ -300,7 +304,7 @@ impl<I: RangeIndex> Client<I> {
                 let found = core.block_on(*slot, index.get(key, &mut out))?;
                 Ok(found.then_some(out))
             }
-            Self::RemoteClient(away) => away.get(key),
+            Self::RemoteClient(client) => client.get(key),
         }
     }
 
@@ -311,7 +315,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.write(key, w)),
-            Self::RemoteClient(away) => away.write(key, w),
+            Self::RemoteClient(client) => client.write(key, w),
         }
     }
 
@@ -322,7 +326,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.scan(r, page)),
-            Self::RemoteClient(away) => away.scan(r, page),
+            Self::RemoteClient(client) => client.scan(r, page),
         }
     }
 
@@ -336,8 +340,8 @@ impl<I: RangeIndex> Client<I> {
             Self::Here { core, slot, index } => {
                 core.block_on(*slot, index.get_many(keys, &mut out))?;
             }
-            Self::RemoteClient(away) => {
-                let values = away.get_many(keys)?;
+            Self::RemoteClient(client) => {
+                let values = client.get_many(keys)?;
                 out.reset(values.len());
                 let present = values.iter().enumerate();
                 present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
@@ -357,7 +361,7 @@ impl<I: RangeIndex> Client<I> {
                 core.block_on(*slot, index.write_many(writes, &mut out))?;
                 Ok(out)
             }
-            Self::RemoteClient(away) => away.write_many(writes),
+            Self::RemoteClient(client) => client.write_many(writes),
         }
     }
 
@@ -375,7 +379,7 @@ impl<I: RangeIndex> Client<I> {
             Self::Here { core, slot, index } => {
                 core.block_on(*slot, index.load(&mut pairs.into_iter(), sorted, fill.into()))
             }
-            Self::RemoteClient(away) => away.load(pairs, sorted, fill.into()),
+            Self::RemoteClient(client) => client.load(pairs, sorted, fill.into()),
         }
     }
 
@@ -386,7 +390,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn maintain(&mut self) -> Result<()> {
         let (core, slot, index) = match self {
             Self::Here { core, slot, index } => (core, *slot, index),
-            Self::RemoteClient(away) => return away.maintain(),
+            Self::RemoteClient(client) => return client.maintain(),
         };
         for _ in 0..100_000 {
             if core.block_on(slot, index.maintain())? == Work::None {
@@ -396,14 +400,14 @@ impl<I: RangeIndex> Client<I> {
         Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
     }
 
-    /// Counts who holds what.
+    /// Runs GC.
     ///
     /// # Errors
     /// The index's.
     pub fn gc(&mut self) -> Result<Found> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.gc()),
-            Self::RemoteClient(away) => away.gc(),
+            Self::RemoteClient(client) => client.gc(),
         }
     }
 
@@ -414,11 +418,12 @@ impl<I: RangeIndex> Client<I> {
     pub fn walk(&mut self) -> Result<Shape> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.walk()),
-            Self::RemoteClient(away) => away.walk(),
+            Self::RemoteClient(client) => client.walk(),
         }
     }
 
-    /// What it has counted since the last call; nothing for one of another process, which counts for itself.
+    /// The counters since the last call; zero for a client of another process, which counts for
+    /// itself.
     pub fn take_counts(&mut self) -> Snapshot {
         match self {
             Self::Here { index, .. } => {

@@ -1,4 +1,4 @@
-//! A case that went wrong as text: who did what when, and a test to paste.
+//! Prints a failing case as text: the operations with their times and results, and a test to paste.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,14 @@ use crate::verdict::{Finding, Verdict};
 /// At most this many operations are printed; the last ones count.
 const MOST_LINES: usize = 80;
 
-/// Who did what when, with results. Of a history that cannot be explained, what went to the key.
+/// The operations with client, times and results. For a history that is not linearizable, only
+/// those of the key.
 pub fn trace(case: &Case, verdict: &Verdict) -> String {
     let mut out = String::new();
     let Some(finding) = &verdict.finding else { return out };
     let _ = writeln!(
         out,
-        "{} clients on {} compute nodes, {} memory nodes; hazards {}",
+        "{} clients on {} compute nodes, {} memory nodes; fabric faults {}",
         (0..case.total()).filter(|c| !case.numbers_of(*c).is_empty()).count(),
         case.pool.compute_nodes,
         case.pool.memory_nodes,
@@ -31,17 +32,17 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
     for r in shown.iter().skip(shown.len().saturating_sub(MOST_LINES)) {
         let mark = if marked == Some(r.called) { '>' } else { ' ' };
         let cn = r.client % u32::from(case.pool.compute_nodes);
-        let who = match r.client < case.total() {
+        let client = match r.client < case.total() {
             true => format!("c{} cn{cn}", r.client),
             false => "at the end".to_owned(),
         };
-        let _ = writeln!(out, "{mark} {}  {who:10}  {}", span(r), what(finding, r));
+        let _ = writeln!(out, "{mark} {}  {client:10}  {}", span(r), what(finding, r));
     }
     let _ = write!(out, "{}: {}", finding.kind(), said(finding, records));
     out
 }
 
-/// The hazards that are on.
+/// The fabric faults that are on.
 fn fabric_faults(case: &Case) -> String {
     let value = serde_json::to_value(case.fabric_faults).unwrap_or_default();
     let none = serde_json::to_value(dmtree_fabric::sim::FabricFaults::NONE).unwrap_or_default();
@@ -65,7 +66,7 @@ fn key_of(finding: &Finding) -> Option<u64> {
     }
 }
 
-/// Whether an operation has to do with a finding.
+/// Whether an operation belongs to a finding.
 fn concerns(finding: &Finding, r: &Record) -> bool {
     let Some(key) = key_of(finding) else { return true };
     match r.call {
@@ -79,7 +80,7 @@ fn concerns(finding: &Finding, r: &Record) -> bool {
     }
 }
 
-/// What was asked and answered; of a scan what it says of the key.
+/// The call and its answer; of a scan, its answer for the key.
 fn what(finding: &Finding, r: &Record) -> String {
     use crate::log::Answer;
     let Some(ret) = &r.ret else { return format!("{} -> (has not returned)", r.call) };
@@ -90,7 +91,7 @@ fn what(finding: &Finding, r: &Record) -> String {
     format!("{} -> {}", r.call, ret.answer)
 }
 
-/// When the operation was called that a finding is about.
+/// The call time of the operation that a finding names.
 fn marked(finding: &Finding, records: &[Record]) -> Option<u64> {
     match finding {
         Finding::History(Wrong::Order { violation, .. }) => Some(violation.op.call),
@@ -117,7 +118,7 @@ fn said(finding: &Finding, records: &[Record]) -> String {
     format!("no order of the operations on k{key} explains {}{with}", named(&violation.op))
 }
 
-/// A test that fails as long as the case goes wrong, for a package that knows the systems.
+/// A test that fails as long as the case fails, for a package that knows the systems.
 pub fn regression_test(case: &Case) -> String {
     let name = case.system.replace('-', "_");
     format!(

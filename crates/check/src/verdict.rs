@@ -1,4 +1,4 @@
-//! What a run came to.
+//! The result of a run.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -9,19 +9,19 @@ use serde::Serialize;
 use crate::fault::Happened;
 use crate::log::{Log, Wrong};
 
-/// What can go wrong in a run.
+/// A failure of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The history cannot be explained.
+    /// The history is not linearizable.
     History(Wrong),
-    /// A read brought bytes that nobody wrote as one value.
+    /// A read returned bytes that no write stored as one value.
     Torn {
         /// The reader.
         client: u32,
-        /// What it read.
+        /// The bytes that it read.
         what: String,
     },
-    /// An operation failed though nothing was broken.
+    /// An operation failed without a fault that explains it.
     Failed {
         /// Its client.
         client: u32,
@@ -39,11 +39,11 @@ pub enum Finding {
         /// Message and place.
         what: String,
     },
-    /// Nobody can go on.
+    /// No client can continue.
     Stalled(String),
-    /// The bound of a phase passed.
+    /// The bound of a phase has passed.
     Hung {
-        /// Which.
+        /// The phase.
         phase: &'static str,
         /// The operations that have not returned.
         open: Vec<String>,
@@ -55,11 +55,11 @@ pub enum Finding {
         /// The operation, and how long it took.
         what: String,
     },
-    /// A node that nothing had happened to lost its membership.
+    /// A node lost its membership without a fault that explains it.
     Expelled(String),
-    /// A verb touched what it must not touch, as the fabric's sanitizer says.
+    /// The fabric's sanitizer reports an illegal verb.
     Access(String),
-    /// The structure is broken when nobody works on it any more.
+    /// The structure is broken after the last operation.
     Structure(String),
 }
 
@@ -105,7 +105,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Operations that were judged beside a fault, by what they do.
+/// Operations that the availability check has judged during a fault, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Judged {
     /// Gets.
@@ -114,16 +114,16 @@ pub struct Judged {
     pub writes: u64,
 }
 
-/// A run and what it came to.
+/// A run and its result.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// What went wrong; nothing when all is well.
+    /// The first failure; `None` when all is well.
     pub finding: Option<Finding>,
-    /// What has happened of the case's faults.
+    /// The faults of the case that have occurred.
     pub happened: Vec<Happened>,
-    /// Operations that failed as a fault lets them.
+    /// Operations that failed because of a fault.
     pub excused: u64,
-    /// Operations beside a fault that did not touch their leaf, and that ended within their bound.
+    /// Operations during a fault that does not touch their leaf, and that ended within their bound.
     pub available: Judged,
     /// Operations that clients did.
     pub operations: u64,
@@ -139,7 +139,8 @@ thread_local! {
     static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Panics of this process are kept for the verdict instead of printed. For a program that does nothing but check.
+/// Keeps panics of this process for the verdict instead of printing them. For a program that only
+/// checks.
 pub fn keep_panics() {
     std::panic::set_hook(Box::new(|info| {
         let text = info.to_string().replace('\n', " ");

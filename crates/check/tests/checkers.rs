@@ -1,12 +1,12 @@
-//! Two checkers that share no code agree on random histories, sound ones and corrupted ones; and histories that no index may leave
-//! behind are rejected, each for its own reason.
+//! Two checkers that share no code agree on random histories, sound ones and corrupted ones; and
+//! histories that no index may produce are rejected, each for its own reason.
 
 use dmtree_check::brute::explainable;
 use dmtree_check::history::{Event, Op, Swap, ValueId, check_key};
-use dmtree_check::log::{Answer, Call, Log, Wrong, still};
+use dmtree_check::log::{Answer, Call, Log, Wrong, loaded};
 use dmtree_check::rng::Rng;
 
-/// What an operation does to a value, as the index that we pretend does it.
+/// The effect of an operation on a value, as the pretended index executes it.
 fn does(rng: &mut Rng, now: Option<ValueId>, v: ValueId) -> (Event, Option<ValueId>) {
     match rng.below(6) {
         0 | 1 => (Event::Get(now), now),
@@ -25,8 +25,8 @@ fn does(rng: &mut Rng, now: Option<ValueId>, v: ValueId) -> (Event, Option<Value
     }
 }
 
-/// Operations that take effect one after the other, each somewhere between its call and its return. Some never return; of those
-/// some have no effect.
+/// Operations that take effect one after the other, each somewhere between its call and its return.
+/// Some never return; of those some have no effect.
 fn sound(rng: &mut Rng) -> Vec<Op> {
     let mut now = None;
     let mut ops = Vec::new();
@@ -34,7 +34,7 @@ fn sound(rng: &mut Rng) -> Vec<Op> {
         let at = 1000 + i * 10;
         let (event, next) = does(rng, now, 1 + i);
         let returns = rng.below(8) > 0;
-        // Without a return it is open whether it did what it would have done, if it would have changed anything.
+        // Without a return its effect is open, if it would have changed anything.
         if returns || rng.below(2) == 0 {
             now = next;
         }
@@ -108,7 +108,7 @@ fn log(does: &[(u32, Call, Answer)]) -> Log {
     log
 }
 
-/// The key whose operations have no order; both checkers say so.
+/// The key without a valid order of its operations; both checkers say so.
 fn order(log: &Log) -> u64 {
     match log.check() {
         Err(Wrong::Order { key, violation }) => {
@@ -178,10 +178,10 @@ fn two_inserts_that_both_succeed_are_rejected() {
 }
 
 #[test]
-fn a_value_that_nobody_wrote_is_rejected() {
+fn a_value_without_a_write_is_rejected() {
     assert_eq!(order(&log(&[(0, Call::Get(4), Answer::Found(Some(99)))])), 4);
     let torn = log(&[(0, Call::Get(4), Answer::Torn("0102".to_owned()))]);
-    assert!(answer(&torn).contains("nobody wrote"), "{}", answer(&torn));
+    assert!(answer(&torn).contains("no write stored"), "{}", answer(&torn));
 }
 
 fn scanned(down: bool, pairs: &[(u64, ValueId)]) -> Log {
@@ -195,7 +195,7 @@ fn scanned(down: bool, pairs: &[(u64, ValueId)]) -> Log {
 
 #[test]
 fn a_whole_scan_is_accepted() {
-    let mut pairs = vec![(0, 5), (1, still(1)), (2, 6), (3, still(3))];
+    let mut pairs = vec![(0, 5), (1, loaded(1)), (2, 6), (3, loaded(3))];
     assert_eq!(scanned(false, &pairs).check(), Ok(()));
     pairs.reverse();
     assert_eq!(scanned(true, &pairs).check(), Ok(()));
@@ -203,32 +203,32 @@ fn a_whole_scan_is_accepted() {
 
 #[test]
 fn a_scan_that_misses_a_key_is_rejected() {
-    assert_eq!(order(&scanned(false, &[(0, 5), (1, still(1)), (3, still(3))])), 2);
-    assert_eq!(order(&scanned(false, &[(0, 5), (1, still(1)), (2, 6)])), 3);
+    assert_eq!(order(&scanned(false, &[(0, 5), (1, loaded(1)), (3, loaded(3))])), 2);
+    assert_eq!(order(&scanned(false, &[(0, 5), (1, loaded(1)), (2, 6)])), 3);
 }
 
 #[test]
 fn a_scan_that_repeats_a_key_is_rejected() {
-    let h = scanned(false, &[(0, 5), (1, still(1)), (1, still(1)), (2, 6), (3, still(3))]);
+    let h = scanned(false, &[(0, 5), (1, loaded(1)), (1, loaded(1)), (2, 6), (3, loaded(3))]);
     assert!(answer(&h).contains("k1 came twice"), "{}", answer(&h));
 }
 
 #[test]
 fn a_scan_out_of_order_is_rejected() {
-    let pairs = [(0, 5), (2, 6), (1, still(1)), (3, still(3))];
+    let pairs = [(0, 5), (2, 6), (1, loaded(1)), (3, loaded(3))];
     assert!(answer(&scanned(false, &pairs)).contains("k2 came before k1"));
-    let ascending = [(0, 5), (1, still(1)), (2, 6), (3, still(3))];
+    let ascending = [(0, 5), (1, loaded(1)), (2, 6), (3, loaded(3))];
     assert!(answer(&scanned(true, &ascending)).contains("k0 came before k1"));
 }
 
 #[test]
 fn a_scan_out_of_its_range_is_rejected() {
-    let h = scanned(false, &[(0, 5), (1, still(1)), (2, 6), (3, still(3)), (5, still(5))]);
+    let h = scanned(false, &[(0, 5), (1, loaded(1)), (2, 6), (3, loaded(3)), (5, loaded(5))]);
     assert!(answer(&h).contains("k5 lies outside"), "{}", answer(&h));
 }
 
 #[test]
-fn what_failed_may_or_may_not_have_happened() {
+fn a_failed_write_may_or_may_not_have_taken_effect() {
     let failed = (0, Call::Put(0, 1), Answer::Failed("no answer".to_owned()));
     for found in [None, Some(1)] {
         let h = log(&[failed.clone(), (1, Call::Get(0), Answer::Found(found))]);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
 use dmtree_parts::NodeContext;
-use dmtree_parts::naming::{self, Wish};
+use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
@@ -288,8 +288,8 @@ impl Admin {
     fn create(&self, name: &str, options: &Options, cache_bytes: u64) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let encoded = &encoded(options)?;
-        let wish = Wish { name, system: SYSTEM, options, encoded };
-        self.run(naming::create::<DmTree>(&self.ep, &cx, wish))
+        let request = IndexRequest { name, system: SYSTEM, options, encoded };
+        self.run(naming::create::<DmTree>(&self.ep, &cx, request))
     }
 
     fn open_or_create(
@@ -300,8 +300,8 @@ impl Admin {
     ) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let encoded = &encoded(options)?;
-        let wish = Wish { name, system: SYSTEM, options, encoded };
-        self.run(naming::open_or_create::<DmTree>(&self.ep, &cx, wish))
+        let request = IndexRequest { name, system: SYSTEM, options, encoded };
+        self.run(naming::open_or_create::<DmTree>(&self.ep, &cx, request))
     }
 }
 

@@ -1,9 +1,11 @@
-//! The compute node's cache of inner nodes, with mirrors of fingerprint tables, under one byte budget.
+//! The compute node's cache of inner nodes, with mirrors of fingerprint tables, under one byte
+//! budget.
 //!
-//! Cached nodes are immutable once inserted and are replaced whole; readers take no lock. Each level is a two-step directory:
-//! pages of nodes in key order under a top array. A mirror is a copy of a child's fingerprints; it is read without a lock or a
-//! checksum and is only ever a hint. When the budget is spent, nodes are visited in the order of their insertion with a second
-//! chance for those used since; first their mirrors go, then they.
+//! Cached nodes are immutable once inserted and are replaced whole; readers take no lock. Each
+//! level is a two-step directory: pages of nodes in key order under a top array. A mirror is a copy
+//! of a child's fingerprints; it is read without a lock or a checksum and is only ever a hint. When
+//! the budget is spent, nodes are visited in the order of their insertion with a second chance for
+//! those used since; first their mirrors go, then they.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ const PAGE_NODES: usize = 48;
 pub struct Record {
     /// Where it is.
     pub child: GlobalAddr,
-    /// Its life: grows each time the address is used anew.
+    /// Its generation: grows each time the address is reused.
     pub generation: u16,
     /// Its table's id (leaves), 0 otherwise.
     pub table: u64,
@@ -34,7 +36,7 @@ pub struct Record {
     pub capacity: u16,
     /// Tag of its upper fence, as the parent implies it.
     pub fence: u32,
-    /// Which key range it has, for indexes that count ranges per child; 0 for others.
+    /// Its key range, for indexes that count ranges per child; 0 for others.
     pub version: u32,
     /// Where its mirror begins, in words.
     mirror_at: u32,
@@ -52,25 +54,25 @@ impl Record {
         Self { version, ..self }
     }
 
-    /// Whether both name the same child in the same life and version.
+    /// Whether both name the same child in the same generation and version.
     pub fn same_child(&self, other: &Self) -> bool {
         (self.child, self.generation, self.version)
             == (other.child, other.generation, other.version)
     }
 }
 
-/// An inner node as cached. What a lookup needs comes first.
+/// An inner node as cached. The fields that a lookup needs come first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CachedNode {
-    /// The lower fences of the children and, if there is one, the upper fence of the node: one search finds the child and says
-    /// whether the key is covered.
+    /// The lower fences of the children and, if there is one, the upper fence of the node: one
+    /// search finds the child and says whether the key is covered.
     keys: KeyArray,
     records: Box<[Record]>,
     mirrors: ArcSwapOption<Mirrors>,
     used: AtomicBool,
     gone: AtomicBool,
-    /// Its life.
+    /// Its generation.
     pub generation: u16,
     mirror_words: u32,
     /// Where it is.
@@ -170,8 +172,8 @@ impl CachedNode {
         self.filled_words() + self.records[i].mirror_at as usize
     }
 
-    /// The fingerprints of child `i` as mirrored: calls `f` with each slot that has `fp` until it says false. `None` when there
-    /// is no mirror.
+    /// The fingerprints of child `i` as mirrored: calls `f` with each slot that has `fp` until it
+    /// says false. `None` when there is no mirror.
     pub fn mirror_slots(&self, i: usize, fp: u8, mut f: impl FnMut(usize) -> bool) -> Option<()> {
         let mirrors = self.mirrors.load();
         let mirrors = mirrors.as_ref()?;
@@ -261,7 +263,7 @@ impl Level {
         }
     }
 
-    /// Replaces all nodes that begin inside the new one's range by it; returns those that went.
+    /// Replaces all nodes that begin inside the new one's range by it; returns the removed ones.
     fn insert(&self, node: &Arc<CachedNode>) -> Nodes {
         let _changing = self.changing.lock().expect("no panic under this lock");
         let top = self.top.load_full();
@@ -319,12 +321,12 @@ impl Level {
     }
 }
 
-/// What a node to be cached consists of.
+/// The fields of a node to be cached.
 #[derive(Debug)]
 pub struct NodeParts<'a> {
     /// Its address.
     pub addr: GlobalAddr,
-    /// Its life.
+    /// Its generation.
     pub generation: u16,
     /// Its lower fence.
     pub lo: &'a [u8],
@@ -367,8 +369,8 @@ impl NodeCache {
         }
     }
 
-    /// Looks for the cached node that covers `key` on `level`, and calls `f` with it and the number of the child that covers the
-    /// key. No lock, no allocation.
+    /// Looks for the cached node that covers `key` on `level`, and calls `f` with it and the number
+    /// of the child that covers the key. No lock, no allocation.
     pub fn lookup<R>(
         &self,
         level: u8,
@@ -383,7 +385,8 @@ impl NodeCache {
         })
     }
 
-    /// [`NodeCache::lookup`] by somebody who does not use what he finds: it stays no longer for that.
+    /// [`NodeCache::lookup`] by a caller that does not use the result: the node stays no longer for
+    /// it.
     pub fn peek<R>(
         &self,
         level: u8,
@@ -397,7 +400,8 @@ impl NodeCache {
         found.flatten()
     }
 
-    /// The cached node of `level` that covers the largest key below `key` (below the right end when `None`).
+    /// The cached node of `level` that covers the largest key below `key` (below the right end when
+    /// `None`).
     pub fn lookup_below(&self, level: u8, key: Option<&[u8]>) -> Option<Arc<CachedNode>> {
         let node = self.levels[usize::from(level)].below(key)?;
         node.used.store(true, Relaxed);
@@ -441,7 +445,8 @@ impl NodeCache {
         node
     }
 
-    /// Queues a node for its turn to go. Those that went by themselves since are let go of when they are as many as the others.
+    /// Queues a node for eviction. Nodes that left by themselves are dropped from the queue when
+    /// they are as many as the others.
     fn remember(&self, level: u8, node: &Arc<CachedNode>) {
         let mut clock = self.clock.lock().expect("no panic under this lock");
         clock.push_back((level, node.clone()));
@@ -500,7 +505,7 @@ impl NodeCache {
         had
     }
 
-    /// Drops exactly this copy: it has proved stale.
+    /// Drops exactly this copy: it is stale.
     pub fn invalidate(&self, level: u8, node: &CachedNode) {
         if self.levels[usize::from(level)].remove(node) {
             self.dropped(node);
@@ -516,7 +521,7 @@ impl NodeCache {
             let words = node.filled_words() + node.mirror_words as usize;
             let words = (0..words).map(|_| AtomicU64::new(0)).collect();
             let fresh = Arc::new(Mirrors { words });
-            // Counted before it can be dropped by somebody else.
+            // Counted before another thread can drop it.
             self.used.fetch_add(node.mirror_bytes(), Relaxed);
             self.mirror_bytes.fetch_add(node.mirror_bytes(), Relaxed);
             let previous = node.mirrors.compare_and_swap(&None::<Arc<Mirrors>>, Some(fresh));
@@ -554,7 +559,8 @@ impl NodeCache {
     }
 
     fn make_room(&self) {
-        // Two rounds give every node its second chance; a cache that is still over its budget holds only what is in use now.
+        // Two rounds give every node its second chance; a cache that is still over its budget holds
+        // only nodes in use now.
         let mut visits = 2 * self.nodes.load(Relaxed) + 2;
         while self.used.load(Relaxed) > self.budget && visits > 0 {
             visits -= 1;
@@ -578,13 +584,14 @@ impl NodeCache {
         }
     }
 
-    /// Whether hardly anything of the budget is left: 1 %, or no room for one more node of `node_bytes`.
+    /// Whether hardly anything of the budget is left: 1 %, or no room for one more node of
+    /// `node_bytes`.
     pub fn is_short_of(&self, node_bytes: u64) -> bool {
         let used = self.used.load(Relaxed);
         used * 100 > self.budget * 99 || used + node_bytes > self.budget
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.clock.lock().expect("no panic under this lock"));
         for (level, node) in all {
@@ -642,9 +649,10 @@ mod tests {
         assert_eq!(below.lo(), 12_300u32.to_be_bytes());
     }
 
-    /// Digest 8.5 #20 and #21: a newer image always replaces an older one, and what went is not counted twice.
+    /// Digest 8.5 #20 and #21: a newer image always replaces an older one, and a removed node is
+    /// not counted twice.
     #[test]
-    fn a_newer_image_replaces_what_it_covers_and_keeps_mirrors() {
+    fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
         let cache = NodeCache::new(1 << 20);
         let old = put(&cache, 0, 100, &[0, 50]);
         cache.fill_mirror(&old, 1, &[9; 32]);
@@ -660,8 +668,8 @@ mod tests {
         assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
     }
 
-    /// A node that was replaced once stayed in memory until the budget was spent, uncounted: refreshing nodes for ever took
-    /// memory for ever.
+    /// A replaced node stayed in memory until the budget was spent, uncounted: endless refreshes
+    /// leaked memory.
     #[test]
     fn replaced_nodes_are_let_go_of() {
         let cache = NodeCache::new(1 << 20);

@@ -1,7 +1,8 @@
-//! What every range index offers, and under which rules.
+//! The interface of every range index, and its guarantees.
 //!
-//! Point operations are linearizable across threads, coroutines and compute nodes. A scan yields keys in order, each at most
-//! once; each pair was current at some instant of the scan; a key present during the whole scan is never missed.
+//! Point operations are linearizable across threads, coroutines and compute nodes. A scan yields
+//! keys in order, each at most once; each pair was current at some instant of the scan; a key
+//! present during the whole scan is never missed.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -96,7 +97,7 @@ pub enum Outcome {
     Mismatch,
 }
 
-/// What to scan.
+/// The range of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanRequest<'a> {
     /// Lower end.
@@ -126,7 +127,8 @@ impl ScanRequest<'_> {
     }
 }
 
-/// Where the next page of a scan begins: the lower end of an ascending one, the upper end of a descending one.
+/// Where the next page of a scan begins: the lower end of an ascending one, the upper end of a
+/// descending one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume(pub Bound<Vec<u8>>);
 
@@ -250,7 +252,7 @@ impl OpSet {
         Self { delete: true, compare_and_set: true, reverse_scan: true, any_length: true };
 }
 
-/// What a compute node gives to an index.
+/// The resources that a compute node gives to an index.
 #[derive(Clone, Debug)]
 pub struct NodeContext {
     /// Its share in the pool.
@@ -259,7 +261,7 @@ pub struct NodeContext {
     pub cache_bytes: u64,
 }
 
-/// Where an index begins: what its format made, or what the catalog says.
+/// The root of an index, from its format or from the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
     /// The index's number in the pool.
@@ -275,16 +277,16 @@ impl Root {
     }
 }
 
-/// What maintenance found to do.
+/// The result of a maintenance step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing.
+    /// No work was due.
     None,
-    /// Something was done, and more may be waiting.
+    /// Some work was done, and more may be waiting.
     Some,
 }
 
-/// What a bulk load did.
+/// The result of a bulk load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loaded {
     /// Pairs stored.
@@ -293,10 +295,10 @@ pub struct Loaded {
     pub leaves: u64,
 }
 
-/// What a census of an index's memory has found, and taken back.
+/// The leaked memory that a GC of an index has found and freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// Nodes that nobody held.
+    /// Nodes without a holder.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -304,12 +306,12 @@ pub struct Found {
     pub space_bytes: u64,
     /// Table cells.
     pub cells: u64,
-    /// Pieces of memory with two holders. Counts only what holds when nobody works meanwhile.
+    /// Pieces of memory with two holders. Meaningful only without concurrent operations.
     pub doubly: u64,
 }
 
 impl Found {
-    /// Whether nothing was lost, and nothing had two holders.
+    /// Whether no memory was lost, and none had two holders.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
@@ -332,13 +334,14 @@ pub struct Shape {
     pub block_bytes: u64,
     /// Bytes of tables, wherever they are.
     pub table_bytes: u64,
-    /// Leaves whose table is not built at its present home yet: whoever needs it builds it.
+    /// Leaves without a table at their present owner yet: the first operation that needs it builds
+    /// it.
     pub unbuilt_tables: u64,
     /// Leaf fill: `fill[n]` leaves have `n` live slots.
     pub fill: Vec<u64>,
 }
 
-/// What a compute node keeps in memory for an index.
+/// The memory of an index on a compute node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Budget, bytes.
@@ -359,12 +362,12 @@ pub struct CacheStats {
     pub misses: u64,
 }
 
-/// What an operation on a key needs beside its own node and the way down to the leaf.
+/// The resources that an operation on a key needs beside its own node and the way down to the leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPlace {
     /// The leaf.
     pub leaf: GlobalAddr,
-    /// The compute node whose memory has the leaf's lock, if one has.
+    /// The compute node with the leaf's lock in its memory, if one has it.
     pub owner: Option<NodeId>,
 }
 
@@ -373,14 +376,14 @@ pub struct KeyPlace {
 pub trait RangeIndex: Sized + 'static {
     /// The operations it has.
     const OPS: OpSet;
-    /// What it needs beyond the contract of the fabric.
+    /// The capabilities that it needs beyond the contract of the fabric.
     const NEEDS: Capabilities;
-    /// Pairs that every leaf of a bulk-loaded index has at least (but for the last): who reads one key of so many, in order, has passed every
-    /// inner node.
+    /// Pairs that every leaf of a bulk-loaded index has at least (but for the last): a reader of
+    /// one key of so many, in order, passes every inner node.
     const PAIRS_PER_LEAF: u64 = 8;
     /// Creation options and ablation switches; stored in the catalog.
     type Options: Serialize + DeserializeOwned + Clone + Send + Sync + std::fmt::Debug + 'static;
-    /// What the clients of one compute node share.
+    /// The state that the clients of one compute node share.
     type Node: Send + Sync + 'static;
 
     /// Refuses options that contradict each other or the pool.
@@ -393,25 +396,29 @@ pub trait RangeIndex: Sized + 'static {
     /// The shared state of one compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for a cache budget below one node, `Incompatible` for options of another version.
+    /// `InvalidArgument` for a cache budget below one node, `Incompatible` for options of another
+    /// version.
     fn node(cx: &NodeContext, o: &Self::Options, root: Root) -> Result<Arc<Self::Node>>;
     /// The client of one slot.
     fn client(ep: Endpoint, node: Arc<Self::Node>) -> Self;
     /// Its endpoint.
     fn endpoint(&self) -> &Endpoint;
-    /// What an operation on a key needs, as far as the client knows without asking; nothing when it does not know.
+    /// The resources that an operation on a key needs, as far as the client knows without verbs;
+    /// `None` when it does not know.
     fn place_of(&self, _key: &[u8]) -> Option<KeyPlace> {
         None
     }
 
-    /// Reads a key; the value replaces the contents of `out`. False when the key is absent (`out` is then empty).
+    /// Reads a key; the value replaces the contents of `out`. False when the key is absent (`out`
+    /// is then empty).
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
     /// Writes a key.
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome>;
     /// Fills a page; `None` when the range is exhausted.
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
 
-    /// Reads several keys with fewer round trips than one by one. Each read is linearizable by itself.
+    /// Reads several keys with fewer round trips than one by one. Each read is linearizable by
+    /// itself.
     async fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
         out.reset(keys.len());
         let mut value = Vec::new();
@@ -436,8 +443,9 @@ pub trait RangeIndex: Sized + 'static {
         Ok(())
     }
 
-    /// Stores many pairs; the last of equal keys wins. Into an empty index whole leaves are written, as full as `fill` says;
-    /// otherwise the pairs are put. `sorted` says that keys ascend strictly; if they do not, that is an error.
+    /// Stores many pairs; the last of equal keys wins. Into an empty index whole leaves are
+    /// written, as full as `fill` says; otherwise the pairs are put. `sorted` says that keys ascend
+    /// strictly; if they do not, that is an error.
     async fn load(
         &mut self,
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -445,12 +453,13 @@ pub trait RangeIndex: Sized + 'static {
         fill: Fill,
     ) -> Result<Loaded>;
 
-    /// Does one bounded piece of merging or reclaiming, if any is due.
+    /// Performs one bounded step of merging or reclamation, if any is due.
     async fn maintain(&mut self) -> Result<Work> {
         Ok(Work::None)
     }
 
-    /// Repairs whatever dead nodes have left half done and nobody has met since, all at once, where operations alone would not.
+    /// Recovers at once all locks and changes that crashed nodes have left unfinished and no
+    /// operation has met since.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -458,16 +467,16 @@ pub trait RangeIndex: Sized + 'static {
         Ok(())
     }
 
-    /// Finds the memory that nobody holds any more, because its holder died, or a caller dropped the operation that had taken it, and
-    /// takes it back. Everybody may work meanwhile.
+    /// Finds and frees memory without a holder: the holder crashed, or a caller dropped the
+    /// operation that had allocated it. Other operations may run meanwhile.
     ///
     /// # Errors
-    /// `Busy` when somebody joins or dies meanwhile: begin again.
+    /// `Busy` when a node joins or crashes meanwhile: begin again.
     async fn gc(&mut self) -> Result<Found> {
         Ok(Found::default())
     }
 
-    /// Walks the whole structure and checks what must hold when nobody writes.
+    /// Walks the whole structure and checks the invariants that hold without concurrent writes.
     ///
     /// # Errors
     /// `Corrupt`, naming the invariant and the address.

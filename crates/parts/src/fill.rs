@@ -1,12 +1,14 @@
-//! How full nodes are: for bulk loads that shall leave behind what insertions in random order leave behind.
+//! The fill of nodes: bulk loads that leave the same fill as insertions in random order.
 //!
-//! Let `a[j]` be the expected number of nodes with `j` keys after `n` insertions. The next key is equally likely to fall into any
-//! gap, so it meets a node of `j` keys with probability `j * a[j] / n`; that node gets `j + 1` keys, or is split when it is full.
-//! This recurrence (fringe analysis: Yao, "On random 2-3 trees", 1978) is linear in `a`. It is iterated key by key at first, and
-//! then as a differential equation over `ln n`, so that a billion keys cost a few thousand steps and no more memory than `a`.
+//! Let `a[j]` be the expected number of nodes with `j` keys after `n` insertions. The next key is
+//! equally likely to fall into any gap, so it meets a node of `j` keys with probability `j * a[j] /
+//! n`; that node gets `j + 1` keys, or is split when it is full. This recurrence (fringe analysis:
+//! Yao, "On random 2-3 trees", 1978) is linear in `a`. It is iterated key by key at first, and then
+//! as a differential equation over `ln n`, so that a billion keys cost a few thousand steps and no
+//! more memory than `a`.
 //!
-//! [`Sizes`] then deals out node sizes whose histogram is that expectation, rounded, in a seeded random order. They add up to the
-//! number of keys exactly.
+//! [`Sizes`] then deals out node sizes with that expectation as histogram, rounded, in a seeded
+//! random order. They add up to the number of keys exactly.
 
 use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -18,7 +20,7 @@ pub enum Fill {
     Even(f64),
     /// As insertions in random order would have left them.
     RandomInserts {
-        /// Decides which node gets which size.
+        /// Decides the sizes of the nodes.
         seed: u64,
     },
 }
@@ -43,7 +45,8 @@ impl Fill {
         }
     }
 
-    /// The sizes of the nodes of one level that hold `n` things. `level` makes levels differ: 0 for leaves.
+    /// The sizes of the nodes of one level that hold `n` things. `level` makes levels differ: 0 for
+    /// leaves.
     pub fn sizes(self, rule: SplitRule, n: u64, level: u32) -> Sizes {
         match self {
             Self::Even(share) => {
@@ -58,8 +61,8 @@ impl Fill {
     }
 }
 
-/// For layouts in which the highest key of all stands for the right end: a lone last key could be that one, which no lower fence may be.
-/// It gets a neighbour.
+/// For layouts in which the highest key of all stands for the right end: a lone last key could be
+/// that one, which no lower fence may be. It gets a neighbour.
 pub fn give_company(sizes: &mut Vec<usize>, capacity: usize) {
     if let [.., before, last @ 1] = &mut sizes[..] {
         if *before < capacity {
@@ -71,7 +74,7 @@ pub fn give_company(sizes: &mut Vec<usize>, capacity: usize) {
     }
 }
 
-/// What becomes of a full node and one key more.
+/// The split of a full node with one key more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitRule {
     /// Slots of a node.
@@ -92,7 +95,8 @@ impl SplitRule {
         self.capacity + 1 - self.stays
     }
 
-    /// The expected number of nodes by size (the index) after `n` insertions in random order into one node.
+    /// The expected number of nodes by size (the index) after `n` insertions in random order into
+    /// one node.
     pub fn expected(self, n: u64) -> Vec<f64> {
         let slots = self.capacity as usize;
         let mut a = vec![0.0; slots + 1];
@@ -113,7 +117,8 @@ impl SplitRule {
             at += 1;
         }
         if at < n {
-            // The fastest term decays with e^-(capacity * step): well inside what the method is stable for.
+            // The fastest term decays with e^-(capacity * step): well inside the stable range of
+            // the method.
             let span = (n as f64 / at as f64).ln();
             let steps = (span * f64::from(self.capacity)).ceil().max(1.0) as u64;
             let step = span / steps as f64;
@@ -206,7 +211,8 @@ impl Sizes {
     }
 }
 
-/// Makes the sizes add up to `n`: single nodes get a key more or less, spread over the sizes that there are.
+/// Makes the sizes add up to `n`: single nodes get a key more or less, spread over the sizes that
+/// there are.
 fn settle(counts: &mut [u64], n: u64) {
     let keys = |counts: &[u64]| counts.iter().enumerate().map(|(j, c)| j as u64 * c).sum::<u64>();
     let top = counts.len() - 1;
@@ -263,8 +269,8 @@ impl Iterator for Sizes {
 
 impl ExactSizeIterator for Sizes {}
 
-/// The largest difference between two cumulative distributions, given as counts by size (Kolmogorov's distance): what a
-/// comparison of histograms looks at.
+/// The largest difference between two cumulative distributions, given as counts by size
+/// (Kolmogorov's distance): what a comparison of histograms looks at.
 pub fn distance(a: &[f64], b: &[f64]) -> f64 {
     let (total_a, total_b): (f64, f64) = (a.iter().sum(), b.iter().sum());
     let (mut sum_a, mut sum_b, mut worst) = (0.0, 0.0, 0.0f64);
@@ -315,7 +321,7 @@ mod tests {
             let dealt = histogram(Sizes::random_inserts(rule, n, 3), capacity);
             let d = distance(&dealt, &real);
             assert!(d < 0.01, "{rule:?}: dealt and simulated differ by {d}");
-            // What it is compared with matters: an even fill is far off.
+            // The comparison matters: an even fill is far off.
             let even = histogram(Sizes::even(n, capacity * 7 / 10), capacity);
             assert!(distance(&even, &real) > 0.2);
         }

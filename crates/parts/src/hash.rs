@@ -1,10 +1,11 @@
-//! Hashes that do not vary: between runs, versions or machines.
+//! Hashes that do not vary between runs, versions or machines.
 
 use std::hash::{BuildHasher, Hasher};
 
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64, xxh3_64_with_seed};
 
-/// A hash map with a fixed hasher. Its iteration order is an accident of hashing: never decide by it.
+/// A hash map with a fixed hasher. Its iteration order is an accident of hashing: never decide by
+/// it.
 #[allow(clippy::disallowed_types, reason = "the ban is on the default hasher")]
 pub type FixedMap<K, V> = std::collections::HashMap<K, V, FixedHasher>;
 /// A hash set with a fixed hasher.
@@ -74,12 +75,14 @@ pub fn check64(bytes: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
-/// Calls `f` with each position of `byte` in `bytes`, whose length is a multiple of 8; stops when `f` says false.
+/// Calls `f` with each position of `byte` in `bytes` (its length is a multiple of 8); stops when
+/// `f` says false.
 pub fn positions(bytes: &[u8], byte: u8, mut f: impl FnMut(usize) -> bool) {
     const LOW: u64 = 0x0101_0101_0101_0101;
     for (i, word) in bytes.chunks_exact(8).enumerate() {
         let x = u64::from_le_bytes(word.try_into().expect("8 bytes")) ^ (LOW * u64::from(byte));
-        // A byte of `hits` has its highest bit set exactly where x has a zero byte (no carries cross bytes).
+        // A byte of `hits` has its highest bit set exactly where x has a zero byte (no carries
+        // cross bytes).
         let mut hits =
             !(((x & 0x7f7f_7f7f_7f7f_7f7f) + 0x7f7f_7f7f_7f7f_7f7f) | x | 0x7f7f_7f7f_7f7f_7f7f);
         while hits != 0 {

@@ -1,13 +1,15 @@
 //! Sorted keys in one piece of memory, searched by their first differing bytes.
 
-/// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the shared prefix and the heads.
+/// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the
+/// shared prefix and the heads.
 #[derive(Debug, Clone, Default)]
 pub struct KeyArray {
     /// Length of the prefix that all keys share, bytes.
     shared: u32,
     /// Words of the prefix at the beginning of `words`.
     prefix_words: u32,
-    /// The prefix, big endian, padded with zeros; then for each key the 8 bytes after the prefix, likewise.
+    /// The prefix, big endian, padded with zeros; then for each key the 8 bytes after the prefix,
+    /// likewise.
     words: Box<[u64]>,
     ends: Box<[u32]>,
     bytes: Box<[u8]>,
@@ -21,8 +23,8 @@ fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(out)
 }
 
-/// Words that are at most looked at one by one: of memory that is not near, reading all at once takes as long as reading one, and a
-/// binary search waits for each.
+/// Words that a linear scan reads at most: of distant memory, reading all at once takes as long as
+/// reading one, and a binary search waits for each.
 const AT_ONCE: usize = 32;
 
 /// How many of some ascending words are below `h`.
@@ -58,7 +60,7 @@ impl KeyArray {
             count += 1;
             total += key.len();
         }
-        // Of sorted keys, what the first and the last share all share.
+        // The prefix that the first and the last of sorted keys share is shared by all.
         let shared = if count > 1 { common(first.unwrap_or(&[]), last) } else { 0 };
         let prefix_words = shared.div_ceil(8);
         let mut words = Vec::with_capacity(prefix_words + count);
@@ -113,7 +115,7 @@ impl KeyArray {
         let shared = self.shared as usize;
         let (prefix, heads) = self.words.split_at(self.prefix_words as usize);
         for (i, word) in prefix.iter().enumerate() {
-            // Of the last word only what belongs to the prefix counts.
+            // Of the last word only the part that belongs to the prefix counts.
             let unused = ((i + 1) * 8).saturating_sub(shared) * 8;
             match (head(key, i * 8) >> unused).cmp(&(word >> unused)) {
                 std::cmp::Ordering::Less => return 0,

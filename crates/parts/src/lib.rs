@@ -1,14 +1,17 @@
-//! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several indexes share: the cache of
-//! inner nodes with its mirrors ([`cache`]), delegation and combining ([`combine`]), turns at
-//! remote locks ([`turns`], fair between nodes [`rivals`], and with hand-over
-//! [`handover`]), lock words on memory nodes ([`lock_words`]), the leaves and inner nodes that DMTree and the sound Sherman have in common
-//! with their validation ([`tree`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), fixed hashes ([`hash`]) and how full a
-//! bulk load leaves nodes ([`fill`]).
+//! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several
+//! indexes share: the cache of inner nodes with its mirrors ([`cache`]), delegation and combining
+//! ([`combine`]), local FIFO mutexes in front of remote locks ([`fifo_mutex`]), fairness between
+//! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
+//! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
+//! validation ([`tree`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
+//! ([`pairs`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod cache;
 pub mod combine;
 pub mod contract;
+pub mod fairness;
+pub mod fifo_mutex;
 pub mod fill;
 pub mod handover;
 pub mod hash;
@@ -16,10 +19,8 @@ pub mod keys;
 pub mod lock_words;
 pub mod naming;
 pub mod pairs;
-pub mod rivals;
 pub mod sync;
 pub mod tree;
-pub mod turns;
 
 pub use contract::{
     CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,

@@ -1,5 +1,6 @@
-//! Lock words on memory nodes: a table of them per node, in on-chip memory where the fabric has any and no other index took it, else in main
-//! memory ("Sherman", SIGMOD'22, section 4.3). A page's lock is on the page's memory node; pages may share one.
+//! Lock words on memory nodes: a table of them per node, in on-chip memory where the fabric has any
+//! and no other index took it, else in main memory ("Sherman", SIGMOD'22, section 4.3). A page's
+//! lock is on the page's memory node; pages may share one.
 //!
 //! The word behind the index's root word names the list of tables, or is 0: then they are on chip.
 
@@ -13,14 +14,14 @@ const LINE: u64 = 64;
 /// Words that are read together.
 const READ_TOGETHER: u64 = 512;
 
-/// What an index wants.
+/// The layout that an index requests.
 #[derive(Clone, Copy, Debug)]
 pub struct LockTables {
     /// Words per memory node, where they are in main memory.
     pub words: u32,
     /// On chip, if that can be.
     pub on_chip: bool,
-    /// What the chunks that hold them are to the pool.
+    /// The use of their chunks in the pool.
     pub kind: u8,
 }
 
@@ -52,11 +53,11 @@ impl LockTables {
             return Ok(());
         }
         let count = pool.memory_nodes();
-        let whose = (root.index, self.kind);
+        let owner = (root.index, self.kind);
         let mut bases = Vec::with_capacity(count);
         for m in 0..count {
             let node = NodeId::memory(m as u16);
-            bases.push(pool.alloc_bump_on(ep, whose, self.words * 8, node).await?);
+            bases.push(pool.alloc_bump_on(ep, owner, self.words * 8, node).await?);
         }
         let list = pool.alloc_bump(ep, &pool.bump(root.index, self.kind), count as u32 * 8).await?;
         let mut image = ep.buf(count as u32 * 8).await?;
@@ -109,7 +110,7 @@ impl LockWords {
         self.bases.get(m as usize).map(|base| base.plus(8 * i))
     }
 
-    /// The words that are not 0, with what they hold.
+    /// The words that are not 0, with their contents.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -160,12 +161,13 @@ impl LockWords {
         self.word(page, (line % self.words + self.shift(self.turn_of(page))) % self.words)
     }
 
-    /// Which of the pages that share a word a page is.
+    /// The number of a page among the pages that share its word.
     pub fn turn_of(&self, page: GlobalAddr) -> u64 {
         page.offset() / LINE / self.words
     }
 
-    /// The page of a word and a turn. A word that is not of these tables gives an address that is no page's.
+    /// The page of a word and a turn. A word that is not of these tables gives an address that is
+    /// no page's.
     pub fn page_of(&self, word: GlobalAddr, turn: u64) -> Option<GlobalAddr> {
         let base = self.bases.get(word.node().index())?;
         let i = word.offset().checked_sub(base.offset())? / 8;

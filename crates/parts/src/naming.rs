@@ -1,53 +1,55 @@
-//! Indexes by name: an index is formatted while its name is being created, and is ready for others afterwards.
+//! Indexes by name: an index is formatted while its name is being created, and is ready for others
+//! afterwards.
 
 use dmtree_fabric::{Endpoint, Result};
 use dmtree_pool::{Creation, IndexEntry, Opening};
 
 use crate::contract::{NodeContext, RangeIndex, Root};
 
-/// What an index is to be when it is created.
+/// The index to create.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish<'a, O> {
+pub struct IndexRequest<'a, O> {
     /// Its name.
     pub name: &'a str,
-    /// Which kind of index.
+    /// The kind of index.
     pub system: &'a str,
     /// Its options.
     pub options: &'a O,
-    /// The same as the catalog keeps them.
+    /// The options as the catalog keeps them.
     pub encoded: &'a [u8],
 }
 
 /// Creates an index that does not exist yet.
 ///
 /// # Errors
-/// `Exists`; those of [`RangeIndex::check_options`] and [`RangeIndex::format`], after which the name is free.
+/// `Exists`; those of [`RangeIndex::check_options`] and [`RangeIndex::format`], after which the
+/// name is free.
 pub async fn create<I: RangeIndex>(
     ep: &Endpoint,
     cx: &NodeContext,
-    wish: Wish<'_, I::Options>,
+    request: IndexRequest<'_, I::Options>,
 ) -> Result<IndexEntry> {
-    I::check_options(wish.options, cx)?;
-    let Wish { name, system, encoded, .. } = wish;
+    I::check_options(request.options, cx)?;
+    let IndexRequest { name, system, encoded, .. } = request;
     let begun = cx.pool.begin_index(ep, name, system, encoded).await?;
-    finish::<I>(ep, cx, wish.options, begun).await
+    finish::<I>(ep, cx, request.options, begun).await
 }
 
-/// The index of a name, created if there is none; one that another node is creating is waited for. Whether the options fit an
-/// index that exists is the caller's business.
+/// The index of a name, created if there is none; one that another node is creating is waited for.
+/// Whether the options fit an index that exists is the caller's business.
 ///
 /// # Errors
 /// As [`create`], but for `Exists`; `Busy` when another creation takes too long.
 pub async fn open_or_create<I: RangeIndex>(
     ep: &Endpoint,
     cx: &NodeContext,
-    wish: Wish<'_, I::Options>,
+    request: IndexRequest<'_, I::Options>,
 ) -> Result<IndexEntry> {
-    I::check_options(wish.options, cx)?;
-    let Wish { name, system, encoded, .. } = wish;
+    I::check_options(request.options, cx)?;
+    let IndexRequest { name, system, encoded, .. } = request;
     match cx.pool.open_or_begin_index(ep, name, system, encoded).await? {
         Opening::Ready(entry) => Ok(entry),
-        Opening::Begun(begun) => finish::<I>(ep, cx, wish.options, begun).await,
+        Opening::Begun(begun) => finish::<I>(ep, cx, request.options, begun).await,
     }
 }
 

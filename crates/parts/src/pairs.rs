@@ -1,10 +1,12 @@
-//! Pairs to be loaded, in one piece of memory: a load of ten million small pairs needs little more than their bytes.
+//! Pairs to be loaded, in one piece of memory: a load of ten million small pairs needs little more
+//! than their bytes.
 
 use std::ops::Range;
 
 use dmtree_fabric::{Error, Result};
 
-/// Memory is given back in pieces of this many bytes: large ones, which allocators map by themselves and shrink in place.
+/// Memory is given back in pieces of this many bytes: large ones, which allocators map by
+/// themselves and shrink in place.
 const GIVEN_BACK: usize = 16 << 20;
 
 /// Pairs in ascending order of their keys.
@@ -86,11 +88,12 @@ impl Lengths {
 }
 
 impl Pairs {
-    /// Takes over pairs that `check` accepts. `sorted` says that keys ascend strictly; otherwise they are sorted, and of equal
-    /// keys the last stays.
+    /// Takes over pairs that `check` accepts. `sorted` says that keys ascend strictly; otherwise
+    /// they are sorted, and of equal keys the last stays.
     ///
     /// # Errors
-    /// Those of `check`, and `InvalidArgument` for a key that does not ascend; both name the pair, from 1.
+    /// Those of `check`, and `InvalidArgument` for a key that does not ascend; both name the pair,
+    /// from 1.
     pub fn collect(
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
@@ -140,8 +143,8 @@ impl Pairs {
         self.bytes[place].split_at(key)
     }
 
-    /// Forgets the pairs from number `i` of the order on; their memory is given back where they came in that order. So who builds
-    /// from the end holds less and less.
+    /// Forgets the pairs from number `i` of the order on; their memory is returned where they came
+    /// in that order. So a build from the end holds less and less.
     pub fn truncate(&mut self, i: usize) {
         if let Some(order) = &mut self.order {
             order.truncate(i);

@@ -1,5 +1,6 @@
-//! Every interleaving of the kernels that the clients of a compute node share (combining, lock turns, cache), explored by loom:
-//! `RUSTFLAGS="--cfg loom" cargo test --release --test loom_shared`.
+//! Every interleaving of the kernels that the clients of a compute node share (combining, FIFO
+//! mutexes, cache), explored by loom: `RUSTFLAGS="--cfg loom" cargo test --release --test
+//! loom_shared`.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -7,21 +8,21 @@ use std::sync::Arc;
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::Outcome;
 use dmtree_parts::cache::{NodeCache, NodeParts, Record};
-use dmtree_parts::combine::{Arrival, Combiner, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, BatchResult, Combiner, Intent, LeaderGuard};
+use dmtree_parts::fifo_mutex::FifoMutexes;
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::keys::KeyArray;
-use dmtree_parts::turns::TurnTable;
 use loom::sync::Mutex;
 use loom::thread;
 
-fn lead(mut lease: Lease, store: &Mutex<Vec<u8>>) {
+fn lead(mut lease: LeaderGuard, store: &Mutex<Vec<u8>>) {
     while !lease.try_begin() {
         thread::yield_now();
     }
     let mut value = Vec::new();
-    lease.seal(&mut value);
+    lease.close(&mut value);
     *store.lock().unwrap() = value;
-    lease.finish(&Ok(Shared::Wrote(Outcome::Done)), None);
+    lease.finish(&Ok(BatchResult::Wrote(Outcome::Done)), None);
 }
 
 /// A put through the combiner over a "remote" store; on return it is acknowledged.
@@ -41,7 +42,8 @@ fn put(c: &Arc<Combiner>, store: &Mutex<Vec<u8>>, value: &[u8]) {
     }
 }
 
-/// Digest 8.1 #1: whatever the interleaving, an acknowledged write is there, or was overwritten by one that overlapped it.
+/// Digest 8.1 #1: whatever the interleaving, an acknowledged write is there, or was overwritten by
+/// one that overlapped it.
 #[test]
 fn combined_writes_are_never_lost() {
     loom::model(|| {
@@ -71,10 +73,10 @@ fn delegated_reads_are_fresh() {
                     while !lease.try_begin() {
                         thread::yield_now();
                     }
-                    lease.seal(&mut out);
+                    lease.close(&mut out);
                     let value = store.lock().unwrap().clone();
                     thread::yield_now();
-                    lease.finish(&Ok(Shared::Found(true)), Some(&value));
+                    lease.finish(&Ok(BatchResult::Found(true)), Some(&value));
                     value
                 }
                 Arrival::Alone => store.lock().unwrap().clone(),
@@ -98,10 +100,10 @@ fn delegated_reads_are_fresh() {
 #[test]
 fn turns_at_one_lock_exclude_each_other() {
     loom::model(|| {
-        let table = TurnTable::new(1);
+        let table = FifoMutexes::new(1);
         let inside = Arc::new(Mutex::new(0));
         let (table2, inside2) = (table.clone(), inside.clone());
-        let enter = |table: &Arc<TurnTable>, inside: &Mutex<i32>| {
+        let enter = |table: &Arc<FifoMutexes>, inside: &Mutex<i32>| {
             if let Some(turn) = table.try_turn(7) {
                 *inside.lock().unwrap() += 1;
                 assert_eq!(*inside.lock().unwrap(), 1);
@@ -134,7 +136,8 @@ fn node(cache: &NodeCache, children: &[u8]) -> Arc<dmtree_parts::cache::CachedNo
     cache.insert(1, parts)
 }
 
-/// Digest 8.1 #7 and 8.5 #20: a reader never gets a record of one image with a key of another, and bytes are counted once.
+/// Digest 8.1 #7 and 8.5 #20: a reader never gets a record of one image with a key of another, and
+/// bytes are counted once.
 #[test]
 fn cached_nodes_are_replaced_whole() {
     let mut model = loom::model::Builder::new();

@@ -26,8 +26,8 @@
 
 use dmtree_fabric::verb::{cas, chain, read};
 use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
-use dmtree_parts::rivals::{Next, Said, WORDS};
-use dmtree_parts::turns::Turn;
+use dmtree_parts::fairness::{Next, Said, WORDS};
+use dmtree_parts::fifo_mutex::FifoGuard;
 
 use crate::client::{DmTree, HeldLock, Route, is_away};
 use crate::marks::Mark;

@@ -31,7 +31,7 @@
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_pool::BlockPtr;
 
@@ -107,7 +107,7 @@ impl DmTree {
                 drop(quiescent);
                 match shared {
                     Ok(shared) => {
-                        let found = matches!(shared, Shared::Found(true));
+                        let found = matches!(shared, BatchResult::Found(true));
                         return Ok((found, OpOutcome::Shared));
                     }
                     Err(e) if is_given_up(&e) => {
@@ -438,7 +438,7 @@ impl DmTree {
 
 fn finish_read(flight: Lease, result: &Result<bool>, value: &[u8]) {
     let shared = match result {
-        Ok(found) => Ok(Shared::Found(*found)),
+        Ok(found) => Ok(BatchResult::Found(*found)),
         Err(e) => Err(e.clone()),
     };
     flight.finish(&shared, Some(value));

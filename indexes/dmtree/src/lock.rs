@@ -34,8 +34,8 @@
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalTurn;
-use dmtree_parts::turns::Turn;
 
 use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route, is_away};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
@@ -67,7 +67,7 @@ pub(crate) struct Locked {
 /// The FIFO guard of a leaf's lock, among the clients of a node.
 pub(crate) enum LeafFifoGuard {
     /// The lock is a table's.
-    Table(Turn),
+    Table(FifoGuard),
     /// The lock is a word of a memory node.
     Word(LocalTurn),
 }

@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
 use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
-use dmtree_parts::rivals::Rivals;
-use dmtree_parts::turns::{Rank, TurnTable};
+use dmtree_parts::fairness::FairShare;
+use dmtree_parts::fifo_mutex::{FifoMutexes, Rank};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 

@@ -30,7 +30,7 @@
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, NodeId, Result, Stage, Step};
-use dmtree_parts::turns::{Rank, Turn};
+use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::{DetachedHook, Result};
-use dmtree_parts::turns::{Turn, TurnHook, TurnTable};
+use dmtree_parts::fifo_mutex::{FifoGuard, FifoMutexes, FifoReleaseHook};
 
 use crate::client::HeldLock;
 use crate::node::DmNode;

@@ -34,7 +34,7 @@ use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{
     Buf, Effect, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
 };
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
@@ -125,8 +125,8 @@ impl DmTree {
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
                 drop(quiescent);
                 match shared {
-                    Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
-                    Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
+                    Ok(BatchResult::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
+                    Ok(BatchResult::Found(_)) => unreachable!("groups of writers share writes"),
                     Err(e) if is_given_up(&e) => {
                         Mark::LeaderDropped.hit();
                         self.write_alone(key, hash, w, &mut None).await
@@ -142,7 +142,7 @@ impl DmTree {
                 let mut flight = Some(flight);
                 let result = self.write_alone(key, hash, w, &mut flight).await;
                 let shared = match &result {
-                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
                     Err(e) => Err(e.clone()),
                 };
                 if let Some(flight) = flight {

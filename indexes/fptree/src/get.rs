@@ -16,7 +16,7 @@
 //! before the first verb. A read changes nothing but the cache, so a crash leaves nothing behind.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
 use dmtree_parts::hash::KeyHash;
 
 use crate::client::FpTree;
@@ -51,13 +51,13 @@ impl FpTree {
         let lease = match arrival {
             Arrival::Join(group) => {
                 let shared = group.share(&self.ep, out).await?;
-                let found = matches!(shared, Shared::Found(true));
+                let found = matches!(shared, BatchResult::Found(true));
                 return Ok((found, OpOutcome::Shared));
             }
             Arrival::Lead(mut lease) => {
                 lease.begin(&self.ep).await?;
                 self.ep.point().await;
-                lease.seal(out);
+                lease.close(out);
                 Some(lease)
             }
             Arrival::Alone => None,
@@ -103,9 +103,9 @@ impl FpTree {
     }
 }
 
-fn finish_read(lease: Lease, result: &Result<bool>, value: &[u8]) {
+fn finish_read(lease: LeaderGuard, result: &Result<bool>, value: &[u8]) {
     let shared = match result {
-        Ok(found) => Ok(Shared::Found(*found)),
+        Ok(found) => Ok(BatchResult::Found(*found)),
         Err(e) => Err(e.clone()),
     };
     lease.finish(&shared, Some(value));

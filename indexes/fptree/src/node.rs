@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::cache::{CachedNode, NodeCache, Record};
 use dmtree_parts::combine::Combiner;
-use dmtree_parts::turns::TurnTable;
+use dmtree_parts::fifo_mutex::FifoMutexes;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Bump, PoolNode, Stripes};
 
@@ -33,7 +33,7 @@ pub struct FpNode {
     pub(crate) cache: NodeCache,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
-    pub(crate) releases: Arc<TurnTable>,
+    pub(crate) releases: Arc<FifoMutexes>,
     pub(crate) objects: Bump,
     pub(crate) tables: Stripes,
     pub(crate) hits: AtomicU64,
@@ -63,7 +63,7 @@ impl FpNode {
             cache: NodeCache::new(cx.cache_bytes),
             readers: Combiner::new(GROUPS, READERS),
             writers: Combiner::new(GROUPS, u32::MAX),
-            releases: TurnTable::new(GROUPS),
+            releases: FifoMutexes::new(GROUPS),
             objects: cx.pool.bump(root.index, KIND),
             tables: cx.pool.stripes(o.table_chunk_bytes.min(Self::longest_stretch(cx))),
             hits: AtomicU64::new(0),

@@ -23,7 +23,7 @@ use std::ops::Range;
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Step, Verified};
 use dmtree_parts::Outcome;
-use dmtree_parts::combine::Lease;
+use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::pairs::Pairs;
 
@@ -75,7 +75,7 @@ impl FpTree {
         l: Locked,
         (key, fp): (&[u8], u8),
         value: &mut Vec<u8>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let r = l.route;
         let prepared = async {

@@ -13,7 +13,7 @@
 //! its table is invisible to point operations, because no fingerprint names it.
 
 use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -56,7 +56,7 @@ impl FpTree {
         self.ep.point().await;
         match arrival {
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                Shared::Wrote(outcome) => {
+                BatchResult::Wrote(outcome) => {
                     // As published, followers continue one after another, each by the thread of the
                     // one before, and all threads poll the ticket that is served.
                     let turn = self.node.releases.polled_turn(&self.ep, hash.0).await?;
@@ -66,7 +66,7 @@ impl FpTree {
                     drop(turn);
                     Ok((outcome, OpOutcome::Shared))
                 }
-                Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
+                BatchResult::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
             },
             Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
             Arrival::Lead(mut lease) => {
@@ -74,7 +74,7 @@ impl FpTree {
                 let mut lease = Some(lease);
                 let result = self.write_alone(key, hash, w, &mut lease).await;
                 let shared = match &result {
-                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
                     Err(e) => Err(e.clone()),
                 };
                 if let Some(lease) = lease {
@@ -91,7 +91,7 @@ impl FpTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let l = self.lock_leaf(key).await?;
         let mut value = self.value.take();
@@ -106,7 +106,7 @@ impl FpTree {
         l: Locked,
         (key, hash): (&[u8], KeyHash),
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
         value: &mut Vec<u8>,
     ) -> Result<Written> {
         let fp = hash.fingerprint();
@@ -129,7 +129,7 @@ impl FpTree {
             Ok(v) => value.extend_from_slice(v),
             Err((outcome, counted)) => {
                 if let Some(lease) = lease {
-                    lease.seal(value);
+                    lease.close(value);
                 }
                 self.unlock(&l).await?;
                 return Ok((outcome, self.outcome(counted)));
@@ -151,7 +151,7 @@ impl FpTree {
         slot: usize,
         key: &[u8],
         value: &mut Vec<u8>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         seal(lease, value);
         let entry = match self.entry_image(&l.route, key, value).await {
@@ -168,7 +168,7 @@ impl FpTree {
         slot: usize,
         (key, fp): (&[u8], u8),
         value: &mut Vec<u8>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let Locked { route, mut table } = l;
         table.set(slot, fp);
@@ -189,8 +189,8 @@ impl FpTree {
 
 /// Closes the batch: the value to write becomes that of the last follower. Later writers form the
 /// next batch.
-pub(crate) fn seal(lease: &mut Option<Lease>, value: &mut Vec<u8>) {
+pub(crate) fn seal(lease: &mut Option<LeaderGuard>, value: &mut Vec<u8>) {
     if let Some(lease) = lease {
-        lease.seal(value);
+        lease.close(value);
     }
 }

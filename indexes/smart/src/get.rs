@@ -16,7 +16,7 @@
 //! A read changes nothing but wrong reverse pointers, so a crash leaves nothing behind.
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, Intent, Shared};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent};
 use dmtree_parts::hash::KeyHash;
 
 use crate::client::Smart;
@@ -71,16 +71,16 @@ impl Smart {
             Arrival::Alone => return Ok((self.find(key, out).await?, false)),
             Arrival::Join(group) => {
                 let shared = group.share(&self.ep, out).await?;
-                return Ok((matches!(shared, Shared::Found(true)), true));
+                return Ok((matches!(shared, BatchResult::Found(true)), true));
             }
             Arrival::Lead(lease) => lease,
         };
         lease.begin(&self.ep).await?;
         self.ep.point().await;
-        lease.seal(out);
+        lease.close(out);
         let result = self.find(key, out).await;
         self.ep.point().await;
-        lease.finish(&result.clone().map(Shared::Found), Some(out));
+        lease.finish(&result.clone().map(BatchResult::Found), Some(out));
         result.map(|found| (found, false))
     }
 

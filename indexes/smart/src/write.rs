@@ -21,7 +21,7 @@
 //! published no client recovers them.
 
 use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -41,7 +41,7 @@ pub(crate) enum Sharing {
     /// As published: the write takes the value of the writer that came last.
     Window(QueueGuard),
     /// The write takes the last value that joined before the batch was closed.
-    Group(Lease),
+    Group(LeaderGuard),
     /// The lock of the leaf passes from one writer to the next; `true`: this writer has inherited
     /// it.
     Handover(QueueGuard, bool),
@@ -157,8 +157,8 @@ impl Smart {
         match arrival {
             Arrival::Alone => self.write_alone(&mut Job::new(key, w, value, Sharing::None)).await,
             Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                Shared::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
-                Shared::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
+                BatchResult::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
+                BatchResult::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
             },
             Arrival::Lead(mut lease) => {
                 lease.begin(&self.ep).await?;

@@ -1,4 +1,5 @@
-//! The cluster of a soak: two memory nodes, and drivers in slots, each of which has one life after the other.
+//! The cluster of a soak: two memory nodes, and drivers in slots, each with one incarnation after
+//! the other.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -9,95 +10,96 @@ use anyhow::{Context, Result, bail};
 
 use super::events::Events;
 use super::model::Model;
-use super::process::{Process, Said};
+use super::process::{Line, Process};
 use super::sample::{Series, Uses};
 
-/// Drivers; the first of them is killed with all others only.
+/// Drivers; the first one is killed only together with all others.
 pub const SLOTS: usize = 4;
-/// Of a compute node.
+/// The lease of a compute node.
 pub const LEASE: Duration = Duration::from_millis(500);
 const THREADS: u32 = 2;
 const KEYS: u32 = 60;
-/// Where the memory nodes are among those who say something: behind the drivers.
+/// The numbers of the memory nodes among the sources of lines: behind the drivers.
 const MEMORY: usize = SLOTS;
-/// Between two samples.
+/// Time between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
-/// After the last event, everything works again within this time: what waits for a lost lock ends after ten seconds.
-const CALM_WITHIN: Duration = Duration::from_secs(25);
-/// How long it has to work.
-const CALM_FOR: Duration = Duration::from_secs(3);
+/// After the last event, every driver works again within this time: an operation that waits for a
+/// lost lock ends after ten seconds.
+const RECOVERY_BOUND: Duration = Duration::from_secs(25);
+/// Time for which it has to work.
+const CHECKED_FOR: Duration = Duration::from_secs(3);
 /// Longest time for leaving.
 const LEAVES_WITHIN: Duration = Duration::from_secs(20);
 
-/// A process that something happens to.
+/// A process that events hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum ProcessId {
     Driver(usize),
     Memory(usize),
 }
 
 /// A slot of drivers.
 #[derive(Default)]
-struct Slot {
+struct DriverSlot {
     process: Option<Process>,
     incarnation: u32,
-    /// When the next life begins.
+    /// The start of the next incarnation.
     starts: Option<Instant>,
-    /// It was told to leave at this time, and comes back so long after it has.
+    /// The time at which it was told to leave, and the time until its next start.
     leaving: Option<(Instant, Duration)>,
-    /// It was killed: that it ends is no news.
+    /// It was killed: its end is no violation.
     killed: bool,
     /// Streams that have not ended.
     streams: u32,
-    /// Acknowledgements and errors since they were last looked at.
+    /// Acknowledgements and errors since the last check.
     acknowledged: u64,
     errors: u64,
     /// Errors among them that do not name the second memory node.
     others: u64,
-    /// The last that it said about errors.
+    /// Its last lines about errors.
     words: VecDeque<String>,
 }
 
-/// All of it.
+/// The cluster.
 pub struct Cluster {
     binary: String,
     at: String,
     memory: Vec<Process>,
-    slots: Vec<Slot>,
-    to: Sender<Said>,
-    said: Receiver<Said>,
-    /// Who goes on when.
-    stopped: Vec<(Instant, Who)>,
+    slots: Vec<DriverSlot>,
+    to: Sender<Line>,
+    lines: Receiver<Line>,
+    /// Paused processes, and the ends of their pauses.
+    stopped: Vec<(Instant, ProcessId)>,
     model: Model,
     violations: Vec<String>,
     lost: bool,
     sampled: Instant,
-    uses: Vec<(Who, Uses)>,
+    uses: Vec<(ProcessId, Uses)>,
     used: Series,
     words: VecDeque<String>,
-    lives: u32,
+    starts: u32,
 }
 
 impl Cluster {
     pub fn start(binary: String) -> Result<Self> {
-        let (to, said) = channel();
+        let (to, lines) = channel();
         let lease = LEASE.as_millis().to_string();
         let first = ["--memory-nodes", "2", "--lease-ms", &lease];
         let size = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "256MiB"];
         let mn0 = Process::start((&binary, &[&size[..], &first].concat()), (MEMORY, 0), &to)?;
-        let at = serves(&said)?;
+        let at = serves(&lines)?;
         let join = ["--join", &at];
         let mn1 = Process::start((&binary, &[&size[..], &join].concat()), (MEMORY + 1, 0), &to)?;
-        serves(&said)?;
-        let names = [Who::Memory(0), Who::Memory(1), Who::Driver(0)];
-        let uses = names.map(|who| (who, Uses::new(&who.name()))).into();
+        serves(&lines)?;
+        let names = [ProcessId::Memory(0), ProcessId::Memory(1), ProcessId::Driver(0)];
+        let uses = names.map(|id| (id, Uses::new(&id.name()))).into();
         let mut cluster = Self {
             binary,
             at,
             memory: vec![mn0, mn1],
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots: (0..SLOTS).map(|_| DriverSlot::default()).collect(),
             to,
-            said,
+            lines,
             stopped: Vec::new(),
             model: Model::default(),
             violations: Vec::new(),
@@ -106,13 +108,13 @@ impl Cluster {
             uses,
             used: Series::new("chunks in use", "MiB", (15, 12)),
             words: VecDeque::new(),
-            lives: 0,
+            starts: 0,
         };
         (0..SLOTS).try_for_each(|slot| cluster.begin(slot))?;
         Ok(cluster)
     }
 
-    /// The next life of a slot.
+    /// Starts the next incarnation of a slot.
     fn begin(&mut self, slot: usize) -> Result<()> {
         let after = (self.model.highest(keys(slot)) + 1_000).to_string();
         let [index, threads, each] = [slot as u32, THREADS, KEYS].map(|n| n.to_string());
@@ -122,19 +124,19 @@ impl Cluster {
         let work =
             ["drive", "work", "--connect", &self.at, "--slot", &index, "--threads", &threads];
         let more = ["--keys", &each, "--after", &after, "--seed", &seed];
-        let who = (slot, s.incarnation);
+        let source = (slot, s.incarnation);
         s.process =
-            Some(Process::start((&self.binary, &[&work[..], &more].concat()), who, &self.to)?);
+            Some(Process::start((&self.binary, &[&work[..], &more].concat()), source, &self.to)?);
         (s.starts, s.leaving, s.killed, s.streams) = (None, None, false, 2);
-        self.lives += 1;
+        self.starts += 1;
         Ok(())
     }
 
-    // ---- what happens -----------------------------------------------------------------------------------------------
+    // ---- events ----
 
     /// Kills a driver that comes back so long after; false when there is none.
     pub fn kill(&mut self, slot: usize, away: Duration) -> bool {
-        self.go_on(Who::Driver(slot));
+        self.resume(ProcessId::Driver(slot));
         let s = &mut self.slots[slot];
         let Some(process) = s.process.as_mut().filter(|_| !s.killed) else { return false };
         process.signal("-KILL");
@@ -143,15 +145,15 @@ impl Cluster {
         if slot == 0 {
             self.uses
                 .iter_mut()
-                .filter(|(w, _)| *w == Who::Driver(0))
+                .filter(|(w, _)| *w == ProcessId::Driver(0))
                 .for_each(|(_, u)| u.restart());
         }
         true
     }
 
-    /// Tells a driver to leave; false when there is none that could.
+    /// Tells a driver to leave; false when none can.
     pub fn ask_to_leave(&mut self, slot: usize, away: Duration) -> bool {
-        if self.stopped.iter().any(|(_, who)| *who == Who::Driver(slot)) {
+        if self.stopped.iter().any(|(_, id)| *id == ProcessId::Driver(slot)) {
             return false;
         }
         let s = &mut self.slots[slot];
@@ -163,45 +165,45 @@ impl Cluster {
         true
     }
 
-    /// Lets processes stand still; false when one does already.
-    pub fn pause(&mut self, all: &[Who], time: Duration) -> bool {
+    /// Pauses processes; false when one of them is paused already.
+    pub fn pause(&mut self, all: &[ProcessId], time: Duration) -> bool {
         let until = Instant::now() + time;
-        if self.stopped.iter().any(|(_, who)| all.contains(who)) {
+        if self.stopped.iter().any(|(_, id)| all.contains(id)) {
             return false;
         }
-        for who in all {
-            if let Some(process) = self.process(*who) {
+        for id in all {
+            if let Some(process) = self.process(*id) {
                 process.signal("-STOP");
-                self.stopped.push((until, *who));
+                self.stopped.push((until, *id));
             }
         }
         true
     }
 
-    fn process(&self, who: Who) -> Option<&Process> {
-        match who {
-            Who::Driver(slot) => self.slots[slot].process.as_ref(),
-            Who::Memory(mn) => self.memory.get(mn),
+    fn process(&self, id: ProcessId) -> Option<&Process> {
+        match id {
+            ProcessId::Driver(slot) => self.slots[slot].process.as_ref(),
+            ProcessId::Memory(mn) => self.memory.get(mn),
         }
     }
 
-    fn go_on(&mut self, who: Who) {
-        if self.stopped.iter().any(|(_, w)| *w == who) {
-            self.stopped.retain(|(_, w)| *w != who);
-            self.process(who).into_iter().for_each(|p| p.signal("-CONT"));
+    fn resume(&mut self, id: ProcessId) {
+        if self.stopped.iter().any(|(_, i)| *i == id) {
+            self.stopped.retain(|(_, i)| *i != id);
+            self.process(id).into_iter().for_each(|p| p.signal("-CONT"));
         }
     }
 
-    /// The second memory node is killed for good.
+    /// Kills the second memory node for good.
     pub fn lose_a_memory_node(&mut self) {
         self.lost = true;
-        self.go_on(Who::Memory(1));
+        self.resume(ProcessId::Memory(1));
         self.memory.truncate(1);
     }
 
-    // ---- time -------------------------------------------------------------------------------------------------------
+    // ---- time ----
 
-    /// Hears what is said, and does what falls due, until then.
+    /// Receives lines and performs due steps until then.
     pub fn work(&mut self, until: Instant) -> Result<()> {
         loop {
             self.due()?;
@@ -209,27 +211,25 @@ impl Cluster {
             if now >= until {
                 return Ok(());
             }
-            match self.said.recv_timeout((until - now).min(Duration::from_millis(20))) {
-                Ok(said) => {
-                    self.hear(said);
-                    // As much as is there: drivers say much.
-                    while let Ok(said) = self.said.try_recv() {
-                        self.hear(said);
+            match self.lines.recv_timeout((until - now).min(Duration::from_millis(20))) {
+                Ok(line) => {
+                    self.receive(line);
+                    // All lines that are there: drivers print many.
+                    while let Ok(line) = self.lines.try_recv() {
+                        self.receive(line);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("nothing is heard any more"),
+                Err(RecvTimeoutError::Disconnected) => bail!("all streams have ended"),
             }
         }
     }
 
     fn due(&mut self) -> Result<()> {
         let now = Instant::now();
-        let awake: Vec<Who> = { self.stopped.iter() }
-            .filter(|(until, _)| *until <= now)
-            .map(|(_, who)| *who)
-            .collect();
-        awake.into_iter().for_each(|who| self.go_on(who));
+        let awake: Vec<ProcessId> =
+            { self.stopped.iter() }.filter(|(until, _)| *until <= now).map(|(_, id)| *id).collect();
+        awake.into_iter().for_each(|id| self.resume(id));
         for slot in 0..SLOTS {
             if self.slots[slot].starts.is_some_and(|at| at <= now) {
                 self.begin(slot)?;
@@ -255,30 +255,30 @@ impl Cluster {
 
     fn sample(&mut self) {
         for i in 0..self.uses.len() {
-            let who = self.uses[i].0;
-            let Some(id) = self.process(who).map(Process::id) else { continue };
-            self.uses[i].1.look(id);
+            let id = self.uses[i].0;
+            let Some(pid) = self.process(id).map(Process::id) else { continue };
+            self.uses[i].1.measure(pid);
         }
         if let Some(process) = self.slots[0].process.as_mut() {
             process.say("stats");
         }
     }
 
-    fn hear(&mut self, said: Said) {
-        let Said { who, incarnation, line, is_note } = said;
-        if who >= SLOTS {
-            keep(&mut self.words, format!("mn{}: {}", who - SLOTS, line.unwrap_or_default()));
+    fn receive(&mut self, line: Line) {
+        let Line { source, incarnation, line, is_note } = line;
+        if source >= SLOTS {
+            keep(&mut self.words, format!("mn{}: {}", source - SLOTS, line.unwrap_or_default()));
             return;
         }
-        if self.slots[who].incarnation != incarnation {
+        if self.slots[source].incarnation != incarnation {
             return;
         }
-        let Some(line) = line else { return self.stream_ended(who) };
+        let Some(line) = line else { return self.stream_ended(source) };
         if is_note {
-            return keep(&mut self.slots[who].words, line);
+            return keep(&mut self.slots[source].words, line);
         }
         let (acknowledged, errors) = (self.model.acknowledged, self.model.errors);
-        if !self.model.hear(&line) {
+        if !self.model.apply(&line) {
             match line.strip_prefix("m ") {
                 Some(bytes) => {
                     let used: u64 = bytes.split(' ').filter_map(|b| b.parse::<u64>().ok()).sum();
@@ -287,25 +287,25 @@ impl Cluster {
                     }
                 }
                 None => {
-                    let slot = &mut self.slots[who];
+                    let slot = &mut self.slots[source];
                     slot.others += u64::from(line.starts_with("e ") && !line.contains("mn1"));
                     keep(&mut slot.words, line);
                 }
             }
             return;
         }
-        self.slots[who].acknowledged += self.model.acknowledged - acknowledged;
-        self.slots[who].errors += self.model.errors - errors;
+        self.slots[source].acknowledged += self.model.acknowledged - acknowledged;
+        self.slots[source].errors += self.model.errors - errors;
     }
 
-    /// A driver has ended when both of its streams have: all that it said was heard.
+    /// A driver has ended when both of its streams have: all its lines were received.
     fn stream_ended(&mut self, slot: usize) {
         let s = &mut self.slots[slot];
         s.streams -= 1;
         if s.streams > 0 {
             return;
         }
-        self.model.died(keys(slot));
+        self.model.driver_ended(keys(slot));
         let mut process = s.process.take();
         let status = process.as_mut().and_then(|p| {
             // It has closed its streams: it ends now.
@@ -317,51 +317,53 @@ impl Cluster {
         s.starts = Some(Instant::now() + away.unwrap_or(Duration::from_millis(500)));
         let starting = s.words.iter().rev().take(3).cloned().collect::<Vec<_>>();
         if !fine {
-            // A start beside a pause fails with a line, and is tried again.
+            // A start during a pause fails with a line, and is tried again.
             s.errors += 1;
             keep(&mut self.words, format!("driver {slot} ended with {status:?}: {starting:?}"));
         }
-        self.stopped.retain(|(_, who)| *who != Who::Driver(slot));
+        self.stopped.retain(|(_, id)| *id != ProcessId::Driver(slot));
     }
 
-    // ---- judging ----------------------------------------------------------------------------------------------------
+    // ---- checks ----
 
-    /// Without events every driver comes to work again, and then nothing fails.
-    pub fn calm(&mut self) -> Result<()> {
-        let until = Instant::now() + CALM_WITHIN;
+    /// Without events every driver works again, and no operation fails any more.
+    pub fn check_recovery(&mut self) -> Result<()> {
+        let until = Instant::now() + RECOVERY_BOUND;
         loop {
-            let begin = |s: &mut Slot| (s.acknowledged, s.errors, s.others) = (0, 0, 0);
+            let begin = |s: &mut DriverSlot| (s.acknowledged, s.errors, s.others) = (0, 0, 0);
             self.slots.iter_mut().for_each(begin);
-            self.work(Instant::now() + CALM_FOR)?;
-            // What needs a lost memory node fails, and says so; that may be all of a driver's keys.
-            let fails = |s: &Slot| match self.lost {
+            self.work(Instant::now() + CHECKED_FOR)?;
+            // An operation that needs a lost memory node fails, and its error says so; that may hit
+            // all keys of a driver.
+            let fails = |s: &DriverSlot| match self.lost {
                 true => s.others > 0 || s.acknowledged + s.errors == 0,
                 false => s.errors > 0 || s.acknowledged == 0,
             };
             let bad: Vec<String> = { self.slots.iter().enumerate() }
                 .filter(|(_, s)| fails(s))
                 .map(|(slot, s)| {
-                    let Slot { acknowledged, errors, words, .. } = s;
+                    let DriverSlot { acknowledged, errors, words, .. } = s;
                     format!("driver {slot}: {acknowledged} writes, {errors} errors, {words:?}")
                 })
                 .collect();
-            let calm = self.stopped.is_empty();
-            if bad.is_empty() && calm {
+            let resumed = self.stopped.is_empty();
+            if bad.is_empty() && resumed {
                 return Ok(());
             }
             if Instant::now() > until {
-                let what = format!("does not work after {CALM_WITHIN:?} without events: {bad:?}");
+                let what =
+                    format!("does not work after {RECOVERY_BOUND:?} without events: {bad:?}");
                 self.violations.push(what);
                 return Ok(());
             }
         }
     }
 
-    /// All drivers leave, and one more reads all that is there.
+    /// All drivers leave.
     pub fn end(&mut self) -> Result<()> {
-        (0..self.memory.len()).for_each(|mn| self.go_on(Who::Memory(mn)));
+        (0..self.memory.len()).for_each(|mn| self.resume(ProcessId::Memory(mn)));
         for slot in 0..SLOTS {
-            self.go_on(Who::Driver(slot));
+            self.resume(ProcessId::Driver(slot));
         }
         self.work(Instant::now() + Duration::from_secs(2))?;
         for slot in 0..SLOTS {
@@ -385,7 +387,7 @@ impl Cluster {
         all.chain(growth).collect()
     }
 
-    /// What the long-lived processes use.
+    /// The resources that the long-lived processes use.
     pub fn uses(&self) -> String {
         let all = self.uses.iter().flat_map(|(_, uses)| uses.all()).chain([&self.used]);
         all.map(Series::line).collect::<Vec<_>>().join("; ")
@@ -395,13 +397,13 @@ impl Cluster {
         let m = &self.model;
         let lost = m.violations.iter().filter(|v| v.starts_with("lost")).count();
         format!(
-            "{} kills, {} pauses, {} leaves, {} lives, {} acknowledged writes, {lost} lost, {} reads, {} errors",
-            e.kills, e.pauses, e.leaves, self.lives, m.acknowledged, m.reads, m.errors
+            "{} kills, {} pauses, {} leaves, {} starts, {} acknowledged writes, {lost} lost, {} reads, {} errors",
+            e.kills, e.pauses, e.leaves, self.starts, m.acknowledged, m.reads, m.errors
         )
     }
 
     pub fn last_words(&self) -> Vec<String> {
-        let of = |(slot, s): (usize, &Slot)| {
+        let of = |(slot, s): (usize, &DriverSlot)| {
             s.words.iter().map(move |w| format!("driver {slot}: {w}")).collect::<Vec<_>>()
         };
         let drivers = self.slots.iter().enumerate().flat_map(of);
@@ -409,7 +411,7 @@ impl Cluster {
     }
 }
 
-impl Who {
+impl ProcessId {
     fn name(self) -> String {
         match self {
             Self::Driver(slot) => format!("driver {slot}"),
@@ -432,11 +434,11 @@ fn keep(words: &mut VecDeque<String>, line: String) {
     }
 }
 
-/// Where a memory node that has just been started listens.
-fn serves(said: &Receiver<Said>) -> Result<String> {
+/// The address of a memory node that has just been started.
+fn serves(lines: &Receiver<Line>) -> Result<String> {
     let until = Instant::now() + Duration::from_secs(30);
-    while let Ok(said) = said.recv_timeout(until.saturating_duration_since(Instant::now())) {
-        let line = said.line.context("a memory node has ended")?;
+    while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        let line = line.line.context("a memory node has ended")?;
         if let Some(at) = line.split(" at ").nth(1).filter(|_| line.contains(" serves ")) {
             return Ok(at.split(';').next().unwrap_or(at).to_owned());
         }

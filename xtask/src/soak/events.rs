@@ -1,12 +1,12 @@
-//! What happens to the processes of a soak.
+//! The events that hit the processes of a soak.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::cluster::{Cluster, LEASE, SLOTS, Who};
+use super::cluster::{Cluster, LEASE, ProcessId, SLOTS};
 
-/// What has happened.
+/// The events so far.
 #[derive(Debug)]
 pub struct Events {
     draws: u64,
@@ -32,7 +32,7 @@ impl Events {
         Duration::from_millis(from + self.draw(to - from))
     }
 
-    /// One thing after the other for a time.
+    /// One event after the other for a time.
     pub fn storm(&mut self, cluster: &mut Cluster, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         while Instant::now() < until && cluster.is_fine() {
@@ -55,17 +55,18 @@ impl Events {
             }
             58..84 => {
                 let any = self.draw(SLOTS as u64) as usize;
-                self.pause(cluster, &[Who::Driver(any)]);
+                self.pause(cluster, &[ProcessId::Driver(any)]);
             }
-            84..89 => self.pause(cluster, &[Who::Memory(0)]),
-            89..92 => self.pause(cluster, &[Who::Memory(1)]),
-            92..94 => self.pause(cluster, &(0..SLOTS).map(Who::Driver).collect::<Vec<_>>()),
+            84..89 => self.pause(cluster, &[ProcessId::Memory(0)]),
+            89..92 => self.pause(cluster, &[ProcessId::Memory(1)]),
+            92..94 => self.pause(cluster, &(0..SLOTS).map(ProcessId::Driver).collect::<Vec<_>>()),
             94..96 => {
-                let everything =
-                    (0..SLOTS).map(Who::Driver).chain([Who::Memory(0), Who::Memory(1)]);
+                let everything = (0..SLOTS)
+                    .map(ProcessId::Driver)
+                    .chain([ProcessId::Memory(0), ProcessId::Memory(1)]);
                 self.pause(cluster, &everything.collect::<Vec<_>>());
             }
-            // No driver is there for a while.
+            // No driver runs for a while.
             _ => (0..SLOTS).for_each(|slot| self.kill(cluster, slot, away * 2)),
         }
     }
@@ -74,8 +75,8 @@ impl Events {
         self.kills += u32::from(cluster.kill(slot, away));
     }
 
-    /// Shorter than a lease, or longer.
-    fn pause(&mut self, cluster: &mut Cluster, all: &[Who]) {
+    /// Pauses for less than a lease, or for more.
+    fn pause(&mut self, cluster: &mut Cluster, all: &[ProcessId]) {
         let lease = LEASE.as_millis() as u64;
         let time = match self.draw(2) {
             0 => self.millis(50, lease * 3 / 4),

@@ -1,5 +1,6 @@
-//! A cluster of real processes on this machine that start, leave, hang and are killed at random, for as long as is asked, while every
-//! acknowledged write is verified and what the long-lived ones use is measured: `cargo xtask soak --minutes N [--seed S]`.
+//! A cluster of real processes on this machine that start, leave, hang and are killed at random,
+//! for the requested time, with a check of every acknowledged write and of the resources of the
+//! long-lived processes: `cargo xtask soak --minutes N [--seed S]`.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
 mod cluster;
@@ -16,12 +17,12 @@ use crate::root;
 use cluster::Cluster;
 use events::Events;
 
-/// Between two times of calm.
+/// Time between two checks of recovery.
 const STORM: Duration = Duration::from_secs(60);
 /// Share of a soak's time after which a memory node is lost, percent.
 const LOSS_AT: u32 = 85;
 
-/// What is asked for.
+/// The arguments.
 struct Settings {
     minutes: f64,
     seed: u64,
@@ -35,7 +36,7 @@ fn settings(args: &[String]) -> Result<Settings> {
         match arg.as_str() {
             "--minutes" => s.minutes = value.parse().context("--minutes: a number")?,
             "--seed" => s.seed = value.parse().context("--seed: a number")?,
-            _ => bail!("soak [--minutes N] [--seed S]: what is {arg}?"),
+            _ => bail!("soak [--minutes N] [--seed S]: unknown argument {arg}"),
         }
     }
     if !(0.5..=10_000.0).contains(&s.minutes) {
@@ -59,7 +60,7 @@ fn binary() -> Result<String> {
     Ok(target.join("release/dmtree").to_string_lossy().into_owned())
 }
 
-/// Runs it; fails with what must not be.
+/// Runs a soak; fails on any violation.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 pub fn run(args: &[String]) -> Result<()> {
     let s = settings(args)?;
@@ -74,7 +75,7 @@ pub fn run(args: &[String]) -> Result<()> {
         }
         let storm = STORM.min(length / 3).min(length.saturating_sub(began.elapsed()));
         events.storm(&mut cluster, storm)?;
-        cluster.calm()?;
+        cluster.check_recovery()?;
         println!("{:5.0} s: {}", began.elapsed().as_secs_f64(), cluster.summary(&events));
     }
     cluster.end()?;
@@ -90,6 +91,6 @@ pub fn run(args: &[String]) -> Result<()> {
     if violations.is_empty() {
         return Ok(());
     }
-    let said = cluster.last_words();
-    bail!("{}\nwhat processes said last:\n{}", violations.join("\n"), said.join("\n"))
+    let lines = cluster.last_words();
+    bail!("{}\nlast lines of the processes:\n{}", violations.join("\n"), lines.join("\n"))
 }

@@ -1,5 +1,5 @@
-//! What drivers have written, as far as is known, and whether what they read agrees with it. A key is written and read by one driver at
-//! a time; the next life of its slot goes on with it.
+//! A model of the drivers' writes, and a check of their reads against it. A key is written and read
+//! by one driver at a time; the next incarnation of its slot continues with it.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,15 @@ struct Write {
 struct Key {
     /// The write that is known to be the last with an effect.
     last: Option<Write>,
-    /// Writes that may have happened, or happen later: their drivers have died or were told so.
+    /// Writes that may have happened, or happen later: their drivers have ended or got errors of
+    /// unknown effect.
     open: Vec<Write>,
     /// The write that runs.
     running: Option<Write>,
 }
 
 impl Key {
-    /// Whether a read may find what this write has left (0: nothing).
+    /// Whether a read may find the result of this write (0: nothing).
     fn finds(&mut self, number: u64) -> bool {
         let fits = |w: &Write| match number {
             0 => w.removes,
@@ -47,13 +48,14 @@ pub struct Model {
     pub reads: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// What must not be.
+    /// Violations.
     pub violations: Vec<String>,
 }
 
 impl Model {
-    /// What a driver says of an operation, as `crates/cli/src/drive` writes it; false when it is about something else.
-    pub fn hear(&mut self, line: &str) -> bool {
+    /// Applies a driver's line about an operation, as `crates/cli/src/drive` writes it; false when
+    /// it is another line.
+    pub fn apply(&mut self, line: &str) -> bool {
         let mut words = line.split(' ');
         let (Some(what), Some(key)) = (words.next(), words.next()) else { return false };
         let Ok(number) = key.parse::<u32>() else { return false };
@@ -81,7 +83,7 @@ impl Model {
                     let found = if n == 0 { "nothing".to_owned() } else { format!("write {n}") };
                     let why = format!("lost: key {number} has {found}; {key:?}");
                     self.violations.push(why);
-                    // Told once.
+                    // Reported once.
                     let removes = n == 0;
                     key.last = Some(Write { number: n, removes });
                 }
@@ -93,8 +95,8 @@ impl Model {
         true
     }
 
-    /// The driver of these keys is gone: what it ran may have happened.
-    pub fn died(&mut self, keys: std::ops::Range<u32>) {
+    /// The driver of these keys has ended: its running write may have happened.
+    pub fn driver_ended(&mut self, keys: std::ops::Range<u32>) {
         for (_, key) in self.keys.range_mut(keys) {
             key.open.extend(key.running.take());
         }
@@ -113,7 +115,7 @@ mod tests {
 
     fn after(lines: &[&str]) -> Model {
         let mut m = Model::default();
-        lines.iter().for_each(|line| assert!(m.hear(line), "{line}"));
+        lines.iter().for_each(|line| assert!(m.apply(line), "{line}"));
         m
     }
 
@@ -128,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn writes_of_the_dead_may_be_found_once() {
+    fn writes_of_an_ended_driver_may_be_found_once() {
         let mut m = after(&["s 1 5", "a 1 5", "s 1 6"]);
-        m.died(0..2);
+        m.driver_ended(0..2);
         assert_eq!((m.highest(0..2), m.highest(2..9)), (6, 0));
         for (line, fine) in [("r 1 5", true), ("r 1 6", true), ("r 1 6", true), ("r 1 5", false)] {
-            m.hear(line);
+            m.apply(line);
             assert_eq!(m.violations.is_empty(), fine, "{line}");
         }
     }
@@ -143,6 +145,6 @@ mod tests {
         let m = after(&["s 1 5", "n 1 5", "r 1 5"]);
         assert_eq!((m.violations.len(), m.errors), (1, 1));
         assert!(after(&["s 1 5", "u 1 5", "r 1 5", "r 1 5"]).violations.is_empty());
-        assert!(!Model::default().hear("e some text") && !Model::default().hear("up"));
+        assert!(!Model::default().apply("e some text") && !Model::default().apply("up"));
     }
 }

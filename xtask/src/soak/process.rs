@@ -6,10 +6,10 @@ use std::sync::mpsc::Sender;
 
 use anyhow::{Context, Result};
 
-/// What a process says: which one, in which of its lives, and a line; nothing when it has ended.
+/// A line of a process: its source, the incarnation, and the text; `None` at the end of the stream.
 #[derive(Debug)]
-pub struct Said {
-    pub who: usize,
+pub struct Line {
+    pub source: usize,
     pub incarnation: u32,
     pub line: Option<String>,
     /// On standard error.
@@ -30,11 +30,11 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts the binary; what it says goes to `to` as said by `who` in this life.
+    /// Starts the binary; its lines go to `to`, marked with `source` and `incarnation`.
     pub fn start(
         (binary, args): (&str, &[&str]),
-        (who, incarnation): (usize, u32),
-        to: &Sender<Said>,
+        (source, incarnation): (usize, u32),
+        to: &Sender<Line>,
     ) -> Result<Self> {
         let mut child = Command::new(binary)
             .args(args)
@@ -50,9 +50,9 @@ impl Process {
             let (to, stream) = (to.clone(), stream.context("a pipe")?);
             std::thread::spawn(move || {
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    let _ = to.send(Said { who, incarnation, line: Some(line), is_note });
+                    let _ = to.send(Line { source, incarnation, line: Some(line), is_note });
                 }
-                let _ = to.send(Said { who, incarnation, line: None, is_note });
+                let _ = to.send(Line { source, incarnation, line: None, is_note });
             });
         }
         let input = child.stdin.take();

@@ -1,16 +1,16 @@
-//! What long-lived processes use, and whether it grows.
+//! Resources of long-lived processes, and whether they grow.
 
 use std::fs;
 
-/// Shares of its samples that a series is judged by: the first is for warming up.
+/// The parts of a series' samples: the first one is the warm-up.
 const WARM: usize = 4;
 
-/// One thing that is measured again and again.
+/// A resource that is measured again and again.
 #[derive(Debug)]
 pub struct Series {
     name: String,
     unit: &'static str,
-    /// What it may grow by: a part, and an amount.
+    /// Its allowed growth: a part, and an amount.
     percent: u64,
     slack: u64,
     values: Vec<u64>,
@@ -25,7 +25,7 @@ impl Series {
         self.values.push(value);
     }
 
-    /// Forgets what was measured: another process has taken the place of the former one.
+    /// Forgets the samples: another process has taken the place of the former one.
     pub fn restart(&mut self) {
         self.values.clear();
     }
@@ -51,7 +51,7 @@ impl Series {
         }
     }
 
-    /// What is wrong with it.
+    /// Its violation.
     pub fn growth(&self) -> Option<String> {
         let (from, to) = self.ends()?;
         let most = from + from * self.percent / 100 + self.slack;
@@ -72,8 +72,8 @@ impl Uses {
         ])
     }
 
-    /// Looks at the process of this number.
-    pub fn look(&mut self, pid: u32) {
+    /// Measures the process of this number.
+    pub fn measure(&mut self, pid: u32) {
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return };
         let field = |name: &str| {
             let line = status.lines().find(|l| l.starts_with(name))?;

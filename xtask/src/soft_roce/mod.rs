@@ -143,7 +143,7 @@ fn list() -> Result<Vec<String>> {
         // Multi-process: the fabric, the pool, processes, every system.
         format!("DMTREE_TEST_FABRIC=verbs {net} --test-threads=1"),
         format!("DMTREE_TEST_FABRIC=verbs {pool} --test-threads=1"),
-        // Strangers, room, fairness and the catalog are no business of the NIC.
+        // The NIC does not matter for strangers, room, fairness and the catalog.
         format!("{processes} costs:: --skip systems_conform --skip run_after_run"),
         format!("{processes} operations:: memory_nodes::"),
         format!("{processes} restarts:: starts:: --skip the_name_of_an_index"),

@@ -1,4 +1,5 @@
-//! What a compute process does for the membership, without a pool: it holds a lease, hears of deaths, and acknowledges them.
+//! The membership agent of a compute process without a pool: it holds a lease, hears of crashes,
+//! and acknowledges them.
 
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ impl Agent {
         Self { fabric: fabric.clone(), membership, me, lease_ns: 0, renew_at: 0, state }
     }
 
-    /// Joins; the former life of this node, if there was one.
+    /// Joins; returns the former incarnation of this node, if there was one.
     pub(super) async fn join(&mut self, ep: &Endpoint) -> Result<Option<Member>> {
         let asked_at = ep.now();
         let lease = self.membership.join(self.me, asked_at).await?;
@@ -42,7 +43,7 @@ impl Agent {
         self.lease_ns / STEPS_PER_LEASE
     }
 
-    /// How far a member has come, as far as this one knows.
+    /// The standing of a member, as far as this one knows.
     pub(super) fn standing(&self, m: Member) -> Option<Standing> {
         self.state.standing(m)
     }
@@ -90,7 +91,7 @@ impl Agent {
         self.membership.propose(self.me, change, ep.now()).await
     }
 
-    /// Says good-bye.
+    /// Leaves the pool.
     pub(super) async fn leave(&self, ep: &Endpoint) -> Result<()> {
         self.propose(ep, Change::Leave).await
     }

@@ -1,8 +1,9 @@
-//! What the clients of a simulated network have seen, and what they could not have seen.
+//! The observations of the clients of a simulated network, and a check that they are possible.
 //!
-//! *Words of one writer* are judged by what an error promises: when a write has failed it took effect before that, or never. So the
-//! word has, from then on, one of the values that it may have had then, until its writer writes again. A successor of the writer
-//! takes the word over once the membership says that nothing of its predecessor executes any more, and judges the same.
+//! *Words of one writer* are judged by the promise of an error: a failed write took effect before
+//! the failure, or never. So the word has, from then on, one of its possible values of that time,
+//! until its writer writes again. A successor of the writer takes the word over once the membership
+//! says that no verb of its predecessor executes any more, and judges the same.
 //!
 //! *Shared words* are judged as histories (`history.rs`).
 
@@ -30,18 +31,18 @@ impl OwnWord {
         value
     }
 
-    /// A value for one who is not its writer any more: it must never be found.
+    /// A value of a process that is not the writer any more: no read may find it.
     pub(super) fn stray(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// It was written.
+    /// The value was written.
     pub(super) fn written(&mut self, value: u64) {
         self.may_be = BTreeSet::from([value]);
     }
 
-    /// It was not, and will not be.
+    /// The value was not written, and will not be.
     pub(super) fn not_written(&mut self, value: u64) {
         self.may_be.remove(&value);
     }
@@ -59,12 +60,12 @@ impl OwnWord {
 
 /// Words that all write, by compare-and-swap of values that are written once.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedWords {
     history: History,
     next: u64,
 }
 
-impl Shared {
+impl SharedWords {
     pub(super) fn new() -> Self {
         Self { history: History::default(), next: 1 }
     }
@@ -84,7 +85,7 @@ impl Shared {
         self.push(word, call, Some(ret), Event::Get((value != 0).then_some(value)));
     }
 
-    /// `old` was to become `new`; `was` is what the verb found, if it is known.
+    /// A swap of `old` to `new`; `was` is the value that the verb found, if it is known.
     pub(super) fn swapped(
         &mut self,
         word: u64,
@@ -112,9 +113,9 @@ impl Shared {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     next: u64,
-    /// Those that a handler has begun.
+    /// Calls that a handler has begun.
     begun: BTreeSet<u64>,
-    /// Those that were to have no effect.
+    /// Calls that failed without effect.
     failed: BTreeSet<u64>,
     pub(super) wrong: Option<String>,
 }
@@ -135,14 +136,14 @@ impl Calls {
         }
     }
 
-    /// Its caller has heard that it was executed.
+    /// The caller got its answer.
     pub(super) fn answered(&mut self, number: u64) {
         if !self.begun.contains(&number) {
             self.wrong = Some(format!("call {number} was answered and never executed"));
         }
     }
 
-    /// Its caller has heard that it had no effect, and has none.
+    /// The caller got an error without effect.
     pub(super) fn refused(&mut self, number: u64) {
         self.failed.insert(number);
         if self.begun.contains(&number) {

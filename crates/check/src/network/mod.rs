@@ -1,14 +1,18 @@
-//! Checked runs of the real network code on a simulated network (`dmtree_fabric::net::virt`), each a function of its seed.
+//! Checked runs of the real network code on a simulated network (`dmtree_fabric::net::virt`), each
+//! a function of its seed.
 //!
-//! A pool of one or two memory nodes; compute processes that live for a while, are killed, stopped, cut off, and come back, at once or
-//! when none has lived for seconds; numbers that two processes want, of which one goes on when it has stood still and the other one has
-//! taken over; the membership server standing still; the other memory node killed before it is ready, or later; paths that are cut,
-//! resets, black holes, connections that break on one side or both, peers that connect again meanwhile, late bytes. One seed in 512 has
-//! many hundreds of lives. Every client writes a word of its own and words that all share. After the faults every process must work
-//! again within a time, and nothing may be left behind.
+//! A pool of one or two memory nodes; compute processes that run for a while, are killed, stopped,
+//! cut off, and restart, at once or when none has run for seconds; numbers that two processes want,
+//! of which one continues after a stall while the other one has taken over; stalls of the
+//! membership server; the other memory node killed before it is ready, or later; paths that are
+//! cut, resets, black holes, connections that break on one side or both, peers that reconnect
+//! meanwhile, late bytes. One seed in 512 has many hundreds of incarnations. Every client writes a
+//! word of its own and words that all share. After the faults every process must work again within
+//! a time, and no connection may be left behind.
 //!
-//! Not in it: a pool and an index above the network (a process that joins a pool waits on its thread); a first memory node that is
-//! started anew, which is another pool; RDMA; packets that are damaged (TCP has checksums).
+//! Not covered: a pool and an index above the network (a process that joins a pool blocks its
+//! thread); a restarted first memory node, which is another pool; RDMA; damaged packets (TCP has
+//! checksums).
 
 mod agent;
 mod hosts;
@@ -28,89 +32,89 @@ use dmtree_fabric::{
 
 use crate::rng::Rng;
 use crate::verdict::panic_text;
-use judge::{Calls, OwnWord, Shared};
+use judge::{Calls, OwnWord, SharedWords};
 
 const MS: Nanos = 1_000_000;
 /// Where the first memory node listens.
 const FIRST: &str = "10.0.0.0:7000";
 const PORT: u16 = 7000;
 const REGION: u64 = 1 << 14;
-/// Everything works again, and has ended, this long after the last fault, ns.
-const HEALS_WITHIN: Nanos = 60_000 * MS;
+/// Every process works again, and has ended, this long after the last fault, ns.
+const RECOVERY_BOUND: Nanos = 60_000 * MS;
 /// Words that all write.
 const SHARED_WORDS: u64 = 3;
-/// One seed in this many has many hundreds of lives.
+/// One seed in this many has many hundreds of incarnations.
 const LONG_ONE_IN: u64 = 512;
 /// How long its faults go on at most, ms.
 const LONG_MS: u64 = 1_500_000;
 /// Ends of connections that may be left between memory nodes.
 const ENDS_LEFT: usize = 8;
 
-/// How a run went.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Operations that ended well.
+    /// Operations that succeeded.
     pub operations: u64,
     /// Operations that failed.
     pub failed: u64,
-    /// Lives of compute processes.
+    /// Incarnations of compute processes.
     pub restarts: u64,
-    /// What the network did besides the ordinary, and how often.
+    /// Network events out of the ordinary, by kind.
     pub seen: BTreeMap<Sight, u64>,
-    /// What must not be.
+    /// Violations.
     pub violations: Vec<String>,
 }
 
-/// A defect on purpose, at one of the seams that have some.
+/// A mutant, at one of the seams that have some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// Of the rules of membership.
+    /// A mutant of the membership rules.
     Membership(dmtree_fabric::Mutant),
-    /// Of what lies under the links.
+    /// A mutant below the links.
     Network(virt::Mutant),
 }
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// Anything happens.
+    /// Faults occur.
     Faults,
-    /// Nothing does any more: all must work.
-    Healed,
-    /// Everybody goes.
+    /// No fault occurs any more: all processes must work.
+    Recovering,
+    /// All processes leave.
     Leaving,
-    /// It has taken too long.
+    /// The run has taken too long.
     GivenUp,
 }
 
-/// What the coroutines of a run share.
-struct Stage {
+/// The state that the coroutines of a run share.
+struct NetworkRun {
     network: Network,
     random: RefCell<Rng>,
     phase: Cell<Phase>,
     outcome: RefCell<Outcome>,
     own: RefCell<Vec<OwnWord>>,
-    shared: RefCell<Shared>,
+    shared: RefCell<SharedWords>,
     calls: Arc<Mutex<Calls>>,
-    /// Compute processes that live now.
+    /// Compute processes that run now.
     living: RefCell<Vec<Option<Process>>>,
-    /// Of each number, the life that writes its word: a later one took it over.
+    /// Of each number, the incarnation that writes its word: a later one took it over.
     owners: RefCell<Vec<u32>>,
     /// Compute processes that have worked since the faults ended.
     has_worked: RefCell<Vec<bool>>,
     memory: RefCell<Vec<(Process, Option<NetFabric>)>>,
-    seats: u16,
+    compute_nodes: u16,
     memory_nodes: u16,
-    /// Hundreds of lives, most of them short.
+    /// Hundreds of incarnations, most of them short.
     is_long: bool,
-    /// The second memory node's process has ended, and with it what it held.
+    /// The process of the second memory node has ended, and its memory with it.
     is_one_lost: Cell<bool>,
-    /// The machines whose path was cut last.
+    /// The ends of the path that was cut last.
     cut: Cell<(u16, u16)>,
     slots: RefCell<Vec<u32>>,
 }
 
-impl Stage {
+impl NetworkRun {
     fn below(&self, n: u64) -> u64 {
         self.random.borrow_mut().below(n)
     }
@@ -132,13 +136,13 @@ impl Stage {
         self.slots.borrow().iter().for_each(|slot| self.network.core().wake(*slot));
     }
 
-    /// Where the word of a compute process's own client is.
-    fn own_word(&self, seat: u16) -> GlobalAddr {
-        let owner = NodeId::memory(seat % self.memory_nodes);
-        GlobalAddr::new(owner, 64 + 8 * u64::from(seat))
+    /// The word of a compute process's own client.
+    fn own_word(&self, number: u16) -> GlobalAddr {
+        let owner = NodeId::memory(number % self.memory_nodes);
+        GlobalAddr::new(owner, 64 + 8 * u64::from(number))
     }
 
-    /// Where a word is that all write.
+    /// A word that all clients write.
     fn shared_word(word: u64) -> GlobalAddr {
         GlobalAddr::new(NodeId::memory(0), 1024 + 8 * word)
     }
@@ -149,7 +153,7 @@ pub fn run(seed: u64) -> Outcome {
     run_with(seed, None)
 }
 
-/// The same with a defect on purpose.
+/// The same with a mutant.
 pub fn run_with(seed: u64, mutant: Option<Mutant>) -> Outcome {
     let ran = std::panic::catch_unwind(|| script(seed, mutant));
     ran.unwrap_or_else(|panic| Outcome {
@@ -161,20 +165,20 @@ pub fn run_with(seed: u64, mutant: Option<Mutant>) -> Outcome {
 fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut random = Rng::new(seed);
     let network = Network::new(random.next_u64());
-    let (seats, memory_nodes) = (1 + random.below(3) as u16, 1 + random.below(2) as u16);
-    let stage = Rc::new(Stage {
+    let (compute_nodes, memory_nodes) = (1 + random.below(3) as u16, 1 + random.below(2) as u16);
+    let run = Rc::new(NetworkRun {
         network: network.clone(),
         phase: Cell::new(Phase::Faults),
         outcome: RefCell::default(),
-        own: RefCell::new(vec![OwnWord::new(); usize::from(seats)]),
-        shared: RefCell::new(Shared::new()),
+        own: RefCell::new(vec![OwnWord::new(); usize::from(compute_nodes)]),
+        shared: RefCell::new(SharedWords::new()),
         calls: Arc::default(),
         living: RefCell::default(),
-        owners: RefCell::new(vec![0; usize::from(seats)]),
+        owners: RefCell::new(vec![0; usize::from(compute_nodes)]),
         is_long: seed % LONG_ONE_IN == LONG_ONE_IN - 1,
-        has_worked: RefCell::new(vec![false; usize::from(seats)]),
+        has_worked: RefCell::new(vec![false; usize::from(compute_nodes)]),
         memory: RefCell::default(),
-        seats,
+        compute_nodes,
         memory_nodes,
         is_one_lost: Cell::new(false),
         cut: Cell::default(),
@@ -184,14 +188,14 @@ fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut worker = Worker::new(network.core().clone());
     let slot = || {
         let slot = network.core().add_slot();
-        stage.slots.borrow_mut().push(slot);
+        run.slots.borrow_mut().push(slot);
         slot
     };
     let first = network.start(0);
-    let spare = stage.below(2) as u16;
+    let spare = run.below(2) as u16;
     let pool_config = PoolConfig {
         memory_nodes,
-        compute_nodes: seats + spare,
+        compute_nodes: compute_nodes + spare,
         data_path: DataPath::Frames,
         lease_parameters: Vec::new(),
     };
@@ -205,155 +209,155 @@ fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
     let founded = match first.found(PORT, REGION, pool_config, lease_parameters) {
         Ok(founded) => founded,
         Err(e) => {
-            stage.violation(format!("the pool is not founded: {e}"));
-            return stage.outcome.take();
+            run.violation(format!("the pool is not founded: {e}"));
+            return run.outcome.take();
         }
     };
-    let service = Arc::new(hosts::Count(stage.calls.clone()));
+    let service = Arc::new(hosts::Count(run.calls.clone()));
     if let Err(e) = founded.serve(founded.me().node, hosts::COUNT, service) {
-        stage.violation(format!("the first memory node has no services: {e}"));
+        run.violation(format!("the first memory node has no services: {e}"));
     }
-    stage.memory.borrow_mut().push((first.clone(), Some(founded)));
+    run.memory.borrow_mut().push((first.clone(), Some(founded)));
     let (agent, services) = (slot(), slot());
-    worker.spawn(agent, hosts::first_memory_node(stage.clone(), agent));
-    worker.spawn(services, hosts::services(stage.clone(), services));
+    worker.spawn(agent, hosts::first_memory_node(run.clone(), agent));
+    worker.spawn(services, hosts::services(run.clone(), services));
     for m in 1..memory_nodes {
         let slot = slot();
-        stage.memory.borrow_mut().push((first.clone(), None));
-        worker.spawn(slot, hosts::memory_node(stage.clone(), m, slot));
+        run.memory.borrow_mut().push((first.clone(), None));
+        worker.spawn(slot, hosts::memory_node(run.clone(), m, slot));
     }
-    // Some numbers are wanted by two.
-    let rivals: Vec<u16> = (0..seats).filter(|_| stage.below(3) == 0).collect();
-    for seat in (0..seats).chain(rivals) {
+    // Two processes want some of the numbers.
+    let second_slots: Vec<u16> = (0..compute_nodes).filter(|_| run.below(3) == 0).collect();
+    for number in (0..compute_nodes).chain(second_slots) {
         let (agent, client) = (slot(), slot());
-        let seat = Rc::new(restarts::Seat::new(stage.clone(), seat));
-        worker.spawn(agent, seat.clone().live(agent));
-        worker.spawn(client, seat.work(client));
+        let process_slot = Rc::new(restarts::ProcessSlot::new(run.clone(), number));
+        worker.spawn(agent, process_slot.clone().run_processes(agent));
+        worker.spawn(client, process_slot.work(client));
     }
     let fault_scheduler = slot();
-    worker.spawn(fault_scheduler, direct(stage.clone(), fault_scheduler));
+    worker.spawn(fault_scheduler, schedule_faults(run.clone(), fault_scheduler));
     if let Err(e) = worker.run(&mut SeededRandom::new(seed)) {
-        stage.violation(format!("no process can go on: {e}"));
+        run.violation(format!("no process can go on: {e}"));
     }
     drop(worker);
-    if let Err(e) = stage.shared.borrow().check() {
-        stage.violation(e);
+    if let Err(e) = run.shared.borrow().check() {
+        run.violation(e);
     }
-    if let Some(e) = stage.calls().wrong.take() {
-        stage.violation(e);
+    if let Some(e) = run.calls().wrong.take() {
+        run.violation(e);
     }
-    stage.memory.borrow_mut().clear();
-    stage.outcome.borrow_mut().seen = network.seen();
-    stage.outcome.take()
+    run.memory.borrow_mut().clear();
+    run.outcome.borrow_mut().seen = network.seen();
+    run.outcome.take()
 }
 
-/// Makes faults, ends them, and sees to it that everything ends.
-async fn direct(stage: Rc<Stage>, slot: u32) {
-    let clock = &stage.network.clock(slot);
-    let most = if stage.is_long { LONG_MS } else { 9_000 };
-    let until = clock.now() + (3_000 + stage.below(most)) * MS;
-    if stage.below(2) == 0 {
-        stage.network.set_late(20 + stage.below(400));
+/// Injects faults, ends them, and waits until every process has ended.
+async fn schedule_faults(run: Rc<NetworkRun>, slot: u32) {
+    let clock = &run.network.clock(slot);
+    let most = if run.is_long { LONG_MS } else { 9_000 };
+    let until = clock.now() + (3_000 + run.below(most)) * MS;
+    if run.below(2) == 0 {
+        run.network.set_late(20 + run.below(400));
     }
     while clock.now() < until {
-        clock.sleep(stage.below(600) * MS + 1).await;
-        fault(&stage);
+        clock.sleep(run.below(600) * MS + 1).await;
+        fault(&run);
     }
-    stage.network.heal();
-    stage.set_phase(Phase::Healed);
-    let until = clock.now() + HEALS_WITHIN;
-    while stage.has_worked.borrow().iter().any(|w| !w) && clock.now() < until {
+    run.network.heal();
+    run.set_phase(Phase::Recovering);
+    let until = clock.now() + RECOVERY_BOUND;
+    while run.has_worked.borrow().iter().any(|w| !w) && clock.now() < until {
         clock.sleep(20 * MS).await;
     }
-    for (seat, _) in stage.has_worked.borrow().iter().enumerate().filter(|(_, w)| !**w) {
-        stage.violation(format!("process {seat} does not work after the faults"));
+    for (number, _) in run.has_worked.borrow().iter().enumerate().filter(|(_, w)| !**w) {
+        run.violation(format!("process {number} does not work after the faults"));
     }
-    stage.set_phase(Phase::Leaving);
-    let until = clock.now() + HEALS_WITHIN;
+    run.set_phase(Phase::Leaving);
+    let until = clock.now() + RECOVERY_BOUND;
     let is_over = || {
-        let left = stage.living.borrow().iter().flatten().count();
-        left == 0 && stage.network.ends() <= ENDS_LEFT
+        let left = run.living.borrow().iter().flatten().count();
+        left == 0 && run.network.ends() <= ENDS_LEFT
     };
     while !is_over() && clock.now() < until {
         clock.sleep(20 * MS).await;
-        stage.network.heal();
+        run.network.heal();
     }
     if !is_over() {
-        let ends = stage.network.ends();
-        stage.violation(format!("{ends} ends of connections are left when all have gone"));
+        let ends = run.network.ends();
+        run.violation(format!("{ends} ends of connections are left when all have gone"));
     }
-    stage.set_phase(Phase::GivenUp);
-    for (process, _) in stage.memory.borrow().iter() {
+    run.set_phase(Phase::GivenUp);
+    for (process, _) in run.memory.borrow().iter() {
         process.kill(None);
     }
 }
 
-fn fault(stage: &Stage) {
-    let network = &stage.network;
-    let some_ns = |most: u64| 1 + stage.below(most) * MS;
-    let living: Vec<Process> = stage.living.borrow().iter().flatten().cloned().collect();
-    let machine = |stage: &Stage| stage.below(4) as u16;
-    match stage.below(17) {
+fn fault(run: &NetworkRun) {
+    let network = &run.network;
+    let some_ns = |most: u64| 1 + run.below(most) * MS;
+    let living: Vec<Process> = run.living.borrow().iter().flatten().cloned().collect();
+    let machine = |run: &NetworkRun| run.below(4) as u16;
+    match run.below(17) {
         0..=2 => {
-            for _ in 0..=stage.below(4) {
-                network.break_one(stage.below(2) == 0);
+            for _ in 0..=run.below(4) {
+                network.break_one(run.below(2) == 0);
             }
         }
         3 | 4 => {
-            let a = stage.below(u64::from(stage.memory_nodes)) as u16;
-            let b = 4 + stage.below(u64::from(stage.seats)) as u16;
+            let a = run.below(u64::from(run.memory_nodes)) as u16;
+            let b = 4 + run.below(u64::from(run.compute_nodes)) as u16;
             network.cut(a, b, some_ns(3_000));
-            stage.cut.set((a, b));
+            run.cut.set((a, b));
         }
-        5 => network.cut(machine(stage), machine(stage), some_ns(3_000)),
+        5 => network.cut(machine(run), machine(run), some_ns(3_000)),
         6 => {
-            for process in stage.memory.borrow().iter().map(|(p, _)| p) {
-                if stage.below(2) == 0 {
+            for process in run.memory.borrow().iter().map(|(p, _)| p) {
+                if run.below(2) == 0 {
                     process.pause(some_ns(2_500));
                 }
             }
         }
         7 => living.iter().for_each(|p| p.pause(some_ns(3_000))),
         8 | 9 if !living.is_empty() => {
-            let process = &living[stage.below(living.len() as u64) as usize];
-            match stage.below(3) {
+            let process = &living[run.below(living.len() as u64) as usize];
+            match run.below(3) {
                 0 => process.pause(some_ns(4_000)),
                 1 => process.kill(Some(some_ns(4_000))),
                 _ => process.kill(None),
             }
         }
         10 => living.iter().for_each(|p| p.kill(None)),
-        11 if stage.memory_nodes > 1 && stage.below(4) == 0 => {
-            stage.is_one_lost.set(true);
-            stage.memory.borrow()[1].0.kill(None);
+        11 if run.memory_nodes > 1 && run.below(4) == 0 => {
+            run.is_one_lost.set(true);
+            run.memory.borrow()[1].0.kill(None);
         }
         14 => {
             // Resets, and a black hole at the same address from then on.
-            let a = stage.below(u64::from(stage.memory_nodes)) as u16;
-            let b = 4 + stage.below(u64::from(stage.seats)) as u16;
+            let a = run.below(u64::from(run.memory_nodes)) as u16;
+            let b = 4 + run.below(u64::from(run.compute_nodes)) as u16;
             network.break_between(b, a, false);
             network.cut(a, b, some_ns(30_000));
         }
-        15 if stage.below(4) == 0 => {
-            // The membership server stands still for long.
-            stage.memory.borrow()[0].0.pause(some_ns(12_000));
+        15 if run.below(4) == 0 => {
+            // The membership server stalls for long.
+            run.memory.borrow()[0].0.pause(some_ns(12_000));
         }
-        16 if stage.is_long => living.iter().for_each(|p| {
-            if stage.below(2) == 0 {
+        16 if run.is_long => living.iter().for_each(|p| {
+            if run.below(2) == 0 {
                 p.kill(None);
             }
         }),
         12 | 13 => {
-            // What is on the path that was cut arrives when its sender has given the connection up.
-            let (a, b) = stage.cut.get();
-            network.break_between(b, a, stage.below(2) == 0);
+            // Bytes on the path that was cut arrive after the sender has closed the connection.
+            let (a, b) = run.cut.get();
+            network.break_between(b, a, run.below(2) == 0);
         }
         _ => {}
     }
 }
 
 /// Pauses.
-async fn rest(ep: &Endpoint, ns: Nanos) {
+async fn pause(ep: &Endpoint, ns: Nanos) {
     ep.sleep(ns.max(1)).await;
 }
 

@@ -1,4 +1,4 @@
-//! The processes of a run: what they do from their starts to their ends.
+//! The compute processes of a run, from their starts to their ends.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use dmtree_fabric::{
 
 use super::agent::Agent;
 use super::hosts::COUNT;
-use super::{FIRST, MS, Phase, REGION, SHARED_WORDS, Stage, rest};
+use super::{FIRST, MS, NetworkRun, Phase, REGION, SHARED_WORDS, pause};
 
 /// A process joins the pool.
 pub(super) async fn join(
-    stage: &Stage,
+    run: &NetworkRun,
     process: &Process,
     role: Role,
     wanted: Option<u16>,
@@ -25,89 +25,91 @@ pub(super) async fn join(
     let nic_config = &NicConfig::default();
     let (listen, within) = ("0.0.0.0:0", Duration::from_secs(60));
     let how = Joining { first: FIRST, listen, role, wanted, within, data_path: None, nic_config };
-    process.join(&how, REGION, &stage.network.clock(slot)).await
+    process.join(&how, REGION, &run.network.clock(slot)).await
 }
 
-/// Longest time that an operation takes: two verbs whose host does not answer, or a call. The deadline of an endpoint, and an attempt.
+/// Longest time that an operation takes: two verbs to a host that does not answer, or a call. The
+/// deadline of an endpoint, and an attempt.
 const MOST_NS: Nanos = 11_000 * MS;
 /// The same of a verb to a peer.
 const MOST_OF_A_VERB_NS: Nanos = 5_000 * MS;
 
-/// What the coroutines of a life share.
+/// The state that the coroutines of an incarnation share.
 #[derive(Clone)]
 struct Incarnation {
     me: Member,
     process: Process,
     fabric: NetFabric,
-    /// The former lives' words are this one's.
+    /// It owns the words of the former incarnations.
     has_inherited: Rc<Cell<bool>>,
     is_over: Rc<Cell<bool>>,
 }
 
-/// Who wants to be a compute node: one process after the other. A number can have two of these. Then one waits while a process of the
-/// other one lives, and that goes on when it has stood still, knowing of nothing.
-pub(super) struct Seat {
-    stage: Rc<Stage>,
+/// A slot for a compute process: one process after the other. A number can have two slots. Then one
+/// waits while a process of the other one runs, and that process continues after a stall, unaware
+/// of its successor.
+pub(super) struct ProcessSlot {
+    run: Rc<NetworkRun>,
     number: u16,
-    chair: usize,
+    place: usize,
     incarnation: RefCell<Option<Incarnation>>,
 }
 
-impl Seat {
-    pub(super) fn new(stage: Rc<Stage>, number: u16) -> Self {
-        let chair = {
-            let mut living = stage.living.borrow_mut();
+impl ProcessSlot {
+    pub(super) fn new(run: Rc<NetworkRun>, number: u16) -> Self {
+        let place = {
+            let mut living = run.living.borrow_mut();
             living.push(None);
             living.len() - 1
         };
-        Self { stage, number, chair, incarnation: RefCell::default() }
+        Self { run, number, place, incarnation: RefCell::default() }
     }
 
-    /// The life that writes the word of this number.
+    /// Whether this incarnation writes the word of its number.
     fn is_owner(&self, incarnation: &Incarnation) -> bool {
-        self.stage.owners.borrow()[usize::from(self.number)] == incarnation.me.incarnation
+        self.run.owners.borrow()[usize::from(self.number)] == incarnation.me.incarnation
     }
 
     fn set_living(&self, process: Option<Process>) {
-        self.stage.living.borrow_mut()[self.chair] = process;
+        self.run.living.borrow_mut()[self.place] = process;
     }
 
-    /// Starts processes, one after the other, and keeps the membership of each.
-    pub(super) async fn live(self: Rc<Self>, slot: u32) {
-        let clock = self.stage.network.clock(slot);
+    /// Starts processes, one after the other, and runs the membership agent of each.
+    pub(super) async fn run_processes(self: Rc<Self>, slot: u32) {
+        let clock = self.run.network.clock(slot);
         let mut is_fenced = false;
-        while self.stage.phase.get() < Phase::Leaving {
-            let is_away = self.stage.phase.get() == Phase::Faults && self.stage.below(16) == 0;
-            let most = match is_away {
+        while self.run.phase.get() < Phase::Leaving {
+            let is_paused = self.run.phase.get() == Phase::Faults && self.run.below(16) == 0;
+            let most = match is_paused {
                 true => 12_000,
                 false if is_fenced => 3_000,
                 false => 400,
             };
-            rest(&clock, self.stage.below(most) * MS).await;
-            let process = self.stage.network.start(4 + self.number);
+            pause(&clock, self.run.below(most) * MS).await;
+            let process = self.run.network.start(4 + self.number);
             self.set_living(Some(process.clone()));
-            self.stage.outcome.borrow_mut().restarts += 1;
-            let ended = process.run(self.keep(&process, slot)).await;
+            self.run.outcome.borrow_mut().restarts += 1;
+            let ended = process.run(self.run_agent(&process, slot)).await;
             is_fenced = matches!(&ended, Some(Err(e)) if e.kind() == ErrorKind::Fenced);
             if let Some(Err(e)) = &ended
-                && self.stage.phase.get() == Phase::Healed
+                && self.run.phase.get() == Phase::Recovering
                 && !e.is_retryable()
                 && e.kind() != ErrorKind::Fenced
             {
-                self.stage.violation(format!("process {} ends: {e}", self.number));
+                self.run.violation(format!("process {} ends: {e}", self.number));
             }
             if let Some(incarnation) = self.incarnation.borrow_mut().take() {
                 incarnation.is_over.set(true);
             }
-            // What has not ended by itself ends like a process.
+            // A process that has not ended by itself is killed.
             process.kill(None);
             self.set_living(None);
         }
     }
 
-    async fn keep(&self, process: &Process, slot: u32) -> Result<()> {
-        let stage = &self.stage;
-        let fabric = join(stage, process, Role::Compute, Some(self.number), slot).await?;
+    async fn run_agent(&self, process: &Process, slot: u32) -> Result<()> {
+        let run = &self.run;
+        let fabric = join(run, process, Role::Compute, Some(self.number), slot).await?;
         let ep = process.client(&fabric, slot)?;
         let mut agent = Agent::new(&fabric);
         let former = agent.join(&ep).await?;
@@ -119,8 +121,8 @@ impl Seat {
             is_over: Rc::default(),
         };
         *self.incarnation.borrow_mut() = Some(incarnation.clone());
-        let until = ep.now() + (100 + stage.below(if stage.is_long { 500 } else { 4_000 })) * MS;
-        let is_short = stage.is_long || stage.below(3) == 0;
+        let until = ep.now() + (100 + run.below(if run.is_long { 500 } else { 4_000 })) * MS;
+        let is_short = run.is_long || run.below(3) == 0;
         loop {
             let kept = agent.step(&ep).await;
             if kept.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced) {
@@ -128,121 +130,123 @@ impl Seat {
             }
             let over = |m: Member| agent.standing(m).is_none_or(|s| s >= Standing::Draining);
             if !incarnation.has_inherited.get() && former.is_none_or(over) {
-                let owner = &mut stage.owners.borrow_mut()[usize::from(self.number)];
+                let owner = &mut run.owners.borrow_mut()[usize::from(self.number)];
                 *owner = (*owner).max(incarnation.me.incarnation);
                 incarnation.has_inherited.set(true);
             }
-            let leaves = match stage.phase.get() {
+            let leaves = match run.phase.get() {
                 Phase::Faults => is_short && ep.now() > until,
-                Phase::Healed => false,
+                Phase::Recovering => false,
                 _ => true,
             };
             if leaves {
                 incarnation.is_over.set(true);
                 return agent.leave(&ep).await;
             }
-            rest(&ep, agent.pause_ns()).await;
+            pause(&ep, agent.pause_ns()).await;
         }
     }
 
     /// The client of each process.
     pub(super) async fn work(self: Rc<Self>, slot: u32) {
-        let clock = self.stage.network.clock(slot);
-        while self.stage.phase.get() < Phase::Leaving {
+        let clock = self.run.network.clock(slot);
+        while self.run.phase.get() < Phase::Leaving {
             let incarnation = self.incarnation.borrow().clone();
             let Some(incarnation) =
                 incarnation.filter(|l| l.has_inherited.get() && !l.is_over.get())
             else {
-                rest(&clock, 5 * MS).await;
+                pause(&clock, 5 * MS).await;
                 continue;
             };
             let work = incarnation.process.run(async {
                 let ep = incarnation.process.client(&incarnation.fabric, slot)?;
-                while !incarnation.is_over.get() && self.stage.phase.get() < Phase::Leaving {
+                while !incarnation.is_over.get() && self.run.phase.get() < Phase::Leaving {
                     self.operate(&ep, &incarnation).await;
-                    let slowly = if self.stage.is_long { 20 } else { 1 };
-                    rest(&ep, slowly * self.stage.below(20) * MS / 4).await;
+                    let slowly = if self.run.is_long { 20 } else { 1 };
+                    pause(&ep, slowly * self.run.below(20) * MS / 4).await;
                 }
                 Ok::<_, dmtree_fabric::Error>(())
             });
             work.await;
-            rest(&clock, MS).await;
+            pause(&clock, MS).await;
         }
     }
 
     async fn operate(&self, ep: &Endpoint, incarnation: &Incarnation) {
-        let stage = &self.stage;
+        let run = &self.run;
         let (began, stood) = (ep.now(), incarnation.process.stood_still());
-        let is_healed = stage.phase.get() == Phase::Healed;
-        let done = match stage.below(6) {
+        let is_recovering = run.phase.get() == Phase::Recovering;
+        let done = match run.below(6) {
             0 => Some(self.write_own(ep, incarnation).await),
             1 => Some(self.read_own(ep, incarnation).await),
             2 => Some(self.read_shared(ep).await.map(|_| ())),
             // In a long run too many of them would have an unknown outcome to be judged.
-            3 if !stage.is_long => Some(self.swap_shared(ep).await),
+            3 if !run.is_long => Some(self.swap_shared(ep).await),
             3 | 4 => Some(self.call(ep).await),
             _ => self.reach_a_peer(ep).await,
         };
         let took = (ep.now() - began).saturating_sub(incarnation.process.stood_still() - stood);
         let Some(done) = done else {
-            // A peer: it may be another life by now, or none.
+            // A peer may be another incarnation by now, or none.
             if took > MOST_OF_A_VERB_NS {
-                stage.violation(format!("a verb of process {} took {took} ns", self.number));
+                run.violation(format!("a verb of process {} took {took} ns", self.number));
             }
             return;
         };
-        let mut outcome = stage.outcome.borrow_mut();
+        let mut outcome = run.outcome.borrow_mut();
         match &done {
             Ok(()) => outcome.operations += 1,
             Err(_) => outcome.failed += 1,
         }
         drop(outcome);
         if took > MOST_NS && !incarnation.is_over.get() {
-            stage.violation(format!("an operation of process {} took {took} ns", self.number));
+            run.violation(format!("an operation of process {} took {took} ns", self.number));
         }
         if let Err(e) = &done
-            && is_healed
+            && is_recovering
             && e.kind() == ErrorKind::Unreachable
             && e.to_string().contains("is lost")
-            && !stage.is_one_lost.get()
+            && !run.is_one_lost.get()
         {
-            stage.violation(format!("process {} hears that {e}", self.number));
+            run.violation(format!("process {} hears that {e}", self.number));
         }
-        if done.is_ok() && is_healed {
-            stage.has_worked.borrow_mut()[usize::from(self.number)] = true;
+        if done.is_ok() && is_recovering {
+            run.has_worked.borrow_mut()[usize::from(self.number)] = true;
         }
     }
 
-    /// A verb to another compute process, whatever comes of it.
+    /// A verb to another compute process; its result does not matter.
     async fn reach_a_peer(&self, ep: &Endpoint) -> Option<Result<()>> {
-        let peer = NodeId::compute(self.stage.below(u64::from(self.stage.seats)) as u16);
+        let peer = NodeId::compute(self.run.below(u64::from(self.run.compute_nodes)) as u16);
         let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
         None
     }
 
-    /// Fails when an operation has had an effect that was begun when another life had taken over.
+    /// Reports an operation that took effect though it began after another incarnation had taken
+    /// over.
     fn check_stray(&self, incarnation: &Incarnation, what: &str, is_done: bool) {
         if is_done {
             let m = incarnation.me;
-            self.stage
-                .violation(format!("{m} has {what} the word that a later life has taken over"));
+            self.run.violation(format!(
+                "{m} has {what} the word that a later incarnation has taken over"
+            ));
         }
     }
 
     async fn write_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
-        let (seat, at) = (usize::from(self.number), self.stage.own_word(self.number));
+        let (number, at) = (usize::from(self.number), self.run.own_word(self.number));
         if !self.is_owner(incarnation) {
-            let value = self.stage.own.borrow_mut()[seat].stray();
+            let value = self.run.own.borrow_mut()[number].stray();
             let done = self.stray(ep, at, Some(value)).await;
             self.check_stray(incarnation, "written", done.is_ok());
             return done;
         }
-        let value = self.stage.own.borrow_mut()[seat].begin();
+        let value = self.run.own.borrow_mut()[number].begin();
         let done = ep.write_word(at, value).await;
         if !self.is_owner(incarnation) {
             return done;
         }
-        let word = &mut self.stage.own.borrow_mut()[seat];
+        let word = &mut self.run.own.borrow_mut()[number];
         match &done {
             Ok(()) => word.written(value),
             Err(e) if e.effect() == Effect::None => word.not_written(value),
@@ -251,8 +255,8 @@ impl Seat {
         done
     }
 
-    /// What a life does that has been taken over from. (A memory node that is missing serves it until that one comes back, while no other
-    /// life uses what is there.)
+    /// An operation of an incarnation that has a successor. (A missing memory node serves it until
+    /// that one comes back, while no other incarnation uses its memory.)
     async fn stray(&self, ep: &Endpoint, at: GlobalAddr, value: Option<u64>) -> Result<()> {
         if at.node() != NodeId::memory(0) {
             return Err(dmtree_fabric::Error::new(ErrorKind::Unreachable, "not tried"));
@@ -264,20 +268,20 @@ impl Seat {
     }
 
     async fn call(&self, ep: &Endpoint) -> Result<()> {
-        let number = self.stage.calls().number();
+        let number = self.run.calls().number();
         let mut reply = Vec::new();
         ep.renew_deadline();
         let done = ep.rpc(NodeId::memory(0), COUNT, &number.to_le_bytes(), &mut reply).await;
         match &done {
-            Ok(()) => self.stage.calls().answered(number),
-            Err(e) if e.effect() == Effect::None => self.stage.calls().refused(number),
+            Ok(()) => self.run.calls().answered(number),
+            Err(e) if e.effect() == Effect::None => self.run.calls().refused(number),
             Err(_) => {}
         }
         done
     }
 
     async fn read_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
-        let at = self.stage.own_word(self.number);
+        let at = self.run.own_word(self.number);
         if !self.is_owner(incarnation) {
             let done = self.stray(ep, at, None).await;
             self.check_stray(incarnation, "read", done.is_ok());
@@ -287,31 +291,31 @@ impl Seat {
         if !self.is_owner(incarnation) {
             return Ok(());
         }
-        let found = self.stage.own.borrow_mut()[usize::from(self.number)].found(value);
+        let found = self.run.own.borrow_mut()[usize::from(self.number)].found(value);
         if let Err(e) = found {
-            self.stage.violation(format!("the word of process {}: {e}", self.number));
+            self.run.violation(format!("the word of process {}: {e}", self.number));
         }
         Ok(())
     }
 
     async fn read_shared(&self, ep: &Endpoint) -> Result<(u64, u64)> {
-        let word = self.stage.below(SHARED_WORDS);
+        let word = self.run.below(SHARED_WORDS);
         let call = ep.now();
-        let value = ep.read(Stage::shared_word(word), 8).await?.word(0);
-        self.stage.shared.borrow_mut().found(word, call, ep.now(), value);
+        let value = ep.read(NetworkRun::shared_word(word), 8).await?.word(0);
+        self.run.shared.borrow_mut().found(word, call, ep.now(), value);
         Ok((word, value))
     }
 
     async fn swap_shared(&self, ep: &Endpoint) -> Result<()> {
         let (word, old) = self.read_shared(ep).await?;
-        let new = self.stage.shared.borrow_mut().value();
+        let new = self.run.shared.borrow_mut().value();
         let call = ep.now();
-        let at = Stage::shared_word(word);
-        // A process that is killed meanwhile has a write of unknown outcome, too.
-        let mut open = Open { seat: self, word, call, old, new, is_open: true };
+        let at = NetworkRun::shared_word(word);
+        // The write of a process that is killed meanwhile has an unknown outcome, too.
+        let mut open = Open { slot: self, word, call, old, new, is_open: true };
         let done = ep.cas(at, old, new).await;
         open.is_open = false;
-        let mut shared = self.stage.shared.borrow_mut();
+        let mut shared = self.run.shared.borrow_mut();
         match &done {
             Ok(was) => shared.swapped(word, (call, ep.now()), (old, new), Some(*was)),
             Err(e) if e.effect() == Effect::None => {}
@@ -322,9 +326,9 @@ impl Seat {
     }
 }
 
-/// A write whose outcome becomes unknown when it is dropped.
+/// A write; its outcome becomes unknown when it is dropped.
 struct Open<'s> {
-    seat: &'s Seat,
+    slot: &'s ProcessSlot,
     word: u64,
     call: u64,
     old: u64,
@@ -335,7 +339,7 @@ struct Open<'s> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            let mut shared = self.seat.stage.shared.borrow_mut();
+            let mut shared = self.slot.run.shared.borrow_mut();
             shared.swapped(self.word, (self.call, self.call), (self.old, self.new), None);
         }
     }

@@ -36,28 +36,29 @@ fn first(mutant: Mutant, mut within: std::ops::Range<u64>) -> (u64, String) {
     within.find_map(found).expect("some seed finds it")
 }
 
-/// Once a death was under way when no compute node lived, each one that joined died of it at once.
+/// A mutant makes every joining process fail because of a recovery that began when no compute node
+/// was up.
 #[test]
-fn seeds_find_newcomers_that_owe_former_deaths() {
+fn seeds_find_newcomers_that_owe_former_recoveries() {
     let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::NewcomersOwe), 11..32);
     assert!(what.contains("does not work"), "seed {seed}: {what}");
 }
 
-/// Once the number of a dead node was free only by the work of a living one.
+/// A mutant frees the number of a crashed node only by the work of a live one.
 #[test]
 fn seeds_find_numbers_that_stay_taken() {
     let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::NumbersStay), 0..16);
     assert!(what.contains("does not work"), "seed {seed}: {what}");
 }
 
-/// Once a death waited for a memory node that had ended.
+/// A mutant lets a recovery wait for a memory node that has ended.
 #[test]
-fn seeds_find_deaths_that_wait_for_lost_memory_nodes() {
+fn seeds_find_recoveries_that_wait_for_lost_memory_nodes() {
     let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::AwayOwe), 0..32);
     assert!(what.contains("does not work"), "seed {seed}: {what}");
 }
 
-/// Once a client waited inside of connecting for as long as the system does.
+/// A mutant lets a client block in connecting for as long as the system does.
 #[test]
 fn seeds_find_clients_that_wait_inside_of_dialling() {
     let (seed, what) = first(Mutant::Network(virt::Mutant::DialWaits), 0..300);

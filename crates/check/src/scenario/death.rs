@@ -1,5 +1,6 @@
-//! A node dies at a chosen verb, and a survivor perhaps at another: nothing acknowledged is lost, reads and writes of the others
-//! go on within their bounds, and in the end the structure is whole and every piece of memory has one holder.
+//! A node crashes at a chosen verb, and a survivor perhaps at another one. No acknowledged write is
+//! lost, reads and writes of the survivors stay within their bounds, and in the end the structure
+//! is whole and every piece of memory has one holder.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ use super::{
     perform, scan, value,
 };
 
-/// Who dies where.
+/// The crash of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     /// This node,
@@ -27,19 +28,19 @@ pub struct Cut {
     pub how: How,
     /// Whether a WRITE that is cut has landed whole or not at all.
     pub whole_write: bool,
-    /// Of all that is left to chance.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// A survivor dies, too: at this verb after the first death.
+    /// A survivor crashes, too: at this verb after the first crash.
     pub second: Option<(u64, Place)>,
 }
 
-/// What is known of the keys: what was acknowledged, and what the operation in flight may have done.
+/// The expected keys: acknowledged writes, and possible effects of the operation in flight.
 #[derive(Default)]
 struct Model {
     sure: Values,
     /// Keys of the operation in flight, with their new values.
     open: BTreeMap<u64, Option<Vec<u8>>>,
-    /// A key of it has been seen new.
+    /// Its keys with a new value that a read has found.
     turned: BTreeMap<u64, bool>,
 }
 
@@ -59,7 +60,7 @@ impl Model {
         }
     }
 
-    /// Checks what somebody read, whose read began when `before` was turned.
+    /// Checks the result of a read that began in the state `was`.
     fn check(
         &mut self,
         k: u64,
@@ -79,7 +80,7 @@ impl Model {
         if turned && open.is_some() {
             return Err(format!("key {k} was new and is {seen:?} again"));
         }
-        // Acknowledged while the read was under way: either.
+        // Acknowledged during the read: both values are right.
         if seen == sure || seen == old.as_deref() {
             return Ok(());
         }
@@ -91,46 +92,46 @@ impl Model {
     }
 }
 
-/// What a run showed.
+/// Measurements of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shown {
-    /// The victim died in the middle of its operations.
+    /// The victim crashed in its operations.
     pub died: bool,
-    /// The second one, too.
+    /// The second node crashed, too.
     pub second_died: bool,
-    /// Longest read of the others, ns.
+    /// Longest read of the survivors, ns.
     pub longest_read_ns: u64,
     /// Longest write, ns.
     pub longest_write_ns: u64,
 }
 
-/// What the tasks of a run share.
+/// The state that the tasks of a run share.
 #[derive(Clone)]
-struct Watch {
+struct Observed {
     model: Rc<RefCell<Model>>,
     keys: Rc<Vec<u64>>,
     shown: Rc<RefCell<Shown>>,
-    /// The victim has come to the end of its operations.
+    /// The victim has finished its operations.
     done: Rc<Cell<bool>>,
-    /// The reader shall end, and has.
+    /// The reader shall end, and has ended.
     stop: Rc<Cell<bool>>,
     stopped: Rc<Cell<bool>>,
 }
 
-/// After this nobody dies any more.
+/// Disarms a crash: no node reaches this verb.
 const NEVER: CrashPoint = CrashPoint { verb: u64::MAX / 2, place: Place::Before };
 
-/// One run of a play: what went wrong, if anything did.
+/// One run of a scenario; the failure, if there is one.
 ///
 /// # Errors
-/// Says it.
+/// Its description.
 pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String> {
     let scenario = Scenario::new(script, cut.whole_write, cut.seed);
     let others: Vec<u16> = (0..script.compute_nodes).filter(|n| *n != cut.victim).collect();
     let (survivor, last) = (others[0], *others.last().expect("three at least"));
     let model = prepare(&scenario, script, cut.victim)?;
     let keys = keys_of(script, &model);
-    let watch = Watch {
+    let watch = Observed {
         model: Rc::new(RefCell::new(model)),
         keys: Rc::new(keys),
         shown: Rc::default(),
@@ -139,8 +140,8 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String>
         stopped: Rc::default(),
     };
     scenario.membership_agents();
-    victim_works(&scenario, script, cut, &watch);
-    somebody_reads(&scenario, survivor, &watch);
+    spawn_victim(&scenario, script, cut, &watch);
+    spawn_reader(&scenario, survivor, &watch);
     if cut.second.is_some() {
         second_survivor(&scenario, (cut.victim, last), &watch);
     }
@@ -160,7 +161,7 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String>
     Ok(shown)
 }
 
-/// What the play begins with.
+/// Runs the operations before the scenario.
 fn prepare<I: RangeIndex>(
     scenario: &Scenario<I>,
     script: &Script<I>,
@@ -185,7 +186,7 @@ fn prepare<I: RangeIndex>(
     Ok(model)
 }
 
-/// All keys that are there or may come.
+/// All keys that are present or may become present.
 fn keys_of<I: RangeIndex>(script: &Script<I>, model: &Model) -> Vec<u64> {
     let new = script.ops.iter().flat_map(|op| effect(op).into_iter().map(|(k, _)| k));
     let mut keys: Vec<u64> = model.sure.keys().copied().chain(new).collect();
@@ -194,11 +195,11 @@ fn keys_of<I: RangeIndex>(script: &Script<I>, model: &Model) -> Vec<u64> {
     keys
 }
 
-fn victim_works<I: RangeIndex>(
+fn spawn_victim<I: RangeIndex>(
     scenario: &Scenario<I>,
     script: &Script<I>,
     cut: Cut,
-    watch: &Watch,
+    watch: &Observed,
 ) {
     let (w, ops, fabric) = (watch.clone(), script.ops.clone(), scenario.fabric.clone());
     let (complain, me) = (scenario.complain(), NodeId::compute(cut.victim));
@@ -219,8 +220,8 @@ fn victim_works<I: RangeIndex>(
     });
 }
 
-/// Somebody reads all the time.
-fn somebody_reads<I: RangeIndex>(scenario: &Scenario<I>, cn: u16, watch: &Watch) {
+/// A client that reads all the time.
+fn spawn_reader<I: RangeIndex>(scenario: &Scenario<I>, cn: u16, watch: &Observed) {
     let (w, complain) = (watch.clone(), scenario.complain());
     scenario.worker(cn, |mut c| async move {
         for round in 0.. {
@@ -240,7 +241,7 @@ fn somebody_reads<I: RangeIndex>(scenario: &Scenario<I>, cn: u16, watch: &Watch)
 async fn read_round<I: RangeIndex>(
     c: &mut I,
     round: usize,
-    w: &Watch,
+    w: &Observed,
     complain: &impl Fn(String),
 ) -> Result<(), String> {
     let ep = c.endpoint().clone();
@@ -275,8 +276,12 @@ async fn read_round<I: RangeIndex>(
     Ok(())
 }
 
-/// A second survivor repairs what it meets, and may die doing so.
-fn second_survivor<I: RangeIndex>(scenario: &Scenario<I>, (victim, cn): (u16, u16), watch: &Watch) {
+/// A second survivor recovers every lock that it meets, and may crash in a recovery.
+fn second_survivor<I: RangeIndex>(
+    scenario: &Scenario<I>,
+    (victim, cn): (u16, u16),
+    watch: &Observed,
+) {
     let (w, fabric) = (watch.clone(), scenario.fabric.clone());
     let complain = scenario.complain();
     scenario.worker(cn, |mut c| async move {
@@ -303,13 +308,13 @@ fn second_survivor<I: RangeIndex>(scenario: &Scenario<I>, (victim, cn): (u16, u1
     });
 }
 
-/// Waits for the death, meets what is left, and lets the reader end.
+/// Waits for the crash, runs into all its traces, and lets the reader end.
 async fn survive<I: RangeIndex>(
     scenario: &Scenario<I>,
     script: &Script<I>,
     cut: Cut,
     (cn, last): (u16, u16),
-    w: &Watch,
+    w: &Observed,
 ) -> Result<(), String> {
     let mut c = scenario.client(cn);
     let ep = c.endpoint().clone();
@@ -317,7 +322,7 @@ async fn survive<I: RangeIndex>(
     while !w.done.get() && !scenario.fabric.is_down(victim) && scenario.trouble().is_none() {
         ep.sleep(20_000).await;
         if ep.now() > 5_000_000_000 {
-            return Err("the victim neither ends nor dies".into());
+            return Err("the victim neither ends nor crashes".into());
         }
     }
     if w.done.get() {
@@ -326,16 +331,16 @@ async fn survive<I: RangeIndex>(
     w.shown.borrow_mut().died = true;
     let mut dead = vec![cut.victim];
     if let Some((verb, place)) = cut.second {
-        let who = NodeId::compute(last);
-        scenario.fabric.crash_at(who, CrashPoint { verb, place }, How::Machine).expect("known");
-        // It works on its own task.
+        let second = NodeId::compute(last);
+        scenario.fabric.crash_at(second, CrashPoint { verb, place }, How::Machine).expect("known");
+        // It runs on its own task.
         for _ in 0..400 {
-            if scenario.fabric.is_down(who) || last == cn {
+            if scenario.fabric.is_down(second) || last == cn {
                 break;
             }
             ep.sleep(200_000).await;
         }
-        if last != cn && scenario.fabric.is_down(who) {
+        if last != cn && scenario.fabric.is_down(second) {
             w.shown.borrow_mut().second_died = true;
             dead.push(last);
         }
@@ -357,23 +362,23 @@ async fn survive<I: RangeIndex>(
         let insert = Op::Insert(k, value(k));
         perform(&mut c, &insert).await.map_err(|e| format!("insert of {k} in the end: {e}"))?;
     }
-    // Nobody is stopped in the middle of a repair.
+    // The run stops no reader in the middle of a recovery.
     w.stop.set(true);
     while !w.stopped.get() && scenario.trouble().is_none() {
         ep.sleep(10_000).await;
     }
     if let Err(e) = ep.drain().await {
-        // An unlock at a home that was dying: moot.
+        // An unlock at an owner that crashed: moot.
         assert!(e.kind() == ErrorKind::Unreachable, "{e}");
     }
     ep.sleep(100_000).await;
     Ok(())
 }
 
-/// Reads and writes every key: the survivor waits, takes over, goes on.
+/// Reads and writes every key: the survivor waits, recovers, and continues.
 async fn meet_all<I: RangeIndex>(
     c: &mut I,
-    w: &Watch,
+    w: &Observed,
     complain: &impl Fn(String),
 ) -> Result<(), String> {
     let ep = c.endpoint().clone();
@@ -383,12 +388,13 @@ async fn meet_all<I: RangeIndex>(
         let seen = get(c, *k).await.map_err(|e| format!("get of {k} after: {e}"))?;
         let right = w.model.borrow_mut().check(*k, seen.as_deref(), was);
         right.map_err(|e| format!("after: {e}"))?;
-        // What is read is written again, so that every leaf is locked; its value stays.
+        // Writes each value again, so that every leaf is locked; the value stays.
         let Some(v) = seen else { continue };
         let op = Op::Update(*k, v);
         let middle = ep.now();
         if let Err(e) = perform(c, &op).await {
-            // Nothing may have been there: the operation in flight was a delete that took effect meanwhile.
+            // The key may be absent: the operation in flight was a delete that took effect
+            // meanwhile.
             let gone = w.model.borrow().open.get(k) == Some(&None);
             if !(gone && e.to_string().contains("NotFound")) {
                 return Err(format!("{op:?} after: {e}"));
@@ -404,7 +410,7 @@ async fn meet_all<I: RangeIndex>(
     Ok(())
 }
 
-/// Every invariant holds, and nothing is lost.
+/// Checks every invariant, and that no memory is lost.
 fn judge<I: RangeIndex>(scenario: &Scenario<I>, script: &Script<I>, cn: u16) -> Result<(), String> {
     let mut c = scenario.client(cn);
     if script.swept {

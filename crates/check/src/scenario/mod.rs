@@ -1,6 +1,8 @@
-//! A small cluster in virtual time in which one verb goes wrong: its node dies there ([`death`]), or it is late ([`late`]).
+//! A small cluster in virtual time in which one verb goes wrong: its node crashes there
+//! ([`death`]), or it is late ([`delay`]).
 //!
-//! What is done is a [`Script`]. The one who looks on judges what is read, and in the end the structure and who holds what memory.
+//! A [`Script`] gives the operations. An observer judges the reads, and in the end the structure
+//! and the holders of memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,26 +23,26 @@ use dmtree_pool::{PoolNode, PoolOptions};
 use crate::test_cluster::TestCluster;
 
 pub mod death;
-pub mod late;
+pub mod delay;
 pub mod sweeps;
 
-/// Where in its execution a verb goes wrong.
+/// The places in the execution of a verb where it can go wrong.
 pub const PLACES: [Place; 3] = [Place::Before, Place::Inside, Place::After];
-/// How long leases are here.
+/// The leases of these clusters.
 pub const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
     lease_ns: 8_000_000,
     acknowledge_ns: 60_000_000,
     drift_one_in: 16,
     mutant: None,
 };
-/// How long keepers pause, ns.
+/// Pause of the membership agents, ns.
 pub const PAUSE_NS: u64 = 400_000;
-/// No read takes longer, whoever dies, ns.
+/// Bound of a read during a crash, ns.
 pub const READ_BOUND_NS: u64 = 60_000_000;
-/// No write does, ns.
+/// Bound of a write, ns.
 pub const WRITE_BOUND_NS: u64 = 300_000_000;
 
-/// What a client does.
+/// An operation of a client.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "they are what the index calls them")]
 pub enum Op {
@@ -48,16 +50,16 @@ pub enum Op {
     Insert(u64, Vec<u8>),
     Update(u64, Vec<u8>),
     Delete(u64),
-    /// If the value is this, then that, or nothing.
+    /// Compare-and-set: the expected value, and the new one or a delete.
     Set(u64, Vec<u8>, Option<Vec<u8>>),
     /// All that is due.
     Maintain,
     Sweep,
-    /// Finds nothing, for nothing is lost.
+    /// GC; it finds nothing, since no memory is lost.
     Gc,
-    /// What nobody can hold any more is free; the caller does it.
+    /// Reclaims memory that no node can reach; the caller runs it.
     Reclaim,
-    /// The tables of the client's node go to others; the caller does it.
+    /// Hands the tables of the client's node over to others; the caller runs it.
     HandOver,
     Load(Vec<u64>),
     Many(Vec<(u64, Vec<u8>)>),
@@ -73,7 +75,7 @@ pub fn value(n: u64) -> Vec<u8> {
     format!("v{n:05}").into_bytes()
 }
 
-/// What a run begins with, and what the victim does.
+/// The initial state of a run, and the operations of the victim.
 pub struct Script<I: RangeIndex> {
     /// Its name.
     pub name: &'static str,
@@ -83,21 +85,22 @@ pub struct Script<I: RangeIndex> {
     pub cache_bytes: u64,
     /// Loaded first, with leaves as full as this.
     pub load: (Vec<u64>, f64),
-    /// Done by the victim before time begins.
+    /// Run by the victim before time begins.
     pub before: Vec<Op>,
-    /// Done by the victim in time.
+    /// Run by the victim in time.
     pub ops: Vec<Op>,
-    /// How many.
+    /// Number of compute nodes.
     pub compute_nodes: u16,
-    /// What is wrong on purpose: told to every node.
+    /// The mutant, enabled on every node.
     pub enable: Option<Enable<I>>,
-    /// Survivors sweep in the end. Else what they meet is all that they repair.
+    /// Survivors sweep in the end. Otherwise they recover only locks that they meet.
     pub swept: bool,
-    /// What a walk may complain of where nobody has swept, because nobody needed it.
+    /// An error of the walk that is allowed without a sweep, because no operation needed the
+    /// recovery.
     pub unmet: Option<&'static str>,
 }
 
-/// Makes something wrong on purpose in a node.
+/// Enables a mutant on a node.
 pub type Enable<I> = Rc<dyn Fn(&<I as RangeIndex>::Node)>;
 
 impl<I: RangeIndex> Clone for Script<I> {
@@ -115,12 +118,12 @@ impl<I: RangeIndex> Clone for Script<I> {
 
 impl<I: RangeIndex> std::fmt::Debug for Script<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Play({}: {:?})", self.name, self.ops)
+        write!(f, "Script({}: {:?})", self.name, self.ops)
     }
 }
 
 impl<I: RangeIndex> Script<I> {
-    /// Nothing is loaded, and nothing done.
+    /// A script without load and operations.
     pub fn new(name: &'static str, options: I::Options) -> Self {
         Self {
             name,
@@ -140,7 +143,7 @@ impl<I: RangeIndex> Script<I> {
 /// Values by key.
 pub type Values = BTreeMap<u64, Vec<u8>>;
 
-/// What an operation makes of the keys.
+/// The effect of an operation on the keys.
 pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
     match op {
         Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
@@ -154,11 +157,11 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
 
 type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
 
-/// The cluster, and who works in it.
+/// The cluster, and its tasks.
 pub struct Scenario<I: RangeIndex> {
     /// The index on every node.
     pub test_cluster: TestCluster<I>,
-    /// What goes wrong is asked of this.
+    /// The fabric that injects the fault.
     pub fabric: SimFabric,
     core: Rc<Core>,
     own: u32,
@@ -169,7 +172,7 @@ pub struct Scenario<I: RangeIndex> {
 
 impl<I: RangeIndex> std::fmt::Debug for Scenario<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Scene({:?})", self.test_cluster)
+        write!(f, "Scenario({:?})", self.test_cluster)
     }
 }
 
@@ -219,7 +222,7 @@ impl<I: RangeIndex> Scenario<I> {
         Self { test_cluster, fabric, core, own, over, tasks, trouble }
     }
 
-    /// A way to memory.
+    /// An endpoint of a compute node.
     pub fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
         let t = self.fabric.attach(NodeId::compute(cn)).expect("a member");
         Endpoint::new(self.core.clone(), t, slot)
@@ -239,37 +242,38 @@ impl<I: RangeIndex> Scenario<I> {
         self.core.add_slot()
     }
 
-    /// Lets a task look again: its node is back.
+    /// Wakes a task after the restart of its node.
     pub fn wake(&self, slot: u32) {
         self.core.wake(slot);
     }
 
-    /// Does this while the node is up.
+    /// Runs a future while the node is up.
     pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
         let (fabric, node) = (self.fabric.clone(), NodeId::compute(cn));
-        let lives = move || !fabric.is_down(node);
-        self.tasks.borrow_mut().push((slot, Box::new(lives), Box::pin(f)));
+        let is_up = move || !fabric.is_down(node);
+        self.tasks.borrow_mut().push((slot, Box::new(is_up), Box::pin(f)));
     }
 
-    /// A client that works until it dies, or the run is over.
+    /// A client that runs until its node crashes, or the run is over.
     pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(I) -> F) {
         let slot = self.core.add_slot();
         let client = self.client_at(cn, slot);
         self.spawn(cn, slot, f(client));
     }
 
-    /// A keeper on every node.
+    /// Starts a membership agent on every node.
     pub fn membership_agents(&self) {
         self.membership_agents_at(|_| PAUSE_NS);
     }
 
-    /// Keepers with pauses of their own, ns: who looks more often is more often the first.
+    /// Membership agents with pauses of their own, ns: the agent with the shorter pause is more
+    /// often the first.
     pub fn membership_agents_at(&self, pause_ns: impl Fn(u16) -> u64) {
         (0..self.test_cluster.cluster.compute_nodes() as u16)
             .for_each(|cn| self.membership_agent(cn, pause_ns(cn)));
     }
 
-    /// A keeper on one node.
+    /// Starts a membership agent on one node.
     pub fn membership_agent(&self, cn: u16, pause_ns: u64) {
         let slot = self.core.add_slot();
         let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
@@ -284,7 +288,7 @@ impl<I: RangeIndex> Scenario<I> {
         self.test_cluster.cluster.compute_node(usize::from(cn)).expect("exists")
     }
 
-    /// Says what is wrong; the first counts.
+    /// Reports a failure; the first one counts.
     pub fn complain(&self) -> impl Fn(String) + use<I> {
         let trouble = self.trouble.clone();
         move |what| _ = trouble.borrow_mut().get_or_insert(what)
@@ -295,13 +299,13 @@ impl<I: RangeIndex> Scenario<I> {
         self.fabric.set_timed(true);
         let slots = Rc::new(RefCell::new(Vec::new()));
         let mut worker = Worker::new(self.core.clone());
-        for (slot, lives, mut task) in self.tasks.take() {
+        for (slot, is_up, mut task) in self.tasks.take() {
             let over = self.over.clone();
             slots.borrow_mut().push(slot);
             let end = std::future::poll_fn(move |cx| match over.get() {
                 true => Poll::Ready(()),
-                // Nothing of a dead node runs.
-                false if !lives() => Poll::Pending,
+                // No task of a crashed node runs.
+                false if !is_up() => Poll::Pending,
                 false => task.as_mut().poll(cx),
             });
             worker.spawn(slot, end);
@@ -327,12 +331,12 @@ impl<I: RangeIndex> Scenario<I> {
         self.core.block_on(self.own, f)
     }
 
-    /// What is wrong.
+    /// The first failure.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.borrow().clone()
     }
 
-    /// Waits until nothing of the dead is left to be done, as this node knows it.
+    /// Waits until this node knows of no unfinished recovery of the crashed nodes.
     pub async fn settled(&self, ep: &Endpoint, cn: u16, dead: &[u16]) {
         let began = ep.now();
         loop {
@@ -373,11 +377,9 @@ pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
             Outcome::Done
         }
         Op::Gc => match c.gc().await? {
-            // What changes hands meanwhile may be seen in two.
+            // An object that changes its owner meanwhile may be counted twice.
             found if (found.objects, found.space_bytes, found.cells) == (0, 0, 0) => Outcome::Done,
-            found => {
-                return Err(Error::corrupt(format!("a garbage collection has found {found:?}")));
-            }
+            found => return Err(Error::corrupt(format!("gc has found {found:?}"))),
         },
         Op::Reclaim | Op::HandOver => Outcome::Done,
         Op::Load(keys) => {
@@ -415,7 +417,7 @@ pub async fn get<I: RangeIndex>(c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Er
 /// Reads everything.
 ///
 /// # Errors
-/// The index's; keys that nobody wrote, or twice.
+/// The index's; keys without a write, or twice.
 pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
     let mut out = Values::new();
     let mut low = Bound::Unbounded;
@@ -430,7 +432,8 @@ pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
         let resume = c.scan(&r, &mut page).await?;
         for (k, v) in page.iter() {
             let n = std::str::from_utf8(&k[1..]).ok().and_then(|n| n.parse().ok());
-            let n = n.ok_or_else(|| Error::corrupt(format!("a key nobody wrote: {k:?}")))?;
+            let n =
+                n.ok_or_else(|| Error::corrupt(format!("a key that no write stored: {k:?}")))?;
             if out.insert(n, v.to_vec()).is_some() {
                 return Err(Error::corrupt(format!("key {n} twice")));
             }
@@ -442,12 +445,12 @@ pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
     }
 }
 
-/// What nobody holds is found at once, and every piece of memory has one holder then.
+/// Leaked memory is found by one GC, and every piece of memory has one holder then.
 ///
 /// # Errors
-/// Says what was found.
+/// The leaked or doubly owned memory.
 pub fn one_holder<I: RangeIndex>(scenario: &Scenario<I>, c: &mut I) -> Result<(), String> {
-    let fail = |e: Error| format!("a census: {e}");
+    let fail = |e: Error| format!("a gc: {e}");
     let found = scenario.now(c.gc()).map_err(fail)?;
     let again = scenario.now(c.gc()).map_err(fail)?;
     match found.doubly == 0 && again.is_nothing() {

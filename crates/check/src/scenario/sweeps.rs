@@ -1,4 +1,4 @@
-//! Every crash point of a play, one run each.
+//! Every crash point of a scenario, one run each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,12 +8,12 @@ use dmtree_parts::RangeIndex;
 use super::death::{Cut, Shown, run};
 use super::{PLACES, Script};
 
-/// What was run.
+/// The sum of the runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Runs.
     pub points: u64,
-    /// Deaths in them.
+    /// Crashes in them.
     pub crashes: u64,
     /// Longest read of a survivor, ns.
     pub longest_read_ns: u64,
@@ -30,10 +30,12 @@ impl Tally {
     }
 }
 
-/// So many times sparser than the suites say are their points where nobody has asked for all. (No multiple of the three places.)
+/// Factor by which sweeps are sparser than the suites say, unless `DMTREE_CRASH_STEP` asks for all
+/// points. (No multiple of the three places.)
 const SPARSER: u64 = 8;
 
-/// Every how many verbs. `DMTREE_CRASH_STEP` asks for it: `full` is as the suite says, a number is a number.
+/// The distance of the verbs of a sweep. `DMTREE_CRASH_STEP`: `full` is the suite's distance, a
+/// number is a number.
 ///
 /// # Panics
 /// When it is neither.
@@ -45,21 +47,21 @@ pub fn every(full: u64) -> u64 {
     }
 }
 
-/// Of things that take long each, every eighth, unless `DMTREE_CRASH_STEP` asks for anything.
+/// Every eighth of several expensive items, unless `DMTREE_CRASH_STEP` is set.
 pub fn some_of<T>(all: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
     let asked = std::env::var_os("DMTREE_CRASH_STEP").is_some();
     all.into_iter().step_by(if asked { 1 } else { SPARSER as usize })
 }
 
-/// Whether the points of a sweep are as many as these, or would be if none were left out.
+/// Whether a sweep has as many points as these, scaled by its distance.
 pub fn at_least(points: u64, wanted: u64) -> bool {
     points * every(1) >= wanted
 }
 
-/// The victim dies at every `step`-th verb, before, inside and after it.
+/// The victim crashes at every `step`-th verb, before, inside and after it.
 ///
 /// # Panics
-/// When a run goes wrong.
+/// When a run fails.
 pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
     let step = every(step);
     let mut tally = Tally::default();
@@ -88,10 +90,10 @@ pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
     tally
 }
 
-/// A survivor that repairs dies, too, at any verb of what it does; the last one finishes.
+/// A survivor that recovers crashes, too, at any of its verbs; the last one finishes.
 ///
 /// # Panics
-/// When a run goes wrong.
+/// When a run fails.
 pub fn two_deaths<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tally {
     let mut tally = Tally::default();
     for first in (1..).step_by(steps.0 as usize) {
@@ -129,7 +131,7 @@ pub fn two_deaths<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tally
     tally
 }
 
-/// The first crash point at which a planted defect shows, and how.
+/// The first crash point at which an enabled mutant shows, and its failure.
 pub fn caught<I: RangeIndex>(script: &Script<I>) -> Option<(u64, String)> {
     let mut points = 0;
     for victim in [1, 0] {

@@ -1,8 +1,9 @@
 //! Byte strings in areas of fixed size: keys, values and fences.
 //!
-//! A string that fills its area is stored as it is; a shorter one is padded with zeros, and the last byte tells how many bytes
-//! are unused (255: the two bytes before it tell); a longer one lives in a block, and the area holds a pointer to it. A key's
-//! area then also has a prefix and 48 bits of its hash, when there is room.
+//! A string that fills its area is stored as it is; a shorter one is padded with zeros, and the
+//! last byte tells how many bytes are unused (255: the two bytes before it tell); a longer one is
+//! in a block, and the area holds a pointer to it. A key's area then also has a prefix and 48 bits
+//! of its hash, when there is room.
 
 use crate::hash::KeyHash;
 use dmtree_pool::BlockPtr;
@@ -63,7 +64,8 @@ pub fn put_inline(area: &mut [u8], bytes: &[u8]) -> Option<Mode> {
     Some(Mode::Short)
 }
 
-/// Stores a pointer to a long key, with what helps to reject other keys without following it.
+/// Stores a pointer to a long key, with the prefix and hash that reject other keys without
+/// following it.
 pub fn put_key_block(area: &mut [u8], key: &[u8], hash: KeyHash, block: BlockPtr) -> Mode {
     let at = area.len() - 8;
     area[at..].copy_from_slice(&block.bits().to_le_bytes());
@@ -93,7 +95,7 @@ fn inline(area: &[u8], mode: Mode) -> Option<&[u8]> {
     area.get(..area.len().checked_sub(unused)?)
 }
 
-/// Reads a key or a fence; `None` for bytes that nobody stores.
+/// Reads a key or a fence; `None` for bytes that no client stores.
 pub fn get_key(area: &[u8], mode: Mode) -> Option<Stored<'_>> {
     match mode {
         Mode::Full | Mode::Short => inline(area, mode).map(Stored::Inline),
@@ -105,7 +107,7 @@ pub fn get_key(area: &[u8], mode: Mode) -> Option<Stored<'_>> {
     }
 }
 
-/// Reads a value; `None` for bytes that nobody stores.
+/// Reads a value; `None` for bytes that no client stores.
 pub fn get_value(area: &[u8], mode: Mode) -> Option<Stored<'_>> {
     match mode {
         Mode::Full | Mode::Short => inline(area, mode).map(Stored::Inline),

@@ -1,7 +1,8 @@
 //! An inner node: the shared header, a lock word, and unsorted records that are each valid alone.
 //!
-//! A record: word0 (bits 0-1 state, 2-3 key mode, 8-31 life of the child 16 and range of this node 8, 32-63 CRC-32C over this
-//! node's address and life, the record's number, bits 0-31 and the rest), key K, child 8, {table id 48, slots 8} 8.
+//! A record: word0 (bits 0-1 state, 2-3 key mode, 8-31 generation of the child 16 and range of this
+//! node 8, 32-63 CRC-32C over this node's address and generation, the record's number, bits 0-31
+//! and the rest), key K, child 8, {table id 48, slots 8} 8.
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
@@ -15,7 +16,7 @@ use super::{Geometry, Ver, put_u64, u64_at};
 pub struct Child {
     /// Its address.
     pub addr: GlobalAddr,
-    /// Its life.
+    /// Its generation.
     pub generation: u16,
     /// Its table (leaves).
     pub table: TableId,
@@ -72,7 +73,8 @@ pub fn put_record(
     put_u64(out, 0, u64::from(sum) << 32 | u64::from(low));
 }
 
-/// Checks a whole node: header, level and every record, all of one range. `None` when anything is torn.
+/// Checks a whole node: header, level and every record, all of one range. `None` when anything is
+/// torn.
 pub fn check<'a>(
     g: &Geometry,
     node: GlobalAddr,
@@ -112,7 +114,7 @@ pub enum UnvalidatedRecord<'a> {
     Live(Record<'a>, u8),
 }
 
-/// Checks one record of a node of some life.
+/// Checks one record of a node of some generation.
 pub fn unvalidated_record<'a>(
     g: &Geometry,
     node: GlobalAddr,

@@ -2,9 +2,9 @@
 //!
 //! | offset (K inline key bytes) | field |
 //! |---|---|
-//! | 0 | h0: modes of lo and hi 4 bits, dead 1, spare 3, version 24, CRC-32C over address, h0's low half, id, lo, hi |
+//! | 0 | h0: modes of lo and hi 4 bits, tombstone 1, spare 3, version 24, CRC-32C over address, h0's low half, id, lo, hi |
 //! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
-//! | 16 | lo, inclusive, constant in a life |
+//! | 16 | lo, inclusive, constant in a generation |
 //! | 16 + K | hi, exclusive |
 //! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
 //! | 24 + 2K | forward: 0 = alive, else the successor, which took over the range; the commit word of merges and relocations; outside the CRC |
@@ -109,7 +109,7 @@ impl FenceArea {
     }
 }
 
-/// What a header is written from.
+/// The fields of a header.
 #[derive(Clone, Debug)]
 pub struct HeaderParts<'a> {
     /// Version.
@@ -143,7 +143,8 @@ pub fn put_header(g: &Geometry, addr: GlobalAddr, image: &mut [u8], p: &HeaderPa
     put_u64(image, 0, u64::from(sum) << 32 | u64::from(low));
 }
 
-/// Checks header and first `n` slots of a leaf, all of one version; calls `f` for each slot. `None` when anything is torn.
+/// Checks header and first `n` slots of a leaf, all of one version; calls `f` for each slot. `None`
+/// when anything is torn.
 pub fn check_leaf<'a>(
     g: &Geometry,
     leaf: GlobalAddr,

@@ -1,6 +1,7 @@
-//! The tree that DMTree and the sound Sherman have in common, as bytes on memory nodes: leaves whose slots are each valid alone, inner
-//! nodes, blocks; the byte maps are in DMTree's DESIGN.md. Everything is little endian. Bytes that come from remote memory pass a
-//! validator here before anything else looks at them.
+//! The tree that DMTree and the sound Sherman have in common, as bytes on memory nodes: leaves with
+//! slots that are each valid alone, inner nodes, blocks; the byte maps are in DMTree's DESIGN.md.
+//! Everything is little endian. Bytes from remote memory pass a validator here before any other
+//! use.
 
 pub mod area;
 pub mod block;
@@ -8,7 +9,8 @@ pub mod inner;
 pub mod leaf;
 pub mod slot;
 
-/// A node's version: how often the address was used (16 bits) and how often its range changed in this life (8 bits).
+/// A node's version: its generation, the number of uses of the address (16 bits), and the number of
+/// range changes in this generation (8 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ver {
     /// Grows each time the address is allocated; never 0 in a published node.
@@ -17,7 +19,7 @@ pub struct Ver {
     pub range: u8,
 }
 
-/// A leaf whose range has changed this often is relocated instead of changed again.
+/// A leaf is relocated instead of changed again after so many changes of its range.
 pub const MAX_RANGE: u8 = 254;
 
 impl Ver {
@@ -31,8 +33,9 @@ impl Ver {
         Self { generation: (bits >> 8) as u16, range: bits as u8 }
     }
 
-    /// The next range of this life. Leaves are relocated before it wraps. Inner nodes wrap: 256 changes of one node's range take
-    /// thousands of leaf splits, several round trips each, and no READ lasts that long.
+    /// The next range of this generation. Leaves are relocated before it wraps. Inner nodes wrap:
+    /// 256 changes of one node's range take thousands of leaf splits, several round trips each, and
+    /// no READ lasts that long.
     #[must_use]
     pub fn bumped(self) -> Self {
         Self { generation: self.generation, range: self.range.wrapping_add(1) }
@@ -61,7 +64,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of an entry: word0, key, value, and for values over 8 bytes a tail with 64 more check bits.
+    /// Bytes of an entry: word0, key, value, and for values over 8 bytes a tail with 64 more check
+    /// bits.
     pub fn entry(&self) -> usize {
         8 + self.k + self.v + if self.v > 8 { 8 } else { 0 }
     }

@@ -1,8 +1,9 @@
 //! A slot of a leaf: word0, key area, value area, and for wide values a tail.
 //!
-//! word0: bits 0-1 state, 2-3 key mode, 4-5 value mode, 8-31 version, 32-63 CRC-32C over the leaf's address, the slot's number,
-//! bits 0-31 and, unless the slot is free, the areas. Wide entries add 64 bits of XXH3 in the tail: a mix of two versions of one
-//! wide value must not pass, while with 8 bytes of value every mix of one key's versions is one of them.
+//! word0: bits 0-1 state, 2-3 key mode, 4-5 value mode, 8-31 version, 32-63 CRC-32C over the leaf's
+//! address, the slot's number, bits 0-31 and, unless the slot is free, the areas. Wide entries add
+//! 64 bits of XXH3 in the tail: a mix of two versions of one wide value must not pass, while with 8
+//! bytes of value every mix of one key's versions is one of them.
 
 use crate::hash::check64;
 use dmtree_fabric::GlobalAddr;
@@ -10,14 +11,14 @@ use dmtree_fabric::GlobalAddr;
 use super::area::Mode;
 use super::{Geometry, Ver, put_u64, u64_at};
 
-/// What a slot holds.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing.
+    /// Free.
     Free,
     /// A pair.
     Live,
-    /// A pair on its way in by a merge that is not committed; nobody may see it.
+    /// An entry staged by a merge that is not committed; no reader may see it.
     Staged,
 }
 
@@ -33,7 +34,7 @@ pub struct Place {
 /// A slot that passed its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot<'a> {
-    /// What it holds.
+    /// Its state.
     pub state: State,
     /// Version of the leaf when it was written.
     pub ver: Ver,
@@ -55,7 +56,7 @@ fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&head), areas)
 }
 
-/// State and range: what a restamp of a slot changes, in word0 alone.
+/// State and range: the parts of word0 that a restamp of a slot changes.
 const RESTAMPED: u32 = 0xff03;
 
 fn tail_seed(place: Place, low: u32) -> u64 {
@@ -91,7 +92,7 @@ pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>
     Some(slot)
 }
 
-/// [`check`], but for a reader who is `blind` to checksums, which is wrong.
+/// [`check`], but for a reader that is `blind` to checksums, which is wrong.
 pub fn check_unless<'a>(
     blind: bool,
     g: &Geometry,
@@ -121,7 +122,7 @@ fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
     })
 }
 
-/// Seals the areas already in `bytes` under a state and a version.
+/// Stamps the areas already in `bytes` with a state, a version and a checksum.
 pub fn seal(
     g: &Geometry,
     place: Place,
@@ -156,12 +157,12 @@ mod tests {
     }
 
     #[test]
-    fn sealed_slots_pass_and_belong_to_their_place() {
+    fn stamped_slots_pass_and_belong_to_their_place() {
         let g = Geometry { k: 24, v: 8, fanout: 32 };
         let ver = Ver { generation: 3, range: 9 };
         let mut bytes = vec![7; g.entry()];
         seal(&g, place(5), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
-        let s = check(&g, place(5), &bytes).expect("sealed");
+        let s = check(&g, place(5), &bytes).expect("stamped");
         assert_eq!((s.state, s.ver, s.key.len(), s.value), (State::Live, ver, 24, &[7; 8][..]));
         assert!(check(&g, place(6), &bytes).is_none(), "another slot's bytes do not pass here");
         put_u64(&mut bytes, 0, free_word(place(5), ver));
@@ -181,7 +182,8 @@ mod tests {
         assert!(check(&g, place(1), &bytes).is_none());
     }
 
-    /// An image WRITE that dies half way leaves each kept slot under its old stamp or its new one: only word0 may differ.
+    /// An image WRITE of a crashed node that lands half leaves each kept slot under its old stamp
+    /// or its new one: only word0 may differ.
     #[test]
     fn a_restamp_changes_one_word() {
         let g = Geometry { k: 24, v: 64, fanout: 32 };
@@ -195,7 +197,8 @@ mod tests {
     }
 
     proptest! {
-        /// Digest 8.1 #3, a torn entry: any mix of the words of two different pairs in one slot is refused.
+        /// Digest 8.1 #3, a torn entry: any mix of the words of two different pairs in one slot is
+        /// refused.
         #[test]
         fn a_mix_of_two_keys_is_refused(a: [u8; 32], b: [u8; 32], mask in 1u8..31) {
             let g = Geometry { k: 24, v: 8, fanout: 32 };

@@ -383,7 +383,7 @@ mod tests {
         #![proptest_config(crate::property_config())]
         /// Any values without a field start parse back, brackets and spaces included.
         #[test]
-        fn what_the_client_prints_comes_back(values in prop::collection::btree_map(any::<u32>(), "[ -~]{0,40}", 0..5)) {
+        fn client_output_parses_back(values in prop::collection::btree_map(any::<u32>(), "[ -~]{0,40}", 0..5)) {
             let record: Record = values.into_iter().map(|(n, v)| (n, v.replace("field", "Field").into_bytes())).collect();
             let got = parse_line(&printed("INSERT", &record)).unwrap().unwrap();
             prop_assert_eq!(got.action, Action::Insert(record));

@@ -1,6 +1,6 @@
 //! One verb is delayed, and the other clients do all their work meanwhile.
 
-use dmtree_check::scenario::late::{all_late, all_late_after, harmless};
+use dmtree_check::scenario::delay::{all_late, all_late_after, harmless};
 use dmtree_check::scenario::sweeps::some_of;
 use dmtree_engine::Mutant;
 use dmtree_fabric::sim::{CrashPoint, Place};

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-pub use dmtree_check::scenario::late::later;
+pub use dmtree_check::scenario::delay::later;
 pub use dmtree_check::scenario::{
     Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, effect, get, key, one_holder, perform,
     value,
@@ -11,7 +11,7 @@ use dmtree_engine::{DmTree, Mutant, Options};
 
 pub type Script = dmtree_check::scenario::Script<DmTree>;
 pub type Scenario = dmtree_check::scenario::Scenario<DmTree>;
-pub type DelayScenario = dmtree_check::scenario::late::DelayScenario<DmTree>;
+pub type DelayScenario = dmtree_check::scenario::delay::DelayScenario<DmTree>;
 
 /// Small nodes, nothing loaded.
 pub fn script(name: &'static str) -> Script {

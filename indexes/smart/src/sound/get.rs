@@ -17,7 +17,7 @@
 
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, Verified};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::tree::block;
 use dmtree_pool::BlockPtr;
@@ -91,7 +91,7 @@ impl Smart {
                 drop(resting);
                 match shared {
                     Ok(shared) => {
-                        return Ok((matches!(shared, Shared::Found(true)), OpOutcome::Shared));
+                        return Ok((matches!(shared, BatchResult::Found(true)), OpOutcome::Shared));
                     }
                     Err(e) if is_given_up(&e) => None,
                     Err(e) => return Err(e),
@@ -102,7 +102,7 @@ impl Smart {
                 lease.begin(&self.ep).await?;
                 drop(resting);
                 self.ep.point().await;
-                lease.seal(out);
+                lease.close(out);
                 Some(lease)
             }
             Arrival::Alone => None,
@@ -241,9 +241,9 @@ impl Smart {
     }
 }
 
-fn finish(lease: Lease, result: &Result<(bool, OpOutcome)>, out: &[u8]) {
+fn finish(lease: LeaderGuard, result: &Result<(bool, OpOutcome)>, out: &[u8]) {
     let shared = match result {
-        Ok((found, _)) => Ok(Shared::Found(*found)),
+        Ok((found, _)) => Ok(BatchResult::Found(*found)),
         Err(e) => Err(e.clone()),
     };
     lease.finish(&shared, Some(out));

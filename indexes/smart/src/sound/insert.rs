@@ -24,7 +24,7 @@
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
-use dmtree_parts::combine::Lease;
+use dmtree_parts::combine::LeaderGuard;
 
 use super::client::{Smart, Taken};
 use super::find::{Content, Place, SlotRef, View, fill_node, image_bytes};
@@ -52,7 +52,7 @@ impl Smart {
         value: &[u8],
         place: Place,
         other: Option<LeafView>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let (slot_ref, fork) = match &place.content {
             Content::Leaf { slot_ref, .. } => {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::combine::Combiner;
-use dmtree_parts::turns::TurnTable;
+use dmtree_parts::fifo_mutex::FifoMutexes;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, Grant, PoolNode};
 
@@ -49,7 +49,7 @@ pub struct SmartNode {
     /// The root node, after the first READ; the node never moves.
     pub(crate) root_grant: OnceLock<Grant>,
     pub(crate) cache: NodeCache,
-    pub(crate) turns: Arc<TurnTable>,
+    pub(crate) turns: Arc<FifoMutexes>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) nodes: Arc<Arena>,
@@ -94,7 +94,7 @@ impl SmartNode {
             root,
             root_grant: OnceLock::new(),
             cache: NodeCache::new(cx.cache_bytes, None),
-            turns: TurnTable::new(TURNS),
+            turns: FifoMutexes::new(TURNS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             nodes: arena(KIND_NODE, NodeType::LARGEST.bytes().div_ceil(LINE as usize)),

@@ -24,8 +24,8 @@
 use dmtree_fabric::verb::{cas, read, write};
 use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
-use dmtree_parts::combine::Lease;
-use dmtree_parts::turns::Turn;
+use dmtree_parts::combine::LeaderGuard;
+use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::BlockPtr;
 
 use super::client::{Smart, Taken};
@@ -46,7 +46,7 @@ pub(crate) struct LockedLeaf {
     key_bytes: usize,
     /// The block of the value that counts; null if it is inline.
     block: BlockPtr,
-    _turn: Turn,
+    _turn: FifoGuard,
 }
 
 impl Smart {
@@ -55,7 +55,7 @@ impl Smart {
         &self,
         view: LeafView,
         value: &[u8],
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let Some(held) = self.lock_leaf(&view, None).await? else { return Ok(None) };
         let value = seal(lease, value);

@@ -16,7 +16,7 @@
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, Intent, Lease, Shared, is_given_up};
+use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -67,8 +67,8 @@ impl Smart {
                 let shared = group.share(&self.ep, &mut Vec::new()).await;
                 drop(resting);
                 match shared {
-                    Ok(Shared::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
-                    Ok(Shared::Found(_)) => unreachable!("groups of writers share writes"),
+                    Ok(BatchResult::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
+                    Ok(BatchResult::Found(_)) => unreachable!("groups of writers share writes"),
                     Err(e) if is_given_up(&e) => self.write_alone(key, w, &mut None).await,
                     Err(e) => Err(e),
                 }
@@ -81,7 +81,7 @@ impl Smart {
                 let mut lease = Some(lease);
                 let result = self.write_alone(key, w, &mut lease).await;
                 let shared = match &result {
-                    Ok((outcome, _)) => Ok(Shared::Wrote(*outcome)),
+                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
                     Err(e) => Err(e.clone()),
                 };
                 if let Some(lease) = lease {
@@ -97,7 +97,7 @@ impl Smart {
         &self,
         key: &[u8],
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let _pin = self.pin();
         self.write_pinned(key, w, lease).await
@@ -108,7 +108,7 @@ impl Smart {
         &self,
         key: &[u8],
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let mut backoff = self.ep.backoff("a write of a key", self.node.root.word);
         if let Some(view) = self.fast_leaf(key).await? {
@@ -132,7 +132,7 @@ impl Smart {
         key: &[u8],
         place: Place,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let mut other = None;
         if let Content::Leaf { slot_ref, at, lines } = &place.content {
@@ -142,7 +142,7 @@ impl Smart {
             }
         }
         if let Some(refused) = refused_absent(&w) {
-            if lease.as_mut().is_some_and(Lease::seal_only) {
+            if lease.as_mut().is_some_and(LeaderGuard::close_only) {
                 // A follower that joined since the key was searched may have begun after the key
                 // was inserted: the search is repeated for all.
                 return Ok(None);
@@ -162,7 +162,7 @@ impl Smart {
         key: &[u8],
         view: LeafView,
         w: Write<'_>,
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         match w {
             Write::Insert(_) => Ok(Some((Outcome::Exists, self.outcome(OpOutcome::Hit)))),
@@ -176,10 +176,10 @@ impl Smart {
 }
 
 /// The value to write: closes the batch and takes its value, or takes the caller's.
-pub(crate) fn seal(lease: &mut Option<Lease>, value: &[u8]) -> Vec<u8> {
+pub(crate) fn seal(lease: &mut Option<LeaderGuard>, value: &[u8]) -> Vec<u8> {
     let mut value = value.to_vec();
     if let Some(lease) = lease {
-        lease.seal(&mut value);
+        lease.close(&mut value);
     }
     value
 }

@@ -1,7 +1,7 @@
-//! Delay injection (`dmtree_check::scenario::late`): delays one verb while the other clients
-//! execute all their operations.
+//! Delay injection (`dmtree_check::scenario::delay`): delays one verb while the other clients do all of
+//! their operations.
 
-use dmtree_check::scenario::late::{DelayScenario, harmless};
+use dmtree_check::scenario::delay::{DelayScenario, harmless};
 use dmtree_check::scenario::{Op, value};
 use dmtree_smart::sound::{Mutant, Smart};
 

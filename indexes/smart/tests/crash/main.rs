@@ -9,7 +9,7 @@ mod late;
 
 use std::rc::Rc;
 
-use dmtree_check::scenario::late::all_late;
+use dmtree_check::scenario::delay::all_late;
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, some_of};
 use dmtree_check::scenario::{Op, value};
 use dmtree_smart::sound::{Mutant, Options, Smart, SmartNode};

@@ -1,21 +1,21 @@
 //! Fair shares of a remote lock between compute nodes.
 //!
-//! Clients of one node take turns at a lock (`turns.rs`), and the next one tries for it the moment
-//! its turn comes. A node whose tries follow its unlocks faster than tries of other nodes arrive
-//! would take the lock again and again: the home of the lock word on an idle machine, any node on a
-//! busy one. So a node whose clients wait says so: it writes a *stamp* to a word of its own beside
-//! the locks. A node that takes the lock writes its next stamp, or takes the stamp back when no
-//! more of its clients wait.
+//! The clients of one node queue for a lock (`fifo_mutex.rs`), and the next one tries for it the
+//! moment the mutex is released. A node with tries that follow its unlocks faster than tries of
+//! other nodes arrive would take the lock again and again: the owner of the lock word on an idle
+//! machine, any node on a busy one. So a node with waiting clients announces it: it writes a
+//! *stamp* to a word of its own beside the locks. A node that takes the lock writes its next stamp,
+//! or clears the stamp when no more of its clients wait.
 //!
-//! A node that has met others at a lock READs the stamps whenever it takes the lock. Those of other
-//! nodes make the lock *awaited*: the node leaves it free until each of them has had it, which
-//! shows in the stamps. So nodes whose clients always wait have the lock in turn, once each. A node
-//! waits for nodes only that have had the lock before its own last take, and not since: nodes never
-//! wait for each other in a circle.
+//! A node that contends with others for a lock READs the stamps whenever it takes the lock. Those
+//! of other nodes make the lock *awaited*: the node leaves it free until each of them has had it,
+//! which shows in the stamps. So nodes with clients that always wait have the lock in turn, once
+//! each. A node waits only for nodes that have had the lock before its own last take, and not
+//! since: nodes never wait for each other in a circle.
 //!
 //! A node that has met no others for long is *alone* at a lock. While clients of it queue there, it
-//! looks at every eighth take in a row, so that a waiter that is always too late is heard all the
-//! same.
+//! reads the stamps at every eighth take in a row, so that a waiter with tries that always come too
+//! late is noticed all the same.
 //!
 //! Stamps that do not change are those of waiters that have gone. The node stops waiting for them
 //! after a bounded time, remembers them, and does not wait for the same ones again.
@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Words for stamps beside a lock. Nodes that share a word hide each other's stamps.
 pub const WORDS: usize = 4;
-/// What the words hold.
+/// The contents of these words.
 pub type Said = [u64; WORDS];
-/// After so many looks in a row at which no other node waited a node is alone.
-const IN_VAIN: u32 = 16;
+/// A node is alone after so many looks in a row at which no other node waited.
+const LOOKS_UNTIL_ALONE: u32 = 16;
 /// A node that is alone looks at every so many takes of one lock in a row.
 const ALONE_LOOKS_EVERY: u32 = 8;
 /// A stamp is the hash of its lock 32, node 16, the node's takes 8, announcements 8 bits.
@@ -35,61 +35,61 @@ const NODE_AT: u32 = 16;
 const TAKES_AT: u32 = 8;
 
 #[derive(Debug, Default)]
-struct Slot {
+struct LockSlot {
     /// Looks without a waiter after which this node is alone; 0 when it is.
-    company: AtomicU32,
+    contended: AtomicU32,
     /// Alone: takes of one lock in a row.
-    row: AtomicU32,
+    streak: AtomicU32,
     /// Alone: the lock that was taken last.
     last: AtomicU64,
-    /// The stamp of this node; 0 when it does not say that it waits.
-    said: AtomicU64,
-    /// What this node has said last: takes and announcements.
+    /// The stamp of this node; 0 when it does not announce that it waits.
+    stamp: AtomicU64,
+    /// The last number that this node announced: takes and announcements.
     number: AtomicU32,
-    /// Whether the lock is to be left to others.
+    /// Whether this node leaves the lock to others.
     is_awaited: AtomicBool,
-    /// Node and takes of those to whom it is to be left, by word; 0 for none.
+    /// Node and takes of the waiters for which the lock is left, by word; 0 for none.
     awaited: [AtomicU32; WORDS],
-    /// Node, takes and announcements of those that did not come, by word.
+    /// Node, takes and announcements of the waiters that did not come, by word.
     given_up: [AtomicU32; WORDS],
 }
 
-/// How a node changes its stamp when it has taken a lock.
+/// The change of a node's stamp when it has taken a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// What it has said.
+    /// The old stamp.
     pub was: u64,
-    /// What it says; 0 for nothing.
+    /// The new stamp; 0 for none.
     pub now: u64,
 }
 
-/// What a node knows of others at locks, by a lock's number; several locks may share a slot. Only
-/// the client that has its node's turn at a lock changes its slot.
+/// A node's knowledge of other waiters at locks, by a lock's number; several locks may share a
+/// slot. Only the client that holds its node's mutex of a lock changes its slot.
 #[derive(Debug)]
-pub struct Rivals {
+pub struct FairShare {
     /// This node.
     node: u16,
-    slots: Box<[Slot]>,
+    slots: Box<[LockSlot]>,
 }
 
 fn hash(lock: u64) -> u64 {
     lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-impl Rivals {
-    /// What `node` knows of locks: `slots` slots, rounded up to a power of two.
+impl FairShare {
+    /// The knowledge of `node`: `slots` slots, rounded up to a power of two.
     pub fn new(node: u16, slots: usize) -> Self {
-        let slots = (0..slots.next_power_of_two()).map(|_| Slot::default()).collect();
+        let slots = (0..slots.next_power_of_two()).map(|_| LockSlot::default()).collect();
         Self { node, slots }
     }
 
-    fn slot(&self, lock: u64) -> &Slot {
+    fn slot(&self, lock: u64) -> &LockSlot {
         &self.slots[hash(lock) as usize & (self.slots.len() - 1)]
     }
 
     /// Another node has the lock.
     pub fn met(&self, lock: u64) {
-        self.slot(lock).company.store(IN_VAIN, Relaxed);
+        self.slot(lock).contended.store(LOOKS_UNTIL_ALONE, Relaxed);
     }
 
     /// Whether a try for a lock shall read the stamps, too. `more`: whether clients of this node
@@ -97,43 +97,43 @@ impl Rivals {
     #[inline]
     pub fn looks(&self, lock: u64, more: impl FnOnce() -> bool) -> bool {
         let slot = self.slot(lock);
-        slot.company.load(Relaxed) > 0
-            || (slot.row.load(Relaxed) >= ALONE_LOOKS_EVERY - 1
+        slot.contended.load(Relaxed) > 0
+            || (slot.streak.load(Relaxed) >= ALONE_LOOKS_EVERY - 1
                 && slot.last.load(Relaxed) == lock
                 && more())
     }
 
-    /// This node has taken the lock. `said`: the stamps, if the try has read them.
+    /// This node has taken the lock. `stamps`: the stamps, if the try has read them.
     #[inline]
-    pub fn took(&self, lock: u64, said: Option<&Said>) {
+    pub fn took(&self, lock: u64, stamps: Option<&Said>) {
         let slot = self.slot(lock);
-        if let Some(said) = said {
-            return self.looked(lock, said);
+        if let Some(stamps) = stamps {
+            return self.looked(lock, stamps);
         }
         let is_same = slot.last.swap(lock, Relaxed) == lock;
-        let row = if is_same { slot.row.load(Relaxed) } else { 0 };
-        slot.row.store(row.saturating_add(1), Relaxed);
+        let streak = if is_same { slot.streak.load(Relaxed) } else { 0 };
+        slot.streak.store(streak.saturating_add(1), Relaxed);
     }
 
     #[cold]
-    fn looked(&self, lock: u64, said: &Said) {
+    fn looked(&self, lock: u64, stamps: &Said) {
         let slot = self.slot(lock);
-        slot.row.store(0, Relaxed);
-        let waiting = self.waiting(lock, said);
+        slot.streak.store(0, Relaxed);
+        let waiting = self.waiting(lock, stamps);
         let is_awaited = waiting.iter().any(|s| *s != 0);
         for (place, s) in slot.awaited.iter().zip(waiting) {
             place.store(s >> TAKES_AT, Relaxed);
         }
         slot.is_awaited.store(is_awaited, Relaxed);
-        let company = if is_awaited { IN_VAIN } else { slot.company.load(Relaxed) };
-        slot.company.store(company.saturating_sub(u32::from(!is_awaited)), Relaxed);
+        let contended = if is_awaited { LOOKS_UNTIL_ALONE } else { slot.contended.load(Relaxed) };
+        slot.contended.store(contended.saturating_sub(u32::from(!is_awaited)), Relaxed);
     }
 
     /// The other nodes that wait for a lock, and may still come, by word; 0 for none.
-    fn waiting(&self, lock: u64, said: &Said) -> [u32; WORDS] {
+    fn waiting(&self, lock: u64, stamps: &Said) -> [u32; WORDS] {
         let slot = self.slot(lock);
         std::array::from_fn(|i| {
-            let s = said[i];
+            let s = stamps[i];
             let is_other = s >> 32 == hash(lock) && (s >> NODE_AT) as u16 != self.node;
             let comes = s as u32 != slot.given_up[i].load(Relaxed);
             if is_other && comes { s as u32 } else { 0 }
@@ -146,11 +146,11 @@ impl Rivals {
         self.slot(lock).is_awaited.load(Relaxed)
     }
 
-    /// The stamps, by word, of those that waited for the lock when this node took it, still do, and
-    /// have not had it since; `None` when there are none: the lock need not be left any more.
-    pub fn still_waiting(&self, lock: u64, said: &Said) -> Option<[u32; WORDS]> {
+    /// The stamps, by word, of those that waited for the lock when this node took it, still wait,
+    /// and have not had it since; `None` when there are none: the lock need not be left any more.
+    pub fn still_waiting(&self, lock: u64, stamps: &Said) -> Option<[u32; WORDS]> {
         let slot = self.slot(lock);
-        let mut waiting = self.waiting(lock, said);
+        let mut waiting = self.waiting(lock, stamps);
         for (s, awaited) in waiting.iter_mut().zip(&slot.awaited) {
             if *s >> TAKES_AT != awaited.load(Relaxed) {
                 *s = 0;
@@ -164,7 +164,7 @@ impl Rivals {
         self.slot(lock).is_awaited.store(false, Relaxed);
     }
 
-    /// The lock was left long enough, and these have not come.
+    /// The lock was left long enough, and these waiters have not come.
     pub fn gave_up(&self, lock: u64, waiting: [u32; WORDS]) {
         let slot = self.slot(lock);
         for (place, s) in slot.given_up.iter().zip(waiting).filter(|(_, s)| *s != 0) {
@@ -172,25 +172,25 @@ impl Rivals {
         }
     }
 
-    /// The stamp with which this node says, once more, that it waits.
+    /// The stamp with which this node announces, once more, that it waits.
     pub fn says(&self, lock: u64) -> u64 {
         let slot = self.slot(lock);
         let number = slot.number.load(Relaxed);
         self.say(slot, lock, (number & !0xff) | ((number + 1) & 0xff))
     }
 
-    fn say(&self, slot: &Slot, lock: u64, number: u32) -> u64 {
-        let said = hash(lock) << 32 | u64::from(self.node) << NODE_AT | u64::from(number as u16);
+    fn say(&self, slot: &LockSlot, lock: u64, number: u32) -> u64 {
+        let stamp = hash(lock) << 32 | u64::from(self.node) << NODE_AT | u64::from(number as u16);
         slot.number.store(number, Relaxed);
-        slot.said.store(said, Relaxed);
-        said
+        slot.stamp.store(stamp, Relaxed);
+        stamp
     }
 
-    /// What becomes of the stamp of a node that has taken the lock. `more`: clients of it wait.
+    /// The change of the stamp of a node that has taken the lock. `more`: clients of it wait.
     #[inline]
     pub fn next(&self, lock: u64, more: bool) -> Option<Next> {
         let slot = self.slot(lock);
-        let was = slot.said.load(Relaxed);
+        let was = slot.stamp.load(Relaxed);
         if was == 0 || was >> 32 != hash(lock) {
             return None;
         }
@@ -199,7 +199,7 @@ impl Rivals {
         if more {
             return Some(Next { was, now });
         }
-        slot.said.store(0, Relaxed);
+        slot.stamp.store(0, Relaxed);
         Some(Next { was, now: 0 })
     }
 }
@@ -210,30 +210,30 @@ mod tests {
 
     const NONE: Said = [0; WORDS];
 
-    fn said(at: usize, stamp: u64) -> Said {
+    fn stamps(at: usize, stamp: u64) -> Said {
         std::array::from_fn(|i| if i == at { stamp } else { 0 })
     }
 
-    fn take(r: &Rivals, lock: u64, said: &Said) {
-        r.took(lock, r.looks(lock, || true).then_some(said));
+    fn take(r: &FairShare, lock: u64, stamps: &Said) {
+        r.took(lock, r.looks(lock, || true).then_some(stamps));
     }
 
     #[test]
-    fn a_node_in_company_looks_until_it_has_looked_in_vain_for_long() {
-        let r = Rivals::new(1, 4);
+    fn a_contended_node_looks_until_it_has_met_no_waiter_for_long() {
+        let r = FairShare::new(1, 4);
         assert!(!r.looks(1, || true));
         r.met(1);
-        for _ in 0..IN_VAIN {
+        for _ in 0..LOOKS_UNTIL_ALONE {
             assert!(r.looks(1, || true) && !r.is_awaited(1));
             take(&r, 1, &NONE);
         }
         assert!(!r.looks(1, || true), "alone");
     }
 
-    /// A waiter whose tries always come too late is never met.
+    /// A waiter with tries that always come too late is never met.
     #[test]
     fn a_node_that_is_alone_looks_now_and_then() {
-        let (r, other) = (Rivals::new(1, 1), Rivals::new(2, 1));
+        let (r, other) = (FairShare::new(1, 1), FairShare::new(2, 1));
         let mut takes = 0;
         while !r.looks(7, || true) {
             take(&r, 7, &NONE);
@@ -245,7 +245,7 @@ mod tests {
         take(&r, 7, &NONE);
         assert!(!r.looks(7, || true) && !r.is_awaited(7));
         (1..ALONE_LOOKS_EVERY).for_each(|_| take(&r, 7, &NONE));
-        take(&r, 7, &said(2, other.says(7)));
+        take(&r, 7, &stamps(2, other.says(7)));
         assert!(r.is_awaited(7) && r.looks(7, || true));
         for _ in 0..100 {
             r.took(7, None);
@@ -256,17 +256,17 @@ mod tests {
     /// Its unlock may come before the next look of a node that has left the lock to it.
     #[test]
     fn a_stamp_tells_that_its_node_has_had_the_lock() {
-        let (r, b, c) = (Rivals::new(1, 4), Rivals::new(2, 4), Rivals::new(3, 4));
+        let (r, b, c) = (FairShare::new(1, 4), FairShare::new(2, 4), FairShare::new(3, 4));
         r.met(7);
         let mut now = [0, b.says(7), c.says(7), 0];
         take(&r, 7, &now);
         assert!(r.is_awaited(7) && r.still_waiting(7, &now).is_some());
         now[1] = b.says(7);
-        let next = b.next(7, true).expect("it has said that it waits");
+        let next = b.next(7, true).expect("it has announced that it waits");
         assert_eq!(next.was, now[1]);
         now[1] = next.now;
         assert!(r.still_waiting(7, &now).is_some(), "the other has not had it");
-        now[2] = c.next(7, false).expect("it has said that it waits").now;
+        now[2] = c.next(7, false).expect("it has announced that it waits").now;
         assert_eq!((now[2], c.next(7, false)), (0, None));
         assert!(r.still_waiting(7, &now).is_none());
         r.left(7);
@@ -275,17 +275,17 @@ mod tests {
 
     #[test]
     fn stamps_count_when_they_are_of_other_nodes_and_not_given_up() {
-        let (r, other) = (Rivals::new(1, 4), Rivals::new(2, 4));
+        let (r, other) = (FairShare::new(1, 4), FairShare::new(2, 4));
         let awaits = |stamp: u64| {
             r.met(7);
-            take(&r, 7, &said(2, stamp));
+            take(&r, 7, &stamps(2, stamp));
             r.is_awaited(7)
         };
         assert!(!awaits(r.says(7)), "its own");
         assert!(!awaits(other.says(8)), "another lock's");
         let stamp = other.says(7);
         assert!(awaits(stamp));
-        r.gave_up(7, r.still_waiting(7, &said(2, stamp)).expect("it has not come"));
+        r.gave_up(7, r.still_waiting(7, &stamps(2, stamp)).expect("it has not come"));
         assert!(!awaits(stamp));
         assert!(awaits(other.says(7)), "it is there after all");
     }

@@ -1,6 +1,7 @@
-//! One verb is late: every verb of somebody's operations in turn begins, half executes, or is heard of three milliseconds after it was
-//! posted, and the others do meanwhile all that they have to do. Whoever awaits what he must await is slower for it, and nothing
-//! else. In some plays somebody has died before, and the one who is late repairs what is left.
+//! Delay injection: in turn, every verb of one client begins, half executes, or reports its
+//! completion three milliseconds late, and the other clients run their operations meanwhile. A
+//! protocol that awaits every edge is slower, and its results stay the same. In some scenarios a
+//! node has crashed before, and the delayed client recovers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,44 +18,46 @@ use super::{
     Op, PAUSE_NS, PLACES, Scenario, Script, effect, get, key, one_holder, perform, scan, value,
 };
 
-/// How late a verb is, usually: longer than all that the others do takes, shorter than a lease, ns.
-const LATE_NS: u64 = 3_000_000;
-/// What nobody can hold any more is free after this time, ns; who is late holds on to what he may have seen.
+/// The usual delay: longer than all operations of the others, shorter than a lease, ns.
+const DELAY_NS: u64 = 3_000_000;
+/// Memory that no node can reach is free after this time, ns; the delayed client keeps all that it
+/// may have seen.
 const RECLAIM_NS: u64 = 1_000_000;
-/// Everybody has ended after this time, ns.
+/// All clients have ended after this time, ns.
 const BOUND_NS: u64 = 400_000_000;
-/// Whose verbs are late, who works beside him, and who reads.
-const LATE: u16 = 1;
+/// The delayed client's node, its concurrent writer's, and the reader's.
+const DELAYED: u16 = 1;
 const OTHER: u16 = 0;
 const READER: u16 = 2;
-/// Who dies first, in some plays.
+/// The node that crashes first, in some scenarios.
 const VICTIM: u16 = 3;
 
-/// What is done while a verb is late.
+/// A scenario with a delayed verb.
 pub struct DelayScenario<I: RangeIndex> {
-    /// What it begins with, and what the one does whose verbs are late.
+    /// The initial state, and the operations of the delayed client.
     pub script: Script<I>,
-    /// By the others, beside the operations of the play. No key is in both.
+    /// Operations of the other client, concurrent with the script. No key is in both.
     pub others: Vec<Op>,
-    /// The one whose verbs are late reads, once this is done, all the time.
+    /// The delayed client reads in a loop after its operations.
     pub reads: bool,
-    /// Every how many verbs are late, usually.
+    /// Distance of the delayed verbs, usually.
     pub step: u64,
-    /// Somebody else does this first, and dies at some verb of it. Nobody else begins before that has been dealt with.
+    /// Another client runs these first, and its node crashes at some verb of them. The others begin
+    /// after its recovery.
     pub dead: Vec<Op>,
-    /// The others are another client of the same node.
+    /// The other client is on the same node.
     pub twin: bool,
-    /// So many verbs behind the one that is late there is one that is twice as late; 0: there is none.
+    /// A verb so many verbs behind the delayed one has twice its delay; 0: none.
     pub again: u64,
-    /// How late, ns.
+    /// The delay, ns.
     pub by_ns: u64,
 }
 
 impl<I: RangeIndex> DelayScenario<I> {
-    /// Others work while one verb of the play is late; every verb is, in turn.
+    /// Others work while one verb of the script is delayed; every verb is, in turn.
     pub fn new(script: Script<I>, others: Vec<Op>) -> Self {
         let (reads, twin, again) = (false, false, 0);
-        Self { script, others, reads, step: 1, dead: Vec::new(), twin, again, by_ns: LATE_NS }
+        Self { script, others, reads, step: 1, dead: Vec::new(), twin, again, by_ns: DELAY_NS }
     }
 }
 
@@ -67,22 +70,23 @@ impl<I: RangeIndex> Clone for DelayScenario<I> {
 
 impl<I: RangeIndex> std::fmt::Debug for DelayScenario<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Beside({:?}, {:?}, {:?})", self.script, self.others, self.dead)
+        write!(f, "DelayScenario({:?}, {:?}, {:?})", self.script, self.others, self.dead)
     }
 }
 
-/// One value of a key: from when it may be seen, and from when nothing older may be.
+/// One value of a key: from `began` a read may find it, and from `ended` no read may find an older
+/// one.
 struct Written {
     value: Option<Vec<u8>>,
     began: u64,
     ended: u64,
 }
 
-/// All that a key has been; whoever writes it is alone.
+/// The values of each key; a key has one writer.
 #[derive(Default)]
 struct KeyHistory {
     keys: BTreeMap<u64, Vec<Written>>,
-    /// The newest value that a finished read has seen, and when.
+    /// The newest value that a finished read has found, and its end.
     seen: BTreeMap<u64, (usize, u64)>,
 }
 
@@ -105,7 +109,7 @@ impl KeyHistory {
         }
     }
 
-    /// A read from `from` to `to` has found this.
+    /// Checks the result of a read from `from` to `to`.
     fn check(&mut self, k: u64, found: Option<&[u8]>, from: u64, to: u64) -> Result<(), String> {
         let Some(all) = self.keys.get(&k) else {
             return if found.is_none() { Ok(()) } else { Err(format!("key {k} is {found:?}")) };
@@ -118,7 +122,7 @@ impl KeyHistory {
             let over = all.get(i + 1).is_some_and(|next| next.ended < from);
             all[*i].began <= to && !over && all[*i].value.as_deref() == found
         };
-        // The oldest that it can be: later reads are judged by it.
+        // Takes the oldest possible value: later reads are judged by it.
         match (least..all.len()).find(may) {
             Some(i) => {
                 self.seen.insert(k, (i, to));
@@ -138,8 +142,8 @@ fn show(v: &[u8]) -> String {
     format!("{}({})", String::from_utf8_lossy(&v[..v.len().min(8)]), v.len())
 }
 
-/// Every so-many-th key by itself, then all by a scan.
-async fn look<I: RangeIndex>(
+/// Reads every `nth` key by itself, then all by a scan.
+async fn read_all<I: RangeIndex>(
     c: &mut I,
     keys: &[u64],
     nth: usize,
@@ -161,7 +165,7 @@ async fn look<I: RangeIndex>(
     Ok(())
 }
 
-/// Does these, and writes down what may be seen.
+/// Runs these operations, and records the values that reads may find.
 async fn work<I: RangeIndex>(
     c: &mut I,
     pool: &PoolNode,
@@ -190,60 +194,60 @@ async fn work<I: RangeIndex>(
     Ok(())
 }
 
-/// What a run has shown: whether a verb was late, and whether somebody died.
+/// The result of a run: whether a verb was delayed, and whether the victim crashed.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
-    late: bool,
-    died: bool,
+    delayed: bool,
+    crashed: bool,
 }
 
-/// Who has come how far.
+/// The progress of the clients.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The one who dies has died, or ended.
+    /// The victim has crashed, or ended.
     begun: Cell<bool>,
-    late_done: Cell<bool>,
+    delayed_done: Cell<bool>,
     other_done: Cell<bool>,
-    was_late: Cell<bool>,
+    was_delayed: Cell<bool>,
     survived: Cell<bool>,
 }
 
 /// One run.
 struct Run<'b, I: RangeIndex> {
-    beside: &'b DelayScenario<I>,
+    plan: &'b DelayScenario<I>,
     scenario: Scenario<I>,
     history: Rc<RefCell<KeyHistory>>,
     keys: Rc<Vec<u64>>,
-    so_far: Rc<Progress>,
+    progress: Rc<Progress>,
 }
 
-/// One run; `death` says where the one dies who does.
+/// One run; `crash`: the crash point of the victim.
 fn once<I: RangeIndex>(
-    beside: &DelayScenario<I>,
+    plan: &DelayScenario<I>,
     point: CrashPoint,
-    death: Option<CrashPoint>,
+    crash: Option<CrashPoint>,
     seed: u64,
 ) -> Result<Ran, String> {
-    let run = Run::begin(beside, seed).map_err(|e| format!("before: {e}"))?;
+    let run = Run::begin(plan, seed).map_err(|e| format!("before: {e}"))?;
     run.scenario.membership_agents();
-    run.so_far.begun.set(death.is_none());
-    if let Some(death) = death {
-        run.victim(death);
+    run.progress.begun.set(crash.is_none());
+    if let Some(crash) = crash {
+        run.victim(crash);
     }
-    run.late(point);
+    run.delayed(point);
     run.other();
-    run.reader(death.is_some());
-    run.to_its_end(seed, death.is_some())?;
+    run.reader(crash.is_some());
+    run.run_to_end(seed, crash.is_some())?;
     run.judge()
 }
 
 impl<'b, I: RangeIndex> Run<'b, I> {
-    /// Before time begins.
-    fn begin(beside: &'b DelayScenario<I>, seed: u64) -> Result<Self, Error> {
-        let script = &beside.script;
+    /// Prepares the index before time begins.
+    fn begin(plan: &'b DelayScenario<I>, seed: u64) -> Result<Self, Error> {
+        let script = &plan.script;
         let scenario = Scenario::new(script, false, seed);
         let mut history = KeyHistory::default();
-        let mut first = scenario.client(LATE);
+        let mut first = scenario.client(DELAYED);
         if !script.load.0.is_empty() {
             let mut pairs = script.load.0.iter().map(|k| (key(*k), value(*k)));
             scenario.now(first.load(&mut pairs, true, script.load.1.into()))?;
@@ -258,42 +262,42 @@ impl<'b, I: RangeIndex> Run<'b, I> {
         }
         drop(first);
         let mut keys: BTreeSet<u64> = history.keys.keys().copied().collect();
-        let ops = script.ops.iter().chain(&beside.others).chain(&beside.dead);
+        let ops = script.ops.iter().chain(&plan.others).chain(&plan.dead);
         keys.extend(ops.flat_map(|op| effect(op).into_iter().map(|(k, _)| k)));
         let keys = Rc::new(keys.into_iter().collect());
-        let (history, so_far) = (Rc::new(RefCell::new(history)), Rc::default());
-        Ok(Self { beside, scenario, history, keys, so_far })
+        let (history, progress) = (Rc::new(RefCell::new(history)), Rc::default());
+        Ok(Self { plan, scenario, history, keys, progress })
     }
 
-    /// Who dies first.
-    fn victim(&self, death: CrashPoint) {
-        let (history, so_far) = (self.history.clone(), self.so_far.clone());
-        let (fabric, ops) = (self.scenario.fabric.clone(), self.beside.dead.clone());
+    /// The client on the node that crashes first.
+    fn victim(&self, crash: CrashPoint) {
+        let (history, progress) = (self.history.clone(), self.progress.clone());
+        let (fabric, ops) = (self.scenario.fabric.clone(), self.plan.dead.clone());
         let (complain, pool) = (self.scenario.complain(), self.scenario.pool(VICTIM));
         self.scenario.worker(VICTIM, move |mut c| async move {
             c.endpoint().sleep(1_500_000).await;
             let me = NodeId::compute(VICTIM);
-            fabric.crash_at(me, death, How::Machine).expect("known");
+            fabric.crash_at(me, crash, How::Machine).expect("known");
             let worked = work(&mut c, &pool, &ops, &history).await;
-            worked.unwrap_or_else(|e| complain(format!("who is to die: {e}")));
+            worked.unwrap_or_else(|e| complain(format!("victim: {e}")));
             fabric.spare(me);
-            so_far.survived.set(true);
+            progress.survived.set(true);
         });
     }
 
-    /// Whose verb is late.
-    fn late(&self, point: CrashPoint) {
-        let (history, keys, so_far) =
-            (self.history.clone(), self.keys.clone(), self.so_far.clone());
+    /// The client with the delayed verb.
+    fn delayed(&self, point: CrashPoint) {
+        let (history, keys, progress) =
+            (self.history.clone(), self.keys.clone(), self.progress.clone());
         let (complain, fabric) = (self.scenario.complain(), self.scenario.fabric.clone());
-        let (ops, pool) = (self.beside.script.ops.clone(), self.scenario.pool(LATE));
-        let (reads, again, by_ns) = (self.beside.reads, self.beside.again, self.beside.by_ns);
-        let me = NodeId::compute(LATE);
-        self.scenario.worker(LATE, move |mut c| async move {
-            // What it knows is of before.
-            let warm = look(&mut c, &keys, 1, &history).await;
+        let (ops, pool) = (self.plan.script.ops.clone(), self.scenario.pool(DELAYED));
+        let (reads, again, by_ns) = (self.plan.reads, self.plan.again, self.plan.by_ns);
+        let me = NodeId::compute(DELAYED);
+        self.scenario.worker(DELAYED, move |mut c| async move {
+            // Warms its cache with the initial state.
+            let warm = read_all(&mut c, &keys, 1, &history).await;
             warm.unwrap_or_else(|e| complain(format!("before: {e}")));
-            while !so_far.begun.get() {
+            while !progress.begun.get() {
                 c.endpoint().sleep(5_000).await;
             }
             fabric.delay_at(me, point, by_ns).expect("known");
@@ -302,53 +306,53 @@ impl<'b, I: RangeIndex> Run<'b, I> {
                 fabric.delay_at(me, next, 2 * by_ns).expect("known");
             }
             let worked = work(&mut c, &pool, &ops, &history).await;
-            worked.unwrap_or_else(|e| complain(format!("late: {e}")));
-            while reads && !so_far.other_done.get() {
-                if let Err(e) = look(&mut c, &keys, 13, &history).await {
-                    complain(format!("late reader: {e}"));
+            worked.unwrap_or_else(|e| complain(format!("delayed: {e}")));
+            while reads && !progress.other_done.get() {
+                if let Err(e) = read_all(&mut c, &keys, 13, &history).await {
+                    complain(format!("delayed reader: {e}"));
                     break;
                 }
             }
-            so_far.was_late.set(fabric.late_until(me).is_some());
-            so_far.late_done.set(true);
+            progress.was_delayed.set(fabric.late_until(me).is_some());
+            progress.delayed_done.set(true);
         });
     }
 
-    /// Who works beside him.
+    /// The concurrent writer.
     fn other(&self) {
-        let (history, so_far) = (self.history.clone(), self.so_far.clone());
+        let (history, progress) = (self.history.clone(), self.progress.clone());
         let (complain, fabric) = (self.scenario.complain(), self.scenario.fabric.clone());
-        let (ops, waits) = (self.beside.others.clone(), !self.beside.reads);
-        let (node, late) = (if self.beside.twin { LATE } else { OTHER }, NodeId::compute(LATE));
+        let (ops, waits) = (self.plan.others.clone(), !self.plan.reads);
+        let (node, late) = (if self.plan.twin { DELAYED } else { OTHER }, NodeId::compute(DELAYED));
         let pool = self.scenario.pool(node);
         self.scenario.worker(node, move |mut c| async move {
             let ep = c.endpoint().clone();
-            let done = || so_far.late_done.get();
+            let done = || progress.delayed_done.get();
             while waits && fabric.late_until(late).is_none() && !done() && ep.now() < BOUND_NS {
                 ep.sleep(5_000).await;
             }
-            // (Who does not await the verb may have ended.)
+            // (A client that does not await the verb may have ended.)
             if !done() || fabric.late_until(late).is_some() {
                 let worked = work(&mut c, &pool, &ops, &history).await;
-                worked.unwrap_or_else(|e| complain(format!("beside: {e}")));
+                worked.unwrap_or_else(|e| complain(format!("concurrent: {e}")));
             }
-            so_far.other_done.set(true);
+            progress.other_done.set(true);
         });
     }
 
-    /// Who reads; behind a death only what is late is of interest.
+    /// The reader; behind a crash it begins with the delayed verb.
     fn reader(&self, waits: bool) {
-        let (history, keys, so_far) =
-            (self.history.clone(), self.keys.clone(), self.so_far.clone());
+        let (history, keys, progress) =
+            (self.history.clone(), self.keys.clone(), self.progress.clone());
         let (complain, fabric) = (self.scenario.complain(), self.scenario.fabric.clone());
-        let late = NodeId::compute(LATE);
+        let late = NodeId::compute(DELAYED);
         self.scenario.worker(READER, move |mut c| async move {
             let ep = c.endpoint().clone();
-            while waits && fabric.late_until(late).is_none() && !so_far.late_done.get() {
+            while waits && fabric.late_until(late).is_none() && !progress.delayed_done.get() {
                 ep.sleep(5_000).await;
             }
-            while !(so_far.late_done.get() && so_far.other_done.get()) {
-                if let Err(e) = look(&mut c, &keys, 5, &history).await {
+            while !(progress.delayed_done.get() && progress.other_done.get()) {
+                if let Err(e) = read_all(&mut c, &keys, 5, &history).await {
                     complain(format!("reader: {e}"));
                     break;
                 }
@@ -357,41 +361,42 @@ impl<'b, I: RangeIndex> Run<'b, I> {
         });
     }
 
-    fn has_died(&self) -> bool {
+    fn has_crashed(&self) -> bool {
         self.scenario.fabric.is_down(NodeId::compute(VICTIM))
     }
 
-    /// Runs all of them.
-    fn to_its_end(&self, seed: u64, death: bool) -> Result<(), String> {
-        let (scenario, so_far) = (&self.scenario, &self.so_far);
+    /// Runs all clients.
+    fn run_to_end(&self, seed: u64, crashes: bool) -> Result<(), String> {
+        let (scenario, progress) = (&self.scenario, &self.progress);
         let mut policy = SeededRandom::new(seed);
         scenario.run(&mut policy, async {
             let mut c = scenario.client(OTHER);
             let ep = c.endpoint().clone();
-            if death {
-                while !so_far.survived.get() && !self.has_died() {
+            if crashes {
+                while !progress.survived.get() && !self.has_crashed() {
                     ep.sleep(20_000).await;
                 }
-                // (What ends with an unlocking that is not awaited may die with it, and have ended.)
-                if self.has_died() {
-                    for cn in [OTHER, LATE, READER] {
+                // (A script that ends with a detached unlock may have ended before its node
+                // crashed.)
+                if self.has_crashed() {
+                    for cn in [OTHER, DELAYED, READER] {
                         scenario.settled(&ep, cn, &[VICTIM]).await;
                     }
                 }
-                so_far.begun.set(true);
+                progress.begun.set(true);
             }
-            while !(so_far.late_done.get() && so_far.other_done.get())
+            while !(progress.delayed_done.get() && progress.other_done.get())
                 && scenario.trouble().is_none()
             {
                 ep.sleep(50_000).await;
                 if ep.now() > BOUND_NS {
-                    return scenario.complain()("they do not end".into());
+                    return scenario.complain()("the clients do not end".into());
                 }
             }
-            // What is detached has landed, and readers have ended.
-            ep.sleep(self.beside.by_ns + 2_000_000).await;
+            // Detached verbs have landed, and readers have ended.
+            ep.sleep(self.plan.by_ns + 2_000_000).await;
             if scenario.trouble().is_none()
-                && let Err(e) = look(&mut c, &self.keys, 1, &self.history).await
+                && let Err(e) = read_all(&mut c, &self.keys, 1, &self.history).await
             {
                 scenario.complain()(format!("in the end: {e}"));
             }
@@ -402,10 +407,10 @@ impl<'b, I: RangeIndex> Run<'b, I> {
         scenario.trouble().map_or(Ok(()), Err)
     }
 
-    /// The structure, and who holds what.
+    /// Checks the structure, and the holders of memory.
     fn judge(self) -> Result<Ran, String> {
-        let (scenario, died) = (&self.scenario, self.has_died());
-        for cn in (0..self.beside.script.compute_nodes).filter(|cn| !(died && *cn == VICTIM)) {
+        let (scenario, crashed) = (&self.scenario, self.has_crashed());
+        for cn in (0..self.plan.script.compute_nodes).filter(|cn| !(crashed && *cn == VICTIM)) {
             let mut c = scenario.client(cn);
             scenario
                 .now(perform(&mut c, &Op::Maintain))
@@ -413,71 +418,71 @@ impl<'b, I: RangeIndex> Run<'b, I> {
         }
         let mut c = scenario.client(OTHER);
         scenario.now(c.walk()).map_err(|e| format!("walk: {e}"))?;
-        let found = scenario.now(c.gc()).map_err(|e| format!("a census: {e}"))?;
-        if !died && !found.is_nothing() {
+        let found = scenario.now(c.gc()).map_err(|e| format!("a gc: {e}"))?;
+        if !crashed && !found.is_nothing() {
             return Err(format!("lost or doubly owned memory: {found:?}"));
         }
         one_holder(scenario, &mut c)?;
-        Ok(Ran { late: self.so_far.was_late.get(), died })
+        Ok(Ran { delayed: self.progress.was_delayed.get(), crashed })
     }
 }
 
-/// Nothing goes wrong, whichever verb is late ([`every`] so many are).
+/// Checks that no delay does harm, for every [`every`]-th verb.
 ///
 /// # Panics
-/// When something does.
-pub fn harmless<I: RangeIndex>(beside: &DelayScenario<I>) {
-    let sparse = DelayScenario { step: every(beside.step), ..beside.clone() };
+/// When a run fails.
+pub fn harmless<I: RangeIndex>(plan: &DelayScenario<I>) {
+    let sparse = DelayScenario { step: every(plan.step), ..plan.clone() };
     if let (runs, Some(what)) = all_late(&sparse, 1) {
-        panic!("{}, run {runs}: {what}", beside.script.name);
+        panic!("{}, run {runs}: {what}", plan.script.name);
     }
 }
 
-/// Every verb in turn, in every way, `again` times each.
+/// Delays every verb in turn, at every place, `again` times each.
 ///
 /// # Panics
 /// When the operations never end.
-pub fn all_late<I: RangeIndex>(beside: &DelayScenario<I>, again: u64) -> Tally {
-    if beside.dead.is_empty() {
-        return all_late_after(beside, None, again).0;
+pub fn all_late<I: RangeIndex>(plan: &DelayScenario<I>, again: u64) -> Tally {
+    if plan.dead.is_empty() {
+        return all_late_after(plan, None, again).0;
     }
     let mut runs = 0;
-    for verb in (1..).step_by(beside.step as usize) {
-        let place = PLACES[(verb / beside.step) as usize % 3];
-        let ((n, wrong), died) = all_late_after(beside, Some(CrashPoint { verb, place }), again);
+    for verb in (1..).step_by(plan.step as usize) {
+        let place = PLACES[(verb / plan.step) as usize % 3];
+        let ((n, wrong), crashed) = all_late_after(plan, Some(CrashPoint { verb, place }), again);
         runs += n;
-        if wrong.is_some() || !died {
-            return (runs, wrong.map(|w| format!("death at {verb} {place:?}, {w}")));
+        if wrong.is_some() || !crashed {
+            return (runs, wrong.map(|w| format!("crash at {verb} {place:?}, {w}")));
         }
     }
     unreachable!("operations end")
 }
 
-/// Runs, and the first that went wrong.
+/// Number of runs, and the first failure.
 pub type Tally = (u64, Option<String>);
 
-/// The same behind a death; and whether there was one.
+/// The same after a crash; and whether there was one.
 ///
 /// # Panics
 /// When the operations never end.
 pub fn all_late_after<I: RangeIndex>(
-    beside: &DelayScenario<I>,
-    death: Option<CrashPoint>,
+    plan: &DelayScenario<I>,
+    crash: Option<CrashPoint>,
     again: u64,
 ) -> (Tally, bool) {
-    let (mut runs, mut died) = (0, false);
-    for verb in (1..).step_by(beside.step as usize) {
-        let mut late = false;
+    let (mut runs, mut crashed) = (0, false);
+    for verb in (1..).step_by(plan.step as usize) {
+        let mut delayed = false;
         for (i, place) in PLACES.into_iter().enumerate() {
             for n in 0..again {
                 runs += 1;
                 let point = CrashPoint { verb, place };
                 let seed = verb * 31 + i as u64 + n * 10_007;
-                let ran = catch_unwind(AssertUnwindSafe(|| once(beside, point, death, seed)));
+                let ran = catch_unwind(AssertUnwindSafe(|| once(plan, point, crash, seed)));
                 let wrong = match ran {
                     Ok(Ok(ran)) => {
-                        late |= ran.late;
-                        died |= ran.died;
+                        delayed |= ran.delayed;
+                        crashed |= ran.crashed;
                         continue;
                     }
                     Ok(Err(what)) => what,
@@ -486,14 +491,14 @@ pub fn all_late_after<I: RangeIndex>(
                 return ((runs, Some(format!("{point:?} {seed}: {wrong}"))), true);
             }
         }
-        if !late {
-            return ((runs, None), died);
+        if !delayed {
+            return ((runs, None), crashed);
         }
     }
     unreachable!("operations end")
 }
 
-/// A move is asked for again while another one, or a death, is under way.
+/// The caller asks again for a move while another one, or a recovery, is under way.
 ///
 /// # Errors
 /// All others.
