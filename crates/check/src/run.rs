@@ -17,7 +17,7 @@ use crate::actors::{Actors, ClientActor};
 use crate::case::Case;
 use crate::drive::{Bounds, Guarded, RunContext, TaskRole};
 use crate::fault::{Happened, NodeFault};
-use crate::log::{Answer, Call, Log, still};
+use crate::log::{Answer, Call, Log, loaded};
 use crate::plan;
 use crate::quiesce::quiesce;
 use crate::server::Server;

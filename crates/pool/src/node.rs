@@ -419,7 +419,7 @@ impl PoolNode {
 
     /// Tells fabrics that check accesses what a range of memory is from now on.
     pub(crate) fn allocation_event(&self, at: GlobalAddr, bytes: u64, now: ShadowState) {
-        self.fabric.tell(self.view.me, at, bytes, now);
+        self.fabric.allocation_event(self.view.me, at, bytes, now);
     }
 
     // ---- obtaining ----------------------------------------

@@ -63,7 +63,7 @@ impl DmTree {
     }
 
     /// The FIFO guard of a lock, when no client of this node has it and no other node waits.
-    pub(crate) fn try_fifo_guard(&self, route: &Route) -> Option<Turn> {
+    pub(crate) fn try_fifo_guard(&self, route: &Route) -> Option<FifoGuard> {
         let lock = route.table.bits();
         let fifo_guard = self.node.leaf_fifo.try_turn(lock)?;
         (!self.node.rivals.is_awaited(lock)).then_some(fifo_guard)
@@ -147,7 +147,7 @@ impl DmTree {
 
     /// A waiting client has taken the lock: the stamp tells other nodes, and whether more clients
     /// of this node wait. Costs one load unless this node has announced a waiter.
-    pub(crate) fn announce_taken(&self, route: &Route, at: GlobalAddr, fifo_guard: &Turn) {
+    pub(crate) fn announce_taken(&self, route: &Route, at: GlobalAddr, fifo_guard: &FifoGuard) {
         let Some(next) = self.node.rivals.next(route.table.bits(), fifo_guard.is_awaited()) else {
             return;
         };
@@ -162,7 +162,7 @@ impl DmTree {
         &self,
         route: &Route,
         at: GlobalAddr,
-        fifo_guard: &Turn,
+        fifo_guard: &FifoGuard,
     ) -> Option<GlobalAddr> {
         let looks = self.node.rivals.looks(route.table.bits(), || fifo_guard.is_awaited());
         looks.then(|| self.node.pool.wait_words(route.table, at)).flatten()

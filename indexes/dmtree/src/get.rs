@@ -123,7 +123,7 @@ impl DmTree {
                 drop(quiescent);
                 self.ep.point().await;
                 if !self.node.has(Mutant::DelegateLate) {
-                    flight.seal(out);
+                    flight.close(out);
                 }
                 Some(flight)
             }
@@ -133,7 +133,7 @@ impl DmTree {
         if let Some(mut flight) = flight {
             self.ep.point().await;
             if self.node.has(Mutant::DelegateLate) {
-                flight.seal(&mut Vec::new());
+                flight.close(&mut Vec::new());
             }
             finish_read(flight, &result, out);
         }
@@ -436,7 +436,7 @@ impl DmTree {
     }
 }
 
-fn finish_read(flight: Lease, result: &Result<bool>, value: &[u8]) {
+fn finish_read(flight: LeaderGuard, result: &Result<bool>, value: &[u8]) {
     let shared = match result {
         Ok(found) => Ok(BatchResult::Found(*found)),
         Err(e) => Err(e.clone()),

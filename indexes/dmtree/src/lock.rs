@@ -216,7 +216,7 @@ impl DmTree {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_lock(
         &self,
-        (route, fifo_guard): (&Route, &Turn),
+        (route, fifo_guard): (&Route, &FifoGuard),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,

@@ -10,7 +10,7 @@
 //! - *Abandoned locks*: locks that failed or dropped operations have left, by tag. The list answers
 //!   two questions: whether a lock word's tag may be taken over, and which lock is due for
 //!   recovery.
-//! - *Rivals*: how often this node has had a lock, against others.
+//! - *FairShare*: how often this node has had a lock, against others.
 //! - *Mutants*: enabled by a checker only.
 //!
 //! `is_abandoned` is the premise of every take-over: the tag's node and incarnation are revoked at
@@ -105,10 +105,10 @@ pub struct DmNode {
     pub(crate) g: Geometry,
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
-    pub(crate) leaf_fifo: Arc<TurnTable>,
+    pub(crate) leaf_fifo: Arc<FifoMutexes>,
     /// How far this node is ahead of others at the locks of leaves.
-    pub(crate) rivals: Rivals,
-    pub(crate) inner_fifo: Arc<TurnTable>,
+    pub(crate) rivals: FairShare,
+    pub(crate) inner_fifo: Arc<FifoMutexes>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
@@ -168,9 +168,9 @@ impl DmNode {
             g,
             root,
             cache: NodeCache::new(cx.cache_bytes),
-            leaf_fifo: TurnTable::new(LEAF_FIFOS),
-            rivals: Rivals::new(cx.pool.cn().bits(), LEAF_FIFOS),
-            inner_fifo: TurnTable::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
+            leaf_fifo: FifoMutexes::new(LEAF_FIFOS),
+            rivals: FairShare::new(cx.pool.cn().bits(), LEAF_FIFOS),
+            inner_fifo: FifoMutexes::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             inner_arena: arena(KIND_INNER, g.inner_bytes()),

@@ -47,7 +47,7 @@ use crate::node::Chore;
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     pub tag: LockTag,
-    pub fifo_guard: Turn,
+    pub fifo_guard: FifoGuard,
     pub ver: Ver,
     pub level: u8,
     pub hi: Option<Vec<u8>>,
@@ -148,7 +148,7 @@ impl DmTree {
         self.open_inner(addr, generation, level, tag, fifo_guard, bytes).await
     }
 
-    async fn inner_fifo_guard(&self, addr: GlobalAddr, level: u8) -> Result<Turn> {
+    async fn inner_fifo_guard(&self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
         let _quiescent = self.quiescent_section();
         self.node.inner_fifo.turn_of(&self.ep, Rank(level), addr.bits()).await
     }
@@ -168,7 +168,7 @@ impl DmTree {
         generation: Option<u16>,
         level: u8,
         tag: LockTag,
-        fifo_guard: Turn,
+        fifo_guard: FifoGuard,
         bytes: dmtree_fabric::Sampled,
     ) -> Result<Option<LockedInner>> {
         let g = &self.node.g;
@@ -199,7 +199,7 @@ impl DmTree {
         Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, bytes, records }))
     }
 
-    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, fifo_guard: Turn) -> Result<()> {
+    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, fifo_guard: FifoGuard) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let hook =
             self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(fifo_guard));

@@ -50,13 +50,13 @@ struct InFlight {
 
 impl UnlockHook {
     /// A hook for unlocks that pass on FIFO guards of `turns`.
-    pub fn of(node: &Arc<DmNode>, turns: &Arc<TurnTable>) -> Rc<Self> {
-        let (node, turns) = (node.clone(), TurnHook::of(turns));
+    pub fn of(node: &Arc<DmNode>, turns: &Arc<FifoMutexes>) -> Rc<Self> {
+        let (node, turns) = (node.clone(), FifoReleaseHook::of(turns));
         Rc::new(Self { node, turns, in_flight: RefCell::default() })
     }
 
     /// A lock is about to be given back: the hook to post the unlock with.
-    pub fn watch(self: &Rc<Self>, lock: HeldLock, fifo_guard: Option<Turn>) -> Hooking {
+    pub fn watch(self: &Rc<Self>, lock: HeldLock, fifo_guard: Option<FifoGuard>) -> Hooking {
         let mut u = self.in_flight.borrow_mut();
         let place = match u.free.pop() {
             Some(place) => {
@@ -68,7 +68,7 @@ impl UnlockHook {
                 u.locks.len() as u32 - 1
             }
         };
-        let fifo_guard = fifo_guard.map_or(NO_FIFO_GUARD, Turn::hand_over);
+        let fifo_guard = fifo_guard.map_or(NO_FIFO_GUARD, FifoGuard::hand_over);
         Some((self.clone(), u64::from(place) << 32 | fifo_guard))
     }
 }

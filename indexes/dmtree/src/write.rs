@@ -159,7 +159,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        flight: &mut Option<Lease>,
+        flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         self.stop_for_death().await;
         let _pin = self.pin();
@@ -173,7 +173,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        flight: &mut Option<Lease>,
+        flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         loop {
             let l = self.lock_leaf(key).await.map_err(untouched)?;
@@ -191,7 +191,7 @@ impl DmTree {
         key: &[u8],
         hash: KeyHash,
         w: Write<'_>,
-        flight: &mut Option<Lease>,
+        flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         if !self.node.has_tables() {
             return self.write_by_lock_word(l, (key, hash), w).await;
@@ -208,7 +208,7 @@ impl DmTree {
                 return self.fail_locked(l, e).await;
             }
             if let Some(flight) = flight {
-                flight.seal(&mut Vec::new());
+                flight.close(&mut Vec::new());
             }
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
@@ -271,14 +271,14 @@ impl DmTree {
     /// The value to be written: the flight's, sealed now, or the caller's.
     fn final_value<'a>(
         value: &'a [u8],
-        flight: &mut Option<Lease>,
+        flight: &mut Option<LeaderGuard>,
         combined: &'a mut Vec<u8>,
     ) -> &'a [u8] {
         match flight {
             None => value,
             Some(flight) => {
                 combined.extend_from_slice(value);
-                flight.seal(combined);
+                flight.close(combined);
                 combined
             }
         }
@@ -289,7 +289,7 @@ impl DmTree {
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
         p: Present,
-        flight: &mut Option<Lease>,
+        flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         let mut combined = Vec::new();
         let late = self.node.has(Mutant::CombineLate);
@@ -303,7 +303,7 @@ impl DmTree {
         self.unlock(l).await?;
         self.retire_block(p.block);
         if let Some(flight) = flight.as_mut().filter(|_| late) {
-            flight.seal(&mut Vec::new());
+            flight.close(&mut Vec::new());
         }
         Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
     }
@@ -312,7 +312,7 @@ impl DmTree {
         &self,
         l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
-        flight: &mut Option<Lease>,
+        flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let mut l = l;
         let Some(slot) = l.table.free_slot() else {
