@@ -151,7 +151,7 @@ impl Smart {
         let root_grant = self.root_grant().await?;
         let view = self.read_node(root_grant.addr, NodeType::LARGEST).await?;
         let view = view.filter(|v| v.head.generation == root_grant.generation && v.head.len == 0);
-        view.ok_or_else(|| Error::corrupt(format!("the root at {} is gone", top.addr)))
+        view.ok_or_else(|| Error::corrupt(format!("the root at {} is gone", root_grant.addr)))
     }
 
     /// The place where a key is or belongs, by the slow path.
