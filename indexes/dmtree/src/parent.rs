@@ -199,7 +199,12 @@ impl DmTree {
         Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, bytes, records }))
     }
 
-    async fn release_inner(&self, addr: GlobalAddr, tag: LockTag, fifo_guard: FifoGuard) -> Result<()> {
+    async fn release_inner(
+        &self,
+        addr: GlobalAddr,
+        tag: LockTag,
+        fifo_guard: FifoGuard,
+    ) -> Result<()> {
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);
         let hook =
             self.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(fifo_guard));

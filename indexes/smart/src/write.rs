@@ -69,7 +69,7 @@ impl<'a> Job<'a> {
     pub fn latest(&mut self) {
         match &mut self.sharing {
             Sharing::Window(guard) => guard.latest(&mut self.value),
-            Sharing::Group(lease) => lease.seal(&mut self.value),
+            Sharing::Group(lease) => lease.close(&mut self.value),
             Sharing::None | Sharing::Handover(..) => {}
         }
     }
@@ -77,7 +77,7 @@ impl<'a> Job<'a> {
     /// Whether other writers could join until now. They may have begun after the key was searched.
     fn could_be_joined(&mut self) -> bool {
         match &mut self.sharing {
-            Sharing::Group(lease) => lease.seal_only(),
+            Sharing::Group(lease) => lease.close_only(),
             _ => false,
         }
     }
@@ -167,7 +167,7 @@ impl Smart {
                 job.latest();
                 self.ep.point().await;
                 if let Sharing::Group(lease) = job.sharing {
-                    lease.finish(&result.clone().map(|(o, _)| Shared::Wrote(o)), None);
+                    lease.finish(&result.clone().map(|(o, _)| BatchResult::Wrote(o)), None);
                 }
                 result
             }

@@ -122,7 +122,7 @@ impl Smart {
         key: &[u8],
         value: &[u8],
         (len, slot_ref, fork): (usize, SlotRef, Option<(usize, Symbol)>),
-        lease: &mut Option<Lease>,
+        lease: &mut Option<LeaderGuard>,
         taken: &mut Taken,
     ) -> Result<bool> {
         // If this attempt fails, a later one writes the value of the batch's leader; the leader
