@@ -40,17 +40,8 @@ pub fn carrier(fabric: &str) -> Option<Carrier> {
     [Carrier::Frames, Carrier::Rdma].into_iter().find(|c| c.name() == fabric)
 }
 
-/// Systems that experiments may name before they are built. Names that the registry has are built.
-const PLANNED: [&str; 8] = [
-    "dmtree-published",
-    "fptree",
-    "fptree-rtc",
-    "fptree-cache",
-    "fptree-locking",
-    "rolex",
-    "chime",
-    "dlsm",
-];
+/// Systems that experiments may name before they are built.
+const PLANNED: [&str; 3] = ["rolex", "chime", "dlsm"];
 
 /// A system: an index with its options.
 #[derive(Clone, Debug)]
@@ -533,9 +524,7 @@ pub fn known(name: &str) -> bool {
 /// # Errors
 /// An unknown name.
 pub fn split_built(names: &[String], strict: bool) -> Result<(Vec<System>, Vec<String>)> {
-    let all = systems();
-    let planned =
-        |name: &String| PLANNED.contains(&name.as_str()) && all.iter().all(|s| s.name != name);
+    let planned = |name: &String| PLANNED.contains(&name.as_str());
     let (missing, rest): (Vec<String>, Vec<String>) = names.iter().cloned().partition(planned);
     if let (true, Some(name)) = (strict, missing.first()) {
         return Err(Failure::input(format!("system {name} is not built yet")));

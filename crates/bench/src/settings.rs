@@ -2,13 +2,14 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use dmtree_parts::Fill;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 
 /// How the index is filled before a cell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadBy {
     /// Whole leaves at once, keys ascending.
@@ -16,27 +17,6 @@ pub enum LoadBy {
     Bulk,
     /// One put per key, in random order, by all clients.
     Put,
-}
-
-impl std::str::FromStr for LoadBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "bulk" => Ok(Self::Bulk),
-            "put" => Ok(Self::Put),
-            _ => Err(format!("unknown way to load {text:?}: give one of bulk, put")),
-        }
-    }
-}
-
-impl fmt::Display for LoadBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bulk => "bulk",
-            Self::Put => "put",
-        })
-    }
 }
 
 /// The fill of leaves after a bulk load: a share of their slots, or `random`, as after insertions
