@@ -93,7 +93,7 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         gid_index: Option<u8> = None,
         /// Profile of the simulated fabric (see `fabric list`), or a file that ends with .toml.
-        #[arg(long, id = "profile", value_name = "NAME|FILE.toml")]
+        #[arg(id = "profile", long = "profile", value_name = "NAME|FILE.toml")]
         #[serde(rename(deserialize = "profile"), skip_serializing)]
         profile_name: Option<String> = None,
         /// Set a field of the profile otherwise; may be given several times.
@@ -175,7 +175,7 @@ settings! {
         #[arg(long, value_name = "SIZE")]
         memory_bytes: Option<Bytes> = None,
         /// How keys are loaded: bulk (whole leaves) or put.
-        #[arg(long, value_name = "WAY")]
+        #[arg(long, value_name = "WAY", hide_possible_values = true)]
         load_by: LoadBy = LoadBy::default(),
         /// Share of a leaf's slots that a bulk load uses, or random: as after insertions in random
         /// order.

@@ -1,10 +1,14 @@
 //! The command line.
 
+use std::ops::Range;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dmtree_bench::bytes::Bytes;
-use dmtree_bench::config::{Flags, LoadBy};
+use dmtree_bench::config::{Flags, LoadBy, cores};
+use dmtree_bench::replay::ReplayOptions;
+use dmtree_bench::{Failure, Result, clock};
 use dmtree_workload::{KeyForm, ValueSize};
 
 use crate::args_nodes::{AccessArgs, ConformArgs, MemnodeArgs, ToolArgs};
@@ -136,27 +140,9 @@ pub struct Output {
 /// `bench trace`.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Trace files, plain or gzipped, replayed in this order as one.
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// The system.
-    #[arg(long, default_value = "dmtree", value_name = "NAME")]
-    pub system: String,
-    /// Threads; the cores by default.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<u32>,
-    /// Compute nodes.
-    #[arg(long, default_value_t = 6, value_name = "N")]
-    pub cns: u16,
-    /// Memory nodes.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub mns: u16,
-    /// Size of each memory node; computed from the trace by default.
-    #[arg(long, value_name = "SIZE")]
-    pub memory_bytes: Option<Bytes>,
-    /// Cache budget of a compute node.
-    #[arg(long, default_value = "64MiB", value_name = "SIZE")]
-    pub cache_bytes: Bytes,
+    /// The replay.
+    #[command(flatten)]
+    pub replay: ReplayOptions,
     /// Write trace.json here.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -286,6 +272,31 @@ impl CheckArgs {
     /// The systems given, or the usual one.
     pub fn systems(&self) -> Vec<String> {
         self.system.clone().unwrap_or_else(|| vec!["dmtree".to_owned()])
+    }
+
+    /// The seeds given, or all that there is time for, or so many.
+    pub fn seeds(&self, usual: u64) -> Range<u64> {
+        match (self.seeds, self.minutes) {
+            (Some((from, to)), _) => from..to,
+            (None, Some(_)) => 0..u64::MAX,
+            (None, None) => 0..usual,
+        }
+    }
+
+    /// The time after which no seed begins.
+    pub fn until(&self) -> Result<Option<Instant>> {
+        let end = |m: f64| {
+            if m.is_finite() && m > 0.0 {
+                return Ok(clock::now() + Duration::from_secs_f64(m * 60.0));
+            }
+            Err(Failure::input(format!("--minutes {m}: give a time above 0")))
+        };
+        self.minutes.map(end).transpose()
+    }
+
+    /// The threads given, or as many as there are cores.
+    pub fn threads(&self) -> usize {
+        self.threads.unwrap_or(cores() as usize)
     }
 }
 
@@ -446,6 +457,6 @@ pub struct LoadArgs {
     #[arg(long, default_value = "dmtree", value_name = "NAME")]
     pub system: String,
     /// How pairs are loaded: bulk (whole leaves) or put.
-    #[arg(long, default_value = "bulk", value_name = "WAY")]
+    #[arg(long, default_value = "bulk", value_name = "WAY", hide_possible_values = true)]
     pub load_by: LoadBy,
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use dmtree_bench::config::{Flags, Resolved, cores, resolve};
+use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::experiment::{BUILTIN, Experiment};
-use dmtree_bench::replay::{ReplayOptions, replay};
+use dmtree_bench::replay::replay;
 use dmtree_bench::results::{Cell, Machine};
 use dmtree_bench::resume::resumable;
 use dmtree_bench::table::Table;
@@ -163,18 +163,9 @@ pub fn list() -> Result<()> {
 
 /// `bench trace`.
 pub fn trace(a: &TraceArgs) -> Result<()> {
-    let options = ReplayOptions {
-        files: a.files.clone(),
-        system: registry::find(&a.system)?,
-        threads: a.threads.unwrap_or_else(cores),
-        cns: a.cns,
-        mns: a.mns,
-        memory_bytes: a.memory_bytes.map(|b| b.0),
-        cache_bytes: a.cache_bytes.0,
-    };
     let stop = crate::stop_flag()?;
     let mut shown = Shown::new(a.quiet);
-    let report = replay(&options, &stop, &mut |done, of| shown.simple(&a.system, done, of));
+    let report = replay(&a.replay, &stop, &mut |done, of| shown.simple(&a.replay.system, done, of));
     shown.finish();
     let report = report?;
     let json = serde_json::to_string_pretty(&report).unwrap_or_default() + "\n";
