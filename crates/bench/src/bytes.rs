@@ -7,6 +7,8 @@ use bytesize::{GB, GIB, KIB, MB, MIB, TIB};
 use dmtree_pool::parse_bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::settings::number_or_text;
+
 /// A size. As text: `4096`, `64KiB`, `1.5MiB`, `2GiB`; decimal units (`MB`) work too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
@@ -40,16 +42,7 @@ impl Serialize for Bytes {
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a size such as 4096 or \"64MiB\"")]
-        enum Form {
-            Number(u64),
-            Text(String),
-        }
-        match Form::deserialize(d)? {
-            Form::Number(n) => Ok(Self(n)),
-            Form::Text(t) => t.parse().map_err(serde::de::Error::custom),
-        }
+        number_or_text(d, Self)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Types of settings that are more than a number or a name.
 
 use std::fmt;
+use std::str::FromStr;
 
 use clap::ValueEnum;
 use dmtree_parts::Fill;
@@ -48,7 +49,7 @@ impl fmt::Display for FillBy {
     }
 }
 
-impl std::str::FromStr for FillBy {
+impl FromStr for FillBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -72,16 +73,26 @@ impl Serialize for FillBy {
 
 impl<'de> Deserialize<'de> for FillBy {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Share(f64),
-            Text(String),
-        }
-        match Either::deserialize(d)? {
-            Either::Share(share) => Ok(Self::Share(share)),
-            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
+        number_or_text(d, Self::Share)
+    }
+}
+
+/// Reads a setting that is a number or a text.
+pub(crate) fn number_or_text<'de, D, N, T>(d: D, number: fn(N) -> T) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    N: Deserialize<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a number or a text")]
+    enum Form<N> {
+        Number(N),
+        Text(String),
+    }
+    match Form::deserialize(d)? {
+        Form::Number(n) => Ok(number(n)),
+        Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
     }
 }
 
