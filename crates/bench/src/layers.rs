@@ -1,11 +1,11 @@
 //! The layers of settings: defaults, the experiment, the command line.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
@@ -88,28 +88,37 @@ impl Flags {
             .map_err(|e| Failure::input(e.to_string()))
     }
 
-    /// Names of the settings that are given.
-    fn given(&self) -> Vec<String> {
+    /// The flags that are given.
+    fn given(&self) -> Vec<Arg> {
         let all = Config::augment_args(Command::new("settings"));
-        let ids = all.get_arguments().map(|a| a.get_id().as_str());
-        ids.filter(|id| self.0.value_source(id) == Some(ValueSource::CommandLine))
-            .map(|id| id.replace('_', "-"))
-            .collect()
+        let given =
+            |a: &&Arg| self.0.value_source(a.get_id().as_str()) == Some(ValueSource::CommandLine);
+        all.get_arguments().filter(given).cloned().collect()
     }
 
-    /// Whether a setting is given.
-    pub fn has(&self, name: &str) -> bool {
-        self.given().iter().any(|given| given == name)
+    /// Whether a flag is given.
+    pub fn has(&self, flag: &str) -> bool {
+        self.given().iter().any(|a| a.get_long() == Some(flag))
     }
 
-    /// The words that give these settings.
-    pub fn words(&self, names: &[&str]) -> Vec<String> {
-        let of = |name: &&str| {
-            let values = self.0.get_raw(name).into_iter().flatten();
-            let word = |v: &OsStr| format!("--{name}={}", v.to_string_lossy());
-            values.map(word).collect::<Vec<_>>()
-        };
-        names.iter().flat_map(of).collect()
+    /// The words that give the flags that are `wanted`.
+    pub fn words(&self, wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
+        let mut words = Vec::new();
+        for a in self.given() {
+            let flag = a.get_long().unwrap_or_default();
+            let word = OsString::from(format!("--{flag}"));
+            if !wanted(flag) {
+                continue;
+            }
+            if !a.get_action().takes_values() {
+                words.push(word);
+                continue;
+            }
+            for value in self.0.get_raw(a.get_id().as_str()).into_iter().flatten() {
+                words.push([word.as_os_str(), OsStr::new("="), value].into_iter().collect());
+            }
+        }
+        words
     }
 
     /// Puts what is given in the place of what is there.
@@ -152,7 +161,8 @@ pub fn resolve(e: &Experiment, flags: &Flags) -> Result<Resolved> {
     let mut origins = Origins::new();
     origins.extend(e.given.iter().map(|key| (key.clone(), Origin::Experiment(e.name.clone()))));
     flags.apply(&mut c)?;
-    origins.extend(flags.given().into_iter().map(|key| (key, Origin::CommandLine)));
+    let keys = flags.given().into_iter().map(|a| a.get_id().as_str().replace('_', "-"));
+    origins.extend(keys.map(|key| (key, Origin::CommandLine)));
     limits(&mut c, &mut origins)?;
     derive(&mut c, &origins)?;
     for key in ["threads", "coroutines", "cache-bytes", "memory-bytes", "duration"] {

@@ -23,7 +23,7 @@ pub fn experiment(name: &str, flags: &Flags, o: &Output) -> Result<()> {
     let stop = crate::stop_flag()?;
     let resolved = resolve(&Experiment::find(name)?, flags)?;
     if o.verify_determinism {
-        return verify::determinism(name, &resolved, &stop);
+        return verify::determinism(name, flags, &resolved, &stop);
     }
     let place = o.resume.as_deref().or(o.out.as_deref());
     if let Some(seed) = o.first_seed {
@@ -51,10 +51,11 @@ fn followed_by(r: &Resolved, flags: &Flags, o: &Output) -> Result<Option<Resolve
         return Ok(None);
     }
     let e = Experiment::find(name)?;
-    let mut words = flags.words(&["systems", "workloads", "distributions", "seed"]);
+    let same = ["systems", "workloads", "distributions", "seed"];
+    let mut words = flags.words(|flag| same.contains(&flag));
     if flags.has("keys") {
         let most = if e.gives("keys") { e.config.keys } else { u64::MAX };
-        words.push(format!("--keys={}", r.config.keys.min(most)));
+        words.push(format!("--keys={}", r.config.keys.min(most)).into());
     }
     resolve(&e, &Flags::of(&words)?).map(Some)
 }
