@@ -2,7 +2,7 @@
 //! seeds, and none with its repair. `cargo run --release -p dmtree-bench --example smart-hazards`
 //! runs more seeds, under every set of grants.
 
-mod hazards;
+pub mod hazards;
 
 use hazards::{EVERYTHING, HAZARDS, REAR_LOCK, Scenario};
 
