@@ -171,8 +171,8 @@ fn tidy() -> Result<()> {
         }
     }
     let crates = locked_crates()?;
-    if crates > 80 {
-        problems.push(format!("{crates} locked crates without dev-dependencies; the limit is 80"));
+    if crates > 81 {
+        problems.push(format!("{crates} locked crates without dev-dependencies; the limit is 81"));
     }
     problems.extend(rust_version()?);
     if problems.is_empty() {

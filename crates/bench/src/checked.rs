@@ -42,31 +42,26 @@ pub(crate) fn dmtree_marks() -> Vec<Reached> {
     [dmtree_engine::Mark::reached(), dmtree_pool::Mark::reached()].concat()
 }
 
-/// The published systems, which have values of one length.
-pub(crate) fn fptree(_: &str, options: &Value, d: &mut Draw) -> Drawn {
-    let base: FpOptions = serde_json::from_value(options.clone()).unwrap_or_default();
-    let o = base.drawn(&mut |n| d.below(n));
-    let g = dmtree_fptree::format::Geometry::new(&o);
-    let least_cache_bytes = FpNode::least_cache_bytes(&g);
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+/// Draws of systems whose values have one length.
+macro_rules! one_length {
+    ($($(#[$about:meta])* $name:ident: $options:ty, $node:ty, $geometry:ty;)*) => {$(
+        $(#[$about])*
+        pub(crate) fn $name(_: &str, options: &Value, d: &mut Draw) -> Drawn {
+            let base: $options = serde_json::from_value(options.clone()).unwrap_or_default();
+            let o = base.drawn(&mut |n| d.below(n));
+            let least_cache_bytes = <$node>::least_cache_bytes(&<$geometry>::new(&o));
+            Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+        }
+    )*};
 }
 
-/// Sherman and FG, which have values of one length.
-pub(crate) fn sherman(_: &str, options: &Value, d: &mut Draw) -> Drawn {
-    let base: ShermanOptions = serde_json::from_value(options.clone()).unwrap_or_default();
-    let o = base.drawn(&mut |n| d.below(n));
-    let g = dmtree_sherman::format::Geometry::new(&o);
-    let least_cache_bytes = ShermanNode::least_cache_bytes(&g);
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
-}
-
-/// ART and SMART, which have values of one length.
-pub(crate) fn smart(_: &str, options: &Value, d: &mut Draw) -> Drawn {
-    let base: SmartOptions = serde_json::from_value(options.clone()).unwrap_or_default();
-    let o = base.drawn(&mut |n| d.below(n));
-    let g = dmtree_smart::format::Geometry::new(&o);
-    let least_cache_bytes = SmartNode::least_cache_bytes(&g);
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+one_length! {
+    /// FPTree and DMTree as published.
+    fptree: FpOptions, FpNode, dmtree_fptree::format::Geometry;
+    /// Sherman and FG.
+    sherman: ShermanOptions, ShermanNode, dmtree_sherman::format::Geometry;
+    /// ART and SMART.
+    smart: SmartOptions, SmartNode, dmtree_smart::format::Geometry;
 }
 
 /// The sound SMART.

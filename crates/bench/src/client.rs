@@ -398,6 +398,19 @@ impl<'o> Turns<'o> {
 
 type Checked = Result<(), String>;
 
+/// Whether a stored key may be absent.
+fn deletes(o: &Orders) -> bool {
+    o.plan.workload().mix().weight(OpKind::Delete) > 0
+}
+
+/// Checks the read of a stored key.
+fn read(o: &Orders, key: &[u8], found: bool, value: &[u8]) -> Checked {
+    if found {
+        return o.plan.check_value(key, value).map_err(|m| m.to_string());
+    }
+    if deletes(o) { Ok(()) } else { Err("a stored key is reported absent".to_owned()) }
+}
+
 /// Executes one operation. Long checks that need no index are left to the caller, outside of the
 /// measured time.
 async fn one<I: RangeIndex>(
@@ -406,18 +419,10 @@ async fn one<I: RangeIndex>(
     op: &Op<'_>,
     b: &mut Buffers,
 ) -> Result<(Done, Checked), Bad> {
-    let deletes = o.plan.workload().mix().weight(OpKind::Delete) > 0;
     match *op {
         Op::Read { key, .. } => {
             let found = client.get(key, &mut b.value).await?;
-            let checked = if found {
-                o.plan.check_value(key, &b.value).map_err(|m| m.to_string())
-            } else if deletes {
-                Ok(())
-            } else {
-                Err("a stored key is reported absent".to_owned())
-            };
-            Ok((Done::Fine, checked))
+            Ok((Done::Fine, read(o, key, found, &b.value)))
         }
         Op::ReadAbsent { key, .. } => {
             let found = client.get(key, &mut b.value).await?;
@@ -431,19 +436,13 @@ async fn one<I: RangeIndex>(
         },
         Op::Update { key, value, .. } => {
             let outcome = client.write(key, Write::Update(value)).await?;
-            Ok((Done::Fine, updated(outcome, deletes)))
+            Ok((Done::Fine, updated(outcome, deletes(o))))
         }
         Op::ReadModifyWrite { key, value, .. } => {
             let found = client.get(key, &mut b.value).await?;
-            let read = if found {
-                o.plan.check_value(key, &b.value).map_err(|m| m.to_string())
-            } else if deletes {
-                Ok(())
-            } else {
-                Err("a stored key is reported absent".to_owned())
-            };
+            let read = read(o, key, found, &b.value);
             let outcome = client.write(key, Write::Update(value)).await?;
-            Ok((Done::Fine, read.and_then(|()| updated(outcome, deletes))))
+            Ok((Done::Fine, read.and_then(|()| updated(outcome, deletes(o)))))
         }
         Op::Delete { key, .. } => match client.write(key, Write::Delete).await? {
             Outcome::Done => Ok((Done::Deleted, Ok(()))),

@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use clap::{Args, Command, FromArgMatches};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, NodeId, Standing, Worker};
 use dmtree_parts::{Fill, NodeContext, RangeIndex, Root, Write};
@@ -20,6 +21,7 @@ use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
+use crate::profile::DEFAULT_PROFILE;
 
 /// Version of [`Outcome`] as JSON.
 pub const CRASH_VERSION: u32 = 1;
@@ -27,51 +29,52 @@ pub const CRASH_VERSION: u32 = 1;
 const SLAB_BYTES: u64 = 256 << 10;
 
 /// The parameters of the simulation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// The profile's name.
+    /// Hardware (see `fabric list`).
+    #[arg(long, default_value = DEFAULT_PROFILE)]
     pub profile: String,
     /// Keys loaded.
+    #[arg(long, default_value_t = 1_000_000)]
     pub keys: u64,
     /// Compute nodes; the last one dies.
+    #[arg(long, default_value_t = 6)]
     pub cns: u16,
     /// Threads of each compute node.
+    #[arg(long, default_value_t = 24)]
     pub threads: u32,
     /// Clients of each thread.
+    #[arg(long, default_value_t = 4)]
     pub coroutines: u32,
-    /// Percentage of updates; the other operations are reads.
+    /// Updates among the operations, percent; the others are reads.
+    #[arg(long, default_value_t = 50)]
     pub update_percent: u32,
-    /// Length of a lease, us.
+    /// How long a lease lasts, us.
+    #[arg(long, default_value_t = 10_000)]
     pub lease_us: u64,
-    /// Time of the crash, us.
+    /// When the node dies, us.
+    #[arg(long, default_value_t = 10_000)]
     pub crash_us: u64,
-    /// End of the clients, us.
+    /// When the clients end, us.
+    #[arg(long, default_value_t = 40_000)]
     pub until_us: u64,
     /// Width of a bucket of the curve, us.
+    #[arg(long, default_value_t = 250)]
     pub bucket_us: u64,
-    /// The node hangs while its NIC continues to serve, instead of disappearing.
+    /// The node hangs, with a NIC that goes on serving, instead of going away.
+    #[arg(long)]
     pub hung: bool,
-    /// Seed of all random choices.
+    /// Seed of everything.
+    #[arg(long, default_value_t = 42)]
     pub seed: u64,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self {
-            profile: "dmtree-artifact-100g".to_owned(),
-            keys: 1_000_000,
-            cns: 6,
-            threads: 24,
-            coroutines: 4,
-            update_percent: 50,
-            lease_us: 10_000,
-            crash_us: 10_000,
-            until_us: 40_000,
-            bucket_us: 250,
-            hung: false,
-            seed: 42,
-        }
+        let command = Self::augment_args(Command::new("crash").no_binary_name(true));
+        let nothing = command.get_matches_from([""; 0]);
+        Self::from_arg_matches(&nothing).expect("every parameter has a default")
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::config::Layer;
+use crate::config::Config;
 use crate::failure::{Failure, Result};
 
 /// The built-in experiments: name and text.
@@ -35,22 +35,31 @@ pub const BUILTIN: &[(&str, &str)] = &[
 pub struct Experiment {
     /// Its name; of a file, the name without `.toml`.
     pub name: String,
-    /// Its settings.
-    pub layer: Layer,
+    /// Its settings, over the defaults.
+    pub config: Config,
+    /// The names of those that it gives.
+    pub(crate) given: Vec<String>,
 }
 
 impl Experiment {
+    /// Whether it gives a setting.
+    pub fn gives(&self, name: &str) -> bool {
+        self.given.iter().any(|given| given == name)
+    }
+
     /// Reads the text form; `from` names it in messages.
     ///
     /// # Errors
     /// The malformed line.
     pub fn parse(name: &str, from: &str, text: &str) -> Result<Self> {
-        let layer: Layer = toml::from_str(text).map_err(|e| {
+        let refuse = |e: toml::de::Error| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
             let at = line.map(|l| format!(", line {l}")).unwrap_or_default();
             Failure::input(format!("{from}{at}: {}", e.message().trim()))
-        })?;
-        Ok(Self { name: name.to_owned(), layer })
+        };
+        let config = toml::from_str(text).map_err(refuse)?;
+        let given: toml::Table = toml::from_str(text).map_err(refuse)?;
+        Ok(Self { name: name.to_owned(), config, given: given.into_iter().map(|g| g.0).collect() })
     }
 
     /// A built-in experiment by name, or a file (anything that ends with `.toml` or has a `/`).
@@ -78,7 +87,7 @@ impl Experiment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Origin, resolve};
+    use crate::config::{Flags, Origin, resolve};
     use proptest::prelude::*;
 
     proptest! {
@@ -102,7 +111,7 @@ mod tests {
             let end = (at + gone).min(text.len());
             let text = [&text[..at], put.as_bytes(), &text[end..]].concat();
             if let Ok(e) = Experiment::parse("x", "x.toml", &String::from_utf8_lossy(&text)) {
-                let _ = resolve("x", &e.layer, &Layer::default());
+                let _ = resolve(&e, &Flags::of::<&str>(&[]).unwrap());
             }
         }
     }
@@ -111,11 +120,10 @@ mod tests {
     fn the_built_in_ones_are_sound() {
         for (name, _) in BUILTIN.iter().copied() {
             let e = Experiment::find(name).unwrap();
-            assert!(e.layer.description.as_ref().is_some_and(|d| d.len() > 20), "{name}");
+            assert!(e.config.description.len() > 20, "{name}");
             // Some systems of an experiment may not be built yet.
-            let systems = Some(vec!["dmtree".to_owned()]);
-            let small = Layer { keys: Some(1000), systems, ..Layer::default() };
-            let r = resolve(name, &e.layer, &small).unwrap();
+            let small = Flags::of(&["--keys=1000", "--systems=dmtree"]).unwrap();
+            let r = resolve(&e, &small).unwrap();
             assert_eq!(r.config.keys, 1000);
             assert_eq!(r.origins["keys"], Origin::CommandLine);
             assert!(!r.config.sweep.points(&r.config).unwrap().is_empty());
@@ -135,29 +143,29 @@ mod tests {
 
     #[test]
     fn the_command_line_wins_and_contradictions_are_refused() {
-        let quick = Experiment::find("quick").unwrap().layer;
-        let none = Layer::default();
-        assert!(resolve("quick", &quick, &none).unwrap().config.budget.is_some());
-        let by_ops = Layer { ops: Some(5), ..none.clone() };
-        let r = resolve("quick", &quick, &by_ops).unwrap();
+        let quick = Experiment::find("quick").unwrap();
+        let with = |flags: &[&str]| resolve(&quick, &Flags::of(flags).unwrap());
+        assert!(with(&[]).unwrap().config.budget.is_some());
+        let r = with(&["--ops=5"]).unwrap();
         assert_eq!((r.config.budget, r.config.ops), (None, Some(5)));
         for (what, bad) in [
-            ("--keys is 0", Layer { keys: Some(0), ..none.clone() }),
-            ("--cns is 0", Layer { cns: Some(0), ..none.clone() }),
-            ("--mns is 0", Layer { mns: Some(0), ..none.clone() }),
-            ("--threads is 0", Layer { threads: Some(0), ..none.clone() }),
-            ("--duration", Layer { duration: Some(-1.0), ..none.clone() }),
-            ("--fill", Layer { fill: Some("1.5".parse().unwrap()), ..none.clone() }),
-            ("unknown fabric", Layer { fabric: Some("ether".into()), ..none.clone() }),
-            ("unknown system", Layer { systems: Some(vec!["x".into()]), ..none.clone() }),
-            ("need about", Layer { keys: Some(1 << 40), ..none.clone() }),
+            ("--keys is 0", "--keys=0"),
+            ("--cns is 0", "--cns=0"),
+            ("--mns is 0", "--mns=0"),
+            ("--threads is 0", "--threads=0"),
+            ("--duration", "--duration=-1"),
+            ("--fill", "--fill=1.5"),
+            ("unknown fabric", "--fabric=ether"),
+            ("unknown system", "--systems=x"),
+            ("need about", "--keys=1099511627776"),
             // The bytes of a default cache overflowed.
-            ("are more than", Layer { keys: Some(u64::MAX), ..none.clone() }),
-            ("--nominal", Layer { nominal: Some(1), ..none.clone() }),
-            ("do not fit", Layer { memory_bytes: Some(crate::bytes::Bytes(1 << 20)), ..none }),
+            ("are more than", "--keys=18446744073709551615"),
+            ("--nominal", "--nominal=1"),
+            ("do not fit", "--memory-bytes=1MiB"),
         ] {
-            let e = resolve("quick", &quick, &bad).unwrap_err();
+            let e = with(&[bad]).unwrap_err();
             assert!(e.to_string().contains(what) && e.exit_code() == 2, "{what}: {e}");
         }
+        assert!(Flags::of(&["--keyz=1"]).unwrap_err().to_string().contains("--keys"));
     }
 }

@@ -1,9 +1,7 @@
 //! Any system behind one object-safe trait, for the shell and other tools. Measured operations do
 //! not use it.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
 
 use dmtree_fabric::{Endpoint, Result as FabricResult};
 use dmtree_parts::{
@@ -14,205 +12,61 @@ use serde_json::Value;
 use crate::failure::Result;
 use crate::opened::{Opened, PoolSpec};
 
-/// A boxed future of one operation.
-pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = FabricResult<T>> + 'a>>;
-
-/// A client of any index.
-pub trait DynIndex {
-    /// Its endpoint.
-    fn endpoint(&self) -> Endpoint;
-    /// As [`RangeIndex::get`].
-    fn get<'a>(&'a mut self, key: &'a [u8], out: &'a mut Vec<u8>) -> Boxed<'a, bool>;
-    /// As [`RangeIndex::write`].
-    fn write<'a>(&'a mut self, key: &'a [u8], w: Write<'a>) -> Boxed<'a, Outcome>;
-    /// As [`RangeIndex::scan`].
-    fn scan<'a>(
-        &'a mut self,
-        r: &'a ScanRequest<'a>,
-        page: &'a mut Page,
-    ) -> Boxed<'a, Option<Resume>>;
-    /// As [`RangeIndex::load`].
-    fn load<'a>(
-        &'a mut self,
-        pairs: &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Boxed<'a, Loaded>;
-    /// As [`RangeIndex::maintain`].
-    fn maintain(&mut self) -> Boxed<'_, Work>;
-    /// As [`RangeIndex::walk`].
-    fn walk(&mut self) -> Boxed<'_, Shape>;
-}
-
-impl<I: RangeIndex> DynIndex for I {
-    fn endpoint(&self) -> Endpoint {
-        RangeIndex::endpoint(self).clone()
-    }
-    fn get<'a>(&'a mut self, key: &'a [u8], out: &'a mut Vec<u8>) -> Boxed<'a, bool> {
-        Box::pin(RangeIndex::get(self, key, out))
-    }
-    fn write<'a>(&'a mut self, key: &'a [u8], w: Write<'a>) -> Boxed<'a, Outcome> {
-        Box::pin(RangeIndex::write(self, key, w))
-    }
-    fn scan<'a>(
-        &'a mut self,
-        r: &'a ScanRequest<'a>,
-        page: &'a mut Page,
-    ) -> Boxed<'a, Option<Resume>> {
-        Box::pin(RangeIndex::scan(self, r, page))
-    }
-    fn load<'a>(
-        &'a mut self,
-        pairs: &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Boxed<'a, Loaded> {
-        Box::pin(RangeIndex::load(self, pairs, sorted, fill))
-    }
-    fn maintain(&mut self) -> Boxed<'_, Work> {
-        Box::pin(RangeIndex::maintain(self))
-    }
-    fn walk(&mut self) -> Boxed<'_, Shape> {
-        Box::pin(RangeIndex::walk(self))
-    }
-}
-
-/// An index of any kind, open on every compute node of an embedded pool.
-pub trait DynPool: Send + Sync + std::fmt::Debug {
-    /// A client for the present thread.
-    ///
-    /// # Errors
-    /// No such compute node.
-    fn client(&self, cn: usize) -> Result<Session>;
-    /// The caches of a compute node.
-    fn cache_stats(&self, cn: usize) -> CacheStats;
-    /// Number of compute nodes.
-    fn compute_nodes(&self) -> usize;
-    /// The name of the fabric.
-    fn fabric(&self) -> &'static str;
-}
-
-impl<I: RangeIndex> DynPool for Opened<I> {
-    fn client(&self, cn: usize) -> Result<Session> {
-        Ok(Session { index: Box::new(Opened::client(self, cn)?) })
-    }
-    fn cache_stats(&self, cn: usize) -> CacheStats {
-        Opened::cache_stats(self, cn)
-    }
-    fn compute_nodes(&self) -> usize {
-        Opened::compute_nodes(self)
-    }
-    fn fabric(&self) -> &'static str {
-        Opened::fabric(self)
-    }
-}
-
-/// Opens an empty index of type `I` on a fresh embedded pool.
-///
-/// # Errors
-/// Impossible options or sizes.
-pub fn open_pool<I: RangeIndex>(
-    system: &str,
-    options: &Value,
-    spec: &PoolSpec,
-) -> Result<Box<dyn DynPool>> {
-    Ok(Box::new(Opened::<I>::create(system, options, spec)?))
-}
-
-/// A pool that several owners share.
-pub type SharedPool = Arc<dyn DynPool>;
-
 /// A client of any index, for callers without futures.
-pub struct Session {
-    index: Box<dyn DynIndex>,
-}
-
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({:?})", self.index.endpoint())
-    }
-}
-
-macro_rules! block {
-    ($self:ident, $call:expr) => {{
-        let ep = $self.index.endpoint();
-        ep.core().block_on(ep.slot(), $call)
-    }};
-}
-
-impl Session {
+pub trait DynIndex {
     /// The client's endpoint.
-    pub fn endpoint(&self) -> Endpoint {
-        self.index.endpoint()
-    }
-
-    /// Reads a key.
-    ///
-    /// # Errors
-    /// Those of the index.
-    pub fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>> {
-        let mut out = Vec::new();
-        Ok(self.get_into(key, &mut out)?.then_some(out))
-    }
+    fn endpoint(&self) -> Endpoint;
 
     /// Reads a key into `out`; false when it is absent.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> FabricResult<bool> {
-        block!(self, self.index.get(key, out))
-    }
+    fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> FabricResult<bool>;
 
     /// Writes a key.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn write(&mut self, key: &[u8], w: Write<'_>) -> FabricResult<Outcome> {
-        block!(self, self.index.write(key, w))
-    }
+    fn write(&mut self, key: &[u8], w: Write<'_>) -> FabricResult<Outcome>;
 
     /// Fills a page.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> FabricResult<Option<Resume>> {
-        block!(self, self.index.scan(r, page))
-    }
+    fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> FabricResult<Option<Resume>>;
 
     /// Stores many pairs.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn load(
-        &mut self,
-        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-        fill: Fill,
-    ) -> FabricResult<Loaded> {
-        block!(self, self.index.load(pairs, sorted, fill))
-    }
+    fn load(&mut self, pairs: Pairs<'_>, sorted: bool, fill: Fill) -> FabricResult<Loaded>;
 
     /// Walks and checks the structure.
     ///
     /// # Errors
     /// A violated invariant.
-    pub fn walk(&mut self) -> FabricResult<Shape> {
-        block!(self, self.index.walk())
-    }
+    fn walk(&mut self) -> FabricResult<Shape>;
 
     /// Executes a bounded piece of due maintenance.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn maintain(&mut self) -> FabricResult<Work> {
-        block!(self, self.index.maintain())
+    fn maintain(&mut self) -> FabricResult<Work>;
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// Those of the index.
+    fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        Ok(self.get_into(key, &mut out)?.then_some(out))
     }
 
     /// Calls `each` for every pair of a range, in order, page by page, until `each` returns false.
     ///
     /// # Errors
     /// Those of the index.
-    pub fn for_each(
+    fn for_each(
         &mut self,
         request: ScanRequest<'_>,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
@@ -246,4 +100,104 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The pairs of a load.
+type Pairs<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
+
+/// Waits for an operation of a client.
+macro_rules! block {
+    ($self:ident, $call:ident($($with:expr),*)) => {{
+        let ep = RangeIndex::endpoint($self).clone();
+        ep.core().block_on(ep.slot(), RangeIndex::$call($self, $($with),*))
+    }};
+}
+
+impl<I: RangeIndex> DynIndex for I {
+    fn endpoint(&self) -> Endpoint {
+        RangeIndex::endpoint(self).clone()
+    }
+    fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> FabricResult<bool> {
+        block!(self, get(key, out))
+    }
+    fn write(&mut self, key: &[u8], w: Write<'_>) -> FabricResult<Outcome> {
+        block!(self, write(key, w))
+    }
+    fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> FabricResult<Option<Resume>> {
+        block!(self, scan(r, page))
+    }
+    fn load(&mut self, pairs: Pairs<'_>, sorted: bool, fill: Fill) -> FabricResult<Loaded> {
+        block!(self, load(pairs, sorted, fill))
+    }
+    fn walk(&mut self) -> FabricResult<Shape> {
+        block!(self, walk())
+    }
+    fn maintain(&mut self) -> FabricResult<Work> {
+        block!(self, maintain())
+    }
+}
+
+/// A client of any index.
+pub struct Session(Box<dyn DynIndex>);
+
+impl Deref for Session {
+    type Target = dyn DynIndex;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.0
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({:?})", self.endpoint())
+    }
+}
+
+/// An index of any kind, open on every compute node of an embedded pool.
+pub trait DynPool: Send + Sync + std::fmt::Debug {
+    /// A client for the present thread.
+    ///
+    /// # Errors
+    /// No such compute node.
+    fn client(&self, cn: usize) -> Result<Session>;
+    /// The caches of a compute node.
+    fn cache_stats(&self, cn: usize) -> CacheStats;
+    /// Number of compute nodes.
+    fn compute_nodes(&self) -> usize;
+    /// The name of the fabric.
+    fn fabric(&self) -> &'static str;
+}
+
+impl<I: RangeIndex> DynPool for Opened<I> {
+    fn client(&self, cn: usize) -> Result<Session> {
+        Ok(Session(Box::new(Opened::client(self, cn)?)))
+    }
+    fn cache_stats(&self, cn: usize) -> CacheStats {
+        Opened::cache_stats(self, cn)
+    }
+    fn compute_nodes(&self) -> usize {
+        Opened::compute_nodes(self)
+    }
+    fn fabric(&self) -> &'static str {
+        Opened::fabric(self)
+    }
+}
+
+/// Opens an empty index of type `I` on a fresh embedded pool.
+///
+/// # Errors
+/// Impossible options or sizes.
+pub fn open_pool<I: RangeIndex>(
+    system: &str,
+    options: &Value,
+    spec: &PoolSpec,
+) -> Result<Box<dyn DynPool>> {
+    Ok(Box::new(Opened::<I>::create(system, options, spec)?))
 }

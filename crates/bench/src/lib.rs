@@ -30,6 +30,7 @@ pub mod files;
 pub mod gains;
 pub mod group;
 pub mod latency;
+mod layers;
 mod measure;
 pub mod memory;
 pub mod offered;

@@ -36,18 +36,14 @@ pub(crate) fn load<I: RangeIndex>(
             let ep = client.endpoint().clone();
             let mut done = 0;
             // Without the key order in memory, the index sorts the pairs itself.
-            let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
+            let record = records(plan, oracle);
             let mut pairs = (0..n).map_while(|i| {
                 done = i + 1;
                 if done.is_multiple_of(1 << 16) {
                     show(host, done);
                     host.stopped().ok()?;
                 }
-                let record = match (oracle, &order) {
-                    (Some(o), _) => o.record_at(i as usize),
-                    (None, Some(order)) => order.records(i..i + 1).next().unwrap_or(i),
-                    (None, None) => i,
-                };
+                let record = record(i);
                 let (mut key, mut value) = (Vec::new(), Vec::new());
                 plan.key(record, &mut key);
                 plan.value(record, &key, LOADED, &mut value);
@@ -111,6 +107,19 @@ pub(crate) fn load<I: RangeIndex>(
     Ok(())
 }
 
+/// The loaded records by position: in the order of their keys if that is known, else in random
+/// order.
+fn records(plan: &Plan, oracle: Option<&Arc<Oracle>>) -> impl Fn(u64) -> u64 + Send + use<> {
+    let order = match oracle {
+        Some(oracle) => Ok(oracle.clone()),
+        None => Err(plan.load(LoadOrder::Random)),
+    };
+    move |at| match &order {
+        Ok(oracle) => oracle.record_at(at as usize),
+        Err(random) => random.records(at..at + 1).next().unwrap_or(at),
+    }
+}
+
 /// Turns a load that does not fit into bad input, with advice.
 fn fits(e: dmtree_fabric::Error) -> Failure {
     if e.kind() == dmtree_fabric::ErrorKind::Full {
@@ -164,17 +173,12 @@ pub(crate) fn warm_up<I: RangeIndex>(
             // The clients of a compute node share its keys.
             let mine = u64::from(seat.number / cns);
             let sharers = u64::from((clients - seat.cn as u32).div_ceil(cns));
-            let order = oracle.is_none().then(|| plan.load(LoadOrder::Random));
+            let record = records(&plan, oracle.as_ref());
             let (mut key, mut value) = (Vec::new(), Vec::new());
             let (mut reads, mut wrong) = (0u64, Vec::new());
             let mut position = mine * I::PAIRS_PER_LEAF;
             while position < n {
-                let record = match (&oracle, &order) {
-                    (Some(o), _) => o.record_at(position as usize),
-                    (None, Some(o)) => o.records(position..position + 1).next().unwrap_or(0),
-                    (None, None) => position,
-                };
-                plan.key(record, &mut key);
+                plan.key(record(position), &mut key);
                 match seat.client.get(&key, &mut value).await {
                     Ok(true) => {
                         if let Err(e) = plan.check_value(&key, &value) {

@@ -266,7 +266,8 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, resolve};
+    use crate::config::{Flags, resolve};
+    use crate::experiment::Experiment;
 
     #[test]
     fn the_table_is_whole() {
@@ -280,9 +281,9 @@ mod tests {
         assert!(Table::named("x").unwrap_err().to_string().contains("fast26-micro"));
     }
 
-    fn sim(layer: Layer) -> Config {
-        let layer = Layer { fabric: Some("sim".into()), keys: Some(1000), ..layer };
-        resolve("x", &Layer::default(), &layer).unwrap().config
+    fn sim(flags: &[&str]) -> Config {
+        let e = Experiment::parse("x", "x", "fabric = \"sim\"\nkeys = 1000").unwrap();
+        resolve(&e, &Flags::of(flags).unwrap()).unwrap().config
     }
 
     #[test]
@@ -290,7 +291,7 @@ mod tests {
         let t = Table::named("fast26-micro").unwrap();
         let any =
             |ratio| Bound { system: None, workload: None, distribution: None, ratio, reason: None };
-        let mut c = sim(Layer::default());
+        let mut c = sim(&[]);
         c.published_rows.insert("mine".into(), "dmtree".into());
         c.bounds =
             vec![any([0.9, 1.1]), Bound { workload: Some("insert".into()), ..any([0.5, 1.5]) }];
@@ -309,10 +310,9 @@ mod tests {
             "the later bound counts"
         );
         assert!(t.reference(&c, &CellName { system: "other", ..cell }, 1.0).is_none());
-        let fewer = sim(Layer { threads: Some(71), ..Layer::default() });
+        let fewer = sim(&["--threads=71"]);
         assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");
-        let open = Layer { load: Some("open:1M".parse().unwrap()), ..Layer::default() };
-        assert!(!t.applies(&sim(open)));
+        assert!(!t.applies(&sim(&["--load=open:1M"])));
         assert!(any([2.0, 1.0]).check().is_err());
     }
 }

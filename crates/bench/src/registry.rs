@@ -40,17 +40,8 @@ pub fn data_path(fabric: &str) -> Option<DataPath> {
     [DataPath::Frames, DataPath::Rdma].into_iter().find(|c| c.name() == fabric)
 }
 
-/// Systems that experiments may name before they are built. Names that the registry has are built.
-const PLANNED: [&str; 8] = [
-    "dmtree-published",
-    "fptree",
-    "fptree-rtc",
-    "fptree-cache",
-    "fptree-locking",
-    "rolex",
-    "chime",
-    "dlsm",
-];
+/// Systems that experiments may name before they are built.
+const PLANNED: [&str; 3] = ["rolex", "chime", "dlsm"];
 
 /// A system: an index with its options.
 #[derive(Clone, Debug)]
@@ -154,30 +145,6 @@ impl System {
         Self { published: true, ..self }
     }
 
-    /// The same, marked as recovering from crashes of nodes.
-    #[must_use]
-    pub(crate) fn recovering(self) -> Self {
-        Self { recovers: true, ..self }
-    }
-
-    /// The same, with a function that draws options for checked runs.
-    #[must_use]
-    pub(crate) fn drawing(self, draw: DrawOptions) -> Self {
-        Self { draw, ..self }
-    }
-
-    /// The same, with the coverage marks of its code.
-    #[must_use]
-    pub(crate) fn marked(self, marks: fn() -> Vec<Reached>) -> Self {
-        Self { marks, ..self }
-    }
-
-    /// The same, with its own memory estimate.
-    #[must_use]
-    fn taking(self, room: Room) -> Self {
-        Self { room, ..self }
-    }
-
     /// The rare branches of its code, with the number of times that any system of this process took
     /// each.
     pub fn marks(&self) -> Vec<Reached> {
@@ -236,18 +203,10 @@ impl System {
     pub fn fitted(&self, key: u64, value: u64) -> Value {
         let mut options = self.options.clone();
         let (k, v) = sizing::inline(key, value);
-        if let Some(map) = options.as_object_mut() {
-            for (name, bytes) in [
-                ("key_inline_bytes", k),
-                ("value_inline_bytes", v),
-                ("key_bytes", key),
-                ("value_bytes", value),
-            ] {
-                if let Some(old) = map.get_mut(name) {
-                    *old = bytes.into();
-                }
-            }
-        }
+        set(&mut options, "key_inline_bytes", k);
+        set(&mut options, "value_inline_bytes", v);
+        set(&mut options, "key_bytes", key);
+        set(&mut options, "value_bytes", value);
         options
     }
 
@@ -256,31 +215,21 @@ impl System {
     pub fn options_for(&self, c: &Config) -> Value {
         let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
         let mut options = self.fitted(key, value);
-        if let (Some(at_billion), Some(map)) = (c.table_chunk_at_billion, options.as_object_mut())
-            && let Some(old) = map.get_mut("table_chunk_bytes")
-        {
-            *old = sizing::scaled(at_billion, c.keys, sizing::LEAST_TABLE_CHUNK)
-                .next_multiple_of(64)
-                .into();
+        if let Some(at_billion) = c.table_chunk_at_billion {
+            let bytes = sizing::scaled(at_billion, c.keys, sizing::LEAST_TABLE_CHUNK);
+            set(&mut options, "table_chunk_bytes", bytes.next_multiple_of(64));
         }
-        if let (Some(page), Some(map)) = (c.page_bytes, options.as_object_mut())
-            && let Some(old) = map.get_mut("page_bytes")
-        {
-            *old = page.0.into();
+        if c.key_form == KeyForm::Hashed24 {
+            // There are ten decimal digits.
+            set(&mut options, "largest_node", 16);
         }
-        // There are ten decimal digits.
-        if let (KeyForm::Hashed24, Some(map)) = (&c.key_form, options.as_object_mut())
-            && let Some(old) = map.get_mut("largest_node")
-        {
-            *old = 16.into();
-        }
-        // Without tables a leaf is a page, too.
-        if let (Some(page), Some(map)) = (c.page_bytes, options.as_object_mut())
-            && map.get("tables").is_some_and(|tables| tables == "none")
-        {
-            let (k, v) = sizing::inline(key, value);
-            let slots = sizing::slots_of_page(page.0, k, v);
-            map.insert("leaf_capacity".to_owned(), slots.into());
+        if let Some(page) = c.page_bytes {
+            set(&mut options, "page_bytes", page.0);
+            // Without tables a leaf is a page, too.
+            if options.get("tables").is_some_and(|tables| tables == "none") {
+                let (k, v) = sizing::inline(key, value);
+                options["leaf_capacity"] = sizing::slots_of_page(page.0, k, v).into();
+            }
         }
         options
     }
@@ -322,6 +271,13 @@ impl System {
     /// Impossible sizes.
     pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
         (self.does.open)(self.name, &self.fitted(key, value), spec)
+    }
+}
+
+/// Sets an option of systems that have it.
+fn set(options: &mut Value, name: &str, to: u64) {
+    if let Some(old) = options.get_mut(name) {
+        *old = to.into();
     }
 }
 
@@ -390,15 +346,14 @@ pub fn systems() -> Vec<System> {
             "DMTree as its artifact does it: every verb awaited",
             &FpOptions::dmtree_published(),
         ),
-        System::of::<DmTree>(
-            "sherman",
-            "sherman",
-            "Sherman made sound: every operation, crash recovery",
-            &dmtree_sherman::sound::options(),
-        )
-        .drawing(checked::dmtree)
-        .marked(checked::dmtree_marks)
-        .recovering(),
+        System {
+            family: "sherman",
+            ..ours(
+                "sherman",
+                "Sherman made sound: every operation, crash recovery",
+                &dmtree_sherman::sound::options(),
+            )
+        },
         sherman(
             "sherman-published",
             "Sherman with every published technique",
@@ -412,15 +367,17 @@ pub fn systems() -> Vec<System> {
             "and local locks with hand-over",
             &ShermanOptions::hierarchical(),
         ),
-        System::of::<dmtree_smart::sound::Smart>(
-            "smart",
-            "smart",
-            "SMART made sound: every operation, crash recovery",
-            &dmtree_smart::sound::Options::default(),
-        )
-        .drawing(checked::smart_sound)
-        .taking(|_, key, value| Some(sizing::sound_radix_bytes_per_key(key, value)))
-        .recovering(),
+        System {
+            recovers: true,
+            draw: checked::smart_sound,
+            room: |_, key, value| Some(sizing::sound_radix_bytes_per_key(key, value)),
+            ..System::of::<dmtree_smart::sound::Smart>(
+                "smart",
+                "smart",
+                "SMART made sound: every operation, crash recovery",
+                &dmtree_smart::sound::Options::default(),
+            )
+        },
         smart(
             "smart-published",
             "SMART with every published technique",
@@ -445,10 +402,12 @@ pub fn systems() -> Vec<System> {
 
 /// DMTree with some options.
 fn ours(name: &'static str, description: &'static str, options: &Options) -> System {
-    System::of::<DmTree>(name, "dmtree", description, options)
-        .drawing(checked::dmtree)
-        .marked(checked::dmtree_marks)
-        .recovering()
+    System {
+        recovers: true,
+        draw: checked::dmtree,
+        marks: checked::dmtree_marks,
+        ..System::of::<DmTree>(name, "dmtree", description, options)
+    }
 }
 
 /// A preset of the published index.
@@ -458,24 +417,26 @@ fn published(
     description: &'static str,
     options: &FpOptions,
 ) -> System {
-    System::of::<FpTree>(name, family, description, options).drawing(checked::fptree).as_published()
+    let plain = System::of::<FpTree>(name, family, description, options);
+    System { draw: checked::fptree, ..plain }.as_published()
 }
 
 /// A step from FG to Sherman.
 fn sherman(name: &'static str, description: &'static str, options: &ShermanOptions) -> System {
-    System::of::<Sherman>(name, "sherman", description, options)
-        .drawing(checked::sherman)
-        .as_published()
+    let plain = System::of::<Sherman>(name, "sherman", description, options);
+    System { draw: checked::sherman, ..plain }.as_published()
 }
 
 /// A step from ART to SMART.
 fn smart(name: &'static str, description: &'static str, options: &SmartOptions) -> System {
-    System::of::<Smart>(name, "smart", description, options).drawing(checked::smart).taking(
-        |options, key, value| {
+    System {
+        draw: checked::smart,
+        room: |options, key, value| {
             let (step, slots) = (options["leaf_step"].as_u64()?, options["largest_node"].as_u64()?);
             Some(sizing::radix_bytes_per_key(key, value, step, slots))
         },
-    )
+        ..System::of::<Smart>(name, "smart", description, options)
+    }
 }
 
 /// A system by name.
@@ -533,9 +494,7 @@ pub fn known(name: &str) -> bool {
 /// # Errors
 /// An unknown name.
 pub fn split_built(names: &[String], strict: bool) -> Result<(Vec<System>, Vec<String>)> {
-    let all = systems();
-    let planned =
-        |name: &String| PLANNED.contains(&name.as_str()) && all.iter().all(|s| s.name != name);
+    let planned = |name: &String| PLANNED.contains(&name.as_str());
     let (missing, rest): (Vec<String>, Vec<String>) = names.iter().cloned().partition(planned);
     if let (true, Some(name)) = (strict, missing.first()) {
         return Err(Failure::input(format!("system {name} is not built yet")));

@@ -7,18 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use clap::Args;
 use dmtree_parts::{Outcome, ScanRequest, Write, check_key};
 use dmtree_workload::OpKind;
 use dmtree_workload::trace::{Action, Record, TraceOp, TraceReader, shard};
 use serde::{Deserialize, Serialize};
 
+use crate::bytes::Bytes;
 use crate::clock;
+use crate::config::cores;
 use crate::facade::Session;
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
 use crate::opened::PoolSpec;
 use crate::oracle::shown;
-use crate::registry::System;
+use crate::registry::find;
 use crate::results::LOCAL_NOTE;
 use crate::simulated::FabricSpec;
 use crate::sizing;
@@ -32,22 +35,29 @@ const WAITING: usize = 16;
 const SAMPLES: usize = 5;
 
 /// Parameters of a replay.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct ReplayOptions {
-    /// The files, in order.
+    /// Trace files, plain or gzipped, replayed in this order as one.
+    #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// The system.
-    pub system: System,
-    /// Threads.
-    pub threads: u32,
+    #[arg(long, default_value = "dmtree", value_name = "NAME")]
+    pub system: String,
+    /// Threads; the cores by default.
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
     /// Compute nodes.
+    #[arg(long, default_value_t = 6, value_name = "N")]
     pub cns: u16,
     /// Memory nodes.
+    #[arg(long, default_value_t = 1, value_name = "N")]
     pub mns: u16,
-    /// Bytes of each memory node; they are not computed from the trace.
-    pub memory_bytes: Option<u64>,
-    /// Cache budget of each compute node.
-    pub cache_bytes: u64,
+    /// Size of each memory node; computed from the trace by default.
+    #[arg(long, value_name = "SIZE")]
+    pub memory_bytes: Option<Bytes>,
+    /// Cache budget of a compute node.
+    #[arg(long, default_value = "64MiB", value_name = "SIZE")]
+    pub cache_bytes: Bytes,
 }
 
 /// The contents of a trace.
@@ -165,14 +175,16 @@ pub fn replay(
     stop: &Arc<AtomicBool>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ReplayReport> {
+    let system = find(&o.system)?;
+    let threads = o.threads.unwrap_or_else(cores) as usize;
     let survey = survey(&o.files)?;
-    if o.threads == 0 || o.cns == 0 || o.mns == 0 {
+    if threads == 0 || o.cns == 0 || o.mns == 0 {
         return Err(Failure::input("--threads, --cns and --mns must be 1 at least"));
     }
     let (key, value) = (survey.longest_key.max(1), survey.longest_value);
     let need = survey.writes.saturating_mul(sizing::bytes_per_key(key, value));
     let floor = (u64::from(o.cns) * 4 + 64) << 20;
-    let memory_bytes = o.memory_bytes.unwrap_or_else(|| {
+    let memory_bytes = o.memory_bytes.map(|b| b.0).unwrap_or_else(|| {
         ((need.saturating_mul(2) + floor) / u64::from(o.mns)).next_multiple_of(1 << 20)
     });
     let spec = PoolSpec {
@@ -180,15 +192,14 @@ pub fn replay(
         mns: o.mns,
         memory_bytes,
         compute_bytes: 0,
-        cache_bytes: o.cache_bytes,
+        cache_bytes: o.cache_bytes.0,
         fabric: FabricSpec::Local,
         index: None,
     };
-    let pool = o.system.open(&spec, key, value.min(64))?;
+    let pool = system.open(&spec, key, value.min(64))?;
     let done = AtomicU64::new(0);
     let mut reader = TraceReader::open(&o.files)?;
     let began = clock::now();
-    let threads = o.threads as usize;
     let tallies = std::thread::scope(|scope| -> Result<Vec<Tally>> {
         let (mut to, mut running): (Vec<SyncSender<Vec<TraceOp>>>, _) = (Vec::new(), Vec::new());
         for me in 0..threads {
@@ -283,7 +294,7 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
     let ops = by_kind.values().map(|k| k.ops).sum();
     ReplayReport {
         schema_version: crate::results::SCHEMA_VERSION,
-        system: o.system.name.to_owned(),
+        system: o.system.clone(),
         note: LOCAL_NOTE.to_owned(),
         files: o.files.clone(),
         ops,

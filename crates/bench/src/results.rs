@@ -71,6 +71,7 @@ pub struct Results {
     /// The seed of all random choices.
     pub seed: u64,
     /// The settings in effect.
+    #[serde(deserialize_with = "Config::echoed")]
     pub config: Config,
     /// XXH3-64 of the settings, hexadecimal.
     pub config_hash: String,

@@ -187,6 +187,7 @@ fn here(fabric: &str) -> String {
 }
 
 /// The sum of a cell over all its rounds so far.
+#[derive(Default)]
 struct Sum {
     tally: Tally,
     counts: Snapshot,
@@ -205,18 +206,11 @@ struct Sum {
 impl Sum {
     fn new(m: Measured) -> Self {
         let mut sum = Self {
-            tally: Tally::default(),
-            counts: Snapshot::default(),
             per_cn: vec![(0, 0); m.per_cn.len()],
-            seconds: 0.0,
-            rounds: Vec::new(),
-            memory: None,
             warmed: m.warmed,
             law: m.law.clone(),
             complete_scans: m.complete_scans,
-            rate_ops: 0,
-            sim: None,
-            open: None,
+            ..Self::default()
         };
         sum.add(m);
         sum

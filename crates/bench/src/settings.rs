@@ -1,14 +1,16 @@
 //! Types of settings that are more than a number or a name.
 
 use std::fmt;
+use std::str::FromStr;
 
+use clap::ValueEnum;
 use dmtree_parts::Fill;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 
 /// How the index is filled before a cell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadBy {
     /// Whole leaves at once, keys ascending.
@@ -16,27 +18,6 @@ pub enum LoadBy {
     Bulk,
     /// One put per key, in random order, by all clients.
     Put,
-}
-
-impl std::str::FromStr for LoadBy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "bulk" => Ok(Self::Bulk),
-            "put" => Ok(Self::Put),
-            _ => Err(format!("unknown way to load {text:?}: give one of bulk, put")),
-        }
-    }
-}
-
-impl fmt::Display for LoadBy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bulk => "bulk",
-            Self::Put => "put",
-        })
-    }
 }
 
 /// The fill of leaves after a bulk load: a share of their slots, or `random`, as after insertions
@@ -68,7 +49,7 @@ impl fmt::Display for FillBy {
     }
 }
 
-impl std::str::FromStr for FillBy {
+impl FromStr for FillBy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -92,16 +73,26 @@ impl Serialize for FillBy {
 
 impl<'de> Deserialize<'de> for FillBy {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Share(f64),
-            Text(String),
-        }
-        match Either::deserialize(d)? {
-            Either::Share(share) => Ok(Self::Share(share)),
-            Either::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
+        number_or_text(d, Self::Share)
+    }
+}
+
+/// Reads a setting that is a number or a text.
+pub(crate) fn number_or_text<'de, D, N, T>(d: D, number: fn(N) -> T) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    N: Deserialize<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a number or a text")]
+    enum Form<N> {
+        Number(N),
+        Text(String),
+    }
+    match Form::deserialize(d)? {
+        Form::Number(n) => Ok(number(n)),
+        Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Sweeps: one or more settings, each over several values.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use dmtree_workload::{ScanLength, ValueSize};
 use serde::{Deserialize, Serialize};
 
@@ -7,81 +10,90 @@ use crate::bytes::Bytes;
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 
-/// Settings over several values: one list, or with `cross` every combination of several lists.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Sweep {
-    /// Every combination of the lists; otherwise only one list is permitted.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub cross: bool,
-    /// Numbers of memory nodes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub mns: Vec<u16>,
-    /// Numbers of compute nodes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cns: Vec<u16>,
-    /// Numbers of threads (on the simulated fabric: of each compute node).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub threads: Vec<u32>,
-    /// Numbers of coroutines per thread.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub coroutines: Vec<u32>,
-    /// Numbers of keys.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub keys: Vec<u64>,
-    /// Lengths of values.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub value_size: Vec<ValueSize>,
-    /// Lengths of scans.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub scan_length: Vec<ScanLength>,
-    /// Cache budgets of a compute node.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cache_bytes: Vec<Bytes>,
-    /// Cache budgets of a compute node for 1e9 keys, scaled to the number of keys.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cache_at_billion: Vec<Bytes>,
-}
-
 /// A value of one setting: its label, and a function that sets it.
 type Choice = (String, Box<dyn Fn(&mut Config)>);
 
+/// The settings that a sweep can vary: type, field of [`Config`], usual values.
+macro_rules! swept {
+    ($($(#[$about:meta])* $field:ident: $type:ty = $usual:literal,)*) => {
+        /// Settings over several values: one list, or with `cross` every combination of several
+        /// lists.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct Sweep {
+            /// Every combination of the lists; otherwise only one list is permitted.
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            pub cross: bool,
+            $($(#[$about])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $field: Vec<$type>,)*
+        }
+
+        /// The usual values of each setting, as on the command line.
+        const USUAL: &[(&str, &str)] = &[$((stringify!($field), $usual)),*];
+
+        impl Sweep {
+            /// The lists that are not empty.
+            fn lists(&self) -> Vec<Vec<Choice>> {
+                let all = vec![$(choices(stringify!($field), &self.$field, |c, v| c.$field = v.into())),*];
+                all.into_iter().filter(|list| !list.is_empty()).collect()
+            }
+
+            /// Sets the list of a field from texts.
+            fn fill(&mut self, field: &str, values: &[&str]) -> Result<(), String> {
+                $(if field == stringify!($field) {
+                    self.$field = values.iter().map(parsed).collect::<Result<_, _>>()?;
+                })*
+                Ok(())
+            }
+        }
+    };
+}
+
+swept! {
+    /// Numbers of memory nodes.
+    mns: u16 = "1,2,4,8",
+    /// Numbers of compute nodes.
+    cns: u16 = "1,2,4,8,16,32",
+    /// Numbers of threads (on the simulated fabric: of each compute node).
+    threads: u32 = "1,6,12,24,36,48,60,72",
+    /// Numbers of coroutines per thread.
+    coroutines: u32 = "1,2,4,8",
+    /// Numbers of keys.
+    keys: u64 = "100000,1000000,10000000",
+    /// Lengths of values.
+    value_size: ValueSize = "8,16,32,64,128",
+    /// Lengths of scans.
+    scan_length: ScanLength = "uniform(1..=10),uniform(1..=100),uniform(1..=1000)",
+    /// Cache budgets of a compute node.
+    cache_bytes: Bytes = "8MiB,4MiB,2MiB,1MiB,512KiB",
+    /// Cache budgets of a compute node for 1e9 keys, scaled to the number of keys.
+    cache_at_billion: Bytes = "20GB,15GB,10GB,7.5GB,5GB,2.5GB",
+}
+
 /// One choice per value of a list.
-fn choices<T: Copy + std::fmt::Display + 'static>(
-    name: &str,
+fn choices<T: Copy + Display + 'static>(
+    field: &str,
     values: &[T],
     set: fn(&mut Config, T),
 ) -> Vec<Choice> {
+    let (name, cache) = (field.replace('_', "-"), field.starts_with("cache"));
     let one = |v: &T| -> Choice {
         let v = *v;
-        (format!("{name}={v}"), Box::new(move |c: &mut Config| set(c, v)))
+        let set = move |c: &mut Config| {
+            set(c, v);
+            if cache {
+                c.per_system.clear();
+            }
+        };
+        (format!("{name}={v}"), Box::new(set))
     };
     values.iter().map(one).collect()
 }
 
-impl Sweep {
-    /// The lists that are not empty.
-    fn lists(&self) -> Vec<Vec<Choice>> {
-        let all = vec![
-            choices("mns", &self.mns, |c, v| c.mns = v),
-            choices("cns", &self.cns, |c, v| c.cns = v),
-            choices("threads", &self.threads, |c, v| c.threads = v),
-            choices("coroutines", &self.coroutines, |c, v| c.coroutines = v),
-            choices("keys", &self.keys, |c, v| c.keys = v),
-            choices("value-size", &self.value_size, |c, v| c.value_size = v),
-            choices("scan-length", &self.scan_length, |c, v| c.scan_length = v),
-            choices("cache-bytes", &self.cache_bytes, |c, v| {
-                c.cache_bytes = v;
-                c.per_system.clear();
-            }),
-            choices("cache-at-billion", &self.cache_at_billion, |c, v| {
-                c.cache_at_billion = Some(v);
-                c.per_system.clear();
-            }),
-        ];
-        all.into_iter().filter(|list| !list.is_empty()).collect()
-    }
+fn parsed<T: FromStr<Err: Display>>(text: &&str) -> Result<T, String> {
+    text.trim().parse().map_err(|e| format!("{text:?}: {e}"))
+}
 
+impl Sweep {
     /// The points: a label and the settings. One point without a label if nothing varies.
     ///
     /// # Errors
@@ -108,47 +120,25 @@ impl Sweep {
         }
         Ok(points)
     }
+}
 
-    /// A sweep as on the command line: `threads` (usual values) or `threads=1,8,64`.
-    ///
-    /// # Errors
-    /// An unknown setting, or impossible values.
-    pub fn parse(text: &str) -> Result<Self> {
+/// As on the command line: `threads` (usual values) or `threads=1,8,64`.
+impl FromStr for Sweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         let (name, given) = text.split_once('=').map_or((text, None), |(n, v)| (n, Some(v)));
-        let usual = USUAL.iter().find(|(n, _)| *n == name).ok_or_else(|| {
-            let names: Vec<&str> = USUAL.iter().map(|u| u.0).collect();
-            Failure::input(format!(
-                "unknown setting {name:?} to sweep over: give one of {}, alone or with values such as threads=1,8,64",
-                names.join(", ")
-            ))
-        })?;
-        let bad = |v: &str, e: String| Failure::input(format!("--sweep {name}: {v:?}: {e}"));
-        let values: Vec<&str> =
-            given.unwrap_or(usual.1).split(';').flat_map(comma_values).collect();
-        fn all<T: std::str::FromStr>(
-            values: &[&str],
-            bad: impl Fn(&str, String) -> Failure,
-        ) -> Result<Vec<T>>
-        where
-            T::Err: std::fmt::Display,
-        {
-            values
-                .iter()
-                .map(|v| v.trim().parse::<T>().map_err(|e| bad(v, e.to_string())))
-                .collect()
-        }
+        let names = || USUAL.iter().map(|(field, _)| field.replace('_', "-"));
+        let (field, usual) =
+            names().position(|known| known == name).map(|i| USUAL[i]).ok_or_else(|| {
+                format!(
+                    "unknown setting {name:?} to sweep over: give one of {}, alone or with values such as threads=1,8,64",
+                    names().collect::<Vec<_>>().join(", ")
+                )
+            })?;
+        let values: Vec<&str> = given.unwrap_or(usual).split(';').flat_map(comma_values).collect();
         let mut s = Self::default();
-        match name {
-            "mns" => s.mns = all(&values, bad)?,
-            "cns" => s.cns = all(&values, bad)?,
-            "threads" => s.threads = all(&values, bad)?,
-            "coroutines" => s.coroutines = all(&values, bad)?,
-            "keys" => s.keys = all(&values, bad)?,
-            "value-size" => s.value_size = all(&values, bad)?,
-            "scan-length" => s.scan_length = all(&values, bad)?,
-            "cache-bytes" => s.cache_bytes = all(&values, bad)?,
-            _ => s.cache_at_billion = all(&values, bad)?,
-        }
+        s.fill(field, &values).map_err(|e| format!("--sweep {name}: {e}"))?;
         Ok(s)
     }
 }
@@ -171,44 +161,34 @@ fn comma_values(text: &str) -> Vec<&str> {
     out
 }
 
-/// The default values of a sweep.
-const USUAL: [(&str, &str); 9] = [
-    ("threads", "1,6,12,24,36,48,60,72"),
-    ("coroutines", "1,2,4,8"),
-    ("mns", "1,2,4,8"),
-    ("cns", "1,2,4,8,16,32"),
-    ("keys", "100000,1000000,10000000"),
-    ("value-size", "8,16,32,64,128"),
-    ("scan-length", "uniform(1..=10),uniform(1..=100),uniform(1..=1000)"),
-    ("cache-bytes", "8MiB,4MiB,2MiB,1MiB,512KiB"),
-    ("cache-at-billion", "20GB,15GB,10GB,7.5GB,5GB,2.5GB"),
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Layer, resolve};
 
     fn base() -> Config {
-        let layer = Layer { keys: Some(1000), ..Layer::default() };
-        resolve("x", &Layer::default(), &layer).unwrap().config
+        Config { keys: 1000, ..Config::default() }
+    }
+
+    fn parse(text: &str) -> Result<Sweep, String> {
+        text.parse()
     }
 
     #[test]
     fn every_usual_list_is_sound() {
-        for (name, _) in USUAL {
-            let s = Sweep::parse(name).unwrap();
+        for (field, _) in USUAL {
+            let name = field.replace('_', "-");
+            let s = parse(&name).unwrap();
             let points = s.points(&base()).unwrap();
             assert!(points.len() >= 3, "{name}");
-            assert!(points[0].0.as_ref().unwrap().starts_with(name));
+            assert!(points[0].0.as_ref().unwrap().starts_with(&name));
         }
-        let threads = Sweep::parse("threads").unwrap().threads;
+        let threads = parse("threads").unwrap().threads;
         assert_eq!(threads, [1, 6, 12, 24, 36, 48, 60, 72]);
-        assert_eq!(Sweep::parse("threads=3,5").unwrap().threads, [3, 5]);
-        let s = Sweep::parse("scan-length=zipfian(1..=9, 0.5),4").unwrap();
+        assert_eq!(parse("threads=3,5").unwrap().threads, [3, 5]);
+        let s = parse("scan-length=zipfian(1..=9, 0.5),4").unwrap();
         assert_eq!(s.scan_length.len(), 2);
-        assert!(Sweep::parse("size").unwrap_err().to_string().contains("value-size"));
-        assert!(Sweep::parse("threads=x").unwrap_err().to_string().contains("\"x\""));
+        assert!(parse("size").unwrap_err().contains("value-size"));
+        assert!(parse("threads=x").unwrap_err().contains("\"x\""));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! The command line.
 
-use std::fmt::Display;
+use std::ops::Range;
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use dmtree_bench::bytes::Bytes;
-use dmtree_bench::config::{FillBy, Layer, LoadBy};
-use dmtree_bench::offered::LoadShape;
-use dmtree_bench::sweep::Sweep;
-use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
+use dmtree_bench::config::{Flags, LoadBy, cores};
+use dmtree_bench::replay::ReplayOptions;
+use dmtree_bench::{Failure, Result, clock};
+use dmtree_workload::{KeyForm, ValueSize};
 
 use crate::args_nodes::{AccessArgs, ConformArgs, MemnodeArgs, ToolArgs};
 
@@ -70,18 +70,6 @@ pub enum Command {
     },
 }
 
-/// Parses with `FromStr`.
-pub(crate) fn parsed<T: FromStr>(text: &str) -> Result<T, String>
-where
-    T::Err: Display,
-{
-    text.parse().map_err(|e: T::Err| e.to_string())
-}
-
-fn swept(text: &str) -> Result<Sweep, String> {
-    Sweep::parse(text).map_err(|e| e.to_string())
-}
-
 /// `bench`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -100,9 +88,9 @@ pub struct BenchArgs {
     /// A built-in experiment (see `bench list`) or a file that ends with .toml.
     #[arg(required = true, value_name = "NAME|FILE.toml")]
     pub experiment: Option<String>,
-    /// Settings.
+    /// Settings of the experiment; each replaces what the experiment says.
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: Flags,
     /// Where to go.
     #[command(flatten)]
     pub output: Output,
@@ -149,176 +137,12 @@ pub struct Output {
     pub first_seed: Option<u64>,
 }
 
-/// Settings of an experiment; each replaces what the experiment says.
-#[derive(Debug, Args)]
-pub struct Settings {
-    /// Systems: names, `families` (one per family), or `all`.
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
-    systems: Option<Vec<String>>,
-    /// Workloads: search, insert, update, scan, ycsb-a, ...
-    #[arg(long, value_delimiter = ',', value_parser = parsed::<Workload>, value_name = "NAME,...")]
-    workloads: Option<Vec<Workload>>,
-    /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.
-    #[arg(long, value_delimiter = ',', value_parser = parsed::<Distribution>, value_name = "NAME,...")]
-    distributions: Option<Vec<Distribution>>,
-    /// The fabric: local (memory of this process), sim (simulated hardware, virtual time), tcp (nodes apart, over sockets), or
-    /// verbs (nodes apart, over RDMA).
-    #[arg(long)]
-    fabric: Option<String>,
-    /// On fabrics tcp and verbs: where the first memory node of a running pool listens (`dmtree memnode`); without it, memory nodes
-    /// are started in this process.
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Cluster")]
-    nodes: Option<String>,
-    /// The key of that pool.
-    #[command(flatten)]
-    pub access: AccessArgs,
-    /// On fabric verbs: the RDMA device; the first with an active port by default.
-    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
-    device: Option<String>,
-    /// On fabric verbs: index into the table of addresses of its port; chosen by kind by default.
-    #[arg(long, value_name = "N", help_heading = "Cluster")]
-    gid_index: Option<u8>,
-    /// Profile of the simulated fabric (see `fabric list`), or a file that ends with .toml.
-    #[arg(long, value_name = "NAME|FILE.toml")]
-    profile: Option<String>,
-    /// Set a field of the profile otherwise; may be given several times.
-    #[arg(long = "set", value_name = "FIELD=VALUE")]
-    profile_set: Vec<String>,
-    /// Keys loaded before a cell.
-    #[arg(long, value_name = "N")]
-    keys: Option<u64>,
-    /// Operations of a cell.
-    #[arg(long, value_name = "N")]
-    ops: Option<u64>,
-    /// Measure the time of operations step by step, too.
-    #[arg(long)]
-    steps: bool,
-    /// How operations are offered: closed (the next when the last has ended), or open:RATE in operations per second of all
-    /// clients (open:1.5M), with latency counted from the time an operation falls due.
-    #[arg(long, value_parser = parsed::<LoadShape>, value_name = "SHAPE")]
-    load: Option<LoadShape>,
-    /// Length of the measured phase of a cell; virtual seconds on fabric sim.
-    #[arg(long, value_name = "SECONDS")]
-    duration: Option<f64>,
-    /// Longest warm-up of a cell.
-    #[arg(long, value_name = "SECONDS")]
-    warmup: Option<f64>,
-    /// Time for all cells together, loading included; 10000 operations each at least.
-    #[arg(long, value_name = "SECONDS")]
-    budget: Option<f64>,
-    /// Threads in all, the cores by default; on fabric sim those of each compute node, 72 by default.
-    #[arg(long, value_name = "N")]
-    threads: Option<u32>,
-    /// Clients per thread; by default enough that every compute node has one.
-    #[arg(long, value_name = "N")]
-    coroutines: Option<u32>,
-    /// Compute nodes; clients are spread over them in turn.
-    #[arg(long, value_name = "N")]
-    cns: Option<u16>,
-    /// Memory nodes.
-    #[arg(long, value_name = "N")]
-    mns: Option<u16>,
-    /// How keys are made: hashed24, u64, sequential, random(MIN..=MAX), file(PATH).
-    #[arg(long, value_parser = parsed::<KeyForm>, value_name = "FORM")]
-    key_form: Option<KeyForm>,
-    /// Bytes of values: 8, or 16..=1024.
-    #[arg(long, value_parser = parsed::<ValueSize>, value_name = "BYTES")]
-    value_size: Option<ValueSize>,
-    /// Pairs that a scan asks for: 10, uniform(1..=100), zipfian(1..=100, 0.99).
-    #[arg(long, value_parser = parsed::<ScanLength>, value_name = "LENGTH")]
-    scan_length: Option<ScanLength>,
-    /// The key count that zipf laws are taken over; the keys by default.
-    #[arg(long, value_name = "N")]
-    nominal: Option<u64>,
-    /// Cache budget of a compute node, such as 8MiB.
-    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
-    cache_bytes: Option<Bytes>,
-    /// Size of each memory node; computed by default.
-    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
-    memory_bytes: Option<Bytes>,
-    /// How keys are loaded: bulk (whole leaves) or put.
-    #[arg(long, value_parser = parsed::<LoadBy>, value_name = "WAY")]
-    load_by: Option<LoadBy>,
-    /// Share of a leaf's slots that a bulk load uses, or random: as after insertions in random order.
-    #[arg(long, value_parser = parsed::<FillBy>, value_name = "SHARE|random")]
-    fill: Option<FillBy>,
-    /// Seed of everything drawn.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// How often every cell is measured.
-    #[arg(long, value_name = "N")]
-    rounds: Option<u32>,
-    /// Vary a setting, over usual values (threads) or given ones (threads=1,8,64).
-    #[arg(long, value_name = "SETTING[=V,...]", value_parser = swept)]
-    sweep: Option<Sweep>,
-}
-
-impl Settings {
-    /// As a layer over the experiment's.
-    pub fn layer(self) -> Layer {
-        Layer {
-            systems: self.systems,
-            workloads: self.workloads,
-            distributions: self.distributions,
-            fabric: self.fabric,
-            keys: self.keys,
-            ops: self.ops,
-            duration: self.duration,
-            warmup: self.warmup,
-            budget: self.budget,
-            threads: self.threads,
-            coroutines: self.coroutines,
-            cns: self.cns,
-            mns: self.mns,
-            key_form: self.key_form,
-            value_size: self.value_size,
-            scan_length: self.scan_length,
-            nominal: self.nominal,
-            cache_bytes: self.cache_bytes,
-            memory_bytes: self.memory_bytes,
-            load_by: self.load_by,
-            fill: self.fill,
-            seed: self.seed,
-            rounds: self.rounds,
-            sweep: self.sweep,
-            nodes: self.nodes,
-            key_file: self.access.key_file,
-            insecure: self.access.insecure.then_some(true),
-            device: self.device,
-            gid_index: self.gid_index,
-            profile: self.profile,
-            profile_set: (!self.profile_set.is_empty()).then_some(self.profile_set),
-            load: self.load,
-            steps: self.steps.then_some(true),
-            ..Layer::default()
-        }
-    }
-}
-
 /// `bench trace`.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Trace files, plain or gzipped, replayed in this order as one.
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// The system.
-    #[arg(long, default_value = "dmtree", value_name = "NAME")]
-    pub system: String,
-    /// Threads; the cores by default.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<u32>,
-    /// Compute nodes.
-    #[arg(long, default_value_t = 6, value_name = "N")]
-    pub cns: u16,
-    /// Memory nodes.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub mns: u16,
-    /// Size of each memory node; computed from the trace by default.
-    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
-    pub memory_bytes: Option<Bytes>,
-    /// Cache budget of a compute node.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "64MiB", value_name = "SIZE")]
-    pub cache_bytes: Bytes,
+    /// The replay.
+    #[command(flatten)]
+    pub replay: ReplayOptions,
     /// Write trace.json here.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -457,6 +281,31 @@ impl CheckArgs {
     pub fn systems(&self) -> Vec<String> {
         self.system.clone().unwrap_or_else(|| vec!["dmtree".to_owned()])
     }
+
+    /// The seeds given, or all that there is time for, or so many.
+    pub fn seeds(&self, usual: u64) -> Range<u64> {
+        match (self.seeds, self.minutes) {
+            (Some((from, to)), _) => from..to,
+            (None, Some(_)) => 0..u64::MAX,
+            (None, None) => 0..usual,
+        }
+    }
+
+    /// The time after which no seed begins.
+    pub fn until(&self) -> Result<Option<Instant>> {
+        let end = |m: f64| {
+            if m.is_finite() && m > 0.0 {
+                return Ok(clock::now() + Duration::from_secs_f64(m * 60.0));
+            }
+            Err(Failure::input(format!("--minutes {m}: give a time above 0")))
+        };
+        self.minutes.map(end).transpose()
+    }
+
+    /// The threads given, or as many as there are cores.
+    pub fn threads(&self) -> usize {
+        self.threads.unwrap_or(cores() as usize)
+    }
 }
 
 /// `fabric`.
@@ -531,7 +380,7 @@ pub struct DoctorArgs {
     #[arg(long, default_value = "local")]
     pub fabric: String,
     /// Bytes of the largest region that a node here shall have.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     pub region: Bytes,
     /// The key of the pool that nodes here shall belong to.
     #[command(flatten)]
@@ -562,7 +411,7 @@ pub enum ConfigCommand {
         json: bool,
         /// Settings.
         #[command(flatten)]
-        settings: Box<Settings>,
+        settings: Box<Flags>,
     },
 }
 
@@ -588,10 +437,10 @@ pub struct DumpArgs {
     #[arg(long, value_name = "FILE")]
     pub from_trace: Vec<PathBuf>,
     /// How generated keys are made.
-    #[arg(long, value_parser = parsed::<KeyForm>, default_value = "hashed24", value_name = "FORM")]
+    #[arg(long, default_value = "hashed24", value_name = "FORM")]
     pub key_form: KeyForm,
     /// Bytes of generated values.
-    #[arg(long, value_parser = parsed::<ValueSize>, default_value = "8", value_name = "BYTES")]
+    #[arg(long, default_value = "8", value_name = "BYTES")]
     pub value_size: ValueSize,
     /// Seed of generated keys and values.
     #[arg(long, default_value_t = 42)]
@@ -616,6 +465,6 @@ pub struct LoadArgs {
     #[arg(long, default_value = "dmtree", value_name = "NAME")]
     pub system: String,
     /// How pairs are loaded: bulk (whole leaves) or put.
-    #[arg(long, value_parser = parsed::<LoadBy>, default_value = "bulk", value_name = "WAY")]
+    #[arg(long, default_value = "bulk", value_name = "WAY", hide_possible_values = true)]
     pub load_by: LoadBy,
 }

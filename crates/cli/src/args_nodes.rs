@@ -11,7 +11,6 @@ use dmtree_bench::simulated::FabricSpec;
 use dmtree_bench::{Failure, Result};
 use dmtree_fabric::net::{Access, DataPath, NicConfig};
 
-use crate::args::parsed;
 use crate::output;
 
 /// How a process shows that it belongs to a pool.
@@ -87,7 +86,7 @@ pub struct ToolArgs {
     #[arg(long, default_value = "dmtree", value_name = "NAME")]
     pub system: String,
     /// Size of the memory node.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "256MiB", value_name = "SIZE")]
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub memory_bytes: Bytes,
     /// Join the running pool whose first memory node listens there, instead of an embedded one.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
@@ -140,7 +139,7 @@ pub struct MemnodeArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
     /// Size of the region.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "1GiB", value_name = "SIZE")]
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     pub memory_bytes: Bytes,
     /// What carries verbs: tcp (frames, which this process executes) or verbs (RDMA, which the NIC executes). With --join: what the
     /// pool must say, if it matters.
@@ -156,7 +155,7 @@ pub struct MemnodeArgs {
     #[arg(long)]
     pub ordinary_pages: bool,
     /// On fabric verbs: on-chip memory to expose for locks; as much as the device has by default.
-    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE")]
     pub on_chip_bytes: Option<Bytes>,
     /// Join the pool whose first memory node listens there, instead of founding one.
     #[arg(long, value_name = "HOST:PORT")]
@@ -171,10 +170,10 @@ pub struct MemnodeArgs {
     #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "join")]
     pub compute_nodes: u16,
     /// Table memory of each compute node; 0 chooses 1/32 of all memory.
-    #[arg(long, value_parser = parsed::<Bytes>, default_value = "0B", value_name = "SIZE", conflicts_with = "join")]
+    #[arg(long, default_value = "0B", value_name = "SIZE", conflicts_with = "join")]
     pub compute_bytes: Bytes,
     /// Bytes of a chunk, a power of two; chosen from the size of the region by default.
-    #[arg(long, value_parser = parsed::<Bytes>, value_name = "SIZE", conflicts_with = "join")]
+    #[arg(long, value_name = "SIZE", conflicts_with = "join")]
     pub chunk_bytes: Option<Bytes>,
     /// Length of a lease, ms: a compute node that does not renew it is declared dead.
     #[arg(long, value_name = "MS", default_value_t = 1000, conflicts_with = "join", value_parser = clap::value_parser!(u64).range(20..=600_000))]

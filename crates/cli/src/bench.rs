@@ -4,42 +4,35 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use dmtree_bench::config::{self, Layer, Resolved};
+use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::experiment::{BUILTIN, Experiment};
-use dmtree_bench::replay::{ReplayOptions, replay};
+use dmtree_bench::replay::replay;
 use dmtree_bench::results::{Cell, Machine};
 use dmtree_bench::resume::resumable;
 use dmtree_bench::table::Table;
 use dmtree_bench::{Failure, Result, compare as comparison, files, registry, run, table};
 use dmtree_workload::Workload;
 
-use crate::args::{CompareArgs, Output, ReportArgs, Settings, TraceArgs};
+use crate::args::{CompareArgs, Output, ReportArgs, TraceArgs};
 use crate::output;
 use crate::progress::Shown;
 use crate::verify;
 
-fn resolve(name: &str, settings: Settings) -> Result<Resolved> {
-    let e = Experiment::find(name)?;
-    config::resolve(&e.name, &e.layer, &settings.layer())
-}
-
 /// `bench NAME|FILE.toml`.
-pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
-    let layer = settings.layer();
+pub fn experiment(name: &str, flags: &Flags, o: &Output) -> Result<()> {
     let stop = crate::stop_flag()?;
-    let e = Experiment::find(name)?;
-    let resolved = config::resolve(&e.name, &e.layer, &layer)?;
+    let resolved = resolve(&Experiment::find(name)?, flags)?;
     if o.verify_determinism {
-        return verify::determinism(name, &resolved, &stop);
+        return verify::determinism(name, flags, &resolved, &stop);
     }
     let place = o.resume.as_deref().or(o.out.as_deref());
     if let Some(seed) = o.first_seed {
-        let other = Layer { seed: Some(seed), ..layer.clone() };
-        let other = config::resolve(&e.name, &e.layer, &other)?;
+        let mut other = resolved.clone();
+        other.config.seed = seed;
         run::run(&other, &[], &stop, &mut run::Silent)?;
     }
     let done = one(&resolved, o, place, &stop);
-    let next = followed_by(&resolved, &layer, o)?;
+    let next = followed_by(&resolved, flags, o)?;
     match next {
         Some(next) if done.is_ok() => {
             output::out("\n");
@@ -52,22 +45,19 @@ pub fn experiment(name: &str, settings: Settings, o: &Output) -> Result<()> {
 
 /// The experiment that follows, with what the command line says about systems, workloads, distributions, keys and the seed.
 /// None when the command line asks for a fabric, or for JSON, of which there is one text only.
-fn followed_by(r: &Resolved, given: &Layer, o: &Output) -> Result<Option<Resolved>> {
+fn followed_by(r: &Resolved, flags: &Flags, o: &Output) -> Result<Option<Resolved>> {
     let Some(name) = &r.followed_by else { return Ok(None) };
-    if given.fabric.is_some() || o.json || given.sweep.is_some() {
+    if flags.has("fabric") || o.json || flags.has("sweep") {
         return Ok(None);
     }
     let e = Experiment::find(name)?;
-    let few = |keys: u64| keys.min(e.layer.keys.unwrap_or(keys));
-    let layer = Layer {
-        systems: given.systems.clone(),
-        workloads: given.workloads.clone(),
-        distributions: given.distributions.clone(),
-        keys: given.keys.map(few),
-        seed: given.seed,
-        ..Layer::default()
-    };
-    config::resolve(&e.name, &e.layer, &layer).map(Some)
+    let same = ["systems", "workloads", "distributions", "seed"];
+    let mut words = flags.words(|flag| same.contains(&flag));
+    if flags.has("keys") {
+        let most = if e.gives("keys") { e.config.keys } else { u64::MAX };
+        words.push(format!("--keys={}", r.config.keys.min(most)).into());
+    }
+    resolve(&e, &Flags::of(&words)?).map(Some)
 }
 
 /// The finished cells of a directory to go on with; none when there are no results yet.
@@ -157,7 +147,7 @@ pub fn list() -> Result<()> {
     let mut t = Table::new(&["experiment", "what for"], 2);
     for (name, _) in BUILTIN.iter().copied() {
         let e = Experiment::find(name)?;
-        t.row(vec![name.to_owned(), e.layer.description.unwrap_or_default()]);
+        t.row(vec![name.to_owned(), e.config.description]);
     }
     output::line(&t.text());
     let mut t = Table::new(&["system", "family", "what"], 3);
@@ -174,18 +164,9 @@ pub fn list() -> Result<()> {
 
 /// `bench trace`.
 pub fn trace(a: &TraceArgs) -> Result<()> {
-    let options = ReplayOptions {
-        files: a.files.clone(),
-        system: registry::find(&a.system)?,
-        threads: a.threads.unwrap_or_else(config::cores),
-        cns: a.cns,
-        mns: a.mns,
-        memory_bytes: a.memory_bytes.map(|b| b.0),
-        cache_bytes: a.cache_bytes.0,
-    };
     let stop = crate::stop_flag()?;
     let mut shown = Shown::new(a.quiet);
-    let report = replay(&options, &stop, &mut |done, of| shown.simple(&a.system, done, of));
+    let report = replay(&a.replay, &stop, &mut |done, of| shown.simple(&a.replay.system, done, of));
     shown.finish();
     let report = report?;
     let json = serde_json::to_string_pretty(&report).unwrap_or_default() + "\n";
@@ -241,8 +222,8 @@ pub fn report(a: &ReportArgs) -> Result<()> {
 }
 
 /// `config show`.
-pub fn show_config(name: &str, settings: Settings, json: bool) -> Result<()> {
-    let r = resolve(name, settings)?;
+pub fn show_config(name: &str, flags: &Flags, json: bool) -> Result<()> {
+    let r = resolve(&Experiment::find(name)?, flags)?;
     if json {
         let value = serde_json::json!({ "experiment": r.name, "config": r.config, "origins": r.origins, "config_hash": r.config.hash() });
         output::line(&serde_json::to_string_pretty(&value).unwrap_or_default());

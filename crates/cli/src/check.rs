@@ -48,25 +48,12 @@ pub fn run(args: &CheckArgs) -> Result<()> {
 }
 
 fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
-    let range = match (args.seeds, args.minutes) {
-        (Some(seeds), _) => seeds.0..seeds.1,
-        (None, Some(_)) => 0..u64::MAX,
-        (None, None) => 0..USUAL_SEEDS,
-    };
-    let until = match args.minutes {
-        Some(m) if m.is_finite() && m > 0.0 => {
-            Some(clock::now() + Duration::from_secs_f64(m * 60.0))
-        }
-        Some(m) => return Err(Failure::input(format!("--minutes {m}: give a time above 0"))),
-        None => None,
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let campaign = Campaign {
         systems: select(&args.systems())?,
-        seeds: range,
+        seeds: args.seeds(USUAL_SEEDS),
         setting: setting(args)?,
-        until,
-        threads: args.threads.unwrap_or(cores),
+        until: args.until()?,
+        threads: args.threads(),
         stop: stop.clone(),
     };
     let spared: Vec<&str> =
@@ -100,10 +87,7 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
         }
         output::line(&tally.line());
     }
-    if stop.load(Ordering::Relaxed) {
-        return Err(Failure::Interrupted);
-    }
-    verdict(tally.violations.len())
+    ended(tally.violations.len(), stop)
 }
 
 /// What surrounds the seeds.
@@ -115,6 +99,14 @@ fn setting(args: &CheckArgs) -> Result<Setting> {
         Faults::Restarts => NodeFaultSet::Restarts,
     };
     Ok(Setting { grants: grants(&args.grant)?, node_faults })
+}
+
+/// The verdict on seeds, unless the user has ended them.
+pub fn ended(violations: usize, stop: &AtomicBool) -> Result<()> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
+    }
+    verdict(violations)
 }
 
 fn verdict(violations: usize) -> Result<()> {

@@ -1,7 +1,6 @@
 //! `check --exhaustive`: every order of the verbs of small cases.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use dmtree_bench::checked::{self, granted, grants};
 use dmtree_bench::registry::{System, select};
@@ -10,6 +9,7 @@ use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::trace::{regression_test, trace};
 
 use crate::args::CheckArgs;
+use crate::check::ended;
 use crate::output;
 
 /// Seeds when none are given.
@@ -43,17 +43,12 @@ impl Sum {
 
 /// Runs it.
 pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
-    let (from, to) = match (args.seeds, args.minutes) {
-        (Some(seeds), _) => seeds,
-        (None, Some(_)) => (0, u64::MAX),
-        (None, None) => (0, USUAL_SEEDS),
-    };
-    let until = args.minutes.map(|m| clock::now() + Duration::from_secs_f64(m.max(0.0) * 60.0));
+    let (seeds, until) = (args.seeds(USUAL_SEEDS), args.until()?);
     let go_on = || !stop.load(Ordering::Relaxed) && until.is_none_or(|until| clock::now() < until);
     let depth = Depth { switches: args.switches, paths: args.orders };
     let mut sum = Sum::default();
     for system in select(&args.systems())? {
-        for seed in from..to {
+        for seed in seeds.clone() {
             if !go_on() || sum.violations > 0 {
                 break;
             }
@@ -62,13 +57,7 @@ pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
         }
     }
     output::line(&sum.line());
-    if stop.load(Ordering::Relaxed) {
-        return Err(Failure::Interrupted);
-    }
-    match sum.violations {
-        0 => Ok(()),
-        n => Err(Failure::violation(format!("{n} violations"))),
-    }
+    ended(sum.violations as usize, stop)
 }
 
 fn one(

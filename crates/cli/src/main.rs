@@ -49,7 +49,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Bench(args) => match args.command {
             None => {
                 let name = args.experiment.unwrap_or_else(|| "quick".to_owned());
-                bench::experiment(&name, args.settings, &args.output)
+                bench::experiment(&name, &args.settings, &args.output)
             }
             Some(BenchCommand::List) => bench::list(),
             Some(BenchCommand::Trace(args)) => bench::trace(&args),
@@ -67,7 +67,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Config(args) => match args.command {
             ConfigCommand::Show { experiment, json, settings } => {
-                bench::show_config(&experiment, *settings, json)
+                bench::show_config(&experiment, &settings, json)
             }
         },
         Command::Check(args) => check::run(&args),

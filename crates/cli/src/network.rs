@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use dmtree_bench::{Failure, Result, clock};
+use dmtree_bench::{Result, clock};
 use dmtree_check::network::{self, Outcome};
 
 use crate::args::CheckArgs;
+use crate::check::ended;
 use crate::output;
 
 /// Seeds when none are given.
@@ -41,21 +41,15 @@ impl Sum {
 
 /// Runs it.
 pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
-    let (from, to) = match (args.seeds, args.minutes) {
-        (Some(seeds), _) => seeds,
-        (None, Some(_)) => (0, u64::MAX),
-        (None, None) => (0, USUAL_SEEDS),
-    };
-    let until = args.minutes.map(|m| clock::now() + Duration::from_secs_f64(m.max(0.0) * 60.0));
+    let (seeds, until) = (args.seeds(USUAL_SEEDS), args.until()?);
     let go_on = || !stop.load(Ordering::Relaxed) && until.is_none_or(|until| clock::now() < until);
-    let (next, sum) = (AtomicU64::new(from), Mutex::new(Sum::default()));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     std::thread::scope(|scope| {
-        for _ in 0..args.threads.unwrap_or(cores) {
+        for _ in 0..args.threads() {
             scope.spawn(|| {
                 while go_on() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= to {
+                    if seed >= seeds.end {
                         return;
                     }
                     let outcome = network::run(seed);
@@ -79,12 +73,5 @@ pub fn run(args: &CheckArgs, stop: &AtomicBool) -> Result<()> {
         "seeds {} operations {} violations {violations}",
         sum.seeds, sum.operations
     ));
-    if stop.load(Ordering::Relaxed) {
-        return Err(Failure::Interrupted);
-    }
-    match violations {
-        0 => Ok(()),
-        1 => Err(Failure::violation("1 violation")),
-        n => Err(Failure::violation(format!("{n} violations"))),
-    }
+    ended(violations, stop)
 }

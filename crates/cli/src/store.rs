@@ -107,7 +107,7 @@ impl Source for Session {
         request: ScanRequest<'_>,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> FabricResult<()> {
-        Self::for_each(self, request, each)
+        (**self).for_each(request, each)
     }
 }
 

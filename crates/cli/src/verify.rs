@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_bench::config::Resolved;
+use dmtree_bench::config::{Flags, Resolved};
 use dmtree_bench::determinism::{Traces, differing, traces};
 use dmtree_bench::results::Results;
 use dmtree_bench::{Failure, Result};
@@ -16,7 +16,7 @@ const KEYS: u64 = 20_000;
 const OPS: u64 = 5_000;
 
 /// Runs the experiment, reduced, in two processes, and in a third that ran another seed before.
-pub fn determinism(name: &str, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<()> {
+pub fn determinism(name: &str, flags: &Flags, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<()> {
     if !r.config.simulated() {
         return Err(Failure::input("only simulations repeat event by event: give --fabric sim"));
     }
@@ -28,7 +28,11 @@ pub fn determinism(name: &str, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<(
             None => format!("running {what} process"),
             Some(seed) => format!("running {what} process, which runs seed {seed} before"),
         });
-        let mut command = child(name)?;
+        let exe = std::env::current_exe()
+            .map_err(|e| Failure::input(format!("cannot find this program: {e}")))?;
+        let mut command = Command::new(exe);
+        command.args(["bench", name]).stdin(Stdio::null());
+        command.args(flags.words(|flag| !["keys", "ops"].contains(&flag)));
         command.args(["--keys", &keys, "--ops", &OPS.to_string(), "--json", "--quiet"]);
         if let Some(seed) = first {
             command.args(["--first-seed", seed]);
@@ -64,27 +68,4 @@ pub fn determinism(name: &str, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<(
         output::line(&format!("  {hash}  {cell}"));
     }
     Ok(())
-}
-
-/// This program again, with the arguments it was given.
-fn child(name: &str) -> Result<Command> {
-    let exe = std::env::current_exe()
-        .map_err(|e| Failure::input(format!("cannot find this program: {e}")))?;
-    let mut command = Command::new(exe);
-    command.args(["bench", name]).stdin(Stdio::null());
-    let mut given = std::env::args().skip(2).filter(|a| a != name && a != "--verify-determinism");
-    while let Some(arg) = given.next() {
-        // These are given again, reduced.
-        match arg.as_str() {
-            "--keys" | "--ops" => {
-                given.next();
-            }
-            "--json" | "--quiet" | "-q" => {}
-            a if a.starts_with("--keys=") || a.starts_with("--ops=") => {}
-            _ => {
-                command.arg(arg);
-            }
-        }
-    }
-    Ok(command)
 }

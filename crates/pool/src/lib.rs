@@ -17,6 +17,7 @@
 mod arena;
 mod blocks;
 mod bump;
+mod bytes;
 mod catalog;
 mod chunks;
 mod cluster;
@@ -54,6 +55,7 @@ mod wire;
 
 pub use crate::arena::{Arena, ArenaKey, Grant};
 pub use crate::bump::{Bump, Stripes};
+pub use crate::bytes::parse_bytes;
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };

@@ -4,34 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use dmtree_bench::compare::compare;
-use dmtree_bench::config::{self, Layer};
+use dmtree_bench::config::{Flags, resolve};
+use dmtree_bench::experiment::Experiment;
 use dmtree_bench::results::{Cell, Results, SCHEMA_VERSION};
 use dmtree_bench::run::{self, Observer, Silent};
 use dmtree_bench::{csv, files, report, sheet, table};
 
-fn small(layer: Layer) -> Results {
-    let layer = Layer {
-        systems: layer.systems.or_else(|| names(&["dmtree"])),
-        keys: Some(3000),
-        ops: Some(3000),
-        threads: Some(2),
-        coroutines: Some(1),
-        cns: Some(2),
-        ..layer
-    };
-    let resolved = config::resolve("small", &layer, &Layer::default()).unwrap();
+fn small(text: &str, flags: &[&str]) -> Results {
+    let small = "keys = 3000\nops = 3000\nthreads = 2\ncoroutines = 1\ncns = 2\n";
+    let e = Experiment::parse("small", "small", &format!("{small}{text}")).unwrap();
+    let resolved = resolve(&e, &Flags::of(flags).unwrap()).unwrap();
     let outcome = run::run(&resolved, &[], &Arc::new(AtomicBool::new(false)), &mut Silent).unwrap();
     assert_eq!(outcome.failure, None);
     outcome.results
 }
 
-fn names(list: &[&str]) -> Option<Vec<String>> {
-    Some(list.iter().map(|s| (*s).to_owned()).collect())
-}
-
 #[test]
 fn the_form_holds_what_was_promised() {
-    let r = small(Layer { rounds: Some(2), ..Layer::default() });
+    let r = small("", &["--systems=dmtree", "--rounds=2"]);
     assert_eq!(r.errors(), 0, "{}", table::render(&r));
     assert_eq!(r.cells.len(), 8);
     assert!(Results::parse("x", &r.to_json()).unwrap() == r, "what is written reads back");
@@ -82,7 +72,7 @@ fn the_form_holds_what_was_promised() {
 
 #[test]
 fn tables_are_the_artifacts() {
-    let r = small(Layer::default());
+    let r = small("", &["--systems=dmtree"]);
     let tables = csv::tables(&r);
     let names: Vec<&str> = tables.iter().map(|t| t.0.as_str()).collect();
     assert_eq!(names, ["simple_results_uniform.csv", "simple_results_zipfian.csv"]);
@@ -112,10 +102,10 @@ fn tables_are_the_artifacts() {
 
 #[test]
 fn sweeps_and_ablations_have_rows_of_their_own() {
-    let layer: Layer = toml_layer(
+    let r = small(
         "workloads = [\"scan\"]\ndistributions = [\"uniform\"]\nsystems = [\"dmtree\", \"dmtree-no-mirrors\"]\n[sweep]\nscan-length = [\"1\", \"10\"]\n",
+        &[],
     );
-    let r = small(layer);
     let labels: Vec<String> = r.cells.iter().map(Cell::label).collect();
     assert_eq!(
         labels,
@@ -130,18 +120,9 @@ fn sweeps_and_ablations_have_rows_of_their_own() {
     assert_eq!(r.errors(), 0);
 }
 
-fn toml_layer(text: &str) -> Layer {
-    dmtree_bench::experiment::Experiment::parse("x", "x", text).unwrap().layer
-}
-
 #[test]
 fn comparisons_judge_counters_only() {
-    let layer = Layer {
-        systems: names(&["dmtree"]),
-        distributions: Some(vec!["uniform".parse().unwrap()]),
-        ..Layer::default()
-    };
-    let a = small(layer);
+    let a = small("", &["--systems=dmtree", "--distributions=uniform"]);
     assert!(!compare(&a, &a, 0.0).differs());
     let mut b = a.clone();
     b.cells[0].mops *= 2.0;
@@ -161,7 +142,7 @@ fn comparisons_judge_counters_only() {
 #[test]
 fn files_are_written_whole_and_read_back() {
     let dir = tempfile::tempdir().unwrap();
-    let r = small(Layer { workloads: Some(vec!["search".parse().unwrap()]), ..Layer::default() });
+    let r = small("", &["--systems=dmtree", "--workloads=search"]);
     let written = files::write_all(dir.path(), &r).unwrap();
     assert_eq!(written.last().unwrap().file_name().unwrap(), "results.json");
     let there = std::fs::read_dir(dir.path()).unwrap().count();
@@ -184,8 +165,8 @@ fn an_interrupt_keeps_what_is_finished() {
             self.0.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }
-    let layer = Layer { keys: Some(1000), ops: Some(500), cns: Some(2), ..Layer::default() };
-    let resolved = config::resolve("small", &layer, &Layer::default()).unwrap();
+    let e = Experiment::parse("small", "small", "keys = 1000\nops = 500\ncns = 2").unwrap();
+    let resolved = resolve(&e, &Flags::of::<&str>(&[]).unwrap()).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let outcome = run::run(&resolved, &[], &stop, &mut StopAfter(stop.clone())).unwrap();
     assert_eq!(outcome.failure, Some(dmtree_bench::Failure::Interrupted));

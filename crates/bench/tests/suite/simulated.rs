@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use dmtree_bench::config::{self, Layer, Resolved};
+use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::determinism::{differing, traces};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::results::{Cell, Results};
@@ -16,7 +16,7 @@ fn resolved(text: &str) -> Result<Resolved> {
     let mut lines: Vec<&str> = small.lines().collect();
     lines.retain(|l| text.lines().all(|t| t.split(' ').next() != l.split(' ').next()));
     let e = Experiment::parse("small", "small", &format!("{}\n{text}", lines.join("\n")))?;
-    config::resolve("small", &e.layer, &Layer::default())
+    resolve(&e, &Flags::of::<&str>(&[])?)
 }
 
 fn run_it(r: &Resolved, finished: &[Cell], observer: &mut dyn Observer) -> Results {
@@ -198,8 +198,8 @@ fn impossible_simulations_are_refused() {
     }
     let named = resolved("systems = [\"rolex\", \"dmtree\"]\n").unwrap();
     assert_eq!(named.config.not_built, ["rolex"], "listed, not skipped in silence");
-    let given = Layer { systems: Some(vec!["rolex".into()]), ..Layer::default() };
-    let e = config::resolve("x", &Layer::default(), &given).unwrap_err();
+    let e = Experiment::parse("x", "x", "").unwrap();
+    let e = resolve(&e, &Flags::of(&["--systems=rolex"]).unwrap()).unwrap_err();
     assert!(e.to_string().contains("not built yet"));
 }
 

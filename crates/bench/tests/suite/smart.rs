@@ -4,17 +4,8 @@
 use dmtree_bench::checked::{Setting, case, grants};
 use dmtree_bench::registry::find;
 
-/// Every repair.
-const REPAIRED: [(&str, bool); 8] = [
-    ("lazy_repairs", false),
-    ("cached_scans", false),
-    ("closed_batches", true),
-    ("recheck_absent", true),
-    ("help_types", true),
-    ("keep_words", true),
-    ("locked_handover", true),
-    ("invalidate_first", true),
-];
+use crate::smart_hazards::fabric_faults::REPAIRED;
+
 /// All grants of the adversarial fabric that matter here.
 const KIND: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
 

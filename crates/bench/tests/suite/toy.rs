@@ -7,7 +7,8 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use dmtree_bench::config::{self, Layer, LoadBy};
+use dmtree_bench::config::{Flags, resolve};
+use dmtree_bench::experiment::Experiment;
 use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress};
 use dmtree_bench::registry::System;
 use dmtree_bench::{Failure, Result};
@@ -190,17 +191,10 @@ impl RangeIndex for Toy {
     }
 }
 
-fn measure(mutant: Mutant, workload: &str, layer: Layer, stop: bool) -> Result<Vec<Measured>> {
+fn measure(mutant: Mutant, workload: &str, flags: &[&str], stop: bool) -> Result<Vec<Measured>> {
     let system = System::of::<Toy>("toy", "toy", "a map", &Options { mutant });
-    let layer = Layer {
-        keys: layer.keys.or(Some(2000)),
-        ops: layer.ops.or(Some(20_000)),
-        cns: Some(3),
-        threads: Some(2),
-        coroutines: Some(2),
-        ..layer
-    };
-    let config = config::resolve("toy", &Layer::default(), &layer)?.config;
+    let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
+    let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
     let workload: Workload = workload.parse().unwrap();
     let distribution = "zipfian".parse().unwrap();
     let cell = CellPlan { number: 0, workload, distribution, config, variant: None, same_as: None };
@@ -226,9 +220,8 @@ fn measure(mutant: Mutant, workload: &str, layer: Layer, stop: bool) -> Result<V
 #[test]
 fn an_honest_index_has_no_errors() {
     for workload in ["search", "search-absent", "insert", "update", "delete", "scan"] {
-        for load_by in [LoadBy::Bulk, LoadBy::Put] {
-            let layer = Layer { load_by: Some(load_by), ..Layer::default() };
-            let m = measure(Mutant::None, workload, layer, false).unwrap().remove(0);
+        for load_by in ["--load-by=bulk", "--load-by=put"] {
+            let m = measure(Mutant::None, workload, &[load_by], false).unwrap().remove(0);
             assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
             let due = if workload == "delete" { 2000 } else { 20_000 };
             assert_eq!(m.tally.ops, due, "{workload}");
@@ -239,7 +232,7 @@ fn an_honest_index_has_no_errors() {
         }
     }
     for workload in ["ycsb-a", "ycsb-d", "ycsb-e", "ycsb-f"] {
-        let m = measure(Mutant::None, workload, Layer::default(), false).unwrap().remove(0);
+        let m = measure(Mutant::None, workload, &[], false).unwrap().remove(0);
         assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
     }
 }
@@ -256,7 +249,7 @@ fn every_mutant_is_found() {
         (Mutant::LosesInserts, "insert", "keys where"),
         (Mutant::SayExists, "insert", "Exists"),
     ] {
-        let m = measure(mutant, workload, Layer { warmup: Some(0.0), ..Layer::default() }, false);
+        let m = measure(mutant, workload, &["--warmup=0"], false);
         match m {
             Ok(mut all) => {
                 let t = all.remove(0).tally;
@@ -270,7 +263,7 @@ fn every_mutant_is_found() {
             Err(e) => panic!("{mutant:?}: {e}"),
         }
     }
-    let e = measure(Mutant::DropsInLoad, "search", Layer::default(), false).unwrap_err();
+    let e = measure(Mutant::DropsInLoad, "search", &[], false).unwrap_err();
     assert!(e.to_string().contains("1999") && e.exit_code() == 1, "{e}");
 }
 
@@ -279,23 +272,20 @@ fn every_mutant_is_found() {
 #[test]
 fn a_panic_ends_a_cell() {
     for mutant in [Mutant::PanicsWhenMade, Mutant::PanicsInReads] {
-        let e = measure(mutant, "search", Layer::default(), false).unwrap_err();
+        let e = measure(mutant, "search", &[], false).unwrap_err();
         assert!(e.to_string().contains("panicked") && e.exit_code() == 1, "{mutant:?}: {e}");
     }
 }
 
 #[test]
 fn a_stop_ends_a_group() {
-    assert_eq!(
-        measure(Mutant::None, "search", Layer::default(), true).unwrap_err(),
-        Failure::Interrupted
-    );
+    assert_eq!(measure(Mutant::None, "search", &[], true).unwrap_err(), Failure::Interrupted);
 }
 
 #[test]
 fn a_time_limit_ends_a_cell() {
-    let layer = Layer { ops: Some(u64::MAX), duration: Some(0.05), ..Layer::default() };
-    let m = measure(Mutant::None, "search", layer, false).unwrap().remove(0);
+    let flags = ["--ops=18446744073709551615", "--duration=0.05"];
+    let m = measure(Mutant::None, "search", &flags, false).unwrap().remove(0);
     assert_eq!(m.tally.ended.name(), "duration");
     assert!(m.tally.ops > 0);
 }

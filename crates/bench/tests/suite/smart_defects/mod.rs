@@ -2,7 +2,7 @@
 //! seeds, and none with its repair. `cargo run --release -p dmtree-bench --example smart-defects`
 //! runs more seeds, under every set of grants.
 
-mod defects;
+pub mod defects;
 
 use defects::{DEFECTS, EVERYTHING, REAR_LOCK, Scenario};
 
