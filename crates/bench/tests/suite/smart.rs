@@ -4,7 +4,7 @@
 use dmtree_bench::checked::{Setting, case, grants};
 use dmtree_bench::registry::find;
 
-use crate::smart_hazards::fabric_faults::REPAIRED;
+use crate::smart_defects::defects::REPAIRED;
 
 /// All grants of the adversarial fabric that matter here.
 const KIND: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
