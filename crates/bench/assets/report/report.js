@@ -38,15 +38,15 @@ function time(ns) {
   return ns < 1e7 ? `${(ns / 1e3).toFixed(0)}us` : `${(ns / 1e6).toFixed(1)}ms`;
 }
 
-/** A table. A column is [head, row => text, or attributes and text of its cell], and "l" if it is left-aligned. */
+/** A table. A column is [head, row => text, or attributes and text of its cell], and "l" if it is left-aligned, "w" if it may wrap. */
 function table(columns, rows) {
   const cell = ([, of, side], row) => {
     const c = of(row);
     const [attributes, text] = Array.isArray(c) ? c : [{}, c];
-    return h("td", { class: side, ...attributes }, text);
+    return h("td", { ...attributes, class: [side, attributes.class].filter(Boolean).join(" ") || undefined }, text);
   };
   const head = h("tr", {}, columns.map(([name, , side]) => h("th", { class: side }, name)));
-  return h("div", { class: "wide" }, h("table", {}, head, rows.map((r) => h("tr", {}, columns.map((c) => cell(c, r))))));
+  return h("div", { class: "wide" }, h("table", { class: columns.length > 11 ? "many" : undefined }, head, rows.map((r) => h("tr", {}, columns.map((c) => cell(c, r))))));
 }
 
 /** A column of a table that shows a field of its row; `of` gives the object that the field is in, and `cell` its name. */
@@ -311,12 +311,12 @@ function cellTables(r, cells) {
   const names = [["system", label, "l"], ["workload", (c) => c.workload, "l"]];
   const speed = [
     ...names,
-    ["Mops", (c) => [source(key(c), "/mops", c.mops), summary(c.mops_summary) ?? mops(c.mops)]],
+    ["Mops", (c) => [source(key(c), "/mops", c.mops), summary(c.mops_summary) ?? mops(c.mops)], "w"],
     ...(compared ? [
       shown("published", "/published_figure/mops", mops),
       ["ratio", (c) => c.published_figure
         ? [{ class: c.published_figure.outside ? "bad" : undefined, ...source(key(c), "/published_figure/ratio", c.published_figure.ratio) }, ratio(c.published_figure)]
-        : "-"],
+        : "-", "w"],
     ] : []),
     percentile("p50", "/p50_ns"), percentile("p90", "/p90_ns"), percentile("p99", "/p99_ns"), percentile("p99.9", "/p999_ns"),
     ["errors", (c) => [{ class: c.errors ? "bad" : undefined, ...source(key(c), "/errors", c.errors) }, String(c.errors)]],
@@ -325,7 +325,7 @@ function cellTables(r, cells) {
     ...names,
     shown("round\ntrips", "/round_trips", digits(2)), shown("verbs\nMN", MN_VERBS, digits(2)), shown("verbs\nCN", CN_VERBS, digits(2)),
     shown("bytes\nMN", "/mn/bytes_read+/mn/bytes_written", digits(0)), shown("bytes\nCN", "/cn/bytes_read+/cn/bytes_written", digits(0)),
-    ...(cells.some((c) => c.sim) ? [["busiest server", (c) => c.sim?.busiest ? [source(key(c), "/sim/busiest/utilization", c.sim.busiest.utilization), busiestText(c.sim.busiest)] : "-"]] : []),
+    ...(cells.some((c) => c.sim) ? [["busiest server", (c) => c.sim?.busiest ? [source(key(c), "/sim/busiest/utilization", c.sim.busiest.utilization), busiestText(c.sim.busiest)] : "-", "w"]] : []),
     shown("shared", "/combined", String),
   ];
   return [
