@@ -1,4 +1,4 @@
-//! `report-check`: a browser renders the report, and its numbers must be those of `results.json`.
+//! `report-check`: a browser renders the page, and its numbers must be those of the JSON file beside it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,45 +12,17 @@ use crate::{root, run};
 /// Names under which Chromium is installed.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// Small experiments: bars beside published figures, curves, an open load, and speedups beside
-/// published ones.
-const RUNS: [&[&str]; 4] = [
-    &[
-        "smart-factors",
-        "--systems",
-        "smart-delegation,smart-published",
-        "--workloads",
-        "ycsb-a",
-        "--keys",
-        "20000",
-        "--ops",
-        "5000",
-    ],
-    &["quick-sim", "--systems", "dmtree", "--keys", "20000", "--ops", "6000"],
-    &[
-        "quick-sim",
-        "--systems",
-        "dmtree",
-        "--keys",
-        "20000",
-        "--ops",
-        "3000",
-        "--sweep",
-        "threads=1,6,12",
-    ],
-    &[
-        "quick-sim",
-        "--systems",
-        "dmtree",
-        "--keys",
-        "20000",
-        "--ops",
-        "3000",
-        "--threads",
-        "4",
-        "--load",
-        "open:1M",
-    ],
+/// Widths of a window, pixels.
+const WIDTHS: [u32; 2] = [1300, 700];
+
+/// Small experiments: speedups beside published ones; bars beside published figures, with times by
+/// step; curves, one point of which was published; an open load; a node that dies.
+const RUNS: [&str; 5] = [
+    "smart-factors --systems smart-delegation,smart-published --workloads ycsb-a --keys 20000 --ops 5000 -q",
+    "quick-sim --systems dmtree --keys 20000 --ops 6000 --steps -q",
+    "quick-sim --systems dmtree --keys 20000 --ops 3000 --sweep threads=1,12,72 -q",
+    "quick-sim --systems dmtree --keys 20000 --ops 3000 --threads 4 --load open:1M -q",
+    "crash --keys 5000 --cns 3 --threads 2 --coroutines 2 --lease-us 2000 --crash-us 1000 --until-us 8000",
 ];
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints, and a skip is loud")]
@@ -74,77 +46,159 @@ pub fn check(given: &[String]) -> Result<()> {
         let _ = std::fs::remove_dir_all(&dir);
         let mut command = Command::new("cargo");
         command.args(["run", "--release", "-q", "-p", "dmtree-cli", "--", "bench"]);
-        command.args(*args).args(["--quiet", "--json", "--out"]).arg(&dir);
+        command.args(args.split(' ')).args(["--json", "--out"]).arg(&dir);
         run(command.stdout(std::process::Stdio::null()))?;
         one(browser, &dir)?;
     }
     Ok(())
 }
 
-/// Checks the report of one directory.
+/// Checks the page of one directory in windows of several widths.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 fn one(browser: &str, dir: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(dir.join("results.json")).context("results.json")?;
-    let results: Value = serde_json::from_str(&text).context("results.json")?;
-    let page = std::fs::canonicalize(dir.join("report.html")).context("report.html")?;
-    let source = std::fs::read_to_string(&page)?;
-    for outside in ["http://", "https://", "src=", "@import", "url("] {
-        if source.replace("http://www.w3.org/2000/svg", "").contains(outside) {
-            bail!("{}: {outside:?}: the page must need nothing but itself", page.display());
-        }
+    let crash = dir.join("crash.json").exists();
+    let (json, html) =
+        if crash { ("crash.json", "crash.html") } else { ("results.json", "report.html") };
+    let text = std::fs::read_to_string(dir.join(json)).context(json)?;
+    let data: Value = serde_json::from_str(&text).context(json)?;
+    let page = std::fs::canonicalize(dir.join(html)).context(html)?;
+    let shown = page.display();
+    // The browser enforces the policy, so a page with it can load nothing.
+    if !std::fs::read_to_string(&page)?.contains("content=\"default-src 'none';") {
+        bail!("{shown}: no content security policy: the page must need nothing but itself");
     }
-    let dom = dumped(browser, &page)?;
-    let attribute = |name: &str| -> Result<u64> {
-        let after = dom.split(&format!("{name}=\"")).nth(1);
-        let value = after.and_then(|t| t.split('"').next());
-        value
-            .and_then(|v| v.parse().ok())
-            .with_context(|| format!("the page was not rendered: no {name}"))
-    };
-    let (charts, drawn) = (attribute("data-charts")?, dom.matches("<svg").count() as u64);
-    // Folded charts are not checked.
-    let hidden = dom.split("<details").skip(1).filter_map(|d| d.split("</details>").next());
-    let hidden: u64 = hidden.map(|d| d.matches("<svg").count() as u64).sum();
-    if charts == 0 || charts + hidden != drawn {
-        bail!("{}: of {drawn} charts, {hidden} folded away, {charts} have a size", page.display());
+    for width in WIDTHS {
+        let shown = format!("{shown}, {width} pixels wide");
+        let (charts, compared) =
+            rendered(&dumped(browser, &page, width)?, &data).context(shown.clone())?;
+        println!("report-check: {shown}: {charts} charts, {compared} numbers as in {json}");
     }
-    if attribute("data-overlaps")? > 0 {
-        bail!("{}: texts of charts overlap or leave their chart", page.display());
-    }
-    if attribute("data-overflow")? > 0 {
-        bail!("{}: the page is wider than its window", page.display());
-    }
-    let compared = compare(&dom, &results).with_context(|| page.display().to_string())?;
-    println!(
-        "report-check: {}: {charts} charts, {compared} numbers as in results.json",
-        dir.display()
-    );
     Ok(())
 }
 
-/// The page as the browser has it after rendering.
-fn dumped(browser: &str, page: &Path) -> Result<String> {
+/// Checks a rendered page; returns the numbers of charts and of numbers.
+fn rendered(dom: &str, data: &Value) -> Result<(u64, usize)> {
+    let attribute = |name: &str| -> Result<u64> {
+        let after = dom.split(&format!("{name}=\"")).nth(1);
+        let value = after.and_then(|t| t.split('"').next());
+        value.and_then(|v| v.parse().ok()).with_context(|| format!("not rendered: no {name}"))
+    };
+    let drawn = dom.split("<figure").skip(1).filter_map(|f| f.split("</figure>").next());
+    let drawn: u64 = drawn.map(|f| f.matches("<svg").count() as u64).sum();
+    let charts = attribute("data-charts")?;
+    if charts == 0 || charts != drawn {
+        bail!("of {drawn} charts, {charts} have a size");
+    }
+    if attribute("data-overlaps")? > 0 {
+        bail!("texts of charts overlap or leave their chart");
+    }
+    if attribute("data-overflow")? > 0 {
+        bail!("the page is wider than its window, or a table wider than the page");
+    }
+    let (figures, sheets) = (attribute("data-figures")?, attribute("data-sheets")?);
+    if figures != sheets {
+        bail!("of {figures} figures, {sheets} can be saved as SVG with all their charts");
+    }
+    Ok((charts, compare(dom, data)?))
+}
+
+/// The content of the page, all of it unfolded, as the browser has it after rendering.
+fn dumped(browser: &str, page: &Path, width: u32) -> Result<String> {
     let profile: PathBuf = root().join("target/report-check/browser");
     let out = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000"])
+        .args(["--headless", "--no-sandbox", "--disable-gpu"])
+        .arg(format!("--window-size={width},1000"))
         .arg(format!("--user-data-dir={}", profile.display()))
         .args(["--virtual-time-budget=5000", "--dump-dom"])
-        .arg(format!("file://{}", page.display()))
+        .arg(format!("file://{}#open", page.display()))
         .output()
         .with_context(|| format!("starting {browser}"))?;
     if !out.status.success() {
         bail!("{browser} failed: {}", String::from_utf8_lossy(&out.stderr));
     }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    let dom = String::from_utf8_lossy(&out.stdout);
+    let content = dom.split_once("<body").context("no body")?.1;
+    // The data and the scripts follow.
+    Ok(content.split("<script").next().unwrap_or_default().to_owned())
 }
 
-/// Compares every shown number with the cell that it names, and every cell with the numbers shown.
-fn compare(dom: &str, results: &Value) -> Result<usize> {
-    let cells = results["cells"].as_array().context("no cells")?;
-    let by_key: BTreeMap<String, &Value> = cells.iter().map(|c| (key(c), c)).collect();
-    // Speedups have names of their own.
-    let gains = results["gains"]["rows"].as_array().map_or(&[][..], Vec::as_slice);
-    let by_gain: BTreeMap<String, &Value> = gains.iter().map(|g| (gain_key(g), g)).collect();
+/// What the numbers of the page are of: cells, speedups, or a crash.
+fn sources(data: &Value) -> BTreeMap<String, &Value> {
+    let words = |v: &Value, names: &[&str]| -> Vec<String> {
+        names.iter().map(|n| v[n].as_str().unwrap_or("").to_owned()).collect()
+    };
+    let mut out = BTreeMap::new();
+    for c in data["cells"].as_array().into_iter().flatten() {
+        let names = ["system", "workload", "distribution", "fabric", "variant"];
+        out.insert(words(c, &names).join(" ").trim_end().to_owned(), c);
+    }
+    for g in data["gains"]["rows"].as_array().into_iter().flatten() {
+        let of = words(g, &["system", "over", "workload", "distribution"]);
+        out.insert(format!("gain of {} over {} {} {}", of[0], of[1], of[2], of[3]), g);
+    }
+    if !data["moments"].is_null() {
+        out.insert("crash".to_owned(), data);
+    }
+    out
+}
+
+/// The number that a JSON pointer names, or a sum of pointers, joined by +.
+fn at(source: &Value, field: &str) -> Option<f64> {
+    field.split('+').map(|pointer| source.pointer(pointer)?.as_f64()).sum()
+}
+
+/// The numbers of a source that the page must show, and how often: in its table and in its charts.
+fn due(source: &Value) -> Vec<(String, usize)> {
+    let numbered = |list: &str, fields: &[&str]| -> Vec<(String, usize)> {
+        let n = source.pointer(list).and_then(Value::as_array).map_or(0, Vec::len);
+        let all = (0..n)
+            .flat_map(|i| fields.iter().map(move |f| (f.replace("{}", &format!("{list}/{i}")), 1)));
+        all.collect()
+    };
+    let plain = |fields: &[(&str, usize)]| -> Vec<(String, usize)> {
+        fields.iter().map(|(f, n)| ((*f).to_owned(), *n)).collect()
+    };
+    if !source["moments"].is_null() {
+        let mut out = numbered("/survivors", &["{}/reads+{}/updates", "{}/updates"]);
+        out.extend(numbered("/dead", &["{}/reads+{}/updates"]));
+        out.extend(numbered("/moments", &["{}/at_ns"]));
+        out.extend(plain(&[("/before_mops", 1), ("/least_mops", 1), ("/after_mops", 1)]));
+        out.extend(plain(&[("/longest_read_ns", 1), ("/longest_update_ns", 1)]));
+        out.extend(plain(&[("/keys_checked", 1), ("/keys_wrong", 1), ("/errors", 1)]));
+        return out;
+    }
+    if !source["claim"].is_null() {
+        return plain(&[("/here", 2), ("/published", 2)]);
+    }
+    let mut out = plain(&[("/mops", 2), ("/round_trips", 2), ("/errors", 1)]);
+    out.extend(plain(&[
+        ("/mn/read+/mn/write+/mn/atomic", 1),
+        ("/cn/read+/cn/write+/cn/atomic", 1),
+    ]));
+    out.extend(plain(&[("/mn/bytes_read+/mn/bytes_written", 1)]));
+    if source["open"]["saturated"] != true {
+        out.extend(plain(&[("/p99_ns", 2), ("/p50_ns", 1), ("/p90_ns", 1), ("/p999_ns", 1)]));
+    }
+    if !source["published_figure"].is_null() {
+        out.extend(plain(&[("/published_figure/mops", 2), ("/published_figure/ratio", 1)]));
+    }
+    if !source["memory"].is_null() {
+        out.extend(plain(&[("/memory/mn_bytes_per_key", 1), ("/memory/cache_used_bytes", 1)]));
+    }
+    if !source["sim"].is_null() {
+        out.extend(plain(&[("/sim/busiest/utilization", 1)]));
+        out.extend(numbered("/sim/nodes", &["{}/mverbs", "{}/in_wire", "{}/responder"]));
+    }
+    for (kind, steps) in source["steps_ns"].as_object().into_iter().flatten() {
+        let names = steps.as_object().into_iter().flatten();
+        out.extend(names.map(|(name, _)| (format!("/steps_ns/{kind}/{name}"), 1)));
+    }
+    out
+}
+
+/// Compares every shown number with its source, and every source with the numbers shown.
+fn compare(dom: &str, data: &Value) -> Result<usize> {
+    let sources = sources(data);
     let mut shown: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut compared = 0;
     for part in dom.split("data-cell=\"").skip(1) {
@@ -152,84 +206,49 @@ fn compare(dom: &str, results: &Value) -> Result<usize> {
         let field = between(rest, "data-field=\"").context("data-field")?;
         let value: f64 = between(rest, "data-value=\"").context("data-value")?.parse()?;
         let cell = unescaped(cell);
-        let source = by_key
-            .get(&cell)
-            .or_else(|| by_gain.get(&cell))
-            .with_context(|| format!("{cell:?} is no cell of results.json"))?;
-        let due = figure(source, &field)?;
+        let source = sources.get(&cell).with_context(|| format!("there is no {cell:?}"))?;
+        let due = at(source, &field).with_context(|| format!("{cell} has no {field}"))?;
         if (value - due).abs() > 1e-9 * due.abs().max(1.0) {
-            bail!("{cell}, {field}: the page has {value}, results.json {due}");
+            bail!("{cell}, {field}: the page has {value}, the file {due}");
         }
-        // The digits of a table cell are the rounded value.
-        if field == "mops"
-            && rest.contains("</td>")
-            && let Some(text) = text_of(rest)
+        if let Some(text) = text_of_cell(rest)
+            && !is_rounded(text, due, field.ends_with("_bytes"))
         {
-            let number: f64 =
-                text.split_whitespace().next().unwrap_or("").parse().unwrap_or(f64::NAN);
-            if rest.find("</td>") < rest.find('<').map(|at| at + 5) && (number - due).abs() > 0.006
-            {
-                bail!("{cell}, {field}: the page shows {text:?}, results.json has {due}");
-            }
+            bail!("{cell}, {field}: the page shows {text:?}, the file has {due}");
         }
         *shown.entry((cell, field)).or_default() += 1;
         compared += 1;
     }
-    for key in by_gain.keys() {
-        let n = shown.get(&(key.clone(), "here".to_owned())).copied().unwrap_or(0);
-        if n < 2 {
-            bail!("{key}: shown {n} times, 2 expected (table and chart)");
-        }
-    }
-    for (key, c) in &by_key {
-        let saturated = c["open"]["saturated"] == true;
-        for (field, least) in
-            [("mops", 2), ("round_trips", 2), ("mn_verbs", 1), ("mn_bytes", 1), ("p99_ns", 1)]
-        {
-            let n = shown.get(&(key.clone(), field.to_owned())).copied().unwrap_or(0);
-            if n < least && !(saturated && field == "p99_ns") {
-                bail!("{key}: {field} is shown {n} times, {least} expected (table and chart)");
+    for (name, source) in &sources {
+        for (field, least) in due(source) {
+            let n = shown.get(&(name.clone(), field.clone())).copied().unwrap_or(0);
+            if n < least {
+                bail!("{name}: {field} is shown {n} times, {least} expected (table and chart)");
             }
         }
     }
     Ok(compared)
 }
 
-/// A cell's key: system, workload, distribution, fabric, point of a sweep.
-fn key(c: &Value) -> String {
-    let word = |name: &str| c[name].as_str().unwrap_or("");
-    let all = ["system", "workload", "distribution", "fabric", "variant"].map(word).join(" ");
-    all.trim_end().to_owned()
-}
-
-/// The name of a speedup: systems, workload, distribution.
-fn gain_key(g: &Value) -> String {
-    let word = |name: &str| g[name].as_str().unwrap_or("");
-    format!(
-        "gain of {} over {} {} {}",
-        word("system"),
-        word("over"),
-        word("workload"),
-        word("distribution")
-    )
-}
-
-/// The figure of a cell that a field of the page names.
-fn figure(c: &Value, field: &str) -> Result<f64> {
-    let sum =
-        |side: &str, names: &[&str]| names.iter().map(|n| c[side][n].as_f64()).sum::<Option<f64>>();
-    let verbs = ["read", "write", "atomic"];
-    let bytes = ["bytes_read", "bytes_written"];
-    let value = match field {
-        "p99_us" => c["p99_ns"].as_f64().map(|ns| ns / 1e3),
-        "mn_verbs" => sum("mn", &verbs),
-        "cn_verbs" => sum("cn", &verbs),
-        "mn_bytes" => sum("mn", &bytes),
-        "cn_bytes" => sum("cn", &bytes),
-        "mn_bytes_per_key" => c["memory"]["mn_bytes_per_key"].as_f64(),
-        other => c[other].as_f64(),
+/// Whether the text of a table begins with the rounded value, in the unit that it names (MiB for
+/// bytes).
+fn is_rounded(text: &str, value: f64, bytes: bool) -> bool {
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'));
+    let (number, rest) = text.split_at(end.unwrap_or(text.len()));
+    let Ok(shown) = number.trim_end_matches('.').parse::<f64>() else {
+        // A text that begins with a word: `mn0 responder 98 %`.
+        let percent = text.strip_suffix(" %").and_then(|t| t.rsplit(' ').next()?.parse().ok());
+        return percent.is_some_and(|p: f64| (p - value * 100.0).abs() < 0.501);
     };
-    value.with_context(|| format!("results.json has no {field} of {}", key(c)))
+    let factor = match rest.trim_start() {
+        _ if bytes => 1.0 / f64::from(1 << 20),
+        unit if unit.starts_with('%') => 100.0,
+        unit if unit.starts_with("us") => 1e-3,
+        unit if unit.starts_with("ms") => 1e-6,
+        _ => 1.0,
+    };
+    let decimals = number.split_once('.').map_or(0, |(_, d)| d.len() as i32);
+    (shown - value * factor).abs() <= 0.501 * 10f64.powi(-decimals)
 }
 
 fn between(text: &str, name: &str) -> Option<String> {
@@ -237,9 +256,10 @@ fn between(text: &str, name: &str) -> Option<String> {
     Some(text[at..].split('"').next()?.to_owned())
 }
 
-fn text_of(rest: &str) -> Option<String> {
-    let text = rest.split_once('>')?.1;
-    Some(text.split('<').next()?.to_owned())
+/// The text of an element, if it is a cell of a table.
+fn text_of_cell(rest: &str) -> Option<&str> {
+    let (text, after) = rest.split_once('>')?.1.split_once('<')?;
+    after.starts_with("/td>").then_some(text)
 }
 
 fn unescaped(text: &str) -> String {
@@ -252,8 +272,11 @@ mod tests {
 
     fn results() -> Value {
         serde_json::json!({"cells": [{
-            "system": "s", "workload": "w", "distribution": "d", "fabric": "sim", "mops": 48.378, "round_trips": 1.5,
-            "p99_ns": 2000, "mn": {"read": 1.0, "write": 0.5, "atomic": 0.0, "bytes_read": 40.0, "bytes_written": 2.0}
+            "system": "s", "workload": "w", "distribution": "d", "fabric": "sim", "mops": 48.378,
+            "round_trips": 1.5, "p50_ns": 1000, "p90_ns": 1500, "p99_ns": 2004, "p999_ns": 12_340_000,
+            "errors": 0,
+            "mn": {"read": 1.0, "write": 0.5, "atomic": 0.0, "bytes_read": 40.0, "bytes_written": 2.0},
+            "cn": {"read": 0.0, "write": 0.0, "atomic": 0.0}
         }]})
     }
 
@@ -263,28 +286,56 @@ mod tests {
                 "<td data-cell=\"s w d sim\" data-field=\"{field}\" data-value=\"{value}\">{text}</td>"
             )
         };
-        let mut p = one("mops", mops, text) + &one("mops", "48.378", "48.38");
-        for (field, value) in [
-            ("round_trips", "1.5"),
-            ("round_trips", "1.5"),
-            ("mn_verbs", "1.5"),
-            ("mn_bytes", "42"),
-            ("p99_ns", "2000"),
+        let mut p = one("/mops", mops, text) + &one("/mops", "48.378", "48.38");
+        for (field, value, text) in [
+            ("/round_trips", "1.5", "1.50"),
+            ("/round_trips", "1.5", "1.5"),
+            ("/mn/read+/mn/write+/mn/atomic", "1.5", "1.50"),
+            ("/cn/read+/cn/write+/cn/atomic", "0", "0.00"),
+            ("/mn/bytes_read+/mn/bytes_written", "42", "42"),
+            ("/p50_ns", "1000", "1.00us"),
+            ("/p90_ns", "1500", "1500ns"),
+            ("/p99_ns", "2004", "2.00us"),
+            ("/p99_ns", "2004", "2004"),
+            ("/p999_ns", "12340000", "12.3ms"),
+            ("/errors", "0", "0"),
         ] {
-            p += &one(field, value, value);
+            p += &one(field, value, text);
         }
         p
     }
 
     #[test]
     fn numbers_that_differ_or_lack_are_found() {
-        assert_eq!(compare(&page("48.378", "48.38"), &results()).unwrap(), 7);
-        let e = compare(&page("48.4", "48.38"), &results()).unwrap_err().to_string();
-        assert!(e.contains("results.json 48.378"), "{e}");
-        let e = compare(&page("48.378", "49.38"), &results()).unwrap_err().to_string();
-        assert!(e.contains("shows"), "{e}");
-        let less = page("48.378", "48.38").replacen("p99_ns", "p50_us", 1);
-        assert!(compare(&less, &results()).is_err());
+        let good = page("48.378", "48.38");
+        assert_eq!(compare(&good, &results()).unwrap(), 13);
+        for (found, instead, words) in [
+            ("\"48.378\">48.38", "\"48.4\">48.38", "the file 48.378"),
+            (">48.38<", ">49.38<", "shows \"49.38\""),
+            (">2.00us<", ">2.01us<", "shows \"2.01us\""),
+            ("/p50_ns", "/p51_ns", "has no /p51_ns"),
+            ("s w d sim", "s w d local", "there is no"),
+        ] {
+            let e = compare(&good.replacen(found, instead, 1), &results()).unwrap_err().to_string();
+            assert!(e.contains(words), "{e}");
+        }
+        let once = good.replacen("data-field=\"/p99_ns\"", "data-field=\"/p50_ns\"", 1);
+        assert!(compare(&once.replacen("2004", "1000", 1), &results()).is_err());
         assert!(compare("", &results()).unwrap_err().to_string().contains("0 times"));
+    }
+
+    #[test]
+    fn texts_are_rounded_values_in_their_units() {
+        for (text, value, bytes) in [
+            ("97 %", 0.9712, false),
+            ("mn0 responder 98 %", 0.9799, false),
+            ("1.5", 1_572_864.0, true),
+            ("0.970 OUTSIDE 0.99..1.01", 0.9701, false),
+            ("2.000 (1.000..3.000)", 2.0001, false),
+        ] {
+            assert!(is_rounded(text, value, bytes), "{text}");
+            assert!(!is_rounded(text, value * 1.1, bytes), "{text}");
+        }
+        assert!(!is_rounded("saturated", 1.0, false));
     }
 }

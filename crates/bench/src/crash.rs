@@ -296,7 +296,7 @@ async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32,
                 Some(Standing::Revoking) => "its lease has ended: its access is being revoked",
                 Some(Standing::Draining) => "revoked everywhere: its locks may be taken over",
                 Some(Standing::Reassigning) => "its tables are used no more",
-                Some(Standing::Gone) => "its tables have new homes",
+                Some(Standing::Gone) => "its tables have new owners",
                 _ => "",
             };
             if !what.is_empty() {

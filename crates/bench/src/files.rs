@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 use crate::results::Results;
-use crate::{csv, report, sheet};
+use crate::{csv, report};
 
 /// Writes a file under a temporary name beside it, then renames it.
 ///
@@ -39,7 +39,7 @@ pub fn prepare(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes tables, charts, the report, and `results.json` last. Returns the paths of the files.
+/// Writes tables, the report, and `results.json` last. Returns the paths of the files.
 ///
 /// # Errors
 /// Those of the system.
@@ -59,24 +59,17 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes all files that are derived from the results: tables, charts, the report.
+/// Writes all files that are derived from the results: tables, the report.
 ///
 /// # Errors
 /// Those of the system.
 pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
     let mut files: Vec<(String, String)> = csv::tables(r);
-    files.extend(sheet::sheets(r));
     files.push(("report.html".to_owned(), report::html(r)));
     let mut written = Vec::new();
     for (name, text) in files {
         let path = dir.join(name);
         write_atomically(&path, text.as_bytes())?;
-        #[cfg(feature = "pdf")]
-        if path.extension().is_some_and(|e| e == "svg") {
-            let page = path.with_extension("pdf");
-            write_atomically(&page, &crate::pdf::pdf(&text)?)?;
-            written.push(page);
-        }
         written.push(path);
     }
     Ok(written)

@@ -6,10 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
-use crate::panel::{Bar, Bars, Source, colour};
 use crate::published::Sheet;
 use crate::results::Cell;
-use crate::svg::escaped;
 
 /// The tables: name and text.
 const TABLES: [(&str, &str); 1] = [("smart-gains", include_str!("../published/smart-gains.csv"))];
@@ -59,20 +57,6 @@ pub struct Gains {
     pub source: String,
     /// Speedups of the cells that ran.
     pub rows: Vec<Gain>,
-}
-
-impl Gain {
-    /// The name of this speedup among the numbers of the report.
-    pub fn key(&self) -> String {
-        format!(
-            "gain of {} over {} {} {}",
-            self.system, self.over, self.workload, self.distribution
-        )
-    }
-
-    fn source(&self) -> Source {
-        Source { cell: self.key(), field: "here" }
-    }
 }
 
 impl Claims {
@@ -160,49 +144,6 @@ impl Gains {
         }
         format!("gains, throughput by throughput ({})\n{}\n", self.source, t.text())
     }
-
-    /// As a section of the report: a chart with the published marks, and a table.
-    pub fn html(&self) -> String {
-        let mut h = format!(
-            "<h2>Gains beside those published</h2>\n<p>Throughput of a system by that of the one before it. Published: {}.</p>\n<p class=\"legend\"><span><i class=\"line\"></i>published</span></p>\n<div class=\"panels\">\n",
-            escaped(&self.source)
-        );
-        let mut workloads: Vec<&str> = Vec::new();
-        for g in &self.rows {
-            if !workloads.contains(&g.workload.as_str()) {
-                workloads.push(&g.workload);
-            }
-        }
-        for w in workloads {
-            h += &self.bars(w).panel().svg();
-        }
-        h += "</div>\n<div class=\"wide\"><table>\n<tr><th class=\"l\">what</th><th class=\"l\">workload</th><th class=\"l\">system</th><th class=\"l\">over</th><th>here</th><th>published</th></tr>\n";
-        for g in &self.rows {
-            let names = [&g.claim, &g.workload, &g.system, &g.over];
-            let cells: String =
-                names.map(|n| format!("<td class=\"l\">{}</td>", escaped(n))).concat();
-            h += &format!(
-                "<tr>{cells}<td{}>{:.2}</td><td>{:.1}</td></tr>\n",
-                g.source().attributes(g.here),
-                g.here,
-                g.published
-            );
-        }
-        h + "</table></div>\n"
-    }
-
-    fn bars(&self, workload: &str) -> Bars {
-        let mine = self.rows.iter().enumerate().filter(|(_, g)| g.workload == workload);
-        let bar = |(i, g): (usize, &Gain)| Bar {
-            name: format!("{} over {}: {}", g.system, g.over, g.claim),
-            colour: colour(i),
-            value: g.here,
-            mark: Some(g.published),
-            source: g.source(),
-        };
-        let bars: Vec<Bar> = mine.map(bar).collect();
-        Bars { title: format!("{workload}: gains"), axis: "throughput by throughput".into(), bars }
-    }
 }
 
 #[cfg(test)]
@@ -223,24 +164,21 @@ mod tests {
     }
 
     #[test]
-    fn charts_and_tables_have_both() {
-        let gain = |workload: &str, here| Gain {
+    fn text_and_data_have_both_figures() {
+        let gain = Gain {
             claim: "a <b>".into(),
-            workload: workload.into(),
+            workload: "insert".into(),
             distribution: "zipfian".into(),
             system: "s".into(),
             over: "t".into(),
             published: 1.5,
-            here,
+            here: 1.25,
         };
-        let gains = Gains {
-            source: "slides".into(),
-            rows: vec![gain("insert", 1.25), gain("ycsb-a", 3.0)],
-        };
-        let h = gains.html();
-        assert_eq!(h.matches("<svg").count(), 2, "a chart per workload");
-        assert_eq!(h.matches("class=\"published\"").count(), 2);
-        assert_eq!(h.matches("data-value=\"1.25\"").count(), 2, "in a chart and in the table");
-        assert!(h.contains("a &lt;b&gt;") && gains.text().contains("1.25"));
+        let gains = Gains { source: "slides".into(), rows: vec![gain] };
+        let text = gains.text();
+        assert!(text.contains("a <b>") && text.contains("1.25") && text.contains("1.5"), "{text}");
+        let data = serde_json::to_value(&gains).unwrap();
+        let row = &data["rows"][0];
+        assert_eq!((row["here"].as_f64(), row["published"].as_f64()), (Some(1.25), Some(1.5)));
     }
 }

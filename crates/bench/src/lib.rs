@@ -1,6 +1,6 @@
 //! Experiments on range indexes: the systems ([`registry`]), the experiments and their settings
 //! ([`experiment`], [`config`]), running and checking them ([`mod@run`]), and the results
-//! ([`results`], [`table`], [`csv`], [`svg`], [`report`], [`compare`]).
+//! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
 //!
 //! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
 //! traces ([`replay`]), the text form of dumps ([`dump`]), and checked runs ([`checked`],
@@ -18,14 +18,13 @@ pub mod config;
 mod config_check;
 pub mod conform;
 pub mod crash;
-pub mod crash_chart;
+pub mod crash_text;
 pub mod csv;
 pub mod determinism;
 pub mod dump;
 pub mod experiment;
 pub mod facade;
 pub mod failure;
-mod figures;
 pub mod files;
 pub mod gains;
 pub mod group;
@@ -36,10 +35,8 @@ pub mod memory;
 pub mod offered;
 pub mod opened;
 pub mod oracle;
-pub mod panel;
-#[cfg(feature = "pdf")]
-pub mod pdf;
 mod peak;
+pub mod place;
 mod prepare;
 pub mod probe;
 pub mod profile;
@@ -47,16 +44,13 @@ pub mod published;
 pub mod registry;
 pub mod replay;
 pub mod report;
-mod report_tables;
 pub mod results;
 pub mod resume;
 pub mod run;
 pub mod settings;
-pub mod sheet;
 pub mod simulated;
 pub mod sizing;
 pub mod summary;
-pub mod svg;
 pub mod sweep;
 pub mod table;
 pub mod window;

@@ -9,13 +9,14 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::gains::Gains;
 use crate::offered::OpenFigures;
+use crate::place::Place;
 use crate::published::{CellName, Reference};
 use crate::registry::{TCP, VERBS};
 use crate::simulated::SimFigures;
 use crate::summary::Summary;
 
 /// The version of the form. Readers refuse others.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// The note in every header and file about numbers of the in-process fabric.
 pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement about a NIC";
@@ -86,6 +87,8 @@ pub struct Results {
     /// Why it ended early, if it did for another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The meaning of `saturated` in an open load.
+    pub saturated_means: String,
     /// The measured cells.
     pub cells: Vec<Cell>,
 }
@@ -324,6 +327,9 @@ pub struct Cell {
     /// The point of a sweep, if this is one: `cache-bytes=1MiB`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
+    /// Its place in the charts of a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
     /// Keys loaded before it.
     pub loaded_keys: u64,
     /// Clients of all compute nodes.
@@ -441,7 +447,7 @@ impl Results {
             Some(v) if v == u64::from(SCHEMA_VERSION) => {}
             Some(v) => {
                 return Err(Failure::input(format!(
-                    "{from} has schema_version {v}; this program reads {SCHEMA_VERSION}"
+                    "{from} is of another version: it has schema_version {v}, this program reads {SCHEMA_VERSION}; run the experiment again, or use the release that wrote it"
                 )));
             }
             None => {

@@ -15,8 +15,9 @@ use crate::config::{Config, Resolved};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
-use crate::offered::OpenFigures;
+use crate::offered::{CRITERION, OpenFigures};
 use crate::opened::FOREGROUND;
+use crate::place::Place;
 use crate::published::{CellName, Table};
 use crate::registry::{self, LOCAL, System, VERBS};
 use crate::results::{
@@ -373,6 +374,7 @@ fn results(
             .map(|claims| claims.beside(c, &cells))
             .filter(|gains| !gains.rows.is_empty()),
         interrupted,
+        saturated_means: CRITERION.to_owned(),
         failure: failure.filter(|_| !interrupted).map(Failure::to_string),
         cells,
     }
@@ -404,6 +406,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         law: s.law.clone(),
         fabric: c.fabric.clone(),
         variant: plan.variant.clone(),
+        place: plan.variant.as_deref().and_then(Place::of),
         loaded_keys: c.keys,
         clients: c.clients(),
         published_figure: table.and_then(|t| {

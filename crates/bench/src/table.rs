@@ -1,57 +1,41 @@
 //! Results as text for a terminal.
 
+use comfy_table::{CellAlignment, LineStyle, TableStyle};
+
 use crate::bytes::Bytes;
 use crate::config::Resolved;
-use crate::offered::CRITERION;
 use crate::published::Reference;
 use crate::results::{Cell, Machine, Results, note};
 use crate::simulated::Busiest;
 
-/// Columns of text, the first left-aligned, the others right-aligned.
-#[derive(Clone, Debug, Default)]
-pub struct Table {
-    rows: Vec<Vec<String>>,
-    left: usize,
-}
+/// Columns of text, some left-aligned, the others right-aligned.
+#[derive(Debug)]
+pub struct Table(comfy_table::Table);
 
 impl Table {
     /// A table with this head; the first `left` columns are left-aligned.
     pub fn new(head: &[&str], left: usize) -> Self {
-        Self { rows: vec![head.iter().map(|s| (*s).to_owned()).collect()], left }
+        let style = TableStyle::new().header_separator(LineStyle::none().fill('-'));
+        let mut t = comfy_table::Table::new();
+        t.load_style(style).set_header(head);
+        for (i, column) in t.column_iter_mut().enumerate() {
+            let right = if i + 1 < head.len() { 2 } else { 0 };
+            column.set_padding((0, right));
+            if i >= left {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        Self(t)
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.0.add_row(cells);
     }
 
     /// The text, with a line under the head.
     pub fn text(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |i: usize| {
-            self.rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let mut out = String::new();
-        for (n, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for (i, cell) in row.iter().enumerate() {
-                let pad = " ".repeat(widths[i].saturating_sub(cell.chars().count()));
-                let gap = if i == 0 { "" } else { "  " };
-                if i < self.left {
-                    line += &format!("{gap}{cell}{pad}");
-                } else {
-                    line += &format!("{gap}{pad}{cell}");
-                }
-            }
-            out += line.trim_end();
-            out.push('\n');
-            if n == 0 {
-                out += &"-".repeat(widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1));
-                out.push('\n');
-            }
-        }
-        out
+        self.0.trim_fmt() + "\n"
     }
 }
 
@@ -141,7 +125,7 @@ pub fn render(r: &Results) -> String {
         out += &gains.text();
     }
     if r.cells.iter().any(Cell::saturated) {
-        out += &format!("{CRITERION}\n\n");
+        out += &format!("{}\n\n", r.saturated_means);
     }
     out += &steps(r);
     let mut t = Table::new(

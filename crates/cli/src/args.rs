@@ -36,7 +36,7 @@ pub enum Command {
     Bench(Box<BenchArgs>),
     /// Compare two results cell by cell: ratios, and whether the counters agree.
     Compare(CompareArgs),
-    /// Render table, CSV, charts and a page again from a results.json.
+    /// Render table, CSV and the page again from a results.json.
     Report(ReportArgs),
     /// Check systems on a simulated fabric that does everything it may, seed by seed.
     Check(Box<CheckArgs>),
@@ -105,7 +105,7 @@ pub enum BenchCommand {
     Trace(TraceArgs),
     /// Compare two results cell by cell.
     Compare(CompareArgs),
-    /// Render table, CSV, charts and a page again from a results.json.
+    /// Render table, CSV and the page again from a results.json.
     Report(ReportArgs),
     /// A compute node of a simulated cluster dies under load: what the others notice.
     Crash(Box<crate::crash::CrashArgs>),
@@ -114,7 +114,7 @@ pub enum BenchCommand {
 /// Where output goes.
 #[derive(Debug, Args)]
 pub struct Output {
-    /// Write results.json, CSV tables, charts and a page here.
+    /// Write results.json, CSV tables and report.html, a page with the charts, here.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print results as JSON instead of text.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use dmtree_bench::crash::{self, Setup};
-use dmtree_bench::{Failure, Result, files};
+use dmtree_bench::{Failure, Result, files, report};
 
 use crate::output;
 
@@ -22,7 +22,7 @@ pub struct CrashArgs {
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Write crash.json and crash.svg here.
+    /// Write crash.json and crash.html, a page with the curve, here.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
@@ -37,7 +37,7 @@ pub fn run(a: &CrashArgs) -> Result<()> {
     let json = serde_json::to_string_pretty(&o).map_err(|e| Failure::input(e.to_string()))?;
     if let Some(dir) = &a.out {
         files::write_atomically(&dir.join("crash.json"), json.as_bytes())?;
-        files::write_atomically(&dir.join("crash.svg"), o.svg().as_bytes())?;
+        files::write_atomically(&dir.join("crash.html"), report::page(&json).as_bytes())?;
     }
     output::out(&if a.json { json + "\n" } else { o.text() });
     if o.is_fine() {

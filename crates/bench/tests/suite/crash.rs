@@ -22,7 +22,7 @@ fn survivors_come_back_and_nothing_acknowledged_is_lost() {
         assert!(o.is_fine() && o.keys_checked > 100, "{}", o.text());
         assert!(o.after_mops > 0.5 * o.before_mops, "{}", o.text());
         let whats: Vec<&str> = o.moments.iter().map(|m| m.what.as_str()).collect();
-        assert!(whats.contains(&"its tables have new homes"), "{whats:?}");
+        assert!(whats.contains(&"its tables have new owners"), "{whats:?}");
         let lease_ns = o.setup.lease_us * 1000;
         assert!(o.longest_read_ns < lease_ns, "readers wait for no lease: {}", o.text());
         assert!(
@@ -30,7 +30,7 @@ fn survivors_come_back_and_nothing_acknowledged_is_lost() {
             "updates wait for the crashed node: {}",
             o.text()
         );
-        assert!(o.svg().contains("its tables have new homes"));
+        assert!(o.text().contains("its tables have new owners"));
     }
 }
 

@@ -1,0 +1,555 @@
+// Draws the page from the JSON in it: results.json of `dmtree bench`, or crash.json of `dmtree bench crash`.
+//
+// Every shown number carries its source: `data-cell` names the cell, `data-field` is a JSON pointer into it (or a sum of
+// pointers, joined by +), and `data-value` is the number unrounded. `cargo xtask report-check` compares them with the file.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+// Readable on white for most eyes (Okabe and Ito), then darker ones.
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#7f6a00", "#000000", "#777777", "#5b2a86"];
+const colour = (i) => COLOURS[i % COLOURS.length];
+
+// Texts and numbers ------------------------------------------------------------------------------
+
+function h(name, attributes, ...children) {
+  const e = document.createElement(name);
+  for (const [k, v] of Object.entries(attributes ?? {})) if (v !== undefined && v !== null) e.setAttribute(k, v);
+  e.append(...children.flat().filter((c) => c !== undefined && c !== null));
+  return e;
+}
+
+/** The number that a pointer, or a sum of pointers, names in an object. */
+function at(object, field) {
+  const one = (pointer) => pointer.split("/").slice(1).reduce((v, k) => v?.[k], object);
+  return field.split("+").map(one).reduce((a, b) => a + b);
+}
+
+const source = (cell, field, value) => ({ "data-cell": cell, "data-field": field, "data-value": value });
+const digits = (n, unit = "") => (v) => v.toFixed(n) + unit;
+const percent = (n) => (v) => `${(v * 100).toFixed(n)} %`;
+const mib = (v) => (v / 2 ** 20).toFixed(1);
+const mops = (v) => v.toFixed(v >= 10 ? 2 : 3);
+const number = (v) => String(Number(v.toFixed(v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : 3)));
+const distinct = (list) => [...new Set(list)];
+
+function time(ns) {
+  if (ns < 1e3) return `${ns}ns`;
+  if (ns < 1e5) return `${(ns / 1e3).toFixed(2)}us`;
+  return ns < 1e7 ? `${(ns / 1e3).toFixed(0)}us` : `${(ns / 1e6).toFixed(1)}ms`;
+}
+
+/** A table. A column is [head, row => text, or attributes and text of its cell], and "l" if it is left-aligned, "w" if it may wrap. */
+function table(columns, rows) {
+  const cell = ([, of, side], row) => {
+    const c = of(row);
+    const [attributes, text] = Array.isArray(c) ? c : [{}, c];
+    return h("td", { ...attributes, class: [side, attributes.class].filter(Boolean).join(" ") || undefined }, text);
+  };
+  const head = h("tr", {}, columns.map(([name, , side]) => h("th", { class: side }, name)));
+  return h("div", { class: "wide" }, h("table", { class: columns.length > 11 ? "many" : undefined }, head, rows.map((r) => h("tr", {}, columns.map((c) => cell(c, r))))));
+}
+
+/** A column of a table that shows a field of its row; `of` gives the object that the field is in, and `cell` its name. */
+function shown(head, field, text, of = (row) => row, cell = (row) => key(row)) {
+  return [head, (row) => {
+    const value = at(of(row), field);
+    return value === undefined ? "-" : [source(cell(row), field, value), text(value)];
+  }];
+}
+
+/** A part that is made when it is first unfolded, so that many of them cost nothing. */
+function folded(summary, make) {
+  const e = h("details", {}, h("summary", {}, summary));
+  e.make = () => { e.append(...make()); e.make = () => {}; };
+  e.addEventListener("toggle", () => e.make());
+  return e;
+}
+
+function unfold() {
+  for (const e of document.querySelectorAll("details")) { e.open = true; e.make(); }
+}
+
+// Figures ----------------------------------------------------------------------------------------
+
+const PLOT = { marginLeft: 52, marginRight: 14, marginTop: 34, style: { fontFamily: "sans-serif", fontSize: "11px", background: "white" } };
+const HEIGHT = 218;
+
+/** What every chart has: a title, and a vertical axis from 0 to above all values. */
+function frame(title, axis, values) {
+  const high = Math.max(...values.filter((v) => Number.isFinite(v)), 0) || 1;
+  return {
+    y: { domain: [0, high * 1.12], nice: 4 },
+    marks: [
+      Plot.axisY({ ticks: 4, label: axis, labelAnchor: "center", labelArrow: "none", tickSize: 0 }),
+      Plot.gridY({ ticks: 4 }),
+      Plot.ruleY([0]),
+      Plot.text([title], { frameAnchor: "top-left", dy: -24, fontSize: 13, fontWeight: "bold" }),
+    ],
+  };
+}
+
+/** Gives the drawn elements of a mark the sources of their rows. */
+function nameSources(svg, mark, rows, field = "source") {
+  for (const e of svg.querySelectorAll(`g.${mark} > *`)) {
+    for (const [k, v] of Object.entries(rows[e.__data__][field])) e.setAttribute(k, v);
+  }
+}
+
+/** Bars; a row is {name, colour, value, source}, and {published, publishedSource} where a figure is published. */
+function bars(title, axis, rows) {
+  const each = Math.min(Math.max(190 / rows.length, 34), 56);
+  const place = (_, i) => i;
+  const marked = rows.filter((r) => r.published !== undefined);
+  const top = (r) => Math.max(r.value, r.published ?? 0);
+  const f = frame(title, axis, rows.map(top));
+  const tick = (stroke, strokeWidth, className) =>
+    Plot.tickY(marked, { x: (r) => rows.indexOf(r), y: "published", stroke, strokeWidth, className, inset: -3 });
+  const svg = Plot.plot({
+    ...PLOT, y: f.y, height: HEIGHT, marginBottom: 14,
+    // Room for the title, whatever the number of bars.
+    width: 66 + Math.max(each * rows.length + 10, 8 * title.length),
+    x: { type: "band", domain: rows.map(place), axis: null, padding: 0.2 },
+    marks: [
+      ...f.marks,
+      Plot.barY(rows, {
+        x: place, y: "value", fill: "colour", className: "bar",
+        title: (r) => `${r.name}: ${number(r.value)}` + (r.published === undefined ? "" : `; published ${number(r.published)}`),
+      }),
+      tick("white", 5, "under"), tick("#111", 2.5, "published"),
+      // The number stands above whatever is higher, bar or mark, so that the two never cross.
+      Plot.text(rows, { x: place, y: top, text: (r) => number(r.value), dy: -8, fontSize: 10 }),
+    ],
+  });
+  nameSources(svg, "bar", rows);
+  nameSources(svg, "published", marked, "publishedSource");
+  return svg;
+}
+
+/** Curves over a setting; a row is that of a bar with {x, label}. */
+function curves(title, axis, across, rows) {
+  const labels = new Map(d3.sort(rows, (r) => r.x).map((r) => [r.x, r.label]));
+  const ticks = [...labels.keys()];
+  const [low, high] = [ticks[0] ?? 0, ticks.at(-1) ?? 1];
+  // Doublings are evenly spaced; a first step of 1 to 6 threads shall not take half of the width.
+  const doubling = ticks.every((t, i) => i === 0 || t >= 1.9 * ticks[i - 1]);
+  const type = low > 0 && ticks.length > 2 && (doubling || high / low >= 80) ? "log" : "linear";
+  const width = Math.min(Math.max(38 * ticks.length, 220), 380);
+  const scale = (type === "log" ? d3.scaleLog : d3.scaleLinear)([low, high], [0, width - 20]);
+  let free = -Infinity;
+  for (const t of ticks) {
+    // A name that would touch the one before it is left out.
+    const [x, half] = [scale(t), 3.4 * labels.get(t).length];
+    if (x - half <= free) labels.set(t, ""); else free = x + half + 3;
+  }
+  const marked = rows.filter((r) => r.published !== undefined);
+  const f = frame(title, axis, rows.flatMap((r) => [r.value, r.published ?? 0]));
+  const svg = Plot.plot({
+    ...PLOT, y: f.y, height: HEIGHT + 22, width: width + 66, marginBottom: 36,
+    x: { type, domain: [low, high], insetLeft: 10, insetRight: 10 },
+    marks: [
+      ...f.marks,
+      Plot.axisX(ticks, { text: (t) => labels.get(t), label: across, labelAnchor: "center", labelArrow: "none", tickSize: 4 }),
+      Plot.line(rows, { x: "x", y: "value", z: "name", stroke: "colour", strokeWidth: 2, sort: "x" }),
+      Plot.dot(rows, { x: "x", y: "value", fill: "colour", r: 3, className: "point", title: (r) => `${r.name}, ${r.label}: ${number(r.value)}` }),
+      Plot.dot(marked, {
+        x: "x", y: "published", stroke: "colour", strokeWidth: 2, r: 5, symbol: "diamond", className: "published",
+        title: (r) => `${r.name}, published: ${number(r.published)}`,
+      }),
+    ],
+  });
+  nameSources(svg, "point", rows);
+  nameSources(svg, "published", marked, "publishedSource");
+  return svg;
+}
+
+/** A figure: its heading with the buttons, its legend, its charts. */
+function figure(stem, heading, legend, charts) {
+  const save = (text, run) => { const b = h("button", {}, text); b.addEventListener("click", () => run()); return b; };
+  const e = h("figure", {},
+    h("h3", {}, h("b", {}, heading),
+      save("Save SVG", () => download(`${stem}.svg`, new Blob([sheet(e)], { type: "image/svg+xml" }))),
+      save("Save PNG", () => picture(e).then((png) => download(`${stem}.png`, png)))),
+    h("p", { class: "legend" }, legend), h("div", { class: "panels" }, charts));
+  return e;
+}
+
+const keyOfLegend = (name, background, c) => h("span", {}, h("i", { class: c, style: background && `background:${background}` }), h("b", {}, name));
+const publishedLine = () => keyOfLegend("published", undefined, "line");
+const publishedDiamond = () => h("span", {}, h("b", {}, "\u25c7 published, in the colour of the system that stands for it"));
+
+/** A figure as one SVG: its texts and charts where they stand on the page. */
+function sheet(e) {
+  const from = e.getBoundingClientRect();
+  const inside = [...e.querySelectorAll("i, b, .panels > svg")].map((part) => [part, part.getBoundingClientRect()]);
+  const width = Math.ceil(Math.max(...inside.map(([, r]) => r.right)) - from.left) + 8;
+  const height = Math.ceil(from.height) + 8;
+  const svg = d3.create("svg:svg").attr("xmlns", d3.namespaces.svg).attr("width", width).attr("height", height)
+    .attr("viewBox", `-4 -4 ${width} ${height}`).attr("font-family", "sans-serif");
+  svg.append("rect").attr("x", -4).attr("y", -4).attr("width", "100%").attr("height", "100%").attr("fill", "white");
+  for (const [part, r] of inside) {
+    const [x, y] = [r.left - from.left, r.top - from.top];
+    const style = getComputedStyle(part);
+    if (part.tagName === "I") {
+      svg.append("rect").attr("x", x).attr("y", y).attr("width", r.width).attr("height", r.height).attr("fill", style.backgroundColor);
+    } else if (part.tagName === "B") {
+      svg.append("text").attr("x", x).attr("y", y + 0.78 * r.height).attr("font-size", style.fontSize).attr("font-weight", style.fontWeight).text(part.textContent);
+    } else {
+      svg.append(() => part.cloneNode(true)).attr("x", x).attr("y", y);
+    }
+  }
+  return new XMLSerializer().serializeToString(svg.node());
+}
+
+/** A figure as PNG, two pixels for one of the page. */
+async function picture(e) {
+  const image = new Image();
+  image.src = URL.createObjectURL(new Blob([sheet(e)], { type: "image/svg+xml" }));
+  await image.decode();
+  const canvas = h("canvas", { width: 2 * image.width, height: 2 * image.height });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+function download(name, blob) {
+  h("a", { href: URL.createObjectURL(blob), download: name }).click();
+}
+
+// Results of an experiment -----------------------------------------------------------------------
+
+const key = (c) => [c.system, c.workload, c.distribution, c.fabric, c.variant ?? ""].join(" ").trimEnd();
+const gainKey = (g) => `gain of ${g.system} over ${g.over} ${g.workload} ${g.distribution}`;
+const system = (c) => c.system + (c.published ? " (as published)" : "");
+const label = (c) => system(c) + (c.variant ? ` [${c.variant}]` : "");
+/** The curve or colour of a cell: its system, and what is varied besides the axis. */
+const series = (c) => system(c) + (c.place?.besides ? `, ${c.place.besides}` : "");
+const saturated = (c) => c.open?.saturated === true;
+const busiestText = (b) => `${b.node} ${b.server} ${(b.utilization * 100).toFixed(0)} %`;
+
+const MN_VERBS = "/mn/read+/mn/write+/mn/atomic";
+const CN_VERBS = "/cn/read+/cn/write+/cn/atomic";
+
+const FIGURES = [
+  { stem: "throughput", heading: "Throughput", axis: "million operations / s", field: "/mops", published: "/published_figure/mops" },
+  { stem: "p99", heading: "Latency, 99th percentile", axis: "microseconds", field: "/p99_ns", unit: 1e3, unless: saturated },
+  { stem: "round_trips", heading: "Dependent round trips", axis: "per operation", field: "/round_trips" },
+];
+
+/** The name of a setting with its unit. */
+function across(setting, simulated) {
+  return {
+    threads: simulated ? "threads of each compute node" : "threads", coroutines: "coroutines of a thread", cns: "compute nodes",
+    mns: "memory nodes", "value-size": "bytes of a value", "scan-length": "pairs that a scan asks for",
+    "cache-bytes": "cache of a compute node", "cache-at-billion": "cache of a node, at 1e9 keys",
+  }[setting] ?? setting;
+}
+
+/** A chart per workload: bars, or curves where a setting varies. */
+function charts(f, cells, names) {
+  return distinct(cells.map((c) => c.workload)).map((workload) => {
+    const mine = cells.filter((c) => c.workload === workload);
+    const varied = mine.find((c) => c.place);
+    const rows = mine.filter((c) => !f.unless?.(c) && (!varied || c.place)).map((c) => {
+      const value = at(c, f.field);
+      const published = f.published && c.published_figure ? at(c, f.published) : undefined;
+      return {
+        name: series(c), colour: colour(names.indexOf(series(c))), value: value / (f.unit ?? 1), source: source(key(c), f.field, value),
+        published, publishedSource: source(key(c), f.published, published), x: c.place?.x, label: c.place?.label,
+      };
+    });
+    return varied ? curves(workload, f.axis, across(varied.place.setting, !!varied.sim), rows) : bars(workload, f.axis, rows);
+  });
+}
+
+function facts(r) {
+  const c = r.config;
+  const profile = (p) => p.name + (p.set ? ` with ${p.set.join(", ")}` : "") + ` (${p.hash})`;
+  const own = c.workloads.filter((w) => c["per-workload"]?.[w]?.keys).map((w) => {
+    const { keys, ops } = c["per-workload"][w];
+    return ["", `${w}: ${keys} keys` + (ops ? `, ${ops} operations` : "")];
+  });
+  const varied = r.cells.map((x) => x.variant).filter(Boolean);
+  const made = new Date(r.created_unix * 1000).toISOString().slice(0, 16).replace("T", " ");
+  const rows = [
+    ["nodes", `${c.cns} compute nodes, ${c.mns} memory nodes`],
+    ["clients", `${c.threads} threads x ${c.coroutines} coroutines${c.profile ? " per compute node" : ""}; load ${c.load}`],
+    ["data", `${c.keys} keys (${c["key-form"]}), values of ${c["value-size"]} bytes`],
+    ...own,
+    c.profile && ["profile", profile(c.profile)],
+    varied.length > 0 && ["varied", `from ${varied[0]} to ${varied.at(-1)}`],
+    ["seed", r.seed], ["rounds", c.rounds], ["configuration", r.config_hash],
+    ["made", `${made} UTC by dmtree ${r.version} on ${r.machine.cpu} (${r.machine.cores} cores, ${r.machine.os})`],
+    c["not-built"] && ["not built yet", `${c["not-built"].join(", ")}: not run`],
+  ];
+  return h("dl", {}, rows.filter(Boolean).flatMap(([k, v]) => [h("dt", {}, k), h("dd", {}, String(v))]));
+}
+
+function ratio(f) {
+  return f.ratio.toFixed(3) + (f.outside ? ` OUTSIDE ${f.bounds.map(digits(2)).join("..")}` : "");
+}
+
+/** How the cells compare with what was published. */
+function verdict(r) {
+  const judged = r.cells.filter((c) => c.published_figure?.bounds);
+  const outside = judged.filter((c) => c.published_figure.outside);
+  const why = (c) => `${key(c)}: ratio ${ratio(c.published_figure)}: ${c.published_figure.reason ?? "no reason is known"}`;
+  const without = r.published.without_counterpart;
+  return [
+    h("h2", {}, "Compared with what was published"), h("p", {}, `Published: ${r.published.source}.`),
+    judged.length > 0 && h("p", { class: outside.length ? "bad" : "fine" },
+      `${judged.length - outside.length} of the ${judged.length} cells for which the experiment states bounds lie within them.`),
+    outside.length > 0 && h("ul", {}, outside.map((c) => h("li", { class: "bad" }, why(c)))),
+    without.length > 0 && h("p", {}, `Its rows without a system here: ${without.join(", ")}.`),
+  ].filter(Boolean);
+}
+
+/** A row for every cell: what it did, and beside it what an operation cost. */
+function cellTables(r, cells) {
+  const summary = (s) => s.rounds <= 1 ? undefined : s.average.toFixed(3)
+    + (s.half_width_95 !== undefined ? ` \u00b1${s.half_width_95.toFixed(3)}` : ` (${s.min.toFixed(3)}..${s.max.toFixed(3)})`);
+  const percentile = (head, field) => [head, (c) => saturated(c) ? "saturated" : shown(head, field, time)[1](c)];
+  const compared = cells.some((c) => c.published_figure);
+  const names = [["system", label, "l"], ["workload", (c) => c.workload, "l"]];
+  const speed = [
+    ...names,
+    ["Mops", (c) => [source(key(c), "/mops", c.mops), summary(c.mops_summary) ?? mops(c.mops)], "w"],
+    ...(compared ? [
+      shown("published", "/published_figure/mops", mops),
+      ["ratio", (c) => c.published_figure
+        ? [{ class: c.published_figure.outside ? "bad" : undefined, ...source(key(c), "/published_figure/ratio", c.published_figure.ratio) }, ratio(c.published_figure)]
+        : "-", "w"],
+    ] : []),
+    percentile("p50", "/p50_ns"), percentile("p90", "/p90_ns"), percentile("p99", "/p99_ns"), percentile("p99.9", "/p999_ns"),
+    ["errors", (c) => [{ class: c.errors ? "bad" : undefined, ...source(key(c), "/errors", c.errors) }, String(c.errors)]],
+  ];
+  const cost = [
+    ...names,
+    shown("round\ntrips", "/round_trips", digits(2)), shown("verbs\nMN", MN_VERBS, digits(2)), shown("verbs\nCN", CN_VERBS, digits(2)),
+    shown("bytes\nMN", "/mn/bytes_read+/mn/bytes_written", digits(0)), shown("bytes\nCN", "/cn/bytes_read+/cn/bytes_written", digits(0)),
+    ...(cells.some((c) => c.sim) ? [["busiest server", (c) => c.sim?.busiest ? [source(key(c), "/sim/busiest/utilization", c.sim.busiest.utilization), busiestText(c.sim.busiest)] : "-", "w"]] : []),
+    shown("shared", "/combined", String),
+  ];
+  return [
+    h("div", { class: "figures" }, table(speed, cells), table(cost, cells)),
+    cells.some(saturated) ? h("p", {}, `${r.saturated_means}.`) : undefined,
+    r.config.profile && r.config.load === "closed" ? h("p", {}, "The load is closed: latencies are those of a system driven as hard as its clients can. An open load (", h("code", {}, "--load open:RATE"), ") says more about latency.") : undefined,
+  ];
+}
+
+function gains(g) {
+  const names = g.rows.map((row) => `${row.system} over ${row.over}: ${row.claim}`);
+  const bar = (row) => {
+    const i = g.rows.indexOf(row);
+    return {
+      name: names[i], colour: colour(i), value: row.here, source: source(gainKey(row), "/here", row.here),
+      published: row.published, publishedSource: source(gainKey(row), "/published", row.published),
+    };
+  };
+  const drawn = distinct(g.rows.map((row) => row.workload))
+    .map((w) => bars(`${w}: gains`, "throughput by throughput", g.rows.filter((row) => row.workload === w).map(bar)));
+  return [
+    h("h2", {}, "Gains beside those published"),
+    h("p", {}, `Throughput of a system by that of the one before it. Published: ${g.source}.`),
+    figure("gains", "Gains", [...names.map((n, i) => keyOfLegend(n, colour(i))), publishedLine()], drawn),
+    table([
+      ["what", (x) => x.claim, "l"], ["workload", (x) => x.workload, "l"], ["system", (x) => x.system, "l"], ["over", (x) => x.over, "l"],
+      shown("here", "/here", digits(2), undefined, gainKey), shown("published", "/published", digits(1), undefined, gainKey),
+    ], g.rows),
+  ];
+}
+
+/** Time of operations, step by step. */
+function steps(r) {
+  const rows = r.cells.flatMap((c) => Object.entries(c.steps_ns ?? {}).map(([kind, times]) => ({ c, kind, times })));
+  if (rows.length === 0) return [];
+  const names = distinct(rows.flatMap((row) => Object.keys(row.times)));
+  const one = (name) => [name, ({ c, kind, times }) => name in times
+    ? [source(key(c), `/steps_ns/${kind}/${name}`, times[name]), times[name].toFixed(0)] : "0"];
+  return [
+    h("h2", {}, "Time of an operation, step by step"), h("p", {}, "Nanoseconds of an average operation."),
+    table([["cell", (row) => key(row.c), "l"], ["operation", (row) => row.kind, "l"], ...names.map(one),
+      ["together", (row) => d3.sum(Object.values(row.times)).toFixed(0)]], rows),
+  ];
+}
+
+/** What the nodes did in the measuring window of a cell. */
+function nodes(c) {
+  const of = (head, field, text) => [head, ([n, i]) => [source(key(c), `/sim/nodes/${i}${field}`, at(n, field)), text(at(n, field))]];
+  const cpu = (n) => `${percent(0)(d3.mean(n.cpu))} (${(d3.min(n.cpu) * 100).toFixed(0)} to ${(d3.max(n.cpu) * 100).toFixed(0)})`;
+  // A thin bar for each thread: its busy share.
+  const strip = (n) => Plot.plot({
+    width: 2 * n.cpu.length, height: 16, margin: 0, axis: null, x: { domain: [0, n.cpu.length] }, y: { domain: [0, 1] }, style: { background: "#eee" },
+    marks: [Plot.rectY(n.cpu, { x1: (_, i) => i, x2: (_, i) => i + 0.75, y: (v) => v, fill: COLOURS[0] })],
+  });
+  const [from, to] = c.sim.window_ns;
+  return [
+    table([
+      ["node", ([n]) => n.node, "l"], of("Mverbs/s\nserved", "/mverbs", digits(2)), of("Gb/s\nin", "/in_gbps", digits(1)), of("Gb/s\nout", "/out_gbps", digits(1)),
+      of("in-wire", "/in_wire", percent(0)), of("out-wire", "/out_wire", percent(0)), of("responder", "/responder", percent(0)),
+      of("initiator", "/initiator", percent(0)), ["CPU of threads", ([n]) => n.cpu.length ? cpu(n) : "-"],
+      ["", ([n]) => n.cpu.length ? strip(n) : "", "l"],
+    ], c.sim.nodes.map((n, i) => [n, i])),
+    h("p", {}, `Window of ${((to - from) / 1e6).toFixed(3)} ms of virtual time with ${c.sim.window_ops} operations; trace ${c.sim.trace_hash}.`),
+  ];
+}
+
+function resources(r) {
+  const simulated = r.cells.filter((c) => c.sim);
+  if (simulated.length === 0) return [];
+  const title = (c) => key(c) + (c.sim.busiest ? `: busiest is ${busiestText(c.sim.busiest)}` : "");
+  return [
+    h("h2", {}, "What the nodes did"),
+    h("p", {}, "In the measuring window. Wire rates count headers; a share of 100 % is a server that others wait for. A bar per thread shows its CPU."),
+    ...simulated.map((c) => folded(title(c), () => nodes(c))),
+  ];
+}
+
+/** What keys cost in memory. */
+function memory(r) {
+  const of = (head, field, text) => shown(head, `/memory${field}`, text);
+  const cells = r.cells.filter((c) => c.memory);
+  const names = [["system", label, "l"], ["workload", (c) => `${c.workload}, ${c.distribution}`, "l"]];
+  const onNodes = [
+    ...names, of("keys", "/keys", String),
+    of("bytes per key\non memory nodes", "/mn_bytes_per_key", digits(1)), of("of tables,\nanywhere", "/table_bytes_per_key", digits(1)),
+    ["MiB on all\nmemory nodes", (c) => mib(c.memory.mn_bytes_per_key * c.memory.keys)],
+    of("process\npeak, MiB", "/peak_bytes", mib),
+    ["x held\nbytes", (c) => c.memory.peak_bytes === undefined ? "-" : (c.memory.peak_bytes / Math.max(c.memory.held_bytes, 1)).toFixed(2)],
+  ];
+  const inCaches = [
+    ...names, of("MiB of cache on\na compute node", "/cache_used_bytes", mib), of("its budget,\nMiB", "/cache_budget_bytes", mib),
+    of("bytes per\ncached key", "/cn_bytes_per_cached_key", digits(1)), of("cached", "/cached_share", percent(0)), of("hits", "/cache_hit_rate", percent(1)),
+  ];
+  return [h("h2", {}, "Memory"), h("div", { class: "figures" }, table(onNodes, cells), table(inCaches, cells))];
+}
+
+function settings(r) {
+  const { profile, ...others } = r.config;
+  const text = (t) => () => [h("pre", {}, t)];
+  return [
+    h("h2", {}, "Settings"), h("p", {}, `Seed ${r.seed}, configuration ${r.config_hash}.`),
+    folded("All settings", text(JSON.stringify(others, null, 2))),
+    profile && folded(`Profile ${profile.name} (${profile.hash})`, text(profile.toml)),
+  ];
+}
+
+function experiment(r) {
+  const names = distinct(r.cells.map(series));
+  const legend = (f, cells) => {
+    const published = f.published && cells.some((c) => c.published_figure);
+    const mark = cells.some((c) => c.place) ? publishedDiamond : publishedLine;
+    return [...names.map((n, i) => keyOfLegend(n, colour(i))), published && mark()].filter(Boolean);
+  };
+  const parts = distinct(r.cells.map((c) => c.distribution)).flatMap((d) => {
+    const cells = r.cells.filter((c) => c.distribution === d);
+    const stem = d.replace(/[^A-Za-z0-9.]+/g, "-").replace(/^-|-$/g, "");
+    return [
+      h("h2", {}, d),
+      h("div", { class: "figures" }, FIGURES.map((f) => figure(`${f.stem}_${stem}`, f.heading, legend(f, cells), charts(f, cells, names)))),
+      ...cellTables(r, cells),
+    ];
+  });
+  const errors = r.cells.filter((c) => c.errors).flatMap((c) =>
+    [h("p", { class: "bad" }, `${c.errors} errors in ${key(c)}`), h("ul", {}, c.error_samples.map((s) => h("li", {}, s)))]);
+  return [
+    h("h1", {}, r.experiment), h("p", {}, r.description), h("p", { class: "note" }, r.note),
+    r.interrupted ? h("p", { class: "bad" }, "Interrupted: only finished cells are shown.") : undefined,
+    r.failure ? h("p", { class: "bad" }, `Ended early: ${r.failure}`) : undefined,
+    facts(r), ...(r.published ? verdict(r) : []), ...parts, ...(r.gains ? gains(r.gains) : []),
+    ...steps(r), ...resources(r), ...memory(r), ...errors, ...settings(r),
+  ];
+}
+
+// A node that dies -------------------------------------------------------------------------------
+
+function crash(o) {
+  const s = o.setup;
+  const title = `1 of ${s.cns} compute nodes ${s.hung ? "hangs" : "dies"}: ${s.keys} keys, ${s.update_percent} % updates`;
+  const both = (side) => (_, i) => `/${side}/${i}/reads+/${side}/${i}/updates`;
+  const curve = (name, i, buckets, field) => buckets.map((b, n) => {
+    const pointer = field(b, n);
+    const count = at(o, pointer);
+    return { name, colour: colour(i), x: (n + 0.5) * s.bucket_us / 1e3, value: count / s.bucket_us, source: source("crash", pointer, count) };
+  });
+  const lines = [
+    curve("survivors, all", 0, o.survivors, both("survivors")),
+    curve("survivors, updates", 1, o.survivors, (_, i) => `/survivors/${i}/updates`),
+    curve("the node that dies", 8, o.dead, both("dead")),
+  ];
+  const rows = lines.flat();
+  const f = frame(title, "million operations / s", rows.map((r) => r.value));
+  const ms = (ns) => `${(ns / 1e6).toFixed(2)} ms`;
+  // Numbers of moments that are close together stand in rows of their own.
+  const last = [];
+  const moments = o.moments.map((m, i) => {
+    const x = m.at_ns / 1e6;
+    let row = last.findIndex((before) => x - before > 0.02 * s.until_us / 1e3);
+    if (row < 0) row = last.length;
+    last[row] = x;
+    return { ...m, i, x, row };
+  });
+  const svg = Plot.plot({
+    ...PLOT, y: f.y, width: 830, height: 330 + 12 * last.length, marginTop: 34 + 12 * last.length, marginBottom: 36, x: { domain: [0, s.until_us / 1e3] },
+    marks: [
+      ...f.marks.slice(0, -1),
+      Plot.text([title], { frameAnchor: "top-left", dy: -24 - 12 * last.length, fontSize: 13, fontWeight: "bold" }),
+      Plot.axisX({ label: "virtual time, ms", labelAnchor: "center", labelArrow: "none" }),
+      Plot.ruleX(moments, { x: "x", stroke: COLOURS[3], strokeDasharray: "3 3" }),
+      ...last.map((_, row) => Plot.text(moments.filter((m) => m.row === row), { x: "x", frameAnchor: "top", dy: -12 - 12 * row, text: (m) => String(m.i + 1), fill: COLOURS[3] })),
+      Plot.line(rows, { x: "x", y: "value", z: "name", stroke: "colour" }),
+      Plot.dot(rows, { x: "x", y: "value", fill: "colour", r: 1.5, className: "point", title: (r) => `${r.name}, ${r.x.toFixed(2)} ms: ${number(r.value)}` }),
+    ],
+  });
+  nameSources(svg, "point", rows);
+  const one = (name, field, text) => [name, field, text];
+  const findings = [
+    one("survivors before, Mops", "/before_mops", mops), one("at least meanwhile, Mops", "/least_mops", mops), one("afterwards, Mops", "/after_mops", mops),
+    one("longest read of a survivor from the crash on", "/longest_read_ns", ms), one("longest update", "/longest_update_ns", ms),
+    one("written keys looked up in the end", "/keys_checked", String), one("lost or wrong", "/keys_wrong", String),
+    one("unacknowledged updates of the dead node that took effect", "/taken_effect", String), one("failed operations of survivors", "/errors", String),
+  ];
+  const whole = [() => o, () => "crash"];
+  return [
+    h("h1", {}, title),
+    h("p", { class: "note" }, `simulated cluster, profile ${s.profile}, seed ${s.seed}: ${s.cns} compute nodes of ${s.threads} threads with ${s.coroutines} clients each; lease ${ms(s.lease_us * 1e3)}; trace ${o.trace_hash}`),
+    figure("crash", "Throughput", lines.map(([first]) => first).filter(Boolean).map((r) => keyOfLegend(r.name, r.colour)), [svg]),
+    h("h2", {}, "Moments"),
+    table([
+      ["", (m) => String(m.i + 1)], ["at", (m) => [source("crash", `/moments/${m.i}/at_ns`, m.at_ns), ms(m.at_ns)]],
+      ["after the crash", (m) => ms(m.at_ns - s.crash_us * 1e3)], ["what", (m) => m.what, "l"],
+    ], moments),
+    h("h2", {}, "Findings"),
+    table([["", ([name]) => name, "l"], ["", ([, field, text]) => shown("", field, text, ...whole)[1]()]], findings),
+    ...o.samples.map((text) => h("p", { class: "bad" }, text)),
+  ];
+}
+
+// The page ---------------------------------------------------------------------------------------
+
+/** Says in the page itself what a browser made of it, for the test that renders it. */
+function probe() {
+  const box = (e) => e.getBoundingClientRect();
+  const svgs = [...document.querySelectorAll("svg")].filter((s) => s.closest("figure"));
+  let overlaps = 0;
+  for (const s of svgs) {
+    const outer = box(s);
+    const texts = [...s.querySelectorAll("text")].map(box).filter((r) => r.width > 0);
+    texts.forEach((a, i) => {
+      if (a.left < outer.left - 1 || a.right > outer.right + 1 || a.top < outer.top - 1 || a.bottom > outer.bottom + 1) overlaps++;
+      for (const c of texts.slice(0, i)) if (a.left + 1 < c.right && c.left + 1 < a.right && a.top + 2 < c.bottom && c.top + 2 < a.bottom) overlaps++;
+    });
+  }
+  const figures = [...document.querySelectorAll("figure")];
+  const whole = (f) => new DOMParser().parseFromString(sheet(f), "image/svg+xml").querySelectorAll("svg > svg").length === f.querySelectorAll("svg").length;
+  Object.assign(document.body.dataset, {
+    charts: svgs.filter((s) => box(s).width > 0 && box(s).height > 0).length, overlaps,
+    overflow: [document.documentElement, ...document.querySelectorAll(".wide")].filter((e) => e.scrollWidth > e.clientWidth + 1).length,
+    figures: figures.length, sheets: figures.filter(whole).length,
+  });
+}
+
+document.title = `dmtree ${data.experiment ?? "crash"}`;
+document.querySelector("main").append(...(data.moments ? crash(data) : experiment(data)).filter(Boolean));
+// All of it on paper, and at the address report.html#open.
+window.addEventListener("beforeprint", unfold);
+if (location.hash === "#open") unfold();
+probe();
