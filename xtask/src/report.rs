@@ -1,4 +1,5 @@
-//! `report-check`: a browser renders the page, and its numbers must be those of the JSON file beside it.
+//! `report-check`: a browser renders the page, and its numbers must be those of the JSON file
+//! beside it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -42,7 +42,7 @@ pub(crate) fn dmtree_marks() -> Vec<Reached> {
     [dmtree_engine::Mark::reached(), dmtree_pool::Mark::reached()].concat()
 }
 
-/// Draws of systems whose values have one length.
+/// Draws of systems with values of one length.
 macro_rules! one_length {
     ($($(#[$about:meta])* $name:ident: $options:ty, $node:ty, $geometry:ty;)*) => {$(
         $(#[$about])*

@@ -78,8 +78,8 @@ settings! {
         #[arg(long, value_name = "FILE", help_heading = "Access")]
         #[serde(skip_serializing)]
         key_file: Option<PathBuf> = None,
-        /// Without a key: listen on other addresses than the loopback nevertheless. Everybody who
-        /// can connect reads and changes all.
+        /// Without a key: listen on other addresses than the loopback nevertheless. Every process
+        /// that can connect reads and changes all.
         #[arg(long, help_heading = "Access")]
         #[serde(skip_serializing)]
         insecure: bool = false,

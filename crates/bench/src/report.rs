@@ -1,5 +1,5 @@
-//! `report.html`: a static page with the data in it. Its script makes every table and chart from the data, and needs no
-//! network and no other file.
+//! `report.html`: a static page with the data in it. Its script makes every table and chart from
+//! the data, and needs no network and no other file.
 
 use crate::results::Results;
 

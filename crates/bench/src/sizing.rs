@@ -15,7 +15,8 @@ pub const LEAST_CACHE: u64 = 64 << 10;
 /// The smallest scaled table chunk, bytes.
 pub const LEAST_TABLE_CHUNK: u64 = 4 << 10;
 
-/// The next multiple. Settings may be of any size: what no machine has is refused later, and must not overflow here.
+/// The next multiple. Settings may be of any size: what no machine has is refused later, and must
+/// not overflow here.
 fn rounded_up(bytes: u64, to: u64) -> u64 {
     bytes.checked_next_multiple_of(to).unwrap_or(u64::MAX - u64::MAX % to)
 }

@@ -42,7 +42,8 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Hardware that the simulated fabric knows, and measuring real hardware.
     Fabric(FabricArgs),
-    /// What this machine has of what a fabric needs, and how to get the rest. Status 1 when something needed is missing.
+    /// What this machine has of what a fabric needs, and how to get the rest. Status 1 when
+    /// something needed is missing.
     Doctor(DoctorArgs),
     /// Settings.
     Config(ConfigArgs),
@@ -123,13 +124,16 @@ pub struct Output {
     /// No progress.
     #[arg(long, short)]
     pub quiet: bool,
-    /// Exit with 1 when a cell's ratio to the published figure lies outside of the experiment's bounds.
+    /// Exit with 1 when a cell's ratio to the published figure lies outside of the experiment's
+    /// bounds.
     #[arg(long)]
     pub check_bounds: bool,
-    /// Take over the finished cells of the results.json in this directory, run the others, and write there.
+    /// Take over the finished cells of the results.json in this directory, run the others, and
+    /// write there.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
-    /// Run the experiment, reduced, in two processes, and in one that ran another seed first: do the simulations agree?
+    /// Run the experiment, reduced, in two processes, and in one that ran another seed first: do
+    /// the simulations agree?
     #[arg(long, conflicts_with_all = ["out", "resume", "check_bounds"])]
     pub verify_determinism: bool,
     /// Run this seed before, and forget it.
@@ -188,7 +192,8 @@ pub enum Faults {
     Crash,
     /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
     All,
-    /// Many lives: nodes end and come back, also all at once; standstills, lost memory nodes, clock jumps.
+    /// Restarts: nodes end and come back, also all at once; standstills, lost memory nodes, clock
+    /// jumps.
     Restarts,
 }
 
@@ -234,8 +239,8 @@ pub struct CheckArgs {
     /// The former name of --node-faults.
     #[arg(long = "faults", hide = true, value_parser = former_faults)]
     pub former_faults: Option<String>,
-    /// What the fabric promises beyond its contract: line_atomic, write_ascending, cas_fail_is_readonly,
-    /// whole_write.
+    /// What the fabric promises beyond its contract: line_atomic, write_ascending,
+    /// cas_fail_is_readonly, whole_write.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub grant: Vec<String>,
     /// Run one seed (SEED, or SEED:CASE as printed with a violation), or the case in a file.
@@ -330,7 +335,8 @@ pub enum FabricCommand {
         #[arg(long)]
         toml: bool,
     },
-    /// Measure round trips, rates and bandwidth by verb and size, atomics on one word, and what doorbells cost.
+    /// Measure round trips, rates and bandwidth by verb and size, atomics on one word, and what
+    /// doorbells cost.
     Probe(ProbeArgs),
 }
 
@@ -353,7 +359,8 @@ pub struct ProbeArgs {
     /// Length of each measurement.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
     pub seconds: f64,
-    /// Write a profile for the simulated fabric: what was measured, and the rest from the profile --base.
+    /// Write a profile for the simulated fabric: what was measured, and the rest from the profile
+    /// --base.
     #[arg(long, value_name = "FILE.toml")]
     pub out: Option<PathBuf>,
     /// The profile that the rest is taken from.

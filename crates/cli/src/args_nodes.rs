@@ -16,11 +16,13 @@ use crate::output;
 /// How a process shows that it belongs to a pool.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AccessArgs {
-    /// The file with the key of the pool, which its owner alone may read (`dmtree key` makes one); or else the key is what the
-    /// environment variable DMTREE_KEY says. Without a key nodes listen on the loopback only.
+    /// The file with the key of the pool, which its owner alone may read (`dmtree key` makes one);
+    /// or else the key is what the environment variable DMTREE_KEY says. Without a key nodes listen
+    /// on the loopback only.
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     pub key_file: Option<PathBuf>,
-    /// Without a key: listen on other addresses than the loopback nevertheless. Everybody who can connect reads and changes all.
+    /// Without a key: listen on other addresses than the loopback nevertheless. Every process that
+    /// can connect reads and changes all.
     #[arg(long, help_heading = "Access")]
     pub insecure: bool,
 }
@@ -55,7 +57,8 @@ pub struct NicArgs {
     /// The RDMA device, in a pool on fabric verbs; the first with an active port by default.
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Index into the table of addresses of its port (`dmtree doctor --fabric verbs` lists them); chosen by kind by default.
+    /// Index into the table of addresses of its port (`dmtree doctor --fabric verbs` lists them);
+    /// chosen by kind by default.
     #[arg(long, value_name = "N")]
     pub gid_index: Option<u8>,
 }
@@ -88,10 +91,12 @@ pub struct ToolArgs {
     /// Size of the memory node.
     #[arg(long, default_value = "256MiB", value_name = "SIZE")]
     pub memory_bytes: Bytes,
-    /// Join the running pool whose first memory node listens there, instead of an embedded one.
+    /// Join the running pool with its first memory node at this address, instead of an embedded
+    /// one.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
     pub connect: Option<String>,
-    /// With --connect, for the shell: the index; it is made if there is none of this name, and stays.
+    /// With --connect, for the shell: the index; it is made if there is none of this name, and
+    /// stays.
     #[arg(long, value_name = "NAME", default_value = "shell", requires = "connect")]
     pub index: String,
     /// The NIC.
@@ -103,7 +108,8 @@ pub struct ToolArgs {
 }
 
 impl ToolArgs {
-    /// The pool that is meant, of so many compute nodes of this process; with the index that stays, or one of its own.
+    /// The pool that is meant, of so many compute nodes of this process; with the index that stays,
+    /// or one of its own.
     pub fn pool(&self, cns: u16, stays: bool) -> Result<PoolSpec> {
         let small = PoolSpec::small(cns, self.memory_bytes.0);
         Ok(match &self.connect {
@@ -135,14 +141,15 @@ impl ToolArgs {
 
 The first memory node says what carries verbs, and the others follow. Processes may start in any order. What a memory node holds is lost with its process.")]
 pub struct MemnodeArgs {
-    /// Where to listen; by default port 7000, of all addresses when there is a key, and of the loopback when there is none.
+    /// Where to listen; by default port 7000, of all addresses when there is a key, and of the
+    /// loopback when there is none.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
     /// Size of the region.
     #[arg(long, default_value = "1GiB", value_name = "SIZE")]
     pub memory_bytes: Bytes,
-    /// What carries verbs: tcp (frames, which this process executes) or verbs (RDMA, which the NIC executes). With --join: what the
-    /// pool must say, if it matters.
+    /// What carries verbs: tcp (frames, which this process executes) or verbs (RDMA, which the NIC
+    /// executes). With --join: what the pool must say, if it matters.
     #[arg(long, value_name = "NAME")]
     pub fabric: Option<String>,
     /// The NIC.
@@ -157,7 +164,7 @@ pub struct MemnodeArgs {
     /// On fabric verbs: on-chip memory to expose for locks; as much as the device has by default.
     #[arg(long, value_name = "SIZE")]
     pub on_chip_bytes: Option<Bytes>,
-    /// Join the pool whose first memory node listens there, instead of founding one.
+    /// Join the pool with its first memory node at this address, instead of founding one.
     #[arg(long, value_name = "HOST:PORT")]
     pub join: Option<String>,
     /// With --join: which memory node this is.

@@ -43,8 +43,9 @@ pub fn experiment(name: &str, flags: &Flags, o: &Output) -> Result<()> {
     }
 }
 
-/// The experiment that follows, with what the command line says about systems, workloads, distributions, keys and the seed.
-/// None when the command line asks for a fabric, or for JSON, of which there is one text only.
+/// The experiment that follows, with what the command line says about systems, workloads,
+/// distributions, keys and the seed. None when the command line asks for a fabric, or for JSON, of
+/// which there is one text only.
 fn followed_by(r: &Resolved, flags: &Flags, o: &Output) -> Result<Option<Resolved>> {
     let Some(name) = &r.followed_by else { return Ok(None) };
     if flags.has("fabric") || o.json || flags.has("sweep") {
@@ -106,7 +107,7 @@ fn one(
         && *failure != Failure::Interrupted
     {
         if let Some(dir) = fresh {
-            // It is empty, unless somebody else uses it.
+            // It is empty, unless another process uses it.
             let _ = std::fs::remove_dir(dir);
         }
         return Err(failure.clone());

@@ -46,7 +46,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Waits a while for its end: when nobody asks it any more it leaves the pool in good order.
+    /// Waits a while for its end: without further requests it leaves the pool in good order.
     fn ended(&mut self) {
         for _ in 0..100 {
             if matches!(self.0.try_wait(), Ok(Some(_)) | Err(_)) {

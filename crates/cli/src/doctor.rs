@@ -79,7 +79,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-/// Who may connect to nodes that are started with these words.
+/// Which processes may connect to nodes that are started with these words.
 fn strangers(args: &AccessArgs) -> Check {
     const WHAT: &str = "access";
     const MAKE: &str = "(umask 077; dmtree key > pool.key), --key-file pool.key for every process of the pool, or DMTREE_KEY";

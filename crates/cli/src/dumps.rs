@@ -28,7 +28,8 @@ pub const ALL: ScanRequest<'static> = ScanRequest {
     limit: usize::MAX,
 };
 
-/// Writes all pairs of an index as a dump: to a file whole or not at all, or to standard output for `-`.
+/// Writes all pairs of an index as a dump: to a file whole or not at all, or to standard output for
+/// `-`.
 pub fn write_dump(session: &mut (impl Source + ?Sized), to: &Path) -> Result<u64> {
     if to == Path::new("-") {
         let mut text = Vec::new();
@@ -81,7 +82,8 @@ fn open_for(system: &str, pairs: &[Pair]) -> Result<Box<dyn DynPool>> {
         value = value.max(v.len() as u64);
         bytes += sizing::bytes_per_key(k.len() as u64, v.len() as u64);
     }
-    // The inline sizes are those of the longest, as far as they stay inside; so every entry pays for them.
+    // The inline sizes are those of the longest, as far as they stay inside; so every entry pays
+    // for them.
     let (k, v) = (key.min(32), value.min(64));
     let memory = bytes * 2 + pairs.len() as u64 * 3 * (k + v) + (128 << 20);
     registry::find(system)?.open(&PoolSpec::small(2, memory.next_multiple_of(1 << 20)), k, v)
@@ -146,7 +148,7 @@ pub fn load(a: &LoadArgs) -> Result<()> {
     let pool = open_for(&a.system, &pairs)?;
     let mut session = pool.client(0)?;
     store(&mut session, &pairs, a.load_by)?;
-    // Through another compute node, whose caches know nothing.
+    // Through another compute node: its caches are empty.
     let mut other = pool.client(1)?;
     verify(&mut other, &pairs)?;
     let shape = other.walk()?;

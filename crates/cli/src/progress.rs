@@ -36,7 +36,8 @@ impl Shown {
         Self { bar, quiet, last: clock::now(), last_phase: String::new(), keep: None }
     }
 
-    /// Writes results.json into this directory after every cell, so that a run that is killed can be resumed.
+    /// Writes results.json into this directory after every cell, so that a run that is killed can
+    /// be resumed.
     pub fn keeping(mut self, dir: Option<&Path>) -> Self {
         self.keep = dir.map(Path::to_path_buf);
         self

@@ -87,7 +87,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Lines from a pipe: errors are printed with their lines, and the status says at the end that there were some.
+    /// Lines from a pipe: errors are printed with their lines, and the status says at the end that
+    /// there were some.
     fn plain(&mut self) -> Result<()> {
         let mut bad = 0;
         let mut from = std::io::stdin().lock();

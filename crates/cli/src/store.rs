@@ -1,5 +1,5 @@
-//! What the shell works on: an index of any system, or the library's own index in a pool of several processes, which this process
-//! joins again by itself when it has lost its membership.
+//! What the shell works on: an index of any system, or the library's own index in a pool of several
+//! processes, which this process joins again by itself when it has lost its membership.
 
 use std::ops::Bound;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! A line of the shell as words of bytes.
 
-/// Splits a line at spaces. A word in double quotes may hold spaces; `\xNN`, `\n`, `\r`, `\t`, `\\` and `\"` stand for bytes,
-/// with and without quotes. What follows `#` at the start of a word is a comment.
+/// Splits a line at spaces. A word in double quotes may hold spaces; `\xNN`, `\n`, `\r`, `\t`, `\\`
+/// and `\"` stand for bytes, with and without quotes. What follows `#` at the start of a word is a
+/// comment.
 ///
 /// # Errors
 /// Says what is malformed, and where.

@@ -144,7 +144,7 @@ impl Session {
 
     // ---- reads ----------------------------------------
 
-    /// Reads a key into a buffer, whose contents are replaced; false when the key is absent (the
+    /// Reads a key into a buffer and replaces its contents; false when the key is absent (the
     /// buffer is empty then).
     ///
     /// # Errors

@@ -14,7 +14,7 @@
 //! # fn chain(ep: &dmtree_fabric::Endpoint) {
 //! let at = GlobalAddr::new(NodeId::memory(0), 64);
 //! let _ = ep.chain((cas(at, 0, 1), read(at, 8))); // atomic->READ is
-//! let _ = ep.chain((read(at, 8), fenced(cas(at, 0, 1)))); // or with a fence, which costs a round trip
+//! let _ = ep.chain((read(at, 8), fenced(cas(at, 0, 1)))); // or with a fence: a round trip
 //! # }
 //! ```
 

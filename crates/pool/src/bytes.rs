@@ -2,8 +2,9 @@
 
 use bytesize::Unit;
 
-/// The number of bytes that a text names: a number, and a unit or none, such as `4096`, `64KiB`, `1.5 MiB` or `2GB` (`KiB`
-/// to `EiB` are powers of 1024, `KB` to `EB` powers of 1000). Case, spaces and underscores do not matter.
+/// The number of bytes that a text names: a number, and a unit or none, such as `4096`, `64KiB`,
+/// `1.5 MiB` or `2GB` (`KiB` to `EiB` are powers of 1024, `KB` to `EB` powers of 1000). Case,
+/// spaces and underscores do not matter.
 ///
 /// # Errors
 /// A text that is no size, quoted.

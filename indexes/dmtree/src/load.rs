@@ -87,7 +87,8 @@ impl DmTree {
             let writes: Vec<(&[u8], Write<'_>)> = chunk.map(|(k, v)| (k, Write::Put(v))).collect();
             self.write_many_op(&writes, &mut outcomes).await?;
             for outcome in outcomes.drain(..) {
-                debug_assert_eq!(outcome?, Outcome::Done);
+                let done = outcome?;
+                debug_assert_eq!(done, Outcome::Done);
             }
         }
         Ok(Loaded { pairs, leaves: 0 })

@@ -1,4 +1,5 @@
-//! `drive`: a compute process that works for a test, which reads on its standard output what was done.
+//! `drive`: a compute process that works for a test, which reads on its standard output what was
+//! done.
 
 mod contend;
 mod work;
@@ -21,7 +22,7 @@ pub struct DriveArgs {
     /// What to do.
     #[arg(value_enum)]
     pub task: Task,
-    /// The running pool whose first memory node listens there.
+    /// The running pool, by the address of its first memory node.
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: String,
     /// The index; it is made if there is none of this name.
@@ -30,7 +31,8 @@ pub struct DriveArgs {
     /// Threads, each with a session of its own.
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub threads: u32,
-    /// Whose keys they are: drivers of one slot follow each other, and those of different slots write different keys.
+    /// The key space of the driver: drivers of one slot follow each other, and those of different
+    /// slots write different keys.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub slot: u32,
     /// Keys of each thread, or counters.

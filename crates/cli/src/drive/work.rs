@@ -1,4 +1,5 @@
-//! Threads that write and read keys of their own, and say so. Lines on standard output, each of words:
+//! Threads that write and read keys of their own, and say so. Lines on standard output, each of
+//! words:
 //!
 //! | line | what |
 //! |---|---|
@@ -27,7 +28,8 @@ use dmtree_bench::{Failure, Result};
 use super::DriveArgs;
 use crate::output;
 
-/// Pause between two operations of a thread: several drivers share the machine with what they drive.
+/// Pause between two operations of a thread: several drivers share the machine with what they
+/// drive.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Longest value.
 const LONGEST: u64 = 3_000;

@@ -24,7 +24,7 @@
 //! | --- | --- |
 //! | `u8` to `u128` | big endian |
 //! | `i8` to `i128` | big endian, sign bit flipped |
-//! | `f32`, `f64` | IEEE 754 total order: positive ones with the sign bit flipped, negative ones with all bits flipped |
+//! | `f32`, `f64` | IEEE 754 total order: positive: sign bit flipped, negative: all bits flipped |
 //! | `bool` | 0 or 1 |
 //! | `char` | as `u32` |
 //! | `str`, `String`, `[u8]`, `Vec<u8>` | the bytes, each 0x00 as 0x00 0xff, then 0x00 0x00 |

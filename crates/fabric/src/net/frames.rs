@@ -4,9 +4,9 @@
 //!
 //! | frame | fields, little endian |
 //! |---|---|
-//! | POST | 1, use-by 8, then per verb: opcode 1, length 4, address 8, and as the opcode needs: two words 16, the bytes to write |
+//! | POST | 1, use-by 8, per verb: opcode 1, length 4, address 8, words 16 or bytes to write |
 //! | CALL | 2, use-by 8, number 8, service 2, the request |
-//! | OFFER | 3, use-by 8, a client thread's offer of a queue pair: in the place of an earlier one of this link |
+//! | OFFER | 3, use-by 8, offer of a queue pair: replaces an earlier one of this link |
 //! | CLOSE | 4, use-by 8: the host's end of that queue pair goes |
 //! | DONE | 1, 1 and the results of READs and atomics, in order; or 1, 0 and a failure |
 //! | REPLY | 2, number 8, 1 and the reply; or 2, number, 0 and a failure |

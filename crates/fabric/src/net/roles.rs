@@ -8,7 +8,7 @@
 //! | node directory, members | the first memory node | every member |
 //! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
 //! | ready | the first memory node | the memory node that it is about |
-//! | fence (revoke access) | every host | the first memory node; a living compute node that still has access at the host |
+//! | fence (revoke access) | every host | mn0; a living compute node that has access at the host |
 //! | verbs and calls on a link | every host | every member that still has access at the host |
 //!
 //! A link replaces a link of the same member only.

@@ -2,12 +2,12 @@
 //!
 //! | offset (K inline key bytes) | field |
 //! |---|---|
-//! | 0 | h0: modes of lo and hi 4 bits, tombstone 1, spare 3, version 24, CRC-32C over address, h0's low half, id, lo, hi |
+//! | 0 | h0: modes 4 bits, tombstone 1, spare 3, version 24, CRC-32C with address, id, lo, hi |
 //! | 8 | id: table id 48 (leaves), slots 8, level 8 (0: leaf) |
 //! | 16 | lo, inclusive, constant in a generation |
 //! | 16 + K | hi, exclusive |
 //! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
-//! | 24 + 2K | forward: 0 = alive, else the successor, which took over the range; the commit word of merges and relocations; outside the CRC |
+//! | 24 + 2K | forward: 0 or the successor; commit word of merges, relocations; outside the CRC |
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
@@ -39,7 +39,8 @@ pub struct Header<'a> {
     pub dead: bool,
 }
 
-/// h0: the node is dead. `forward` is not covered by the checksum: of a node that is being reused it may be gone before the rest is.
+/// h0: the node is dead. `forward` is not covered by the checksum: of a node that is being reused
+/// it may be gone before the rest is.
 const DEAD: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
@@ -126,7 +127,7 @@ pub struct HeaderParts<'a> {
     pub hi: &'a FenceArea,
     /// Right sibling.
     pub next: GlobalAddr,
-    /// Who took over the range.
+    /// The successor, which took over the range.
     pub forward: GlobalAddr,
 }
 

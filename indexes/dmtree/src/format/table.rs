@@ -5,9 +5,9 @@
 //! |---|---|
 //! | 0 | lock: 0, or the holder's tag; touched by atomics only |
 //! | 8 | leaf address |
-//! | 16 | version 24 bits, flags 8 (1: dead), fence tag 32 |
+//! | 16 | version 24 bits, flags 8 (1: closed), fence tag 32 |
 //! | 24 | fingerprints, one byte per slot, 0 = not live |
-//! | 24 + C | CRC-32C over the table's id and all of the above but the lock, and the write count; write count 32 |
+//! | 24 + C | CRC-32C over table id, all above but the lock, write count; write count 32 |
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;

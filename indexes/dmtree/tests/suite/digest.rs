@@ -4,21 +4,21 @@
 //!
 //! | defect | test |
 //! |---|---|
-//! | 8.1 #1 lost acknowledged write | `dmtree-parts` `combine::a_write_after_the_seal_is_not_combined`, and `concurrent.rs` |
+//! | 8.1 #1 lost write | `combine::a_write_after_the_close_is_not_combined`, `concurrent.rs` |
 //! | 8.1 #1b value under a foreign key | `combine::another_key_in_the_same_slot_goes_alone` |
 //! | 8.1 #2 stale delegated read | `combine::a_read_in_flight_is_not_joined` |
 //! | 8.1 #3 torn entry | `format::slot::a_mix_of_two_keys_is_refused`, and here |
-//! | 8.1 #4 scan loses or repeats half a leaf | `format::leaf::images_come_back_and_mixed_versions_are_refused`, and here |
+//! | 8.1 #4 half a leaf lost | `leaf::images_come_back_and_mixed_versions_are_refused`, here |
 //! | 8.1 #5 "found" for an absent key, 8.1 #6 scans unsorted, untrimmed | `conformance.rs` |
 //! | 8.1 #7 unsafe cache reads | `dmtree-parts` `cache::readers_and_writers_together` |
 //! | 8.1 #8 cache entry under a wrong key, #9 two root changes | here |
 //! | 8.2 absence while an insert is half visible | here |
-//! | 8.3 #10 lock without owner or deadline, #11 unlock before the parent, #16 endless loops | here |
+//! | 8.3 #10 lock without holder or deadline, #11 unlock before parent, #16 endless loops | here |
 //! | 8.5 #17, #18 leaves of 64 and 128 slots | `conformance.rs` `model_capacities` |
 //! | 8.5 #19 side effects in assertions | the suites run in the release profile too |
-//! | 8.5 #20, #21 cache bookkeeping | `cache::a_newer_image_replaces_what_it_covers_and_keeps_mirrors` |
+//! | 8.5 #20, #21 cache | `cache::a_newer_image_replaces_what_it_covers_and_keeps_mirrors` |
 //! | 8.5 #22 old mirror costs an inner READ | `budget.rs` |
-//! | 8.5 #24 memory is never freed, #25 empty leaves stay, #26 out of memory kills | here and `conformance.rs` `fill_and_empty` |
+//! | 8.5 #24 no free, #25 empty leaves, #26 full | here, `conformance.rs` `fill_and_empty` |
 //! | 8.4 delete, sizes, several memory nodes | `conformance.rs` |
 
 use dmtree_check::concurrent::{Stress, coroutines};
@@ -27,7 +27,7 @@ use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::local::Knobs;
 use dmtree_fabric::{ErrorKind, OpKind, Policy, SeededRandom, Unfair};
-use dmtree_parts::{Outcome, ScanRequest, Write};
+use dmtree_parts::{Fill, Outcome, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 use std::ops::Bound;
 
@@ -213,6 +213,20 @@ fn a_split_is_published_before_it_is_acknowledged() {
             c.walk().expect("every invariant holds between operations");
         }
     }
+}
+
+/// 8.5 #19 and #26: a load into an index that has keys writes pair by pair, and says when one fails.
+/// An assertion had swallowed the failure in release builds.
+#[test]
+fn a_load_into_a_full_memory_node_fails() {
+    let small = PoolOptions { memory_bytes_per_node: 1 << 20, ..pool() };
+    let test_cluster = test_cluster(&small, &Options { fanout: 8, ..Options::default() });
+    let mut c = test_cluster.client(0).expect("attach");
+    c.write(b"first", Write::Put(b"1")).expect("an empty pool has room");
+    let pairs: Vec<_> =
+        (0..60_000u64).map(|i| (Keys::Hashed24.key(i), i.to_le_bytes().to_vec())).collect();
+    let e = c.load(pairs, false, Fill::Even(0.7)).expect_err("60 000 pairs do not fit");
+    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
 }
 
 /// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored

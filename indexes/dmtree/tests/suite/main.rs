@@ -1,12 +1,12 @@
 //! DMTree in one test program: it is linked once.
 
 mod adversarial;
-mod apart;
 mod budget;
 mod concurrent;
 mod digest;
 mod dropped_leader;
 mod fair;
 mod fair_sim;
+mod multi_process;
 mod sim;
 mod tables;

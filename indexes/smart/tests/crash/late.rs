@@ -1,5 +1,5 @@
-//! Delay injection (`dmtree_check::scenario::delay`): delays one verb while the other clients do all of
-//! their operations.
+//! Delay injection (`dmtree_check::scenario::delay`): delays one verb while the other clients do
+//! all of their operations.
 
 use dmtree_check::scenario::delay::{DelayScenario, harmless};
 use dmtree_check::scenario::{Op, value};
