@@ -44,7 +44,7 @@ const PROTOCOL: [&str; 2] = ["indexes/dmtree", "crates/pool"];
 const SPARED: [&str; 2] = ["docs/glossary.md", "xtask/src/prose.rs"];
 
 /// Own words, and the field's terms for them. A word stands for its inflections, too.
-const OWN_WORDS: [(&[&str], &str); 26] = [
+const OWN_WORDS: [(&[&str], &str); 31] = [
     (&["keeper", "keepers"], "membership agent"),
     (&["pulse"], "heartbeat"),
     (&["registrar"], "membership server"),
@@ -52,6 +52,11 @@ const OWN_WORDS: [(&[&str], &str); 26] = [
     (&["roster", "rosters"], "node directory"),
     (&["rehome", "rehomed", "rehoming"], "reassign"),
     (&["homeless"], "unowned"),
+    (&["homes"], "owners"),
+    (&["hazard", "hazards"], "fabric faults"),
+    (&["scene", "scenes"], "scenario"),
+    (&["bed", "beds"], "test cluster"),
+    (&["crew", "seat", "seats"], "placement"),
     (&["census", "censuses"], "garbage collection"),
     (&["mark_live"], "mark phase"),
     (&["quarantine", "quarantined", "wards"], "limbo list"),

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::config::Measure;
 use crate::latency::ByKind;
 use crate::offered::Arrivals;
-use crate::opened::Seat;
+use crate::opened::PlacedClient;
 use crate::oracle::{Oracle, shown};
 use crate::window::{Ending, Window};
 
@@ -216,19 +216,19 @@ impl From<dmtree_fabric::Error> for Bad {
 }
 
 /// The measured phase of a client.
-pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
+pub async fn work<I: RangeIndex>(mut placed: PlacedClient<I>, o: Arc<Orders>) -> Tally {
     let mut t = Tally::default();
     let mut b = Buffers::default();
-    let mut stream = o.plan.stream(o.first_stream.wrapping_add(seat.number));
-    seat.ep.reset_counters();
-    seat.ep.set_timed_steps(o.steps);
-    let mut turns = Turns::new(&o, *o.start.get_or_init(|| seat.ep.now()));
+    let mut stream = o.plan.stream(o.first_stream.wrapping_add(placed.number));
+    placed.ep.reset_counters();
+    placed.ep.set_timed_steps(o.steps);
+    let mut turns = Turns::new(&o, *o.start.get_or_init(|| placed.ep.now()));
     if o.spread_ns > 0 {
-        let mut rng = o.seed.numbered("start", u64::from(seat.number)).rng();
-        seat.ep.sleep(rng.below(o.spread_ns)).await;
+        let mut rng = o.seed.numbered("start", u64::from(placed.number)).rng();
+        placed.ep.sleep(rng.below(o.spread_ns)).await;
     }
     t.ended = loop {
-        let due = match turns.next(&mut seat, &t).await {
+        let due = match turns.next(&mut placed, &t).await {
             Ok(due) => due,
             Err(ended) => break ended,
         };
@@ -241,10 +241,10 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
         if let Some(w) = &o.window {
             w.begin();
         }
-        let began = due.unwrap_or_else(|| seat.ep.now());
-        let result = one(&mut seat.client, &o, &op, &mut b).await;
-        let ended = seat.ep.now();
-        let inside = turns.end(&seat, ended);
+        let began = due.unwrap_or_else(|| placed.ep.now());
+        let result = one(&mut placed.client, &o, &op, &mut b).await;
+        let ended = placed.ep.now();
+        let inside = turns.end(&placed, ended);
         t.counted += u64::from(inside);
         match result {
             Ok((done, checked)) => {
@@ -252,7 +252,7 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
                 if inside {
                     t.ops += 1;
                     let took = ended.saturating_sub(began);
-                    seat.latency.borrow_mut().record(op.kind(), took);
+                    placed.latency.borrow_mut().record(op.kind(), took);
                 }
                 if let Err(wrong) = checked.and_then(|()| check_scan(&o, &op, &b)) {
                     t.wrong(|| format!("{} of {}: {wrong}", op.kind(), shown(op.key())));
@@ -272,16 +272,16 @@ pub async fn work<I: RangeIndex>(mut seat: Seat<I>, o: Arc<Orders>) -> Tally {
             break Ended::Duration;
         }
     };
-    turns.run_dry(&seat);
-    t.elapsed = Duration::from_nanos(seat.ep.now().saturating_sub(turns.start));
+    turns.run_dry(&placed);
+    t.elapsed = Duration::from_nanos(placed.ep.now().saturating_sub(turns.start));
     stream.acknowledge();
     turns.report(&t);
-    if let Err(e) = seat.ep.drain().await {
+    if let Err(e) = placed.ep.drain().await {
         t.wrong(|| format!("finishing detached verbs: {e}"));
     }
     // The last client of the executor takes the latencies that all of them have recorded.
-    if Rc::strong_count(&seat.latency) == 1 {
-        t.latency = seat.latency.take();
+    if Rc::strong_count(&placed.latency) == 1 {
+        t.latency = placed.latency.take();
     }
     t
 }
@@ -321,7 +321,7 @@ impl<'o> Turns<'o> {
     /// client stops.
     async fn next<I: RangeIndex>(
         &mut self,
-        seat: &mut Seat<I>,
+        placed: &mut PlacedClient<I>,
         t: &Tally,
     ) -> Result<Option<u64>, Ended> {
         if self.turn.is_multiple_of(STEP) {
@@ -329,12 +329,12 @@ impl<'o> Turns<'o> {
             if self.o.stop.load(Ordering::Relaxed) {
                 return Err(Ended::Interrupted);
             }
-            if seat.shares_thread {
-                seat.ep.yield_now().await;
+            if placed.shares_thread {
+                placed.ep.yield_now().await;
             }
             if self.writes && self.turn.is_multiple_of(MAINTAIN_EVERY) && self.turn > 0 {
                 // The checks report what maintenance finds broken.
-                let _ = seat.client.maintain().await;
+                let _ = placed.client.maintain().await;
             }
         }
         self.turn += 1;
@@ -347,10 +347,10 @@ impl<'o> Turns<'o> {
             _ => {}
         }
         let Some(arrivals) = &self.o.arrivals else { return Ok(None) };
-        let due = self.start + arrivals.take(seat.cn);
-        let now = seat.ep.now();
+        let due = self.start + arrivals.take(placed.cn);
+        let now = placed.ep.now();
         if due > now {
-            seat.ep.sleep(due - now).await;
+            placed.ep.sleep(due - now).await;
             if closed() || self.deadline.is_some_and(|d| due >= d) {
                 return Err(Ended::Duration);
             }
@@ -359,11 +359,11 @@ impl<'o> Turns<'o> {
     }
 
     /// Records the end of an operation; returns whether it counts.
-    fn end<I>(&self, seat: &Seat<I>, now: u64) -> bool {
+    fn end<I>(&self, placed: &PlacedClient<I>, now: u64) -> bool {
         let ending = self.o.window.as_ref().map_or(Ending::Inside, |w| w.end(self.start, now));
         match (self.windowed, ending) {
-            (true, Ending::Opens) => seat.ep.reset_counters(),
-            (true, Ending::Closes) => self.read_counters(seat),
+            (true, Ending::Opens) => placed.ep.reset_counters(),
+            (true, Ending::Closes) => self.read_counters(placed),
             _ => {}
         }
         !self.windowed || matches!(ending, Ending::Inside | Ending::Closes)
@@ -371,17 +371,17 @@ impl<'o> Turns<'o> {
 
     /// Records that this client stops. A window that is still open ends here, before clients stop
     /// one by one.
-    fn run_dry<I>(&self, seat: &Seat<I>) {
+    fn run_dry<I>(&self, placed: &PlacedClient<I>) {
         if let Some(w) = &self.o.window
-            && w.run_dry(seat.ep.now())
+            && w.run_dry(placed.ep.now())
             && self.windowed
         {
-            self.read_counters(seat);
+            self.read_counters(placed);
         }
     }
 
-    fn read_counters<I>(&self, seat: &Seat<I>) {
-        let _ = self.o.counted.set(seat.ep.snapshot());
+    fn read_counters<I>(&self, placed: &PlacedClient<I>) {
+        let _ = self.o.counted.set(placed.ep.snapshot());
     }
 
     /// Whether the time is over.

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::measure::measure;
 use crate::memory;
 use crate::offered::OpenFigures;
-use crate::opened::{Crew, Opened, PoolSpec};
+use crate::opened::{Opened, Placement, PoolSpec};
 use crate::oracle::Oracle;
 use crate::peak::Peak;
 use crate::prepare::{load, walk, warm_up};
@@ -297,6 +297,6 @@ pub(crate) fn at(host: &Host<'_>) -> (usize, usize) {
 }
 
 /// The number of threads and clients of a cell.
-pub(crate) fn crew(c: &Config) -> Crew {
-    Crew { threads: c.threads, coroutines: c.coroutines }
+pub(crate) fn placement(c: &Config) -> Placement {
+    Placement { threads: c.threads, coroutines: c.coroutines }
 }

@@ -12,9 +12,9 @@ use crate::client::{self, Orders, Tally};
 use crate::clock;
 use crate::config::{MIN_OPS, Measure};
 use crate::failure::Result;
-use crate::group::{CellPlan, Group, Host, Measured, Progress, at, crew, name};
+use crate::group::{CellPlan, Group, Host, Measured, Progress, at, name, placement};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
-use crate::opened::{Left, Loop, Opened, Seat};
+use crate::opened::{Left, Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
 use crate::simulated::{self, START_SPREAD_NS, SimFigures};
 use crate::sizing;
@@ -38,7 +38,8 @@ pub(crate) fn measure<I: RangeIndex>(
         (None, d) => d.map(Duration::from_secs_f64),
     };
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
-    let body = |seat: Seat<I>| -> Loop<Tally> { Box::pin(client::work(seat, orders.clone())) };
+    let body =
+        |placed: PlacedClient<I>| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
     let (what, place) = (name(g, Some(cell)), at(host));
     let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
@@ -53,7 +54,7 @@ pub(crate) fn measure<I: RangeIndex>(
         (host.progress)(Progress { what: &what, phase: "measure", cell: place, done, share });
     };
     opened.set_timed(true);
-    let left = opened.run(crew(c), &body, &mut tick);
+    let left = opened.run(placement(c), &body, &mut tick);
     opened.set_timed(false);
     let mut m =
         sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some_and(|o| o.knows_scans()));

@@ -74,7 +74,7 @@ pub struct Opened<I: RangeIndex> {
 
 /// The number of clients and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crew {
+pub struct Placement {
     /// Number of threads; on the simulated fabric, threads of each compute node.
     pub threads: u32,
     /// Number of clients of each thread.
@@ -88,7 +88,7 @@ impl<I: RangeIndex> std::fmt::Debug for Opened<I> {
 }
 
 /// A client and its placement.
-pub struct Seat<I> {
+pub struct PlacedClient<I> {
     /// Its number among all clients.
     pub number: u32,
     /// Its compute node.
@@ -104,9 +104,9 @@ pub struct Seat<I> {
     pub latency: Rc<RefCell<ByKind>>,
 }
 
-impl<I> std::fmt::Debug for Seat<I> {
+impl<I> std::fmt::Debug for PlacedClient<I> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Seat({} on cn{})", self.number, self.cn)
+        write!(f, "PlacedClient({} on cn{})", self.number, self.cn)
     }
 }
 
@@ -282,11 +282,11 @@ impl<I: RangeIndex> Opened<I> {
     /// A client thread that cannot be started or stalls.
     pub fn run<T: Send + 'static>(
         &self,
-        crew: Crew,
-        body: &(impl Fn(Seat<I>) -> Loop<T> + Sync),
+        placement: Placement,
+        body: &(impl Fn(PlacedClient<I>) -> Loop<T> + Sync),
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
-        let threads = if self.sim.is_some() { 1 } else { crew.threads };
+        let threads = if self.sim.is_some() { 1 } else { placement.threads };
         let barrier = std::sync::Barrier::new(threads as usize + 1);
         let failed = AtomicBool::new(false);
         let mut all = Vec::new();
@@ -295,21 +295,23 @@ impl<I: RangeIndex> Opened<I> {
             for thread in 0..threads {
                 let (barrier, failed) = (&barrier, &failed);
                 running.push(scope.spawn(move || {
-                    let seats = || match &self.sim {
-                        Some((_, seed)) => self.simulated_seats(crew, *seed),
-                        None => self.seats(thread * crew.coroutines, crew.coroutines),
+                    let placed_clients = || match &self.sim {
+                        Some((_, seed)) => self.simulated_clients(placement, *seed),
+                        None => {
+                            self.placed_clients(thread * placement.coroutines, placement.coroutines)
+                        }
                     };
                     // The others wait for this thread at the barrier.
-                    let seats =
-                        catch_unwind(AssertUnwindSafe(seats)).unwrap_or_else(|_| Err(panicked()));
-                    failed.fetch_or(seats.is_err(), Ordering::SeqCst);
+                    let placed_clients = catch_unwind(AssertUnwindSafe(placed_clients))
+                        .unwrap_or_else(|_| Err(panicked()));
+                    failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
                     barrier.wait();
                     barrier.wait();
-                    let seats = seats?;
+                    let placed_clients = placed_clients?;
                     if failed.load(Ordering::SeqCst) {
                         return Ok(Vec::new());
                     }
-                    run_thread(seats, self.sim.is_some(), body)
+                    run_thread(placed_clients, self.sim.is_some(), body)
                 }));
             }
             barrier.wait();
@@ -332,10 +334,10 @@ impl<I: RangeIndex> Opened<I> {
         Ok(all)
     }
 
-    fn seats(&self, first: u32, count: u32) -> Result<Vec<Seat<I>>> {
+    fn placed_clients(&self, first: u32, count: u32) -> Result<Vec<PlacedClient<I>>> {
         let mut core: Option<Rc<Core>> = None;
         let latency = Rc::<RefCell<ByKind>>::default();
-        let mut seats = Vec::new();
+        let mut placed_clients = Vec::new();
         for number in first..first + count {
             let cn = number as usize % self.nodes.len();
             let pool = self.cluster.compute_node(cn)?;
@@ -345,18 +347,18 @@ impl<I: RangeIndex> Opened<I> {
             let ep = Endpoint::new(core.clone(), transport, slot);
             let client = I::client(ep.clone(), self.nodes[cn].clone());
             let (shares_thread, latency) = (count > 1, latency.clone());
-            seats.push(Seat { number, cn, shares_thread, client, ep, latency });
+            placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
         }
-        Ok(seats)
+        Ok(placed_clients)
     }
 
-    /// All clients of a simulation, on one executor: `crew.threads` client threads on every compute
+    /// All clients of a simulation, on one executor: `placement.threads` client threads on every compute
     /// node.
-    fn simulated_seats(&self, crew: Crew, seed: u64) -> Result<Vec<Seat<I>>> {
+    fn simulated_clients(&self, placement: Placement, seed: u64) -> Result<Vec<PlacedClient<I>>> {
         let cns = self.nodes.len() as u32;
-        let clients = cns * crew.threads * crew.coroutines;
+        let clients = cns * placement.threads * placement.coroutines;
         let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
-        for thread in 0..cns * crew.threads {
+        for thread in 0..cns * placement.threads {
             let pool = self.cluster.compute_node((thread % cns) as usize)?;
             transports.push(pool.fabric().attach(pool.cn())?);
         }
@@ -364,21 +366,30 @@ impl<I: RangeIndex> Opened<I> {
         let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
         core.seed(seed);
         let latency = Rc::<RefCell<ByKind>>::default();
-        let mut seats: Vec<Seat<I>> = Vec::new();
+        let mut placed_clients: Vec<PlacedClient<I>> = Vec::new();
         for number in 0..clients {
-            let transport = &transports[(number % (cns * crew.threads)) as usize];
+            let transport = &transports[(number % (cns * placement.threads)) as usize];
             let cn = (number % cns) as usize;
             let (transport, slot) = (transport.clone(), core.add_slot());
-            let ep = match seats.first() {
+            let ep = match placed_clients.first() {
                 None => Endpoint::new(core.clone(), transport, slot),
                 // All clients count into the sums of the first one.
-                Some(Seat { ep, .. }) => Endpoint::counting_with(core.clone(), transport, slot, ep),
+                Some(PlacedClient { ep, .. }) => {
+                    Endpoint::counting_with(core.clone(), transport, slot, ep)
+                }
             };
             let client = I::client(ep.clone(), self.nodes[cn].clone());
             let latency = latency.clone();
-            seats.push(Seat { number, cn, shares_thread: true, client, ep, latency });
+            placed_clients.push(PlacedClient {
+                number,
+                cn,
+                shares_thread: true,
+                client,
+                ep,
+                latency,
+            });
         }
-        Ok(seats)
+        Ok(placed_clients)
     }
 }
 
@@ -399,17 +410,17 @@ fn panicked() -> Failure {
 }
 
 fn run_thread<I: RangeIndex, T: 'static>(
-    seats: Vec<Seat<I>>,
+    placed_clients: Vec<PlacedClient<I>>,
     shared_sums: bool,
-    body: &(impl Fn(Seat<I>) -> Loop<T> + Sync),
+    body: &(impl Fn(PlacedClient<I>) -> Loop<T> + Sync),
 ) -> Result<Vec<Left<T>>> {
-    let Some(first) = seats.first().map(|s| s.ep.clone()) else { return Ok(Vec::new()) };
+    let Some(first) = placed_clients.first().map(|s| s.ep.clone()) else { return Ok(Vec::new()) };
     let mut worker = Worker::new(first.core().clone());
     let left: Rc<RefCell<Vec<Left<T>>>> = Rc::default();
-    for seat in seats {
-        let (number, cn, ep) = (seat.number, seat.cn, seat.ep.clone());
+    for placed in placed_clients {
+        let (number, cn, ep) = (placed.number, placed.cn, placed.ep.clone());
         let left = left.clone();
-        let task = body(seat);
+        let task = body(placed);
         ep.prefetch(&*task);
         worker.spawn(ep.slot(), async move {
             let out = task.await;

@@ -10,8 +10,8 @@ use dmtree_workload::{LOADED, LoadOrder, Plan};
 use crate::clock;
 use crate::config::LoadBy;
 use crate::failure::{Failure, Result};
-use crate::group::{CellPlan, Group, Host, Progress, at, crew, name, settings};
-use crate::opened::{Crew, Loop, Opened, Seat};
+use crate::group::{CellPlan, Group, Host, Progress, at, name, placement, settings};
+use crate::opened::{Loop, Opened, PlacedClient, Placement};
 use crate::oracle::Oracle;
 
 /// Loads the keys.
@@ -67,18 +67,18 @@ pub(crate) fn load<I: RangeIndex>(
             let order = plan.load(LoadOrder::Random);
             let done = Arc::new(AtomicU64::new(0));
             let (stop, counter) = (host.stop.clone(), done.clone());
-            let body = |mut seat: Seat<I>| -> Loop<Result<(), dmtree_fabric::Error>> {
+            let body = |mut placed: PlacedClient<I>| -> Loop<Result<(), dmtree_fabric::Error>> {
                 let (plan, order) = (plan.clone(), order.clone());
                 let (stop, done) = (stop.clone(), counter.clone());
                 Box::pin(async move {
-                    let i = u64::from(seat.number);
+                    let i = u64::from(placed.number);
                     let (mut key, mut value) = (Vec::new(), Vec::new());
                     for (turn, record) in
                         order.records(n * i / clients..n * (i + 1) / clients).enumerate()
                     {
                         plan.key(record, &mut key);
                         plan.value(record, &key, LOADED, &mut value);
-                        let outcome = seat.client.write(&key, Write::Put(&value)).await?;
+                        let outcome = placed.client.write(&key, Write::Put(&value)).await?;
                         if outcome != Outcome::Done {
                             return Err(dmtree_fabric::Error::corrupt(format!(
                                 "a put while loading gives {outcome:?}"
@@ -89,16 +89,16 @@ pub(crate) fn load<I: RangeIndex>(
                             if stop.load(Ordering::Relaxed) {
                                 break;
                             }
-                            if seat.shares_thread {
-                                seat.ep.yield_now().await;
+                            if placed.shares_thread {
+                                placed.ep.yield_now().await;
                             }
                         }
                     }
-                    seat.ep.drain().await
+                    placed.ep.drain().await
                 })
             };
             let mut tick = || show(host, done.load(Ordering::Relaxed));
-            let left = opened.run(crew(c), &body, &mut tick)?;
+            let left = opened.run(placement(c), &body, &mut tick)?;
             for l in left {
                 l.out.map_err(fits)?;
             }
@@ -159,27 +159,28 @@ pub(crate) fn warm_up<I: RangeIndex>(
 ) -> Result<(f64, bool)> {
     let c = &cell.config;
     // Without timing one client of each compute node is enough.
-    let crew = if c.simulated() { Crew { threads: 1, coroutines: 1 } } else { crew(c) };
+    let placement =
+        if c.simulated() { Placement { threads: 1, coroutines: 1 } } else { placement(c) };
     let cns = u32::from(c.cns);
     let clients = if c.simulated() { cns } else { c.clients() };
     let n = plan.records();
     let deadline = limit.map(|limit| clock::now() + limit);
     let done = Arc::new(AtomicU64::new(0));
     let stop = host.stop.clone();
-    let body = |mut seat: Seat<I>| -> Loop<(u64, bool, Vec<String>)> {
+    let body = |mut placed: PlacedClient<I>| -> Loop<(u64, bool, Vec<String>)> {
         let (plan, oracle, stop, done) =
             (plan.clone(), oracle.cloned(), stop.clone(), done.clone());
         Box::pin(async move {
             // The clients of a compute node share its keys.
-            let mine = u64::from(seat.number / cns);
-            let sharers = u64::from((clients - seat.cn as u32).div_ceil(cns));
+            let mine = u64::from(placed.number / cns);
+            let sharers = u64::from((clients - placed.cn as u32).div_ceil(cns));
             let record = records(&plan, oracle.as_ref());
             let (mut key, mut value) = (Vec::new(), Vec::new());
             let (mut reads, mut wrong) = (0u64, Vec::new());
             let mut position = mine * I::PAIRS_PER_LEAF;
             while position < n {
                 plan.key(record(position), &mut key);
-                match seat.client.get(&key, &mut value).await {
+                match placed.client.get(&key, &mut value).await {
                     Ok(true) => {
                         if let Err(e) = plan.check_value(&key, &value) {
                             wrong.push(e.to_string());
@@ -196,12 +197,12 @@ pub(crate) fn warm_up<I: RangeIndex>(
                     if stop.load(Ordering::Relaxed) || late || wrong.len() > 100 {
                         break;
                     }
-                    if seat.shares_thread {
-                        seat.ep.yield_now().await;
+                    if placed.shares_thread {
+                        placed.ep.yield_now().await;
                     }
                 }
             }
-            if let Err(e) = seat.ep.drain().await {
+            if let Err(e) = placed.ep.drain().await {
                 wrong.push(e.to_string());
             }
             (reads, position >= n, wrong)
@@ -214,7 +215,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
         let share = done as f64 / all as f64;
         (host.progress)(Progress { what: &what, phase: "warm-up", cell: place, done, share });
     };
-    let left = opened.run(crew, &body, &mut tick)?;
+    let left = opened.run(placement, &body, &mut tick)?;
     if let Some(wrong) = left.iter().find_map(|l| l.out.2.first()) {
         return Err(Failure::violation(format!("{}: warming up: {wrong}", g.system.name)));
     }

@@ -139,10 +139,10 @@ fn progress(args: &CheckArgs, t: &Tally, told: &mut Told) {
     output::note(&format!("{}, {:.1} seeds per second", t.line(), t.rate()));
 }
 
-/// How often which hazard was drawn, and what went wrong.
+/// How often each fabric fault was drawn, and what went wrong.
 fn text(t: &Tally) -> String {
     let mut out = format!(
-        "{:.1} seeds per second, {:.3} s of virtual time\nhazards drawn:\n",
+        "{:.1} seeds per second, {:.3} s of virtual time\nfabric faults drawn:\n",
         t.rate(),
         t.virtual_ns as f64 / 1e9
     );

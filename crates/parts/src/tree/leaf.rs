@@ -165,7 +165,7 @@ pub fn check_slots<'a>(
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
-    // A dead header without `forward`: another life is beginning there.
+    // A tombstone without `forward`: another generation begins there.
     if header.level != 0 || (header.dead && header.forward.is_null()) {
         return None;
     }
