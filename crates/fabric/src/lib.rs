@@ -29,6 +29,7 @@ mod membership;
 mod near;
 pub mod net;
 mod region;
+mod rng;
 mod rpc;
 mod sampled;
 mod scope;
@@ -54,6 +55,7 @@ pub use crate::membership::{
     Terms,
 };
 pub use crate::region::{Pages, Region};
+pub use crate::rng::golden_hash;
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use dmtree_fabric::wait::Turnstile;
 use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Ground, Member, Membership, NodeId,
-    Result, Role, Standing, WaitReason,
+    Result, Role, Standing, WaitReason, golden_hash,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -670,7 +670,7 @@ impl PoolNode {
     /// there. Only compute nodes have such words.
     pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let home = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
-        let group = (t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % WAIT_GROUPS;
+        let group = (golden_hash(t.bits()) >> 32) % WAIT_GROUPS;
         Some(GlobalAddr::new(home, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
     }
 
