@@ -14,10 +14,10 @@ use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
 use crate::epoch::ask_epoch;
 use crate::node::{OnItsWay, PoolNode, Turn};
-use crate::notes::{NOTES_SERVICE, lend_request};
-use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
+use crate::notes::ask_lend;
+use crate::pieces::{MAX_PIECES, Piece, Wanted};
 use crate::reclaim::Retired;
-use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+use crate::wire::locked;
 
 /// Rounds of questions to one node that has more than a message holds.
 const MAX_ROUNDS: usize = 4;
@@ -199,12 +199,8 @@ impl PoolNode {
         for peer in members.into_iter().filter(is_peer) {
             for _ in 0..MAX_ROUNDS {
                 let moving = self.moving();
-                let request = lend_request(wanted);
-                let asked = call_within(ep, LONGEST_CALL_NS, peer, NOTES_SERVICE, &request);
                 // A peer that does not answer gives nothing.
-                let Ok(lent) = asked.await.and_then(|reply| pieces::decode(Fields(&reply))) else {
-                    break;
-                };
+                let Ok(lent) = ask_lend(ep, peer, wanted).await else { break };
                 let all = lent.len();
                 let mut met = false;
                 for (piece, retired) in lent {
