@@ -47,7 +47,7 @@ pub use crate::caps::Capabilities;
 pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
 pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals};
 pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
-pub use crate::error::{Effect, Error, ErrorKind, Result};
+pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
     Change, InProcess, Lease, Member, MemberChange, MemberEvent, MemberState, Membership,
