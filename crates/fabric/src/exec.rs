@@ -43,7 +43,7 @@ impl SeededRandom {
 
     /// 0 to `n - 1`, for `n` up to 2^32.
     fn below(&mut self, n: u64) -> u64 {
-        (self.0.next_u64() >> 32) * n >> 32
+        ((self.0.next_u64() >> 32) * n) >> 32
     }
 }
 

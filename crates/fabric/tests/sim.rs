@@ -34,7 +34,7 @@ fn artifact() -> Profile {
 
 /// 0 to `n - 1`.
 fn below(rng: &mut SplitMix64, n: u64) -> u64 {
-    (rng.next_u64() >> 32) * n >> 32
+    ((rng.next_u64() >> 32) * n) >> 32
 }
 
 /// One verb of a formula: kind, payload, towards a memory node or a compute node.

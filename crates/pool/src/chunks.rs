@@ -382,3 +382,26 @@ pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<V
 pub(crate) async fn return_run(ep: &Endpoint, node: NodeId, offset: u64, count: u32) -> Result<()> {
     ask(ep, node, &Call::Free { count, offset }).await.map(|_| ())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a call costs on a simulated fabric follows from its length.
+    #[test]
+    fn calls_have_their_lengths() {
+        let key = ArenaKey { index: 1, kind: 2, object_bytes: 64 };
+        let (used_for, kind, index, object_bytes) = (ChunkUse::Tables, 2, 1 << 20, u32::MAX);
+        let run = RunRequest { used_for, kind, index, object_bytes, count: 7, least: 1 << 40 };
+        let lengths = [
+            Call::Alloc { run, incarnation: 300 },
+            Call::Free { count: 1, offset: 1 << 30 },
+            Call::Deposit,
+            Call::Take(Wanted::Objects(key)),
+            Call::List { number: 1, first: 3000 },
+        ]
+        .map(|call| wire::encode(&call).len());
+        assert_eq!(lengths, [27, 13, 1, 19, 13]);
+        assert_eq!(wire::encode(&Answer::Granted(Word(0))).len(), 9);
+    }
+}

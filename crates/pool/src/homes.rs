@@ -20,7 +20,7 @@ use crate::wire::{self, Half, LONGEST_CALL_NS, Quarter, Word, call_within, locke
 
 /// Cells of tables, on every compute and every memory node.
 pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
-/// What a request begins with: cells of so many lines, and how many, before the number of their index.
+/// What a request begins with: cells of so many lines, and how many; the number of their index follows.
 type Head = (u8, Quarter);
 /// Instead of a size and a number of cells: a stretch of bare memory.
 const STRETCH: Head = (0, Quarter(0));
@@ -566,6 +566,17 @@ pub(crate) async fn ask_stretch(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// What a call costs on a simulated fabric follows from its length.
+    #[test]
+    fn calls_have_their_lengths() {
+        let adopt = Adopt { number: 1, moves: 300, lines: 7, index: u32::MAX };
+        let head: Head = (4, Quarter(MAX_CELLS));
+        assert_eq!(wire::encode(&(head, Half(1))).len(), 7);
+        assert_eq!(wire::encode(&(ADOPT, adopt)).len(), 21);
+        assert_eq!(wire::encode(&(STRETCH, Stretch { bytes: 1, least: 1 << 40 })).len(), 19);
+        assert_eq!(wire::with_list(&RELEASE, [Quarter(1), Quarter(300)]).len(), 7);
+    }
 
     proptest! {
         #[test]

@@ -79,17 +79,15 @@ pub(crate) fn with_list<T: Serialize>(
     })
 }
 
-/// Takes the beginning of a message off its front.
-pub(crate) fn take<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T> {
-    let taken = postcard::take_from_bytes(bytes).map_err(|e| match e {
-        postcard::Error::DeserializeUnexpectedEnd => {
-            Error::corrupt("a message of the pool ends early")
-        }
-        e => Error::corrupt(format!("a message of the pool cannot be read: {e}")),
-    });
-    let (head, tail) = taken?;
+fn front<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T, postcard::Error> {
+    let (head, tail) = postcard::take_from_bytes(bytes)?;
     *bytes = tail;
     Ok(head)
+}
+
+/// Takes the beginning of a message off its front.
+pub(crate) fn take<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T> {
+    front(bytes).map_err(|e| Error::corrupt(format!("a message of the pool cannot be read: {e}")))
 }
 
 /// Takes what a service is asked for off the front of a request.
@@ -97,13 +95,12 @@ pub(crate) fn take<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T> {
 /// # Errors
 /// `Corrupt` for a request that ends early, `InvalidArgument` for one that the service does not know.
 pub(crate) fn take_call<'a, T: Deserialize<'a>>(of: &str, request: &mut &'a [u8]) -> Result<T> {
-    let whole = postcard::take_from_bytes::<T>(request);
-    if let Err(e) = &whole
-        && *e != postcard::Error::DeserializeUnexpectedEnd
-    {
-        return Err(Error::invalid(format!("{of} cannot be asked that: {e}")));
-    }
-    take(request)
+    front(request).map_err(|e| match e {
+        postcard::Error::DeserializeUnexpectedEnd => {
+            Error::corrupt(format!("a request to {of} ends early"))
+        }
+        e => Error::invalid(format!("{of} cannot be asked that: {e}")),
+    })
 }
 
 /// A message is over where it should be.
@@ -149,4 +146,45 @@ pub(crate) fn seal(bytes: &mut [u8]) {
 pub(crate) fn sealed(bytes: &[u8]) -> bool {
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else { return false };
     crc32c::crc32c(body) == u32::from_le_bytes(*crc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_do_not_depend_on_values() {
+        for n in [0, 1, 300, u64::MAX] {
+            let (half, quarter) = (Half(n as u32), Quarter(n as u16));
+            assert_eq!(encode(&(Word(n), half, quarter, n as u8)).len(), 15);
+        }
+    }
+
+    #[test]
+    fn messages_end_where_they_should() {
+        let mut bytes = encode(&(Word(7), Half(9)));
+        assert_eq!(decode(&bytes).ok(), Some((Word(7), Half(9))));
+        assert_eq!(
+            decode_list(&with_list(&(), [Half(1), Half(2)])).ok(),
+            Some(vec![Half(1), Half(2)])
+        );
+        let kind = |e: Result<(Word, Half)>| e.expect_err("refused").kind();
+        assert_eq!(kind(decode(&bytes[1..])), ErrorKind::Corrupt);
+        decode_list::<Half>(&bytes[1..]).expect_err("ends inside an item");
+        bytes.push(0);
+        assert_eq!(kind(decode(&bytes)), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_service_says_what_it_cannot_be_asked() {
+        #[derive(Debug, Serialize, Deserialize)]
+        enum Call {
+            Known(Word),
+        }
+        let kind =
+            |mut bytes: &[u8]| take_call::<Call>("a test", &mut bytes).expect_err("refused").kind();
+        assert_eq!(kind(&[]), ErrorKind::Corrupt);
+        assert_eq!(kind(&encode(&Call::Known(Word(1)))[..5]), ErrorKind::Corrupt);
+        assert_eq!(kind(&[1; 9]), ErrorKind::InvalidArgument);
+    }
 }

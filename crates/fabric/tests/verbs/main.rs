@@ -2,6 +2,8 @@
 #![cfg(feature = "verbs")]
 
 mod bed;
+#[path = "../common/mod.rs"]
+mod common;
 mod contract;
 mod failure;
 mod order;
