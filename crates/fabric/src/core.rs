@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::near::Near;
+use crate::rng::{golden_hash, xorshift64};
 use crate::slab::{Buf, Slab};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -160,7 +161,7 @@ impl Core {
             drivers: RefCell::new(vec![driver.clone()]),
             clock: driver,
             client,
-            rng: Cell::new(0x9e37_79b9_7f4a_7c15),
+            rng: Cell::new(golden_hash(1)),
         })
     }
 
@@ -169,14 +170,10 @@ impl Core {
         self.rng.set(seed | 1);
     }
 
-    /// A draw for back-off (xorshift64).
+    /// A draw for back-off.
     pub(crate) fn draw(&self) -> u64 {
-        let mut x = self.rng.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.rng.set(x);
-        x
+        self.rng.set(xorshift64(self.rng.get()));
+        self.rng.get()
     }
 
     /// The registered buffers.

@@ -29,6 +29,7 @@ pub mod mutants;
 mod near;
 pub mod net;
 mod region;
+mod rng;
 mod rpc;
 mod sampled;
 mod scope;
@@ -46,7 +47,7 @@ pub use crate::caps::Capabilities;
 pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
 pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals};
 pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
-pub use crate::error::{Effect, Error, ErrorKind, Result};
+pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
     Change, InProcess, Lease, LeaseParameters, Member, MemberChange, MemberEvent, MemberState,
@@ -54,6 +55,7 @@ pub use crate::membership::{
     State,
 };
 pub use crate::region::{Pages, Region};
+pub use crate::rng::golden_hash;
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};

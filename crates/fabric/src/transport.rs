@@ -70,6 +70,24 @@ pub struct WorkRequest {
     pub(crate) local: *mut u8,
 }
 
+impl WorkRequest {
+    /// A verb by itself, without operands and without a local buffer.
+    pub(crate) const fn alone(op: Opcode, at: GlobalAddr, len: u32) -> Self {
+        Self {
+            op,
+            fenced: false,
+            chained: false,
+            unvalidated: false,
+            len,
+            at,
+            a: 0,
+            b: 0,
+            chunk: 0,
+            local: std::ptr::null_mut(),
+        }
+    }
+}
+
 /// What a range of memory is, as far as whoever hands it out knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowState {

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use dmtree_fabric::net::Key;
 use dmtree_fabric::net::fuzzing::{self, Registered};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::harness::{PATIENCE, Process, alone, found, within};
@@ -27,14 +29,11 @@ fn extent() -> (u64, usize, bool) {
 }
 
 /// What hostile peers draw from.
-struct Dice(u64);
+struct Dice(SplitMix64);
 
 impl Dice {
     fn roll(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n.max(1)
+        self.0.next_u64() % n.max(1)
     }
 
     fn bytes(&mut self, most: u64) -> Vec<u8> {
@@ -258,7 +257,7 @@ fn hostile_peers_cost_little_and_stop_nobody() {
         at,
         key: &key,
         wrong: &wrong,
-        dice: Dice(7),
+        dice: Dice(SplitMix64::seed_from_u64(7)),
         member: None,
         asking: None,
         link: None,

@@ -7,6 +7,7 @@ use super::Picos;
 use super::costs::Costs;
 use crate::addr::{GlobalAddr, NodeId};
 use crate::host::Host;
+use crate::rng::golden_hash;
 use crate::transport::WorkRequest;
 
 /// A server: when it is free next, and how long it has been busy.
@@ -27,7 +28,7 @@ impl Server {
 
 /// The place of a key among so many.
 fn place_of(key: u64, places: usize) -> usize {
-    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % places
+    (golden_hash(key) >> 32) as usize % places
 }
 
 /// Lines touched lately: of those that share a place, the last.

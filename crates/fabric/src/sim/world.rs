@@ -21,6 +21,7 @@ use crate::addr::NodeId;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
+use crate::rng::{golden_hash, xorshift64};
 use crate::rpc::ServiceId;
 use crate::transport::{Ticket, WorkRequest};
 
@@ -207,6 +208,11 @@ pub(super) struct World {
     pub sanitizer: Option<Box<Sanitizer>>,
 }
 
+/// A trace's hash with one word more.
+pub(super) fn mixed(hash: u64, word: u64) -> u64 {
+    golden_hash(hash.rotate_left(23) ^ word)
+}
+
 impl World {
     pub(super) fn new(costs: Costs, seed: u64) -> Self {
         Self {
@@ -220,7 +226,7 @@ impl World {
             wheel: Wheel::new(),
             live: 0,
             given: Vec::new(),
-            hash: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            hash: golden_hash(seed) | 1,
             driver: 0,
             jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
             chaos: None,
@@ -266,7 +272,7 @@ impl World {
     }
 
     pub(super) fn mix(&mut self, word: u64) {
-        self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = mixed(self.hash, word);
     }
 
     /// A list enters: its thread's CPU posts it.
@@ -515,9 +521,7 @@ impl World {
         // Sum of twelve uniform draws less six: normal enough for a spread.
         let mut sum = -6.0;
         for _ in 0..12 {
-            self.jitter ^= self.jitter << 13;
-            self.jitter ^= self.jitter >> 7;
-            self.jitter ^= self.jitter << 17;
+            self.jitter = xorshift64(self.jitter);
             sum += (self.jitter >> 11) as f64 / (1u64 << 53) as f64;
         }
         (base as f64 * (sum * self.costs.jitter_sigma).exp()) as Picos

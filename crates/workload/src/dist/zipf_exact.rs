@@ -1,4 +1,5 @@
-//! The exact zipf law.
+//! The exact zipf law. Not of `rand_distr`, whose sampler takes two draws of the generator in every
+//! trial, where this one takes one: recorded workloads would change. It is the tests' oracle.
 
 use std::sync::Arc;
 

@@ -132,7 +132,11 @@ impl World {
             return Err(ErrorKind::WouldBlock);
         }
         // Sometimes a part is taken.
-        let n = if self.below(16) == 0 { 1 + self.below(most as u64) as usize } else { most };
+        let n = if self.random.below(16) == 0 {
+            1 + self.random.below(most as u64) as usize
+        } else {
+            most
+        };
         if n < bytes.len() {
             self.saw(Sight::Partial);
         }
@@ -155,7 +159,7 @@ impl World {
             // What was sent before it failed may arrive.
             Condition::Failed(_) if !self.ends.get(&id).is_none_or(|e| e.out.is_empty()) => {}
             // What asks for the connection may arrive when nobody wants it any more.
-            Condition::Connecting if self.below(2) == 0 => {}
+            Condition::Connecting if self.random.below(2) == 0 => {}
             Condition::Connecting | Condition::Failed(_) | Condition::Closed => self.forget(id),
         }
     }
