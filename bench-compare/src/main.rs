@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
+use dmtree_workload::Seed;
 use serde_json::json;
 
 use engines::{Dmtree, Engine, LockedBTree, Redb, Skiplist};
-use keys::{Uniform, key, value};
+use keys::{key, value};
 
 /// Compares dmtree with other ordered maps on this machine.
 #[derive(Parser)]
@@ -72,8 +73,8 @@ fn fill(engine: &mut dyn Engine, records: u64) -> Result<f64> {
 
 fn round(engine: &mut dyn Engine, args: &Args, seed: u64) -> Result<f64> {
     // Keys are made before the measurement. All engines read the same keys in the same order.
-    let mut draws = Uniform::new(seed, args.keys);
-    let numbers: Vec<u64> = (0..args.reads).map(|_| draws.draw()).collect();
+    let mut draws = Seed(seed).rng();
+    let numbers: Vec<u64> = (0..args.reads).map(|_| draws.below(args.keys)).collect();
     let wanted: Vec<_> = numbers.iter().map(|n| key(*n)).collect();
     let mut out = Vec::with_capacity(64);
     let (mut hits, mut sum) = (0u64, 0u64);

@@ -24,7 +24,7 @@ const MOST_TENDED: u32 = 200;
 pub const MOST_NUMBERS: u64 = 1800;
 
 /// Choices drawn from a seed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Draw(Rng);
 
 impl Draw {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, Policy, Worker};
+use dmtree_fabric::{Core, Endpoint, Fifo, Policy, Worker, golden_hash};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
 use crate::history::{Event, History, Op, Swap, ValueId};
@@ -44,7 +44,7 @@ impl Clock {
 }
 
 fn key(n: u64) -> Vec<u8> {
-    format!("key-{:020}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes()
+    format!("key-{:020}", golden_hash(n)).into_bytes()
 }
 
 fn encode(id: ValueId, len: usize) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! The operations of a case's clients: each is a function of the seed, its client and its number,
 //! so that leaving some out changes no other.
 
+use dmtree_fabric::golden_hash;
 use dmtree_parts::OpSet;
 
 use crate::case::{Case, KeyForm};
@@ -22,7 +23,7 @@ fn spread(form: KeyForm) -> u64 {
 /// The bytes of key number `n`: 24 of them, in the order of the numbers.
 pub fn key(form: KeyForm, n: u64) -> Vec<u8> {
     let spread = spread(form);
-    let tail = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % spread;
+    let tail = golden_hash(n) % spread;
     format!("key-{:020}", n.wrapping_mul(spread).wrapping_add(tail)).into_bytes()
 }
 

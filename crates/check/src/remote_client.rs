@@ -5,7 +5,7 @@ use std::io::{Read, Write as _};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Error, ErrorKind, Failure, Result};
 use dmtree_parts::{
     Fill, Found, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Write,
 };
@@ -110,28 +110,11 @@ enum Answer {
     Outcome(Outcome),
     Page(Vec<Pair>, Option<End>),
     Values(Vec<Option<Vec<u8>>>),
-    Outcomes(Vec<std::result::Result<Outcome, Refusal>>),
+    Outcomes(Vec<std::result::Result<Outcome, Failure>>),
     Loaded(Loaded),
     Found(Found),
     Shape(Shape),
-    Refused(Refusal),
-}
-
-/// An error in transit: its kind, whether the effect is known, its text.
-#[derive(Debug, Serialize, Deserialize)]
-struct Refusal(ErrorKind, bool, String);
-
-impl From<&Error> for Refusal {
-    fn from(e: &Error) -> Self {
-        Self(e.kind(), e.effect() == dmtree_fabric::Effect::None, e.to_string())
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(r: Refusal) -> Self {
-        let e = Self::new(r.0, r.2);
-        if r.1 { e } else { e.effect_unknown() }
-    }
+    Refused(Failure),
 }
 
 /// The two pipes to or from the other process.

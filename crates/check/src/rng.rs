@@ -1,22 +1,21 @@
 //! A frozen generator for test seeds (SplitMix64, Steele et al., OOPSLA'14).
 
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+
 /// The same numbers for the same seed, for ever.
-#[derive(Clone, Copy, Debug)]
-pub struct Rng(u64);
+#[derive(Clone, Debug)]
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// A generator.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::seed_from_u64(seed))
     }
 
     /// 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// 0 to `n - 1`.

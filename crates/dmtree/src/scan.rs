@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::{Page, Resume, ScanRequest};
+use serde::{Deserialize, Serialize};
 
 use crate::bounds::{
     KeyRange, OwnedBound, behind_prefix, borrowed, higher_low, is_empty, lower_high, owned,
@@ -176,7 +177,7 @@ impl<S: PageSource> Iterator for Pairs<S> {
 }
 
 /// What is left of a scan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     pub(crate) low: OwnedBound,
     pub(crate) high: OwnedBound,
@@ -184,7 +185,7 @@ pub(crate) struct Cursor {
     pub(crate) left: u64,
 }
 
-const MAGIC: &[u8; 4] = b"dmc1";
+const MAGIC: &[u8; 4] = b"dmc2";
 
 impl Cursor {
     pub(crate) fn new(range: &impl KeyRange) -> Self {
@@ -214,19 +215,8 @@ impl Cursor {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.push(u8::from(self.reverse));
-        out.extend(self.left.to_le_bytes());
-        for end in [&self.low, &self.high] {
-            let (tag, key) = match end {
-                Bound::Unbounded => (0, &[][..]),
-                Bound::Included(k) => (1, &k[..]),
-                Bound::Excluded(k) => (2, &k[..]),
-            };
-            out.push(tag);
-            out.extend((key.len() as u32).to_le_bytes());
-            out.extend(key);
-        }
+        let out = postcard::to_extend(self, MAGIC.to_vec());
+        let mut out = out.expect("plain fields have bytes");
         out.extend(crc32c::crc32c(&out).to_le_bytes());
         out
     }
@@ -245,24 +235,9 @@ impl Cursor {
         if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
             return None;
         }
-        let rest = body.strip_prefix(MAGIC)?;
-        let (reverse, rest) = rest.split_first()?;
-        let (left, mut rest) = rest.split_first_chunk::<8>()?;
-        let mut end = || {
-            let (tag, tail) = rest.split_first()?;
-            let (len, tail) = tail.split_first_chunk::<4>()?;
-            let (key, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-            rest = tail;
-            match tag {
-                0 if key.is_empty() => Some(Bound::Unbounded),
-                1 => Some(Bound::Included(key.to_vec())),
-                2 => Some(Bound::Excluded(key.to_vec())),
-                _ => None,
-            }
-        };
-        let (low, high) = (end()?, end()?);
-        let sane = rest.is_empty() && *reverse < 2;
-        sane.then(|| Self { low, high, reverse: *reverse == 1, left: u64::from_le_bytes(*left) })
+        let fields = body.strip_prefix(MAGIC)?;
+        let (cursor, rest) = postcard::take_from_bytes(fields).ok()?;
+        rest.is_empty().then_some(cursor)
     }
 }
 

@@ -33,6 +33,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefetch::PrefetchHints;
+use crate::rng::{golden_hash, xorshift64};
 use crate::slab::{Buf, Slab};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -183,7 +184,7 @@ impl Core {
             drivers: RefCell::new(vec![driver.clone()]),
             clock: driver,
             client,
-            rng: Cell::new(0x9e37_79b9_7f4a_7c15),
+            rng: Cell::new(golden_hash(1)),
         })
     }
 
@@ -193,14 +194,10 @@ impl Core {
         self.rng.set(seed | 1);
     }
 
-    /// A draw for back-off (xorshift64).
+    /// A draw for back-off.
     pub(crate) fn draw(&self) -> u64 {
-        let mut x = self.rng.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.rng.set(x);
-        x
+        self.rng.set(xorshift64(self.rng.get()));
+        self.rng.get()
     }
 
     /// The registered buffers.

@@ -147,6 +147,41 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
+/// An [`Error`] in transit to another process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    kind: ErrorKind,
+    effect: Effect,
+    message: String,
+}
+
+impl Failure {
+    /// The same with a message of so many bytes at most.
+    pub(crate) fn cut(&self, most: usize) -> Self {
+        let message = self.message[..self.message.floor_char_boundary(most)].to_string();
+        Self { message, ..self.clone() }
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(e: &Error) -> Self {
+        let plain = Error::new(e.kind(), "");
+        let mut message = e.to_string();
+        if e.effect() == Effect::Unknown {
+            let tail = plain.effect_unknown().to_string();
+            message.truncate(message.len() - tail.len());
+        }
+        Self { kind: e.kind(), effect: e.effect(), message }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(f: Failure) -> Self {
+        let e = Self::new(f.kind, f.message);
+        if f.effect == Effect::Unknown { e.effect_unknown() } else { e }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::core::{Core, Stalled};
+use crate::rng::Rng;
 
 /// Picks the next ready slot. Production takes the oldest; simulators and tests take any.
 pub trait Policy {
@@ -31,25 +32,19 @@ impl Policy for Fifo {
     }
 }
 
-/// Any ready slot, drawn from a seed (xorshift64*).
+/// Any ready slot, drawn from a seed.
 #[derive(Clone, Copy, Debug)]
-pub struct SeededRandom(u64);
+pub struct SeededRandom(Rng);
 
 impl SeededRandom {
     /// A policy that makes the same choices for the same seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(Rng::new(seed))
     }
-}
 
-impl SeededRandom {
     /// 0 to `n - 1`, for `n` up to 2^32.
     fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let draw = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        (draw * n) >> 32
+        ((self.0.next_u64() >> 32) * n) >> 32
     }
 }
 

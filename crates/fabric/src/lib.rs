@@ -33,6 +33,7 @@ pub mod mutants;
 pub mod net;
 mod prefetch;
 mod region;
+mod rng;
 mod rpc;
 mod sampled;
 mod scope;
@@ -50,7 +51,7 @@ pub use crate::caps::Capabilities;
 pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
 pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals};
 pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
-pub use crate::error::{Effect, Error, ErrorKind, Result};
+pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
     Change, InProcess, Lease, LeaseParameters, Member, MemberChange, MemberEvent, MemberState,
@@ -58,6 +59,7 @@ pub use crate::membership::{
     State,
 };
 pub use crate::region::{Pages, Region};
+pub use crate::rng::golden_hash;
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};

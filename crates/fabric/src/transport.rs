@@ -71,6 +71,24 @@ pub struct WorkRequest {
     pub(crate) local: *mut u8,
 }
 
+impl WorkRequest {
+    /// A single verb without operands and without a local buffer.
+    pub(crate) const fn alone(op: Opcode, at: GlobalAddr, len: u32) -> Self {
+        Self {
+            op,
+            fenced: false,
+            chained: false,
+            unvalidated: false,
+            len,
+            at,
+            a: 0,
+            b: 0,
+            chunk: 0,
+            local: std::ptr::null_mut(),
+        }
+    }
+}
+
 /// Shadow state of a range of memory, as its allocator reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShadowState {

@@ -1,17 +1,19 @@
 //! The contract, verb by verb, on the in-process fabric.
 
+mod common;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use common::{MN, at, endpoint, on};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{VerbVec, cas, faa, read, write, write_word};
 use dmtree_fabric::{
     Core, DetachedHook, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, MemberChange, NodeId,
     OpKind, OpOutcome, Result, RpcFuture, RpcHandler, SeededRandom, ServiceId, Worker,
 };
 
-const MN: NodeId = NodeId::memory(0);
 const CN: NodeId = NodeId::compute(0);
 
 fn fabric(knobs: Knobs) -> LocalFabric {
@@ -23,55 +25,12 @@ fn fabric(knobs: Knobs) -> LocalFabric {
     f
 }
 
-fn endpoint(f: &LocalFabric, node: NodeId) -> Endpoint {
-    let transport = f.attach(node).expect("a member");
-    let core = Core::new(transport.clone(), 0);
-    let slot = core.add_slot();
-    Endpoint::new(core, transport, slot)
-}
-
-fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), f)
-}
-
-fn at(offset: u64) -> GlobalAddr {
-    GlobalAddr::new(MN, offset)
-}
-
-async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-    let mut buf = ep.buf(bytes.len() as u32).await?;
-    buf.copy_from_slice(bytes);
-    ep.write(at, buf).await.map(|_| ())
-}
-
 #[test]
 fn verbs_chains_and_batches() {
     for suspend_one_in in [0, 1, 2] {
         let f = fabric(Knobs { suspend_one_in, seed: 5 });
         let ep = &endpoint(&f, CN);
-        on(ep, async {
-            put(ep, at(100), b"hello, world").await?;
-            let (all, _) =
-                ep.read(at(100), 12).await?.check(|b| Ok::<_, ()>(b.to_vec())).expect("ok");
-            assert_eq!(all, b"hello, world");
-            assert_eq!(ep.faa(at(64), 5).await?, 0);
-            assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
-            let (was, now) = ep.chain((cas(at(64), 7, 9), read(at(64), 8))).await?;
-            assert_eq!((was, now.word(0)), (7, 9));
-            let mut buf = ep.buf(8).await?;
-            buf.copy_from_slice(&1u64.to_le_bytes());
-            let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 9, 0));
-            let (back, (), was) = ep.chain(list).await?;
-            assert_eq!((back.len(), was), (8, 9));
-            let other = GlobalAddr::new(NodeId::memory(1), 64);
-            let batch = (chain((faa(at(64), 1), read(at(128), 16))), read(other, 8));
-            let ((was, near), far) = ep.batch(batch).await?;
-            assert_eq!((was, near.word(0), near.word(1), far.word(0)), (0, 1, 2, 0));
-            let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
-            assert_eq!((sampled.word(0), was), (1, 1));
-            Ok(())
-        })
-        .expect("all verbs work");
+        on(ep, common::verbs_chains_and_batches(ep)).expect("all verbs work");
     }
 }
 

@@ -7,6 +7,8 @@ use std::task::Poll;
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::verb::{VerbVec, cas, fenced, read, write, write_word};
 use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, GlobalAddr, NodeId, Transport, Worker};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 const CNS: u16 = 6;
 
@@ -30,13 +32,9 @@ fn artifact() -> Profile {
     p
 }
 
-/// A small generator, so that tests need no crate.
-struct Rng(u64);
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        ((self.0 >> 32) * n) >> 32
-    }
+/// 0 to `n - 1`.
+fn below(rng: &mut SplitMix64, n: u64) -> u64 {
+    ((rng.next_u64() >> 32) * n) >> 32
 }
 
 /// One verb of a formula: kind, payload, towards a memory node or a compute node.
@@ -68,18 +66,19 @@ fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64)
             let slot = core.add_slot();
             let ep = Endpoint::new(core.clone(), t.clone(), slot);
             let done = done.clone();
-            let mut rng = Rng(u64::from(thread * 64 + coroutine) + 1);
+            let mut rng = SplitMix64::seed_from_u64(u64::from(thread * 64 + coroutine) + 1);
             worker.spawn(slot, async move {
-                ep.sleep(rng.below(500_000)).await;
+                ep.sleep(below(&mut rng, 500_000)).await;
                 while ep.now() < to {
                     // An operation writes where it has read.
-                    let entry = GlobalAddr::new(NodeId::memory(0), 64 + rng.below(400_000) * 128);
+                    let entry =
+                        GlobalAddr::new(NodeId::memory(0), 64 + below(&mut rng, 400_000) * 128);
                     for round in rounds {
-                        let mn = |_: &mut Rng| entry;
-                        let cn = |r: &mut Rng| {
+                        let mn = |_: &mut SplitMix64| entry;
+                        let cn = |r: &mut SplitMix64| {
                             GlobalAddr::new(
-                                NodeId::compute(r.below(6) as u16),
-                                64 + r.below(8_000) * 128,
+                                NodeId::compute(below(r, 6) as u16),
+                                64 + below(r, 8_000) * 128,
                             )
                         };
                         for v in *round {
@@ -304,9 +303,9 @@ fn hash_of(seed: u64) -> u64 {
     let sum = Rc::new(RefCell::new(0u64));
     let out = sum.clone();
     run(&t, |ep| async move {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix64::seed_from_u64(seed);
         for _ in 0..200 {
-            *out.borrow_mut() += ep.faa(at(64 + rng.below(10) * 8), 1).await.unwrap();
+            *out.borrow_mut() += ep.faa(at(64 + below(&mut rng, 10) * 8), 1).await.unwrap();
         }
     });
     f.trace_hash()

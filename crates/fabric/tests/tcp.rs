@@ -3,19 +3,21 @@
 //! device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::{MN, at, fetch, on, put};
 use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
-    Change, Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, NodeId,
+    Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, NodeId,
     Presence, Result, Role, RpcFuture, RpcHandler, ServiceId, Standing,
 };
 
-const MN: NodeId = NodeId::memory(0);
 const SOON: Duration = Duration::from_millis(300);
 
 /// The data path of verbs.
@@ -82,24 +84,7 @@ fn compute(first: &NetFabric) -> NetFabric {
 }
 
 fn endpoint(f: &NetFabric) -> Endpoint {
-    let transport = f.attach(f.me().node).expect("this process's node");
-    let core = Core::new(transport.clone(), 0);
-    let slot = core.add_slot();
-    Endpoint::new(core, transport, slot)
-}
-
-fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), f)
-}
-
-fn at(offset: u64) -> GlobalAddr {
-    GlobalAddr::new(MN, offset)
-}
-
-async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-    let mut buf = ep.buf(bytes.len() as u32).await?;
-    buf.copy_from_slice(bytes);
-    ep.write(at, buf).await.map(|_| ())
+    common::endpoint(f, f.me().node)
 }
 
 #[test]
@@ -112,8 +97,7 @@ fn verbs_chains_and_batches() {
     let ep = &endpoint(&cn0);
     on(ep, async {
         put(ep, at(100), b"hello, world").await?;
-        let (all, _) = ep.read(at(100), 12).await?.check(|b| Ok::<_, ()>(b.to_vec())).expect("ok");
-        assert_eq!(all, b"hello, world");
+        assert_eq!(fetch(ep, at(100), 12).await?, b"hello, world");
         assert_eq!(ep.faa(at(64), 5).await?, 0);
         assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
         let mut buf = ep.buf(8).await?;

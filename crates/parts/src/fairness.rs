@@ -22,6 +22,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use dmtree_fabric::golden_hash;
+
 /// Words for stamps beside a lock. Nodes that share a word hide each other's stamps.
 pub const WORDS: usize = 4;
 /// The contents of these words.
@@ -73,7 +75,7 @@ pub struct FairShare {
 }
 
 fn hash(lock: u64) -> u64 {
-    lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    golden_hash(lock) >> 32
 }
 
 impl FairShare {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::wait::FifoMutex;
-use dmtree_fabric::{DetachedHook, Endpoint, Result, WaitReason};
+use dmtree_fabric::{DetachedHook, Endpoint, Result, WaitReason, golden_hash};
 
 /// A fixed number of FIFO mutexes; a lock's number picks one. Two locks may share one: that costs
 /// waiting, never correctness, as long as a client that holds one mutex waits only for a mutex of a
@@ -36,7 +36,7 @@ impl FifoMutexes {
 
     /// A rank above the highest counts as the highest.
     fn index(&self, rank: Rank, lock: u64) -> usize {
-        let hash = (lock.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let hash = (golden_hash(lock) >> 32) as usize;
         let highest = self.slots.len() / self.of_rank - 1;
         usize::from(rank.0).min(highest) * self.of_rank + (hash & (self.of_rank - 1))
     }

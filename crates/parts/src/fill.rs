@@ -11,6 +11,8 @@
 //! random order. They add up to the number of keys exactly.
 
 use dmtree_fabric::{Error, Result};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 
 /// How full a bulk load makes the nodes.
@@ -160,7 +162,8 @@ pub struct Sizes {
     /// By size, how many nodes are still to come.
     counts: Vec<u64>,
     left: u64,
-    state: u64,
+    /// The order of the sizes; without it the largest come first.
+    order: Option<Draws>,
 }
 
 impl Sizes {
@@ -192,22 +195,28 @@ impl Sizes {
 
     fn dealt(counts: Vec<u64>, seed: Option<u64>) -> Self {
         let left = counts.iter().sum();
-        // 0 stands for "largest first".
-        Self { counts, left, state: seed.map_or(0, |s| s.wrapping_mul(2) | 1) }
+        Self { counts, left, order: seed.map(Draws::new) }
     }
 
     /// How many nodes are still to come.
     pub fn nodes(&self) -> u64 {
         self.left
     }
+}
 
-    /// A number below `n`, from the seed.
-    fn draw(&mut self, n: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15 << 1);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * u128::from(n)) >> 64) as u64
+/// Frozen: results name the seed of a fill. Every second output of SplitMix64.
+#[derive(Clone, Debug)]
+struct Draws(SplitMix64);
+
+impl Draws {
+    fn new(seed: u64) -> Self {
+        Self(SplitMix64::seed_from_u64(seed.wrapping_mul(2) | 1))
+    }
+
+    /// A number below `n`.
+    fn below(&mut self, n: u64) -> u64 {
+        self.0.next_u64();
+        ((u128::from(self.0.next_u64()) * u128::from(n)) >> 64) as u64
     }
 }
 
@@ -247,15 +256,16 @@ impl Iterator for Sizes {
         if self.left == 0 {
             return None;
         }
-        let size = if self.state == 0 {
-            self.counts.iter().rposition(|c| *c > 0)?
-        } else {
-            let mut at = self.draw(self.left);
-            self.counts.iter().position(|c| {
-                let here = at < *c;
-                at = at.saturating_sub(*c);
-                here
-            })?
+        let size = match &mut self.order {
+            None => self.counts.iter().rposition(|c| *c > 0)?,
+            Some(order) => {
+                let mut at = order.below(self.left);
+                self.counts.iter().position(|c| {
+                    let here = at < *c;
+                    at = at.saturating_sub(*c);
+                    here
+                })?
+            }
         };
         self.counts[size] -= 1;
         self.left -= 1;
@@ -296,10 +306,10 @@ mod tests {
 
     /// Really inserts keys in random order into leaves that split.
     fn simulated(rule: SplitRule, n: u64, seed: u64) -> Vec<f64> {
-        let mut rng = Sizes::dealt(Vec::new(), Some(seed));
+        let mut draws = Draws::new(seed);
         let mut leaves: BTreeMap<u64, Vec<u64>> = BTreeMap::from([(0, Vec::new())]);
         for _ in 0..n {
-            let key = rng.draw(u64::MAX);
+            let key = draws.below(u64::MAX);
             let (_, leaf) = leaves.range_mut(..=key).next_back().expect("the first begins at 0");
             let at = leaf.partition_point(|k| *k < key);
             leaf.insert(at, key);
@@ -309,6 +319,13 @@ mod tests {
             }
         }
         histogram(leaves.values().map(Vec::len), rule.capacity)
+    }
+
+    #[test]
+    fn draws_are_frozen() {
+        let mut draws = Draws::new(7);
+        let first = [u64::MAX, 1000, 10].map(|n| draws.below(n));
+        assert_eq!(first, [14_391_278_412_279_324_495, 215, 9]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! The word behind the index's root word names the list of tables, or is 0: then they are on chip.
 
-use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, Role};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, Role, golden_hash};
 use dmtree_pool::PoolNode;
 
 use crate::contract::Root;
@@ -179,7 +179,7 @@ impl LockWords {
 
     /// Pages of one place in different stretches of memory have different locks.
     fn shift(&self, turn: u64) -> u64 {
-        (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % self.words
+        (golden_hash(turn) >> 32) % self.words
     }
 
     fn word(&self, page: GlobalAddr, i: u64) -> Result<LockWord> {

@@ -23,11 +23,13 @@ use dmtree_fabric::{
     Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, RpcFuture, RpcHandler,
     ServiceId,
 };
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 use crate::creation::Creator;
 use crate::layout::{CATALOG, INDEX_IDS_WORD, SLOT_BYTES, SLOTS, first_node};
 use crate::node::PoolNode;
-use crate::wire::{Fields, locked, seal, sealed};
+use crate::wire::{self, Half, Quarter, Word, locked, seal, sealed};
 
 /// The catalog, on memory node 0.
 pub(crate) const CATALOG_SERVICE: ServiceId = ServiceId(0x13);
@@ -47,15 +49,36 @@ const BODY_BYTES: usize = (SLOT_BYTES - BODY) as usize;
 const NAME_AT: usize = 8;
 const SYSTEM_AT: usize = NAME_AT + MAX_NAME_BYTES;
 const OPTIONS_AT: usize = SYSTEM_AT + MAX_SYSTEM_BYTES;
-/// The creator: number of the node, 2 spare, incarnation, ticket.
 const CREATOR_AT: usize = OPTIONS_AT + MAX_OPTIONS_BYTES;
 const ROOT_WORD: u64 = 8;
 const AUX_WORD: u64 = 16;
 /// The deaths that garbage collections of the index have counted.
 const COUNTED_WORD: u64 = 24;
 
-const CREATE: u8 = 1;
-const DROP: u8 = 2;
+/// The first fields of the body of a slot: the number of the index, and the lengths of its name, of
+/// the name of its system, and of its options.
+type Lengths = (Half, u8, u8, Quarter);
+/// The creator in the body of a slot: number of the node, spare, incarnation, ticket.
+type CreatorFields = (Quarter, Quarter, Half, Word);
+
+/// The kind of a call.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum CallKind {
+    Create,
+    Drop,
+}
+
+/// A call of the service. The options of the index follow.
+#[derive(Serialize, Deserialize)]
+struct Call<'a> {
+    kind: CallKind,
+    #[serde(with = "fixint::le")]
+    incarnation: u32,
+    #[serde(with = "fixint::le")]
+    ticket: u64,
+    name: &'a str,
+    system: &'a str,
+}
 
 /// The state of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,30 +154,34 @@ fn slot_at(slot: u64) -> GlobalAddr {
 
 fn encode_body(id: u32, name: &str, system: &str, options: &[u8], creator: Creator) -> Vec<u8> {
     let mut out = vec![0; BODY_BYTES];
-    out[0..4].copy_from_slice(&id.to_le_bytes());
-    out[4] = name.len() as u8;
-    out[5] = system.len() as u8;
-    out[6..8].copy_from_slice(&(options.len() as u16).to_le_bytes());
+    let lengths: Lengths =
+        (Half(id), name.len() as u8, system.len() as u8, Quarter(options.len() as u16));
+    out[..NAME_AT].copy_from_slice(&wire::encode(&lengths));
     out[NAME_AT..][..name.len()].copy_from_slice(name.as_bytes());
     out[SYSTEM_AT..][..system.len()].copy_from_slice(system.as_bytes());
     out[OPTIONS_AT..][..options.len()].copy_from_slice(options);
     let Creator { member, ticket } = creator;
-    out[CREATOR_AT..][..2].copy_from_slice(&member.node.bits().to_le_bytes());
-    out[CREATOR_AT + 4..][..4].copy_from_slice(&member.incarnation.to_le_bytes());
-    out[CREATOR_AT + 8..][..8].copy_from_slice(&ticket.to_le_bytes());
+    let (node, spare) = (Quarter(member.node.bits()), Quarter(0));
+    let creator: CreatorFields = (node, spare, Half(member.incarnation), Word(ticket));
+    out[CREATOR_AT..][..16].copy_from_slice(&wire::encode(&creator));
     seal(&mut out);
     out
 }
 
 /// `Ok(None)`: free. `Err(())`: torn.
 fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
-    let word = Fields(bytes).u64().map_err(|_| ())?;
+    let Word(word) = wire::take(&mut &*bytes).map_err(|_| ())?;
     if word == 0 {
         return Ok(None);
     }
     let (state, id) = IndexState::of(word).ok_or(())?;
     let body = bytes.get(BODY as usize..).ok_or(())?;
-    if body.len() != BODY_BYTES || !sealed(body) || body[0..4] != id.to_le_bytes() {
+    if body.len() != BODY_BYTES || !sealed(body) {
+        return Err(());
+    }
+    let (Half(stored_id), name, system, Quarter(length)): Lengths =
+        wire::take(&mut &*body).map_err(|_| ())?;
+    if stored_id != id {
         return Err(());
     }
     let text = |at: usize, len: u8, max: usize| {
@@ -162,17 +189,15 @@ fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
         let bytes = body[at..].get(..len).filter(|_| len <= max).ok_or(())?;
         String::from_utf8(bytes.to_vec()).map_err(|_| ())
     };
-    let name = text(NAME_AT, body[4], MAX_NAME_BYTES)?;
-    let system = text(SYSTEM_AT, body[5], MAX_SYSTEM_BYTES)?;
-    let length = usize::from(u16::from_le_bytes([body[6], body[7]]));
+    let name = text(NAME_AT, name, MAX_NAME_BYTES)?;
+    let system = text(SYSTEM_AT, system, MAX_SYSTEM_BYTES)?;
+    let length = usize::from(length);
     let options = body[OPTIONS_AT..].get(..length).filter(|_| length <= MAX_OPTIONS_BYTES);
     let options = options.ok_or(())?.to_vec();
-    let mut f = Fields(&body[CREATOR_AT..]);
-    let mut creator = || -> Result<Creator> {
-        let (node, _, incarnation, ticket) = (f.u16()?, f.u16()?, f.u32()?, f.u64()?);
-        Ok(Creator { member: Member { node: NodeId::from_bits(node), incarnation }, ticket })
-    };
-    let creator = creator().map_err(|_| ())?;
+    let (Quarter(node), _, Half(incarnation), Word(ticket)): CreatorFields =
+        wire::take(&mut &body[CREATOR_AT..]).map_err(|_| ())?;
+    let member = Member { node: NodeId::from_bits(node), incarnation };
+    let creator = Creator { member, ticket };
     let (root_word, aux_word) = (slot_at(slot).plus(ROOT_WORD), slot_at(slot).plus(AUX_WORD));
     Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word, creator }))
 }
@@ -293,23 +318,17 @@ impl CatalogService {
     }
 
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
-        let mut f = Fields(request);
-        let (call, name, system) = (f.u8()?, f.u8()?, f.u8()?);
-        let member = Member { node: from, incarnation: f.u32()? };
-        let creator = Creator { member, ticket: f.u64()? };
-        let bad = |_| Error::invalid("names are UTF-8");
-        let name = str::from_utf8(f.bytes(usize::from(name))?).map_err(bad)?;
-        let system = str::from_utf8(f.bytes(usize::from(system))?).map_err(bad)?;
-        check(name, system, f.0)?;
-        match call {
-            CREATE => {
-                let (slot, id) = self.create(ep, name, system, f.0, creator).await?;
-                let mut out = slot.to_le_bytes().to_vec();
-                out.extend(id.to_le_bytes());
-                Ok(out)
+        let mut options = request;
+        let Call { kind, incarnation, ticket, name, system } =
+            wire::take_call("the catalog", &mut options)?;
+        check(name, system, options)?;
+        match kind {
+            CallKind::Create => {
+                let creator = Creator { member: Member { node: from, incarnation }, ticket };
+                let (slot, id) = self.create(ep, name, system, options, creator).await?;
+                Ok(wire::encode(&(Word(slot), Half(id))))
             }
-            DROP => self.remove(ep, name).await.map(|()| Vec::new()),
-            other => Err(Error::invalid(format!("the catalog has no call {other}"))),
+            CallKind::Drop => self.remove(ep, name).await.map(|()| Vec::new()),
         }
     }
 }
@@ -339,18 +358,16 @@ fn check(name: &str, system: &str, options: &[u8]) -> Result<()> {
 
 async fn call(
     ep: &Endpoint,
-    call: u8,
+    kind: CallKind,
     name: &str,
     system: &str,
     options: &[u8],
     creator: Creator,
 ) -> Result<Vec<u8>> {
     check(name, system, options)?;
-    let mut request = vec![call, name.len() as u8, system.len() as u8];
-    request.extend(creator.member.incarnation.to_le_bytes());
-    request.extend(creator.ticket.to_le_bytes());
-    request.extend(name.as_bytes());
-    request.extend(system.as_bytes());
+    let Creator { member, ticket } = creator;
+    let call = Call { kind, incarnation: member.incarnation, ticket, name, system };
+    let mut request = wire::encode(&call);
     request.extend(options);
     let mut reply = Vec::new();
     ep.rpc(NodeId::memory(0), CATALOG_SERVICE, &request, &mut reply).await?;
@@ -368,9 +385,8 @@ impl PoolNode {
         ticket: u64,
     ) -> Result<IndexEntry> {
         let creator = Creator { member: self.member(), ticket };
-        let reply = call(ep, CREATE, name, system, options, creator).await?;
-        let mut f = Fields(&reply);
-        let (slot, id) = (f.u64()?, f.u32()?);
+        let reply = call(ep, CallKind::Create, name, system, options, creator).await?;
+        let (Word(slot), Half(id)) = wire::decode(&reply)?;
         if slot >= SLOTS {
             return Err(Error::corrupt(format!("mn0 granted slot {slot} of {SLOTS}")));
         }
@@ -427,6 +443,6 @@ impl PoolNode {
     /// `NotFound`; those of the fabric.
     pub async fn drop_index(&self, ep: &Endpoint, name: &str) -> Result<()> {
         let me = Creator { member: self.member(), ticket: 0 };
-        call(ep, DROP, name, "", &[], me).await.map(|_| ())
+        call(ep, CallKind::Drop, name, "", &[], me).await.map(|_| ())
     }
 }

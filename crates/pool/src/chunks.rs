@@ -28,6 +28,8 @@ use std::sync::Mutex;
 use dmtree_fabric::{
     Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
 };
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 use crate::arena::ArenaKey;
 use crate::deposits::Deposits;
@@ -36,30 +38,62 @@ use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
 use crate::membership_agent::not_now;
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::{self, Piece, Wanted};
-use crate::wire::{Fields, locked};
+use crate::wire::{self, Half, Word, locked};
 
 /// Runs of chunks, on every memory node.
 pub(crate) const CHUNK_SERVICE: ServiceId = ServiceId(0x10);
 
-const ALLOC: u8 = 1;
-const FREE: u8 = 2;
-const DEPOSIT: u8 = 3;
-const TAKE: u8 = 4;
-const LIST: u8 = 5;
+/// A call of the service.
+#[derive(Serialize, Deserialize)]
+enum Call {
+    /// A run of chunks, or deposited pieces in its place.
+    Alloc {
+        run: RunRequest,
+        #[serde(with = "fixint::le")]
+        incarnation: u32,
+    },
+    /// Returns a run.
+    Free {
+        #[serde(with = "fixint::le")]
+        count: u32,
+        #[serde(with = "fixint::le")]
+        offset: u64,
+    },
+    /// Deposits the pieces that follow.
+    Deposit,
+    /// Takes deposited pieces.
+    Take(Wanted),
+    /// A page of the deposits, for the garbage collection of this number.
+    List {
+        #[serde(with = "fixint::le")]
+        number: u64,
+        #[serde(with = "fixint::le")]
+        first: u32,
+    },
+}
 
-/// Answers of [`ALLOC`].
-const GRANTED: u8 = 1;
-const RETURNED: u8 = 2;
+/// Answers of [`Call::Alloc`] and [`Call::Take`].
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    /// The offset of a run; 0, which is no chunk's offset: full.
+    Granted(Word),
+    /// The pieces that follow.
+    Returned,
+}
 
 /// A request for a run of chunks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RunRequest {
     pub(crate) used_for: ChunkUse,
     pub(crate) kind: u8,
+    #[serde(with = "fixint::le")]
     pub(crate) index: u32,
+    #[serde(with = "fixint::le")]
     pub(crate) object_bytes: u32,
+    #[serde(with = "fixint::le")]
     pub(crate) count: u32,
     /// Bytes of the block that is wanted; 0 when it is none.
+    #[serde(with = "fixint::le")]
     pub(crate) least: u64,
 }
 
@@ -240,48 +274,39 @@ impl ChunkService {
     }
 
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
-        let mut f = Fields(request);
-        match f.u8()? {
-            ALLOC => {
-                let used_for = match f.u8()? {
-                    0 => ChunkUse::Arena,
-                    1 => ChunkUse::Blocks,
-                    2 => ChunkUse::Tables,
-                    other => {
-                        return Err(Error::invalid(format!("chunks have no use {other}")));
-                    }
-                };
-                let kind = f.u8()?;
-                let (index, object_bytes, count, incarnation) =
-                    (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-                let least = f.u64()?;
-                let r = RunRequest { used_for, kind, index, object_bytes, count, least };
-                let returned = r.instead().map_or_else(Vec::new, |w| self.take_deposits(w));
+        let mut rest = request;
+        let call = wire::take_call("the chunk service", &mut rest)?;
+        if matches!(call, Call::Free { .. } | Call::Deposit)
+            && self.mutants.has(Mutant::NothingComesBack)
+        {
+            return Ok(Vec::new());
+        }
+        if !matches!(call, Call::Deposit) {
+            wire::ends(rest)?;
+        }
+        match call {
+            Call::Alloc { run, incarnation } => {
+                let returned = run.instead().map_or_else(Vec::new, |w| self.take_deposits(w));
                 if !returned.is_empty() {
-                    return Ok(message(RETURNED, returned));
+                    return Ok(message(&Answer::Returned, returned));
                 }
-                let offset = self.take(ep, from, incarnation, r).await?;
-                // 0 is no chunk's offset: full.
-                let mut out = vec![GRANTED];
-                out.extend(offset.unwrap_or(0).to_le_bytes());
-                Ok(out)
+                let offset = self.take(ep, from, incarnation, run).await?;
+                Ok(wire::encode(&Answer::Granted(Word(offset.unwrap_or(0)))))
             }
-            FREE => {
-                let (count, offset) = (f.u32()?, f.u64()?);
+            Call::Free { count, offset } => {
                 self.give_back(ep, offset, count).await?;
                 Ok(Vec::new())
             }
-            DEPOSIT => {
-                let refused = self.deposit(pieces::decode(f)?);
+            Call::Deposit => {
+                let refused = self.deposit(pieces::decode(rest)?);
                 let whole = locked(&self.deposits).take_whole(self.layout.chunk_bytes);
                 for offset in whole {
                     self.give_back(ep, offset, 1).await?;
                 }
-                Ok(refused.to_le_bytes().to_vec())
+                Ok(wire::encode(&Half(refused)))
             }
-            TAKE => Ok(message(RETURNED, self.take_deposits(Wanted::decode(&mut f)?))),
-            LIST => {
-                let (number, first) = (f.u64()?, f.u32()?);
+            Call::Take(wanted) => Ok(message(&Answer::Returned, self.take_deposits(wanted))),
+            Call::List { number, first } => {
                 let mut listing = locked(&self.listing);
                 if first == 0 {
                     *listing = (number, locked(&self.deposits).spans(&self.layout));
@@ -297,25 +322,25 @@ impl ChunkService {
                 }
                 Ok(page)
             }
-            other => Err(Error::invalid(format!("the chunk service has no call {other}"))),
         }
     }
 }
 
 impl RpcHandler for ChunkService {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        let comes_back = matches!(request.first(), Some(&FREE | &DEPOSIT));
-        if comes_back && self.mutants.has(Mutant::NothingComesBack) {
-            return Box::pin(async { Ok(Vec::new()) });
-        }
         Box::pin(self.answer(ep, from, request))
     }
 }
 
-fn message(tag: u8, pieces: Vec<Piece>) -> Vec<u8> {
-    let mut out = vec![tag];
-    pieces::encode(pieces.into_iter().map(|p| (p, false)), &mut out);
-    out
+fn message(head: &impl Serialize, pieces: Vec<Piece>) -> Vec<u8> {
+    pieces::encode(head, pieces.into_iter().map(|p| (p, false)))
+}
+
+/// Calls the service of a memory node. The caller takes the head off the front of the answer.
+async fn ask(ep: &Endpoint, of: NodeId, call: &Call) -> Result<Vec<u8>> {
+    let mut reply = Vec::new();
+    ep.rpc(of, CHUNK_SERVICE, &wire::encode(call), &mut reply).await?;
+    Ok(reply)
 }
 
 /// The answer to a request for a run.
@@ -335,18 +360,12 @@ pub(crate) async fn ask_run(
     incarnation: u32,
     r: RunRequest,
 ) -> Result<Granted> {
-    let mut request = vec![ALLOC, r.used_for as u8, r.kind];
-    for field in [r.index, r.object_bytes, r.count, incarnation] {
-        request.extend(field.to_le_bytes());
-    }
-    request.extend(r.least.to_le_bytes());
-    let mut reply = Vec::new();
-    ep.rpc(layout.node, CHUNK_SERVICE, &request, &mut reply).await?;
-    let mut f = Fields(&reply);
-    if f.u8()? == RETURNED {
-        return Ok(Granted::Pieces(free_only(f)?));
-    }
-    let offset = f.u64()?;
+    let reply = ask(ep, layout.node, &Call::Alloc { run: r, incarnation }).await?;
+    let mut rest = &reply[..];
+    let Answer::Granted(Word(offset)) = wire::take(&mut rest)? else {
+        return Ok(Granted::Pieces(free_only(rest)?));
+    };
+    wire::ends(rest)?;
     if offset == 0 {
         return Ok(Granted::Nothing);
     }
@@ -360,45 +379,57 @@ pub(crate) async fn ask_run(
     Ok(Granted::Run(offset))
 }
 
-fn free_only(f: Fields<'_>) -> Result<Vec<Piece>> {
-    Ok(pieces::decode(f)?.into_iter().filter(|(_, retired)| !retired).map(|(p, _)| p).collect())
+fn free_only(bytes: &[u8]) -> Result<Vec<Piece>> {
+    Ok(pieces::decode(bytes)?.into_iter().filter(|(_, retired)| !retired).map(|(p, _)| p).collect())
 }
 
 /// Deposits free memory at a memory node.
 pub(crate) async fn ask_deposit(ep: &Endpoint, to: NodeId, pieces: &[Piece]) -> Result<()> {
-    let request = message(DEPOSIT, pieces.to_vec());
+    let request = message(&Call::Deposit, pieces.to_vec());
     ep.rpc(to, CHUNK_SERVICE, &request, &mut Vec::new()).await
 }
 
 /// Asks a memory node for deposited memory.
 pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Result<Vec<Piece>> {
-    let mut request = vec![TAKE];
-    request.extend(w.encode());
-    let mut reply = Vec::new();
-    ep.rpc(of, CHUNK_SERVICE, &request, &mut reply).await?;
-    let mut f = Fields(&reply);
-    f.u8()?;
-    free_only(f)
+    let reply = ask(ep, of, &Call::Take(w)).await?;
+    let mut rest = &reply[..];
+    match wire::take(&mut rest)? {
+        Answer::Returned => free_only(rest),
+        Answer::Granted(_) => Err(Error::corrupt(format!("{of} grants what it was not asked for"))),
+    }
 }
 
 /// The deposits of a memory node, for garbage collection.
 pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<Vec<Span>> {
-    gc_log::all_pages(of, async |first: u32| {
-        let mut request = vec![LIST];
-        request.extend(number.to_le_bytes());
-        request.extend(first.to_le_bytes());
-        let mut reply = Vec::new();
-        ep.rpc(of, CHUNK_SERVICE, &request, &mut reply).await?;
-        Ok(reply)
-    })
-    .await?
-    .ok_or_else(|| Error::corrupt(format!("{of} knows nothing of its own deposits")))
+    gc_log::all_pages(of, async |first: u32| ask(ep, of, &Call::List { number, first }).await)
+        .await?
+        .ok_or_else(|| Error::corrupt(format!("{of} knows nothing of its own deposits")))
 }
 
 /// Returns a run.
 pub(crate) async fn return_run(ep: &Endpoint, node: NodeId, offset: u64, count: u32) -> Result<()> {
-    let mut request = vec![FREE];
-    request.extend(count.to_le_bytes());
-    request.extend(offset.to_le_bytes());
-    ep.rpc(node, CHUNK_SERVICE, &request, &mut Vec::new()).await
+    ask(ep, node, &Call::Free { count, offset }).await.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cost of a call on a simulated fabric follows from its length.
+    #[test]
+    fn calls_have_their_lengths() {
+        let key = ArenaKey { index: 1, kind: 2, object_bytes: 64 };
+        let (used_for, kind, index, object_bytes) = (ChunkUse::Tables, 2, 1 << 20, u32::MAX);
+        let run = RunRequest { used_for, kind, index, object_bytes, count: 7, least: 1 << 40 };
+        let lengths = [
+            Call::Alloc { run, incarnation: 300 },
+            Call::Free { count: 1, offset: 1 << 30 },
+            Call::Deposit,
+            Call::Take(Wanted::Objects(key)),
+            Call::List { number: 1, first: 3000 },
+        ]
+        .map(|call| wire::encode(&call).len());
+        assert_eq!(lengths, [27, 13, 1, 19, 13]);
+        assert_eq!(wire::encode(&Answer::Granted(Word(0))).len(), 9);
+    }
 }

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
 
-use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+use crate::wire::{self, LONGEST_CALL_NS, Word, call_within, locked};
 
 /// Epochs, on every compute node.
 pub(crate) const EPOCH_SERVICE: ServiceId = ServiceId(0x12);
@@ -109,19 +109,19 @@ pub(crate) struct EpochService(pub(crate) Arc<Epochs>);
 impl RpcHandler for EpochService {
     fn call<'a>(&'a self, _ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         Box::pin(async move {
-            let epoch = Fields(request).u64()?;
-            Ok(self.0.adopt(epoch).to_le_bytes().to_vec())
+            let Word(epoch) = wire::decode(request)?;
+            Ok(wire::encode(&Word(self.0.adopt(epoch))))
         })
     }
 }
 
 /// Asks another compute node.
 pub(crate) async fn ask_epoch(ep: &Endpoint, node: NodeId, epoch: u64) -> Result<u64> {
-    let request = epoch.to_le_bytes();
+    let request = wire::encode(&Word(epoch));
     let reply = call_within(ep, LONGEST_CALL_NS, node, EPOCH_SERVICE, &request).await?;
-    match Fields(&reply).u64()? {
-        0 => Err(Error::corrupt(format!("{node} says that an operation runs in epoch 0"))),
-        oldest => Ok(oldest),
+    match wire::decode(&reply)? {
+        Word(0) => Err(Error::corrupt(format!("{node} says that an operation runs in epoch 0"))),
+        Word(oldest) => Ok(oldest),
     }
 }
 

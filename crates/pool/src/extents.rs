@@ -164,7 +164,7 @@ mod tests {
             }
             let live: u64 = out.iter().map(|(_, l)| l).sum();
             prop_assert_eq!(e.bytes() + live, 4 * CHUNK);
-            out.sort_by_key(|(o, _)| (o ^ order).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            out.sort_by_key(|(o, _)| dmtree_fabric::golden_hash(o ^ order));
             for (o, l) in out {
                 prop_assert!(e.put(o, l, 0, CHUNK));
             }

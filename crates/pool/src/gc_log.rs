@@ -33,28 +33,43 @@ use std::sync::{Mutex, Weak};
 use dmtree_fabric::{
     Endpoint, Error, GlobalAddr, Nanos, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
 };
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{BlockPtr, TableId};
 use crate::membership_agent::not_now;
 use crate::node::PoolNode;
-use crate::pieces::{self, Wanted};
-use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+use crate::pieces::{self, Piece, Wanted};
+use crate::wire::{self, Half, LONGEST_CALL_NS, Word, call_within, locked};
 
 /// Windows, on every compute node.
 pub(crate) const GC_LOG_SERVICE: ServiceId = ServiceId(0x13);
 
-const OPEN: u8 = 1;
-const COLLECT: u8 = 2;
-const CLOSE: u8 = 3;
-const LEND: u8 = 4;
-const HOLD: u8 = 5;
+/// A call of the service, most for the garbage collection of a number.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Call {
+    Open(Word),
+    /// A page of a report.
+    Collect {
+        #[serde(with = "fixint::le")]
+        number: u64,
+        what: Told,
+        #[serde(with = "fixint::le")]
+        from: u32,
+    },
+    Close(Word),
+    /// Free memory, for a node that has none.
+    Lend(Wanted),
+    Hold(Word),
+}
+
 /// Spans of one reply.
 pub(crate) const PAGE: usize = 3000;
 /// A window closes itself after so many entries: its collector is dead.
 const MAX_GC_LOG: usize = 1 << 20;
 
 /// The part of a report that a collector asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Told {
     /// The spans on its lists.
     Lists,
@@ -105,16 +120,14 @@ impl Span {
         }
     }
 
-    fn encode(self, out: &mut Vec<u8>) {
-        let (start, len) = match self {
-            Self::Bytes(start, len) => (start, len),
-            Self::Lines(start, len) => (start, len | 1 << 63),
-        };
-        out.extend(start.to_le_bytes());
-        out.extend(len.to_le_bytes());
+    fn packed(self) -> (Word, Word) {
+        match self {
+            Self::Bytes(start, len) => (Word(start), Word(len)),
+            Self::Lines(start, len) => (Word(start), Word(len | 1 << 63)),
+        }
     }
 
-    fn decode(start: u64, len: u64) -> Self {
+    fn unpacked((Word(start), Word(len)): (Word, Word)) -> Self {
         match len >> 63 {
             0 => Self::Bytes(start, len),
             _ => Self::Lines(start, len & !(1 << 63)),
@@ -296,7 +309,7 @@ impl PoolNode {
     fn page(&self, number: u64, from: usize, what: Told) -> Vec<u8> {
         if from == 0 {
             let Some(all) = self.report(number, what) else {
-                return u32::MAX.to_le_bytes().to_vec();
+                return wire::encode(&NO_LIST);
             };
             if let Some(w) = locked(&self.gc_log.window).as_mut() {
                 w.list = all;
@@ -304,17 +317,19 @@ impl PoolNode {
         }
         let window = locked(&self.gc_log.window);
         let Some(w) = window.as_ref().filter(|w| w.number == number) else {
-            return u32::MAX.to_le_bytes().to_vec();
+            return wire::encode(&NO_LIST);
         };
         page_of(&w.list, from)
     }
 }
 
+/// Instead of the number of spans of a report: there is no such report.
+const NO_LIST: Half = Half(u32::MAX);
+
 /// One page of a list of spans: how many there are in all, then those from a place on.
 pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
-    let mut out = (all.len() as u32).to_le_bytes().to_vec();
-    all.iter().skip(from).take(PAGE).for_each(|s| s.encode(&mut out));
-    out
+    let page = all.iter().skip(from).take(PAGE);
+    wire::with_list(&Half(all.len() as u32), page.map(|s| s.packed()))
 }
 
 /// Answers collectors, and nodes that have no room. Weak: a service that held its node would keep
@@ -325,59 +340,46 @@ impl RpcHandler for GcLogService {
     fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         Box::pin(async move {
             let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
-            let mut f = Fields(request);
-            let what = f.u8()?;
-            if what == LEND {
-                let mut out = Vec::new();
-                pieces::encode(node.lend(Wanted::decode(&mut f)?), &mut out);
-                return Ok(out);
-            }
-            let number = f.u64()?;
-            match what {
-                OPEN => node.open_window(number, ep.now())?,
-                HOLD => node.hold_window(number, ep.now())?,
-                COLLECT => {
-                    let what = match f.u8()? {
-                        0 => Told::Lists,
-                        1 => Told::GcLog,
-                        _ => Told::All,
-                    };
-                    return Ok(node.page(number, f.u32()? as usize, what));
+            let mut rest = request;
+            let call = wire::take_call("the log of a node", &mut rest)?;
+            wire::ends(rest)?;
+            match call {
+                Call::Lend(wanted) => return Ok(pieces::encode(&(), node.lend(wanted))),
+                Call::Open(Word(number)) => node.open_window(number, ep.now())?,
+                Call::Hold(Word(number)) => node.hold_window(number, ep.now())?,
+                Call::Collect { number, what, from } => {
+                    return Ok(node.page(number, from as usize, what));
                 }
-                CLOSE => node.close_window(number),
-                other => {
-                    return Err(Error::invalid(format!("the log of a node has no call {other}")));
-                }
+                Call::Close(Word(number)) => node.close_window(number),
             }
             Ok(Vec::new())
         })
     }
 }
 
-/// A request for free memory.
-pub(crate) fn lend_request(wanted: Wanted) -> Vec<u8> {
-    let mut request = vec![LEND];
-    request.extend(wanted.encode());
-    request
+async fn ask(ep: &Endpoint, to: NodeId, call: Call) -> Result<Vec<u8>> {
+    call_within(ep, LONGEST_CALL_NS, to, GC_LOG_SERVICE, &wire::encode(&call)).await
 }
 
-async fn ask(ep: &Endpoint, to: NodeId, what: u8, number: u64, rest: &[u8]) -> Result<Vec<u8>> {
-    let mut request = vec![what];
-    request.extend(number.to_le_bytes());
-    request.extend(rest);
-    call_within(ep, LONGEST_CALL_NS, to, GC_LOG_SERVICE, &request).await
+/// Asks a node for free memory.
+pub(crate) async fn ask_lend(
+    ep: &Endpoint,
+    to: NodeId,
+    wanted: Wanted,
+) -> Result<Vec<(Piece, bool)>> {
+    pieces::decode(&ask(ep, to, Call::Lend(wanted)).await?)
 }
 
 pub(crate) async fn ask_open(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, OPEN, number, &[]).await.map(|_| ())
+    ask(ep, to, Call::Open(Word(number))).await.map(|_| ())
 }
 
 pub(crate) async fn ask_hold(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, HOLD, number, &[]).await.map(|_| ())
+    ask(ep, to, Call::Hold(Word(number))).await.map(|_| ())
 }
 
 pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, CLOSE, number, &[]).await.map(|_| ())
+    ask(ep, to, Call::Close(Word(number))).await.map(|_| ())
 }
 
 /// The log and lists of another node; `None` when it has no such window.
@@ -387,12 +389,7 @@ pub(crate) async fn ask_collect(
     number: u64,
     what: Told,
 ) -> Result<Option<Vec<Span>>> {
-    all_pages(to, async |from: u32| {
-        let mut rest = vec![what as u8];
-        rest.extend(from.to_le_bytes());
-        ask(ep, to, COLLECT, number, &rest).await
-    })
-    .await
+    all_pages(to, async |from: u32| ask(ep, to, Call::Collect { number, what, from }).await).await
 }
 
 /// All pages of a report of another node; `None` when it has no such report.
@@ -403,15 +400,13 @@ pub(crate) async fn all_pages(
     let mut out = Vec::new();
     loop {
         let reply = page(out.len() as u32).await?;
-        let mut f = Fields(&reply);
-        let total = f.u32()?;
-        if total == u32::MAX {
+        let mut rest = &reply[..];
+        let count: Half = wire::take(&mut rest)?;
+        if count == NO_LIST {
             return Ok(None);
         }
-        let before = out.len();
-        while !f.0.is_empty() {
-            out.push(Span::decode(f.u64()?, f.u64()?));
-        }
+        let (total, before) = (count.0, out.len());
+        out.extend(wire::decode_list(rest)?.into_iter().map(Span::unpacked));
         if out.len() >= total as usize {
             return Ok(Some(out));
         }
@@ -501,11 +496,9 @@ mod tests {
     #[test]
     fn spans_survive_the_wire() {
         for s in [Span::Bytes(1 << 50, 1 << 20), Span::lines(4095, 70, 3)] {
-            let mut bytes = Vec::new();
-            s.encode(&mut bytes);
-            let mut f = Fields(&bytes);
-            let back = Span::decode(f.u64().expect("there"), f.u64().expect("there"));
-            assert_eq!(back, s);
+            let bytes = wire::encode(&s.packed());
+            assert_eq!(bytes.len(), 16);
+            assert_eq!(wire::decode(&bytes).map(Span::unpacked).expect("whole"), s);
         }
     }
 }

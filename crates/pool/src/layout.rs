@@ -2,10 +2,11 @@
 //! endian; `DESIGN.md` has the tables.
 
 use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result, Role};
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{LINE, PARTITIONS, SEGMENTS, segment_bytes, segment_start};
 use crate::options::PoolOptions;
-use crate::wire::{Fields, seal, sealed};
+use crate::wire::{self, Half, Quarter, Word, sealed};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"dmtpool\x01");
 const VERSION: u32 = 1;
@@ -30,7 +31,6 @@ pub(crate) const DIRECTORY: u64 = CATALOG + SLOTS * SLOT_BYTES;
 /// Bytes of a directory record.
 pub(crate) const DIRECTORY_BYTES: u64 = 256;
 const FIRST_RECORDS: u64 = DIRECTORY + PARTITIONS as u64 * DIRECTORY_BYTES;
-const MOVES_AT: usize = 16 + SEGMENTS * 8;
 /// Bytes of a chunk record.
 pub(crate) const RECORD_BYTES: u64 = 32;
 const CHUNK_ALIGN: u64 = 4096;
@@ -105,17 +105,10 @@ impl NodeLayout {
     }
 
     pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES as usize] {
-        let mut out = [0; SUPERBLOCK_BYTES as usize];
-        out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
-        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        out[12..14].copy_from_slice(&self.node.bits().to_le_bytes());
-        out[16..24].copy_from_slice(&self.region_bytes.to_le_bytes());
-        out[24..32].copy_from_slice(&self.chunk_bytes.to_le_bytes());
-        out[32..40].copy_from_slice(&self.chunk0.to_le_bytes());
-        out[40..48].copy_from_slice(&self.records.to_le_bytes());
-        out[48..52].copy_from_slice(&self.chunks.to_le_bytes());
-        seal(&mut out);
-        out
+        let spare = Quarter(0);
+        let node = (Half(VERSION), Quarter(self.node.bits()), spare);
+        let bytes = [self.region_bytes, self.chunk_bytes, self.chunk0, self.records].map(Word);
+        wire::record(&(Word(MAGIC), node, bytes, Half(self.chunks)))
     }
 
     /// Reads a superblock back; it must describe the layout that follows from the node's region.
@@ -131,7 +124,7 @@ impl NodeLayout {
 }
 
 /// The use of a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ChunkUse {
     /// Objects of one type-stable arena.
     Arena,
@@ -164,17 +157,9 @@ pub struct ChunkRecord {
 impl ChunkRecord {
     /// The bytes of a record. A free chunk is all zero, as fresh memory is.
     pub(crate) fn encode(this: Option<&Self>) -> [u8; RECORD_BYTES as usize] {
-        let mut out = [0; RECORD_BYTES as usize];
-        let Some(r) = this else { return out };
-        out[0] = 1 + r.used_for as u8;
-        out[1] = r.kind;
-        out[2..4].copy_from_slice(&r.owner.bits().to_le_bytes());
-        out[4..8].copy_from_slice(&r.index.to_le_bytes());
-        out[8..12].copy_from_slice(&r.object_bytes.to_le_bytes());
-        out[12..16].copy_from_slice(&r.incarnation.to_le_bytes());
-        out[16..20].copy_from_slice(&r.run.to_le_bytes());
-        seal(&mut out);
-        out
+        let Some(r) = this else { return [0; RECORD_BYTES as usize] };
+        let numbers = [r.index, r.object_bytes, r.incarnation, r.run].map(Half);
+        wire::record(&(Used::from(r.used_for), r.kind, Quarter(r.owner.bits()), numbers))
     }
 
     /// `Ok(None)` for a free chunk.
@@ -186,17 +171,37 @@ impl ChunkRecord {
         if bytes.len() != RECORD_BYTES as usize || !sealed(bytes) {
             return Err(torn());
         }
-        let mut f = Fields(bytes);
-        let used_for = match f.u8()? {
-            1 => ChunkUse::Arena,
-            2 => ChunkUse::Blocks,
-            3 => ChunkUse::Tables,
-            _ => return Err(torn()),
+        let mut fields = bytes;
+        let (used, kind, Quarter(owner), numbers): (Used, _, _, [Half; 4]) =
+            wire::take(&mut fields).map_err(|_| torn())?;
+        let used_for = match used {
+            Used::Free => return Err(torn()),
+            Used::Arena => ChunkUse::Arena,
+            Used::Blocks => ChunkUse::Blocks,
+            Used::Tables => ChunkUse::Tables,
         };
-        let kind = f.u8()?;
-        let owner = NodeId::from_bits(f.u16()?);
-        let (index, object_bytes, incarnation, run) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+        let owner = NodeId::from_bits(owner);
+        let [index, object_bytes, incarnation, run] = numbers.map(|Half(n)| n);
         Ok(Some(Self { used_for, kind, index, object_bytes, owner, incarnation, run }))
+    }
+}
+
+/// The first byte of a chunk record.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+enum Used {
+    Free,
+    Arena,
+    Blocks,
+    Tables,
+}
+
+impl From<ChunkUse> for Used {
+    fn from(u: ChunkUse) -> Self {
+        match u {
+            ChunkUse::Arena => Self::Arena,
+            ChunkUse::Blocks => Self::Blocks,
+            ChunkUse::Tables => Self::Tables,
+        }
     }
 }
 
@@ -214,6 +219,9 @@ pub(crate) struct Partition {
     /// The index of its cells: an index's number, [`NO_INDEX`] or [`ANY_INDEX`].
     pub(crate) index: u32,
 }
+
+/// A partition's record: number + 1 and owner are one word, so are moves and index.
+type PartitionFields = ((Quarter, (Quarter, Half)), Word, [Word; SEGMENTS], (Half, Half));
 
 /// A partition of which no cell is granted.
 pub(crate) const NO_INDEX: u32 = 0;
@@ -247,39 +255,43 @@ impl Partition {
     }
 
     pub(crate) fn encode(&self) -> [u8; DIRECTORY_BYTES as usize] {
-        let mut out = [0; DIRECTORY_BYTES as usize];
-        out[0..2].copy_from_slice(&(self.number + 1).to_le_bytes());
-        out[2..4].copy_from_slice(&self.owner.node.bits().to_le_bytes());
-        out[4..8].copy_from_slice(&self.owner.incarnation.to_le_bytes());
-        out[8..16].copy_from_slice(&self.lines.to_le_bytes());
-        for (dst, s) in out[16..16 + SEGMENTS * 8].chunks_exact_mut(8).zip(&self.segments) {
-            dst.copy_from_slice(&s.to_le_bytes());
-        }
-        out[MOVES_AT..MOVES_AT + 4].copy_from_slice(&self.moves.to_le_bytes());
-        out[MOVES_AT + 4..MOVES_AT + 8].copy_from_slice(&self.index.to_le_bytes());
-        seal(&mut out);
-        out
+        let owner = (Quarter(self.owner.node.bits()), Half(self.owner.incarnation));
+        let fields: PartitionFields = (
+            (Quarter(self.number + 1), owner),
+            Word(self.lines),
+            self.segments.map(Word),
+            (Half(self.moves), Half(self.index)),
+        );
+        wire::record(&fields)
+    }
+
+    /// The fields of a record of partition `number`, whatever number the record itself states.
+    fn of(number: u16, fields: PartitionFields) -> Self {
+        let ((_, (Quarter(node), Half(incarnation))), Word(lines), segments, last) = fields;
+        let owner = Member { node: NodeId::from_bits(node), incarnation };
+        let (Half(moves), Half(index)) = last;
+        let segments = segments.map(|Word(s)| s);
+        Self { number, owner, moves, lines, segments, index }
     }
 
     /// What a torn image still tells: its words are whole, each of the old image or of the new one.
     /// Number and owner are one word; either line count lies above every cell that was granted. The
     /// segments of a mix are worth nothing.
     pub(crate) fn remains(bytes: &[u8], number: u16) -> Self {
-        let mut f = Fields(bytes);
-        let mut fields = || -> Result<(u16, u32, u64)> {
-            f.u16()?;
-            Ok((f.u16()?, f.u32()?, f.u64()?))
+        let mut rest = bytes;
+        let mut p = match wire::take(&mut rest) {
+            Ok(fields) => Self::of(number, fields),
+            Err(_) => Self::new(number, Member { node: NodeId::from_bits(0), incarnation: 0 }),
         };
-        let (node, incarnation, lines) = fields().unwrap_or_default();
-        let owner = Member { node: NodeId::from_bits(node), incarnation };
-        let mut f = Fields(bytes.get(MOVES_AT..).unwrap_or_default());
+        p.segments = [0; SEGMENTS];
         // Moves and index are one word: the index that a torn record names is the old one or the
         // new one, and cells are granted under the new one only. A partition with granted
         // lines and no index counts as any index's.
-        let (moves, index) = (f.u32().unwrap_or_default(), f.u32().unwrap_or_default());
-        let index = if index == NO_INDEX && lines > 0 { ANY_INDEX } else { index };
-        let lines = lines.min(segment_start(SEGMENTS));
-        Self { number, owner, moves, lines, segments: [0; SEGMENTS], index }
+        if p.index == NO_INDEX && p.lines > 0 {
+            p.index = ANY_INDEX;
+        }
+        p.lines = p.lines.min(segment_start(SEGMENTS));
+        p
     }
 
     /// `Ok(None)` while it was never written; `Err(())` for a torn or foreign image.
@@ -290,21 +302,15 @@ impl Partition {
         if bytes.len() != DIRECTORY_BYTES as usize || !sealed(bytes) {
             return Err(());
         }
-        let mut f = Fields(bytes);
-        let mut fields = || -> Result<Self> {
-            // 0 is no number: only an unwritten record has it.
-            let number = f.u16()?.checked_sub(1).ok_or_else(|| Error::corrupt("no number"))?;
-            let owner = Member { node: NodeId::from_bits(f.u16()?), incarnation: f.u32()? };
-            let lines = f.u64()?;
-            let mut segments = [0; SEGMENTS];
-            for s in &mut segments {
-                *s = f.u64()?;
-            }
-            let (moves, index) = (f.u32()?, f.u32()?);
-            Ok(Self { number, owner, moves, lines, segments, index })
-        };
-        let p = fields().map_err(|_| ())?;
-        if p.number != number || p.lines > segment_start(p.grown()) {
+        let mut rest = bytes;
+        let fields: PartitionFields = wire::take(&mut rest).map_err(|_| ())?;
+        // 0 is no number: only an unwritten record has it.
+        let Quarter(stored) = fields.0.0;
+        if stored.checked_sub(1) != Some(number) {
+            return Err(());
+        }
+        let p = Self::of(number, fields);
+        if p.lines > segment_start(p.grown()) {
             return Err(());
         }
         Ok(Some(p))
@@ -388,7 +394,7 @@ mod tests {
         let mut bytes = Partition::new(u16::MAX - 1, owner).encode();
         assert!(Partition::decode(&bytes, u16::MAX - 1).is_ok());
         bytes[0..2].fill(0);
-        seal(&mut bytes);
+        wire::seal(&mut bytes);
         assert!(Partition::decode(&bytes, u16::MAX).is_err());
     }
 

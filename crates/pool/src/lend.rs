@@ -35,11 +35,11 @@ use dmtree_fabric::{Effect, Endpoint, ErrorKind, NodeId, Result};
 use crate::arena::Arena;
 use crate::chunks::{ask_deposit, ask_deposited};
 use crate::epoch::ask_epoch;
-use crate::gc_log::{GC_LOG_SERVICE, lend_request};
+use crate::gc_log::ask_lend;
 use crate::node::{InTransit, PoolNode, Turn};
-use crate::pieces::{self, MAX_PIECES, Piece, Wanted};
+use crate::pieces::{MAX_PIECES, Piece, Wanted};
 use crate::reclaim::Retired;
-use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+use crate::wire::locked;
 
 /// Rounds of questions to one node that has more than a message holds.
 const MAX_ROUNDS: usize = 4;
@@ -230,12 +230,8 @@ impl PoolNode {
         for peer in members.into_iter().filter(is_peer) {
             for _ in 0..MAX_ROUNDS {
                 let transfer = self.begin_transfer();
-                let request = lend_request(wanted);
-                let asked = call_within(ep, LONGEST_CALL_NS, peer, GC_LOG_SERVICE, &request);
                 // A peer that does not answer lends nothing.
-                let Ok(lent) = asked.await.and_then(|reply| pieces::decode(Fields(&reply))) else {
-                    break;
-                };
+                let Ok(lent) = ask_lend(ep, peer, wanted).await else { break };
                 let all = lent.len();
                 let mut met = false;
                 for (piece, retired) in lent {

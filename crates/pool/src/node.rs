@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex};
 use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, Membership, NodeId, Result, Role,
-    ShadowState, Standing, WaitReason,
+    ShadowState, Standing, WaitReason, golden_hash,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -712,7 +712,7 @@ impl PoolNode {
     /// reader takes every stamp as a hint. Only compute nodes have such words.
     pub fn wait_words(&self, t: TableId, at: GlobalAddr) -> Option<GlobalAddr> {
         let owner = Some(at.node()).filter(|n| n.role() == Role::Compute)?;
-        let group = (t.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % WAIT_GROUPS;
+        let group = (golden_hash(t.bits()) >> 32) % WAIT_GROUPS;
         Some(GlobalAddr::new(owner, WAIT_WORDS + group * WAIT_GROUP_WORDS * 8))
     }
 

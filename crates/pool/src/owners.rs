@@ -42,6 +42,8 @@ use dmtree_fabric::{
     Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
     ServiceId,
 };
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 use crate::catalog::live_indexes;
 use crate::ids::{
@@ -50,18 +52,44 @@ use crate::ids::{
 };
 use crate::layout::{ANY_INDEX, DIRECTORY_BYTES, NO_INDEX, Partition, compute_base};
 use crate::segments::{SegmentSpace, zero};
-use crate::wire::{Fields, LONGEST_CALL_NS, call_within, locked};
+use crate::wire::{self, Half, LONGEST_CALL_NS, Quarter, Word, call_within, locked};
 
 /// Cells of tables, on every compute and every memory node.
 pub(crate) const CELL_SERVICE: ServiceId = ServiceId(0x11);
+/// The head of a request: the size of cells in lines, and their number. The number of their index
+/// follows.
+type Head = (u8, Quarter);
 /// Instead of a size and a number of cells: a stretch of bare memory.
-const STRETCH: (u8, u16) = (0, 0);
+const STRETCH: Head = (0, Quarter(0));
 /// Instead of a size and a number of cells: become the owner of a partition.
-const ADOPT: (u8, u16) = (0, 1);
+const ADOPT: Head = (0, Quarter(1));
 /// Instead of a size and a number of cells: grant no more cells of these partitions.
-const RELEASE: (u8, u16) = (0, 2);
+const RELEASE: Head = (0, Quarter(2));
 /// Instead of a size and a number of cells: answer when the calls before this one are done.
-const FLUSH: (u8, u16) = (0, 3);
+const FLUSH: Head = (0, Quarter(3));
+
+/// The arguments of [`STRETCH`]. The answer is the offset of the stretch, and its bytes.
+#[derive(Serialize, Deserialize)]
+struct Stretch {
+    #[serde(with = "fixint::le")]
+    bytes: u64,
+    #[serde(with = "fixint::le")]
+    least: u64,
+}
+
+/// The arguments of [`ADOPT`].
+#[derive(Serialize, Deserialize)]
+struct Adopt {
+    #[serde(with = "fixint::le")]
+    number: u16,
+    #[serde(with = "fixint::le")]
+    moves: u32,
+    #[serde(with = "fixint::le")]
+    lines: u64,
+    #[serde(with = "fixint::le")]
+    index: u32,
+}
+
 /// An index opens another partition of an owner while it has less than this part of those that are
 /// free there.
 const OPEN_ONE_OF: usize = 16;
@@ -357,41 +385,41 @@ impl OwnerService {
     }
 
     async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
-        let mut f = Fields(request);
-        let (lines, count) = (f.u8()?, f.u16()?);
-        if (lines, count) == STRETCH {
+        let mut rest = request;
+        let head: Head = wire::take(&mut rest)?;
+        if head == STRETCH {
+            let Stretch { bytes, least } = wire::decode(rest)?;
             // 0 is no stretch's offset: full.
-            let (at, bytes) = self.space.stretch(f.u64()?, f.u64()?).unwrap_or((0, 0));
-            return Ok([at.to_le_bytes(), bytes.to_le_bytes()].concat());
+            let (at, bytes) = self.space.stretch(bytes, least).unwrap_or((0, 0));
+            return Ok(wire::encode(&(Word(at), Word(bytes))));
         }
-        if (lines, count) == ADOPT {
-            let (number, moves, lines, index) = (f.u16()?, f.u32()?, f.u64()?, f.u32()?);
+        if head == ADOPT {
+            let Adopt { number, moves, lines, index } = wire::decode(rest)?;
             if number >= PARTITIONS || lines > segment_start(SEGMENTS) {
                 return Err(Error::invalid(format!(
                     "there is no partition {number} of {lines} lines"
                 )));
             }
             let wanted = Partition { moves, lines, index, ..Partition::new(number, self.me) };
-            return Ok(vec![u8::from(self.adopt(ep, wanted).await?)]);
+            return Ok(wire::encode(&self.adopt(ep, wanted).await?));
         }
-        if (lines, count) == RELEASE {
-            let mut numbers = Vec::new();
-            while !f.0.is_empty() {
-                numbers.push(f.u16()?);
-            }
+        if head == RELEASE {
+            let numbers: Vec<_> = wire::decode_list(rest)?.iter().map(|Quarter(n)| *n).collect();
             self.release(&numbers);
             return Ok(Vec::new());
         }
-        if (lines, count) == FLUSH {
-            return Ok(Vec::new());
+        if head == FLUSH {
+            return wire::ends(rest).map(|()| Vec::new());
         }
+        let (lines, Quarter(count)) = head;
         if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
             return Err(Error::invalid(format!(
                 "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
             )));
         }
-        let cells = self.cells(ep, f.u32()?, lines, count).await?;
-        Ok(cells.iter().flat_map(|t| t.bits().to_le_bytes()).collect())
+        let Half(index) = wire::decode(rest)?;
+        let cells = self.cells(ep, index, lines, count).await?;
+        Ok(wire::with_list(&(), cells.iter().map(|t| Word(t.bits()))))
     }
 }
 
@@ -504,14 +532,12 @@ pub(crate) async fn ask_cells(
     lines: u8,
     count: u16,
 ) -> Result<Vec<TableId>> {
-    let mut request = vec![lines];
-    request.extend(count.to_le_bytes());
-    request.extend(index.to_le_bytes());
+    let head: Head = (lines, Quarter(count));
+    let request = wire::encode(&(head, Half(index)));
     let reply = call_within(ep, LONGEST_CALL_NS, owner, CELL_SERVICE, &request).await?;
-    let mut f = Fields(&reply);
     let mut out = Vec::new();
-    while !f.0.is_empty() {
-        let t = TableId::from_bits(f.u64()?);
+    for Word(bits) in wire::decode_list(&reply)? {
+        let t = TableId::from_bits(bits);
         let many = t.lines() == lines && of_size(&out, lines) >= usize::from(count);
         if t.place().is_none() || t.lines() > lines || many {
             return Err(Error::corrupt(format!("{owner} granted {t:?}, which cannot exist")));
@@ -521,12 +547,6 @@ pub(crate) async fn ask_cells(
     Ok(out)
 }
 
-fn header(what: (u8, u16)) -> Vec<u8> {
-    let mut request = vec![what.0];
-    request.extend(what.1.to_le_bytes());
-    request
-}
-
 /// Makes a node the next owner of a partition, as its record describes it; false: it has no room.
 pub(crate) async fn ask_adopt(
     ep: &Endpoint,
@@ -534,13 +554,10 @@ pub(crate) async fn ask_adopt(
     owner: NodeId,
     p: &Partition,
 ) -> Result<bool> {
-    let mut request = header(ADOPT);
-    request.extend(p.number.to_le_bytes());
-    request.extend((p.moves + 1).to_le_bytes());
-    request.extend(p.lines.to_le_bytes());
-    request.extend(p.index.to_le_bytes());
+    let Partition { number, moves, lines, index, .. } = *p;
+    let request = wire::encode(&(ADOPT, Adopt { number, moves: moves + 1, lines, index }));
     let reply = call_within(ep, longest_ns, owner, CELL_SERVICE, &request).await?;
-    Ok(Fields(&reply).u8()? == 1)
+    wire::decode(&reply)
 }
 
 /// Makes a node grant no more cells of some partitions.
@@ -550,14 +567,13 @@ pub(crate) async fn ask_release(
     owner: NodeId,
     numbers: &[u16],
 ) -> Result<()> {
-    let mut request = header(RELEASE);
-    request.extend(numbers.iter().flat_map(|n| n.to_le_bytes()));
+    let request = wire::with_list(&RELEASE, numbers.iter().map(|n| Quarter(*n)));
     call_within(ep, longest_ns, owner, CELL_SERVICE, &request).await.map(|_| ())
 }
 
 /// Returns when an owner has carried out every call that came before this one.
 pub(crate) async fn ask_flush(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> Result<()> {
-    call_within(ep, longest_ns, owner, CELL_SERVICE, &header(FLUSH)).await.map(|_| ())
+    call_within(ep, longest_ns, owner, CELL_SERVICE, &wire::encode(&FLUSH)).await.map(|_| ())
 }
 
 /// The error of an operation that needs a table without a present owner.
@@ -578,13 +594,9 @@ pub(crate) async fn ask_stretch(
     bytes: u64,
     least: u64,
 ) -> Result<Option<(GlobalAddr, u64)>> {
-    let mut request = vec![STRETCH.0];
-    request.extend(STRETCH.1.to_le_bytes());
-    request.extend(bytes.to_le_bytes());
-    request.extend(least.to_le_bytes());
+    let request = wire::encode(&(STRETCH, Stretch { bytes, least }));
     let reply = call_within(ep, LONGEST_CALL_NS, owner, CELL_SERVICE, &request).await?;
-    let mut f = Fields(&reply);
-    let (at, granted) = (f.u64()?, f.u64()?);
+    let (Word(at), Word(granted)) = wire::decode(&reply)?;
     if at == 0 {
         return Ok(None);
     }
@@ -600,6 +612,17 @@ pub(crate) async fn ask_stretch(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// The cost of a call on a simulated fabric follows from its length.
+    #[test]
+    fn calls_have_their_lengths() {
+        let adopt = Adopt { number: 1, moves: 300, lines: 7, index: u32::MAX };
+        let head: Head = (4, Quarter(MAX_CELLS));
+        assert_eq!(wire::encode(&(head, Half(1))).len(), 7);
+        assert_eq!(wire::encode(&(ADOPT, adopt)).len(), 21);
+        assert_eq!(wire::encode(&(STRETCH, Stretch { bytes: 1, least: 1 << 40 })).len(), 19);
+        assert_eq!(wire::with_list(&RELEASE, [Quarter(1), Quarter(300)]).len(), 7);
+    }
 
     proptest! {
         #[test]

@@ -7,11 +7,13 @@
 //! (`PoolNode::put_piece`, `Deposits::put`).
 
 use dmtree_fabric::{Error, GlobalAddr, MAX_RPC_BYTES, Result};
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::gc_log::Span;
 use crate::ids::TableId;
-use crate::wire::Fields;
+use crate::wire;
 
 /// Bytes of an encoded piece.
 const PIECE_BYTES: usize = 26;
@@ -38,7 +40,8 @@ pub(crate) enum Piece {
 }
 
 /// The kind of free memory that a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "PackedWanted", try_from = "PackedWanted")]
 pub(crate) enum Wanted {
     /// Objects of an arena.
     Objects(ArenaKey),
@@ -48,11 +51,44 @@ pub(crate) enum Wanted {
     Cells(u32, u8),
 }
 
-fn header(out: &mut Vec<u8>, tag: u8, key: ArenaKey) {
-    out.push(tag);
-    out.push(key.kind);
-    out.extend(key.index.to_le_bytes());
-    out.extend(key.object_bytes.to_le_bytes());
+/// The kind of a piece or of a request, with its arena.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Kind {
+    tag: u8,
+    kind: u8,
+    #[serde(with = "fixint::le")]
+    index: u32,
+    #[serde(with = "fixint::le")]
+    object_bytes: u32,
+}
+
+impl Kind {
+    fn new(tag: u8, key: ArenaKey) -> Self {
+        Self { tag, kind: key.kind, index: key.index, object_bytes: key.object_bytes }
+    }
+
+    fn key(self) -> ArenaKey {
+        ArenaKey { index: self.index, kind: self.kind, object_bytes: self.object_bytes }
+    }
+}
+
+/// A piece in a message. All pieces have the same length.
+#[derive(Serialize, Deserialize)]
+struct Packed {
+    what: Kind,
+    #[serde(with = "fixint::le")]
+    at: u64,
+    /// The generation of an object, or bytes.
+    #[serde(with = "fixint::le")]
+    amount: u64,
+}
+
+/// A request in a message. All requests have the same length.
+#[derive(Serialize, Deserialize)]
+struct PackedWanted {
+    what: Kind,
+    #[serde(with = "fixint::le")]
+    least: u64,
 }
 
 fn no_key(index: u32) -> ArenaKey {
@@ -77,92 +113,71 @@ impl Piece {
             Self::Cell(..) => 0,
         }
     }
+}
 
-    fn encode(&self, retired: bool, out: &mut Vec<u8>) {
-        let flag = if retired { RETIRED } else { 0 };
-        let (first, second) = match *self {
-            Self::Object(key, g) => {
-                header(out, OBJECT | flag, key);
-                (g.addr.bits(), u64::from(g.generation))
-            }
-            Self::Fresh(key, at, bytes) => {
-                header(out, FRESH | flag, key);
-                (at.bits(), bytes)
-            }
-            Self::Space(index, at, bytes) => {
-                header(out, SPACE | flag, no_key(index));
-                (at.bits(), bytes)
-            }
-            Self::Cell(index, t) => {
-                header(out, CELL | flag, no_key(index));
-                (t.bits(), 0)
-            }
+impl Packed {
+    fn new((piece, retired): (Piece, bool)) -> Self {
+        let (tag, key, at, amount) = match piece {
+            Piece::Object(key, g) => (OBJECT, key, g.addr.bits(), u64::from(g.generation)),
+            Piece::Fresh(key, at, bytes) => (FRESH, key, at.bits(), bytes),
+            Piece::Space(index, at, bytes) => (SPACE, no_key(index), at.bits(), bytes),
+            Piece::Cell(index, t) => (CELL, no_key(index), t.bits(), 0),
         };
-        out.extend(first.to_le_bytes());
-        out.extend(second.to_le_bytes());
+        let tag = tag | if retired { RETIRED } else { 0 };
+        Self { what: Kind::new(tag, key), at, amount }
     }
 
-    fn decode(f: &mut Fields<'_>) -> Result<(Self, bool)> {
-        let (tag, kind) = (f.u8()?, f.u8()?);
-        let (index, object_bytes, first, second) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
-        let key = ArenaKey { index, kind, object_bytes };
-        let at = GlobalAddr::from_bits(first);
-        let piece = match tag & !RETIRED {
-            OBJECT => Self::Object(key, Grant { addr: at, generation: second.min(0xffff) as u16 }),
-            FRESH => Self::Fresh(key, at, second),
-            SPACE => Self::Space(index, at, second),
-            CELL => Self::Cell(index, TableId::from_bits(first)),
+    fn piece(&self) -> Result<(Piece, bool)> {
+        let Self { what, at, amount } = *self;
+        let addr = GlobalAddr::from_bits(at);
+        let piece = match what.tag & !RETIRED {
+            OBJECT => {
+                Piece::Object(what.key(), Grant { addr, generation: amount.min(0xffff) as u16 })
+            }
+            FRESH => Piece::Fresh(what.key(), addr, amount),
+            SPACE => Piece::Space(what.index, addr, amount),
+            CELL => Piece::Cell(what.index, TableId::from_bits(at)),
             other => {
                 return Err(Error::corrupt(format!("there is no free memory of kind {other}")));
             }
         };
-        Ok((piece, tag & RETIRED != 0))
+        Ok((piece, what.tag & RETIRED != 0))
     }
 }
 
-/// Appends pieces to a message; with each, whether operations may still read it.
-pub(crate) fn encode(pieces: impl IntoIterator<Item = (Piece, bool)>, out: &mut Vec<u8>) {
-    pieces.into_iter().for_each(|(p, retired)| p.encode(retired, out));
+/// The bytes of a message that ends in pieces; with each, whether operations may still read it.
+pub(crate) fn encode(
+    head: &impl Serialize,
+    pieces: impl IntoIterator<Item = (Piece, bool)>,
+) -> Vec<u8> {
+    wire::with_list(head, pieces.into_iter().map(Packed::new))
 }
 
 /// Decodes the pieces of the remainder of a message.
-pub(crate) fn decode(mut f: Fields<'_>) -> Result<Vec<(Piece, bool)>> {
-    let mut out = Vec::with_capacity(f.0.len() / PIECE_BYTES);
-    while !f.0.is_empty() {
-        out.push(Piece::decode(&mut f)?);
-    }
-    Ok(out)
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(Piece, bool)>> {
+    wire::decode_list::<Packed>(bytes)?.iter().map(Packed::piece).collect()
 }
 
-impl Wanted {
-    pub(crate) fn encode(self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let least = match self {
-            Self::Objects(key) => {
-                header(&mut out, OBJECT, key);
-                0
-            }
-            Self::Space(index, least) => {
-                header(&mut out, SPACE, no_key(index));
-                least
-            }
-            Self::Cells(index, lines) => {
-                header(&mut out, CELL, no_key(index));
-                u64::from(lines)
-            }
+impl From<Wanted> for PackedWanted {
+    fn from(w: Wanted) -> Self {
+        let (tag, key, least) = match w {
+            Wanted::Objects(key) => (OBJECT, key, 0),
+            Wanted::Space(index, least) => (SPACE, no_key(index), least),
+            Wanted::Cells(index, lines) => (CELL, no_key(index), u64::from(lines)),
         };
-        out.extend(least.to_le_bytes());
-        out
+        Self { what: Kind::new(tag, key), least }
     }
+}
 
-    pub(crate) fn decode(f: &mut Fields<'_>) -> Result<Self> {
-        let (tag, kind) = (f.u8()?, f.u8()?);
-        let (index, object_bytes, least) = (f.u32()?, f.u32()?, f.u64()?);
-        match tag {
-            OBJECT => Ok(Self::Objects(ArenaKey { index, kind, object_bytes })),
-            SPACE => Ok(Self::Space(index, least)),
-            CELL if (1..=4).contains(&least) => Ok(Self::Cells(index, least as u8)),
-            other => Err(Error::invalid(format!("no free memory is of kind {other}"))),
+impl TryFrom<PackedWanted> for Wanted {
+    type Error = &'static str;
+
+    fn try_from(PackedWanted { what, least }: PackedWanted) -> Result<Self, Self::Error> {
+        match what.tag {
+            OBJECT => Ok(Self::Objects(what.key())),
+            SPACE => Ok(Self::Space(what.index, least)),
+            CELL if (1..=4).contains(&least) => Ok(Self::Cells(what.index, least as u8)),
+            _ => Err("no free memory is of that kind"),
         }
     }
 }
@@ -183,13 +198,14 @@ mod tests {
             (Piece::Space(7, at, 640), true),
             (Piece::Cell(7, TableId::new(5, 2, 77)), true),
         ];
-        let mut bytes = Vec::new();
-        encode(all, &mut bytes);
+        let bytes = encode(&(), all);
         assert_eq!(bytes.len(), all.len() * PIECE_BYTES);
-        assert_eq!(decode(Fields(&bytes)).expect("whole"), all);
-        assert!(decode(Fields(&bytes[1..])).is_err());
+        assert_eq!(decode(&bytes).expect("whole"), all);
+        assert!(decode(&bytes[1..]).is_err());
         for w in [Wanted::Objects(key), Wanted::Space(4, 2048), Wanted::Cells(7, 3)] {
-            assert_eq!(Wanted::decode(&mut Fields(&w.encode())).expect("whole"), w);
+            let bytes = wire::encode(&w);
+            assert_eq!(bytes.len(), 18);
+            assert_eq!(wire::decode::<Wanted>(&bytes).expect("whole"), w);
         }
     }
 }

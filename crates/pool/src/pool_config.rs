@@ -2,21 +2,41 @@
 //! process that joins gets it from there, so all nodes compute the same layout.
 
 use dmtree_fabric::{Error, ErrorKind, Result};
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 use crate::options::PoolOptions;
-use crate::wire::{Fields, seal, sealed};
+use crate::wire::{self, Quarter, seal, sealed};
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+
+/// The fields after the version.
+#[derive(Serialize, Deserialize)]
+struct PoolConfig {
+    #[serde(with = "fixint::le")]
+    memory_nodes: u16,
+    #[serde(with = "fixint::le")]
+    compute_nodes: u16,
+    #[serde(with = "fixint::le")]
+    memory_bytes: u64,
+    #[serde(with = "fixint::le")]
+    compute_bytes: u64,
+    #[serde(with = "fixint::le")]
+    chunk_bytes: u64,
+    generation_bits: u8,
+}
 
 /// The bytes of a pool config.
 pub(crate) fn encode(o: &PoolOptions) -> Vec<u8> {
-    let mut out = VERSION.to_le_bytes().to_vec();
-    out.extend(o.memory_nodes.to_le_bytes());
-    out.extend(o.compute_nodes.to_le_bytes());
-    out.extend(o.memory_bytes_per_node.to_le_bytes());
-    out.extend(o.chosen_compute_bytes().to_le_bytes());
-    out.extend(o.chosen_chunk_bytes().to_le_bytes());
-    out.push(o.generation_bits);
+    let pool_config = PoolConfig {
+        memory_nodes: o.memory_nodes,
+        compute_nodes: o.compute_nodes,
+        memory_bytes: o.memory_bytes_per_node,
+        compute_bytes: o.chosen_compute_bytes(),
+        chunk_bytes: o.chosen_chunk_bytes(),
+        generation_bits: o.generation_bits,
+    };
+    let mut out = wire::encode(&(Quarter(VERSION), pool_config));
     out.extend([0; 4]);
     seal(&mut out);
     out
@@ -33,17 +53,18 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<PoolOptions> {
     if !sealed(bytes) {
         return Err(strange("fails its checksum"));
     }
-    let mut f = Fields(bytes);
-    if f.u16()? != VERSION {
+    let mut fields = &bytes[..bytes.len() - 4];
+    if wire::take::<Quarter>(&mut fields)? != Quarter(VERSION) {
         return Err(strange("is of another version"));
     }
+    let pool_config: PoolConfig = wire::decode(fields)?;
     let o = PoolOptions {
-        memory_nodes: f.u16()?,
-        compute_nodes: f.u16()?,
-        memory_bytes_per_node: f.u64()?,
-        compute_bytes_per_node: f.u64()?,
-        chunk_bytes: Some(f.u64()?),
-        generation_bits: f.u8()?,
+        memory_nodes: pool_config.memory_nodes,
+        compute_nodes: pool_config.compute_nodes,
+        memory_bytes_per_node: pool_config.memory_bytes,
+        compute_bytes_per_node: pool_config.compute_bytes,
+        chunk_bytes: Some(pool_config.chunk_bytes),
+        generation_bits: pool_config.generation_bits,
         ..PoolOptions::default()
     };
     o.validate()?;

@@ -1,9 +1,15 @@
-//! Little-endian fields of requests, replies and records, with bounds checked: such bytes come from
-//! other nodes.
+//! Requests, replies and records as bytes: postcard, with numbers of more than one byte at their
+//! full width, little endian.
+//!
+//! The length of a message, and hence its cost on a fabric, does not depend on the values in it. A
+//! list has no count before it: it extends to the end of its message. Such bytes come from other
+//! nodes, so decoding checks all of them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, Result, Role, ServiceId};
+use postcard::fixint;
+use serde::{Deserialize, Serialize};
 
 /// The time limit of an operation's call to a compute node, ns. Much less than members have for
 /// acknowledging a death: the silent node may be the one that is dying, and the operation may hold
@@ -49,36 +55,89 @@ pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes fields off the front of a message.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+/// A word in a list of them, or as a whole message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Word(#[serde(with = "fixint::le")] pub(crate) u64);
 
-impl<'a> Fields<'a> {
-    pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8]> {
-        let Some((head, tail)) = self.0.split_at_checked(n) else {
-            return Err(Error::corrupt(format!(
-                "a message of the pool ends {} bytes early",
-                n - self.0.len()
-            )));
-        };
-        self.0 = tail;
-        Ok(head)
-    }
+/// A number of 32 bits as a message, or as its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Half(#[serde(with = "fixint::le")] pub(crate) u32);
 
-    pub(crate) fn u8(&mut self) -> Result<u8> {
-        Ok(self.bytes(1)?[0])
-    }
+/// A number of 16 bits in a list of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Quarter(#[serde(with = "fixint::le")] pub(crate) u16);
 
-    pub(crate) fn u16(&mut self) -> Result<u16> {
-        Ok(u16::from_le_bytes(self.bytes(2)?.try_into().expect("2 bytes")))
-    }
+/// The bytes of a message, or of its beginning.
+pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
+    with_list(message, std::iter::empty::<Word>())
+}
 
-    pub(crate) fn u32(&mut self) -> Result<u32> {
-        Ok(u32::from_le_bytes(self.bytes(4)?.try_into().expect("4 bytes")))
-    }
+/// The bytes of a message that ends in a list.
+pub(crate) fn with_list<T: Serialize>(
+    head: &impl Serialize,
+    list: impl IntoIterator<Item = T>,
+) -> Vec<u8> {
+    let bytes = postcard::to_stdvec(head).expect("plain fields have bytes");
+    list.into_iter().fold(bytes, |bytes, item| {
+        postcard::to_extend(&item, bytes).expect("plain fields have bytes")
+    })
+}
 
-    pub(crate) fn u64(&mut self) -> Result<u64> {
-        Ok(u64::from_le_bytes(self.bytes(8)?.try_into().expect("8 bytes")))
+fn front<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T, postcard::Error> {
+    let (head, tail) = postcard::take_from_bytes(bytes)?;
+    *bytes = tail;
+    Ok(head)
+}
+
+/// Takes the beginning of a message off its front.
+pub(crate) fn take<'a, T: Deserialize<'a>>(bytes: &mut &'a [u8]) -> Result<T> {
+    front(bytes).map_err(|e| Error::corrupt(format!("a message of the pool cannot be read: {e}")))
+}
+
+/// Takes the call of a service off the front of a request.
+///
+/// # Errors
+/// `Corrupt` for a request that ends early, `InvalidArgument` for a call that the service does not
+/// have.
+pub(crate) fn take_call<'a, T: Deserialize<'a>>(of: &str, request: &mut &'a [u8]) -> Result<T> {
+    front(request).map_err(|e| match e {
+        postcard::Error::DeserializeUnexpectedEnd => {
+            Error::corrupt(format!("a request to {of} ends early"))
+        }
+        e => Error::invalid(format!("{of} has no such call: {e}")),
+    })
+}
+
+/// Checks that nothing follows a message.
+pub(crate) fn ends(rest: &[u8]) -> Result<()> {
+    match rest.len() {
+        0 => Ok(()),
+        n => Err(Error::corrupt(format!("a message of the pool is {n} bytes too long"))),
     }
+}
+
+/// Decodes a message from all of its bytes.
+pub(crate) fn decode<'a, T: Deserialize<'a>>(mut bytes: &'a [u8]) -> Result<T> {
+    let message = take(&mut bytes)?;
+    ends(bytes)?;
+    Ok(message)
+}
+
+/// Decodes a list that extends to the end of its message.
+pub(crate) fn decode_list<'a, T: Deserialize<'a>>(mut bytes: &'a [u8]) -> Result<Vec<T>> {
+    let mut out = Vec::new();
+    while !bytes.is_empty() {
+        out.push(take(&mut bytes)?);
+    }
+    Ok(out)
+}
+
+/// A record of so many bytes: its fields, zeroes, and a checksum.
+pub(crate) fn record<const BYTES: usize>(fields: &impl Serialize) -> [u8; BYTES] {
+    let mut out = [0; BYTES];
+    postcard::to_slice(fields, &mut out).expect("a record has room for its fields");
+    seal(&mut out);
+    out
 }
 
 /// Puts the CRC-32C of all but the last four bytes there.
@@ -92,4 +151,45 @@ pub(crate) fn seal(bytes: &mut [u8]) {
 pub(crate) fn sealed(bytes: &[u8]) -> bool {
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else { return false };
     crc32c::crc32c(body) == u32::from_le_bytes(*crc)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_do_not_depend_on_values() {
+        for n in [0, 1, 300, u64::MAX] {
+            let (half, quarter) = (Half(n as u32), Quarter(n as u16));
+            assert_eq!(encode(&(Word(n), half, quarter, n as u8)).len(), 15);
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_short_or_too_long_is_refused() {
+        let mut bytes = encode(&(Word(7), Half(9)));
+        assert_eq!(decode(&bytes).ok(), Some((Word(7), Half(9))));
+        assert_eq!(
+            decode_list(&with_list(&(), [Half(1), Half(2)])).ok(),
+            Some(vec![Half(1), Half(2)])
+        );
+        let kind = |e: Result<(Word, Half)>| e.expect_err("refused").kind();
+        assert_eq!(kind(decode(&bytes[1..])), ErrorKind::Corrupt);
+        decode_list::<Half>(&bytes[1..]).expect_err("ends inside an item");
+        bytes.push(0);
+        assert_eq!(kind(decode(&bytes)), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_service_refuses_calls_that_it_does_not_have() {
+        #[derive(Debug, Serialize, Deserialize)]
+        enum Call {
+            Known(Word),
+        }
+        let kind =
+            |mut bytes: &[u8]| take_call::<Call>("a test", &mut bytes).expect_err("refused").kind();
+        assert_eq!(kind(&[]), ErrorKind::Corrupt);
+        assert_eq!(kind(&encode(&Call::Known(Word(1)))[..5]), ErrorKind::Corrupt);
+        assert_eq!(kind(&[1; 9]), ErrorKind::InvalidArgument);
+    }
 }

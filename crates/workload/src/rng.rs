@@ -1,24 +1,26 @@
 //! The random numbers of every workload: one seed, named child seeds, one generator.
 //!
 //! **Frozen.** A result names its seed, and the seed must replay for as long as the result is
-//! quoted. So the generator is defined here and is not a dependency: xoshiro256** 1.0 (D. Blackman,
-//! S. Vigna, "Scrambled linear pseudorandom number generators", ACM TOMS 47(4), 2021), its state
-//! filled by SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
-//! OOPSLA 2014). The tests check the first outputs; a change of any of them changes every published
+//! quoted: xoshiro256** 1.0 (D. Blackman, S. Vigna, "Scrambled linear pseudorandom number
+//! generators", ACM TOMS 47(4), 2021), its state filled by SplitMix64 (Steele, Lea, Flood, "Fast
+//! splittable pseudorandom number generators", OOPSLA 2014). A library computes these published
+//! sequences, and the tests check its first outputs: a change of any output changes every published
 //! workload.
 //!
 //! Integer draws are the same on every machine. Draws that use `exp` or `ln` (the exact zipf law
 //! above its table size, YCSB's formula) use the platform's mathematics library. Its last bit may
 //! differ from that of another platform, so two platforms may, very rarely, disagree on a draw.
 
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+use rand_xoshiro::{SplitMix64, Xoshiro256StarStar};
 use serde::{Deserialize, Serialize};
 
 /// SplitMix64's output function, a bijection of 64 bits with good avalanche. Frozen.
 #[must_use]
-pub const fn mix64(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
+#[inline]
+pub fn mix64(x: u64) -> u64 {
+    // The state is `x` when the increment has been added.
+    SplitMix64::seed_from_u64(x.wrapping_sub(GOLDEN)).next_u64()
 }
 
 /// SplitMix64's increment, 2^64 over the golden ratio.
@@ -51,66 +53,51 @@ pub struct Seed(pub u64);
 impl Seed {
     /// The seed of the part called `name`.
     #[must_use]
-    pub const fn child(self, name: &str) -> Seed {
+    pub fn child(self, name: &str) -> Seed {
         Seed(mix64(self.0.wrapping_add(GOLDEN) ^ mix64(fnv1a(name.as_bytes()))))
     }
 
     /// The seed of item `number` of the part called `name`, for example of one client of many.
     #[must_use]
-    pub const fn numbered(self, name: &str, number: u64) -> Seed {
+    pub fn numbered(self, name: &str, number: u64) -> Seed {
         let named = self.child(name);
         Seed(mix64(named.0 ^ mix64(number.wrapping_add(GOLDEN))))
     }
 
     /// A generator that starts at this seed.
     #[must_use]
-    pub const fn rng(self) -> Rng {
+    pub fn rng(self) -> Rng {
         Rng::new(self)
     }
 }
 
 /// xoshiro256**. 32 bytes, never allocates, not for cryptography.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rng {
-    s: [u64; 4],
-}
+pub struct Rng(Xoshiro256StarStar);
 
 impl Rng {
     /// A generator; its state is the first four outputs of SplitMix64 from `seed`.
     #[must_use]
-    pub const fn new(seed: Seed) -> Self {
-        let g1 = seed.0.wrapping_add(GOLDEN);
-        let g2 = g1.wrapping_add(GOLDEN);
-        let g3 = g2.wrapping_add(GOLDEN);
-        let g4 = g3.wrapping_add(GOLDEN);
-        Rng { s: [mix64(g1), mix64(g2), mix64(g3), mix64(g4)] }
+    pub fn new(seed: Seed) -> Self {
+        Self(Xoshiro256StarStar::seed_from_u64(seed.0))
     }
 
     /// 64 random bits.
     #[inline]
-    pub const fn next_u64(&mut self) -> u64 {
-        let s = &mut self.s;
-        let out = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        out
+    pub fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
     }
 
     /// The upper half of the next 64 bits.
     #[inline]
-    pub const fn next_u32(&mut self) -> u32 {
+    pub fn next_u32(&mut self) -> u32 {
         (self.next_u64() >> 32) as u32
     }
 
     /// Uniform in `0..n`, exactly (D. Lemire, "Fast random integer generation in an interval", ACM
     /// TOMACS 29(1), 2019). `n` = 0 means the whole range of 64 bits.
     #[inline]
-    pub const fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 {
             return self.next_u64();
         }
@@ -126,13 +113,13 @@ impl Rng {
 
     /// Uniform in `low..=high`; `low` if the range is empty.
     #[inline]
-    pub const fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         if high <= low { low } else { low + self.below((high - low).wrapping_add(1)) }
     }
 
     /// Uniform in [0, 1), a multiple of 2^-53.
     #[inline]
-    pub const fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 }
@@ -144,7 +131,9 @@ mod tests {
     #[test]
     fn xoshiro_is_the_published_generator() {
         // The reference sequence of xoshiro256** from the state 1, 2, 3, 4.
-        let mut rng = Rng { s: [1, 2, 3, 4] };
+        let state: Vec<u8> = [1u64, 2, 3, 4].iter().flat_map(|s| s.to_le_bytes()).collect();
+        let state = state.try_into().expect("32 bytes");
+        let mut rng = Rng(Xoshiro256StarStar::from_seed(state));
         let first: Vec<u64> = (0..5).map(|_| rng.next_u64()).collect();
         assert_eq!(first, [11520, 0, 1509978240, 1215971899390074240, 1216172134540287360]);
     }
@@ -152,16 +141,20 @@ mod tests {
     #[test]
     fn splitmix_is_the_published_generator() {
         // The reference sequence of SplitMix64 from 1234567.
-        let rng = Rng::new(Seed(1_234_567));
-        assert_eq!(
-            rng.s,
-            [
-                6_457_827_717_110_365_317,
-                3_203_168_211_198_807_973,
-                9_817_491_932_198_370_423,
-                4_593_380_528_125_082_431
-            ]
-        );
+        let first = [
+            6_457_827_717_110_365_317u64,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+        ];
+        let mut state = 1_234_567u64;
+        for output in first {
+            state = state.wrapping_add(GOLDEN);
+            assert_eq!(mix64(state), output);
+        }
+        let bytes: Vec<u8> = first.iter().flat_map(|s| s.to_le_bytes()).collect();
+        let filled = Xoshiro256StarStar::from_seed(bytes.try_into().expect("32 bytes"));
+        assert_eq!(Rng::new(Seed(1_234_567)), Rng(filled));
     }
 
     #[test]

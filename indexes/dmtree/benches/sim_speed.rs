@@ -8,9 +8,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use dmtree_check::rng::Rng;
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::sim::{Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, NodeId, Worker};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, NodeId, Worker, golden_hash};
 use dmtree_parts::fill::Fill;
 use dmtree_parts::{NodeContext, RangeIndex, Root, Write};
 use dmtree_pool::{Cluster, PoolOptions};
@@ -19,7 +20,7 @@ const CNS: u16 = 6;
 
 fn key(i: u64) -> [u8; 24] {
     let mut out = [b'0'; 24];
-    out[4..].copy_from_slice(format!("{:020}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes());
+    out[4..].copy_from_slice(format!("{:020}", golden_hash(i)).as_bytes());
     out
 }
 
@@ -109,16 +110,13 @@ fn main() {
                 first.get_or_insert(ep.clone());
                 let mut client =
                     DmTree::client(ep.clone(), nodes[usize::from(thread % CNS)].clone());
-                let mut x =
-                    (u64::from(thread) * 4 + coroutine).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                let mut rng = Rng::new(u64::from(thread) * 4 + coroutine);
                 let ops = ops.clone();
                 worker.spawn(slot, async move {
-                    ep.sleep(x % 500_000).await;
+                    ep.sleep(rng.below(500_000)).await;
                     let mut value = Vec::new();
                     while ep.now() < to {
-                        x ^= x << 13;
-                        x ^= x >> 7;
-                        x ^= x << 17;
+                        let x = rng.next_u64();
                         let k = key(x % keys);
                         if update {
                             client.write(&k, Write::Update(&x.to_le_bytes())).await.unwrap();

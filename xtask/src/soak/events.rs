@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use super::cluster::{Cluster, LEASE, ProcessId, SLOTS};
 
 /// The events so far.
 #[derive(Debug)]
 pub struct Events {
-    draws: u64,
+    draws: SplitMix64,
     pub kills: u32,
     pub leaves: u32,
     pub pauses: u32,
@@ -17,15 +19,11 @@ pub struct Events {
 
 impl Events {
     pub fn new(seed: u64) -> Self {
-        Self { draws: seed, kills: 0, leaves: 0, pauses: 0 }
+        Self { draws: SplitMix64::seed_from_u64(seed), kills: 0, leaves: 0, pauses: 0 }
     }
 
     fn draw(&mut self, n: u64) -> u64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.draws;
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ x >> 31) % n
+        self.draws.next_u64() % n
     }
 
     fn millis(&mut self, from: u64, to: u64) -> Duration {

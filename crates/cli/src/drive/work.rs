@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use dmtree::{Effect, Index, Pool, Session};
 use dmtree_bench::{Failure, Result};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use super::DriveArgs;
 use crate::output;
@@ -146,11 +148,8 @@ impl Writer {
     }
 }
 
-fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
+fn mix(x: u64) -> u64 {
+    SplitMix64::seed_from_u64(x).next_u64()
 }
 
 fn name(key: u32) -> Vec<u8> {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use dmtree_fabric::net::Key;
 use dmtree_fabric::net::fuzzing::{self, Registered};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::harness::{PATIENCE, Process, alone, found, within};
@@ -29,14 +31,11 @@ fn extent() -> (u64, usize, bool) {
 }
 
 /// The random numbers of hostile peers.
-struct Draws(u64);
+struct Draws(SplitMix64);
 
 impl Draws {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n.max(1)
+        self.0.next_u64() % n.max(1)
     }
 
     fn bytes(&mut self, most: u64) -> Vec<u8> {
@@ -263,7 +262,7 @@ fn hostile_peers_cost_little_and_stop_no_client() {
         at,
         key: &key,
         wrong: &wrong,
-        draws: Draws(7),
+        draws: Draws(SplitMix64::seed_from_u64(7)),
         member: None,
         asking: None,
         link: None,

@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
+use crate::rng::{golden_hash, scrambled, xorshift64};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
@@ -63,7 +64,7 @@ type Suspended = (Ticket, Option<Vec<WorkRequest>>, Result<()>);
 impl LocalTransport {
     pub(crate) fn new(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
         let link = own.add_execution_mark();
-        let seed = shared.knobs.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let seed = golden_hash(shared.knobs.seed)
             ^ u64::from(own.node.bits()).wrapping_mul(0xff51_afd7_ed55_8ccd);
         Self {
             shared,
@@ -166,12 +167,8 @@ impl LocalTransport {
         if one_in == 0 || self.is_service {
             return None;
         }
-        let mut x = self.rng.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.rng.set(x);
-        let draw = x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
+        self.rng.set(xorshift64(self.rng.get()));
+        let draw = scrambled(self.rng.get()) >> 32;
         let when = match draw >> 20 & 3 {
             0 => When::Before,
             1 => When::After,

@@ -162,18 +162,7 @@ pub(super) fn execute(host: &Host, verbs: &[u8], out: &mut Vec<u8>) -> Result<()
     while !f.0.is_empty() {
         let op = opcode(f.u8()?)?;
         let (len, at) = (f.u32()?, GlobalAddr::from_bits(f.u64()?));
-        let mut wr = WorkRequest {
-            op,
-            fenced: false,
-            chained: false,
-            unvalidated: false,
-            len,
-            at,
-            a: 0,
-            b: 0,
-            local: std::ptr::null_mut(),
-            chunk: 0,
-        };
+        let mut wr = WorkRequest::alone(op, at, len);
         let is_word = !matches!(op, Opcode::Read | Opcode::Write);
         if at.node() != host.node || (is_word && len != 8) {
             return Err(Error::corrupt(format!("{} got {op:?} of {len} bytes at {at}", host.node)));

@@ -12,7 +12,8 @@ use super::data_path::Common;
 use super::node_directory::NodeDirectory;
 use super::roles::Secret;
 use crate::addr::Role;
-use crate::error::{Effect, Error, ErrorKind, Result};
+pub(super) use crate::error::Failure;
+use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{Change, Lease, Member, State};
 use crate::transport::Nanos;
 
@@ -67,41 +68,6 @@ pub(super) enum Welcome {
     Granted { clock: Nanos },
     /// Refused.
     Refused(Failure),
-}
-
-/// An [`Error`] in transit.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Failure {
-    kind: ErrorKind,
-    effect: Effect,
-    message: String,
-}
-
-impl Failure {
-    /// The same with a message of so many bytes at most.
-    pub(super) fn cut(&self, most: usize) -> Self {
-        let message = self.message[..self.message.floor_char_boundary(most)].to_string();
-        Self { message, ..self.clone() }
-    }
-}
-
-impl From<&Error> for Failure {
-    fn from(e: &Error) -> Self {
-        let plain = Error::new(e.kind(), "");
-        let mut message = e.to_string();
-        if e.effect() == Effect::Unknown {
-            let tail = plain.effect_unknown().to_string();
-            message.truncate(message.len() - tail.len());
-        }
-        Self { kind: e.kind(), effect: e.effect(), message }
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(f: Failure) -> Self {
-        let e = Self::new(f.kind, f.message);
-        if f.effect == Effect::Unknown { e.effect_unknown() } else { e }
-    }
 }
 
 /// A node's registration request.

@@ -4,7 +4,7 @@
 use super::chaos::{Effect, Step};
 use super::crash::{Fate, RETRANSMISSION_NS, TRY_AGAIN};
 use super::order::put;
-use super::world::{Event, World, unreachable};
+use super::world::{Event, World, mixed, unreachable};
 use crate::core::Core;
 use crate::error::{ErrorKind, Result};
 use crate::host::down;
@@ -64,8 +64,7 @@ impl World {
             self.wheel.push(at, Event::Chaos(step));
             return;
         }
-        self.hash = (self.hash.rotate_left(23) ^ self.now ^ u64::from(verb) << 48)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = mixed(self.hash, self.now ^ u64::from(verb) << 48);
         let (numbers, nics) = (&self.numbers, &self.nics);
         let now = self.now;
         let sanitizer = &mut self.sanitizer;

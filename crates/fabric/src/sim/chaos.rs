@@ -36,6 +36,7 @@ use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
 use crate::host::{Host, down};
+use crate::rng::Rng;
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// The faults of an adversarial fabric, and their rates. Each `one_in` is a chance; 0 is never.
@@ -89,7 +90,7 @@ impl FabricFaults {
     /// Those of a seed: each drawn by itself, so that some runs have one of them alone and others
     /// have all.
     pub fn of_seed(seed: u64) -> Self {
-        let mut c = Chance::new(seed ^ 0x6861_7a61_7264_7321);
+        let mut c = Rng::new(seed ^ 0x6861_7a61_7264_7321);
         let mut pick = |choices: &[u64]| choices[c.below(choices.len() as u64) as usize];
         Self {
             words: pick(&[0, 1]) == 1,
@@ -103,29 +104,6 @@ impl FabricFaults {
             call_lost_one_in: pick(&[0, 0, 3]) as u32,
             refuse_memory_one_in: pick(&[0, 0, 0, 0, 30, 3]) as u32,
         }
-    }
-}
-
-/// Draws (xorshift64*), so that a run is a function of its seed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Chance(u64);
-
-impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// 0 to `n - 1`, for `n` up to 2^32 evenly and beyond nearly so.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let draw = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d);
-        ((u128::from(draw) * u128::from(n)) >> 64) as u64
-    }
-
-    pub(super) fn one_in(&mut self, n: u32) -> bool {
-        n > 0 && self.below(u64::from(n)) == 0
     }
 }
 
@@ -193,7 +171,7 @@ pub(super) enum Effect {
 pub(super) struct Chaos {
     pub fabric_faults: FabricFaults,
     pub grants: Capabilities,
-    pub chance: Chance,
+    pub(super) chance: Rng,
     runs: Vec<Run>,
     free: Vec<u32>,
     /// Words with an atomic that has read and not written yet, and until when.
@@ -209,7 +187,7 @@ impl Chaos {
         Self {
             fabric_faults,
             grants,
-            chance: Chance::new(seed),
+            chance: Rng::new(seed),
             runs: Vec::new(),
             free: Vec::new(),
             busy: BTreeMap::new(),

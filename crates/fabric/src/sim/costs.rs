@@ -233,18 +233,7 @@ mod tests {
 
     fn verb(op: Opcode, len: u32) -> WorkRequest {
         let at = GlobalAddr::new(NodeId::memory(0), 64);
-        WorkRequest {
-            op,
-            fenced: false,
-            chained: false,
-            unvalidated: false,
-            len,
-            at,
-            a: 0,
-            b: 0,
-            chunk: 0,
-            local: std::ptr::null_mut(),
-        }
+        WorkRequest::alone(op, at, len)
     }
 
     #[test]

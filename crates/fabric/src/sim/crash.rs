@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::Picos;
-use super::chaos::{Chance, Chaos, Step};
+use super::chaos::{Chaos, Step};
 use super::world::World;
 use crate::addr::NodeId;
 use crate::core::Core;
 use crate::host::{Host, Power};
+use crate::rng::Rng;
 use crate::transport::{Nanos, Ticket};
 
 /// A verb or call to a node that is gone fails after this long, ns.
@@ -150,7 +151,7 @@ pub(super) struct Late {
 
 impl Late {
     /// When a step of a verb takes effect instead of now.
-    pub(super) fn puts_off(&self, chance: &mut Chance, verb: u32, step: Step) -> Option<Picos> {
+    pub(super) fn puts_off(&self, chance: &mut Rng, verb: u32, step: Step) -> Option<Picos> {
         let begins = matches!(step, Step::Begin { .. });
         let late = verb == self.verb
             && match self.place {

@@ -51,6 +51,7 @@ use crate::host::{Host, Power};
 use crate::local::{Knobs, LocalFabric, Tearing};
 use crate::membership::{Member, MemberEvent, Presence};
 use crate::region::Pages;
+use crate::rng::xorshift64;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
 use crate::transport::{Fabric, Nanos, ShadowState, Transport};
@@ -114,10 +115,7 @@ impl SimShared {
         if one_in == 0 || !self.is_timed() {
             return false;
         }
-        let mut x = self.point_draw.load(Ordering::Relaxed);
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
+        let x = xorshift64(self.point_draw.load(Ordering::Relaxed));
         self.point_draw.store(x, Ordering::Relaxed);
         (x >> 32).is_multiple_of(u64::from(one_in))
     }

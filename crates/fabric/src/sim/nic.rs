@@ -8,6 +8,7 @@ use super::Picos;
 use super::costs::Costs;
 use crate::addr::{GlobalAddr, NodeId};
 use crate::host::Host;
+use crate::rng::golden_hash;
 use crate::transport::WorkRequest;
 
 /// A server: when it is free next, and how long it has been busy.
@@ -28,7 +29,7 @@ impl Server {
 
 /// The index of a key in a table of so many entries.
 fn place_of(key: u64, places: usize) -> usize {
-    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % places
+    (golden_hash(key) >> 32) as usize % places
 }
 
 /// Recently touched lines: of those that share an index, the last.

@@ -10,9 +10,10 @@
 use std::collections::BTreeMap;
 
 use super::Picos;
-use super::chaos::{Chance, Step};
+use super::chaos::Step;
 use super::wheel::Wheel;
 use super::world::{Event, World};
+use crate::rng::Rng;
 
 /// How long a chosen step takes, ps.
 const STEP: Picos = 1_000;
@@ -56,7 +57,7 @@ pub enum Order {
 }
 
 enum Chooser {
-    Priorities { chance: Chance, of: BTreeMap<u32, u64>, moments: Vec<u64>, lowest: u64 },
+    Priorities { chance: Rng, of: BTreeMap<u32, u64>, moments: Vec<u64>, lowest: u64 },
     Listed { choices: Vec<u32>, switches: u32, made: Vec<Choice> },
 }
 
@@ -80,7 +81,7 @@ impl Chosen {
         let chooser = match *order {
             Order::Drawn => return None,
             Order::Priorities { seed, changes, steps } => {
-                let mut chance = Chance::new(seed);
+                let mut chance = Rng::new(seed);
                 let mut moments: Vec<_> =
                     (0..changes).map(|_| chance.below(steps.max(1))).collect();
                 moments.sort_unstable();

@@ -138,18 +138,9 @@ mod tests {
     use super::*;
 
     fn verb(op: Opcode, at: u64, len: u32, local: usize) -> WorkRequest {
-        WorkRequest {
-            op,
-            fenced: false,
-            chained: false,
-            unvalidated: false,
-            len,
-            at: GlobalAddr::new(NodeId::memory(0), at),
-            a: 0,
-            b: 0,
-            chunk: 0,
-            local: std::ptr::without_provenance_mut(local),
-        }
+        let at = GlobalAddr::new(NodeId::memory(0), at);
+        let local = std::ptr::without_provenance_mut(local);
+        WorkRequest { local, ..WorkRequest::alone(op, at, len) }
     }
 
     fn seen(s: &mut Sanitizer, op: Opcode, at: u64, len: u32) -> bool {

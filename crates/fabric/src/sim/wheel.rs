@@ -171,15 +171,14 @@ impl<T: Copy + Ord> Wheel<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
     /// Against a plain sorted list, with times near, equal, far and in the past.
     #[test]
     fn events_come_out_in_order() {
-        let mut state = 7u64;
-        let mut draw = move || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            state >> 33
-        };
+        let mut random = SplitMix64::seed_from_u64(7);
+        let mut draw = move || random.next_u64();
         let mut wheel = Wheel::new();
         let mut model: Vec<(Picos, u64)> = Vec::new();
         let mut now = 0;

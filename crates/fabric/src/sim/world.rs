@@ -45,6 +45,7 @@ use crate::addr::NodeId;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
+use crate::rng::{golden_hash, xorshift64};
 use crate::rpc::ServiceId;
 use crate::transport::{Ticket, WorkRequest};
 
@@ -233,6 +234,11 @@ pub(super) struct World {
     pub sanitizer: Option<Box<Sanitizer>>,
 }
 
+/// The hash of a trace after one more word.
+pub(super) fn mixed(hash: u64, word: u64) -> u64 {
+    golden_hash(hash.rotate_left(23) ^ word)
+}
+
 impl World {
     pub(super) fn new(costs: Costs, seed: u64) -> Self {
         Self {
@@ -246,7 +252,7 @@ impl World {
             wheel: Wheel::new(),
             live: 0,
             given: Vec::new(),
-            hash: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            hash: golden_hash(seed) | 1,
             driver: 0,
             jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
             chaos: None,
@@ -292,7 +298,7 @@ impl World {
     }
 
     pub(super) fn mix(&mut self, word: u64) {
-        self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash = mixed(self.hash, word);
     }
 
     /// Posts a list on its thread's CPU.
@@ -543,9 +549,7 @@ impl World {
         // Sum of twelve uniform draws less six: normal enough for a spread.
         let mut sum = -6.0;
         for _ in 0..12 {
-            self.jitter ^= self.jitter << 13;
-            self.jitter ^= self.jitter >> 7;
-            self.jitter ^= self.jitter << 17;
+            self.jitter = xorshift64(self.jitter);
             sum += (self.jitter >> 11) as f64 / (1u64 << 53) as f64;
         }
         (base as f64 * (sum * self.costs.jitter_sigma).exp()) as Picos

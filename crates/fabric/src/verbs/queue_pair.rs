@@ -16,6 +16,7 @@ use sideway::ibverbs::queue_pair::{
 use super::nic::{Mtu, Nic, PortLink, failed};
 use super::offer::{Agreed, End};
 use crate::error::{Error, Result};
+use crate::rng::golden_hash;
 
 /// The sizes of a queue pair: at most the requested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,5 +161,5 @@ fn path_mtu(mtu: Mtu) -> PathMtu {
 pub(super) fn packet_number(qpn: u32) -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ns = now.map_or(0, |d| d.as_nanos() as u64);
-    ((ns ^ u64::from(qpn)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32
+    (golden_hash(ns ^ u64::from(qpn)) >> 40) as u32
 }

@@ -335,18 +335,7 @@ mod tests {
     }
 
     fn wr(at: GlobalAddr, len: u32) -> WorkRequest {
-        WorkRequest {
-            op: Opcode::Read,
-            fenced: false,
-            chained: false,
-            unvalidated: false,
-            len,
-            at,
-            a: 0,
-            b: 0,
-            chunk: 0,
-            local: std::ptr::null_mut(),
-        }
+        WorkRequest::alone(Opcode::Read, at, len)
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! Objects that move, or have their memory reused.
 
-use dmtree_fabric::Endpoint;
+use dmtree_fabric::{Endpoint, golden_hash};
 
 use crate::test_cluster::*;
 
 fn sum(words: [u64; 3]) -> u64 {
-    words
-        .iter()
-        .fold(0x5eed, |s: u64, w| (s ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29))
+    words.iter().fold(0x5eed, |s: u64, w| golden_hash(s ^ w).rotate_left(29))
 }
 
 /// Three words with their checksum.

@@ -1,6 +1,6 @@
 //! Verbs, chains, batches, counts.
 
-use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{VerbVec, cas, read, write_word};
 use dmtree_fabric::verbs::Config;
 use dmtree_fabric::{ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
@@ -10,28 +10,7 @@ use crate::test_cluster::*;
 fn verbs_chains_and_batches() {
     let Some(f) = fabric() else { return };
     let ep = &endpoint(&f, CN);
-    on(ep, async {
-        put(ep, at(100), b"hello, world").await?;
-        assert_eq!(fetch(ep, at(100), 12).await?, b"hello, world");
-        assert_eq!(ep.faa(at(64), 5).await?, 0);
-        assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
-        assert_eq!(ep.cas(at(64), 5, 8).await?, 7, "it failed");
-        let (was, now) = ep.chain((cas(at(64), 7, 9), read(at(64), 8))).await?;
-        assert_eq!((was, now.word(0)), (7, 9));
-        let mut buf = ep.buf(8).await?;
-        buf.copy_from_slice(&1u64.to_le_bytes());
-        let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 9, 0));
-        let (back, (), was) = ep.chain(list).await?;
-        assert_eq!((back.len(), was), (8, 9));
-        let other = GlobalAddr::new(NodeId::memory(1), 64);
-        let batch = (chain((faa(at(64), 1), read(at(128), 16))), read(other, 8));
-        let ((was, near), far) = ep.batch(batch).await?;
-        assert_eq!((was, near.word(0), near.word(1), far.word(0)), (0, 1, 2, 0));
-        let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
-        assert_eq!((sampled.word(0), was), (1, 1));
-        Ok(())
-    })
-    .expect("all verbs work");
+    on(ep, crate::common::verbs_chains_and_batches(ep)).expect("all verbs work");
 }
 
 #[test]

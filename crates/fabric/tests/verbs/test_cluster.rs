@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use dmtree_fabric::verbs::{Config, VerbsFabric, VerbsTransport};
-use dmtree_fabric::{Core, Endpoint, GlobalAddr, NodeId, Result, Transport};
+use dmtree_fabric::{Core, Endpoint, NodeId, Transport};
 
-pub const MN: NodeId = NodeId::memory(0);
+pub use crate::common::{MN, at, endpoint, fetch, on, put};
+
 pub const CN: NodeId = NodeId::compute(0);
 pub const REGION_BYTES: u64 = 10 << 20;
 
@@ -45,27 +46,4 @@ pub fn client(f: &VerbsFabric, node: NodeId) -> (Endpoint, Rc<VerbsTransport>) {
     let core = Core::new(seam.clone(), 0);
     let slot = core.add_slot();
     (Endpoint::new(core, seam, slot), transport)
-}
-
-pub fn endpoint(f: &VerbsFabric, node: NodeId) -> Endpoint {
-    client(f, node).0
-}
-
-pub fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), f)
-}
-
-pub fn at(offset: u64) -> GlobalAddr {
-    GlobalAddr::new(MN, offset)
-}
-
-pub async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-    let mut buf = ep.buf(bytes.len() as u32).await?;
-    buf.copy_from_slice(bytes);
-    ep.write(at, buf).await.map(|_| ())
-}
-
-pub async fn fetch(ep: &Endpoint, at: GlobalAddr, len: u32) -> Result<Vec<u8>> {
-    let sampled = ep.read(at, len).await?;
-    Ok(sampled.check(|b| Ok::<_, ()>(b.to_vec())).expect("any bytes will do").0)
 }

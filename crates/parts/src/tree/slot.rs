@@ -6,7 +6,7 @@
 //! bytes of value every mix of one key's versions is one of them.
 
 use crate::hash::check64;
-use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
 use super::{Geometry, Ver, put_u64, u64_at};
@@ -61,9 +61,7 @@ const RESTAMPED: u32 = 0xff03;
 
 fn tail_seed(place: Place, low: u32) -> u64 {
     let low = low & !RESTAMPED;
-    place.leaf.bits()
-        ^ (place.slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        ^ u64::from(low) << 20
+    place.leaf.bits() ^ golden_hash(place.slot as u64) ^ u64::from(low) << 20
 }
 
 /// word0 of a free slot.

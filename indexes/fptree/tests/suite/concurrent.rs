@@ -399,8 +399,7 @@ fn real_threads_with_splits() {
         let o = Options { combining: true, ..preset(seed) };
         let test_cluster =
             TestCluster::<FpTree>::new(&pool(seed), 4 << 20, &o).expect("a pool and an index");
-        let key =
-            |n: u64| format!("key-{:020}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into_bytes();
+        let key = |n: u64| format!("key-{:020}", dmtree_fabric::golden_hash(n)).into_bytes();
         let per = 4_000u64;
         std::thread::scope(|scope| {
             for t in 0..4u64 {

@@ -87,7 +87,7 @@ impl Network {
 
     /// A draw below `n`.
     pub fn below(&self, n: u64) -> u64 {
-        self.universe.world().below(n)
+        self.universe.world().random.below(n)
     }
 
     /// A process starts on a machine.

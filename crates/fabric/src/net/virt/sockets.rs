@@ -47,7 +47,7 @@ impl Net for Virtual {
         let mut world = self.universe.world();
         let mut nonce = [0; 32];
         for eight in nonce.chunks_exact_mut(8) {
-            eight.copy_from_slice(&world.draw().to_le_bytes());
+            eight.copy_from_slice(&world.random.next_u64().to_le_bytes());
         }
         Ok(nonce)
     }

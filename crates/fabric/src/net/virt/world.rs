@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::ErrorKind;
 use std::task::Waker;
 
+use crate::rng::Rng;
 use crate::transport::Nanos;
 
 /// A process, in one of its incarnations.
@@ -119,7 +120,7 @@ struct Listening {
 /// The whole network.
 pub(super) struct World {
     pub(super) now: Nanos,
-    random: u64,
+    pub(super) random: Rng,
     events: BTreeSet<(Nanos, u64, Event)>,
     sequence: u64,
     ends: BTreeMap<u64, End>,
@@ -146,7 +147,7 @@ impl World {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             now: 1,
-            random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            random: Rng::new(seed),
             events: BTreeSet::new(),
             sequence: 0,
             ends: BTreeMap::new(),
@@ -162,20 +163,6 @@ impl World {
             mutant: None,
             seen: BTreeMap::new(),
         }
-    }
-
-    /// A draw (xorshift64*).
-    pub(super) fn draw(&mut self) -> u64 {
-        let mut x = self.random;
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.random = x;
-        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
     fn saw(&mut self, sight: Sight) {

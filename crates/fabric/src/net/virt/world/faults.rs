@@ -37,9 +37,9 @@ impl World {
         if open.is_empty() {
             return;
         }
-        let id = open[self.below(open.len() as u64) as usize];
+        let id = open[self.random.below(open.len() as u64) as usize];
         let peer = self.ends.get(&id).and_then(|e| e.peer);
-        if self.below(2) == 0 {
+        if self.random.below(2) == 0 {
             return self.sever(id, is_half);
         }
         self.fail(id, ErrorKind::ConnectionReset);

@@ -132,7 +132,11 @@ impl World {
             return Err(ErrorKind::WouldBlock);
         }
         // Sometimes a write is accepted in part.
-        let n = if self.below(16) == 0 { 1 + self.below(most as u64) as usize } else { most };
+        let n = if self.random.below(16) == 0 {
+            1 + self.random.below(most as u64) as usize
+        } else {
+            most
+        };
         if n < bytes.len() {
             self.saw(Sight::Partial);
         }
@@ -156,7 +160,7 @@ impl World {
             // Bytes that were sent before the failure may arrive.
             Condition::Failed(_) if !self.ends.get(&id).is_none_or(|e| e.out.is_empty()) => {}
             // The connection request may arrive after its process has given it up.
-            Condition::Connecting if self.below(2) == 0 => {}
+            Condition::Connecting if self.random.below(2) == 0 => {}
             Condition::Connecting | Condition::Failed(_) | Condition::Closed => self.forget(id),
         }
     }

@@ -7,13 +7,13 @@ use super::*;
 
 impl World {
     pub(super) fn delay(&mut self) -> Nanos {
-        let late = self.late_one_in > 0 && self.below(self.late_one_in) == 0;
+        let late = self.late_one_in > 0 && self.random.below(self.late_one_in) == 0;
         if late {
             self.saw(Sight::Late);
         }
         match late {
-            true => MS + self.below(300 * MS),
-            false => 20 * US + self.below(180 * US),
+            true => MS + self.random.below(300 * MS),
+            false => 20 * US + self.random.below(180 * US),
         }
     }
 
@@ -32,7 +32,7 @@ impl World {
         let Some(e) = self.ends.get(&from) else { return };
         let blocked = self.blocked_until(e.machine, e.peer_machine);
         if blocked > self.now {
-            let jitter = self.below(AGAIN_NS);
+            let jitter = self.random.below(AGAIN_NS);
             self.saw(Sight::BlackHole);
             return self.plan(blocked + jitter, Event::Arrive(from));
         }
