@@ -25,7 +25,7 @@ fn all_seeds_are_run_on_any_number_of_threads() {
     assert_eq!((one.seeds, one.violations.len()), (6, 0), "{:?}", one.violations);
     assert!(one.operations >= 6 * 200);
     assert_eq!((one.line(), &one.fabric_faults), (two.line(), &two.fabric_faults));
-    assert!(one.marks["lock: held by another"] > 0, "{:?}", one.marks);
+    assert!(one.marks["lock: held by another client"] > 0, "{:?}", one.marks);
     assert_eq!(one.fabric_faults["words"].values().sum::<u64>(), 6);
 }
 
