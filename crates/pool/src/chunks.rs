@@ -395,7 +395,9 @@ pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Resul
     let mut rest = &reply[..];
     match wire::take(&mut rest)? {
         Answer::Returned => free_only(rest),
-        Answer::Granted(_) => Err(Error::corrupt(format!("{of} grants what it was not asked for"))),
+        Answer::Granted(_) => {
+            Err(Error::corrupt(format!("{of} grants a run that no call requested")))
+        }
     }
 }
 
@@ -403,7 +405,7 @@ pub(crate) async fn ask_deposited(ep: &Endpoint, of: NodeId, w: Wanted) -> Resul
 pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<Vec<Span>> {
     gc_log::all_pages(of, async |first: u32| ask(ep, of, &Call::List { number, first }).await)
         .await?
-        .ok_or_else(|| Error::corrupt(format!("{of} knows nothing of its own deposits")))
+        .ok_or_else(|| Error::corrupt(format!("{of} has no report of its own deposits")))
 }
 
 /// Returns a run.
