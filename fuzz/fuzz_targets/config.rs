@@ -1,14 +1,18 @@
 #![no_main]
-//! Experiments: what parses is resolved, or refused with a reason.
+//! Experiments: a text that parses is resolved, or refused with a reason.
 
-use dmtree_bench::config::{Layer, resolve};
+use std::sync::LazyLock;
+
+use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
+
+static NO_FLAGS: LazyLock<Flags> = LazyLock::new(|| Flags::of::<&str>(&[]).expect("no words"));
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let Ok(experiment) = Experiment::parse("fuzz", "fuzz.toml", text) else { return };
-    // A setting may name a file, which is none of the input's business here.
+    // A setting may name a file, and the input must not choose a file of this machine.
     if !text.contains("file") && !text.contains('/') {
-        let _ = resolve("fuzz", &experiment.layer, &Layer::default());
+        let _ = resolve(&experiment, &NO_FLAGS);
     }
 });
