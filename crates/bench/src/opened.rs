@@ -352,8 +352,8 @@ impl<I: RangeIndex> Opened<I> {
         Ok(placed_clients)
     }
 
-    /// All clients of a simulation, on one executor: `placement.threads` client threads on every compute
-    /// node.
+    /// All clients of a simulation, on one executor: `placement.threads` client threads on every
+    /// compute node.
     fn simulated_clients(&self, placement: Placement, seed: u64) -> Result<Vec<PlacedClient<I>>> {
         let cns = self.nodes.len() as u32;
         let clients = cns * placement.threads * placement.coroutines;

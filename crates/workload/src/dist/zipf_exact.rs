@@ -1,5 +1,6 @@
 //! The exact zipf law. Its sampler takes one draw of the generator in every trial, that of
-//! `rand_distr` takes two: recorded workloads would change. `rand_distr` is the oracle of the tests.
+//! `rand_distr` takes two: recorded workloads would change. `rand_distr` is the oracle of the
+//! tests.
 
 use std::sync::Arc;
 
