@@ -215,7 +215,7 @@ fn a_split_is_published_before_it_is_acknowledged() {
     }
 }
 
-/// 8.5 #19 and #26: a load into an index that has keys writes pair by pair, and says when one fails.
+/// 8.5 #19 and #26: a load into an index that has keys writes pair by pair, and returns a failure.
 /// An assertion had swallowed the failure in release builds.
 #[test]
 fn a_load_into_a_full_memory_node_fails() {
