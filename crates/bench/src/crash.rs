@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 
 use clap::{Args, Command, FromArgMatches};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, NodeId, Standing, Worker};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId, Worker};
 use dmtree_parts::{Fill, NodeContext, RangeIndex, Root, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 use dmtree_workload::Seed;
@@ -289,14 +289,14 @@ async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients:
 async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32, b: &Board) {
     let mut seen = None;
     while b.running.get() > 0 {
-        let now = pool.standing(b.victim, incarnation);
+        let now = pool.phase(b.victim, incarnation);
         if now != seen {
             seen = now;
             let what = match now {
-                Some(Standing::Revoking) => "its lease has ended: its access is being revoked",
-                Some(Standing::Draining) => "revoked everywhere: its locks may be taken over",
-                Some(Standing::Reassigning) => "its tables are used no more",
-                Some(Standing::Gone) => "its tables have new owners",
+                Some(MemberPhase::Revoking) => "its lease has ended: its access is being revoked",
+                Some(MemberPhase::Draining) => "revoked everywhere: its locks may be taken over",
+                Some(MemberPhase::Reassigning) => "its tables are used no more",
+                Some(MemberPhase::Gone) => "its tables have new owners",
                 _ => "",
             };
             if !what.is_empty() {
@@ -328,11 +328,9 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
     }
     let cluster = Cluster::format(Arc::new(fabric.clone()), &pool)?;
     let lease_ns = s.lease_us * 1000;
-    cluster.judge().expect("in this process").set_lease_parameters(LeaseParameters {
-        lease_ns,
-        acknowledge_ns: 10 * lease_ns,
-        ..LeaseParameters::default()
-    });
+    cluster.in_process_membership().expect("in this process").set_lease_parameters(
+        LeaseParameters { lease_ns, acknowledge_ns: 10 * lease_ns, ..LeaseParameters::default() },
+    );
     let first = cluster.compute_node(0)?;
     let ep = first.endpoint(1 << 30)?;
     let cx = NodeContext { pool: first.clone(), cache_bytes: 12 * s.keys + (16 << 20) };
@@ -456,8 +454,8 @@ fn live<I: RangeIndex>(
         let ep = Endpoint::new(core.clone(), fabric.attach(node)?, slot);
         let pause = s.lease_us * 1000 / 16;
         let membership_agent = async move {
-            // A fenced node has no membership to keep.
-            let _ = pool.keep_on(&ep, pause, || b.running.get() == 0).await;
+            // A revoked node has no membership.
+            let _ = pool.run_membership(&ep, pause, || b.running.get() == 0).await;
         };
         worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(membership_agent)) });
         if node == b.victim {

@@ -83,7 +83,7 @@ fn orders<I: RangeIndex>(
 ) -> Orders {
     let c = &cell.config;
     let clients = c.clients();
-    let seed = Seed(c.seed).numbered("round", g.round.into()).numbered("cell", cell.number as u64);
+    let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, Some(cell)));
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
     let whole = c.measure == Measure::All;
     let budget = c.ops.filter(|_| opened.sim().is_none() || whole);

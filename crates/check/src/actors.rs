@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use dmtree_fabric::{
-    Endpoint, ErrorKind, Fabric, Member, MemoryAgent, MemoryState, NodeId, Result, Standing, State,
-    Worker,
+    Endpoint, ErrorKind, Fabric, Member, MemberPhase, MembershipState, MemoryAgent, MemoryState,
+    NodeId, Result, Worker,
 };
 use dmtree_parts::{RangeIndex, Work};
 use dmtree_pool::PoolNode;
@@ -60,7 +60,7 @@ impl<I: RangeIndex> Actors<'_, I> {
     fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
         let shared = self.shared;
         match self.test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)) {
-            Err(e) if e.kind() == ErrorKind::Fenced && shared.node_states.may_be_expelled(cn) => {
+            Err(e) if e.kind() == ErrorKind::Revoked && shared.node_states.may_be_expelled(cn) => {
                 shared.node_states.expel(cn);
                 shared.out(cn);
                 None
@@ -76,7 +76,7 @@ impl<I: RangeIndex> Actors<'_, I> {
     async fn joined(&self, cn: usize, ep: &Endpoint) -> Option<()> {
         let incarnation = self.shared.node_states.incarnation(cn);
         let pool = self.must("the node", self.test_cluster.cluster.compute_node(cn))?;
-        while pool.standing(pool.cn(), incarnation) != Some(Standing::Living) {
+        while pool.phase(pool.cn(), incarnation) != Some(MemberPhase::Living) {
             if self.shared.node_states.is_membership_lost() {
                 return None;
             }
@@ -180,7 +180,7 @@ impl<I: RangeIndex> Actors<'_, I> {
     async fn run_memory_agent(&self, me: Member, ep: &Endpoint) {
         let (shared, server, mn) = (self.shared, &self.shared.server, me.node.index());
         let mut agent = MemoryAgent::new(me);
-        let revoke = |dead: Member| shared.fabric.fence(me.node, dead.node, dead.incarnation);
+        let revoke = |dead: Member| shared.fabric.revoke(me.node, dead.node, dead.incarnation);
         while !shared.node_states.is_lost(mn) {
             let mut quiet = true;
             if !shared.node_states.is_stalled(mn) {
@@ -248,7 +248,7 @@ impl<I: RangeIndex> Actors<'_, I> {
             let _inside = self.shared.node_states.enter(cn);
             let by = issuer(self.shared, cn, index.endpoint());
             match droppable(self.shared, cn, index.maintain()).await {
-                Some(Err(e)) if e.kind() == ErrorKind::Fenced && !self.shared.case.rejoins() => {
+                Some(Err(e)) if e.kind() == ErrorKind::Revoked && !self.shared.case.rejoins() => {
                     return None;
                 }
                 Some(Err(e)) if !excused(self.shared, &by, &e) => {
@@ -271,14 +271,18 @@ impl<I: RangeIndex> Actors<'_, I> {
             if shared.node_states.is_leaving(cn) && !shared.node_states.is_busy(cn) {
                 return self.leave(cn, &pool, &ep).await;
             }
-            let kept = pool.keep(&ep).await;
+            let kept = pool.membership_step(&ep).await;
             if kept.is_ok() {
                 heard = ep.now();
             }
             match kept {
-                Err(e) if e.kind() == ErrorKind::Fenced => {
-                    let latest =
-                        self.test_cluster.cluster.judge().expect("in this process").latest();
+                Err(e) if e.kind() == ErrorKind::Revoked => {
+                    let latest = self
+                        .test_cluster
+                        .cluster
+                        .in_process_membership()
+                        .expect("in this process")
+                        .latest();
                     if latest.is_living(pool.member()) {
                         ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await;
                         continue;
@@ -348,11 +352,16 @@ impl<I: RangeIndex> Actors<'_, I> {
         while shared.busy.get() > 1 {
             ep.sleep(POLL_NS).await;
         }
-        let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
+        let still = |s: MemberPhase| matches!(s, MemberPhase::Living | MemberPhase::Gone);
         loop {
-            let state = self.test_cluster.cluster.judge().expect("in this process").latest();
+            let state = self
+                .test_cluster
+                .cluster
+                .in_process_membership()
+                .expect("in this process")
+                .latest();
             let over = state.planned.is_none()
-                && state.members.iter().all(|m| still(m.standing))
+                && state.members.iter().all(|m| still(m.phase))
                 && state.away().all(|m| shared.node_states.is_lost(m.member.node.index()))
                 && state.living().all(|m| self.is_up(m));
             let all = shared.node_states.living().next().is_none();
@@ -372,11 +381,11 @@ impl<I: RangeIndex> Actors<'_, I> {
             && !node_states.is_leaving(cn)
     }
 
-    /// Whether a node has heard the standing of every member.
-    fn knows(&self, cn: usize, state: &State) -> bool {
+    /// Whether a node has heard the phase of every member.
+    fn knows(&self, cn: usize, state: &MembershipState) -> bool {
         let Ok(pool) = self.test_cluster.cluster.compute_node(cn) else { return false };
-        let heard = |m: Member| pool.standing(m.node, m.incarnation);
+        let heard = |m: Member| pool.phase(m.node, m.incarnation);
         state.is_living(pool.member())
-            && state.members.iter().all(|m| heard(m.member) == Some(m.standing))
+            && state.members.iter().all(|m| heard(m.member) == Some(m.phase))
     }
 }

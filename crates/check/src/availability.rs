@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dmtree_fabric::sim::FabricFaults;
-use dmtree_fabric::{GlobalAddr, InProcess, Member, NodeId, Standing};
+use dmtree_fabric::{GlobalAddr, InProcess, Member, MemberPhase, NodeId};
 use dmtree_parts::{KeyPlace, RangeIndex};
 
 use crate::case::Case;
@@ -90,7 +90,7 @@ fn longest(h: &FabricFaults) -> u64 {
 }
 
 impl Availability {
-    /// For a case; `judge` reports the standing of crashed nodes.
+    /// For a case; `judge` reports the phase of crashed nodes.
     pub(crate) fn new(case: &Case, judge: Option<Arc<InProcess>>) -> Self {
         let plain = |f: &NodeFault| {
             matches!(
@@ -209,7 +209,7 @@ impl Availability {
     fn is_out(&self) -> bool {
         let Some(judge) = &self.judge else { return false };
         let state = judge.latest();
-        let over = |m: Member| state.standing(m).is_none_or(|s| s == Standing::Gone);
+        let over = |m: Member| state.phase(m).is_none_or(|s| s == MemberPhase::Gone);
         self.outages.borrow().iter().any(|o| !o.thawed && !over(o.member))
     }
 

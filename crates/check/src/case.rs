@@ -11,7 +11,7 @@ use crate::restarts::SPAN_NS;
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
-pub const CASE_VERSION: u32 = 4;
+pub const CASE_VERSION: u32 = 5;
 /// Fewest clients that a seed draws.
 pub const LEAST_CLIENTS: u32 = 3;
 /// Fewest operations that a seed draws, all clients together.
@@ -337,15 +337,15 @@ impl Case {
                 NodeFault::Crash { cn, .. }
                 | NodeFault::Freeze { cn, .. }
                 | NodeFault::Drift { cn, .. }
-                | NodeFault::News { cn, .. }
+                | NodeFault::LateMembership { cn, .. }
                 | NodeFault::Drop { cn, .. } => cn < c,
                 NodeFault::Cut { cn, to: End::Compute(to), .. } => cn < c && to < c,
                 NodeFault::Cut { cn, to: End::Memory(to), .. } => cn < c && to < m,
                 NodeFault::LoseMemory { mn, cn, .. } => cn < c && mn < m,
                 NodeFault::Outage { back, .. } => (1..=c).contains(&back),
-                NodeFault::Turns { cn, .. } => cn < c,
+                NodeFault::RestartLoop { cn, .. } => cn < c,
                 NodeFault::Stall { mn, .. } => mn < m,
-                NodeFault::Standstill { .. } | NodeFault::Jump { .. } => true,
+                NodeFault::StallAll { .. } | NodeFault::Jump { .. } => true,
             };
             if !fits {
                 return Err(Error::invalid(format!("faults: no such node: {fault:?}")));

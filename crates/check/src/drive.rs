@@ -159,16 +159,16 @@ impl<'a> RunContext<'a> {
         open.map(said).collect()
     }
 
-    /// The members and their standings.
+    /// The members and their phases.
     pub(crate) fn members(&self) -> String {
         let latest = self.server.judge().latest();
         let computes = latest.members.iter().map(|m| {
             let by: Vec<_> = m.acknowledged.iter().map(|m| m.node.to_string()).collect();
             let by = if by.is_empty() { String::new() } else { format!(" by {}", by.join("+")) };
-            format!("{} {:?}{by}", m.member, m.standing)
+            format!("{} {:?}{by}", m.member, m.phase)
         });
         let memory = latest.memory.iter().map(|m| format!("{} {:?}", m.member, m.presence));
-        let moving = latest.planned.iter().map(|p| format!("a move {:?}", p.standing));
+        let moving = latest.planned.iter().map(|p| format!("a move {:?}", p.phase));
         computes.chain(memory).chain(moving).collect::<Vec<_>>().join(", ")
     }
 
@@ -473,8 +473,8 @@ async fn perform<I: RangeIndex>(
             // A node without membership never works again. A lock stays held for good if its
             // recovery needs lost memory: one time-out shows it.
             let stuck = e.kind() == ErrorKind::TimedOut && shared.node_states.has_lost();
-            let fenced = e.kind() == ErrorKind::Fenced && !shared.case.rejoins();
-            (!fenced && !stuck && !shared.node_states.is_membership_lost()).then_some(answer)
+            let revoked = e.kind() == ErrorKind::Revoked && !shared.case.rejoins();
+            (!revoked && !stuck && !shared.node_states.is_membership_lost()).then_some(answer)
         }
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));

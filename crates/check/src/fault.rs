@@ -71,7 +71,7 @@ pub enum NodeFault {
         ppm: i64,
     },
     /// Membership updates reach a compute node late.
-    News {
+    LateMembership {
         /// Its number.
         cn: u16,
         /// The delay, ns.
@@ -108,7 +108,7 @@ pub enum NodeFault {
         for_ns: u64,
     },
     /// A compute node ends and restarts, again and again.
-    Turns {
+    RestartLoop {
         /// Its number.
         cn: u16,
         /// The end of its first incarnation, ns.
@@ -123,7 +123,7 @@ pub enum NodeFault {
         up_ns: u64,
     },
     /// All compute nodes stall for a while.
-    Standstill {
+    StallAll {
         /// From when, ns.
         at_ns: u64,
         /// For how long, ns.
@@ -204,14 +204,14 @@ impl NodeFault {
             Self::Crash { how: How::Hung, .. } => "hung node",
             Self::Freeze { .. } => "frozen node",
             Self::Drift { .. } => "clock drift",
-            Self::News { .. } => "delayed membership updates",
+            Self::LateMembership { .. } => "delayed membership updates",
             Self::Cut { .. } => "cut link",
             Self::LoseMemory { .. } => "lost memory node",
             Self::Drop { .. } => "dropped operations",
             Self::Outage { .. } => "end of all compute nodes",
-            Self::Turns { .. } => "restart cycles of a node",
-            Self::Standstill { memory: false, .. } => "stall of all compute nodes",
-            Self::Standstill { .. } => "stall of all nodes",
+            Self::RestartLoop { .. } => "restart cycles of a node",
+            Self::StallAll { memory: false, .. } => "stall of all compute nodes",
+            Self::StallAll { .. } => "stall of all nodes",
             Self::Stall { mn: 0, .. } => "stall of the first memory node",
             Self::Stall { .. } => "stall of a memory node",
             Self::Jump { .. } => "clock jump",
@@ -232,8 +232,8 @@ impl NodeFault {
         matches!(
             self,
             Self::Outage { .. }
-                | Self::Turns { .. }
-                | Self::Standstill { .. }
+                | Self::RestartLoop { .. }
+                | Self::StallAll { .. }
                 | Self::Stall { .. }
                 | Self::Jump { .. }
         )
@@ -295,7 +295,7 @@ fn all(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     if d.below(3) == 0 {
         // Shorter than a lease: a joining node waits for this update.
         let late_ns = d.of(&[1_000_000, 5_000_000, 12_000_000]);
-        out.push(NodeFault::News { cn: cn(d), late_ns });
+        out.push(NodeFault::LateMembership { cn: cn(d), late_ns });
     }
     if d.below(4) == 0 {
         let for_ns = d.of(&[100_000, 5_000_000, 100_000_000, 1_000_000_000]);
@@ -346,28 +346,32 @@ impl Happened {
     pub fn excuses(&self, cn: u16, e: &Error) -> bool {
         use dmtree_fabric::ErrorKind as K;
         match self.fault {
-            NodeFault::Crash { .. } | NodeFault::Drift { .. } | NodeFault::News { .. } => false,
-            NodeFault::Outage { .. } | NodeFault::Turns { .. } | NodeFault::Jump { .. } => false,
+            NodeFault::Crash { .. }
+            | NodeFault::Drift { .. }
+            | NodeFault::LateMembership { .. } => false,
+            NodeFault::Outage { .. } | NodeFault::RestartLoop { .. } | NodeFault::Jump { .. } => {
+                false
+            }
             // The membership server does not answer, or verbs do not complete.
-            NodeFault::Standstill { .. } | NodeFault::Stall { .. } => matches!(
+            NodeFault::StallAll { .. } | NodeFault::Stall { .. } => matches!(
                 e.kind(),
-                K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
+                K::Revoked | K::TimedOut | K::Contended | K::Unreachable | K::Busy
             ),
             // Without the membership server every operation fails, and its error says so.
             NodeFault::LoseMemory { mn: 0, .. } => {
                 matches!(
                     e.kind(),
-                    K::Fenced | K::TimedOut | K::Contended | K::Unreachable | K::Busy
+                    K::Revoked | K::TimedOut | K::Contended | K::Unreachable | K::Busy
                 )
             }
             // The operation was combined into one that was dropped.
             NodeFault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
             NodeFault::Freeze { cn: frozen, .. } => {
-                frozen == cn && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended)
+                frozen == cn && matches!(e.kind(), K::Revoked | K::TimedOut | K::Contended)
             }
             NodeFault::Cut { cn: near, to, .. } => {
                 let end = near == cn || to == End::Compute(cn);
-                end && matches!(e.kind(), K::Fenced | K::TimedOut | K::Contended | K::Unreachable)
+                end && matches!(e.kind(), K::Revoked | K::TimedOut | K::Contended | K::Unreachable)
             }
             // The error names the node; `NodeStates` checks that a verb of the operation went
             // there.
@@ -385,7 +389,7 @@ impl Happened {
         match self.fault {
             NodeFault::Freeze { cn: frozen, .. } => frozen == cn,
             NodeFault::Cut { cn: near, to, .. } => near == cn || to == End::Compute(cn),
-            NodeFault::Standstill { memory, .. } => !memory,
+            NodeFault::StallAll { memory, .. } => !memory,
             _ => false,
         }
     }

@@ -107,13 +107,15 @@ impl<'a> NodeStates<'a> {
                 | NodeFault::Drop { .. } => self.waiting.borrow_mut().push(i),
                 NodeFault::Cut { at_ns, .. }
                 | NodeFault::Outage { at_ns, .. }
-                | NodeFault::Turns { at_ns, .. }
-                | NodeFault::Standstill { at_ns, .. }
+                | NodeFault::RestartLoop { at_ns, .. }
+                | NodeFault::StallAll { at_ns, .. }
                 | NodeFault::Stall { at_ns, .. }
                 | NodeFault::Jump { at_ns, .. } => {
                     self.plan(self.fabric.now() + at_ns, Due::Begin(i));
                 }
-                NodeFault::Drift { .. } | NodeFault::News { .. } => self.record(*fault, 0),
+                NodeFault::Drift { .. } | NodeFault::LateMembership { .. } => {
+                    self.record(*fault, 0)
+                }
             }
         }
         Ok(())
@@ -397,7 +399,9 @@ impl<'a> NodeStates<'a> {
     fn begin_fault(&self, i: usize, running: &dyn Fn(Option<usize>) -> u32) -> Vec<usize> {
         let (fault, now) = (self.case.node_faults[i], self.fabric.now());
         let inside = match fault {
-            NodeFault::Cut { cn, .. } | NodeFault::Turns { cn, .. } => running(Some(cn.into())),
+            NodeFault::Cut { cn, .. } | NodeFault::RestartLoop { cn, .. } => {
+                running(Some(cn.into()))
+            }
             _ => running(None),
         };
         self.record(fault, inside);
@@ -411,7 +415,7 @@ impl<'a> NodeStates<'a> {
                 cut_links(for_ns);
                 self.stall(mn.into(), now + for_ns);
             }
-            NodeFault::Standstill { for_ns, memory, .. } => {
+            NodeFault::StallAll { for_ns, memory, .. } => {
                 if memory {
                     cut_links(for_ns);
                     (0..self.stalled_until.len()).for_each(|mn| self.stall(mn, now + for_ns));
@@ -434,7 +438,7 @@ impl<'a> NodeStates<'a> {
                 });
                 return ended.map(|(_, cn)| *cn).collect();
             }
-            NodeFault::Turns { cn, times, ends, away_ns, up_ns, .. } => {
+            NodeFault::RestartLoop { cn, times, ends, away_ns, up_ns, .. } => {
                 let (cn, count) = (usize::from(cn), &self.restart_counts[i]);
                 let end = ends[count.get() as usize % ends.len()];
                 let ended = self.condition(cn) == NodeCondition::Up && !self.is_leaving(cn);
@@ -459,7 +463,7 @@ impl<'a> NodeStates<'a> {
         match self.case.node_faults[i] {
             NodeFault::Cut { cn, to, .. } => f(NodeId::compute(cn), end(to)),
             NodeFault::Stall { mn, .. } => all(mn),
-            NodeFault::Standstill { memory: true, .. } => {
+            NodeFault::StallAll { memory: true, .. } => {
                 (0..self.case.pool.memory_nodes).for_each(all);
             }
             _ => {}

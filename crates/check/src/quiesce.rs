@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use dmtree_fabric::{
-    InProcess, LeaseParameters, Member, MemberState, Membership, NodeId, Result, Role, Standing,
-    State,
+    InProcess, LeaseParameters, Member, MemberPhase, MemberState, Membership, MembershipState,
+    NodeId, Result, Role,
 };
 use dmtree_pool::{Cluster, PoolNode};
 
@@ -24,7 +24,7 @@ const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
 pub(crate) fn quiesce(cluster: &Cluster, case: &Case, living: Vec<Arc<PoolNode>>) -> Result<()> {
     let Some(first) = living.first().cloned() else { return Ok(()) };
     let all = Quiescing { case, living, first };
-    if let Some(judge) = cluster.judge() {
+    if let Some(judge) = cluster.in_process_membership() {
         judge.excuse(all.now()?);
         all.await_departures(judge)?;
         all.revoke_unknown(&judge.latest())?;
@@ -35,7 +35,7 @@ pub(crate) fn quiesce(cluster: &Cluster, case: &Case, living: Vec<Arc<PoolNode>>
         judge.excuse(all.now()?);
     }
     for step in 0..QUIESCING_STEPS {
-        if step > STEPS_THAT_RENEW && all.living.iter().all(|node| node.is_settled()) {
+        if step > STEPS_THAT_RENEW && all.living.iter().all(|node| node.has_settled_membership()) {
             break;
         }
         all.step_agents()?;
@@ -62,17 +62,17 @@ impl Quiescing<'_> {
             // The next step retries a failure.
             let _ = ep.core().block_on(ep.slot(), async {
                 ep.sleep(pause).await;
-                node.keep(&ep).await
+                node.membership_step(&ep).await
             });
         }
         Ok(())
     }
 
-    /// A node that crashed or left late may not have the standing `Gone` yet.
+    /// A node that crashed or left late may not have the phase `Gone` yet.
     fn await_departures(&self, judge: &InProcess) -> Result<()> {
         let is_over = |m: &MemberState| {
             m.member.node.role() == Role::Compute
-                && m.standing != Standing::Gone
+                && m.phase != MemberPhase::Gone
                 && self.living.iter().all(|node| node.member() != m.member)
         };
         for _ in 0..QUIESCING_STEPS {
@@ -92,18 +92,18 @@ impl Quiescing<'_> {
 
     /// The membership does not know an incarnation that ended before it had joined. The memory
     /// nodes revoke its access, which frees its number.
-    fn revoke_unknown(&self, latest: &State) -> Result<()> {
+    fn revoke_unknown(&self, latest: &MembershipState) -> Result<()> {
         let fabric = self.first.fabric();
         for node in (0..self.case.pool.compute_nodes).map(NodeId::compute) {
             let Some(incarnation) = fabric.incarnation(node) else { continue };
             let member = Member { node, incarnation };
             // Without leases, a live node is unknown to the membership, too.
             let is_up = self.living.iter().any(|node| node.member() == member);
-            if is_up || latest.standing(member).is_some() {
+            if is_up || latest.phase(member).is_some() {
                 continue;
             }
             for mn in 0..self.case.pool.memory_nodes {
-                fabric.fence(NodeId::memory(mn), node, incarnation)?;
+                fabric.revoke(NodeId::memory(mn), node, incarnation)?;
             }
         }
         Ok(())

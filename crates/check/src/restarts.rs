@@ -19,7 +19,7 @@ type Drawer = fn(&mut Draw, FaultTargets) -> Vec<NodeFault>;
 pub(crate) fn draw(seed: u64, targets: FaultTargets) -> Vec<NodeFault> {
     let draws: [(u64, u64, Drawer); 7] = [
         (0x6f75_7461_6765, 3, outages),
-        (0x0074_7572_6e73, 3, turns),
+        (0x0074_7572_6e73, 3, restart_loop),
         (0x0073_7469_6c6c, 5, standstill),
         (0x0073_7461_6c6c, 5, stall),
         (0x6a75_6d70, 8, jump),
@@ -69,7 +69,7 @@ fn outages(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
 }
 
 /// One node a few times, or all of them very often.
-fn turns(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn restart_loop(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     let all = u64::from(targets.compute_nodes);
     let (nodes, times) = match d.below(8) {
         0 => (all, MANY_LIVES.div_ceil(all)),
@@ -84,14 +84,14 @@ fn turns(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
         };
         let ends = [ending(d), ending(d), ending(d)];
         let at_ns = d.below(SPAN_NS / 4);
-        out.push(NodeFault::Turns { cn, at_ns, times: times as u32, ends, away_ns, up_ns });
+        out.push(NodeFault::RestartLoop { cn, at_ns, times: times as u32, ends, away_ns, up_ns });
     }
     out
 }
 
 fn standstill(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     let memory = d.of(&[true, true, false]);
-    vec![NodeFault::Standstill { at_ns: at(d), for_ns: some_time(d, targets), memory }]
+    vec![NodeFault::StallAll { at_ns: at(d), for_ns: some_time(d, targets), memory }]
 }
 
 fn stall(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {

@@ -214,21 +214,23 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         fault_scheduler,
         fault_actor,
     };
-    test_cluster.cluster.judge().expect("in this process").set_lease_parameters(LeaseParameters {
-        lease_ns: case.lease_ns,
-        acknowledge_ns: ACKNOWLEDGE_NS,
-        mutant: case.mutant,
-        ..LeaseParameters::default()
-    });
+    test_cluster.cluster.in_process_membership().expect("in this process").set_lease_parameters(
+        LeaseParameters {
+            lease_ns: case.lease_ns,
+            acknowledge_ns: ACKNOWLEDGE_NS,
+            mutant: case.mutant,
+            ..LeaseParameters::default()
+        },
+    );
     for fault in &case.node_faults {
         match *fault {
             NodeFault::Drift { cn, ppm } => {
                 test_cluster.cluster.compute_node(cn.into())?.set_clock_drift(ppm)
             }
-            NodeFault::News { cn, late_ns } => {
+            NodeFault::LateMembership { cn, late_ns } => {
                 test_cluster
                     .cluster
-                    .judge()
+                    .in_process_membership()
                     .expect("in this process")
                     .delay_news(NodeId::compute(cn), late_ns);
             }
@@ -247,7 +249,7 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         fabric.set_fabric_faults(FabricFaults::NONE);
         shared.phase.set("liveness");
         // No agent renewed a lease while the last verbs of the safety phase ended.
-        test_cluster.cluster.judge().expect("in this process").excuse(fabric.now());
+        test_cluster.cluster.in_process_membership().expect("in this process").excuse(fabric.now());
         let lasts =
             if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
         shared.bounds.set(Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
@@ -263,7 +265,11 @@ fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Resul
         if !case.node_faults.is_empty() && !shared.is_over() && !shared.node_states.has_lost() {
             shared.phase.set("maintenance");
             shared.node_states.reconnect_links();
-            test_cluster.cluster.judge().expect("in this process").excuse(fabric.now());
+            test_cluster
+                .cluster
+                .in_process_membership()
+                .expect("in this process")
+                .excuse(fabric.now());
             shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
             actors.finish_maintenance(&mut worker);
             work(&mut worker, &mut *policy, &shared);

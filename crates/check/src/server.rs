@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmtree_fabric::{
     Change, Error, ErrorKind, InProcess, Lease, LeaseParameters, Member, Membership,
-    MembershipFuture, Nanos, Result, State,
+    MembershipFuture, MembershipState, Nanos, Result,
 };
 
 /// The state of the server.
@@ -89,7 +89,7 @@ impl Membership for Server {
         Box::pin(async move { self.judge.renew(me, self.clock(now)?).await })
     }
 
-    fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>> {
+    fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<MembershipState>> {
         Box::pin(async move { self.judge.state(me, self.clock(now)?).await })
     }
 

@@ -188,7 +188,7 @@ impl Repeats {
         let mut open = Vec::new();
         for (i, outcome) in self.outcomes.iter().enumerate().rev() {
             let key = writes[i].0;
-            let repeats = |e: &Error| e.kind() == ErrorKind::Fenced && e.effect() == Effect::None;
+            let repeats = |e: &Error| e.kind() == ErrorKind::Revoked && e.effect() == Effect::None;
             if outcome.as_ref().is_err_and(repeats) && !settled.contains(key) {
                 open.push(i);
             } else {

@@ -93,9 +93,9 @@ impl Attempts {
     /// Decides the next step of an operation after an error. It `reads` when it may be repeated
     /// whatever the error says of its effect.
     pub(crate) async fn after(&mut self, at: ClientContext<'_>, e: Error, reads: bool) -> Next {
-        use ErrorKind::{Contended, Fenced, TimedOut, Unreachable};
+        use ErrorKind::{Contended, Revoked, TimedOut, Unreachable};
         if !at.pool.joins_again()
-            || !matches!(e.kind(), Fenced | Unreachable | TimedOut | Contended)
+            || !matches!(e.kind(), Revoked | Unreachable | TimedOut | Contended)
         {
             return Next::Give(e);
         }
@@ -108,7 +108,7 @@ impl Attempts {
             MembershipStatus::Member if !is_sound => return Next::Give(e),
             // A host has refused this node, which learns of the loss soon; or the lease was renewed
             // meanwhile.
-            MembershipStatus::Member if e.kind() == Fenced => {}
+            MembershipStatus::Member if e.kind() == Revoked => {}
             // The connections of a node without access break before it learns why.
             MembershipStatus::Member if e.kind() == Unreachable && self.failed == 1 => {
                 return Next::Again;
@@ -159,7 +159,7 @@ impl ClientContext<'_> {
                 }
             }
             if self.ep.now() >= until {
-                let lapsed = Error::new(ErrorKind::Fenced, "the operation has not begun");
+                let lapsed = Error::new(ErrorKind::Revoked, "the operation has not begun");
                 return Err(self.in_vain(&lapsed));
             }
             self.ep.sleep(pause).await;

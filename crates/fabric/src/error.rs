@@ -23,7 +23,7 @@ pub enum ErrorKind {
     /// A node cannot be reached.
     Unreachable,
     /// This node, or the target, has lost its membership.
-    Fenced,
+    Revoked,
     /// Remote bytes that no correct execution leaves behind.
     Corrupt,
     /// Versions, formats or options that do not fit together.

@@ -168,7 +168,7 @@ impl Host {
             && self.is_revoked(issuer.node, issuer.incarnation);
         revoked.then(|| {
             Error::new(
-                ErrorKind::Fenced,
+                ErrorKind::Revoked,
                 format!("{} refuses {}: it has lost its membership", self.node, issuer.node),
             )
         })
@@ -202,7 +202,7 @@ impl Host {
     }
 
     /// True the first time.
-    pub(crate) fn mark_fenced(&self) -> bool {
+    pub(crate) fn mark_revoked(&self) -> bool {
         !self.fenced.swap(true, Ordering::SeqCst)
     }
 
@@ -222,7 +222,7 @@ impl Host {
     }
 
     /// Whether this node's access was revoked somewhere, and all of these hosts refuse it.
-    pub(crate) fn is_fenced_by_all<'h>(
+    pub(crate) fn is_revoked_by_all<'h>(
         &self,
         mut others: impl Iterator<Item = &'h Arc<Self>>,
     ) -> bool {

@@ -54,9 +54,9 @@ pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, 
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
-    Change, InProcess, Lease, LeaseParameters, Member, MemberChange, MemberEvent, MemberState,
-    Membership, MembershipFuture, MemoryAgent, MemoryState, Move, Mutant, News, Presence, Standing,
-    State,
+    Change, InProcess, Lease, LeaseParameters, Member, MemberChange, MemberEvent, MemberPhase,
+    MemberState, Membership, MembershipFuture, MembershipState, MemoryAgent, MemoryState, Move,
+    Mutant, News, Presence,
 };
 pub use crate::region::{Pages, Region};
 pub use crate::rng::golden_hash;

@@ -50,7 +50,7 @@ pub enum MemberChange {
     /// It joined, or came back with a new incarnation.
     Joined,
     /// It lost its membership; its verbs are, or are about to be, refused everywhere.
-    Fenced,
+    Revoked,
     /// It left in good order.
     Left,
 }
@@ -85,7 +85,7 @@ impl std::fmt::Display for Member {
 
 /// How far a member has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Standing {
+pub enum MemberPhase {
     /// It holds a lease.
     Living,
     /// It is dead; its access is being revoked everywhere.
@@ -104,7 +104,7 @@ pub struct MemberState {
     /// The member.
     pub member: Member,
     /// How far it has come.
-    pub standing: Standing,
+    pub phase: MemberPhase,
     /// The membership epoch in which it came there.
     pub since: u64,
     /// The members that have acknowledged that.
@@ -167,7 +167,7 @@ pub struct Move {
     /// The new owner; `None` leaves the choice to the claimant.
     pub to: Option<Member>,
     /// `Draining` or `Reassigning`.
-    pub standing: Standing,
+    pub phase: MemberPhase,
     /// The membership epoch in which it came there.
     pub since: u64,
     /// The members that have acknowledged that.
@@ -178,7 +178,7 @@ pub struct Move {
 
 /// A state of the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct State {
+pub struct MembershipState {
     /// Its number.
     pub epoch: u64,
     /// The compute nodes that have joined, in the order of nodes and incarnations. An incarnation
@@ -189,11 +189,11 @@ pub struct State {
     pub memory: Vec<MemoryState>,
     /// The planned move under way, if any.
     pub planned: Option<Move>,
-    /// How many members have come to [`Standing::Gone`].
+    /// How many members have come to [`MemberPhase::Gone`].
     pub deaths: u64,
 }
 
-impl State {
+impl MembershipState {
     /// The state of a member.
     pub fn of(&self, member: Member) -> Option<&MemberState> {
         self.members.iter().find(|m| m.member == member)
@@ -201,13 +201,13 @@ impl State {
 
     /// How far a member has come; `None` for an unknown node. An incarnation before a known one
     /// never began or is forgotten: it is gone.
-    pub fn standing(&self, member: Member) -> Option<Standing> {
+    pub fn phase(&self, member: Member) -> Option<MemberPhase> {
         let later = |m: &MemberState| {
             m.member.node == member.node && m.member.incarnation > member.incarnation
         };
         match self.of(member) {
-            Some(m) => Some(m.standing),
-            None => self.members.iter().any(later).then_some(Standing::Gone),
+            Some(m) => Some(m.phase),
+            None => self.members.iter().any(later).then_some(MemberPhase::Gone),
         }
     }
 
@@ -246,7 +246,7 @@ impl State {
         let mut out: Vec<Member> = Vec::new();
         for m in &self.members {
             let Member { node, incarnation } = m.member;
-            let before = if m.standing == Standing::Living { incarnation - 1 } else { incarnation };
+            let before = if m.phase == MemberPhase::Living { incarnation - 1 } else { incarnation };
             out.retain(|o| o.node != node);
             if before > 0 {
                 out.push(Member { node, incarnation: before });
@@ -257,13 +257,13 @@ impl State {
 
     /// Whether a member holds a lease.
     pub fn is_living(&self, member: Member) -> bool {
-        self.standing(member) == Some(Standing::Living)
+        self.phase(member) == Some(MemberPhase::Living)
     }
 
     /// The living compute nodes.
     pub fn living(&self) -> impl Iterator<Item = Member> {
         let compute = |m: &&MemberState| m.member.node.role() == Role::Compute;
-        let living = |m: &&MemberState| m.standing == Standing::Living;
+        let living = |m: &&MemberState| m.phase == MemberPhase::Living;
         self.members.iter().filter(living).filter(compute).map(|m| m.member)
     }
 
@@ -297,11 +297,11 @@ pub struct Lease {
 /// not fit the state any more is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The sender has done what the standing of a member requires of it.
-    Acknowledge(Member, Standing),
+    /// The sender has done what the phase of a member requires of it.
+    Acknowledge(Member, MemberPhase),
     /// Every memory node has revoked the access of a member that is revoking.
     Revoked(Member),
-    /// The sender wants to reassign the tables of a member in [`Standing::Reassigning`].
+    /// The sender wants to reassign the tables of a member in [`MemberPhase::Reassigning`].
     Claim(Member),
     /// The claimant has given new owners to all of its tables.
     Reassigned(Member),
@@ -332,21 +332,21 @@ pub trait Membership: Send + Sync {
     /// A node joins. A former incarnation of it that is living dies.
     ///
     /// # Errors
-    /// `Fenced` for an incarnation that has died.
+    /// `Revoked` for an incarnation that has died.
     fn join(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease>;
     /// Renews a lease.
     ///
     /// # Errors
-    /// `Fenced` when it has ended.
+    /// `Revoked` when it has ended.
     fn renew(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Lease>;
     /// The newest state, as far as news has reached this member.
     ///
     /// # Errors
     /// Those of the transport to the membership server.
-    fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>>;
+    fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<MembershipState>>;
     /// Reports or asks for something.
     ///
     /// # Errors
-    /// `Fenced` when the sender is not living.
+    /// `Revoked` when the sender is not living.
     fn propose(&self, me: Member, change: Change, now: Nanos) -> MembershipFuture<'_, ()>;
 }

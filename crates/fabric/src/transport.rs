@@ -196,7 +196,7 @@ pub trait Fabric: Send + Sync {
     /// A client thread's transport on compute (or, for services, memory) node `node`.
     ///
     /// # Errors
-    /// `NotFound` for an unknown node, `Fenced` for one that lost its membership.
+    /// `NotFound` for an unknown node, `Revoked` for one that lost its membership.
     fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>>;
     /// The capabilities that the fabric grants to all clients.
     fn caps(&self) -> Capabilities;
@@ -210,7 +210,7 @@ pub trait Fabric: Send + Sync {
     ///
     /// # Errors
     /// `NotFound` for unknown nodes.
-    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()>;
+    fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()>;
     /// The connections of `node` to `to` are with that incarnation from now on. A node that
     /// restarts is unknown to all nodes that knew it before: their verbs and calls fail as
     /// `Unreachable` until the membership has told them its new incarnation. A node that joins

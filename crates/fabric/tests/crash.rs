@@ -190,7 +190,7 @@ fn whole_writes_are_whole() {
 
 /// The pieces of independent WRITEs in flight at a crash that land, and when the last one does:
 /// after the crash, ns.
-fn in_flight(seed: u64, fence_after: Option<u64>, grants: Capabilities) -> (Vec<u64>, u64) {
+fn in_flight(seed: u64, revoke_after: Option<u64>, grants: Capabilities) -> (Vec<u64>, u64) {
     let bench = Bench::new(seed, grants);
     let watch = bench.client(B);
     let fabric = bench.fabric.clone();
@@ -209,8 +209,8 @@ fn in_flight(seed: u64, fence_after: Option<u64>, grants: Capabilities) -> (Vec<
             fabric.crash(A, How::Machine).unwrap();
             let crashed = watch.now();
             let mut sum = 0;
-            let until = fence_after.unwrap_or(LONGEST_ZOMBIE_NS + 60_000_000);
-            let mut fenced = None;
+            let until = revoke_after.unwrap_or(LONGEST_ZOMBIE_NS + 60_000_000);
+            let mut revoked = None;
             while watch.now() < crashed + until + 60_000_000 {
                 let mut now = 0;
                 for offset in [4096, 8192] {
@@ -221,19 +221,19 @@ fn in_flight(seed: u64, fence_after: Option<u64>, grants: Capabilities) -> (Vec<
                     sum = now;
                     seen.set(watch.now() - crashed);
                     assert!(
-                        fenced.is_none_or(|at| at == sum),
-                        "seed {seed}: a verb after the fence"
+                        revoked.is_none_or(|at| at == sum),
+                        "seed {seed}: a verb after the revocation"
                     );
                 }
-                if fence_after.is_some() && fenced.is_none() && watch.now() > crashed + until {
-                    fabric.fence(MN, A, 1).unwrap();
+                if revoke_after.is_some() && revoked.is_none() && watch.now() > crashed + until {
+                    fabric.revoke(MN, A, 1).unwrap();
                     let mut now = 0;
                     for offset in [4096, 8192] {
                         let s = watch.read(at(offset), WORDS as u32 * 8).await.unwrap();
                         now += (0..WORDS as usize).map(|i| s.word(i)).sum::<u64>();
                     }
                     sum = now;
-                    fenced = Some(now);
+                    revoked = Some(now);
                 }
                 watch.sleep(200_000).await;
             }
@@ -347,7 +347,7 @@ fn a_restarted_node_is_another_one() {
             watch.sleep(1_000_000).await;
             assert_eq!(watch.faa(at(64), 0).await.unwrap(), sum);
             assert!(posted.get() <= at_crash + 1);
-            fabric.fence(MN, A, 1).unwrap();
+            fabric.revoke(MN, A, 1).unwrap();
             let young = bench.client(A);
             let slot = watch.slot();
             let one = young.core().clone();

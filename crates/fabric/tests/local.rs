@@ -106,17 +106,17 @@ fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let old = endpoint(&f, CN);
     let other = endpoint(&f, NodeId::compute(1));
     on(&old, old.faa(at(64), 1)).expect("a member");
-    f.fence(MN, CN, 1).expect("known nodes");
-    let e = on(&old, old.faa(at(64), 1)).expect_err("fenced");
-    assert_eq!((e.kind(), e.effect()), (ErrorKind::Fenced, Effect::Unknown));
+    f.revoke(MN, CN, 1).expect("known nodes");
+    let e = on(&old, old.faa(at(64), 1)).expect_err("revoked");
+    assert_eq!((e.kind(), e.effect()), (ErrorKind::Revoked, Effect::Unknown));
     assert!(f.attach(CN).is_err());
     assert_eq!(on(&other, other.faa(at(64), 1)).expect("others go on"), 1);
     f.add_node(CN, 1 << 12).expect("comes back");
     let new = endpoint(&f, CN);
     assert_eq!(on(&new, new.faa(at(64), 1)).expect("a new incarnation"), 2);
-    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays fenced");
+    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays revoked");
     let changes: Vec<_> = f.events(4).iter().map(|e| (e.node, e.incarnation, e.change)).collect();
-    assert_eq!(changes, [(CN, 1, MemberChange::Fenced), (CN, 2, MemberChange::Joined)]);
+    assert_eq!(changes, [(CN, 1, MemberChange::Revoked), (CN, 2, MemberChange::Joined)]);
 }
 
 /// A revocation waits for verbs that are being executed: afterwards the memory does not change any
@@ -134,7 +134,7 @@ fn no_verb_executes_after_a_revocation() {
             while on_word(&f, at(64)) < 10 {
                 std::thread::yield_now();
             }
-            f.fence(MN, CN, 1).expect("known nodes");
+            f.revoke(MN, CN, 1).expect("known nodes");
             let seen = on_word(&f, at(64));
             for _ in 0..100 {
                 assert_eq!(on_word(&f, at(64)), seen);

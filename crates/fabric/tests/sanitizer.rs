@@ -80,7 +80,7 @@ fn events_of_revoked_nodes_are_ignored() {
     let found = reports(|f, ep| async move {
         let other = Member { node: NodeId::compute(1), incarnation: 1 };
         f.allocation_event(other, at(2048), 64, ShadowState::Freed);
-        f.fence(NodeId::memory(0), other.node, 1).expect("a host");
+        f.revoke(NodeId::memory(0), other.node, 1).expect("a host");
         f.allocation_event(other, at(1024), 64, ShadowState::Freed);
         ep.read(at(1024), 8).await.expect("not theirs to say");
         ep.read(at(2048), 8).await.expect("reported: said before");

@@ -196,10 +196,10 @@ fn errors_are_values_here_too() {
         assert!(e.to_string().contains("aligned"), "{e}");
         ep.read(at(64), 8).await.unwrap();
     });
-    f.fence(NodeId::memory(0), NodeId::compute(0), 1).unwrap();
+    f.revoke(NodeId::memory(0), NodeId::compute(0), 1).unwrap();
     run(&t, |ep| async move {
         let e = ep.read(at(64), 8).await.unwrap_err();
-        assert_eq!(e.kind(), dmtree_fabric::ErrorKind::Fenced);
+        assert_eq!(e.kind(), dmtree_fabric::ErrorKind::Revoked);
     });
 }
 

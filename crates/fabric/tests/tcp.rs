@@ -14,8 +14,8 @@ use common::{MN, at, fetch, on, put};
 use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
-    Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, NodeId,
-    Presence, Result, Role, RpcFuture, RpcHandler, ServiceId, Standing,
+    Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
+    NodeId, Presence, Result, Role, RpcFuture, RpcHandler, ServiceId,
 };
 
 const SOON: Duration = Duration::from_millis(300);
@@ -27,8 +27,8 @@ fn data_path() -> DataPath {
 }
 
 fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
-    let (data_path, lease_parameters) = (data_path(), b"lease_parameters".to_vec());
-    let pool_config = PoolConfig { memory_nodes, compute_nodes: 4, data_path, lease_parameters };
+    let (data_path, options) = (data_path(), b"options".to_vec());
+    let pool_config = PoolConfig { memory_nodes, compute_nodes: 4, data_path, options };
     NetFabric::found(
         listen,
         1 << 16,
@@ -74,7 +74,7 @@ fn join_with(
     let listen = "127.0.0.1:0";
     let how = Joining { first, listen, role, wanted, within: SOON, data_path, nic_config };
     NetFabric::join(&how, |pool_config| {
-        assert_eq!(pool_config, b"lease_parameters");
+        assert_eq!(pool_config, b"options");
         Ok(1 << 14)
     })
 }
@@ -173,18 +173,18 @@ fn revocation_ends_a_members_access_at_once() {
     let (cn0, cn1) = (compute(&mn0), compute(&mn0));
     let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));
     assert_eq!(on(a, a.faa(at(64), 1)).expect("works"), 0);
-    let e = cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect_err("it has not joined");
+    let e = cn1.revoke(MN, cn0.me().node, cn0.me().incarnation).expect_err("it has not joined");
     assert!(e.to_string().contains("does not live"), "{e}");
     on(b, async { cn1.membership().join(cn1.me(), 0).await }).expect("joins");
-    cn1.fence(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
-    let e = on(a, a.faa(at(64), 1)).expect_err("fenced");
+    cn1.revoke(MN, cn0.me().node, cn0.me().incarnation).expect("the host answers");
+    let e = on(a, a.faa(at(64), 1)).expect_err("revoked");
     // The first verb may find the link broken; the next ones get the reason.
-    let e = if e.kind() == ErrorKind::Fenced {
+    let e = if e.kind() == ErrorKind::Revoked {
         e
     } else {
-        on(a, a.faa(at(64), 1)).expect_err("fenced")
+        on(a, a.faa(at(64), 1)).expect_err("revoked")
     };
-    assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+    assert_eq!(e.kind(), ErrorKind::Revoked, "{e}");
     assert_eq!(on(b, b.faa(at(64), 0)).expect("others go on"), 1);
 }
 
@@ -352,8 +352,8 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
 /// the process that asked.
 #[test]
 fn only_processes_with_the_key_of_the_pool_belong_to_it() {
-    let (data_path, lease_parameters) = (data_path(), b"lease_parameters".to_vec());
-    let pool_config = PoolConfig { memory_nodes: 1, compute_nodes: 4, data_path, lease_parameters };
+    let (data_path, options) = (data_path(), b"options".to_vec());
+    let pool_config = PoolConfig { memory_nodes: 1, compute_nodes: 4, data_path, options };
     let of_a = keyed("a");
     let mn0 =
         NetFabric::found("127.0.0.1:0", 1 << 16, pool_config, LeaseParameters::default(), &of_a);
@@ -365,7 +365,7 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
     let both = async { Ok((ep.faa(at(64), 1).await?, ep.faa(word, 1).await?)) };
     assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
     on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
-    cn0.fence(MN, cn1.me().node, 0).expect("and those to other hosts");
+    cn0.revoke(MN, cn1.me().node, 0).expect("and those to other hosts");
     for (wrong, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")] {
         let e = join(&wrong).expect_err("no key of the pool");
         assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
@@ -387,7 +387,7 @@ fn without_a_key_no_node_listens_to_other_machines() {
             memory_nodes: 1,
             compute_nodes: 1,
             data_path: data_path(),
-            lease_parameters: vec![],
+            options: vec![],
         };
         NetFabric::found("0.0.0.0:0", 1 << 14, pool_config, LeaseParameters::default(), e)
     };
@@ -425,8 +425,8 @@ fn the_membership_is_kept_by_the_first_memory_node() {
         m1.join(cn1.me(), 0).await?;
         m1.propose(cn1.me(), Change::Leave, 0).await?;
         let state = m0.state(cn0.me(), 0).await?;
-        assert_eq!(state.standing(cn1.me()), Some(Standing::Revoking));
-        assert_eq!(m1.renew(cn1.me(), 0).await.expect_err("has left").kind(), ErrorKind::Fenced);
+        assert_eq!(state.phase(cn1.me()), Some(MemberPhase::Revoking));
+        assert_eq!(m1.renew(cn1.me(), 0).await.expect_err("has left").kind(), ErrorKind::Revoked);
         m0.renew(cn0.me(), 0).await?;
         Ok(())
     })

@@ -112,8 +112,9 @@ impl FairShare {
         if let Some(stamps) = stamps {
             return self.looked(lock, stamps);
         }
-        let is_same = slot.last.swap(lock, Relaxed) == lock;
+        let is_same = slot.last.load(Relaxed) == lock;
         let streak = if is_same { slot.streak.load(Relaxed) } else { 0 };
+        slot.last.store(lock, Relaxed);
         slot.streak.store(streak.saturating_add(1), Relaxed);
     }
 
@@ -188,9 +189,10 @@ impl FairShare {
         stamp
     }
 
-    /// The change of the stamp of a node that has taken the lock. `more`: clients of it wait.
+    /// The change of the stamp of a node that has taken the lock. `more`: whether clients of it
+    /// wait.
     #[inline]
-    pub fn next(&self, lock: u64, more: bool) -> Option<Next> {
+    pub fn next(&self, lock: u64, more: impl FnOnce() -> bool) -> Option<Next> {
         let slot = self.slot(lock);
         let was = slot.stamp.load(Relaxed);
         if was == 0 || was >> 32 != hash(lock) {
@@ -198,7 +200,7 @@ impl FairShare {
         }
         let number = slot.number.load(Relaxed).wrapping_add(1 << TAKES_AT);
         let now = self.say(slot, lock, number);
-        if more {
+        if more() {
             return Some(Next { was, now });
         }
         slot.stamp.store(0, Relaxed);
@@ -264,12 +266,12 @@ mod tests {
         take(&r, 7, &now);
         assert!(r.is_awaited(7) && r.still_waiting(7, &now).is_some());
         now[1] = b.says(7);
-        let next = b.next(7, true).expect("it has announced that it waits");
+        let next = b.next(7, || true).expect("it has announced that it waits");
         assert_eq!(next.was, now[1]);
         now[1] = next.now;
         assert!(r.still_waiting(7, &now).is_some(), "the other has not had it");
-        now[2] = c.next(7, false).expect("it has announced that it waits").now;
-        assert_eq!((now[2], c.next(7, false)), (0, None));
+        now[2] = c.next(7, || false).expect("it has announced that it waits").now;
+        assert_eq!((now[2], c.next(7, || false)), (0, None));
         assert!(r.still_waiting(7, &now).is_none());
         r.left(7);
         assert!(!r.is_awaited(7));

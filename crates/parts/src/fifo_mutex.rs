@@ -45,22 +45,22 @@ impl FifoMutexes {
     ///
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
-    pub async fn turn(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<FifoGuard> {
-        self.turn_of(ep, Rank(0), lock).await
+    pub async fn lock(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<FifoGuard> {
+        self.lock_ranked(ep, Rank(0), lock).await
     }
 
     /// The same for a lock of some rank. The caller holds mutexes of lower ranks only.
     ///
     /// # Errors
-    /// As [`FifoMutexes::turn`].
-    pub async fn turn_of(
+    /// As [`FifoMutexes::lock`].
+    pub async fn lock_ranked(
         self: &Arc<Self>,
         ep: &Endpoint,
         rank: Rank,
         lock: u64,
     ) -> Result<FifoGuard> {
         let index = self.index(rank, lock);
-        let why = WaitReason { what: "turn at a lock", at: lock };
+        let why = WaitReason { what: "FIFO mutex of a lock", at: lock };
         self.slots[index].acquire(ep, why).await?;
         Ok(FifoGuard { table: self.clone(), index, held: true })
     }
@@ -68,21 +68,21 @@ impl FifoMutexes {
     /// The same for a lock with a ticket that waiting threads poll.
     ///
     /// # Errors
-    /// As [`FifoMutexes::turn`].
-    pub async fn polled_turn(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<FifoGuard> {
+    /// As [`FifoMutexes::lock`].
+    pub async fn lock_polled(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<FifoGuard> {
         let index = self.index(Rank(0), lock);
-        let why = WaitReason { what: "turn at a ticket", at: lock };
+        let why = WaitReason { what: "FIFO mutex of a ticket", at: lock };
         self.slots[index].acquire_polled(ep, why).await?;
         Ok(FifoGuard { table: self.clone(), index, held: true })
     }
 
     /// Acquires the mutex when it is free.
-    pub fn try_turn(self: &Arc<Self>, lock: u64) -> Option<FifoGuard> {
-        self.try_turn_of(Rank(0), lock)
+    pub fn try_lock(self: &Arc<Self>, lock: u64) -> Option<FifoGuard> {
+        self.try_lock_ranked(Rank(0), lock)
     }
 
     /// The same for a lock of some rank.
-    pub fn try_turn_of(self: &Arc<Self>, rank: Rank, lock: u64) -> Option<FifoGuard> {
+    pub fn try_lock_ranked(self: &Arc<Self>, rank: Rank, lock: u64) -> Option<FifoGuard> {
         let index = self.index(rank, lock);
         let held = self.slots[index].try_acquire();
         held.then(|| FifoGuard { table: self.clone(), index, held: true })
@@ -103,7 +103,7 @@ impl FifoGuard {
         self.table.slots[self.index].is_awaited()
     }
 
-    /// How many threads have clients that poll behind ([`FifoMutexes::polled_turn`]).
+    /// How many threads have clients that poll behind ([`FifoMutexes::lock_polled`]).
     pub fn threads_waiting(&self) -> usize {
         self.table.slots[self.index].threads_waiting()
     }
@@ -151,12 +151,12 @@ mod tests {
     #[test]
     fn locks_of_different_ranks_never_share_a_fifo_mutex() {
         let mutexes = FifoMutexes::ranked(Rank(2), 1);
-        let node = mutexes.try_turn_of(Rank(1), 7).expect("free");
-        assert!(mutexes.try_turn_of(Rank(1), 8).is_none(), "one of a rank");
-        let parent = mutexes.try_turn_of(Rank(2), 7).expect("another rank");
-        assert!(mutexes.try_turn_of(Rank(9), 1).is_none(), "counts as the highest");
+        let node = mutexes.try_lock_ranked(Rank(1), 7).expect("free");
+        assert!(mutexes.try_lock_ranked(Rank(1), 8).is_none(), "one of a rank");
+        let parent = mutexes.try_lock_ranked(Rank(2), 7).expect("another rank");
+        assert!(mutexes.try_lock_ranked(Rank(9), 1).is_none(), "counts as the highest");
         drop(node);
         drop(parent);
-        assert!(mutexes.try_turn_of(Rank(1), 8).is_some());
+        assert!(mutexes.try_lock_ranked(Rank(1), 8).is_some());
     }
 }

@@ -58,7 +58,7 @@ impl Drop for Waiting<'_> {
 /// A client's hold of a local lock. Dropped, it is released without the remote lock, which stays as
 /// it is.
 #[derive(Debug)]
-pub struct LocalTurn {
+pub struct LocalGuard {
     of: Arc<LocalLocks>,
     lock: usize,
     left: bool,
@@ -82,9 +82,9 @@ impl LocalLocks {
     ///
     /// # Errors
     /// `TimedOut` at the deadline of the operation.
-    pub async fn turn(self: &Arc<Self>, ep: &Endpoint, lock: usize) -> Result<LocalTurn> {
+    pub async fn lock(self: &Arc<Self>, ep: &Endpoint, lock: usize) -> Result<LocalGuard> {
         let lock = lock % self.locks.len();
-        let why = WaitReason { what: "turn at a remote lock", at: lock as u64 };
+        let why = WaitReason { what: "FIFO mutex of a remote lock", at: lock as u64 };
         // A client that gives up may have been given the remote lock already.
         let mut waiting = Waiting { of: self, lock, gives_up: true };
         self.locks[lock].mutex.acquire_polled(ep, why).await?;
@@ -93,7 +93,7 @@ impl LocalLocks {
     }
 
     /// Acquires the local lock when it is free.
-    pub fn try_turn(self: &Arc<Self>, lock: usize) -> Option<LocalTurn> {
+    pub fn try_lock(self: &Arc<Self>, lock: usize) -> Option<LocalGuard> {
         let lock = lock % self.locks.len();
         self.locks[lock].mutex.try_acquire().then(|| self.taken(lock))
     }
@@ -110,16 +110,16 @@ impl LocalLocks {
     }
 
     /// The local lock is acquired: whether the remote lock came along.
-    fn taken(self: &Arc<Self>, lock: usize) -> LocalTurn {
+    fn taken(self: &Arc<Self>, lock: usize) -> LocalGuard {
         let state = self.locks[lock].state.load(Ordering::Relaxed);
         let is_handed = state & HANDED != 0;
         let chain = if is_handed { (state & !HANDED) + 1 } else { 1 };
         self.locks[lock].state.store(chain, Ordering::Relaxed);
-        LocalTurn { of: self.clone(), lock, left: false, is_handed }
+        LocalGuard { of: self.clone(), lock, left: false, is_handed }
     }
 }
 
-impl LocalTurn {
+impl LocalGuard {
     fn local(&self) -> &Local {
         &self.of.locks[self.lock]
     }
@@ -162,7 +162,7 @@ impl LocalTurn {
     pub fn leave(self) {}
 }
 
-impl Drop for LocalTurn {
+impl Drop for LocalGuard {
     fn drop(&mut self) {
         if !self.left {
             self.local().mutex.release();
@@ -174,19 +174,19 @@ impl Drop for LocalTurn {
 mod tests {
     use super::*;
 
-    fn try_turn(locks: &Arc<LocalLocks>) -> Option<LocalTurn> {
+    fn try_lock(locks: &Arc<LocalLocks>) -> Option<LocalGuard> {
         locks.locks[0].mutex.try_acquire().then(|| locks.taken(0))
     }
 
     #[test]
     fn a_lock_without_a_waiter_comes_back() {
         let locks = LocalLocks::new(1, 8);
-        let turn = try_turn(&locks).expect("free");
-        assert!(!turn.is_handed && !turn.may_hand_over(), "no waiter");
-        let back = turn.hand_over().expect("no waiter");
+        let guard = try_lock(&locks).expect("free");
+        assert!(!guard.is_handed && !guard.may_hand_over(), "no waiter");
+        let back = guard.hand_over().expect("no waiter");
         assert!(back.is_handed);
         back.leave();
-        assert!(!try_turn(&locks).expect("free").is_handed, "it was released");
+        assert!(!try_lock(&locks).expect("free").is_handed, "it was released");
     }
 
     /// The client to which a lock was handed over had given up: the lock stayed held, unknown to
@@ -200,7 +200,7 @@ mod tests {
             sees.store(tag, Ordering::Relaxed);
         });
         let locks = LocalLocks::telling(1, 8, Some(stranded));
-        let first = try_turn(&locks).expect("free");
+        let first = try_lock(&locks).expect("free");
         first.set_tag(7);
         let waiting = Waiting { of: &locks, lock: 0, gives_up: true };
         let place = locks.locks[0].mutex.enter().expect("held");
@@ -208,13 +208,13 @@ mod tests {
         drop(place);
         drop(waiting);
         assert_eq!(reported.load(Ordering::Relaxed), 7);
-        assert!(!try_turn(&locks).expect("free").is_handed);
+        assert!(!try_lock(&locks).expect("free").is_handed);
     }
 
     #[test]
     fn a_waiter_gets_mutex_and_lock_and_chains_end() {
         let locks = LocalLocks::new(1, 2);
-        let first = try_turn(&locks).expect("free");
+        let first = try_lock(&locks).expect("free");
         let place = locks.locks[0].mutex.enter().expect("held");
         assert!(first.may_hand_over());
         assert!(first.hand_over().is_none(), "taken over");

@@ -152,34 +152,34 @@ impl LockWords {
         self.word(page, hash % self.words)
     }
 
-    /// The lock of a page by the page's place: word and [`LockWords::turn_of`] tell the page.
+    /// The lock of a page by the page's place: word and [`LockWords::sharer_of`] tell the page.
     ///
     /// # Errors
     /// As [`LockWords::by_hash`].
     pub fn by_place(&self, page: GlobalAddr) -> Result<LockWord> {
         let line = page.offset() / LINE;
-        self.word(page, (line % self.words + self.shift(self.turn_of(page))) % self.words)
+        self.word(page, (line % self.words + self.shift(self.sharer_of(page))) % self.words)
     }
 
     /// The number of a page among the pages that share its word.
-    pub fn turn_of(&self, page: GlobalAddr) -> u64 {
+    pub fn sharer_of(&self, page: GlobalAddr) -> u64 {
         page.offset() / LINE / self.words
     }
 
-    /// The page of a word and a turn. A word that is not of these tables gives an address that is
+    /// The page of a word and a sharer number. A word that is not of these tables gives an address that is
     /// no page's.
-    pub fn page_of(&self, word: GlobalAddr, turn: u64) -> Option<GlobalAddr> {
+    pub fn page_of(&self, word: GlobalAddr, sharer: u64) -> Option<GlobalAddr> {
         let base = self.bases.get(word.node().index())?;
         let i = word.offset().checked_sub(base.offset())? / 8;
-        let line = (i % self.words + self.words - self.shift(turn)) % self.words;
-        let line = turn.checked_mul(self.words)?.checked_add(line)?;
+        let line = (i % self.words + self.words - self.shift(sharer)) % self.words;
+        let line = sharer.checked_mul(self.words)?.checked_add(line)?;
         (i < self.words && line < GlobalAddr::MAX_OFFSET / LINE)
             .then(|| GlobalAddr::new(word.node(), line * LINE))
     }
 
     /// Pages of one place in different stretches of memory have different locks.
-    fn shift(&self, turn: u64) -> u64 {
-        (golden_hash(turn) >> 32) % self.words
+    fn shift(&self, sharer: u64) -> u64 {
+        (golden_hash(sharer) >> 32) % self.words
     }
 
     fn word(&self, page: GlobalAddr, i: u64) -> Result<LockWord> {
@@ -198,7 +198,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_word_and_a_turn_tell_the_page(words in 1u64..40_000, line in 1u64..1 << 30, m in 0u16..2, chip: bool) {
+        fn a_word_and_a_sharer_number_tell_the_page(words in 1u64..40_000, line in 1u64..1 << 30, m in 0u16..2, chip: bool) {
             let base = |m| match chip {
                 true => GlobalAddr::on_chip(NodeId::memory(m), 0),
                 false => GlobalAddr::new(NodeId::memory(m), 4096),
@@ -207,7 +207,7 @@ mod tests {
             let page = GlobalAddr::new(NodeId::memory(m), line * LINE);
             let lock = w.by_place(page).expect("a page");
             prop_assert!(lock.number < w.count());
-            prop_assert_eq!(w.page_of(lock.at, w.turn_of(page)), Some(page));
+            prop_assert_eq!(w.page_of(lock.at, w.sharer_of(page)), Some(page));
         }
     }
 

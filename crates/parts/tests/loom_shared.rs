@@ -104,7 +104,7 @@ fn turns_at_one_lock_exclude_each_other() {
         let inside = Arc::new(Mutex::new(0));
         let (table2, inside2) = (table.clone(), inside.clone());
         let enter = |table: &Arc<FifoMutexes>, inside: &Mutex<i32>| {
-            if let Some(turn) = table.try_turn(7) {
+            if let Some(turn) = table.try_lock(7) {
                 *inside.lock().unwrap() += 1;
                 assert_eq!(*inside.lock().unwrap(), 1);
                 *inside.lock().unwrap() -= 1;
@@ -114,7 +114,7 @@ fn turns_at_one_lock_exclude_each_other() {
         let other = thread::spawn(move || enter(&table2, &inside2));
         enter(&table, &inside);
         other.join().unwrap();
-        assert!(table.try_turn(9).is_some(), "passed on when dropped");
+        assert!(table.try_lock(9).is_some(), "passed on when dropped");
     });
 }
 

@@ -121,6 +121,11 @@ impl Arena {
             Mark::WornOut.hit();
             s.worn_out += 1;
         } else if let Some(n) = s.nodes.get_mut(g.addr.node().index()) {
+            debug_assert!(
+                n.free.back().is_none_or(|last| last.addr != g.addr),
+                "L: {} is on a free list twice",
+                g.addr
+            );
             n.free.push_back(g);
         }
     }
@@ -196,9 +201,11 @@ impl PerNode {
     fn take(&mut self, node: usize, object: u64) -> Option<Grant> {
         if let Some(g) = self.free.pop_front() {
             Mark::Reused.hit();
+            debug_assert!(g.generation > 0, "L: {} is free without a generation", g.addr);
             return Some(Grant { addr: g.addr, generation: g.generation + 1 });
         }
         let (at, end) = self.fresh.last_mut()?;
+        debug_assert!(*at + object <= *end, "fresh memory at {at:#x} is too short");
         let addr = GlobalAddr::new(NodeId::memory(node as u16), *at);
         *at += object;
         if *at + object > *end {

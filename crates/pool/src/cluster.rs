@@ -178,7 +178,7 @@ impl Cluster {
     }
 
     /// The membership itself, when it is in this process.
-    pub fn judge(&self) -> Option<&Arc<InProcess>> {
+    pub fn in_process_membership(&self) -> Option<&Arc<InProcess>> {
         self.0.judge.as_ref()
     }
 

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::verb::cas;
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Member, Result, Standing};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, Member, MemberPhase, Result};
 
 use crate::catalog::{IndexEntry, IndexState, exists};
 use crate::node::PoolNode;
@@ -295,9 +295,9 @@ impl PoolNode {
             // No member has joined: all nodes count as living.
             return Ok(Progress::Alive);
         }
-        Ok(match state.standing(member) {
-            Some(Standing::Living) => Progress::Alive,
-            Some(Standing::Revoking) => Progress::Dying,
+        Ok(match state.phase(member) {
+            Some(MemberPhase::Living) => Progress::Alive,
+            Some(MemberPhase::Revoking) => Progress::Dying,
             Some(_) | None => Progress::Over,
         })
     }

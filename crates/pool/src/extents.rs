@@ -71,6 +71,7 @@ impl Extents {
             length += l;
         }
         self.insert(offset, length);
+        debug_assert!(self.by_offset.len() > 64 || self.is_sound(), "extents at {offset:#x}");
         true
     }
 
@@ -109,6 +110,13 @@ impl Extents {
     pub(crate) fn fits_twice(&self, length: u64) -> bool {
         let longest = self.by_length.last().map_or(0, |(len, _)| *len);
         longest >= 2 * length || self.by_length.range((length, 0)..).nth(1).is_some()
+    }
+
+    /// Both orders hold the same extents, and their sum is known.
+    fn is_sound(&self) -> bool {
+        let both = self.by_offset.iter().all(|(at, len)| self.by_length.contains(&(*len, *at)));
+        both && self.by_offset.len() == self.by_length.len()
+            && self.by_offset.values().sum::<u64>() == self.bytes
     }
 
     /// Offsets and lengths.

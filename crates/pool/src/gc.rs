@@ -144,7 +144,7 @@ impl PoolNode {
     /// # Errors
     /// `Busy` while a death, a move or another collection is under way; those of the fabric.
     pub async fn begin_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
-        if !self.is_settled() {
+        if !self.has_settled_membership() {
             return Err(not_now("a death or a move is under way".to_owned()));
         }
         if self.has_window(ep.now()) {
@@ -282,7 +282,7 @@ impl PoolNode {
     }
 
     fn check_gc(&self, gc: &Gc) -> Result<()> {
-        match self.is_settled() && self.windows()? == gc.members {
+        match self.has_settled_membership() && self.windows()? == gc.members {
             true => Ok(()),
             false => {
                 Err(not_now("a node has joined or died during a garbage collection".to_owned()))

@@ -249,7 +249,7 @@ impl GcLog {
 impl PoolNode {
     /// An object and its table were unlinked, and this node is to retire them some time later:
     /// until then it holds them.
-    pub fn keep_for_later(&self, at: GlobalAddr, bytes: u64, table: Option<TableId>) {
+    pub fn log_pending(&self, at: GlobalAddr, bytes: u64, table: Option<TableId>) {
         let object = Span::object(at, bytes);
         match table {
             Some(table) => self.gc_log.pend(&[object, Span::table(table)]),
@@ -257,8 +257,8 @@ impl PoolNode {
         }
     }
 
-    /// The spans of [`PoolNode::keep_for_later`] are about to be retired.
-    pub fn kept_no_more(&self, at: GlobalAddr) {
+    /// The spans of [`PoolNode::log_pending`] are about to be retired.
+    pub fn log_retired(&self, at: GlobalAddr) {
         self.gc_log.unpend(at);
     }
 

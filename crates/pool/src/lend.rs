@@ -87,8 +87,8 @@ impl PoolNode {
         for _ in 0..MAX_DRAINS {
             // The agent goes on meanwhile: other nodes wait for its acknowledgements, and the lease
             // must hold.
-            if let Err(e) = self.keep(ep).await
-                && e.kind() == ErrorKind::Fenced
+            if let Err(e) = self.membership_step(ep).await
+                && e.kind() == ErrorKind::Revoked
             {
                 return Err(e);
             }

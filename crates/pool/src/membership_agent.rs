@@ -1,5 +1,5 @@
 //! The membership agent of a compute node: renews its lease, follows the epochs of the membership,
-//! and does what they ask of the node. The embedder calls [`PoolNode::keep`] again and again, on a
+//! and does what they ask of the node. The embedder calls [`PoolNode::membership_step`] again and again, on a
 //! slot of its own, with pauses of a small part of a lease; the agents of a pool need no leader.
 //!
 //! One step, in order:
@@ -36,8 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{
-    Change, Endpoint, Error, Member, MemberState, Move, NodeId, Presence, Result, Role, Standing,
-    State,
+    Change, Endpoint, Error, Member, MemberPhase, MemberState, MembershipState, Move, NodeId,
+    Presence, Result, Role,
 };
 
 use crate::epoch::Drain;
@@ -104,9 +104,9 @@ impl PoolNode {
     /// One step of the membership agent. Joins at first.
     ///
     /// # Errors
-    /// `Fenced` when the node has lost its membership: nothing of it works any more. Others are
+    /// `Revoked` when the node has lost its membership: nothing of it works any more. Others are
     /// those of the moment: call again.
-    pub async fn keep(&self, ep: &Endpoint) -> Result<()> {
+    pub async fn membership_step(&self, ep: &Endpoint) -> Result<()> {
         ep.renew_deadline();
         self.renew(ep).await?;
         let state = self.membership.state(self.view.me, ep.now()).await?;
@@ -115,29 +115,29 @@ impl PoolNode {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolNode::keep`] until `until` says so or the membership is lost for good; pauses of
+    /// [`PoolNode::membership_step`] until `until` says so or the membership is lost for good; pauses of
     /// `pause_ns`.
     ///
     /// # Errors
-    /// `Fenced`; `Incompatible` when another pool is where this one was.
-    pub async fn keep_on(
+    /// `Revoked`; `Incompatible` when another pool is where this one was.
+    pub async fn run_membership(
         &self,
         ep: &Endpoint,
         pause_ns: u64,
         until: impl Fn() -> bool,
     ) -> Result<()> {
-        self.keep_at(ep, || pause_ns, until).await
+        self.run_membership_paced(ep, || pause_ns, until).await
     }
 
-    /// As [`PoolNode::keep_on`], with pauses that may be shorter while others wait for this node.
-    pub(crate) async fn keep_at(
+    /// As [`PoolNode::run_membership`], with pauses that may be shorter while others wait for this node.
+    pub(crate) async fn run_membership_paced(
         &self,
         ep: &Endpoint,
         pause_ns: impl Fn() -> u64,
         until: impl Fn() -> bool,
     ) -> Result<()> {
         while !until() {
-            let kept = self.keep(ep).await;
+            let kept = self.membership_step(ep).await;
             self.view.standing.note(&kept);
             if self.is_lost_by(ep, &kept).await {
                 return Err(kept.err().unwrap_or_else(|| self.view.lost()));
@@ -181,7 +181,7 @@ impl PoolNode {
             true if due && alive => match self.membership.renew(me, ep.now()).await {
                 Ok(lease) => lease,
                 Err(e) => {
-                    if e.kind() == dmtree_fabric::ErrorKind::Fenced {
+                    if e.kind() == dmtree_fabric::ErrorKind::Revoked {
                         self.view.end_lease();
                     }
                     return Err(e);
@@ -214,7 +214,7 @@ impl PoolNode {
     }
 
     /// Acts on a newer state: stops using the tables of dead nodes and those that are to move.
-    fn follow(&self, state: &Arc<State>) {
+    fn follow(&self, state: &Arc<MembershipState>) {
         let newer = self.view.with_state(|known| {
             let newer = known.epoch < state.epoch;
             if newer {
@@ -228,7 +228,7 @@ impl PoolNode {
                     let incarnations = state.members.iter().filter(|m| m.member.node == owner);
                     let dead = incarnations
                         .into_iter()
-                        .any(|m| !matches!(m.standing, Standing::Living | Standing::Gone));
+                        .any(|m| !matches!(m.phase, MemberPhase::Living | MemberPhase::Gone));
                     let moving =
                         state.planned.as_ref().is_some_and(|p| p.partitions.contains(&partition));
                     dead || moving
@@ -247,21 +247,21 @@ impl PoolNode {
         self.connect(state);
         let mut k = locked(&self.agent_state);
         k.drains.retain(|(of, since), _| match of {
-            Some(m) => state.standing(*m) == Some(Standing::Draining),
+            Some(m) => state.phase(*m) == Some(MemberPhase::Draining),
             None => state.planned.as_ref().is_some_and(|p| p.since == *since),
         });
-        let draining = state.members.iter().filter(|m| m.standing == Standing::Draining);
+        let draining = state.members.iter().filter(|m| m.phase == MemberPhase::Draining);
         for m in draining.filter(|m| !m.acknowledged.contains(&self.view.me)) {
             k.drains.entry((Some(m.member), 0)).or_insert_with(|| self.epochs.drain());
         }
-        let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
+        let planned = state.planned.as_ref().filter(|p| p.phase == MemberPhase::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&self.view.me)) {
             k.drains.entry((None, p.since)).or_insert_with(|| self.epochs.drain());
         }
     }
 
     /// Tells the fabric which memory nodes are away: it refuses verbs to them at once.
-    fn hear_of_memory(&self, known: &State, state: &State) {
+    fn hear_of_memory(&self, known: &MembershipState, state: &MembershipState) {
         for m in &state.memory {
             if known.presence(m.member.node) != m.presence {
                 self.fabric.set_presence(self.cn, m.member.node, m.presence);
@@ -271,8 +271,8 @@ impl PoolNode {
 
     /// Connects to nodes that have restarted, once no operation of this node uses an address of
     /// their former incarnation: not before the former incarnation has drained.
-    fn connect(&self, state: &State) {
-        for m in state.members.iter().filter(|m| m.standing == Standing::Living) {
+    fn connect(&self, state: &MembershipState) {
+        for m in state.members.iter().filter(|m| m.phase == MemberPhase::Living) {
             let Member { node, incarnation } = m.member;
             let former = |o: &&dmtree_fabric::MemberState| {
                 o.member.node == node && o.member.incarnation < incarnation
@@ -281,28 +281,28 @@ impl PoolNode {
                 .members
                 .iter()
                 .filter(former)
-                .all(|o| matches!(o.standing, Standing::Reassigning | Standing::Gone));
+                .all(|o| matches!(o.phase, MemberPhase::Reassigning | MemberPhase::Gone));
             if drained && self.fabric.incarnation(node) == Some(incarnation) {
                 self.fabric.connect(self.cn, node, incarnation);
             }
         }
     }
 
-    /// Does what the standings of the dead ask of this node, and acknowledges it.
-    async fn acknowledge(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
+    /// Does what the phases of the dead ask of this node, and acknowledges it.
+    async fn acknowledge(&self, ep: &Endpoint, state: &Arc<MembershipState>) -> Result<()> {
         let me = self.view.me;
         for m in &state.members {
             let open = !m.acknowledged.contains(&me);
-            let done = match m.standing {
-                Standing::Revoking if open => {
-                    self.fabric.fence(self.cn, m.member.node, m.member.incarnation)?;
+            let done = match m.phase {
+                MemberPhase::Revoking if open => {
+                    self.fabric.revoke(self.cn, m.member.node, m.member.incarnation)?;
                     true
                 }
-                Standing::Draining if open => self.has_drained((Some(m.member), 0)),
+                MemberPhase::Draining if open => self.has_drained((Some(m.member), 0)),
                 _ => false,
             };
             if done {
-                let change = Change::Acknowledge(m.member, m.standing);
+                let change = Change::Acknowledge(m.member, m.phase);
                 self.membership.propose(me, change, ep.now()).await?;
                 locked(&self.agent_state).drains.remove(&(Some(m.member), 0));
             }
@@ -310,7 +310,7 @@ impl PoolNode {
         for m in state.away().filter(|m| !m.acknowledged.contains(&me)) {
             self.membership.propose(me, Change::Avoided(m.member), ep.now()).await?;
         }
-        let planned = state.planned.as_ref().filter(|p| p.standing == Standing::Draining);
+        let planned = state.planned.as_ref().filter(|p| p.phase == MemberPhase::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&me))
             && self.has_drained((None, p.since))
         {
@@ -325,7 +325,7 @@ impl PoolNode {
     }
 
     /// Carries deaths and moves on. One that cannot go on now does not hold back the others.
-    async fn coordinate(&self, ep: &Endpoint, state: &Arc<State>) -> Result<()> {
+    async fn coordinate(&self, ep: &Endpoint, state: &Arc<MembershipState>) -> Result<()> {
         let mut outcome = Ok(());
         for m in &state.members {
             let done = self.carry_on(ep, state, m).await;
@@ -334,25 +334,30 @@ impl PoolNode {
         outcome.and(self.carry_on_move(ep, state).await)
     }
 
-    async fn carry_on(&self, ep: &Endpoint, state: &State, m: &MemberState) -> Result<()> {
+    async fn carry_on(
+        &self,
+        ep: &Endpoint,
+        state: &MembershipState,
+        m: &MemberState,
+    ) -> Result<()> {
         let me = self.view.me;
-        match m.standing {
-            Standing::Revoking if state.is_acknowledged(&m.acknowledged) => {
+        match m.phase {
+            MemberPhase::Revoking if state.is_acknowledged(&m.acknowledged) => {
                 // Memory nodes that hold a lease revoke the access themselves.
                 let hosts = self.shape.memory.iter().map(|l| l.node);
                 let hosts: Vec<_> = hosts.filter(|n| state.memory_node(*n).is_none()).collect();
                 for host in &hosts {
-                    self.fabric.fence(*host, m.member.node, m.member.incarnation)?;
+                    self.fabric.revoke(*host, m.member.node, m.member.incarnation)?;
                 }
                 if !hosts.is_empty() {
                     self.membership.propose(me, Change::Revoked(m.member), ep.now()).await?;
                 }
             }
-            Standing::Reassigning if m.claimant == Some(me) => {
+            MemberPhase::Reassigning if m.claimant == Some(me) => {
                 self.reassign(ep, m.member).await?;
                 self.membership.propose(me, Change::Reassigned(m.member), ep.now()).await?;
             }
-            Standing::Reassigning => {
+            MemberPhase::Reassigning => {
                 self.membership.propose(me, Change::Claim(m.member), ep.now()).await?;
             }
             _ => {}
@@ -360,10 +365,10 @@ impl PoolNode {
         Ok(())
     }
 
-    async fn carry_on_move(&self, ep: &Endpoint, state: &State) -> Result<()> {
+    async fn carry_on_move(&self, ep: &Endpoint, state: &MembershipState) -> Result<()> {
         let me = self.view.me;
         let done = locked(&self.agent_state).carried_out;
-        let open = |p: &&Move| p.standing == Standing::Reassigning && p.since > done;
+        let open = |p: &&Move| p.phase == MemberPhase::Reassigning && p.since > done;
         let Some(p) = state.planned.as_ref().filter(open) else { return Ok(()) };
         if p.claimant != Some(me) {
             return self.membership.propose(me, Change::ClaimMove, ep.now()).await;
@@ -389,7 +394,7 @@ impl PoolNode {
     /// ([`PoolNode::hand_over`]).
     ///
     /// # Errors
-    /// `Fenced` when it was dead already.
+    /// `Revoked` when it was dead already.
     pub async fn leave(&self, ep: &Endpoint) -> Result<()> {
         self.membership.propose(self.view.me, Change::Leave, ep.now()).await?;
         self.view.end_lease();
@@ -416,10 +421,10 @@ impl PoolNode {
     }
 
     /// Whether every death and every move that this node knows of is complete.
-    pub fn is_settled(&self) -> bool {
+    pub fn has_settled_membership(&self) -> bool {
         let state = self.view.state();
-        let still = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
-        state.planned.is_none() && state.members.iter().all(|m| still(m.standing))
+        let still = |s: MemberPhase| matches!(s, MemberPhase::Living | MemberPhase::Gone);
+        state.planned.is_none() && state.members.iter().all(|m| still(m.phase))
     }
 
     /// The memory nodes that are away, as far as this node knows: what they hold cannot be reached.
@@ -427,10 +432,10 @@ impl PoolNode {
         self.view.state().away().map(|m| (m.member.node, m.presence)).collect()
     }
 
-    /// The standing of this incarnation of a node, as far as this node knows.
-    pub fn standing(&self, node: NodeId, incarnation: u32) -> Option<Standing> {
+    /// The phase of this incarnation of a node, as far as this node knows.
+    pub fn phase(&self, node: NodeId, incarnation: u32) -> Option<MemberPhase> {
         debug_assert!(node.role() == Role::Compute);
-        self.view.state().standing(Member { node, incarnation })
+        self.view.state().phase(Member { node, incarnation })
     }
 }
 

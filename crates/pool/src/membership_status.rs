@@ -98,11 +98,11 @@ impl PoolNode {
 
     /// Whether an error of a step means that the membership is lost for good: asks the membership.
     pub(crate) async fn is_lost_by(&self, ep: &Endpoint, step: &Result<()>) -> bool {
-        use dmtree_fabric::ErrorKind::{Fenced, Incompatible};
+        use dmtree_fabric::ErrorKind::{Incompatible, Revoked};
         let me = self.view.me;
         match step {
             Ok(()) => !self.view.state().is_living(me),
-            Err(e) if matches!(e.kind(), Fenced | Incompatible) => {
+            Err(e) if matches!(e.kind(), Revoked | Incompatible) => {
                 match self.membership.state(me, ep.now()).await {
                     Ok(state) => !state.is_living(me),
                     // Another pool answers where this one was.

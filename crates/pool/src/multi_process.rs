@@ -123,7 +123,7 @@ impl MemoryNode {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
             data_path,
-            lease_parameters: pool_config::encode(options),
+            options: pool_config::encode(options),
         };
         let bytes = options.memory_bytes_per_node;
         let fabric = NetFabric::found(listen, bytes, config, lease_parameters, nic_config)?;
@@ -407,14 +407,14 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
         Ok(ep) => ep,
         Err(e) => return drop(joined.send(Err(e))),
     };
-    let first = ep.core().block_on(ep.slot(), node.keep(&ep));
+    let first = ep.core().block_on(ep.slot(), node.membership_step(&ep));
     let is_in = first.is_ok();
     let _ = joined.send(first);
     if !is_in {
         return;
     }
     let pause = || {
-        let is_quiet = node.is_settled();
+        let is_quiet = node.has_settled_membership();
         let steps = if is_quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
         node.lease_ns() / steps
     };
@@ -438,7 +438,7 @@ impl PoolNode {
     /// operation of the node works any more.
     ///
     /// # Errors
-    /// `Fenced` when it was dead already; those of the fabric.
+    /// `Revoked` when it was dead already; those of the fabric.
     pub async fn depart(&self, ep: &Endpoint, pause_ns: u64) -> Result<()> {
         let until = ep.now() + LEAVES_WITHIN_NS;
         while ep.now() < until && self.has_peers() {
@@ -448,7 +448,7 @@ impl PoolNode {
                 _ => {}
             }
             // One planned move is under way at a time: another node's may come first.
-            self.keep(ep).await?;
+            self.membership_step(ep).await?;
             ep.sleep(pause_ns / 4).await;
         }
         // Garbage collection finds what cannot be handed in now.

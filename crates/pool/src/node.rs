@@ -32,8 +32,8 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, Membership, NodeId, Result, Role,
-    ShadowState, Standing, WaitReason, golden_hash,
+    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership, NodeId,
+    Result, Role, ShadowState, WaitReason, golden_hash,
 };
 
 use crate::arena::{Arena, ArenaKey, Grant};
@@ -211,7 +211,7 @@ impl PoolNode {
     /// An endpoint of this node for the present thread, with an executor of its own.
     ///
     /// # Errors
-    /// `Fenced` when the node has lost its membership.
+    /// `Revoked` when the node has lost its membership.
     pub fn endpoint(&self, slab_bytes: u64) -> Result<Endpoint> {
         let transport = self.fabric.attach(self.cn)?;
         let core = Core::new(transport.clone(), slab_bytes);
@@ -228,7 +228,7 @@ impl PoolNode {
     /// then, nor believe its own tables. No verb; a load while there is no membership.
     ///
     /// # Errors
-    /// `Fenced`.
+    /// `Revoked`.
     #[inline]
     pub fn check_lease(&self, ep: &Endpoint) -> Result<()> {
         self.view.check_lease(ep)
@@ -238,7 +238,7 @@ impl PoolNode {
     /// effect.
     ///
     /// # Errors
-    /// `Fenced`.
+    /// `Revoked`.
     #[inline]
     pub fn check_lease_untouched(&self, ep: &Endpoint) -> Result<()> {
         self.view.check_lease_untouched(ep)
@@ -257,7 +257,7 @@ impl PoolNode {
     pub fn is_suspected(&self, node: NodeId, incarnation: u16) -> bool {
         let state = self.view.state();
         let latest = state.incarnation_of(node, incarnation);
-        latest.is_some_and(|m| state.standing(m) != Some(Standing::Living))
+        latest.is_some_and(|m| state.phase(m) != Some(MemberPhase::Living))
     }
 
     /// Whether a node answers, as far as the membership knows.

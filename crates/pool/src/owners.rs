@@ -190,6 +190,8 @@ impl OwnerService {
             };
             p.segments[grown] = GlobalAddr::new(self.me.node, at).bits();
         }
+        debug_assert_eq!(p.owner, self.me, "a node adopts for itself");
+        debug_assert!(p.lines >= wanted.lines && p.moves >= wanted.moves, "marks only grow");
         self.publish(ep, &p).await?;
         let mut s = locked(&self.state);
         match known(&s) {
@@ -374,6 +376,8 @@ impl OwnerService {
             p.segments[grown] = base;
             cells = p.cut(lines, wanted);
         }
+        let is_covered = |t: &TableId| t.first_line() + u64::from(t.lines()) <= p.lines;
+        debug_assert!(cells.iter().all(is_covered), "cells above the mark of partition {number}");
         // The directory covers a cell before a client gets it: a reader refuses ids above the mark.
         self.publish(ep, &p).await?;
         if let Some(at) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number) {

@@ -119,7 +119,7 @@ impl PoolNode {
     /// Proposes that this node's share of the partitions moves here.
     ///
     /// # Errors
-    /// Those of the fabric; `Fenced`. While another move is under way nothing happens: true when
+    /// Those of the fabric; `Revoked`. While another move is under way nothing happens: true when
     /// there is nothing to propose.
     pub async fn take_share(&self, ep: &Endpoint) -> Result<bool> {
         let seen = self.directory(ep).await?;

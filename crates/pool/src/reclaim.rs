@@ -181,6 +181,8 @@ impl LimboList {
         let mut limbo_entries = locked(&self.limbo_entries);
         let items: Vec<_> = limbo_entries.fresh.drain(..count).collect();
         let bytes = items.iter().map(|(_, b)| b).sum();
+        let newest = limbo_entries.stamped.back().map(|s| s.stamp);
+        debug_assert!(newest.is_none_or(|n| n < stamp), "stamp {stamp} after {newest:?}");
         self.fresh.fetch_sub(count as u64, Ordering::Relaxed);
         self.fresh_bytes.fetch_sub(bytes, Ordering::Relaxed);
         limbo_entries.stamped.push_back(Stamped { stamp, items });

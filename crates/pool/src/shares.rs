@@ -22,7 +22,7 @@
 
 use std::cell::Cell;
 
-use dmtree_fabric::{Endpoint, Member, Result, Role, Standing, State};
+use dmtree_fabric::{Endpoint, Member, MemberPhase, MembershipState, Result, Role};
 
 use crate::ids::COMPUTE_PARTITIONS;
 use crate::node::PoolNode;
@@ -50,16 +50,16 @@ pub(crate) struct ShareSearch {
 
 /// Whether the death of a compute node is complete, so that no claimant will give its partitions
 /// another owner.
-pub(crate) fn is_over(state: &State, owner: Member) -> bool {
-    owner.node.role() == Role::Compute && state.standing(owner) == Some(Standing::Gone)
+pub(crate) fn is_over(state: &MembershipState, owner: Member) -> bool {
+    owner.node.role() == Role::Compute && state.phase(owner) == Some(MemberPhase::Gone)
 }
 
 impl PoolNode {
-    /// As [`PoolNode::keep_at`], and searches for tables to own. Until all are owned for the first
+    /// As [`PoolNode::run_membership_paced`], and searches for tables to own. Until all are owned for the first
     /// time its steps come faster: a joining process waits for that.
     ///
     /// # Errors
-    /// `Fenced`.
+    /// `Revoked`.
     pub(crate) async fn keep_with_share(
         &self,
         ep: &Endpoint,
@@ -70,7 +70,7 @@ impl PoolNode {
         while !until() {
             let stepped = Cell::new(false);
             let pause = || pause_ns() / if self.has_share() { 1 } else { STEP_SPEEDUP };
-            self.keep_at(ep, pause, || stepped.replace(true)).await?;
+            self.run_membership_paced(ep, pause, || stepped.replace(true)).await?;
             // The next step repeats what fails now.
             if self.request_share(ep, &mut search).await.unwrap_or(false) {
                 locked(&self.agent_state).has_share = true;
@@ -96,7 +96,7 @@ impl PoolNode {
         if search.settled_at == Some(state.epoch) {
             return Ok(true);
         }
-        if !self.is_settled() {
+        if !self.has_settled_membership() {
             return Ok(false);
         }
         let seen = self.read_directory(ep, true).await?;
@@ -137,7 +137,7 @@ impl PoolNode {
     /// Partitions to move, and where to if it matters.
     fn partitions_to_move(
         &self,
-        state: &State,
+        state: &MembershipState,
         seen: &[DirectoryEntry],
     ) -> (Vec<u16>, Option<Member>) {
         let is_left = |owner: Member| match owner.node.role() {
@@ -163,7 +163,7 @@ impl PoolNode {
         let state = self.view.state();
         let gone = move |p: &u16| {
             let first = Member { node: first_owner(*p, c, m), incarnation: 1 };
-            state.standing(first).is_some_and(|s| s == Standing::Gone)
+            state.phase(first).is_some_and(|s| s == MemberPhase::Gone)
         };
         (0..COMPUTE_PARTITIONS).filter(|p| !opened.contains(p)).filter(gone)
     }

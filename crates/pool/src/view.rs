@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Lease, Member, NodeId, Presence, Result, Role, Standing, State,
+    Endpoint, Error, ErrorKind, Lease, Member, MemberPhase, MembershipState, NodeId, Presence,
+    Result, Role,
 };
 
 use crate::membership_status::OwnStanding;
@@ -26,7 +27,7 @@ pub(crate) struct View {
     pub(crate) me: Member,
     /// The newest state that this node acts on. Locked while bases of tables are stored or dropped,
     /// so that none is stored against an older state.
-    state: Mutex<Arc<State>>,
+    state: Mutex<Arc<MembershipState>>,
     /// Reading of the own clock up to which the lease surely holds; `u64::MAX` before the node has
     /// joined: no lease is checked then.
     lease_until: AtomicU64,
@@ -58,7 +59,7 @@ impl View {
     }
 
     /// Caches the facts of a new state that clients need often.
-    pub(crate) fn hear(&self, state: &State) {
+    pub(crate) fn hear(&self, state: &MembershipState) {
         self.deaths.store(state.deaths, Ordering::Relaxed);
         self.any_away.store(state.away().next().is_some(), Ordering::Relaxed);
     }
@@ -136,7 +137,7 @@ impl View {
     #[cold]
     fn ended(&self) -> Error {
         Error::new(
-            ErrorKind::Fenced,
+            ErrorKind::Revoked,
             format!(
                 "the lease of {} has ended: it is slow, cut off, or was declared dead",
                 self.me
@@ -147,20 +148,20 @@ impl View {
     /// The error of a membership that is lost for good.
     #[cold]
     pub(crate) fn lost(&self) -> Error {
-        Error::new(ErrorKind::Fenced, format!("{} has lost its membership", self.me))
+        Error::new(ErrorKind::Revoked, format!("{} has lost its membership", self.me))
     }
 
-    pub(crate) fn state(&self) -> Arc<State> {
+    pub(crate) fn state(&self) -> Arc<MembershipState> {
         locked(&self.state).clone()
     }
 
-    pub(crate) fn with_state<T>(&self, f: impl FnOnce(&mut Arc<State>) -> T) -> T {
+    pub(crate) fn with_state<T>(&self, f: impl FnOnce(&mut Arc<MembershipState>) -> T) -> T {
         f(&mut locked(&self.state))
     }
 
     /// Whether no verb of a member executes at any node any more.
     pub(crate) fn is_revoked(&self, member: Member) -> bool {
-        locked(&self.state).standing(member).is_some_and(|s| s >= Standing::Draining)
+        locked(&self.state).phase(member).is_some_and(|s| s >= MemberPhase::Draining)
     }
 
     /// Whether a node is worth a call: as far as is known it is living.
@@ -171,13 +172,13 @@ impl View {
         // Before any node has joined, all count as living.
         let state = locked(&self.state);
         let mut incarnations = state.members.iter().filter(|m| m.member.node == node);
-        state.members.is_empty() || incarnations.any(|m| m.standing == Standing::Living)
+        state.members.is_empty() || incarnations.any(|m| m.phase == MemberPhase::Living)
     }
 }
 
 /// Whether tables of a partition may be used where the directory says they are.
-pub(crate) fn may_use(state: &State, partition: u16, owner: Member) -> bool {
-    let dead = state.standing(owner).is_some_and(|s| s != Standing::Living);
+pub(crate) fn may_use(state: &MembershipState, partition: u16, owner: Member) -> bool {
+    let dead = state.phase(owner).is_some_and(|s| s != MemberPhase::Living);
     let moving = state.planned.as_ref().is_some_and(|p| p.partitions.contains(&partition));
     !dead && !moving
 }

@@ -37,7 +37,7 @@ use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 use crate::format::area::Stored;
 use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_slots};
-use crate::format::slot::{self, Place, Slot, State};
+use crate::format::slot::{self, Place, Slot, SlotState};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
@@ -235,6 +235,11 @@ impl DmTree {
         if self.node.has(Mutant::MoveWhileLocked) {
             self.epoch.borrow().quiescent_point();
         }
+    }
+
+    /// Whether the operation holds, or tries for, this lock.
+    pub(crate) fn holds(&self, tag: LockTag) -> bool {
+        self.held.borrow().iter().any(|h| h.tag == tag)
     }
 
     /// The operation has given the lock back, or is about to, in a way that does not fail.
@@ -638,6 +643,6 @@ impl LeafCopy {
 
     /// The live slots.
     pub fn live<'a>(&'a self, c: &'a DmTree) -> impl Iterator<Item = (usize, Slot<'a>)> {
-        (0..self.capacity).map(|i| (i, self.slot(c, i))).filter(|(_, s)| s.state == State::Live)
+        (0..self.capacity).map(|i| (i, self.slot(c, i))).filter(|(_, s)| s.state == SlotState::Live)
     }
 }

@@ -1,4 +1,4 @@
-//! Fair shares of leaf locks between compute nodes: see `dmtree_parts::rivals` for the rule and its
+//! Fair shares of leaf locks between compute nodes: see `dmtree_parts::fairness` for the rule and its
 //! argument.
 //!
 //! The problem: a node that tries again faster than tries of other nodes arrive would take a lock
@@ -52,27 +52,27 @@ fn stamps(said: &Sampled) -> Said {
 impl DmTree {
     /// Called before a client tries for a lock: a lock that other nodes wait for is left to them.
     /// Costs one load unless other nodes wait.
-    pub(crate) async fn yield_to_rivals(&self, route: &Route) -> Result<()> {
+    pub(crate) async fn yield_to_contenders(&self, route: &Route) -> Result<()> {
         let lock = route.table.bits();
-        if !self.node.rivals.is_awaited(lock) {
+        if !self.node.contenders.is_awaited(lock) {
             return Ok(());
         }
         let left = Box::pin(self.leave_lock(route)).await;
-        self.node.rivals.left(lock);
+        self.node.contenders.left(lock);
         left
     }
 
     /// The FIFO guard of a lock, when no client of this node has it and no other node waits.
     pub(crate) fn try_fifo_guard(&self, route: &Route) -> Option<FifoGuard> {
         let lock = route.table.bits();
-        let fifo_guard = self.node.leaf_fifo.try_turn(lock)?;
-        (!self.node.rivals.is_awaited(lock)).then_some(fifo_guard)
+        let fifo_guard = self.node.leaf_fifo.try_lock(lock)?;
+        (!self.node.contenders.is_awaited(lock)).then_some(fifo_guard)
     }
 
     /// Leaves a lock free until the waiting nodes have had it, or for a bounded time.
     async fn leave_lock(&self, route: &Route) -> Result<()> {
         Mark::LockLeft.hit();
-        let (rivals, lock) = (&self.node.rivals, route.table.bits());
+        let (contenders, lock) = (&self.node.contenders, route.table.bits());
         let last = self.ep.now() + LEFT_FOR_NS;
         let (mut until, mut before) = (0, None);
         let (mut pause, longest) = PROBES_AFTER_NS;
@@ -95,13 +95,15 @@ impl DmTree {
             if is_stuck {
                 return Ok(());
             }
-            let Some(waiting) = rivals.still_waiting(lock, &stamps(&said)) else { return Ok(()) };
+            let Some(waiting) = contenders.still_waiting(lock, &stamps(&said)) else {
+                return Ok(());
+            };
             let now = self.ep.now();
             if before.replace(waiting) != Some(waiting) {
                 until = last.min(now + QUIET_NS);
             }
             if until <= now {
-                rivals.gave_up(lock, waiting);
+                contenders.gave_up(lock, waiting);
                 return Ok(());
             }
             self.ep.check_deadline("leaf lock", route.leaf.bits())?;
@@ -116,7 +118,7 @@ impl DmTree {
         tag != 0 && (tag >> 48) as u16 != self.ep.node().bits()
     }
 
-    /// A try has found the lock held. Other nodes are recorded as rivals; now and then the waiter
+    /// A try has found the lock held. Other nodes are recorded as contenders; now and then the waiter
     /// announces itself by a stamp.
     pub(crate) async fn meet(
         &self,
@@ -129,12 +131,12 @@ impl DmTree {
             return Ok(());
         }
         let lock = route.table.bits();
-        self.node.rivals.met(lock);
+        self.node.contenders.met(lock);
         if tries == 0 || !tries.is_multiple_of(ANNOUNCE_EVERY) {
             return Ok(());
         }
         let Some(word) = self.own_wait_word(route, at) else { return Ok(()) };
-        match self.ep.write_word(word, self.node.rivals.says(lock)).await {
+        match self.ep.write_word(word, self.node.contenders.says(lock)).await {
             Err(e) if !is_away(&e) => Err(e),
             _ => Ok(()),
         }
@@ -148,9 +150,8 @@ impl DmTree {
     /// A waiting client has taken the lock: the stamp tells other nodes, and whether more clients
     /// of this node wait. Costs one load unless this node has announced a waiter.
     pub(crate) fn announce_taken(&self, route: &Route, at: GlobalAddr, fifo_guard: &FifoGuard) {
-        let Some(next) = self.node.rivals.next(route.table.bits(), fifo_guard.is_awaited()) else {
-            return;
-        };
+        let more = || fifo_guard.is_awaited();
+        let Some(next) = self.node.contenders.next(route.table.bits(), more) else { return };
         if let Some(word) = self.own_wait_word(route, at) {
             let Next { was, now } = next;
             self.ep.detach(cas(word, was, now), None);
@@ -164,13 +165,13 @@ impl DmTree {
         at: GlobalAddr,
         fifo_guard: &FifoGuard,
     ) -> Option<GlobalAddr> {
-        let looks = self.node.rivals.looks(route.table.bits(), || fifo_guard.is_awaited());
+        let looks = self.node.contenders.looks(route.table.bits(), || fifo_guard.is_awaited());
         looks.then(|| self.node.pool.wait_words(route.table, at)).flatten()
     }
 
     /// A try has taken the lock, and read these stamps.
     pub(crate) fn took(&self, route: &Route, said: Option<&Sampled>) {
-        self.node.rivals.took(route.table.bits(), said.map(stamps).as_ref());
+        self.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
     /// As [`DmTree::try_for`] a leaf's lock, and READs the stamps in the same round trip.

@@ -143,7 +143,7 @@ impl DmTree {
 
     /// With its mutant only.
     pub(crate) async fn stop_for_death(&self) {
-        while self.node.has(Mutant::StopForDeath) && !self.node.pool.is_settled() {
+        while self.node.has(Mutant::StopForDeath) && !self.node.pool.has_settled_membership() {
             self.ep.sleep(100_000).await;
         }
     }

@@ -12,6 +12,7 @@ pub mod format;
 mod gc;
 mod get;
 mod index;
+mod invariants;
 mod load;
 mod lock;
 mod lock_word_mode;

@@ -35,7 +35,7 @@
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
-use dmtree_parts::handover::LocalTurn;
+use dmtree_parts::handover::LocalGuard;
 
 use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route, is_away};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
@@ -69,7 +69,7 @@ pub(crate) enum LeafFifoGuard {
     /// The lock is a table's.
     Table(FifoGuard),
     /// The lock is a word of a memory node.
-    Word(LocalTurn),
+    Word(LocalGuard),
 }
 
 impl DmTree {
@@ -93,16 +93,16 @@ impl DmTree {
         }
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let quiescent = self.quiescent_section();
-        let fifo_guard = self.node.leaf_fifo.turn(&self.ep, route.table.bits()).await?;
+        let fifo_guard = self.node.leaf_fifo.lock(&self.ep, route.table.bits()).await?;
         drop(quiescent);
         self.ep.point().await;
-        self.yield_to_rivals(route).await?;
+        self.yield_to_contenders(route).await?;
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = self.next_tag();
         // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
-            let tried = match self.node.pool.resolve(&self.ep, route.table).await {
+            let (at, tried) = match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => {
                     (at, self.try_lock((route, &fifo_guard), at, tag, doubt == Some(at)).await)
                 }
@@ -113,7 +113,7 @@ impl DmTree {
                 Err(e) => return Err(e),
             };
             match tried {
-                (at, Ok(Tried::Got(table))) => {
+                Ok(Tried::Got(table)) => {
                     self.hold(tag, Lockable::Leaf(*route));
                     self.announce_taken(route, at, &fifo_guard);
                     let fifo_guard = LeafFifoGuard::Table(fifo_guard);
@@ -126,17 +126,17 @@ impl DmTree {
                         image: None,
                     }));
                 }
-                (at, Ok(Tried::Stale)) => {
+                Ok(Tried::Stale) => {
                     self.announce_taken(route, at, &fifo_guard);
                     return Ok(None);
                 }
-                (at, Ok(Tried::Unbuilt)) => {
+                Ok(Tried::Unbuilt) => {
                     doubt = None;
                     if !Box::pin(self.recover_leaf(route, at, 0)).await? {
                         return Ok(None);
                     }
                 }
-                (at, Ok(Tried::Busy(was))) => {
+                Ok(Tried::Busy(was)) => {
                     doubt = None;
                     self.meet(route, at, was, backoff.steps()).await?;
                     if self.node.is_abandoned(was)
@@ -146,11 +146,11 @@ impl DmTree {
                     }
                 }
                 // Tables of a memory node are not reassigned: its loss is the operation's error.
-                (at, Err(e)) if is_away(&e) && (at.is_null() || !is_memory(at)) => {
+                Err(e) if is_away(&e) && (at.is_null() || !is_memory(at)) => {
                     Mark::LockInDoubt.hit();
                     doubt = (!at.is_null()).then_some(at);
                 }
-                (_, Err(e)) => return Err(e),
+                Err(e) => return Err(e),
             }
             self.retried.set(true);
             self.recover_locks_while_waiting().await;
@@ -188,7 +188,7 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.try_lock_by_lock_word(route).await;
         }
-        let Some(fifo_guard) = self.node.leaf_fifo.try_turn(route.table.bits()) else {
+        let Some(fifo_guard) = self.node.leaf_fifo.try_lock(route.table.bits()) else {
             return Ok(None);
         };
         let at = match self.node.pool.resolve(&self.ep, route.table).await {
@@ -294,6 +294,8 @@ impl DmTree {
             }
             LeafFifoGuard::Table(fifo_guard) => fifo_guard,
         };
+        debug_assert!(self.holds(l.tag), "a table of {} is written without its lock", l.route.leaf);
+        debug_assert_eq!(l.table.leaf, l.route.leaf, "F: the table is the leaf's");
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };

@@ -3,7 +3,7 @@
 //!
 //! A lock's tag is that of its holder: node 16, incarnation 16, 0 1, client 15, acquisition 16
 //! bits. A client that is about to change more of a leaf than one entry announces it first by
-//! another tag: node 16, incarnation 16, 1 1, change 7, turn 24 bits, where word and turn name the
+//! another tag: node 16, incarnation 16, 1 1, change 7, sharer number 24 bits, where word and sharer number name the
 //! leaf. So an abandoned lock of the first kind hides one torn slot at most, which the leaf's next
 //! holder finds by itself. One of the second kind names the leaf to repair, whichever of the leaves
 //! that share the word a client wants.
@@ -35,14 +35,14 @@ use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::{VerbVec, cas};
 use dmtree_fabric::{Buf, Effect, Error, ErrorKind, GlobalAddr, Result, Sampled, Stage, Step};
-use dmtree_parts::handover::{LocalLocks, LocalTurn};
+use dmtree_parts::handover::{LocalGuard, LocalLocks};
 use dmtree_parts::hash::fence_tag;
 use dmtree_parts::lock_words::{LockTables, LockWord, LockWords};
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route};
 use crate::format::leaf::check_header;
-use crate::format::slot::{self, Place, State};
+use crate::format::slot::{self, Place, SlotState};
 use crate::format::table::{LockTag, Table};
 use crate::lock::{LOCK_PAUSE_NS, LeafFifoGuard, Locked};
 use crate::marks::Mark;
@@ -54,7 +54,7 @@ const KIND_WORDS: u8 = 3;
 const LONGEST_CHAIN: u32 = 8;
 /// A tag of a change.
 const CHANGING: u64 = 1 << 31;
-const TURN_BITS: u32 = 24;
+const SHARER_BITS: u32 = 24;
 const CHANGES: u64 = 0x7f;
 
 /// The locks of leaves as a compute node knows them.
@@ -112,16 +112,16 @@ impl DmTree {
 
     /// The leaf that a changing tag names.
     pub(crate) async fn named_by(&self, word: GlobalAddr, tag: LockTag) -> Result<GlobalAddr> {
-        let turn = tag.0 & ((1 << TURN_BITS) - 1);
-        let named = self.lock_words().await?.at.page_of(word, turn);
+        let sharer = tag.0 & ((1 << SHARER_BITS) - 1);
+        let named = self.lock_words().await?.at.page_of(word, sharer);
         named.ok_or_else(|| Error::corrupt(format!("the lock at {word} names no leaf")))
     }
 
     /// A tag that announces a change of a leaf.
     pub(crate) async fn changing_tag(&self, leaf: GlobalAddr) -> Result<LockTag> {
         let words = &self.lock_words().await?.at;
-        let (turn, word) = (words.turn_of(leaf), words.by_place(leaf)?.at);
-        if turn >> TURN_BITS != 0 {
+        let (sharer, word) = (words.sharer_of(leaf), words.by_place(leaf)?.at);
+        if sharer >> SHARER_BITS != 0 {
             return Err(Error::invalid(format!(
                 "{} locks per memory node are too few to name leaf {leaf}: create the index with more",
                 self.node.o.locks
@@ -132,7 +132,7 @@ impl DmTree {
         // has.
         for _ in 0..=CHANGES {
             let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
-            let tag = LockTag(own | CHANGING | change << TURN_BITS | turn);
+            let tag = LockTag(own | CHANGING | change << SHARER_BITS | sharer);
             if !self.node.is_abandoned_lock_at(tag.0, word) {
                 return Ok(tag);
             }
@@ -151,7 +151,7 @@ impl DmTree {
         let word = words.at.by_place(route.leaf)?;
         self.ep.stage_cost(Stage::LocalQueue, 1);
         let quiescent = self.quiescent_section();
-        let fifo_guard = words.local.turn(&self.ep, word.number).await?;
+        let fifo_guard = words.local.lock(&self.ep, word.number).await?;
         drop(quiescent);
         let handed = fifo_guard.is_handed.then(|| LockTag(fifo_guard.tag()));
         if let Some(tag) = handed {
@@ -170,7 +170,7 @@ impl DmTree {
     pub(crate) async fn try_lock_by_lock_word(&self, route: &Route) -> Result<Option<Locked>> {
         let words = self.lock_words().await?;
         let word = words.at.by_place(route.leaf)?;
-        let Some(fifo_guard) = words.local.try_turn(word.number) else { return Ok(None) };
+        let Some(fifo_guard) = words.local.try_lock(word.number) else { return Ok(None) };
         let tag = match fifo_guard.is_handed {
             true => {
                 let tag = LockTag(fifo_guard.tag());
@@ -189,7 +189,7 @@ impl DmTree {
     async fn try_lock_word(
         &self,
         word: &LockWord,
-        fifo_guard: &LocalTurn,
+        fifo_guard: &LocalGuard,
     ) -> Result<std::result::Result<LockTag, u64>> {
         let tag = self.next_tag();
         let own = HeldLock { tag, on: Lockable::Word(word.at) };
@@ -212,7 +212,7 @@ impl DmTree {
     async fn take_lock_word(
         &self,
         word: &LockWord,
-        fifo_guard: &LocalTurn,
+        fifo_guard: &LocalGuard,
         route: &Route,
     ) -> Result<LockTag> {
         let mut backoff = self.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
@@ -243,7 +243,7 @@ impl DmTree {
         route: &Route,
         at: GlobalAddr,
         tag: LockTag,
-        fifo_guard: LocalTurn,
+        fifo_guard: LocalGuard,
     ) -> Result<Option<Locked>> {
         let fifo_guard = LeafFifoGuard::Word(fifo_guard);
         let opened = self.read_locked(route).await;
@@ -304,7 +304,7 @@ impl DmTree {
                 let same = h.ver.generation == route.generation
                     && h.slots == route.capacity
                     && h.level == 0;
-                same && h.forward.is_null() && !h.dead
+                same && h.forward.is_null() && !h.tombstone
             });
             let Some(h) = h else { return Seen::Stale };
             let (mut live, mut torn) = (0u128, false);
@@ -313,8 +313,10 @@ impl DmTree {
                 let place = Place { leaf: route.leaf, slot: i };
                 match slot::check(g, place, &b[at..at + g.entry()]) {
                     None => torn = true,
-                    Some(s) if s.ver != h.ver || s.state == State::Staged => return Seen::Stale,
-                    Some(s) => live |= u128::from(s.state == State::Live) << i,
+                    Some(s) if s.ver != h.ver || s.state == SlotState::Staged => {
+                        return Seen::Stale;
+                    }
+                    Some(s) => live |= u128::from(s.state == SlotState::Live) << i,
                 }
             }
             if torn { Seen::Torn } else { Seen::Whole(live) }
@@ -374,7 +376,7 @@ impl DmTree {
         &self,
         at: GlobalAddr,
         tag: LockTag,
-        fifo_guard: LocalTurn,
+        fifo_guard: LocalGuard,
     ) -> Result<()> {
         let Some(fifo_guard) = self.hand_over(at, tag, fifo_guard) else { return Ok(()) };
         let hook = self.leaf_hook.watch(HeldLock { tag, on: Lockable::Word(at) }, None);
@@ -389,8 +391,8 @@ impl DmTree {
         &self,
         at: GlobalAddr,
         tag: LockTag,
-        fifo_guard: LocalTurn,
-    ) -> Option<LocalTurn> {
+        fifo_guard: LocalGuard,
+    ) -> Option<LocalGuard> {
         if tag.is_changing() || !fifo_guard.may_hand_over() {
             return Some(fifo_guard);
         }

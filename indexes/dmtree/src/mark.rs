@@ -31,7 +31,7 @@ use dmtree_pool::{BlockPtr, Span};
 use crate::client::{DmTree, LeafCopy, Route};
 use crate::format::area::Stored;
 use crate::format::inner;
-use crate::format::slot::State;
+use crate::format::slot::SlotState;
 use crate::gc::GcRun;
 use crate::probe::block_of;
 
@@ -128,7 +128,7 @@ impl DmTree {
         [h.lo, h.hi].into_iter().for_each(|s| mark_stored(s, gc_run));
         for i in 0..leaf.capacity {
             let s = leaf.slot(self, i);
-            if s.state != State::Free
+            if s.state != SlotState::Free
                 && let Some(at) = block_of(&s)
             {
                 mark_block(at, gc_run);

@@ -39,7 +39,8 @@ use crate::format::area::{Mode, Stored, get_key};
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::put_u64;
-use crate::format::slot::State;
+use crate::format::slot::SlotState;
+use crate::invariants::{self, LeafState};
 use crate::lock::Locked;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -138,6 +139,7 @@ impl DmTree {
         }
         let ver = a.table.ver;
         let new_ver = ver.bumped();
+        let live = a.table.live() + b.table.live();
         let mut image = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
         image.copy_from_slice(&copy_a.bytes);
         let mut staged = VerbVec::new();
@@ -146,7 +148,7 @@ impl DmTree {
             let to = a.table.free_slot().expect("both are small");
             let mut entry = self.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
             let live = self.node.has(Mutant::MergeLive);
-            let state = if live { State::Live } else { State::Staged };
+            let state = if live { SlotState::Live } else { SlotState::Staged };
             put_slot(&g, copy_a.addr, &mut entry, to, &slot, state, ver);
             let range = g.slot_at(to)..g.slot_at(to) + g.entry();
             entry.copy_within(range, 0);
@@ -166,14 +168,14 @@ impl DmTree {
             self.ep.batch(staged).await?; // m1
         }
         for (i, slot) in copy_a.live(self) {
-            put_slot(&g, copy_a.addr, &mut image, i, &slot, State::Live, new_ver);
+            put_slot(&g, copy_a.addr, &mut image, i, &slot, SlotState::Live, new_ver);
         }
         for i in (0..copy_a.capacity).filter(|i| a.table.fps()[*i] == 0) {
             put_free(&g, copy_a.addr, &mut image, i, new_ver);
         }
         for (from, to) in &taken {
             let slot = copy_b.slot(self, *from);
-            put_slot(&g, copy_a.addr, &mut image, *to, &slot, State::Live, new_ver);
+            put_slot(&g, copy_a.addr, &mut image, *to, &slot, SlotState::Live, new_ver);
         }
         let (header_a, header_b) = (copy_a.header(self), copy_b.header(self));
         let parts = HeaderParts {
@@ -187,6 +189,14 @@ impl DmTree {
             forward: GlobalAddr::NULL,
         };
         put_header(&g, copy_a.addr, &mut image, &parts);
+        a.table.ver = new_ver;
+        let merged = LeafState { addr: copy_a.addr, image: &image, table: &a.table };
+        debug_assert!(
+            invariants::is_merge(&g, (&copy_a.bytes, &copy_b.bytes), live, &merged),
+            "merge of {} into {} breaks P, F, B, R or S",
+            copy_b.addr,
+            copy_a.addr
+        );
         if self.node.has(Mutant::MergeNextEarly) {
             let next = copy_a.addr.plus(g.next_at() as u64);
             self.ep.write_word(next, header_b.next.bits()).await?;
@@ -219,7 +229,6 @@ impl DmTree {
         let low_a = self.fence_bytes(header_a.lo).await?.unwrap_or_default();
         self.remove_record(parent, index).await?; // m6
         let hi = self.fence_bytes(header_b.hi).await?;
-        a.table.ver = new_ver;
         a.table.fence = fence_tag(hi.as_deref());
         let route_a = Route { fence: a.table.fence, ..a.route };
         self.fill_mirror(&low_a, &route_a, a.table.fps());
@@ -344,6 +353,16 @@ impl DmTree {
             }
             put_u64(&mut image_b, at, free_word(b.addr, ver_b, i));
         }
+        debug_assert!(
+            invariants::keeps_records(
+                &g,
+                &[(a.addr, &a.bytes), (b.addr, &b.bytes)],
+                &[(a.addr, &image_a)]
+            ),
+            "merge of inner node {} into {} breaks P, R or S",
+            b.addr,
+            a.addr
+        );
         let forward = b.addr.plus(g.forward_at() as u64);
         self.ep.step(Step::Structure);
         self.check_lease()?;

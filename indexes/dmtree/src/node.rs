@@ -107,7 +107,7 @@ pub struct DmNode {
     pub(crate) cache: NodeCache,
     pub(crate) leaf_fifo: Arc<FifoMutexes>,
     /// How far this node is ahead of others at the locks of leaves.
-    pub(crate) rivals: FairShare,
+    pub(crate) contenders: FairShare,
     pub(crate) inner_fifo: Arc<FifoMutexes>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
@@ -169,7 +169,7 @@ impl DmNode {
             root,
             cache: NodeCache::new(cx.cache_bytes),
             leaf_fifo: FifoMutexes::new(LEAF_FIFOS),
-            rivals: FairShare::new(cx.pool.cn().bits(), LEAF_FIFOS),
+            contenders: FairShare::new(cx.pool.cn().bits(), LEAF_FIFOS),
             inner_fifo: FifoMutexes::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
@@ -369,7 +369,7 @@ impl DmNode {
             // No other client knows of it until it is retired.
             let bytes = u64::from(self.leaf_arena(*capacity).key().object_bytes);
             let table = self.has_tables().then_some(*table);
-            self.pool.keep_for_later(*leaf, bytes, table);
+            self.pool.log_pending(*leaf, bytes, table);
         }
         let mut chores = self.chores.lock().expect("no panic under this lock");
         let wanted = matches!(

@@ -38,6 +38,7 @@ use crate::format::inner::{self, Child, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
+use crate::invariants::keeps_records;
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -150,7 +151,7 @@ impl DmTree {
 
     async fn inner_fifo_guard(&self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
         let _quiescent = self.quiescent_section();
-        self.node.inner_fifo.turn_of(&self.ep, Rank(level), addr.bits()).await
+        self.node.inner_fifo.lock_ranked(&self.ep, Rank(level), addr.bits()).await
     }
 
     /// A failed try may have taken the lock: it leaves an abandoned lock.
@@ -379,6 +380,15 @@ impl DmTree {
         }
         let upper_bytes = upper.to_vec();
         let lower_bytes = lower.to_vec();
+        debug_assert!(
+            keeps_records(
+                &g,
+                &[(n.addr, &n.bytes)],
+                &[(n.addr, &lower_bytes), (grant.addr, &upper_bytes)]
+            ),
+            "split of inner node {} breaks P, R or S",
+            n.addr
+        );
         self.ep.step(Step::Structure);
         self.check_lease()?;
         match self.node.has(Mutant::InnerBeforeSibling) {
@@ -550,7 +560,8 @@ impl DmTree {
         generation: u16,
         level: u8,
     ) -> Result<Option<LockedInner>> {
-        let Some(fifo_guard) = self.node.inner_fifo.try_turn_of(Rank(level), addr.bits()) else {
+        let Some(fifo_guard) = self.node.inner_fifo.try_lock_ranked(Rank(level), addr.bits())
+        else {
             return Ok(None);
         };
         let lock = addr.plus(self.node.g.inner_lock_at() as u64);

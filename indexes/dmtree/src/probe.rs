@@ -26,7 +26,7 @@ use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, HELP_AFTER};
 use crate::format::area::{self, Mode, Stored};
-use crate::format::slot::{self, Place, Slot, State};
+use crate::format::slot::{self, Place, Slot, SlotState};
 use crate::format::{Ver, block};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -180,7 +180,7 @@ impl DmTree {
                     ((k, Mode::Full), Some(block))
                 }
             };
-        slot::seal(g, place, entry, State::Live, ver, modes);
+        slot::encode(g, place, entry, SlotState::Live, ver, modes);
         Ok(block)
     }
 }
@@ -195,7 +195,7 @@ fn short_key_block(area: &mut [u8], block: BlockPtr) -> Mode {
 }
 
 fn glance(s: &Slot<'_>, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Glance {
-    if s.state != State::Live {
+    if s.state != SlotState::Live {
         return Glance::Other(s.ver);
     }
     match area::get_key(s.key, s.key_mode) {

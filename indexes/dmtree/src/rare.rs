@@ -316,7 +316,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
         assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
         let chore = c.node.pop_chore();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
-        c.node.pool.kept_no_more(route.leaf);
+        c.node.pool.log_retired(route.leaf);
         drop(pin);
         let before = (hits(Mark::GcUnlink), hits(Mark::Unlinked));
         c.gc().await.expect("works");

@@ -37,7 +37,7 @@ use dmtree_parts::hash::{KeyHash, fence_tag};
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
-use crate::format::slot::{self, Place, State};
+use crate::format::slot::{self, Place, SlotState};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::format::{Geometry, Ver, u64_at};
 use crate::marks::Mark;
@@ -326,13 +326,13 @@ impl DmTree {
             range = range.max(s.ver.range);
             damaged |= s.ver != header.ver;
             match s.state {
-                State::Free => continue,
-                State::Staged if !merged && !self.node.has(Mutant::RecoverStagedLive) => {
+                SlotState::Free => continue,
+                SlotState::Staged if !merged && !self.node.has(Mutant::RecoverStagedLive) => {
                     Mark::RecoverStaged.hit();
                     damaged = true;
                     continue;
                 }
-                State::Staged | State::Live => {}
+                SlotState::Staged | SlotState::Live => {}
             }
             let key = self.whole_key(&s, route.leaf).await?;
             if high.is_some_and(|high| &key[..] >= high) {
@@ -375,7 +375,7 @@ impl DmTree {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             match slot::check(&g, place, &left.image[span]) {
                 Some(s) if left.kept.iter().any(|(k, _)| *k == i) => {
-                    put_slot(&g, route.leaf, &mut image, i, &s, State::Live, ver);
+                    put_slot(&g, route.leaf, &mut image, i, &s, SlotState::Live, ver);
                 }
                 _ => put_free(&g, route.leaf, &mut image, i, ver),
             }
@@ -446,7 +446,7 @@ pub(crate) fn from_shadow(
         return None;
     }
     let entry = &image[at + 8..at + 8 + g.entry()];
-    let new = slot::check(g, place, entry).filter(|s| s.state == State::Live)?;
+    let new = slot::check(g, place, entry).filter(|s| s.state == SlotState::Live)?;
     let torn = u64_at(image, g.slot_at(place.slot));
     let is_new = torn == u64_at(entry, 0);
     let is_old = torn >> 32 == head >> 32 && Ver::from_bits(torn as u32 >> 8) == new.ver;

@@ -36,8 +36,9 @@ use crate::format::Ver;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::put_u64;
-use crate::format::slot::State;
+use crate::format::slot::SlotState;
 use crate::format::table::{BODY_AT, LockTag, Table};
+use crate::invariants::{self, LeafState};
 use crate::lock::Locked;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -154,11 +155,17 @@ impl DmTree {
         let mut table = Table::new(addr, ver, l.table.fence, s.capacity);
         let mut used = 0;
         for (from, slot) in leaf.live(self) {
-            put_slot(g, addr, &mut image, used, &slot, State::Live, ver);
+            put_slot(g, addr, &mut image, used, &slot, SlotState::Live, ver);
             table.set(used, l.table.fps()[from]);
             used += 1;
         }
         (used..s.capacity).for_each(|i| put_free(g, addr, &mut image, i, ver));
+        let moved = LeafState { addr, image: &image, table: &table };
+        debug_assert!(
+            invariants::is_relocation(g, (&leaf.bytes, l.table.live()), &moved),
+            "relocation of {} to {addr} breaks P, F, B, R or S",
+            leaf.addr
+        );
         if !self.node.has_tables() {
             self.check_lease()?;
             self.begin_change(&mut [l], Some((s.grant, image))).await?;
@@ -349,7 +356,7 @@ impl DmTree {
             }
         }
         Mark::Unlinked.hit();
-        self.node.pool.kept_no_more(tombstone.addr);
+        self.node.pool.log_retired(tombstone.addr);
         self.node.pool.retire(self.node.leaf_arena(capacity), tombstone);
         self.retire_table(table);
         Ok(true)

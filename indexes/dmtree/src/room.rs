@@ -142,8 +142,9 @@ impl DmTree {
         let patient_until = begun.saturating_add(pool.longest_silence_ns()).min(until);
         loop {
             let waits = self.ep.now() < patient_until && pool.is_any_silent(&self.ep).await;
-            let is_due =
-                waits || !pool.is_settled() || pool.has_uncounted_deaths(&self.ep, root).await?;
+            let is_due = waits
+                || !pool.has_settled_membership()
+                || pool.has_uncounted_deaths(&self.ep, root).await?;
             if !is_due {
                 break;
             }
@@ -152,7 +153,7 @@ impl DmTree {
             }
             was_due = true;
             let counting = Counting::begin(&self.node.counting);
-            if !waits && pool.is_settled() && counting.is_some() {
+            if !waits && pool.has_settled_membership() && counting.is_some() {
                 match self.gc_op(Some(until)).await {
                     Ok(_) => break,
                     // Another node has begun a collection, or a death has: that one comes first.

@@ -38,7 +38,7 @@ use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, Route, is_away};
 use crate::format::leaf::{check_header, check_slots};
-use crate::format::slot::State;
+use crate::format::slot::SlotState;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -462,7 +462,7 @@ impl DmTree {
         let mut blocks = Vec::new();
         let mixed = self.node.has(Mutant::LeafMixed);
         let header = check_slots(g, addr, bytes, (slots, mixed), |_, s| {
-            if s.state != State::Live {
+            if s.state != SlotState::Live {
                 return;
             }
             match pair_of(&s) {

@@ -38,9 +38,10 @@ use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 use crate::client::{DmTree, LeafCopy, Route, is_away};
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
-use crate::format::slot::{Place, Slot, State};
+use crate::format::slot::{Place, Slot, SlotState};
 use crate::format::table::{BODY_AT, Table};
 use crate::format::{MAX_RANGE, Ver};
+use crate::invariants::{self, LeafState};
 use crate::lock::Locked;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -377,7 +378,7 @@ impl DmTree {
         let mut s_table = Table::new(s.grant.addr, s_ver, fence_tag(hi.as_deref()), s.capacity);
         for (to, from) in plan.moved.iter().enumerate() {
             let slot = leaf.slot(self, *from);
-            put_slot(g, s.grant.addr, &mut s_image, to, &slot, State::Live, s_ver);
+            put_slot(g, s.grant.addr, &mut s_image, to, &slot, SlotState::Live, s_ver);
             s_table.set(to, l.table.fps()[*from]);
         }
 
@@ -405,11 +406,11 @@ impl DmTree {
         l_table.fence = fence_tag(Some(&plan.separator));
         for i in 0..leaf.capacity {
             let slot = leaf.slot(self, i);
-            if plan.moved.contains(&i) || slot.state != State::Live {
+            if plan.moved.contains(&i) || slot.state != SlotState::Live {
                 put_free(g, addr, &mut l_image, i, l_ver);
                 l_table.set(i, 0);
             } else {
-                put_slot(g, addr, &mut l_image, i, &slot, State::Live, l_ver);
+                put_slot(g, addr, &mut l_image, i, &slot, SlotState::Live, l_ver);
             }
         }
 
@@ -435,7 +436,22 @@ impl DmTree {
         for i in plan.moved.len() + usize::from(plan.pending_moves)..s.capacity {
             put_free(g, s.grant.addr, &mut s_image, i, s_ver);
         }
-        Ok(Images { s_image: Some(s_image), s_table, l_image, l_table, pending })
+        let images = Images { s_image: Some(s_image), s_table, l_image, l_table, pending };
+        debug_assert!(self.is_sound(leaf, s, &images), "split of {addr} breaks P, F, B, R or S");
+        Ok(images)
+    }
+
+    /// The invariants of the images, with the pending entry where its WRITE will put it.
+    fn is_sound(&self, leaf: &LeafCopy, s: &NewLeaf, images: &Images) -> bool {
+        let g = &self.node.g;
+        let mut l_image = images.l_image.to_vec();
+        if let Some((slot, entry)) = &images.pending {
+            l_image[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
+        }
+        let left = LeafState { addr: leaf.addr, image: &l_image, table: &images.l_table };
+        let image = images.s_image.as_ref().expect("just built");
+        let right = LeafState { addr: s.grant.addr, image, table: &images.s_table };
+        invariants::is_split(g, (&leaf.bytes, leaf.live(self).count()), &left, &right)
     }
 
     /// Step 3.

@@ -27,7 +27,7 @@ use dmtree_fabric::{GlobalAddr, Result, Step};
 
 use crate::client::{DmTree, Validation, is_away};
 use crate::format::inner::{UnvalidatedRecord, unvalidated_record};
-use crate::format::slot::{self, Place, State};
+use crate::format::slot::{self, Place, SlotState};
 use crate::lock::is_memory;
 use crate::marks::Mark;
 use crate::probe::{Pair, pair_of};
@@ -74,7 +74,7 @@ impl DmTree {
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
             let place = Place { leaf, slot: i };
             let Some(s) = slot::check(&g, place, &image[span]) else { continue };
-            if s.state != State::Free
+            if s.state != SlotState::Free
                 && let Some(Pair::BothIn(at)) = pair_of(&s)
             {
                 only_away(self.ep.read_unvalidated(at.addr(), at.capacity()).await)?;

@@ -37,7 +37,7 @@ pub(crate) type Hooking = Option<(Rc<dyn DetachedHook>, u64)>;
 /// The locks that the detached lists of one client are giving back.
 pub(crate) struct UnlockHook {
     node: Arc<DmNode>,
-    turns: Rc<dyn DetachedHook>,
+    fifo: Rc<dyn DetachedHook>,
     in_flight: RefCell<InFlight>,
 }
 
@@ -49,10 +49,10 @@ struct InFlight {
 }
 
 impl UnlockHook {
-    /// A hook for unlocks that pass on FIFO guards of `turns`.
-    pub fn of(node: &Arc<DmNode>, turns: &Arc<FifoMutexes>) -> Rc<Self> {
-        let (node, turns) = (node.clone(), FifoReleaseHook::of(turns));
-        Rc::new(Self { node, turns, in_flight: RefCell::default() })
+    /// A hook for unlocks that pass on FIFO guards of `fifo`.
+    pub fn of(node: &Arc<DmNode>, fifo: &Arc<FifoMutexes>) -> Rc<Self> {
+        let (node, fifo) = (node.clone(), FifoReleaseHook::of(fifo));
+        Rc::new(Self { node, fifo, in_flight: RefCell::default() })
     }
 
     /// A lock is about to be given back: the hook to post the unlock with.
@@ -77,7 +77,7 @@ impl DetachedHook for UnlockHook {
     fn finished(&self, arg: u64) {
         let fifo_guard = arg & NO_FIFO_GUARD;
         if fifo_guard != NO_FIFO_GUARD {
-            self.turns.finished(fifo_guard);
+            self.fifo.finished(fifo_guard);
         }
     }
 

@@ -349,6 +349,8 @@ impl DmTree {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
         let free = slot::free_word(place, l.table.ver);
+        debug_assert!(self.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
+        debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
         if let Err(e) = self.check_lease_untouched() {
             return self.fail_locked(l, e).await;
         }
@@ -388,6 +390,9 @@ impl DmTree {
         replaces: Option<u32>,
     ) -> Result<()> {
         let g = &self.node.g;
+        let is_live = l.table.fps()[place.slot] != 0;
+        debug_assert!(self.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
+        debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
         let at = place.leaf.plus(g.slot_at(place.slot) as u64);
         let mut entry = self.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
@@ -470,7 +475,7 @@ impl DmTree {
 /// of its own; the next incarnation of its node can repeat it.
 fn untouched(e: dmtree_fabric::Error) -> dmtree_fabric::Error {
     match e.kind() {
-        dmtree_fabric::ErrorKind::Fenced => e.without_effect(),
+        dmtree_fabric::ErrorKind::Revoked => e.without_effect(),
         _ => e,
     }
 }

@@ -59,7 +59,7 @@ impl FpTree {
                 BatchResult::Wrote(outcome) => {
                     // As published, followers continue one after another, each by the thread of the
                     // one before, and all threads poll the ticket that is served.
-                    let turn = self.node.releases.polled_turn(&self.ep, hash.0).await?;
+                    let turn = self.node.releases.lock_polled(&self.ep, hash.0).await?;
                     self.ep.stage_cost(Stage::LocalQueue, 1);
                     self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
                     self.ep.sleep(0).await;

@@ -17,7 +17,7 @@
 
 use dmtree_fabric::verb::{write as write_verb, write_word};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
-use dmtree_parts::handover::LocalTurn;
+use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::hash::check64;
 use dmtree_parts::lock_words::LockWord;
 
@@ -34,7 +34,7 @@ const LONG_PAUSE_NS: u64 = 8_000;
 /// A held lock.
 pub(crate) struct Held {
     word: GlobalAddr,
-    turn: Option<LocalTurn>,
+    guard: Option<LocalGuard>,
 }
 
 impl Sherman {
@@ -52,20 +52,20 @@ impl Sherman {
         let locks = self.locks().await?;
         let hash = check64(&page.bits().to_le_bytes(), SEED);
         let LockWord { at: word, number } = locks.words.by_hash(page, hash)?;
-        let turn = match &locks.local {
+        let guard = match &locks.local {
             None => None,
             Some(local) => {
-                let turn = local.turn(&self.ep, number).await?;
+                let guard = local.lock(&self.ep, number).await?;
                 // A client that has waited checks the local lock again when its thread comes to it.
                 // The lock stalls meanwhile.
                 self.ep.stage_cost(Stage::LocalQueue, 1);
                 // As published every thread polls the ticket of the lock that its clients wait for.
-                self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
+                self.ep.stage_cost(Stage::PolledLine, guard.threads_waiting() as u32);
                 self.ep.point().await;
-                if turn.is_handed {
-                    return Ok(Held { word, turn: Some(turn) });
+                if guard.is_handed {
+                    return Ok(Held { word, guard: Some(guard) });
                 }
-                Some(turn)
+                Some(guard)
             }
         };
         // As published there is no pause between two attempts. Here a client pauses only after
@@ -81,18 +81,18 @@ impl Sherman {
             }
             self.ep.step(Step::Lock);
         }
-        Ok(Held { word, turn })
+        Ok(Held { word, guard })
     }
 
     /// Releases a lock of a page that was not changed.
     pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
-        let Held { word, turn } = held;
-        let turn = match turn {
-            Some(turn) if turn.may_hand_over() => match turn.hand_over() {
+        let Held { word, guard } = held;
+        let guard = match guard {
+            Some(guard) if guard.may_hand_over() => match guard.hand_over() {
                 None => return Ok(()),
                 back => back,
             },
-            turn => turn,
+            guard => guard,
         };
         self.ep.step(Step::Lock);
         if self.node.o.combine {
@@ -100,8 +100,8 @@ impl Sherman {
         } else {
             self.ep.faa(word, self.tag.wrapping_neg()).await?;
         }
-        if let Some(turn) = turn {
-            turn.leave();
+        if let Some(guard) = guard {
+            guard.leave();
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Sherman {
         image: Buf,
         lazy: bool,
     ) -> Result<()> {
-        let Held { word, turn } = held;
+        let Held { word, guard } = held;
         self.ep.step(Step::Entry);
         if !self.node.o.combine {
             self.ep.write(at, image).await?;
@@ -129,15 +129,15 @@ impl Sherman {
             self.ep.faa(word, self.tag.wrapping_neg()).await?;
             return Ok(());
         }
-        let turn = match turn {
-            Some(turn) if turn.may_hand_over() => {
+        let guard = match guard {
+            Some(guard) if guard.may_hand_over() => {
                 self.ep.write(at, image).await?;
-                let Some(turn) = turn.hand_over() else { return Ok(()) };
+                let Some(guard) = guard.hand_over() else { return Ok(()) };
                 self.ep.detach(write_word(word, 0), None);
-                turn.leave();
+                guard.leave();
                 return Ok(());
             }
-            turn => turn,
+            guard => guard,
         };
         let both = (write_verb(at, image), write_word(word, 0));
         if lazy {
@@ -145,8 +145,8 @@ impl Sherman {
         } else {
             self.ep.chain(both).await?;
         }
-        if let Some(turn) = turn {
-            turn.leave();
+        if let Some(guard) = guard {
+            guard.leave();
         }
         Ok(())
     }

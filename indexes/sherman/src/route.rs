@@ -127,7 +127,7 @@ impl Sherman {
                 if n.h.level == level {
                     return Ok(at);
                 }
-                self.keep(n.h.level, at)?;
+                self.remember(n.h.level, at)?;
                 let last = n.h.level == level + 1;
                 at = n.child_of(key);
                 if last {
@@ -139,7 +139,7 @@ impl Sherman {
     }
 
     /// Records an inner page of the descent.
-    fn keep(&self, level: u8, at: GlobalAddr) -> Result<()> {
+    fn remember(&self, level: u8, at: GlobalAddr) -> Result<()> {
         let level = usize::from(level);
         if level > MAX_LEVELS {
             return Err(Error::corrupt(format!("{at} is on level {level} by its header")));

@@ -21,7 +21,7 @@
 
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
-use dmtree_parts::handover::LocalTurn;
+use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::hash::check64;
 use dmtree_parts::lock_words::LockWord;
 
@@ -39,7 +39,7 @@ pub(crate) const LONG_PAUSE_NS: u64 = 8_000;
 #[derive(Debug)]
 pub(crate) struct Held {
     word: GlobalAddr,
-    turn: LocalTurn,
+    guard: LocalGuard,
 }
 
 impl Smart {
@@ -57,18 +57,18 @@ impl Smart {
         let locks = self.locks().await?;
         let hash = check64(&of.bits().to_le_bytes(), SEED);
         let LockWord { at: word, number } = locks.words.by_hash(of, hash)?;
-        let turn = match locks.local.try_turn(number) {
-            Some(turn) => turn,
+        let guard = match locks.local.try_lock(number) {
+            Some(guard) => guard,
             None => {
-                let turn = locks.local.turn(&self.ep, number).await?;
-                self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
-                turn
+                let guard = locks.local.lock(&self.ep, number).await?;
+                self.ep.stage_cost(Stage::PolledLine, guard.threads_waiting() as u32);
+                guard
             }
         };
         self.ep.stage_cost(Stage::LocalQueue, 1);
         self.ep.point().await;
-        if turn.is_handed {
-            return Ok(Held { word, turn });
+        if guard.is_handed {
+            return Ok(Held { word, guard });
         }
         // As published there is no pause between two attempts. Here a client pauses only after
         // `SPINS` attempts.
@@ -83,29 +83,29 @@ impl Smart {
             }
             self.ep.step(Step::Lock);
         }
-        turn.set_tag(self.tag);
-        Ok(Held { word, turn })
+        guard.set_tag(self.tag);
+        Ok(Held { word, guard })
     }
 
     /// Releases a lock, or hands it over.
     pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
-        let Held { word, turn } = held;
-        let turn = match turn.may_hand_over() {
-            true => match turn.hand_over() {
+        let Held { word, guard } = held;
+        let guard = match guard.may_hand_over() {
+            true => match guard.hand_over() {
                 None => return Ok(()),
                 Some(back) => back,
             },
-            false => turn,
+            false => guard,
         };
-        self.release(word, turn).await
+        self.release(word, guard).await
     }
 
     /// Frees a lock word. It has the tag of the client of this compute node that took it.
-    async fn release(&self, word: GlobalAddr, turn: LocalTurn) -> Result<()> {
+    async fn release(&self, word: GlobalAddr, guard: LocalGuard) -> Result<()> {
         self.ep.step(Step::Lock);
-        let was = self.ep.cas(word, turn.tag(), 0).await?;
-        check_held(word, was, &turn)?;
-        turn.leave();
+        let was = self.ep.cas(word, guard.tag(), 0).await?;
+        check_held(word, was, &guard)?;
+        guard.leave();
         Ok(())
     }
 
@@ -116,25 +116,25 @@ impl Smart {
         at: GlobalAddr,
         image: Buf,
     ) -> Result<()> {
-        let Held { word, turn } = held;
+        let Held { word, guard } = held;
         self.ep.step(Step::Entry);
-        if turn.may_hand_over() {
+        if guard.may_hand_over() {
             self.ep.write(at, image).await?;
-            return match turn.hand_over() {
+            return match guard.hand_over() {
                 None => Ok(()),
-                Some(turn) => self.release(word, turn).await,
+                Some(guard) => self.release(word, guard).await,
             };
         }
-        let (_, was) = self.ep.chain((write(at, image), cas(word, turn.tag(), 0))).await?;
-        check_held(word, was, &turn)?;
-        turn.leave();
+        let (_, was) = self.ep.chain((write(at, image), cas(word, guard.tag(), 0))).await?;
+        check_held(word, was, &guard)?;
+        guard.leave();
         Ok(())
     }
 }
 
-fn check_held(word: GlobalAddr, was: u64, turn: &LocalTurn) -> Result<()> {
-    if was == turn.tag() {
+fn check_held(word: GlobalAddr, was: u64, guard: &LocalGuard) -> Result<()> {
+    if was == guard.tag() {
         return Ok(());
     }
-    Err(Error::corrupt(format!("lock {word} held {was:#x} instead of {:#x}", turn.tag())))
+    Err(Error::corrupt(format!("lock {word} held {was:#x} instead of {:#x}", guard.tag())))
 }

@@ -215,3 +215,12 @@ fn steps_add_up_to_the_latency() {
     assert!(table::render(&r).contains("fingerprint scan"));
     assert!(small("workloads = [\"search\"]\n").cells[0].steps_ns.is_empty(), "only when asked");
 }
+
+#[test]
+fn a_cell_does_not_depend_on_the_cells_of_other_systems() {
+    let text = "workloads = [\"search\", \"update\"]\n";
+    let alone = small(&format!("systems = [\"fptree\"]\n{text}"));
+    let second = small(&format!("systems = [\"dmtree\", \"fptree\"]\n{text}"));
+    let of_fptree = traces(&second).into_iter().filter(|(key, _)| key.contains("fptree")).collect();
+    assert_eq!(differing(&of_fptree, &traces(&alone)), Vec::<String>::new());
+}

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use dmtree_fabric::net::NetFabric;
 use dmtree_fabric::{
-    Change, Endpoint, Fabric, Member, Membership, Nanos, NodeId, Result, Standing, State,
+    Change, Endpoint, Fabric, Member, MemberPhase, Membership, MembershipState, Nanos, NodeId,
+    Result,
 };
 
 /// Steps in a lease.
@@ -18,7 +19,7 @@ pub(super) struct Agent {
     me: Member,
     lease_ns: Nanos,
     renew_at: Nanos,
-    state: Arc<State>,
+    state: Arc<MembershipState>,
 }
 
 impl Agent {
@@ -43,9 +44,9 @@ impl Agent {
         self.lease_ns / STEPS_PER_LEASE
     }
 
-    /// The standing of a member, as far as this one knows.
-    pub(super) fn standing(&self, m: Member) -> Option<Standing> {
-        self.state.standing(m)
+    /// The phase of a member, as far as this one knows.
+    pub(super) fn phase(&self, m: Member) -> Option<MemberPhase> {
+        self.state.phase(m)
     }
 
     /// One step.
@@ -66,18 +67,18 @@ impl Agent {
         self.state = state.clone();
         for m in &state.members {
             let open = !m.acknowledged.contains(&self.me);
-            match m.standing {
-                Standing::Revoking if open => {
-                    self.fabric.fence(own, m.member.node, m.member.incarnation)?;
-                    self.propose(ep, Change::Acknowledge(m.member, m.standing)).await?;
+            match m.phase {
+                MemberPhase::Revoking if open => {
+                    self.fabric.revoke(own, m.member.node, m.member.incarnation)?;
+                    self.propose(ep, Change::Acknowledge(m.member, m.phase)).await?;
                 }
-                Standing::Draining if open => {
-                    self.propose(ep, Change::Acknowledge(m.member, m.standing)).await?;
+                MemberPhase::Draining if open => {
+                    self.propose(ep, Change::Acknowledge(m.member, m.phase)).await?;
                 }
-                Standing::Reassigning if m.claimant == Some(self.me) => {
+                MemberPhase::Reassigning if m.claimant == Some(self.me) => {
                     self.propose(ep, Change::Reassigned(m.member)).await?;
                 }
-                Standing::Reassigning => self.propose(ep, Change::Claim(m.member)).await?,
+                MemberPhase::Reassigning => self.propose(ep, Change::Claim(m.member)).await?,
                 _ => {}
             }
         }

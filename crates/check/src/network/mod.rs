@@ -197,7 +197,7 @@ fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
         memory_nodes,
         compute_nodes: compute_nodes + spare,
         data_path: DataPath::Frames,
-        lease_parameters: Vec::new(),
+        options: Vec::new(),
     };
     let mut lease_parameters =
         LeaseParameters { acknowledge_ns: 3_000 * MS, ..LeaseParameters::default() };

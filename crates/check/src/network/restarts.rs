@@ -7,7 +7,7 @@ use std::time::Duration;
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::net::{Joining, NetFabric, NicConfig};
 use dmtree_fabric::{
-    Effect, Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, Role, Standing,
+    Effect, Endpoint, ErrorKind, GlobalAddr, Member, MemberPhase, Nanos, NodeId, Result, Role,
 };
 
 use super::agent::Agent;
@@ -77,12 +77,12 @@ impl ProcessSlot {
     /// Starts processes, one after the other, and runs the membership agent of each.
     pub(super) async fn run_processes(self: Rc<Self>, slot: u32) {
         let clock = self.run.network.clock(slot);
-        let mut is_fenced = false;
+        let mut is_revoked = false;
         while self.run.phase.get() < Phase::Leaving {
             let is_paused = self.run.phase.get() == Phase::Faults && self.run.below(16) == 0;
             let most = match is_paused {
                 true => 12_000,
-                false if is_fenced => 3_000,
+                false if is_revoked => 3_000,
                 false => 400,
             };
             pause(&clock, self.run.below(most) * MS).await;
@@ -90,11 +90,11 @@ impl ProcessSlot {
             self.set_living(Some(process.clone()));
             self.run.outcome.borrow_mut().restarts += 1;
             let ended = process.run(self.run_agent(&process, slot)).await;
-            is_fenced = matches!(&ended, Some(Err(e)) if e.kind() == ErrorKind::Fenced);
+            is_revoked = matches!(&ended, Some(Err(e)) if e.kind() == ErrorKind::Revoked);
             if let Some(Err(e)) = &ended
                 && self.run.phase.get() == Phase::Recovering
                 && !e.is_retryable()
-                && e.kind() != ErrorKind::Fenced
+                && e.kind() != ErrorKind::Revoked
             {
                 self.run.violation(format!("process {} ends: {e}", self.number));
             }
@@ -125,10 +125,10 @@ impl ProcessSlot {
         let is_short = run.is_long || run.below(3) == 0;
         loop {
             let kept = agent.step(&ep).await;
-            if kept.as_ref().is_err_and(|e| e.kind() == ErrorKind::Fenced) {
+            if kept.as_ref().is_err_and(|e| e.kind() == ErrorKind::Revoked) {
                 return kept;
             }
-            let over = |m: Member| agent.standing(m).is_none_or(|s| s >= Standing::Draining);
+            let over = |m: Member| agent.phase(m).is_none_or(|s| s >= MemberPhase::Draining);
             if !incarnation.has_inherited.get() && former.is_none_or(over) {
                 let owner = &mut run.owners.borrow_mut()[usize::from(self.number)];
                 *owner = (*owner).max(incarnation.me.incarnation);

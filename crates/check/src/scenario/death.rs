@@ -17,7 +17,7 @@ use super::{
 
 /// The crash of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
+pub struct ScriptedCrash {
     /// This node,
     pub victim: u16,
     /// at this verb,
@@ -94,7 +94,7 @@ impl Model {
 
 /// Measurements of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Shown {
+pub struct CrashRun {
     /// The victim crashed in its operations.
     pub died: bool,
     /// The second node crashed, too.
@@ -110,7 +110,7 @@ pub struct Shown {
 struct Observed {
     model: Rc<RefCell<Model>>,
     keys: Rc<Vec<u64>>,
-    shown: Rc<RefCell<Shown>>,
+    measured: Rc<RefCell<CrashRun>>,
     /// The victim has finished its operations.
     done: Rc<Cell<bool>>,
     /// The reader shall end, and has ended.
@@ -125,7 +125,7 @@ const NEVER: CrashPoint = CrashPoint { verb: u64::MAX / 2, place: Place::Before 
 ///
 /// # Errors
 /// Its description.
-pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String> {
+pub fn run<I: RangeIndex>(script: &Script<I>, cut: ScriptedCrash) -> Result<CrashRun, String> {
     let scenario = Scenario::new(script, cut.whole_write, cut.seed);
     let others: Vec<u16> = (0..script.compute_nodes).filter(|n| *n != cut.victim).collect();
     let (survivor, last) = (others[0], *others.last().expect("three at least"));
@@ -134,7 +134,7 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String>
     let watch = Observed {
         model: Rc::new(RefCell::new(model)),
         keys: Rc::new(keys),
-        shown: Rc::default(),
+        measured: Rc::default(),
         done: Rc::default(),
         stop: Rc::default(),
         stopped: Rc::default(),
@@ -154,11 +154,11 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: Cut) -> Result<Shown, String>
     if let Some(what) = scenario.trouble() {
         return Err(what);
     }
-    let shown = *watch.shown.borrow();
-    if shown.died {
+    let measured = *watch.measured.borrow();
+    if measured.died {
         judge(&scenario, script, survivor)?;
     }
-    Ok(shown)
+    Ok(measured)
 }
 
 /// Runs the operations before the scenario.
@@ -198,7 +198,7 @@ fn keys_of<I: RangeIndex>(script: &Script<I>, model: &Model) -> Vec<u64> {
 fn spawn_victim<I: RangeIndex>(
     scenario: &Scenario<I>,
     script: &Script<I>,
-    cut: Cut,
+    cut: ScriptedCrash,
     watch: &Observed,
 ) {
     let (w, ops, fabric) = (watch.clone(), script.ops.clone(), scenario.fabric.clone());
@@ -247,8 +247,8 @@ async fn read_round<I: RangeIndex>(
     let ep = c.endpoint().clone();
     let took = |began: u64, what: &str| {
         let took = ep.now() - began;
-        let mut shown = w.shown.borrow_mut();
-        shown.longest_read_ns = shown.longest_read_ns.max(took);
+        let mut measured = w.measured.borrow_mut();
+        measured.longest_read_ns = measured.longest_read_ns.max(took);
         if took > READ_BOUND_NS {
             complain(format!("a {what} took {} us", took / 1000));
         }
@@ -312,7 +312,7 @@ fn second_survivor<I: RangeIndex>(
 async fn survive<I: RangeIndex>(
     scenario: &Scenario<I>,
     script: &Script<I>,
-    cut: Cut,
+    cut: ScriptedCrash,
     (cn, last): (u16, u16),
     w: &Observed,
 ) -> Result<(), String> {
@@ -328,7 +328,7 @@ async fn survive<I: RangeIndex>(
     if w.done.get() {
         return Ok(());
     }
-    w.shown.borrow_mut().died = true;
+    w.measured.borrow_mut().died = true;
     let mut dead = vec![cut.victim];
     if let Some((verb, place)) = cut.second {
         let second = NodeId::compute(last);
@@ -341,7 +341,7 @@ async fn survive<I: RangeIndex>(
             ep.sleep(200_000).await;
         }
         if last != cn && scenario.fabric.is_down(second) {
-            w.shown.borrow_mut().second_died = true;
+            w.measured.borrow_mut().second_died = true;
             dead.push(last);
         }
     }
@@ -400,9 +400,9 @@ async fn meet_all<I: RangeIndex>(
                 return Err(format!("{op:?} after: {e}"));
             }
         }
-        let mut shown = w.shown.borrow_mut();
-        shown.longest_read_ns = shown.longest_read_ns.max(middle - began);
-        shown.longest_write_ns = shown.longest_write_ns.max(ep.now() - middle);
+        let mut measured = w.measured.borrow_mut();
+        measured.longest_read_ns = measured.longest_read_ns.max(middle - began);
+        measured.longest_write_ns = measured.longest_write_ns.max(ep.now() - middle);
         if ep.now() - middle > WRITE_BOUND_NS {
             complain(format!("a write took {} us", (ep.now() - middle) / 1000));
         }

@@ -182,7 +182,7 @@ async fn work<I: RangeIndex>(
             ep.sleep(PAUSE_NS / 8).await;
         }
         while matches!(op, Op::HandOver)
-            && !later(pool.hand_over(&ep).await).map_err(|e| format!("{op:?}: {e}"))?
+            && !was_accepted(pool.hand_over(&ep).await).map_err(|e| format!("{op:?}: {e}"))?
         {
             ep.sleep(PAUSE_NS).await;
             ep.renew_deadline();
@@ -433,7 +433,7 @@ impl<'b, I: RangeIndex> Run<'b, I> {
 /// When a run fails.
 pub fn harmless<I: RangeIndex>(plan: &DelayScenario<I>) {
     let sparse = DelayScenario { step: every(plan.step), ..plan.clone() };
-    if let (runs, Some(what)) = all_late(&sparse, 1) {
+    if let (runs, Some(what)) = delay_every_verb(&sparse, 1) {
         panic!("{}, run {runs}: {what}", plan.script.name);
     }
 }
@@ -442,14 +442,15 @@ pub fn harmless<I: RangeIndex>(plan: &DelayScenario<I>) {
 ///
 /// # Panics
 /// When the operations never end.
-pub fn all_late<I: RangeIndex>(plan: &DelayScenario<I>, again: u64) -> Tally {
+pub fn delay_every_verb<I: RangeIndex>(plan: &DelayScenario<I>, again: u64) -> Tally {
     if plan.dead.is_empty() {
-        return all_late_after(plan, None, again).0;
+        return delay_every_verb_after(plan, None, again).0;
     }
     let mut runs = 0;
     for verb in (1..).step_by(plan.step as usize) {
         let place = PLACES[(verb / plan.step) as usize % 3];
-        let ((n, wrong), crashed) = all_late_after(plan, Some(CrashPoint { verb, place }), again);
+        let ((n, wrong), crashed) =
+            delay_every_verb_after(plan, Some(CrashPoint { verb, place }), again);
         runs += n;
         if wrong.is_some() || !crashed {
             return (runs, wrong.map(|w| format!("crash at {verb} {place:?}, {w}")));
@@ -465,7 +466,7 @@ pub type Tally = (u64, Option<String>);
 ///
 /// # Panics
 /// When the operations never end.
-pub fn all_late_after<I: RangeIndex>(
+pub fn delay_every_verb_after<I: RangeIndex>(
     plan: &DelayScenario<I>,
     crash: Option<CrashPoint>,
     again: u64,
@@ -502,7 +503,7 @@ pub fn all_late_after<I: RangeIndex>(
 ///
 /// # Errors
 /// All others.
-pub fn later(asked: Result<bool, Error>) -> Result<bool, Error> {
+pub fn was_accepted(asked: Result<bool, Error>) -> Result<bool, Error> {
     match asked {
         Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),
         asked => asked,

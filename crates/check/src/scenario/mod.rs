@@ -15,7 +15,8 @@ use std::task::Poll;
 
 use dmtree_fabric::sim::{FabricFaults, Place, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Error, Fabric, LeaseParameters, NodeId, Policy, Standing, Worker,
+    Capabilities, Core, Endpoint, Error, Fabric, LeaseParameters, MemberPhase, NodeId, Policy,
+    Worker,
 };
 use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Work, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
@@ -210,7 +211,7 @@ impl<I: RangeIndex> Scenario<I> {
         let (test_cluster, fabric): (TestCluster<I>, SimFabric) = made.expect("a cluster");
         test_cluster
             .cluster
-            .judge()
+            .in_process_membership()
             .expect("in this process")
             .set_lease_parameters(LEASE_PARAMETERS);
         if let Some(enable) = &script.enable {
@@ -279,7 +280,7 @@ impl<I: RangeIndex> Scenario<I> {
         let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
         ep.set_timeout(5_000_000);
         self.spawn(cn, slot, async move {
-            let _ = node.keep_on(&ep, pause_ns, || false).await;
+            let _ = node.run_membership(&ep, pause_ns, || false).await;
         });
     }
 
@@ -341,12 +342,15 @@ impl<I: RangeIndex> Scenario<I> {
         let began = ep.now();
         loop {
             let node = self.pool(cn);
-            let gone = |n: &u16| node.standing(NodeId::compute(*n), 1) == Some(Standing::Gone);
-            if node.is_settled() && dead.iter().all(gone) {
+            let gone = |n: &u16| node.phase(NodeId::compute(*n), 1) == Some(MemberPhase::Gone);
+            if node.has_settled_membership() && dead.iter().all(gone) {
                 return;
             }
             if ep.now() > began + 3_000_000_000 {
-                self.complain()(format!("not settled: {:?}", self.test_cluster.cluster.judge()));
+                self.complain()(format!(
+                    "not settled: {:?}",
+                    self.test_cluster.cluster.in_process_membership()
+                ));
                 return;
             }
             ep.sleep(PAUSE_NS).await;

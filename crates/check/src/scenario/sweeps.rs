@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use dmtree_fabric::sim::{How, Place};
 use dmtree_parts::RangeIndex;
 
-use super::death::{Cut, Shown, run};
+use super::death::{CrashRun, ScriptedCrash, run};
 use super::{PLACES, Script};
 
 /// The sum of the runs.
@@ -22,7 +22,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, s: &Shown) {
+    fn add(&mut self, s: &CrashRun) {
         self.points += 1;
         self.crashes += u64::from(s.died) + u64::from(s.second_died);
         self.longest_read_ns = self.longest_read_ns.max(s.longest_read_ns);
@@ -72,7 +72,8 @@ pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
                 for (i, place) in PLACES.into_iter().enumerate() {
                     let how = [How::Machine, How::Hung, How::Process][(verb as usize + i) % 3];
                     let seed = verb * 7 + i as u64 + u64::from(victim) * 1000;
-                    let cut = Cut { victim, verb, place, how, whole_write, seed, second: None };
+                    let cut =
+                        ScriptedCrash { victim, verb, place, how, whole_write, seed, second: None };
                     match run(script, cut) {
                         Ok(shown) => {
                             tally.add(&shown);
@@ -94,7 +95,7 @@ pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
 ///
 /// # Panics
 /// When a run fails.
-pub fn two_deaths<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tally {
+pub fn double_crash<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tally {
     let mut tally = Tally::default();
     for first in (1..).step_by(steps.0 as usize) {
         let mut died = false;
@@ -102,7 +103,7 @@ pub fn two_deaths<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tally
             let mut second_died = false;
             for (i, place) in PLACES.into_iter().enumerate() {
                 let n = first + second + i as u64;
-                let cut = Cut {
+                let cut = ScriptedCrash {
                     victim: (n % 2) as u16,
                     verb: first,
                     place: PLACES[n as usize % 3],
@@ -142,8 +143,15 @@ pub fn caught<I: RangeIndex>(script: &Script<I>) -> Option<(u64, String)> {
                     points += 1;
                     let seed = verb * 7 + i as u64 + u64::from(victim) * 1000 + again * 100_000;
                     let how = How::Machine;
-                    let cut =
-                        Cut { victim, verb, place, how, whole_write: false, seed, second: None };
+                    let cut = ScriptedCrash {
+                        victim,
+                        verb,
+                        place,
+                        how,
+                        whole_write: false,
+                        seed,
+                        second: None,
+                    };
                     let ran = catch_unwind(AssertUnwindSafe(|| run(script, cut)));
                     match ran {
                         Ok(Ok(shown)) => died |= shown.died,

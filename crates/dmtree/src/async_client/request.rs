@@ -241,7 +241,7 @@ impl Request for Load {
         let sorted = self.1 == LoadOrder::Sorted;
         tree.load(&mut pairs, sorted, LOAD_FILL).await.map_err(|e| match e.kind() {
             // Some of it may be stored, and the pairs are gone: it is not repeated.
-            ErrorKind::Fenced | ErrorKind::Unreachable | ErrorKind::TimedOut => e.effect_unknown(),
+            ErrorKind::Revoked | ErrorKind::Unreachable | ErrorKind::TimedOut => e.effect_unknown(),
             _ => e,
         })
     }

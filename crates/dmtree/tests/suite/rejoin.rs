@@ -31,7 +31,7 @@ fn connect(first: &MemoryNode) -> Pool {
 }
 
 /// Ends the membership of a pool's process as the end of its lease would, without its knowledge.
-fn fence(first: &MemoryNode, pool: &Pool) -> (usize, u32) {
+fn revoke_access(first: &MemoryNode, pool: &Pool) -> (usize, u32) {
     let (number, incarnation) = pool.incarnation().expect("one");
     let member = Member { node: NodeId::compute(number as u16), incarnation };
     let ended = first.fabric().membership();
@@ -66,7 +66,7 @@ fn reads_go_on_and_writes_are_done_or_in_doubt() {
         here.put(key(i), "before").expect("put");
     }
     for round in 0..3 {
-        let former = fence(&first, &a);
+        let former = revoke_access(&first, &a);
         assert_eq!(
             here.get(key(round)).expect("a read is repeated").as_deref(),
             Some(&b"before"[..])
@@ -76,7 +76,7 @@ fn reads_go_on_and_writes_are_done_or_in_doubt() {
         assert_eq!(here.put("k", &value).expect("a member again"), Outcome::Done);
         assert_eq!(there.get("k").expect("get").as_deref(), Some(value.as_bytes()));
         // Now a write meets the loss.
-        let former = fence(&first, &a);
+        let former = revoke_access(&first, &a);
         within("another incarnation", || {
             match here.put("k", "in doubt") {
                 Ok(outcome) => assert_eq!(outcome, Outcome::Done),
@@ -105,7 +105,7 @@ fn a_scan_goes_on_behind_its_last_key() {
         seen.push(pair.expect("goes on").0);
         if n == 95 || n == 205 {
             within("another incarnation", || a.incarnation().expect("one") != former);
-            former = fence(&first, &a);
+            former = revoke_access(&first, &a);
         }
     }
     assert_eq!(seen, (0..300).map(|i| key(i).into_bytes()).collect::<Vec<_>>());
@@ -115,7 +115,7 @@ fn a_scan_goes_on_behind_its_last_key() {
 fn batches_and_names_survive_a_loss() {
     let first = memory_at("127.0.0.1:0");
     let (a, here, b, there) = two(&first);
-    let former = fence(&first, &a);
+    let former = revoke_access(&first, &a);
     let mut batch = Batch::new();
     for i in 0..100 {
         batch.put(key(i), "1").put(key(i), "2");
@@ -131,7 +131,7 @@ fn batches_and_names_survive_a_loss() {
     assert!(outcomes.iter().all(|o| matches!(o, Ok(Outcome::Done))), "{outcomes:?}");
     assert_eq!(there.get(key(7)).expect("get").as_deref(), Some(&b"2"[..]));
     assert_eq!(here.get_many(&[key(1), key(999)]).expect("get"), [Some(b"2".to_vec()), None]);
-    fence(&first, &a);
+    revoke_access(&first, &a);
     // Created in the old incarnation or in the new one, and opened in either.
     let other = a.open_or_create("other", Options::default()).expect("a member again");
     other.put("k", "v").expect("put");
@@ -149,7 +149,7 @@ fn an_index_that_was_removed_meanwhile_is_closed() {
     here.put("k", "v").expect("put");
     b.drop_index("t").expect("there");
     b.create("t", Options::default()).expect("another one of its name");
-    let former = fence(&first, &a);
+    let former = revoke_access(&first, &a);
     within("another incarnation", || a.incarnation().expect("one") != former);
     within("it is closed", || here.put("k", "v").is_err());
     assert_eq!(here.get("k").expect_err("removed").kind(), ErrorKind::Closed);
@@ -175,7 +175,7 @@ fn requests_of_async_clients_are_answered_by_the_next_incarnation() {
     let mut former = (0, 0);
     for _ in 0..3 {
         within("another incarnation", || a.incarnation().expect("one") != former);
-        former = fence(&first, &a);
+        former = revoke_access(&first, &a);
         futures_executor::block_on(async {
             let gets: Vec<_> = (0..100).map(|i| client.get(key(i))).collect();
             let puts: Vec<_> = (0..100).map(|i| client.put(key(i), "v")).collect();
@@ -239,7 +239,7 @@ fn threads_in_flight_lose_nothing_acknowledged() {
         let threads: Vec<_> = (0..THREADS).map(|t| s.spawn(work(t))).collect();
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(150));
-            let former = fence(&first, &a);
+            let former = revoke_access(&first, &a);
             within("another incarnation", || a.incarnation().expect("one") != former);
         }
         std::thread::sleep(Duration::from_millis(150));
@@ -285,7 +285,7 @@ fn an_old_incarnation_leaves_no_threads() {
     there.put("k", "v").expect("put");
     let mut counts = Vec::new();
     for _ in 0..8 {
-        let former = fence(&first, &a);
+        let former = revoke_access(&first, &a);
         within("another incarnation", || a.incarnation().expect("one") != former);
         here.put("k", "v").expect("put");
         b.stats().expect("a member");
@@ -309,7 +309,7 @@ fn a_process_listens_at_its_address_again() {
     let mut idle = index.session().expect("a session");
     idle.put(b"k", b"v").expect("put");
     for round in 2..4 {
-        let former = fence(&first, &pool);
+        let former = revoke_access(&first, &pool);
         within("another incarnation", || pool.incarnation().expect("one") != former);
         assert_eq!(pool.incarnation().expect("one"), (3, round));
     }

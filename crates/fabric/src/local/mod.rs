@@ -158,7 +158,7 @@ impl LocalFabric {
     pub(crate) fn check_member(&self, node: NodeId) -> Result<Arc<Host>> {
         let host = self.0.host(node).ok_or_else(|| unknown(node))?;
         if !host.alive() {
-            return Err(Error::new(ErrorKind::Fenced, format!("{node} has lost its membership")));
+            return Err(Error::new(ErrorKind::Revoked, format!("{node} has lost its membership")));
         }
         if host.power() != Power::On {
             return Err(Error::new(ErrorKind::Unreachable, format!("{node} is down")));
@@ -215,7 +215,7 @@ impl Fabric for LocalFabric {
         let memory = || hosts.iter().filter(|h| h.node.role() == Role::Memory);
         // The first host that revokes access may be a compute node; only the memory nodes'
         // revocations count.
-        let serves = |h: &&Arc<Host>| !h.is_fenced_by_all(memory());
+        let serves = |h: &&Arc<Host>| !h.is_revoked_by_all(memory());
         let compute = hosts.iter().filter(|h| h.node.role() == Role::Compute);
         Ok(compute.filter(serves).map(|h| h.node).collect())
     }
@@ -238,13 +238,13 @@ impl Fabric for LocalFabric {
         Ok(())
     }
 
-    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
+    fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
         let target = self.0.host(host).ok_or_else(|| unknown(host))?;
         let issuer = self.0.host(node).ok_or_else(|| unknown(node))?;
         target.revoke(node, incarnation);
         if issuer.incarnation <= incarnation {
-            if issuer.mark_fenced() {
-                self.log(node, incarnation, MemberChange::Fenced);
+            if issuer.mark_revoked() {
+                self.log(node, incarnation, MemberChange::Revoked);
             }
             issuer.quiesce();
         }

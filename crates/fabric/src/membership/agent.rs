@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Change, Member, Membership, Standing, State};
+use super::{Change, Member, MemberPhase, Membership, MembershipState};
 use crate::addr::NodeId;
 use crate::error::Result;
 use crate::transport::Nanos;
@@ -36,7 +36,7 @@ impl MemoryAgent {
     /// more. Any step may fail, or be the last one. True when no death is under way.
     ///
     /// # Errors
-    /// Transient ones: call again. `Fenced` when the membership knows another incarnation of this
+    /// Transient ones: call again. `Revoked` when the membership knows another incarnation of this
     /// node.
     pub async fn step(
         &mut self,
@@ -55,20 +55,24 @@ impl MemoryAgent {
         }
         let state = membership.state(self.me, now).await?;
         self.revoke(revoke, &state)?;
-        for m in state.members.iter().filter(|m| m.standing == Standing::Revoking) {
+        for m in state.members.iter().filter(|m| m.phase == MemberPhase::Revoking) {
             if !m.acknowledged.contains(&self.me) {
-                let done = Change::Acknowledge(m.member, Standing::Revoking);
+                let done = Change::Acknowledge(m.member, MemberPhase::Revoking);
                 membership.propose(self.me, done, now).await?;
             }
         }
         if state.presence(self.me.node).is_away() {
             membership.propose(self.me, Change::Returned(state.epoch), now).await?;
         }
-        Ok(!state.members.iter().any(|m| m.standing == Standing::Revoking))
+        Ok(!state.members.iter().any(|m| m.phase == MemberPhase::Revoking))
     }
 
     /// Revoke before the acknowledgement: it states that no verb of the dead node executes here.
-    fn revoke(&mut self, revoke: &dyn Fn(Member) -> Result<()>, state: &State) -> Result<()> {
+    fn revoke(
+        &mut self,
+        revoke: &dyn Fn(Member) -> Result<()>,
+        state: &MembershipState,
+    ) -> Result<()> {
         for dead in state.dead() {
             let known = self.revoked.get(&dead.node).copied().unwrap_or(0);
             if known < dead.incarnation {

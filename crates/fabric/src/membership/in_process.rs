@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::policy::LeaseParameters;
 use super::rules::{MembershipRules, News};
-use super::{Change, Lease, Member, Membership, MembershipFuture, State};
+use super::{Change, Lease, Member, Membership, MembershipFuture, MembershipState};
 use crate::addr::NodeId;
 use crate::transport::Nanos;
 
@@ -39,7 +39,7 @@ impl InProcess {
     }
 
     /// The newest state.
-    pub fn latest(&self) -> Arc<State> {
+    pub fn latest(&self) -> Arc<MembershipState> {
         self.rules().latest()
     }
 
@@ -65,7 +65,7 @@ impl InProcess {
     /// joined.
     pub fn is_number_free(&self, last: Member) -> Option<bool> {
         let rules = self.rules();
-        Some(rules.lease_parameters.is_number_free(rules.latest().standing(last)?))
+        Some(rules.lease_parameters.is_number_free(rules.latest().phase(last)?))
     }
 
     /// A memory node ended before it was ready, and no verb was ever posted to it: the next
@@ -105,7 +105,7 @@ impl Membership for InProcess {
         Box::pin(async move { self.apply(now, |rules| rules.renew(me)) })
     }
 
-    fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<State>> {
+    fn state(&self, me: Member, now: Nanos) -> MembershipFuture<'_, Arc<MembershipState>> {
         Box::pin(async move { Ok(self.apply(now, |rules| rules.known_to(me.node))) })
     }
 

@@ -1,6 +1,6 @@
 //! Parameters of the membership rules: times and, for checkers, a rule that is left out.
 
-use super::{MemberState, Presence, Standing, State};
+use super::{MemberPhase, MemberState, MembershipState, Presence};
 use crate::transport::Nanos;
 
 /// How long members may take.
@@ -49,7 +49,7 @@ impl LeaseParameters {
     }
 
     /// Whether no verb of a dead member executes any more.
-    pub(super) fn is_revoked(&self, s: &State, m: &MemberState) -> bool {
+    pub(super) fn is_revoked(&self, s: &MembershipState, m: &MemberState) -> bool {
         let all = s.is_revoked_everywhere(m);
         match self.mutant {
             Some(Mutant::NewcomersOwe) => all && s.living().next().is_some(),
@@ -61,10 +61,10 @@ impl LeaseParameters {
     }
 
     /// Whether the next incarnation of a number may begin when the last one has come so far.
-    pub(super) fn is_number_free(&self, last: Standing) -> bool {
+    pub(super) fn is_number_free(&self, last: MemberPhase) -> bool {
         match self.mutant {
-            Some(Mutant::NumbersStay) => last == Standing::Gone,
-            _ => last != Standing::Living,
+            Some(Mutant::NumbersStay) => last == MemberPhase::Gone,
+            _ => last != MemberPhase::Living,
         }
     }
 }

@@ -20,7 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::policy::LeaseParameters;
-use super::{Change, Lease, Member, MemberState, MemoryState, Move, Presence, Standing, State};
+use super::{
+    Change, Lease, Member, MemberPhase, MemberState, MembershipState, MemoryState, Move, Presence,
+};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
 use crate::transport::Nanos;
@@ -81,11 +83,11 @@ pub(super) struct MembershipRules {
     /// Ticks come periodically: a time without any event is one in which the server stood still.
     ticks: bool,
     /// States and when each began, oldest first.
-    log: Vec<(Nanos, Arc<State>)>,
+    log: Vec<(Nanos, Arc<MembershipState>)>,
     leases: BTreeMap<Member, Nanos>,
     /// When a compute node joined: it owes nothing since before.
     joined: BTreeMap<Member, Nanos>,
-    /// When the present standing or presence of a member began.
+    /// When the present phase or presence of a member began.
     asked: BTreeMap<Member, Nanos>,
     move_asked: Nanos,
     /// The membership epoch in which the last member died.
@@ -102,7 +104,7 @@ impl MembershipRules {
             agents: 0,
             now: 0,
             ticks: false,
-            log: vec![(0, Arc::new(State::default()))],
+            log: vec![(0, Arc::new(MembershipState::default()))],
             leases: BTreeMap::new(),
             joined: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -113,12 +115,12 @@ impl MembershipRules {
         }
     }
 
-    pub(super) fn latest(&self) -> Arc<State> {
+    pub(super) fn latest(&self) -> Arc<MembershipState> {
         self.log.last().expect("never empty").1.clone()
     }
 
     /// The newest state that news has brought to a node.
-    pub(super) fn known_to(&self, node: NodeId) -> Arc<State> {
+    pub(super) fn known_to(&self, node: NodeId) -> Arc<MembershipState> {
         let delay = self.delays.get(&node).copied().unwrap_or(0);
         let until = self.now.saturating_sub(delay);
         let known = self.log.iter().rev().find(|(at, _)| *at <= until);
@@ -133,8 +135,8 @@ impl MembershipRules {
     }
 
     /// The next state.
-    fn change(&mut self, f: impl FnOnce(&mut State, u64)) {
-        let mut next = State::clone(&self.latest());
+    fn change(&mut self, f: impl FnOnce(&mut MembershipState, u64)) {
+        let mut next = MembershipState::clone(&self.latest());
         next.epoch += 1;
         let epoch = next.epoch;
         f(&mut next, epoch);
@@ -145,19 +147,19 @@ impl MembershipRules {
         self.log.drain(..old.saturating_sub(1));
     }
 
-    fn enter(&mut self, member: Member, standing: Standing) {
+    fn enter(&mut self, member: Member, phase: MemberPhase) {
         self.asked.insert(member, self.now);
         self.change(|s, epoch| {
             if let Some(m) = s.members.iter_mut().find(|m| m.member == member) {
                 let (acknowledged, claimant) = (Vec::new(), None);
-                *m = MemberState { member, standing, since: epoch, acknowledged, claimant };
+                *m = MemberState { member, phase, since: epoch, acknowledged, claimant };
             }
-            if standing == Standing::Gone {
+            if phase == MemberPhase::Gone {
                 s.deaths += 1;
                 forget(s);
             }
         });
-        if standing == Standing::Gone {
+        if phase == MemberPhase::Gone {
             self.asked.remove(&member);
             self.publish(News::Gone(member));
         }
@@ -166,7 +168,7 @@ impl MembershipRules {
     fn die(&mut self, member: Member, why: Option<&'static str>) {
         self.leases.remove(&member);
         self.joined.remove(&member);
-        self.enter(member, Standing::Revoking);
+        self.enter(member, MemberPhase::Revoking);
         self.last_death = self.latest().epoch;
         self.publish(why.map_or(News::Left(member), |why| News::Died(member, why)));
     }
@@ -269,17 +271,17 @@ impl MembershipRules {
     }
 
     /// Whether a living member owes an acknowledgement for too long.
-    fn is_late(&self, s: &State, member: Member) -> bool {
+    fn is_late(&self, s: &MembershipState, member: Member) -> bool {
         let late = |of: &Member, by: &[Member]| {
             !by.contains(&member)
                 && self.asked.get(of).is_some_and(|at| self.is_overdue(*at, member))
         };
         let owes = |m: &MemberState| {
-            matches!(m.standing, Standing::Revoking | Standing::Draining)
+            matches!(m.phase, MemberPhase::Revoking | MemberPhase::Draining)
                 && late(&m.member, &m.acknowledged)
         };
         let owes_move = s.planned.as_ref().is_some_and(|p| {
-            p.standing == Standing::Draining
+            p.phase == MemberPhase::Draining
                 && !p.acknowledged.contains(&member)
                 && self.is_overdue(self.move_asked, member)
         });
@@ -288,9 +290,9 @@ impl MembershipRules {
             || s.away().any(|m| late(&m.member, &m.acknowledged))
     }
 
-    fn owes_revocation(&self, s: &State, member: Member) -> bool {
+    fn owes_revocation(&self, s: &MembershipState, member: Member) -> bool {
         s.members.iter().any(|m| {
-            m.standing == Standing::Revoking
+            m.phase == MemberPhase::Revoking
                 && !m.acknowledged.contains(&member)
                 && self.asked.get(&m.member).is_some_and(|at| self.is_overdue(*at, member))
         })
@@ -301,27 +303,27 @@ impl MembershipRules {
         loop {
             let latest = self.latest();
             let all_revoke = self.agents > 0 && latest.memory.len() >= self.agents;
-            let next = |m: &MemberState| match m.standing {
-                Standing::Revoking
+            let next = |m: &MemberState| match m.phase {
+                MemberPhase::Revoking
                     if all_revoke && self.lease_parameters.is_revoked(&latest, m) =>
                 {
-                    Some((m.member, Standing::Draining))
+                    Some((m.member, MemberPhase::Draining))
                 }
-                Standing::Draining if latest.is_acknowledged(&m.acknowledged) => {
-                    Some((m.member, Standing::Reassigning))
+                MemberPhase::Draining if latest.is_acknowledged(&m.acknowledged) => {
+                    Some((m.member, MemberPhase::Reassigning))
                 }
                 _ => None,
             };
-            let Some((member, standing)) = latest.members.iter().find_map(next) else { break };
-            self.enter(member, standing);
+            let Some((member, phase)) = latest.members.iter().find_map(next) else { break };
+            self.enter(member, phase);
         }
         let latest = self.latest();
         let ready =
-            |p: &&Move| p.standing == Standing::Draining && latest.is_acknowledged(&p.acknowledged);
+            |p: &&Move| p.phase == MemberPhase::Draining && latest.is_acknowledged(&p.acknowledged);
         if latest.planned.as_ref().filter(ready).is_some() {
             self.change(|s, epoch| {
                 if let Some(p) = &mut s.planned {
-                    (p.standing, p.since) = (Standing::Reassigning, epoch);
+                    (p.phase, p.since) = (MemberPhase::Reassigning, epoch);
                 }
             });
         }
@@ -348,13 +350,13 @@ impl MembershipRules {
 
     fn join_compute(&mut self, me: Member) -> Result<Lease> {
         let latest = self.latest();
-        match latest.standing(me) {
-            Some(Standing::Living) => return Ok(self.lease(me)),
+        match latest.phase(me) {
+            Some(MemberPhase::Living) => return Ok(self.lease(me)),
             // Dead, or a former incarnation.
-            Some(_) => return Err(fenced(me)),
+            Some(_) => return Err(revoked(me)),
             None => {}
         }
-        let older = |m: &&MemberState| m.member.node == me.node && m.standing == Standing::Living;
+        let older = |m: &&MemberState| m.member.node == me.node && m.phase == MemberPhase::Living;
         if let Some(m) = latest.members.iter().find(older) {
             self.die(m.member, Some("its node has restarted"));
         }
@@ -363,7 +365,7 @@ impl MembershipRules {
         self.change(|s, epoch| {
             s.members.push(MemberState {
                 member: me,
-                standing: Standing::Living,
+                phase: MemberPhase::Living,
                 since: epoch,
                 acknowledged: Vec::new(),
                 claimant: None,
@@ -372,7 +374,7 @@ impl MembershipRules {
             forget(s);
             // It uses no table yet, so it owes no acknowledgement for those that others stop using.
             for m in &mut s.members {
-                if m.standing == Standing::Draining {
+                if m.phase == MemberPhase::Draining {
                     m.acknowledged.push(me);
                 }
             }
@@ -392,7 +394,7 @@ impl MembershipRules {
     fn join_memory(&mut self, me: Member) -> Result<Lease> {
         match self.latest().memory_node(me.node) {
             Some(m) if m.member == me => {}
-            Some(_) => return Err(fenced(me)),
+            Some(_) => return Err(revoked(me)),
             None => {
                 // It has to revoke the access of all members that have died by now before it is
                 // used.
@@ -420,7 +422,7 @@ impl MembershipRules {
 
     pub(super) fn renew(&mut self, me: Member) -> Result<Lease> {
         if !self.is_known(me) {
-            return Err(fenced(me));
+            return Err(revoked(me));
         }
         Ok(self.lease(me))
     }
@@ -436,7 +438,7 @@ impl MembershipRules {
 
     pub(super) fn propose(&mut self, me: Member, change: Change) -> Result<()> {
         if !self.is_known(me) {
-            return Err(fenced(me));
+            return Err(revoked(me));
         }
         match me.node.role() {
             Role::Compute => self.of_compute(me, change)?,
@@ -449,8 +451,8 @@ impl MembershipRules {
     fn of_memory(&mut self, me: Member, change: Change) -> Result<()> {
         let latest = self.latest();
         match change {
-            Change::Acknowledge(m, Standing::Revoking) => {
-                self.acknowledge(&latest, me, m, Standing::Revoking);
+            Change::Acknowledge(m, MemberPhase::Revoking) => {
+                self.acknowledge(&latest, me, m, MemberPhase::Revoking);
             }
             Change::Returned(epoch) => {
                 if latest.presence(me.node).is_away() {
@@ -465,7 +467,7 @@ impl MembershipRules {
                     self.lease(me);
                     // Its return states that it has revoked these, too.
                     self.change(|s, _| {
-                        let revoking = |m: &&mut MemberState| m.standing == Standing::Revoking;
+                        let revoking = |m: &&mut MemberState| m.phase == MemberPhase::Revoking;
                         for m in s.members.iter_mut().filter(revoking) {
                             m.acknowledged.retain(|by| *by != me);
                             m.acknowledged.push(me);
@@ -485,8 +487,8 @@ impl MembershipRules {
         Ok(())
     }
 
-    fn acknowledge(&mut self, latest: &State, me: Member, m: Member, standing: Standing) {
-        let open = |m: &&MemberState| m.standing == standing && !m.acknowledged.contains(&me);
+    fn acknowledge(&mut self, latest: &MembershipState, me: Member, m: Member, phase: MemberPhase) {
+        let open = |m: &&MemberState| m.phase == phase && !m.acknowledged.contains(&me);
         if latest.of(m).filter(open).is_some() {
             self.edit(m, |m| m.acknowledged.push(me));
         }
@@ -494,20 +496,20 @@ impl MembershipRules {
 
     fn of_compute(&mut self, me: Member, change: Change) -> Result<()> {
         let latest = self.latest();
-        let at = |m: Member| latest.of(m).map(|m| (m.standing, m.claimant));
+        let at = |m: Member| latest.of(m).map(|m| (m.phase, m.claimant));
         // A claimant is replaced when nothing of it can execute any more.
         let free = |claimant: Option<Member>| {
-            claimant.is_none_or(|c| latest.standing(c).is_none_or(|s| s >= Standing::Draining))
+            claimant.is_none_or(|c| latest.phase(c).is_none_or(|s| s >= MemberPhase::Draining))
         };
         // One claimant at a time: two that read the directory together would give one table two
         // owners.
         let other = |c: Option<Member>| c.is_some_and(|c| c != me) && !free(c);
-        let reassigning = latest.members.iter().filter(|m| m.standing == Standing::Reassigning);
+        let reassigning = latest.members.iter().filter(|m| m.phase == MemberPhase::Reassigning);
         let claimed =
             reassigning.map(|m| m.claimant).chain(latest.planned.iter().map(|p| p.claimant));
         let taken = { claimed }.any(other);
         match change {
-            Change::Acknowledge(m, standing) => self.acknowledge(&latest, me, m, standing),
+            Change::Acknowledge(m, phase) => self.acknowledge(&latest, me, m, phase),
             Change::Avoided(m) => {
                 let open = |m: &&MemoryState| m.presence.is_away() && !m.acknowledged.contains(&me);
                 let known = latest.memory.iter().filter(open).any(|o| o.member == m);
@@ -516,20 +518,20 @@ impl MembershipRules {
                 }
             }
             Change::Revoked(m) => {
-                let open = |m: &&MemberState| m.standing == Standing::Revoking;
+                let open = |m: &&MemberState| m.phase == MemberPhase::Revoking;
                 if latest.of(m).filter(open).is_some_and(|m| latest.is_revoked_everywhere(m)) {
                     // Memory nodes own no table that would have to move.
-                    self.enter(m, Standing::Draining);
+                    self.enter(m, MemberPhase::Draining);
                 }
             }
             Change::Claim(m) => {
-                if !taken && at(m).is_some_and(|(s, c)| s == Standing::Reassigning && free(c)) {
+                if !taken && at(m).is_some_and(|(s, c)| s == MemberPhase::Reassigning && free(c)) {
                     self.edit(m, |m| m.claimant = Some(me));
                 }
             }
             Change::Reassigned(m) => {
-                if at(m).is_some_and(|(s, c)| s == Standing::Reassigning && c == Some(me)) {
-                    self.enter(m, Standing::Gone);
+                if at(m).is_some_and(|(s, c)| s == MemberPhase::Reassigning && c == Some(me)) {
+                    self.enter(m, MemberPhase::Gone);
                 }
             }
             Change::Plan(partitions, to) => {
@@ -547,7 +549,7 @@ impl MembershipRules {
                 }
             }
             Change::ClaimMove => {
-                let open = |p: &Move| p.standing == Standing::Reassigning && free(p.claimant);
+                let open = |p: &Move| p.phase == MemberPhase::Reassigning && free(p.claimant);
                 if !taken && latest.planned.as_ref().is_some_and(open) {
                     self.edit_move(|p| p.claimant = Some(me));
                 }
@@ -573,7 +575,7 @@ impl MembershipRules {
             s.planned = Some(Move {
                 partitions,
                 to,
-                standing: Standing::Draining,
+                phase: MemberPhase::Draining,
                 since: epoch,
                 acknowledged: Vec::new(),
                 claimant: None,
@@ -599,18 +601,18 @@ impl MembershipRules {
 }
 
 /// Forgets incarnations that are gone once a later one of their node has joined:
-/// [`State::standing`] still answers `Gone` for them.
-fn forget(s: &mut State) {
+/// [`MembershipState::phase`] still answers `Gone` for them.
+fn forget(s: &mut MembershipState) {
     let latest: BTreeMap<NodeId, u32> =
         s.members.iter().map(|m| (m.member.node, m.member.incarnation)).collect();
     s.members.retain(|m| {
-        m.standing != Standing::Gone || latest.get(&m.member.node) == Some(&m.member.incarnation)
+        m.phase != MemberPhase::Gone || latest.get(&m.member.node) == Some(&m.member.incarnation)
     });
 }
 
-fn fenced(me: Member) -> Error {
+fn revoked(me: Member) -> Error {
     Error::new(
-        ErrorKind::Fenced,
+        ErrorKind::Revoked,
         format!("{me} has lost its membership: restart it, so that it joins as a new incarnation"),
     )
 }

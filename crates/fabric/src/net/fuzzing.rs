@@ -135,12 +135,12 @@ pub fn questions() -> Vec<u8> {
         node(crate::Role::Compute, None, 2),
         Ask::Join(me),
         Ask::Renew(me),
-        Ask::State { me, known: 0 },
+        Ask::MembershipState { me, known: 0 },
         Ask::Propose(me, crate::Change::Leave),
         Ask::NodeDirectory,
         Ask::Members,
         Ask::Withdraw(me),
-        Ask::Fence(me),
+        Ask::Revoke(me),
     ];
     let mut out = Vec::new();
     for body in asks.iter().filter_map(|ask| wire::encode(ask).ok()) {
@@ -151,8 +151,8 @@ pub fn questions() -> Vec<u8> {
 }
 
 fn membership_server() -> MembershipServer {
-    let (data_path, lease_parameters) = (DataPath::Frames, Vec::new());
-    let pool_config = PoolConfig { memory_nodes: 2, compute_nodes: 3, data_path, lease_parameters };
+    let (data_path, options) = (DataPath::Frames, Vec::new());
+    let pool_config = PoolConfig { memory_nodes: 2, compute_nodes: 3, data_path, options };
     let common = Common { data_path, mtu: 0 };
     let membership = Arc::new(InProcess::new(LeaseParameters::default()));
     let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);

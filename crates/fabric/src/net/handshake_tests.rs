@@ -173,13 +173,13 @@ fn refusals_arrive_and_one_that_is_too_long_is_cut() {
             feed(&mut c, &h.out(), 99).expect("a greeting");
             feed(&mut h, &c.out(), 99).expect("proven");
             let text = "wörd ".repeat(words);
-            let said = Welcome::Refused((&Error::new(ErrorKind::Fenced, &*text)).into());
+            let said = Welcome::Refused((&Error::new(ErrorKind::Revoked, &*text)).into());
             let said = feed(&mut c, &h.welcome(&said).expect("cut"), 99).expect("proven");
             let Some(Welcome::Refused(f)) = said else { panic!("{said:?}") };
             let e: Error = f.into();
             let heard = e.to_string();
             assert!(text.starts_with(&heard) && heard.len() >= text.len().min(900), "{heard}");
-            assert_eq!(e.kind(), ErrorKind::Fenced);
+            assert_eq!(e.kind(), ErrorKind::Revoked);
         }
     }
 }

@@ -7,12 +7,12 @@ use super::NodeShared;
 use super::admin::unexpected;
 use super::wire::{Answer, Ask};
 use crate::error::Result;
-use crate::membership::{Change, Lease, Member, Membership, MembershipFuture, State};
+use crate::membership::{Change, Lease, Member, Membership, MembershipFuture, MembershipState};
 use crate::transport::Nanos;
 
 pub(super) struct Remote {
     pub(super) shared: Arc<NodeShared>,
-    known: Mutex<Arc<State>>,
+    known: Mutex<Arc<MembershipState>>,
 }
 
 impl Remote {
@@ -20,13 +20,14 @@ impl Remote {
         Self { shared, known: Mutex::default() }
     }
 
-    async fn ask_state(&self, me: Member) -> Result<Arc<State>> {
+    async fn ask_state(&self, me: Member) -> Result<Arc<MembershipState>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let newer = match self.shared.ask_soon(&Ask::State { me, known: known.epoch }).await? {
-            Answer::State(None) => return Ok(known),
-            Answer::State(Some(state)) => Arc::new(state),
-            other => return Err(unexpected(&other)),
-        };
+        let newer =
+            match self.shared.ask_soon(&Ask::MembershipState { me, known: known.epoch }).await? {
+                Answer::MembershipState(None) => return Ok(known),
+                Answer::MembershipState(Some(state)) => Arc::new(state),
+                other => return Err(unexpected(&other)),
+            };
         // Links need the addresses of all its members.
         let strange = |m: Member| self.shared.entry(m.node).is_none_or(|p| p.member < m);
         if newer.living().any(strange) {
@@ -53,7 +54,7 @@ impl Membership for Remote {
         Box::pin(async move { self.ask_lease(&Ask::Renew(me)).await })
     }
 
-    fn state(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Arc<State>> {
+    fn state(&self, me: Member, _now: Nanos) -> MembershipFuture<'_, Arc<MembershipState>> {
         Box::pin(async move { self.ask_state(me).await })
     }
 

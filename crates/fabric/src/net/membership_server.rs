@@ -29,7 +29,7 @@ use super::roles::Badges;
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{InProcess, Member, Membership, Standing};
+use crate::membership::{InProcess, Member, MemberPhase, Membership};
 use crate::transport::Nanos;
 
 /// The composition of a pool, and the parameters of the layer above, which are opaque to the
@@ -43,7 +43,7 @@ pub struct PoolConfig {
     /// The data path of its verbs.
     pub data_path: DataPath,
     /// For the layer above.
-    pub lease_parameters: Vec<u8>,
+    pub options: Vec<u8>,
 }
 
 /// A compute node that has registered and does not join within this time, ns, has given its number
@@ -115,7 +115,7 @@ impl MembershipServer {
     fn withdraw(&self, me: Member) -> Result<()> {
         let mut registrations = self.registrations();
         let has_begun = registrations.ready.contains(&me.node)
-            || self.membership.latest().standing(me).is_some()
+            || self.membership.latest().phase(me).is_some()
             || registrations.node_directory.find(me.node).is_none_or(|p| p.member != me);
         if has_begun {
             return Err(Error::invalid(format!("{me} cannot withdraw: it is there, or never was")));
@@ -126,7 +126,7 @@ impl MembershipServer {
 
     fn members(&self) -> Vec<Member> {
         let state = self.membership.latest();
-        let there = state.members.iter().filter(|m| m.standing != Standing::Gone);
+        let there = state.members.iter().filter(|m| m.phase != MemberPhase::Gone);
         there.map(|m| m.member).collect()
     }
 
@@ -142,9 +142,8 @@ impl MembershipServer {
         let m = &*self.membership;
         Ok(match ask {
             Ask::PoolConfig => {
-                let (common, lease_parameters) =
-                    (self.common, self.pool_config.lease_parameters.clone());
-                Answer::PoolConfig { pool: self.pool, common, lease_parameters }
+                let (common, options) = (self.common, self.pool_config.options.clone());
+                Answer::PoolConfig { pool: self.pool, common, options }
             }
             Ask::Register(introduction) => {
                 let me = self.register(introduction, ip, now)?;
@@ -173,15 +172,15 @@ impl MembershipServer {
                 Answer::Lease(ready(m.join(me, now))?)
             }
             Ask::Renew(me) => Answer::Lease(ready(m.renew(me, now))?),
-            Ask::State { me, known } => {
+            Ask::MembershipState { me, known } => {
                 let state = ready(m.state(me, now))?;
-                Answer::State((state.epoch != known).then(|| (*state).clone()))
+                Answer::MembershipState((state.epoch != known).then(|| (*state).clone()))
             }
             Ask::Propose(me, change) => {
                 ready(m.propose(me, change, now))?;
                 Answer::Done
             }
-            Ask::Fence(_) => {
+            Ask::Revoke(_) => {
                 return Err(Error::invalid("hosts revoke access, not the membership server"));
             }
         })
@@ -196,7 +195,7 @@ impl MembershipServer {
             && registrations.node_directory.find(me.node).is_some_and(is_other)
         {
             return Err(Error::new(
-                ErrorKind::Fenced,
+                ErrorKind::Revoked,
                 format!(
                     "{me} was not ready in time, and its number was reassigned: start it again"
                 ),
@@ -383,7 +382,7 @@ mod tests {
     fn membership_server(memory_nodes: u16, compute_nodes: u16) -> MembershipServer {
         let data_path = DataPath::Frames;
         let pool_config =
-            PoolConfig { memory_nodes, compute_nodes, data_path, lease_parameters: vec![1, 2] };
+            PoolConfig { memory_nodes, compute_nodes, data_path, options: vec![1, 2] };
         let common = Common { data_path, mtu: 0 };
         let membership = Arc::new(InProcess::new(LeaseParameters::default()));
         let r =
@@ -465,7 +464,7 @@ mod tests {
             // The former node was only slow.
             for from_former in [Ask::Join(mn1), Ask::Ready { me: mn1, on_chip_bytes: 0 }] {
                 let e = r.try_answer(from_former, HERE, late).map(|_| ()).unwrap_err();
-                assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+                assert_eq!(e.kind(), ErrorKind::Revoked, "{e}");
             }
             r.try_answer(Ask::Join(next), HERE, late).expect("it begins");
             r.try_answer(Ask::Ready { me: next, on_chip_bytes: 0 }, HERE, late).expect("begins");

@@ -430,7 +430,7 @@ impl NodeShared {
         match is_revoked {
             false => Ok(()),
             true => Err(Error::new(
-                ErrorKind::Fenced,
+                ErrorKind::Revoked,
                 format!("{} refuses {from}: it has lost its membership", self.me.node),
             )),
         }
@@ -440,7 +440,7 @@ impl NodeShared {
     /// more.
     fn revoke(&self, member: Member) {
         self.host.revoke(member.node, member.incarnation);
-        self.record(member, MemberChange::Fenced);
+        self.record(member, MemberChange::Revoked);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
@@ -474,7 +474,7 @@ impl NodeShared {
                 Arc::new(admin.speaking_for(credential))
             })
             .clone();
-        match admin.ask(&Ask::Fence(member))? {
+        match admin.ask(&Ask::Revoke(member))? {
             Answer::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -532,7 +532,7 @@ impl Fabric for NetFabric {
         Ok(())
     }
 
-    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
+    fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
         self.0.shared.fence_at(host, Member { node, incarnation })
     }
 

@@ -8,7 +8,7 @@
 //! | node directory, members | the first memory node | every member |
 //! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
 //! | ready | the first memory node | the memory node that it is about |
-//! | fence (revoke access) | every host | mn0; a living compute node that has access at the host |
+//! | revoke access | every host | mn0; a living compute node that has access at the host |
 //! | verbs and calls on a link | every host | every member that still has access at the host |
 //!
 //! A link replaces a link of the same member only.
@@ -81,8 +81,8 @@ fn bytes(member: Member) -> [u8; 6] {
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
         Ask::PoolConfig | Ask::Register(_) => return Ok(()),
-        Ask::NodeDirectory | Ask::Members | Ask::Fence(_) => None,
-        Ask::Ready { me, .. } | Ask::State { me, .. } => Some(*me),
+        Ask::NodeDirectory | Ask::Members | Ask::Revoke(_) => None,
+        Ask::Ready { me, .. } | Ask::MembershipState { me, .. } => Some(*me),
         Ask::Withdraw(me) | Ask::Join(me) | Ask::Renew(me) | Ask::Propose(me, _) => Some(*me),
     };
     let refuse = |what: String| Err(Error::invalid(what));
@@ -125,7 +125,7 @@ impl NodeShared {
         ip: IpAddr,
     ) -> Answer {
         let answered = check(&ask, speaker).and_then(|()| match (ask, &self.membership_server) {
-            (Ask::Fence(member), _) => {
+            (Ask::Revoke(member), _) => {
                 self.check_fences(speaker)?;
                 self.revoke(member);
                 Ok(Answer::Done)
@@ -151,8 +151,10 @@ impl NodeShared {
             return Ok(());
         }
         Err(Error::new(
-            ErrorKind::Fenced,
-            format!("{member} does not live in this pool: it cannot have others fenced"),
+            ErrorKind::Revoked,
+            format!(
+                "{member} does not live in this pool: it cannot have the access of others revoked"
+            ),
         ))
     }
 }
@@ -191,7 +193,7 @@ mod tests {
                 Ask::Withdraw(me),
                 Ask::Join(me),
                 Ask::Renew(me),
-                Ask::State { me, known: 0 },
+                Ask::MembershipState { me, known: 0 },
                 Ask::Propose(me, Change::Leave),
             ]
         };
@@ -206,7 +208,7 @@ mod tests {
         assert!(check(&ready(mn1), Some(mn1)).is_ok());
         assert!(check(&ready(me), Some(me)).is_err(), "no memory node");
         assert!(check(&ready(mn1), Some(me)).is_err());
-        for ask in own(me).into_iter().chain([Ask::NodeDirectory, Ask::Members, Ask::Fence(other)])
+        for ask in own(me).into_iter().chain([Ask::NodeDirectory, Ask::Members, Ask::Revoke(other)])
         {
             assert!(check(&ask, None).is_err(), "{ask:?} of a process that has not registered");
         }

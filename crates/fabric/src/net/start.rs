@@ -145,8 +145,8 @@ impl NetFabric {
     ) -> Result<(Vec<u8>, DataPath)> {
         let net: Arc<dyn Net> = Arc::new(System);
         let found = ready(Box::pin(ask_pool_config(&net, first, nic_config, within, None)));
-        let Found { common, lease_parameters, .. } = found?;
-        Ok((lease_parameters, common.data_path))
+        let Found { common, options, .. } = found?;
+        Ok((options, common.data_path))
     }
 
     /// Joins a pool. The size of this node's region follows from the pool config.
@@ -172,13 +172,13 @@ impl NetFabric {
         clock: Option<&Endpoint>,
     ) -> Result<Self> {
         let until = net.now() + how.within.as_nanos() as Nanos;
-        let Found { first: first_address, pool, common, lease_parameters } =
+        let Found { first: first_address, pool, common, options } =
             ask_pool_config(&net, how.first, how.nic_config, how.within, clock).await?;
         common.check(how.first, how.data_path)?;
         if common.data_path == DataPath::Rdma {
             common.check_mtu(how.first, Rdma::probe(how.nic_config)?)?;
         }
-        let region_bytes = region_bytes(&lease_parameters)?;
+        let region_bytes = region_bytes(&options)?;
         // Before a number is taken: a failure here may be retried.
         let region = common.region(region_bytes, how.nic_config)?;
         let access = &how.nic_config.access;
@@ -333,7 +333,7 @@ struct Found {
     first: String,
     pool: PoolId,
     common: Common,
-    lease_parameters: Vec<u8>,
+    options: Vec<u8>,
 }
 
 /// Asks every address of a name, again and again.
@@ -352,13 +352,8 @@ async fn ask_pool_config(
         let mut trouble = None;
         for admin in &admins {
             match admin.ask_soon(&Ask::PoolConfig).await {
-                Ok(Answer::PoolConfig { pool, common, lease_parameters }) => {
-                    return Ok(Found {
-                        first: admin.address().into(),
-                        pool,
-                        common,
-                        lease_parameters,
-                    });
+                Ok(Answer::PoolConfig { pool, common, options }) => {
+                    return Ok(Found { first: admin.address().into(), pool, common, options });
                 }
                 Ok(other) => return Err(unexpected(&other)),
                 Err(e) => trouble = Some(e),

@@ -14,7 +14,7 @@ use super::roles::Secret;
 use crate::addr::Role;
 pub(super) use crate::error::Failure;
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{Change, Lease, Member, State};
+use crate::membership::{Change, Lease, Member, MembershipState};
 use crate::transport::Nanos;
 
 /// First bytes of every connection.
@@ -101,14 +101,14 @@ pub(super) enum Ask {
     Members,
     Join(Member),
     Renew(Member),
-    State {
+    MembershipState {
         me: Member,
         /// The newest state that the asker knows.
         known: u64,
     },
     Propose(Member, Change),
     /// For every host: revoke this member's access.
-    Fence(Member),
+    Revoke(Member),
 }
 
 /// Answers.
@@ -118,7 +118,7 @@ pub(super) enum Answer {
         pool: PoolId,
         common: Common,
         /// For the layer above.
-        lease_parameters: Vec<u8>,
+        options: Vec<u8>,
     },
     Registered {
         me: Member,
@@ -130,7 +130,7 @@ pub(super) enum Answer {
     Members(Vec<Member>),
     Lease(Lease),
     /// `None` when the asker knows it.
-    State(Option<State>),
+    MembershipState(Option<MembershipState>),
     Done,
     Refused(Failure),
 }

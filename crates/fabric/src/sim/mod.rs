@@ -248,7 +248,7 @@ impl SimFabric {
     /// clients post from now on never complete and have no effect. Verbs in flight execute wholly,
     /// in part (some pieces of a WRITE, an atomic whole or not), later (within
     /// [`LONGEST_ZOMBIE_NS`]) or never, drawn from the seed, but none at a host once
-    /// [`Fabric::fence`] has returned for that host. Where `whole_write_bytes` are granted, WRITEs
+    /// [`Fabric::revoke`] has returned for that host. Where `whole_write_bytes` are granted, WRITEs
     /// of so many bytes execute wholly or not at all. Verbs to the node fail as `Unreachable` after
     /// [`RETRANSMISSION_NS`], or are served, as [`How`] says.
     ///
@@ -456,8 +456,8 @@ impl Fabric for SimFabric {
         self.0.nodes.serve(node, service, handler)
     }
 
-    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        self.0.nodes.fence(host, node, incarnation)?;
+    fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
+        self.0.nodes.revoke(host, node, incarnation)?;
         let target = self.known(host)?;
         self.0.world().fenced(&target, node, incarnation);
         Ok(())

@@ -139,8 +139,8 @@ impl Fabric for VerbsFabric {
         self.0.node_directory.serve(node, service, handler)
     }
 
-    fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        self.0.node_directory.fence(host, node, incarnation)?;
+    fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
+        self.0.node_directory.revoke(host, node, incarnation)?;
         if let Some(port) = self.0.port(host) {
             port.revoke(Member { node, incarnation });
         }

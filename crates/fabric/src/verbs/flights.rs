@@ -178,10 +178,10 @@ mod tests {
         assert!(f.flying(there).is_none(), "its completions are stale");
         assert!(f.land(here.flight).is_none(), "the list waits for the doomed one");
         assert_eq!(f.next_doomed(0, None), None);
-        let why = Error::new(ErrorKind::Fenced, "fenced");
+        let why = Error::new(ErrorKind::Revoked, "access revoked");
         let doomed = f.next_doomed(1, Some(&why)).expect("one");
         let (_, result) = f.land(doomed).expect("the last one");
-        assert_eq!(result.expect_err("failed").kind(), ErrorKind::Fenced);
+        assert_eq!(result.expect_err("failed").kind(), ErrorKind::Revoked);
         assert_eq!(f.next_doomed(1, None), None);
     }
 }

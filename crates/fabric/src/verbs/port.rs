@@ -119,7 +119,7 @@ impl Port {
     /// stays open until it is dropped or revoked.
     ///
     /// # Errors
-    /// `Fenced` for a member with revoked access; `Incompatible` for an offer that does not fit,
+    /// `Revoked` for a member with revoked access; `Incompatible` for an offer that does not fit,
     /// `Unsupported` when the device refuses: named with node, attribute and remedy.
     pub fn accept(&self, from: Member, offer: &[u8]) -> Result<(Vec<u8>, Accepted)> {
         let port = &*self.0;
@@ -170,7 +170,7 @@ impl Port {
 
 fn refusal(host: Member, from: Member) -> Error {
     Error::new(
-        ErrorKind::Fenced,
+        ErrorKind::Revoked,
         format!("{} refuses {from}: it has lost its membership", host.node),
     )
 }

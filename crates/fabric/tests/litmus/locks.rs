@@ -210,7 +210,7 @@ fn an_entry_is_there_before_its_lock_is_given_back() {
 
 /// A lock is taken over from a holder with an ended lease, with or without a revocation before; its
 /// WRITEs may still be in flight.
-fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
+fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, revoke: bool) -> Vec<Client> {
     const LEASE_NS: u64 = 20_000;
     let f = f.clone();
     let mut eps = eps.into_iter();
@@ -218,7 +218,7 @@ fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Cl
     vec![
         Box::pin(async move {
             for k in 1..=ROUNDS {
-                // Anything that fails: fenced.
+                // Anything that fails: revoked.
                 let Ok(was) = holder.cas(at(1024), 0, 1).await else { return };
                 if was != 0 {
                     return;
@@ -241,8 +241,8 @@ fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Cl
                     break;
                 }
             }
-            if fence {
-                f.fence(NodeId::memory(0), NodeId::compute(0), u32::MAX).unwrap();
+            if revoke {
+                f.revoke(NodeId::memory(0), NodeId::compute(0), u32::MAX).unwrap();
             }
             if thief.cas(at(1024), 1, 2).await.unwrap() != 1 {
                 return;
@@ -260,5 +260,5 @@ fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Cl
 #[test]
 fn a_holder_is_revoked_before_its_lock_is_taken() {
     fails("stolen after its lease", |f, e, w| steal(f, e, w, false), WEAKEST);
-    holds("fenced, then stolen", |f, e, w| steal(f, e, w, true), WEAKEST);
+    holds("revoked, then stolen", |f, e, w| steal(f, e, w, true), WEAKEST);
 }

@@ -10,15 +10,15 @@ fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let Some(f) = fabric() else { return };
     let (old, other) = (endpoint(&f, CN), endpoint(&f, NodeId::compute(1)));
     on(&old, old.faa(at(64), 1)).expect("a member");
-    f.fence(MN, CN, 1).expect("known nodes");
-    let e = on(&old, old.faa(at(64), 1)).expect_err("fenced");
-    assert_eq!((e.kind(), e.effect()), (ErrorKind::Fenced, Effect::Unknown), "{e}");
+    f.revoke(MN, CN, 1).expect("known nodes");
+    let e = on(&old, old.faa(at(64), 1)).expect_err("revoked");
+    assert_eq!((e.kind(), e.effect()), (ErrorKind::Revoked, Effect::Unknown), "{e}");
     assert!(f.attach(CN).is_err());
     assert_eq!(on(&other, other.faa(at(64), 1)).expect("others go on"), 1);
     f.add_node(CN, 1 << 12).expect("comes back");
     let new = endpoint(&f, CN);
     assert_eq!(on(&new, new.faa(at(64), 1)).expect("a new incarnation"), 2);
-    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays fenced");
+    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays revoked");
 }
 
 /// The basis of recovery after the death of a compute node: after the revocation the memory does
@@ -43,13 +43,13 @@ fn no_verb_executes_after_a_revocation() {
                         break e;
                     }
                 };
-                assert_eq!(e.kind(), ErrorKind::Fenced, "{e}");
+                assert_eq!(e.kind(), ErrorKind::Revoked, "{e}");
             });
             let ep = endpoint(&f, NodeId::compute(1));
             while on(&ep, ep.read(at(64), 8)).expect("a member").word(0) < 3 + round {
                 std::thread::yield_now();
             }
-            f.fence(MN, CN, 1).expect("known nodes");
+            f.revoke(MN, CN, 1).expect("known nodes");
             let before = on(&ep, fetch(&ep, at(64), 1024)).expect("a member");
             for _ in 0..50 {
                 assert_eq!(on(&ep, fetch(&ep, at(64), 1024)).expect("a member"), before);
@@ -110,7 +110,7 @@ fn a_node_that_restarts_is_unknown_until_others_connect() {
     let Some(f) = fabric() else { return };
     let ep = &endpoint(&f, NodeId::compute(1));
     on(ep, ep.write_word(at(64), 5)).expect("works");
-    f.fence(NodeId::memory(1), MN, 1).expect("known nodes");
+    f.revoke(NodeId::memory(1), MN, 1).expect("known nodes");
     f.add_node(MN, REGION_BYTES).expect("comes back");
     let e = on(ep, ep.read(at(64), 8)).expect_err("unknown");
     assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");

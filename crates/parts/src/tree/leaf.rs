@@ -13,7 +13,7 @@ use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
 
 use super::area::{self, Mode, Stored};
-use super::slot::{self, Place, Slot, State};
+use super::slot::{self, Place, Slot, SlotState};
 use super::{Geometry, Ver, put_u64, u64_at};
 
 /// A checked header.
@@ -36,12 +36,12 @@ pub struct Header<'a> {
     /// The forwarding pointer: the successor that took over the range; null while alive.
     pub forward: GlobalAddr,
     /// The whole header was written when `forward` was there already.
-    pub dead: bool,
+    pub tombstone: bool,
 }
 
-/// h0: the node is dead. `forward` is not covered by the checksum: of a node that is being reused
+/// h0: the node is a tombstone. `forward` is not covered by the checksum: of a node that is being reused
 /// it may be gone before the rest is.
-const DEAD: u32 = 1 << 4;
+const TOMBSTONE: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
     let mut head = [0xa5; 16];
@@ -71,7 +71,7 @@ pub fn check_header<'a>(g: &Geometry, addr: GlobalAddr, bytes: &'a [u8]) -> Opti
         hi,
         next: GlobalAddr::from_bits(u64_at(bytes, g.next_at())),
         forward: GlobalAddr::from_bits(u64_at(bytes, g.forward_at())),
-        dead: h0 as u32 & DEAD != 0,
+        tombstone: h0 as u32 & TOMBSTONE != 0,
     })
 }
 
@@ -138,8 +138,8 @@ pub fn put_header(g: &Geometry, addr: GlobalAddr, image: &mut [u8], p: &HeaderPa
     image[g.hi_at()..g.next_at()].copy_from_slice(&p.hi.bytes);
     put_u64(image, g.next_at(), p.next.bits());
     put_u64(image, g.forward_at(), p.forward.bits());
-    let dead = if p.forward.is_null() { 0 } else { DEAD };
-    let low = p.lo.mode as u32 | (p.hi.mode as u32) << 2 | dead | p.ver.bits() << 8;
+    let tombstone = if p.forward.is_null() { 0 } else { TOMBSTONE };
+    let low = p.lo.mode as u32 | (p.hi.mode as u32) << 2 | tombstone | p.ver.bits() << 8;
     let sum = crc(g, addr, image, low);
     put_u64(image, 0, u64::from(sum) << 32 | u64::from(low));
 }
@@ -166,7 +166,7 @@ pub fn check_slots<'a>(
 ) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
     // A tombstone without `forward`: another generation begins there.
-    if header.level != 0 || (header.dead && header.forward.is_null()) {
+    if header.level != 0 || (header.tombstone && header.forward.is_null()) {
         return None;
     }
     for i in 0..n {
@@ -187,14 +187,14 @@ pub fn put_slot(
     image: &mut [u8],
     i: usize,
     entry: &Slot<'_>,
-    state: State,
+    state: SlotState,
     ver: Ver,
 ) {
     let at = g.slot_at(i);
     let bytes = &mut image[at..at + g.entry()];
     bytes[8..8 + g.k].copy_from_slice(entry.key);
     bytes[8 + g.k..8 + g.k + g.v].copy_from_slice(entry.value);
-    slot::seal(g, Place { leaf, slot: i }, bytes, state, ver, (entry.key_mode, entry.value_mode));
+    slot::encode(g, Place { leaf, slot: i }, bytes, state, ver, (entry.key_mode, entry.value_mode));
 }
 
 /// Writes slot `i` of an image as free.
@@ -226,7 +226,7 @@ mod tests {
         };
         put_header(&g, leaf, &mut image, &parts);
         (0..32).for_each(|i| put_free(&g, leaf, &mut image, i, ver));
-        let header = check_leaf(&g, leaf, &image, 32, |_, s| assert_eq!(s.state, State::Free));
+        let header = check_leaf(&g, leaf, &image, 32, |_, s| assert_eq!(s.state, SlotState::Free));
         let header = header.expect("whole");
         assert_eq!((header.lo, header.hi), (Stored::Inline(b""), Stored::Infinite));
         assert_eq!((header.ver, header.slots, header.table.bits()), (ver, 32, 5));

@@ -13,7 +13,7 @@ use super::{Geometry, Ver, put_u64, u64_at};
 
 /// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SlotState {
     /// Free.
     Free,
     /// A pair.
@@ -35,7 +35,7 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot<'a> {
     /// Its state.
-    pub state: State,
+    pub state: SlotState,
     /// Version of the leaf when it was written.
     pub ver: Ver,
     /// How to read the key area.
@@ -56,7 +56,7 @@ fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&head), areas)
 }
 
-/// State and range: the parts of word0 that a restamp of a slot changes.
+/// SlotState and range: the parts of word0 that a restamp of a slot changes.
 const RESTAMPED: u32 = 0xff03;
 
 fn tail_seed(place: Place, low: u32) -> u64 {
@@ -77,11 +77,11 @@ pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>
     let low = word as u32;
     let state = slot.state;
     let areas = &bytes[8..8 + g.k + g.v];
-    let covered = if state == State::Free { &[][..] } else { areas };
+    let covered = if state == SlotState::Free { &[][..] } else { areas };
     if crc(place, low, covered) != (word >> 32) as u32 {
         return None;
     }
-    if state != State::Free
+    if state != SlotState::Free
         && g.v > 8
         && u64_at(bytes, 8 + g.k + g.v) != check64(areas, tail_seed(place, low))
     {
@@ -104,9 +104,9 @@ pub fn check_unless<'a>(
 fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
     let low = u64_at(bytes, 0) as u32;
     let state = match low & 3 {
-        0 => State::Free,
-        1 => State::Live,
-        2 => State::Staged,
+        0 => SlotState::Free,
+        1 => SlotState::Live,
+        2 => SlotState::Staged,
         _ => return None,
     };
     let areas = &bytes[8..8 + g.k + g.v];
@@ -121,22 +121,22 @@ fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
 }
 
 /// Stamps the areas already in `bytes` with a state, a version and a checksum.
-pub fn seal(
+pub fn encode(
     g: &Geometry,
     place: Place,
     bytes: &mut [u8],
-    state: State,
+    state: SlotState,
     ver: Ver,
     modes: (Mode, Mode),
 ) {
     let bits = match state {
-        State::Free => 0,
-        State::Live => 1,
-        State::Staged => 2,
+        SlotState::Free => 0,
+        SlotState::Live => 1,
+        SlotState::Staged => 2,
     };
     let low = bits | (modes.0 as u32) << 2 | (modes.1 as u32) << 4 | ver.bits() << 8;
     let areas = &bytes[8..8 + g.k + g.v];
-    let covered = if state == State::Free { &[][..] } else { areas };
+    let covered = if state == SlotState::Free { &[][..] } else { areas };
     let sum = crc(place, low, covered);
     let tail = check64(areas, tail_seed(place, low));
     put_u64(bytes, 0, u64::from(sum) << 32 | u64::from(low));
@@ -159,12 +159,12 @@ mod tests {
         let g = Geometry { k: 24, v: 8, fanout: 32 };
         let ver = Ver { generation: 3, range: 9 };
         let mut bytes = vec![7; g.entry()];
-        seal(&g, place(5), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
+        encode(&g, place(5), &mut bytes, SlotState::Live, ver, (Mode::Full, Mode::Full));
         let s = check(&g, place(5), &bytes).expect("stamped");
-        assert_eq!((s.state, s.ver, s.key.len(), s.value), (State::Live, ver, 24, &[7; 8][..]));
+        assert_eq!((s.state, s.ver, s.key.len(), s.value), (SlotState::Live, ver, 24, &[7; 8][..]));
         assert!(check(&g, place(6), &bytes).is_none(), "another slot's bytes do not pass here");
         put_u64(&mut bytes, 0, free_word(place(5), ver));
-        assert_eq!(check(&g, place(5), &bytes).expect("free").state, State::Free);
+        assert_eq!(check(&g, place(5), &bytes).expect("free").state, SlotState::Free);
         assert!(check(&g, place(5), &vec![0; g.entry()]).is_none(), "zeros are no slot");
     }
 
@@ -174,7 +174,7 @@ mod tests {
         let g = Geometry { k: 24, v: 64, fanout: 32 };
         let ver = Ver { generation: 1, range: 0 };
         let mut bytes = vec![3; g.entry()];
-        seal(&g, place(1), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
+        encode(&g, place(1), &mut bytes, SlotState::Live, ver, (Mode::Full, Mode::Full));
         assert!(check(&g, place(1), &bytes).is_some());
         bytes[g.entry() - 1] ^= 1;
         assert!(check(&g, place(1), &bytes).is_none());
@@ -187,9 +187,9 @@ mod tests {
         let g = Geometry { k: 24, v: 64, fanout: 32 };
         let modes = (Mode::Full, Mode::Full);
         let mut a = vec![3; g.entry()];
-        seal(&g, place(1), &mut a, State::Staged, Ver { generation: 4, range: 7 }, modes);
+        encode(&g, place(1), &mut a, SlotState::Staged, Ver { generation: 4, range: 7 }, modes);
         let mut b = a.clone();
-        seal(&g, place(1), &mut b, State::Live, Ver { generation: 4, range: 8 }, modes);
+        encode(&g, place(1), &mut b, SlotState::Live, Ver { generation: 4, range: 8 }, modes);
         assert!(a[..8] != b[..8] && a[8..] == b[8..]);
         assert!(check(&g, place(1), &a).is_some() && check(&g, place(1), &b).is_some());
     }
@@ -204,7 +204,7 @@ mod tests {
             let make = |areas: &[u8; 32]| {
                 let mut bytes = vec![0; 40];
                 bytes[8..].copy_from_slice(areas);
-                seal(&g, place(0), &mut bytes, State::Live, ver, (Mode::Full, Mode::Full));
+                encode(&g, place(0), &mut bytes, SlotState::Live, ver, (Mode::Full, Mode::Full));
                 bytes
             };
             let (a, b) = (make(&a), make(&b));

@@ -1,7 +1,7 @@
 //! Starts, ends and losses of nodes: the other nodes see them, and the pool goes on.
 
 use super::*;
-use dmtree_fabric::{GlobalAddr, Presence, Standing};
+use dmtree_fabric::{GlobalAddr, MemberPhase, Presence};
 
 /// Short times: a newcomer that is late loses its membership soon.
 const HASTY: LeaseParameters = LeaseParameters {
@@ -29,11 +29,11 @@ fn hang(c: &Cluster) -> dmtree_pool::Heartbeat {
 
 fn is_over(by: &PoolNode, of: &PoolNode) -> bool {
     let dead = of.member();
-    by.standing(dead.node, dead.incarnation) == Some(Standing::Gone)
+    by.phase(dead.node, dead.incarnation) == Some(MemberPhase::Gone)
 }
 
 fn await_settled(node: &PoolNode) {
-    within("every death is complete", || node.is_settled().then_some(()));
+    within("every death is complete", || node.has_settled_membership().then_some(()));
 }
 
 /// Guards against the loss of a newcomer: the only process of a pool left, and the next one was

@@ -11,8 +11,8 @@ use std::task::Poll;
 
 use dmtree_fabric::sim::{CrashPoint, FabricFaults, How, Place, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, ErrorKind, Fabric, LeaseParameters, NodeId, Role, SeededRandom,
-    Standing, Worker,
+    Capabilities, Core, Endpoint, ErrorKind, Fabric, LeaseParameters, MemberPhase, NodeId, Role,
+    SeededRandom, Worker,
 };
 use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId, TableSide};
 
@@ -58,7 +58,10 @@ impl Scenario {
             fabric.add_node(NodeId::compute(c), o.compute_bytes_per_node).expect("new");
         }
         let cluster = Cluster::format(Arc::new(fabric.clone()), &o).expect("a pool");
-        cluster.judge().expect("in this process").set_lease_parameters(LEASE_PARAMETERS);
+        cluster
+            .in_process_membership()
+            .expect("in this process")
+            .set_lease_parameters(LEASE_PARAMETERS);
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 8 << 20);
         let own = core.add_slot();
         Self { fabric, cluster, core, own, over: Rc::default(), tasks: RefCell::default() }
@@ -97,7 +100,7 @@ impl Scenario {
         let (fabric, cn) = (self.fabric.clone(), node.cn());
         let lives = move || !fabric.is_down(cn) && fabric.incarnation(cn) == Some(node_incarnation);
         self.spawn(ep.slot(), lives, async move {
-            let _ = node.keep_on(&ep, pause_ns, || over.get()).await;
+            let _ = node.run_membership(&ep, pause_ns, || over.get()).await;
         });
     }
 
@@ -131,8 +134,8 @@ impl Scenario {
         self.fabric.set_timed(false);
     }
 
-    fn is_settled(&self, cn: usize) -> bool {
-        self.node(cn).is_settled()
+    fn has_settled_membership(&self, cn: usize) -> bool {
+        self.node(cn).has_settled_membership()
     }
 }
 
@@ -175,11 +178,15 @@ async fn settled(scenario: &Scenario, watch: &Endpoint, cn: usize, dead: &[(u16,
     loop {
         let node = scenario.node(cn);
         let gone =
-            |(n, i): &(u16, u32)| node.standing(NodeId::compute(*n), *i) == Some(Standing::Gone);
-        if scenario.is_settled(cn) && dead.iter().all(gone) {
+            |(n, i): &(u16, u32)| node.phase(NodeId::compute(*n), *i) == Some(MemberPhase::Gone);
+        if scenario.has_settled_membership(cn) && dead.iter().all(gone) {
             return;
         }
-        assert!(watch.now() < began + 2_000_000_000, "{:?}", scenario.cluster.judge());
+        assert!(
+            watch.now() < began + 2_000_000_000,
+            "{:?}",
+            scenario.cluster.in_process_membership()
+        );
         watch.sleep(100_000).await;
     }
 }
@@ -254,12 +261,12 @@ fn a_claimant_renews_its_lease_while_an_owner_hangs() {
             watch.sleep(2_000_000).await;
             scenario.fabric.crash(NodeId::compute(1), How::Process).expect("known");
             let a = scenario.node(0);
-            while a.standing(NodeId::compute(1), 1) != Some(Standing::Reassigning) {
+            while a.phase(NodeId::compute(1), 1) != Some(MemberPhase::Reassigning) {
                 watch.sleep(50_000).await;
             }
             scenario.fabric.crash(NodeId::compute(2), How::Hung).expect("known");
             settled(&scenario, &watch, 0, &[(1, 1), (2, 1)]).await;
-            assert_eq!(a.standing(NodeId::compute(0), 1), Some(Standing::Living));
+            assert_eq!(a.phase(NodeId::compute(0), 1), Some(MemberPhase::Living));
         });
     }
 }
@@ -321,15 +328,15 @@ fn leases_end_first_where_they_are_held() {
                 heartbeat.beat();
                 watch.sleep(500_000).await;
                 assert!(
-                    b.check_lease(&own).is_ok() && b.standing(b.cn(), 1) == Some(Standing::Living)
+                    b.check_lease(&own).is_ok() && b.phase(b.cn(), 1) == Some(MemberPhase::Living)
                 );
             }
             // The worker makes no progress.
-            while a.standing(b.cn(), 1) == Some(Standing::Living) {
+            while a.phase(b.cn(), 1) == Some(MemberPhase::Living) {
                 watch.sleep(20_000).await;
             }
             let e = b.check_lease(&own).expect_err("over before the other nodes know");
-            assert_eq!(e.kind(), ErrorKind::Fenced);
+            assert_eq!(e.kind(), ErrorKind::Revoked);
         });
     }
 }
@@ -347,14 +354,14 @@ fn late_news() {
             watch.sleep(2_000_000).await;
             scenario
                 .cluster
-                .judge()
+                .in_process_membership()
                 .expect("in this process")
                 .delay_news(NodeId::compute(2), delay);
             scenario.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
             settled(&scenario, &watch, 0, &[(1, 1)]).await;
             watch.sleep(150_000_000).await;
             settled(&scenario, &watch, 0, &[]).await;
-            let living = scenario.node(0).standing(NodeId::compute(2), 1) == Some(Standing::Living);
+            let living = scenario.node(0).phase(NodeId::compute(2), 1) == Some(MemberPhase::Living);
             assert_eq!(living, survives);
             let gone: Vec<_> = [1, 2].into_iter().filter(|n| *n == 1 || !survives).collect();
             let gone: Vec<_> = gone.into_iter().map(NodeId::compute).collect();
@@ -384,12 +391,12 @@ fn restart_join_and_leave() {
             let ep = scenario.endpoint(1);
             let keep = async |times: u32| {
                 for _ in 0..times {
-                    let _ = again.keep(&ep).await;
+                    let _ = again.membership_step(&ep).await;
                     ep.sleep(PAUSE_NS).await;
                 }
             };
-            while !scenario.is_settled(0)
-                || scenario.node(0).standing(cn1, 1) != Some(Standing::Gone)
+            while !scenario.has_settled_membership(0)
+                || scenario.node(0).phase(cn1, 1) != Some(MemberPhase::Gone)
             {
                 keep(1).await;
             }
@@ -409,7 +416,7 @@ fn restart_join_and_leave() {
             check_owners(&scenario.node(0), &watch, &all, &[cn1]).await;
             // At the latest when its lease is due for renewal.
             ep.sleep(LEASE_PARAMETERS.lease_ns).await;
-            assert!(again.keep(&ep).await.is_err(), "{seed}");
+            assert!(again.membership_step(&ep).await.is_err(), "{seed}");
         });
     }
 }

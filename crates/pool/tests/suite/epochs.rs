@@ -152,7 +152,7 @@ fn a_revoked_node_does_not_count_and_a_mute_member_does() {
     node.retire_block(1, b);
     assert_eq!(run(&ep, node.reclaim(&ep)).expect("answers").waiting, 1);
     // Revoking the access at compute nodes alone does not keep the dead node from reading.
-    let revoke = |host| cluster.fabric().fence(host, NodeId::compute(2), 1).expect("revoked");
+    let revoke = |host| cluster.fabric().revoke(host, NodeId::compute(2), 1).expect("revoked");
     (0..2).for_each(|cn| revoke(NodeId::compute(cn)));
     assert!(cluster.fabric().members().expect("known").contains(&NodeId::compute(2)));
     assert_ne!(run(&ep, node.reclaim(&ep)).map_or(1, |r| r.waiting), 0);

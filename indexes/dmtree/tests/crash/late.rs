@@ -1,6 +1,6 @@
 //! One verb is delayed, and the other clients do all their work meanwhile.
 
-use dmtree_check::scenario::delay::{all_late, all_late_after, harmless};
+use dmtree_check::scenario::delay::{delay_every_verb, delay_every_verb_after, harmless};
 use dmtree_check::scenario::sweeps::some_of;
 use dmtree_engine::Mutant;
 use dmtree_fabric::sim::{CrashPoint, Place};
@@ -135,10 +135,10 @@ fn late_verbs_find_mutants() {
         let mut beside = script();
         beside.script = with_mutant(beside.script, mutant);
         let (runs, wrong) = match death {
-            None => all_late(&beside, 2),
+            None => delay_every_verb(&beside, 2),
             death => {
                 beside.step = 1;
-                all_late_after(&beside, death, 2).0
+                delay_every_verb_after(&beside, death, 2).0
             }
         };
         let name = beside.script.name;

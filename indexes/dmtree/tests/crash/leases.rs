@@ -38,7 +38,7 @@ fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
         let ep = c.endpoint().clone();
         let own = scenario.endpoint(SLOW, ep.slot());
         for _ in 0..4 {
-            let _ = scenario.pool(SLOW).keep(&own).await;
+            let _ = scenario.pool(SLOW).membership_step(&own).await;
             ep.sleep(PAUSE_NS).await;
         }
         scenario.settled(&ep, 0, &[SLOW]).await;
@@ -60,7 +60,7 @@ fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
 /// A revoked node's own memory, with its former tables, answers it: an absence there is out of
 /// date.
 #[test]
-fn a_fenced_node_says_nothing_old() {
+fn a_revoked_node_returns_no_stale_value() {
     let refused = reads_behind_the_lease(None).expect("nothing old");
     assert!(refused >= 200, "{refused}");
     let found = reads_behind_the_lease(Some(Mutant::NoLease));

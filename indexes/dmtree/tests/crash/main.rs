@@ -11,7 +11,7 @@ mod leases;
 mod moves;
 mod scenario;
 
-use dmtree_check::scenario::death::{Cut, run};
+use dmtree_check::scenario::death::{ScriptedCrash, run};
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, caught, some_of};
 use dmtree_engine::{Mutant, Options};
 use dmtree_fabric::sim::{How, Place};
@@ -25,8 +25,8 @@ fn everywhere(script: &Script, step: u64) -> Tally {
 }
 
 /// A survivor dies during its repair, too, at any verb; the last survivor finishes.
-fn two_deaths(script: &Script, steps: (u64, u64)) {
-    eprintln!("{}, two deaths: {:?}", script.name, sweeps::two_deaths(script, steps));
+fn double_crash(script: &Script, steps: (u64, u64)) {
+    eprintln!("{}, two deaths: {:?}", script.name, sweeps::double_crash(script, steps));
 }
 
 fn relocating(keys: u64) -> Script {
@@ -150,8 +150,15 @@ fn inner_merge() {
 #[test]
 fn the_survivors_of_an_inner_merge_stay_members() {
     let (place, how) = (Place::Inside, How::Process);
-    let cut =
-        Cut { victim: 1, verb: 331, place, how, whole_write: false, seed: 3318, second: None };
+    let cut = ScriptedCrash {
+        victim: 1,
+        verb: 331,
+        place,
+        how,
+        whole_write: false,
+        seed: 3318,
+        second: None,
+    };
     run(&inner_merging(), cut).expect("no other node is expelled");
 }
 
@@ -166,7 +173,7 @@ fn bulk_load() {
 
 #[test]
 fn two_deaths_around_a_split() {
-    two_deaths(&splitting(5), (2, 9));
+    double_crash(&splitting(5), (2, 9));
 }
 
 /// Regression: a reader waited for a torn entry. Its own node's acknowledgement of the writer's
@@ -176,18 +183,18 @@ fn two_deaths_around_a_split() {
 fn two_deaths_around_an_update() {
     let load = ((0..4).map(|n| n * 10).collect(), 1.0);
     let ops = vec![Op::Update(10, value(9)), Op::Insert(11, value(8)), Op::Delete(20)];
-    two_deaths(&Script { load, ops, ..one_leaf() }, (2, 4));
+    double_crash(&Script { load, ops, ..one_leaf() }, (2, 4));
 }
 
 #[test]
 fn two_deaths_around_a_relocation() {
     let ops = vec![Op::Insert(5, value(1)), Op::Maintain];
-    two_deaths(&Script { ops, ..relocating(32) }, (3, 13));
+    double_crash(&Script { ops, ..relocating(32) }, (3, 13));
 }
 
 #[test]
 fn two_deaths_around_a_merge() {
-    two_deaths(&merging(), (3, 7));
+    double_crash(&merging(), (3, 7));
 }
 
 #[test]
@@ -195,10 +202,10 @@ fn two_deaths_around_inner_nodes() {
     let load = ((0..256).map(|n| n * 10).collect(), 1.0);
     let script =
         Script { name: "inner split", load, ops: vec![Op::Insert(5, value(1))], ..one_leaf() };
-    two_deaths(&script, (5, 97));
+    double_crash(&script, (5, 97));
     let ops = vec![Op::Load((0..40).map(|n| n * 10).collect())];
     let script = Script { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() };
-    two_deaths(&script, (5, 11));
+    double_crash(&script, (5, 11));
 }
 
 /// Regression, found by two deaths: a sweep took the root of an unfinished bulk load, which the
@@ -210,7 +217,8 @@ fn a_sweep_meets_an_unfinished_load() {
     let script = Script { name: "load", load: (Vec::new(), 1.0), ops, ..one_leaf() };
     let second = Some((122, Place::After));
     let (place, how) = (Place::After, How::Machine);
-    let cut = Cut { victim: 0, verb: 16, place, how, whole_write: true, seed: 17222, second };
+    let cut =
+        ScriptedCrash { victim: 0, verb: 16, place, how, whole_write: true, seed: 17222, second };
     run(&script, cut).expect("finished by the last survivor");
 }
 
@@ -382,16 +390,16 @@ fn a_restart_before_the_lease_ends() {
             for k in &script.load.0 {
                 let seen = scenario::get(&mut a, *k).await.expect("reads go on");
                 assert!(seen.is_some(), "{k}");
-                let _ = again.keep(&own).await;
+                let _ = again.membership_step(&own).await;
             }
             for _ in 0..200 {
-                let _ = again.keep(&own).await;
+                let _ = again.membership_step(&own).await;
                 ep.sleep(200_000).await;
             }
             scenario.settled(&ep, 0, &[1]).await;
             for k in &script.load.0 {
                 scenario::perform(&mut a, &Op::Update(*k, value(k + 1))).await.expect("repaired");
-                let _ = again.keep(&own).await;
+                let _ = again.membership_step(&own).await;
             }
             a.sweep().await.expect("swept");
             scenario::perform(&mut a, &Op::Maintain).await.expect("maintained");

@@ -12,15 +12,15 @@ use std::task::Poll;
 
 use dmtree_engine::{DmNode, DmTree};
 use dmtree_fabric::sim::{CrashPoint, How, Place};
-use dmtree_fabric::{Endpoint, Error, NodeId, SeededRandom, Standing};
+use dmtree_fabric::{Endpoint, Error, MemberPhase, NodeId, SeededRandom};
 use dmtree_parts::RangeIndex;
 
 use dmtree_check::scenario::sweeps::{at_least, every};
 
 use crate::one_leaf;
 use crate::scenario::{
-    Op, PAUSE_NS, PLACES, READ_BOUND_NS, Scenario, Script, WRITE_BOUND_NS, get, key, later,
-    one_holder, perform, value,
+    Op, PAUSE_NS, PLACES, READ_BOUND_NS, Scenario, Script, WRITE_BOUND_NS, get, key, one_holder,
+    perform, value, was_accepted,
 };
 
 /// Watches, and works all the time.
@@ -65,7 +65,7 @@ fn arm(scenario: &Scenario, cut: Cut) {
 async fn join(scenario: &Scenario, slot: u32, node: Arc<DmNode>) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     let mut c = DmTree::new(ep.clone(), node);
-    while pool.check_lease(&ep).is_err() || !later(pool.take_share(&ep).await)? {
+    while pool.check_lease(&ep).is_err() || !was_accepted(pool.take_share(&ep).await)? {
         ep.sleep(PAUSE_NS).await;
         ep.renew_deadline();
     }
@@ -76,7 +76,7 @@ async fn join(scenario: &Scenario, slot: u32, node: Arc<DmNode>) -> Result<(), E
 async fn leave(scenario: &Scenario, slot: u32) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
     ep.set_timeout(5_000_000);
-    while !later(pool.hand_over(&ep).await)? {
+    while !was_accepted(pool.hand_over(&ep).await)? {
         ep.sleep(PAUSE_NS).await;
         ep.renew_deadline();
     }
@@ -119,11 +119,13 @@ async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMa
 /// No step of a death or a move is left, as the watcher knows it.
 async fn wait_until_handled(scenario: &Scenario, ep: &Endpoint, ready: impl Fn() -> bool) {
     let began = ep.now();
-    while !(ready() && scenario.pool(WATCHER).is_settled()) && scenario.trouble().is_none() {
+    while !(ready() && scenario.pool(WATCHER).has_settled_membership())
+        && scenario.trouble().is_none()
+    {
         if ep.now() > began + HANDLED_NS {
             scenario.complain()(format!(
                 "not handled: {:?}",
-                scenario.test_cluster.cluster.judge()
+                scenario.test_cluster.cluster.in_process_membership()
             ));
         }
         ep.sleep(PAUSE_NS).await;
@@ -164,7 +166,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
             may.await;
             let ep = s.endpoint(MOVER, membership_agent);
             ep.set_timeout(5_000_000);
-            _ = s.pool(MOVER).keep_on(&ep, PAUSE_NS, || false).await;
+            _ = s.pool(MOVER).run_membership(&ep, PAUSE_NS, || false).await;
         });
     }
     let sure = Rc::new(RefCell::new(BTreeMap::new()));
@@ -180,7 +182,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
         let ep = scenario.client(WATCHER).endpoint().clone();
         let watcher = scenario.pool(WATCHER);
         let gone = |cn: u16, generation| {
-            watcher.standing(NodeId::compute(cn), generation) == Some(Standing::Gone)
+            watcher.phase(NodeId::compute(cn), generation) == Some(MemberPhase::Gone)
         };
         ep.sleep(1_500_000).await;
         let mover_generation = match what {

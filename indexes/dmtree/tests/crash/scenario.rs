@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-pub use dmtree_check::scenario::delay::later;
+pub use dmtree_check::scenario::delay::was_accepted;
 pub use dmtree_check::scenario::{
     Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, effect, get, key, one_holder, perform,
     value,

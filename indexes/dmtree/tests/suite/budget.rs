@@ -221,13 +221,13 @@ fn membership_costs_nothing_on_the_way() {
                 dmtree_fabric::LeaseParameters { lease_ns: 1 << 50, ..Default::default() };
             test_cluster
                 .cluster
-                .judge()
+                .in_process_membership()
                 .expect("in this process")
                 .set_lease_parameters(lease_parameters);
             let node = test_cluster.cluster.compute_node(0).expect("exists");
             let ep = node.endpoint(0).expect("a member");
-            ep.core().block_on(ep.slot(), node.keep(&ep)).expect("joined");
-            assert!(node.standing(node.cn(), 1).is_some());
+            ep.core().block_on(ep.slot(), node.membership_step(&ep)).expect("joined");
+            assert!(node.phase(node.cn(), 1).is_some());
         }
         for n in 0..1_000 {
             c.get(&key(n)).expect("get");

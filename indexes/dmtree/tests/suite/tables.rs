@@ -4,7 +4,7 @@
 use dmtree_check::conformance::Keys;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
-use dmtree_fabric::{Endpoint, LeaseParameters, OpKind, Result, Standing, Totals};
+use dmtree_fabric::{Endpoint, LeaseParameters, MemberPhase, OpKind, Result, Totals};
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::PoolOptions;
 
@@ -25,7 +25,11 @@ fn test_cluster() -> TestCluster<DmTree> {
         acknowledge_ns: 600_000_000_000,
         ..LeaseParameters::default()
     };
-    test_cluster.cluster.judge().expect("in this process").set_lease_parameters(lease_parameters);
+    test_cluster
+        .cluster
+        .in_process_membership()
+        .expect("in this process")
+        .set_lease_parameters(lease_parameters);
     let mut c = test_cluster.client(0).expect("attach");
     c.load((0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect(), false, 0.7).expect("load");
     test_cluster
@@ -39,13 +43,13 @@ fn run<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> T {
 fn first_leaves(test_cluster: &TestCluster<DmTree>) {
     let nodes = [0, 1].map(|i| test_cluster.cluster.compute_node(i).expect("exists"));
     let eps = [0, 1].map(|i: usize| nodes[i].endpoint(0).expect("a member"));
-    let keep = |i: usize| run(&eps[i], nodes[i].keep(&eps[i]));
+    let keep = |i: usize| run(&eps[i], nodes[i].membership_step(&eps[i]));
     (0..2).for_each(keep);
     while !run(&eps[0], nodes[0].hand_over(&eps[0])) {
         (0..4).for_each(|i| keep(i % 2));
     }
     run(&eps[0], nodes[0].leave(&eps[0]));
-    while nodes[1].standing(nodes[0].cn(), nodes[0].member().incarnation) != Some(Standing::Gone) {
+    while nodes[1].phase(nodes[0].cn(), nodes[0].member().incarnation) != Some(MemberPhase::Gone) {
         keep(1);
     }
 }

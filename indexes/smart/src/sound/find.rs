@@ -287,7 +287,7 @@ impl Smart {
     /// The head of a new node. No old pointer can lead to memory that was never used, so such a
     /// node is linked at once.
     pub(crate) fn new_head(&self, len: usize, kind: NodeType, generation: u16) -> Head {
-        let at_once = generation == 1 || self.node.has(Mutant::NeverYoung);
+        let at_once = generation == 1 || self.node.has(Mutant::NeverPending);
         let state = if at_once { NodeState::Linked } else { NodeState::Pending };
         Head { len, kind, state, closings: 0, generation }
     }

@@ -304,7 +304,7 @@ pub(crate) fn fill_leaf(
     key: &[u8],
     value: Stored<'_>,
 ) {
-    let at_once = grant.generation == 1 || c.node.has(Mutant::NeverYoung);
+    let at_once = grant.generation == 1 || c.node.has(Mutant::NeverPending);
     let state = if at_once { LeafState::Live } else { LeafState::Pending };
     let word =
         Word { state, active: false, version: 0, generation: grant.generation, holder: None };

@@ -16,7 +16,7 @@ dmtree_parts::mutants! {
     /// Abandoned locks of failed compute nodes are not taken over.
     NoTakeOver,
     /// New memory is live and linked at once (never `Pending`), also where an old pointer can lead.
-    NeverYoung,
+    NeverPending,
     /// Garbage collection takes objects that were logged as retired meanwhile.
     GcNoLog,
 }

@@ -20,7 +20,7 @@ use super::options::Options;
 
 const KIND_NODE: u8 = 1;
 const KIND_LEAF: u8 = 2;
-const TURNS: usize = 4096;
+const FIFO_MUTEXES: usize = 4096;
 const GROUPS: usize = 1024;
 /// Operations of one batch: no bound.
 const GROUP_BOUND: u32 = u32::MAX;
@@ -49,7 +49,7 @@ pub struct SmartNode {
     /// The root node, after the first READ; the node never moves.
     pub(crate) root_grant: OnceLock<Grant>,
     pub(crate) cache: NodeCache,
-    pub(crate) turns: Arc<FifoMutexes>,
+    pub(crate) fifo: Arc<FifoMutexes>,
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
     pub(crate) nodes: Arc<Arena>,
@@ -94,7 +94,7 @@ impl SmartNode {
             root,
             root_grant: OnceLock::new(),
             cache: NodeCache::new(cx.cache_bytes, None),
-            turns: FifoMutexes::new(TURNS),
+            fifo: FifoMutexes::new(FIFO_MUTEXES),
             readers: Combiner::new(GROUPS, GROUP_BOUND),
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             nodes: arena(KIND_NODE, NodeType::LARGEST.bytes().div_ceil(LINE as usize)),

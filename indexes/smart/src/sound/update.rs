@@ -19,7 +19,7 @@
 //! takes the abandoned lock over by CAS. If only the operation ended (an error, a dropped future),
 //! the lock is in the list of abandoned locks of its compute node; the next operation of this node
 //! that meets the leaf, or maintenance, releases it. If a holder's release finds another word, the
-//! access of its node was revoked: the error is `Fenced`, and the effect unknown.
+//! access of its node was revoked: the error is `Revoked`, and the effect unknown.
 
 use dmtree_fabric::verb::{cas, read, write};
 use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
@@ -46,7 +46,7 @@ pub(crate) struct LockedLeaf {
     key_bytes: usize,
     /// The block of the value that counts; null if it is inline.
     block: BlockPtr,
-    _turn: FifoGuard,
+    _guard: FifoGuard,
 }
 
 impl Smart {
@@ -142,7 +142,7 @@ impl Smart {
         mut old: Option<&mut Vec<u8>>,
     ) -> Result<Option<LockedLeaf>> {
         let resting = self.quiescent_section();
-        let turn = self.node.turns.turn(&self.ep, view.at.bits()).await?;
+        let guard = self.node.fifo.lock(&self.ep, view.at.bits()).await?;
         drop(resting);
         if self.node.abandoned_lock_at(view.at).is_some() {
             self.recover_lock_under_local_lock(view.at).await?;
@@ -179,7 +179,7 @@ impl Smart {
                 word: mine,
                 key_bytes,
                 block: BlockPtr::NULL,
-                _turn: turn,
+                _guard: guard,
             };
             let same = word.version == view.word.version
                 && self.ep.now().saturating_sub(view.read_at) < VERSION_WRAP_NS;
@@ -304,7 +304,7 @@ impl Smart {
     /// Releases an abandoned lock of this node.
     pub(crate) async fn recover_lock(&self, at: GlobalAddr) -> Result<()> {
         let resting = self.quiescent_section();
-        let _turn = self.node.turns.turn(&self.ep, at.bits()).await?;
+        let _guard = self.node.fifo.lock(&self.ep, at.bits()).await?;
         drop(resting);
         self.recover_lock_under_local_lock(at).await
     }
@@ -357,7 +357,7 @@ fn block_of(value: Stored<'_>) -> BlockPtr {
 
 fn lock_lost(at: GlobalAddr) -> Error {
     Error::new(
-        ErrorKind::Fenced,
+        ErrorKind::Revoked,
         format!("the lock of leaf {at} was taken over: the access of this compute node is revoked"),
     )
 }

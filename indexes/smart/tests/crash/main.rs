@@ -9,7 +9,7 @@ mod late;
 
 use std::rc::Rc;
 
-use dmtree_check::scenario::delay::all_late;
+use dmtree_check::scenario::delay::delay_every_verb;
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, some_of};
 use dmtree_check::scenario::{Op, value};
 use dmtree_smart::sound::{Mutant, Options, Smart, SmartNode};
@@ -34,7 +34,7 @@ fn crash_at_every_verb(script: &Script, step: u64) -> Tally {
 }
 
 fn two_crashes(script: &Script, steps: (u64, u64)) {
-    eprintln!("{}, two crashes: {:?}", script.name, sweeps::two_deaths(script, steps));
+    eprintln!("{}, two crashes: {:?}", script.name, sweeps::double_crash(script, steps));
 }
 
 /// Inserts into free slots, updates in place, and deletes.
@@ -180,7 +180,7 @@ fn mutants_are_found() {
     }
     for (d, mut scenario) in late::mutants() {
         scenario.script = enabled(scenario.script, d);
-        match all_late(&scenario, 2) {
+        match delay_every_verb(&scenario, 2) {
             (runs, Some(what)) => eprintln!("{d:?}: {runs} late verbs: {what}"),
             (_, None) => missed.push(d.name()),
         }

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::{LEASE_PARAMETERS, now};
 use crate::addr::NodeId;
 use crate::membership::{
-    Change, InProcess, Member, Membership, MemoryAgent, News, Presence, Standing, State,
+    Change, InProcess, Member, MemberPhase, Membership, MembershipState, MemoryAgent, News,
+    Presence,
 };
 
 const COMPUTE: u16 = 3;
@@ -47,12 +48,12 @@ struct Model {
     m: InProcess,
     now: u64,
     /// The incarnation of a compute node's process, and the membership state that it acts on.
-    incarnations: BTreeMap<u16, (Member, State)>,
+    incarnations: BTreeMap<u16, (Member, MembershipState)>,
     last: BTreeMap<u16, u32>,
     agents: Vec<MemoryAgent>,
     /// The latest incarnation of each node that a memory node has revoked.
     revoked: Vec<std::cell::RefCell<BTreeMap<NodeId, u32>>>,
-    seen: State,
+    seen: MembershipState,
 }
 
 impl Model {
@@ -67,7 +68,7 @@ impl Model {
             last: BTreeMap::new(),
             agents: (0..MEMORY).map(|n| MemoryAgent::new(member(n))).collect(),
             revoked: (0..MEMORY).map(|_| std::cell::RefCell::default()).collect(),
-            seen: State::default(),
+            seen: MembershipState::default(),
         };
         (0..MEMORY).for_each(|n| all.agent(n));
         all.m.tick(0);
@@ -105,14 +106,14 @@ impl Model {
         let say = |change| _ = now(self.m.propose(me, change, self.now));
         for m in &s.members {
             let open = !m.acknowledged.contains(&me);
-            match m.standing {
-                Standing::Revoking | Standing::Draining if open && skipped & 1 == 0 => {
-                    say(Change::Acknowledge(m.member, m.standing));
+            match m.phase {
+                MemberPhase::Revoking | MemberPhase::Draining if open && skipped & 1 == 0 => {
+                    say(Change::Acknowledge(m.member, m.phase));
                 }
-                Standing::Reassigning if m.claimant == Some(me) && skipped & 2 == 0 => {
+                MemberPhase::Reassigning if m.claimant == Some(me) && skipped & 2 == 0 => {
                     say(Change::Reassigned(m.member));
                 }
-                Standing::Reassigning => say(Change::Claim(m.member)),
+                MemberPhase::Reassigning => say(Change::Claim(m.member)),
                 _ => {}
             }
         }
@@ -121,7 +122,7 @@ impl Model {
         }
         match &s.planned {
             None if skipped > 240 => say(Change::Plan(vec![1], None)),
-            Some(p) if p.standing == Standing::Draining => say(Change::AcknowledgeMove),
+            Some(p) if p.phase == MemberPhase::Draining => say(Change::AcknowledgeMove),
             Some(p) if p.claimant == Some(me) => say(Change::Moved),
             Some(_) => say(Change::ClaimMove),
             None => {}
@@ -168,16 +169,11 @@ impl Model {
             "two incarnations of one node are alive: {s:?}"
         );
         for old in &self.seen.members {
-            let to = s.standing(old.member).expect("no member becomes unknown");
-            assert!(
-                old.standing <= to,
-                "{} went back from {:?} to {to:?}",
-                old.member,
-                old.standing
-            );
+            let to = s.phase(old.member).expect("no member becomes unknown");
+            assert!(old.phase <= to, "{} went back from {:?} to {to:?}", old.member, old.phase);
         }
         assert!(self.seen.deaths <= s.deaths);
-        for m in s.members.iter().filter(|m| m.standing > Standing::Revoking) {
+        for m in s.members.iter().filter(|m| m.phase > MemberPhase::Revoking) {
             self.is_harmless(&s, m.member);
         }
         for n in 0..MEMORY {
@@ -194,7 +190,7 @@ impl Model {
     }
 
     /// No verb of a revoked member executes at a memory node to which a living node posts.
-    fn is_harmless(&self, s: &State, dead: Member) {
+    fn is_harmless(&self, s: &MembershipState, dead: Member) {
         for n in 0..MEMORY {
             let node = NodeId::memory(n);
             let revoked = self.revoked[usize::from(n)].borrow();
@@ -221,8 +217,8 @@ impl Model {
         }
         let s = self.m.latest();
         assert!(s.planned.is_none(), "{s:?}");
-        let over = |s: Standing| matches!(s, Standing::Living | Standing::Gone);
-        assert!(s.members.iter().all(|m| over(m.standing)), "{s:?}");
+        let over = |s: MemberPhase| matches!(s, MemberPhase::Living | MemberPhase::Gone);
+        assert!(s.members.iter().all(|m| over(m.phase)), "{s:?}");
         assert!(s.away().next().is_none(), "{s:?}");
         assert!(
             s.members.len() <= usize::from(COMPUTE),

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::*;
 use crate::error::{ErrorKind, Result};
-use crate::membership::{MemoryAgent, Presence, Standing};
+use crate::membership::{MemberPhase, MemoryAgent, Presence};
 
 const A: Member = Member { node: NodeId::compute(0), incarnation: 1 };
 const B: Member = Member { node: NodeId::compute(1), incarnation: 1 };
@@ -33,39 +33,39 @@ fn renew(m: &InProcess, members: &[Member], at: Nanos) {
     members.iter().for_each(|w| assert!(now(m.renew(*w, at)).is_ok(), "{w} at {at}"));
 }
 
-fn standing(m: &InProcess, member: Member) -> Standing {
-    m.latest().standing(member).expect("known")
+fn phase(m: &InProcess, member: Member) -> MemberPhase {
+    m.latest().phase(member).expect("known")
 }
 
 #[test]
 fn a_death_goes_step_by_step() {
     let m = three();
     renew(&m, &[A, B], 60);
-    assert_eq!(standing(&m, C), Standing::Living);
+    assert_eq!(phase(&m, C), MemberPhase::Living);
     renew(&m, &[A, B], 120);
-    assert_eq!(standing(&m, C), Standing::Revoking);
-    assert_eq!(now(m.renew(C, 121)).map_err(|e| e.kind()).err(), Some(ErrorKind::Fenced));
+    assert_eq!(phase(&m, C), MemberPhase::Revoking);
+    assert_eq!(now(m.renew(C, 121)).map_err(|e| e.kind()).err(), Some(ErrorKind::Revoked));
     assert!(now(m.propose(A, Change::Revoked(C), 121)).is_ok());
-    assert_eq!(standing(&m, C), Standing::Revoking, "no acknowledgement yet");
+    assert_eq!(phase(&m, C), MemberPhase::Revoking, "no acknowledgement yet");
     let ack = |by, s| now(m.propose(by, Change::Acknowledge(C, s), 122)).expect("living");
-    ack(A, Standing::Revoking);
-    ack(B, Standing::Draining);
+    ack(A, MemberPhase::Revoking);
+    ack(B, MemberPhase::Draining);
     now(m.propose(A, Change::Revoked(C), 122)).expect("living");
-    assert_eq!(standing(&m, C), Standing::Revoking, "B acknowledged something else");
-    ack(B, Standing::Revoking);
+    assert_eq!(phase(&m, C), MemberPhase::Revoking, "B acknowledged something else");
+    ack(B, MemberPhase::Revoking);
     now(m.propose(A, Change::Revoked(C), 122)).expect("living");
-    assert_eq!(standing(&m, C), Standing::Draining);
-    ack(A, Standing::Draining);
-    ack(A, Standing::Draining);
-    assert_eq!(standing(&m, C), Standing::Draining);
-    ack(B, Standing::Draining);
-    assert_eq!(standing(&m, C), Standing::Reassigning);
+    assert_eq!(phase(&m, C), MemberPhase::Draining);
+    ack(A, MemberPhase::Draining);
+    ack(A, MemberPhase::Draining);
+    assert_eq!(phase(&m, C), MemberPhase::Draining);
+    ack(B, MemberPhase::Draining);
+    assert_eq!(phase(&m, C), MemberPhase::Reassigning);
     now(m.propose(A, Change::Reassigned(C), 123)).expect("living");
-    assert_eq!(standing(&m, C), Standing::Reassigning, "A has not claimed it");
+    assert_eq!(phase(&m, C), MemberPhase::Reassigning, "A has not claimed it");
     now(m.propose(B, Change::Claim(C), 123)).expect("living");
     now(m.propose(A, Change::Claim(C), 123)).expect("living");
     now(m.propose(B, Change::Reassigned(C), 123)).expect("living");
-    assert_eq!(standing(&m, C), Standing::Gone);
+    assert_eq!(phase(&m, C), MemberPhase::Gone);
 }
 
 #[test]
@@ -73,15 +73,15 @@ fn a_member_that_does_not_acknowledge_dies_too() {
     let m = three();
     for at in (50..=350).step_by(50) {
         renew(&m, &[A, B], at);
-        now(m.propose(A, Change::Acknowledge(C, Standing::Revoking), at)).expect("living");
+        now(m.propose(A, Change::Acknowledge(C, MemberPhase::Revoking), at)).expect("living");
     }
     renew(&m, &[A], 420);
-    assert_eq!((standing(&m, B), standing(&m, A)), (Standing::Revoking, Standing::Living));
-    let ack = |of| now(m.propose(A, Change::Acknowledge(of, Standing::Revoking), 421));
+    assert_eq!((phase(&m, B), phase(&m, A)), (MemberPhase::Revoking, MemberPhase::Living));
+    let ack = |of| now(m.propose(A, Change::Acknowledge(of, MemberPhase::Revoking), 421));
     ack(B).expect("living");
     for of in [B, C] {
         now(m.propose(A, Change::Revoked(of), 421)).expect("living");
-        assert_eq!(standing(&m, of), Standing::Draining);
+        assert_eq!(phase(&m, of), MemberPhase::Draining);
     }
 }
 
@@ -90,7 +90,7 @@ fn a_dead_claimant_is_replaced_and_its_death_waits_for_no_dead_node() {
     let m = three();
     renew(&m, &[A, B], 60);
     renew(&m, &[A, B], 120);
-    for s in [Standing::Revoking, Standing::Draining] {
+    for s in [MemberPhase::Revoking, MemberPhase::Draining] {
         for by in [A, B] {
             now(m.propose(by, Change::Acknowledge(C, s), 120)).expect("living");
         }
@@ -99,11 +99,11 @@ fn a_dead_claimant_is_replaced_and_its_death_waits_for_no_dead_node() {
     now(m.propose(B, Change::Claim(C), 121)).expect("living");
     renew(&m, &[A], 200);
     renew(&m, &[A], 230);
-    assert_eq!(standing(&m, B), Standing::Revoking);
+    assert_eq!(phase(&m, B), MemberPhase::Revoking);
     let claimant = || m.latest().of(C).and_then(|m| m.claimant);
     now(m.propose(A, Change::Claim(C), 231)).expect("living");
     assert_eq!(claimant(), Some(B), "verbs of B in flight may still execute");
-    now(m.propose(A, Change::Acknowledge(B, Standing::Revoking), 231)).expect("living");
+    now(m.propose(A, Change::Acknowledge(B, MemberPhase::Revoking), 231)).expect("living");
     now(m.propose(A, Change::Revoked(B), 231)).expect("living");
     now(m.propose(A, Change::Claim(C), 231)).expect("living");
     assert_eq!(claimant(), Some(A));
@@ -115,9 +115,9 @@ fn news_is_late_where_a_test_wants_it() {
     m.delay_news(B.node, 50);
     renew(&m, &[A, B], 60);
     renew(&m, &[A, B], 120);
-    let known = |node| now(m.state(node, 121)).expect("answers").standing(C);
-    assert_eq!((known(A), known(B)), (Some(Standing::Revoking), Some(Standing::Living)));
-    assert_eq!(now(m.state(B, 171)).expect("answers").standing(C), Some(Standing::Revoking));
+    let known = |node| now(m.state(node, 121)).expect("answers").phase(C);
+    assert_eq!((known(A), known(B)), (Some(MemberPhase::Revoking), Some(MemberPhase::Living)));
+    assert_eq!(now(m.state(B, 171)).expect("answers").phase(C), Some(MemberPhase::Revoking));
 }
 
 /// Regression: two nodes died one soon after the other, and two others assigned new owners to the
@@ -132,7 +132,7 @@ fn there_is_one_claimant_at_a_time() {
         renew(&m, &[A, B], at);
     }
     for dead in [C, d] {
-        for s in [Standing::Revoking, Standing::Draining] {
+        for s in [MemberPhase::Revoking, MemberPhase::Draining] {
             for by in [A, B] {
                 now(m.propose(by, Change::Acknowledge(dead, s), 121)).expect("living");
             }
@@ -155,7 +155,7 @@ fn a_second_incarnation_ends_the_first() {
     let m = three();
     let again = Member { incarnation: 2, ..C };
     now(m.join(again, 10)).expect("a new one");
-    assert_eq!((standing(&m, C), standing(&m, again)), (Standing::Revoking, Standing::Living));
+    assert_eq!((phase(&m, C), phase(&m, again)), (MemberPhase::Revoking, MemberPhase::Living));
     assert!(now(m.join(C, 11)).is_err());
 }
 
@@ -169,7 +169,7 @@ fn a_planned_move_waits_for_all() {
     }
     now(m.propose(A, Change::ClaimMove, 2)).expect("living");
     let planned = m.latest().planned.clone().expect("under way");
-    assert_eq!((planned.standing, planned.claimant), (Standing::Draining, None));
+    assert_eq!((planned.phase, planned.claimant), (MemberPhase::Draining, None));
     now(m.propose(C, Change::AcknowledgeMove, 2)).expect("living");
     now(m.propose(A, Change::ClaimMove, 2)).expect("living");
     now(m.propose(A, Change::Moved, 2)).expect("living");
@@ -189,7 +189,7 @@ fn with_memory() -> InProcess {
     m
 }
 
-fn acknowledge(m: &InProcess, members: &[Member], of: Member, s: Standing, at: Nanos) {
+fn acknowledge(m: &InProcess, members: &[Member], of: Member, s: MemberPhase, at: Nanos) {
     members.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
 }
 
@@ -204,11 +204,11 @@ fn a_newcomer_owes_nothing_since_before_it_joined() {
     for at in (5_010..5_290).step_by(50) {
         renew(&m, &[B], at);
     }
-    assert_eq!(standing(&m, B), Standing::Living);
+    assert_eq!(phase(&m, B), MemberPhase::Living);
     for at in [5_295, 5_301] {
         now(m.state(C, at)).expect("answers");
     }
-    assert_eq!(standing(&m, B), Standing::Revoking, "since then it has had its time");
+    assert_eq!(phase(&m, B), MemberPhase::Revoking, "since then it has had its time");
 }
 
 #[test]
@@ -217,19 +217,19 @@ fn a_death_proceeds_without_living_nodes_until_owners_must_be_assigned() {
     for at in [60, 120, 180] {
         renew(&m, &[M0, M1], at);
     }
-    assert!([A, B, C].iter().all(|w| standing(&m, *w) == Standing::Revoking));
+    assert!([A, B, C].iter().all(|w| phase(&m, *w) == MemberPhase::Revoking));
     for of in [A, B, C] {
-        acknowledge(&m, &[M0], of, Standing::Revoking, 181);
-        assert_eq!(standing(&m, of), Standing::Revoking, "it may still reach mn1");
-        acknowledge(&m, &[M1], of, Standing::Revoking, 182);
-        assert_eq!(standing(&m, of), Standing::Reassigning);
+        acknowledge(&m, &[M0], of, MemberPhase::Revoking, 181);
+        assert_eq!(phase(&m, of), MemberPhase::Revoking, "it may still reach mn1");
+        acknowledge(&m, &[M1], of, MemberPhase::Revoking, 182);
+        assert_eq!(phase(&m, of), MemberPhase::Reassigning);
     }
     let again = Member { incarnation: 2, ..A };
     now(m.join(again, 190)).expect("a later incarnation");
     for of in [A, B, C] {
         now(m.propose(again, Change::Claim(of), 191)).expect("living");
         now(m.propose(again, Change::Reassigned(of), 191)).expect("living");
-        assert_eq!(standing(&m, of), Standing::Gone);
+        assert_eq!(phase(&m, of), MemberPhase::Gone);
     }
     let s = m.latest();
     assert_eq!((s.of(A), s.deaths, s.members.len()), (None, 3, 3), "A is forgotten, not B and C");
@@ -244,12 +244,12 @@ fn a_time_in_which_the_server_stood_still_ends_no_lease() {
         m.tick(at);
     }
     m.tick(5_000);
-    assert!([A, B, C].iter().all(|w| standing(&m, *w) == Standing::Living), "it stood still");
+    assert!([A, B, C].iter().all(|w| phase(&m, *w) == MemberPhase::Living), "it stood still");
     assert!(m.take_news().iter().any(|n| matches!(n, News::StoodStill(4_950))));
     for at in (5_010..5_060).step_by(10) {
         m.tick(at);
     }
-    assert_eq!(standing(&m, A), Standing::Revoking, "the rest of its lease has ended");
+    assert_eq!(phase(&m, A), MemberPhase::Revoking, "the rest of its lease has ended");
 }
 
 #[test]
@@ -259,18 +259,18 @@ fn a_death_does_not_wait_for_a_memory_node_that_is_missing() {
         renew(&m, &[A, B, M0], at);
     }
     assert_eq!(
-        (standing(&m, C), m.latest().presence(M1.node)),
-        (Standing::Revoking, Presence::Missing)
+        (phase(&m, C), m.latest().presence(M1.node)),
+        (MemberPhase::Revoking, Presence::Missing)
     );
-    acknowledge(&m, &[A, B, M0], C, Standing::Revoking, 121);
+    acknowledge(&m, &[A, B, M0], C, MemberPhase::Revoking, 121);
     now(m.propose(A, Change::Avoided(M1), 121)).expect("living");
     assert_eq!(
-        standing(&m, C),
-        Standing::Revoking,
+        phase(&m, C),
+        MemberPhase::Revoking,
         "B may still post to mn1, where C may still write"
     );
     now(m.propose(B, Change::Avoided(M1), 121)).expect("living");
-    assert_eq!(standing(&m, C), Standing::Draining);
+    assert_eq!(phase(&m, C), MemberPhase::Draining);
     // Its return is refused before it knows of the death, and accepted afterwards.
     let early = now(m.propose(M1, Change::Returned(1), 122)).expect_err("too early");
     assert!(early.is_retryable(), "{early}");
@@ -329,7 +329,7 @@ fn an_agent_revokes_dead_nodes_before_its_node_is_present_again() {
 fn incarnations_are_distinguished_by_16_bits() {
     let m = three();
     let s = |m: &InProcess| m.latest();
-    let incarnation = |s: &State, n| s.incarnation_of(A.node, n).map(|m| m.incarnation);
+    let incarnation = |s: &MembershipState, n| s.incarnation_of(A.node, n).map(|m| m.incarnation);
     assert_eq!(
         (incarnation(&s(&m), 1), incarnation(&s(&m), 2), incarnation(&s(&m), 0)),
         (Some(1), None, None)
@@ -340,5 +340,5 @@ fn incarnations_are_distinguished_by_16_bits() {
     assert_eq!(incarnation(&s, 70_000u32 as u16), Some(70_000));
     assert_eq!(incarnation(&s, 69_000u32 as u16), Some(69_000));
     assert_eq!(incarnation(&s, 70_001u32 as u16), None, "not known yet");
-    assert_eq!(s.standing(Member { incarnation: 69_000, ..A }), Some(Standing::Gone));
+    assert_eq!(s.phase(Member { incarnation: 69_000, ..A }), Some(MemberPhase::Gone));
 }
