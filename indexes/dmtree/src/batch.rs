@@ -324,6 +324,7 @@ impl DmTree {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));
                     let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    let table = Box::new(table);
                     locked.push((i, Locked { route, at, tag, table, fifo_guard, image: None }));
                 }
                 _ => {

@@ -149,6 +149,7 @@ impl DmTree {
 
     /// A waiting client has taken the lock: the stamp tells other nodes, and whether more clients
     /// of this node wait. Costs one load unless this node has announced a waiter.
+    #[inline]
     pub(crate) fn announce_taken(&self, route: &Route, at: GlobalAddr, fifo_guard: &FifoGuard) {
         let more = || fifo_guard.is_awaited();
         let Some(next) = self.node.contenders.next(route.table.bits(), more) else { return };
@@ -159,6 +160,7 @@ impl DmTree {
     }
 
     /// The stamp words that a try for a lock reads along with it.
+    #[inline]
     pub(crate) fn stamps_at(
         &self,
         route: &Route,
@@ -170,6 +172,7 @@ impl DmTree {
     }
 
     /// A try has taken the lock, and read these stamps.
+    #[inline]
     pub(crate) fn took(&self, route: &Route, said: Option<&Sampled>) {
         self.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }

@@ -58,7 +58,8 @@ pub(crate) struct Locked {
     /// The table's cell.
     pub at: GlobalAddr,
     pub tag: LockTag,
-    pub table: Table,
+    /// Boxed: a locked leaf moves through a dozen futures.
+    pub table: Box<Table>,
     pub fifo_guard: LeafFifoGuard,
     /// Without tables: the leaf as READ under the lock.
     pub image: Option<LeafCopy>,
@@ -245,9 +246,9 @@ impl DmTree {
         // not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
-            View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(table)),
+            View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(Box::new(table))),
             View::Whole(table) if self.node.has(Mutant::LockAnyTable) => {
-                return Ok(Tried::Got(table));
+                return Ok(Tried::Got(Box::new(table)));
             }
             View::Unbuilt => Tried::Unbuilt,
             _ => {
@@ -344,7 +345,7 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 }
 
 enum Tried {
-    Got(Table),
+    Got(Box<Table>),
     Stale,
     /// The cell was never written since it was zeroed: its owner is new.
     Unbuilt,

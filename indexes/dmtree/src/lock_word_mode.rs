@@ -248,10 +248,11 @@ impl DmTree {
         let fifo_guard = LeafFifoGuard::Word(fifo_guard);
         let opened = self.read_locked(route).await;
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
+        let table = Box::new(table);
         let mut l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
         match opened {
             Ok(Some((image, table))) => {
-                (l.image, l.table) = (Some(image), table);
+                (l.image, *l.table) = (Some(image), table);
                 Ok(Some(l))
             }
             Ok(None) => {

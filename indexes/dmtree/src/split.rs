@@ -525,7 +525,7 @@ struct Images {
     s_image: Option<Buf>,
     s_table: Table,
     l_image: Buf,
-    l_table: Table,
+    l_table: Box<Table>,
     /// The new pair when it stays: its slot and entry.
     pending: Option<(usize, Buf)>,
 }
