@@ -201,7 +201,6 @@ impl PerNode {
     fn take(&mut self, node: usize, object: u64) -> Option<Grant> {
         if let Some(g) = self.free.pop_front() {
             Mark::Reused.hit();
-            debug_assert!(g.generation > 0, "L: {} is free without a generation", g.addr);
             return Some(Grant { addr: g.addr, generation: g.generation + 1 });
         }
         let (at, end) = self.fresh.last_mut()?;
