@@ -7,7 +7,8 @@
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
 use dmtree_bench::checked::{Setting, case, run, tiny};
-use dmtree_bench::registry::{System, find};
+use dmtree_bench::registry::find;
+use dmtree_bench::system::System;
 use dmtree_check::exhaustive::Depth;
 use dmtree_check::fault::NodeFaultSet;
 use dmtree_check::verdict::keep_panics;

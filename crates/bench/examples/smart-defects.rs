@@ -9,7 +9,7 @@
 mod defects;
 
 use defects::{DEFECTS, Defect, EVERYTHING, REAR_LOCK};
-use dmtree_bench::registry::System;
+use dmtree_bench::system::System;
 use dmtree_check::verdict::keep_panics;
 
 /// Sets of grants for the rear lock.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::checked::{self, Setting};
 use crate::clock;
 use crate::failure::{Failure, Result};
-use crate::registry::System;
+use crate::system::System;
 
 /// Time between two calls of an observer.
 const TELL_EVERY: Duration = Duration::from_millis(200);

@@ -297,7 +297,6 @@ impl Config {
         let mut map = serde_json::Map::deserialize(d)?;
         let mut read = || {
             Ok(Self {
-                not_built: take(&mut map, "not-built")?,
                 profile: take(&mut map, "profile")?,
                 reuse: take(&mut map, "reuse")?,
                 warmup_method: take(&mut map, "warmup-method")?,

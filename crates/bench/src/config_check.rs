@@ -132,9 +132,7 @@ impl Config {
             }
         }
         for name in self.per_system.keys() {
-            if !crate::registry::known(name) {
-                find(name).map_err(|e| e.context("per-system"))?;
-            }
+            find(name).map_err(|e| e.context("per-system"))?;
         }
         if let Some(name) = &self.published {
             Table::named(name)?;

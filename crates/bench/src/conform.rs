@@ -12,9 +12,6 @@ use crate::registry::find;
 
 /// Cache of each index: small, so that inner nodes are evicted.
 const CACHE_BYTES: u64 = 8 << 20;
-/// Bytes of a table chunk, for systems with such chunks: small, so that tables spread over all
-/// compute nodes.
-const TABLE_CHUNK_BYTES: u64 = 4 << 10;
 
 /// The extent of a run.
 #[derive(Clone, Copy, Debug)]
@@ -28,21 +25,6 @@ pub struct Extent {
     /// unlock in between was undone, FPTree lost a lock, and both processes waited for it in vain.
     /// Checked runs without `cas_fail_is_readonly` find the same.
     pub together: bool,
-}
-
-/// Options for a small index.
-pub(crate) fn small(options: &Value) -> Value {
-    let mut options = options.clone();
-    if let Some(bytes) = options.as_object_mut().and_then(|o| o.get_mut("table_chunk_bytes")) {
-        *bytes = TABLE_CHUNK_BYTES.into();
-    }
-    // SMART as published misses keys that copies of another process lack. The suite covers
-    // everything else.
-    if let Some(o) = options.as_object_mut().filter(|o| o.contains_key("cached_scans")) {
-        o.insert("cached_scans".to_owned(), false.into());
-        o.insert("recheck_absent".to_owned(), true.into());
-    }
-    options
 }
 
 /// Runs the suite on an index of this process that another process opens, too.

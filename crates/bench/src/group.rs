@@ -21,10 +21,11 @@ use crate::opened::{Opened, Placement, PoolSpec};
 use crate::oracle::Oracle;
 use crate::peak::Peak;
 use crate::prepare::{load, walk, warm_up};
-use crate::registry::{System, data_path};
+use crate::registry::data_path;
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
+use crate::system::System;
 
 /// One cell to measure.
 #[derive(Clone, Debug)]
@@ -259,7 +260,8 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
         m.warmed = warmed;
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
         let cache = |cn| opened.cache_stats(cn);
-        let mut figures = memory::figures(&shape, &g.system.options, &clients, cache);
+        let mut figures =
+            memory::figures(&shape, g.system.has_tables_on_memory_nodes, &clients, cache);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
         let all_here = data_path(&c.fabric).is_none();
         figures.peak_bytes = if all_here { peak.bytes() } else { None };

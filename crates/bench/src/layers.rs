@@ -192,10 +192,7 @@ fn derive(c: &mut Config, origins: &Origins) -> Result<()> {
     if missing("cache-bytes") {
         c.cache_bytes = sizing::default_cache(c.keys, &c.key_form);
     }
-    let (systems, not_built) =
-        registry::split_built(&c.systems, origins.get("systems") == Some(&Origin::CommandLine))?;
-    c.systems = systems.iter().map(|s| s.name.to_owned()).collect();
-    c.not_built = not_built;
+    c.systems = registry::select(&c.systems)?.iter().map(|s| s.name.to_owned()).collect();
     if c.ops.is_none() && c.budget.is_none() && c.duration.is_none() {
         (c.ops, c.duration) = if simulated { (Some(SIM_OPS), None) } else { (None, Some(10.0)) };
     }

@@ -52,6 +52,7 @@ pub mod simulated;
 pub mod sizing;
 pub mod summary;
 pub mod sweep;
+pub mod system;
 pub mod table;
 pub mod window;
 

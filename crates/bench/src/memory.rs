@@ -1,19 +1,17 @@
 //! Memory per key, on memory nodes and in caches.
 
 use dmtree_parts::{CacheStats, Shape};
-use serde_json::Value;
 
 use crate::results::MemoryFigures;
 
-/// Memory figures from the walked structure, and from the caches of the compute nodes with clients.
+/// Memory figures from the walked structure (`on_memory`: tables lie on memory nodes), and from the caches of the compute nodes with clients.
 pub fn figures(
     shape: &Shape,
-    options: &Value,
+    on_memory: bool,
     clients: &[u32],
     cache: impl Fn(usize) -> CacheStats,
 ) -> MemoryFigures {
     let keys = shape.keys.max(1) as f64;
-    let on_memory = options.get("tables").and_then(Value::as_str) == Some("memory");
     let tables = shape.table_bytes as f64;
     let mn =
         (shape.structure_bytes + shape.block_bytes) as f64 + if on_memory { tables } else { 0.0 };
@@ -72,13 +70,13 @@ mod tests {
 
             ..CacheStats::default()
         };
-        let f = figures(&shape, &serde_json::json!({"tables": "compute"}), &[3, 0], cache);
+        let f = figures(&shape, false, &[3, 0], cache);
         assert_eq!((f.mn_bytes_per_key, f.table_bytes_per_key), (50.0, 3.0));
         assert_eq!(f.held_bytes, 6300);
         assert_eq!((f.cached_share, f.cn_bytes_per_cached_key), (0.5, 20.0));
         assert_eq!(hit_rate((10, 5), (100, 15), 50), 0.9);
         assert_eq!(hit_rate((0, 5), (0, 15), 100), 0.9);
-        let f = figures(&shape, &serde_json::json!({"tables": "memory"}), &[3], cache);
+        let f = figures(&shape, true, &[3], cache);
         assert_eq!(f.mn_bytes_per_key, 53.0);
     }
 }

@@ -19,7 +19,7 @@ use crate::offered::{CRITERION, OpenFigures};
 use crate::opened::FOREGROUND;
 use crate::place::Place;
 use crate::published::{CellName, Table};
-use crate::registry::{self, LOCAL, System, VERBS};
+use crate::registry::{self, LOCAL, VERBS};
 use crate::results::{
     Cell, KindFigures, Machine, MemoryFigures, NodeFigures, OutcomeCost, PublishedTable, Results,
     Round, SCHEMA_VERSION, Side, cell_key, note,
@@ -27,6 +27,7 @@ use crate::results::{
 use crate::simulated::SimFigures;
 use crate::sizing;
 use crate::summary::Summary;
+use crate::system::System;
 
 /// Receives reports of a run.
 pub trait Observer {

@@ -1,5 +1,6 @@
 //! The memory that a cell needs, and whether it is available.
 
+use dmtree_parts::peer::leaf_bytes_per_key;
 use dmtree_workload::{KeyForm, OpKind, Workload};
 
 use crate::bytes::Bytes;
@@ -7,6 +8,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::registry;
 use crate::results::meminfo;
+use crate::system::{fit, fit_of};
 
 const MIB: u64 = 1 << 20;
 /// The smallest scaled cache budget, bytes.
@@ -37,40 +39,9 @@ pub fn longest_key(form: &KeyForm) -> u64 {
     }
 }
 
-/// Bytes of memory nodes that a key may take: its entry in a half-full leaf, its share of inner
-/// nodes, and blocks for keys and values that are too long to be inline.
+/// Bytes of memory nodes that a record of these lengths may take in a tree of leaves.
 pub fn bytes_per_key(key: u64, value: u64) -> u64 {
-    let (inline_key, inline_value) = inline(key, value);
-    let entry = inline_key + inline_value + 40;
-    let key_block = if key > inline_key { 2 * (key + 64) } else { 0 };
-    let value_block = if value > inline_value { 2 * (value + 64) } else { 0 };
-    entry * 5 / 2 + 16 + key_block + value_block
-}
-
-/// The same for a radix tree: a leaf, and a node with room for `slots` slots for every second key.
-pub fn radix_bytes_per_key(key: u64, value: u64, leaf_step: u64, slots: u64) -> u64 {
-    (key + value + 25).next_multiple_of(leaf_step.max(1)) + (16 + 8 * slots) / 2
-}
-
-/// The same for the sound SMART.
-pub fn sound_radix_bytes_per_key(key: u64, value: u64) -> u64 {
-    let (_, inline) = self::inline(key, value);
-    let leaf = (32 + key.next_multiple_of(8) + 2 * inline).next_multiple_of(64);
-    let block = if value > inline { value + 64 } else { 0 };
-    leaf + block + (16 + 8 * 257) / 2
-}
-
-/// Inline bytes of keys and values, large enough for them if possible.
-pub fn inline(key: u64, value: u64) -> (u64, u64) {
-    let key = key.next_multiple_of(8).clamp(8, 256);
-    let value = if value <= 1024 { value.next_multiple_of(8) } else { 16 };
-    (key, value)
-}
-
-/// Slots of a leaf of `page` bytes, with inline keys and values of these lengths.
-pub fn slots_of_page(page: u64, key: u64, value: u64) -> u64 {
-    let g = dmtree_engine::format::Geometry { k: key as usize, v: value as usize, fanout: 0 };
-    (page.saturating_sub(g.header() as u64) / g.entry() as u64).clamp(4, 128)
+    leaf_bytes_per_key(&fit(key, value))
 }
 
 /// A cache budget that holds all inner nodes and copies of tables.
@@ -96,7 +67,7 @@ pub fn insert_room(c: &Config, w: &Workload, per_key: u64) -> u64 {
 
 /// Bytes per key of an ordinary index for these settings.
 pub fn usual(c: &Config) -> u64 {
-    bytes_per_key(longest_key(&c.key_form), u64::from(c.value_size.max()))
+    leaf_bytes_per_key(&fit_of(c))
 }
 
 /// Bytes that each memory node needs for `keys` keys of `per_key` bytes.
@@ -156,7 +127,7 @@ pub fn check(c: &Config) -> Result<()> {
             Bytes(memory_for(c, c.keys, usual(c))),
         )));
     }
-    let need = c.keys.saturating_mul(bytes_per_key(k, v) * 6 / 10);
+    let need = c.keys.saturating_mul(usual(c) * 6 / 10);
     let have = available();
     if need > have {
         return Err(Failure::input(format!(
@@ -174,17 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inline_sizes_fit_common_records() {
-        assert_eq!(inline(24, 8), (24, 8));
-        assert_eq!(inline(20, 100), (24, 104));
-        assert_eq!(inline(1000, 1 << 20), (256, 16));
-        assert_eq!(inline(1, 0), (8, 0));
-    }
-
-    #[test]
-    fn longer_records_need_more() {
-        assert!(bytes_per_key(24, 8) < bytes_per_key(24, 100));
-        assert!(bytes_per_key(24, 1000) < bytes_per_key(24, 2000));
+    fn more_keys_need_a_larger_cache() {
         assert!(default_cache(10_000_000, &KeyForm::U64) > default_cache(1000, &KeyForm::U64));
     }
 }

@@ -78,9 +78,6 @@ pub fn header(r: &Resolved, machine: &Machine) -> String {
             }
         }
     }
-    if !c.not_built.is_empty() {
-        out += &format!("  not built yet, so not run: {}\n", c.not_built.join(", "));
-    }
     out += &format!(
         "  dmtree {}, config {}, {} ({} cores)\n",
         env!("CARGO_PKG_VERSION"),

@@ -2,6 +2,7 @@
 
 use dmtree_fabric::sim::{FabricFaults, Order};
 use dmtree_fabric::{Capabilities, Error, Fifo, Mutant, Policy, Result, SeededRandom, Unfair};
+use dmtree_parts::peer::Drawn;
 use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -109,17 +110,6 @@ impl PoolShape {
             ..PoolOptions::default()
         }
     }
-}
-
-/// Choices that a system draws for itself.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    /// Creation options.
-    pub options: Value,
-    /// The smallest cache that works with them.
-    pub least_cache_bytes: u64,
-    /// The length of every value, where there is one only.
-    pub value_bytes: Option<u32>,
 }
 
 /// One run, whole: the same case gives the same run, event for event.

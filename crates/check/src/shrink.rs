@@ -202,7 +202,9 @@ impl Shrinker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Draw, Drawn};
+    use dmtree_parts::peer::Drawn;
+
+    use crate::case::Draw;
     use crate::log::{Call, Log, Wrong};
     use crate::plan::{self, Planned};
     use crate::verdict::{Finding, Judged};

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_bench::checked::{self, granted, grants};
-use dmtree_bench::registry::{System, select};
+use dmtree_bench::registry::select;
+use dmtree_bench::system::System;
 use dmtree_bench::{Failure, Result, clock};
 use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::trace::{regression_test, trace};

@@ -19,6 +19,7 @@ pub mod keys;
 pub mod lock_words;
 pub mod naming;
 pub mod pairs;
+pub mod peer;
 pub mod sync;
 pub mod tree;
 

@@ -22,9 +22,11 @@ mod parent;
 mod route;
 mod scan;
 mod split;
+pub mod systems;
 mod walk;
 mod write;
 
 pub use client::FpTree;
 pub use node::FpNode;
 pub use options::{Locks, Options, Tables};
+pub use systems::systems;

@@ -22,9 +22,11 @@ mod route;
 mod scan;
 pub mod sound;
 mod split;
+pub mod systems;
 mod walk;
 mod write;
 
 pub use client::Sherman;
 pub use node::ShermanNode;
 pub use options::Options;
+pub use systems::systems;

@@ -2,7 +2,8 @@
 //! others.
 
 use dmtree_bench::checked::{Setting, case, grants};
-use dmtree_bench::registry::{System, find};
+use dmtree_bench::registry::find;
+use dmtree_bench::system::System;
 use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
 

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress};
-use dmtree_bench::registry::System;
+use dmtree_bench::system::System;
 use dmtree_bench::{Failure, Result};
 use dmtree_fabric::{Capabilities, Endpoint, OpKind, OpOutcome, Result as FabricResult};
+use dmtree_parts::peer::SystemSpec;
 use dmtree_parts::{
     CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
     ScanRequest, Shape, Write,
@@ -192,7 +193,8 @@ impl RangeIndex for Toy {
 }
 
 fn measure(mutant: Mutant, workload: &str, flags: &[&str], stop: bool) -> Result<Vec<Measured>> {
-    let system = System::of::<Toy>("toy", "toy", "a map", &Options { mutant });
+    let system =
+        System::of::<Toy>(SystemSpec::of::<Toy>(("toy", "toy"), "a map", &Options { mutant }));
     let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
     let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
     let workload: Workload = workload.parse().unwrap();

@@ -2,10 +2,11 @@
 //! linearizable, everything ends when the fabric behaves again, and afterwards every invariant
 //! holds.
 
-use dmtree_check::case::{Case, Draw, Drawn};
+use dmtree_check::case::{Case, Draw};
 use dmtree_check::fault::NodeFaultSet;
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::Capabilities;
+use dmtree_parts::peer::Drawn;
 
 /// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
 fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {

@@ -2,7 +2,8 @@
 //! everything else repaired, and the cases that show it.
 
 use dmtree_bench::checked::{Setting, case, grants};
-use dmtree_bench::registry::{System, find};
+use dmtree_bench::registry::find;
+use dmtree_bench::system::System;
 use dmtree_check::case::{Case, KeyForm};
 use dmtree_check::log::Call;
 use dmtree_check::plan::{Planned, draws, operation};

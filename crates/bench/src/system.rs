@@ -1,0 +1,230 @@
+//! A system of the registry, and what this crate does with its index type.
+
+use std::ops::{Deref, DerefMut};
+
+use dmtree_check::case::{Case, Draw};
+use dmtree_check::exhaustive::{Depth, Explored};
+use dmtree_check::remote_client::{Pipe, RemoteClient};
+use dmtree_check::verdict::Verdict;
+use dmtree_fabric::mark::Reached;
+use dmtree_parts::RangeIndex;
+use dmtree_parts::peer::{Drawn, Fit, SystemSpec, Visitor, leaf_bytes_per_key};
+use dmtree_pool::Cluster;
+use dmtree_workload::{KeyForm, ValueSize, Workload};
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::conform::Extent;
+use crate::facade::DynPool;
+use crate::failure::Result;
+use crate::group::{Group, Host};
+use crate::opened::PoolSpec;
+use crate::sizing;
+
+/// A system: its description, and the functions of its index type.
+#[derive(Clone, Debug)]
+pub struct System {
+    spec: SystemSpec,
+    does: Does,
+}
+
+impl Deref for System {
+    type Target = SystemSpec;
+
+    fn deref(&self) -> &SystemSpec {
+        &self.spec
+    }
+}
+
+impl DerefMut for System {
+    fn deref_mut(&mut self) -> &mut SystemSpec {
+        &mut self.spec
+    }
+}
+
+/// Makes a [`System`] of each system that a crate describes.
+pub(crate) struct ToSystem;
+
+impl Visitor for ToSystem {
+    type Out = System;
+
+    fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> System {
+        System { spec, does: Does::of::<I>() }
+    }
+}
+
+/// Runs the conformance suite of an index with some options.
+type Conform = fn(&str, &Value, (&Cluster, &RemoteClient), Extent) -> Result<()>;
+
+/// The functions of an index type.
+#[derive(Clone, Copy, Debug)]
+struct Does {
+    run: fn(&Group, &mut Host<'_>) -> Result<()>,
+    open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
+    check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
+    explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
+    conform: Conform,
+    second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
+}
+
+impl Does {
+    #[cfg(not(test))]
+    fn of<I: RangeIndex>() -> Self {
+        Self {
+            run: crate::group::run_group::<I>,
+            open: crate::facade::open_pool::<I>,
+            check: dmtree_check::run::<I>,
+            explore: dmtree_check::exhaustive::explore::<I>,
+            conform: crate::conform::conform::<I>,
+            second: crate::conform::serve_index::<I>,
+        }
+    }
+
+    /// Unit tests use the registry but run no system, because that would compile every index once
+    /// more; `tests/suite` runs them.
+    #[cfg(test)]
+    #[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
+    fn of<I: RangeIndex>() -> Self {
+        fn nothing<T>() -> Result<T> {
+            Err(crate::failure::Failure::violation(
+                "unit tests of this crate run no system: tests/suite does",
+            ))
+        }
+        Self {
+            run: |_, _| nothing(),
+            open: |_, _, _| nothing(),
+            check: |_| unreachable!("unit tests of this crate check no system: tests/suite does"),
+            explore: |_, _, _| unreachable!("unit tests of this crate check no system"),
+            conform: |_, _, _, _| nothing(),
+            second: |_, _, _| nothing(),
+        }
+    }
+}
+
+impl System {
+    /// A system of index type `I`.
+    pub fn of<I: RangeIndex>(spec: SystemSpec) -> Self {
+        ToSystem.visit::<I>(spec)
+    }
+
+    /// The rare branches of its code, with the number of times that any system of this process took
+    /// each.
+    pub fn marks(&self) -> Vec<Reached> {
+        (self.spec.marks)()
+    }
+
+    /// Measures the cells of a group, which share one loaded pool.
+    ///
+    /// # Errors
+    /// Those of [`crate::group::run_group`].
+    pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
+        (self.does.run)(group, host)
+    }
+
+    /// Runs a case with this system.
+    ///
+    /// # Errors
+    /// A case that cannot run. Findings of a run are in the verdict.
+    pub fn check(&self, case: &Case) -> Result<Verdict> {
+        Ok((self.does.check)(case)?)
+    }
+
+    /// Explores the orders of a small case with this system.
+    ///
+    /// # Errors
+    /// A case that cannot run.
+    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
+        Ok((self.does.explore)(case, depth, go_on)?)
+    }
+
+    /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind
+    /// the pipe. A system as published executes one operation at a time.
+    ///
+    /// # Errors
+    /// A result that does not conform.
+    pub fn conform(&self, cluster: &Cluster, other: &RemoteClient, extent: Extent) -> Result<()> {
+        let extent = Extent { together: extent.together && !self.published, ..extent };
+        (self.does.conform)(self.name, &(self.conforming)(&self.options), (cluster, other), extent)
+    }
+
+    /// Runs the second of these processes, for one index.
+    ///
+    /// # Errors
+    /// The first process has ended in the middle of a request.
+    pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
+        (self.does.second)(cluster, index, pipe)
+    }
+
+    /// Options for a checked run.
+    pub fn draw(&self, d: &mut Draw) -> Drawn {
+        (self.spec.draw)(&self.options, &mut |n| d.below(n))
+    }
+
+    /// Its options for keys and values of these lengths.
+    pub fn fitted(&self, key: u64, value: u64) -> Value {
+        (self.fit)(&self.options, &fit(key, value))
+    }
+
+    /// Its options for the settings of a cell.
+    pub fn options_for(&self, c: &Config) -> Value {
+        (self.fit)(&self.options, &fit_of(c))
+    }
+
+    /// Bytes of each memory node for a cell: as given, or computed.
+    pub fn memory(&self, c: &Config, w: &Workload) -> u64 {
+        sizing::memory(c, w, self.bytes_per_key(c))
+    }
+
+    /// Bytes of memory nodes that one key may take under these settings.
+    pub fn bytes_per_key(&self, c: &Config) -> u64 {
+        let fit = fit_of(c);
+        let bytes = (self.spec.bytes_per_key)(&(self.fit)(&self.options, &fit), &fit);
+        bytes.max(leaf_bytes_per_key(&fit))
+    }
+
+    /// The feature that it lacks for a workload over these keys and values, as text.
+    pub fn lacks(&self, c: &Config, w: &Workload) -> Option<String> {
+        let one_key = match &c.key_form {
+            KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential => true,
+            KeyForm::Random { min, max } => min == max,
+            _ => false,
+        };
+        let what = if !self.ops.delete && w.mix().delete > 0 {
+            "delete"
+        } else if !self.ops.any_length && !one_key {
+            "keys of different lengths"
+        } else if !self.ops.any_length && !matches!(c.value_size, ValueSize::Fixed(_)) {
+            "values of different lengths"
+        } else {
+            return None;
+        };
+        Some(format!("{} has no {what}: leave it out, or the workload {w}", self.name))
+    }
+
+    /// An empty index on an embedded pool, for tools. `key` and `value` are typical lengths.
+    ///
+    /// # Errors
+    /// Impossible sizes.
+    pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
+        (self.does.open)(self.name, &self.fitted(key, value), spec)
+    }
+}
+
+pub(crate) fn fit(key: u64, value: u64) -> Fit {
+    let bytes = |n| u32::try_from(n).unwrap_or(u32::MAX);
+    Fit { key_bytes: bytes(key), value_bytes: bytes(value), ..Fit::default() }
+}
+
+/// What the settings of a cell ask of options.
+pub fn fit_of(c: &Config) -> Fit {
+    let scaled = |at_billion| {
+        sizing::scaled(at_billion, c.keys, sizing::LEAST_TABLE_CHUNK).next_multiple_of(64)
+    };
+    Fit {
+        // There are ten decimal digits.
+        ten_symbols: c.key_form == KeyForm::Hashed24,
+        page_bytes: c.page_bytes.map(|page| u32::try_from(page.0).unwrap_or(u32::MAX)),
+        table_chunk_bytes: c.table_chunk_at_billion.map(scaled),
+        ..fit(sizing::longest_key(&c.key_form), u64::from(c.value_size.max()))
+    }
+}

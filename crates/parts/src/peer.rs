@@ -1,0 +1,172 @@
+//! What the crate of an index says of its systems.
+//!
+//! A *system* is an index type with creation options: a preset that can be measured, checked and
+//! compared. Its crate describes it here, and exports all of its systems by one function:
+//!
+//! ```text
+//! pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out>
+//! ```
+//!
+//! The benchmark, the checker and the tools know a system by its description alone: they name no
+//! option. What needs the index type itself is a [`Visitor`].
+
+use dmtree_fabric::mark::Reached;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::contract::{OpSet, RangeIndex};
+
+/// A source of numbers below a bound.
+pub type Below<'a> = &'a mut dyn FnMut(u64) -> u64;
+
+/// Does something with an index type.
+pub trait Visitor {
+    /// The result for one system.
+    type Out;
+    /// Visits a system of index type `I`.
+    fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> Self::Out;
+}
+
+/// The data that creation options must fit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fit {
+    /// Length of the longest key, bytes.
+    pub key_bytes: u32,
+    /// Length of the longest value, bytes.
+    pub value_bytes: u32,
+    /// Every byte of a key is one of ten symbols at most.
+    pub ten_symbols: bool,
+    /// Size of a page or leaf, for systems with pages of a chosen size.
+    pub page_bytes: Option<u32>,
+    /// Size of a chunk of tables, for systems that place tables by chunks.
+    pub table_chunk_bytes: Option<u64>,
+}
+
+/// Options for a checked run, and what the run must know about them.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// Creation options.
+    pub options: Value,
+    /// The smallest useful cache budget, bytes.
+    pub least_cache_bytes: u64,
+    /// The only length of values, bytes; `None` when any length will do.
+    pub value_bytes: Option<u32>,
+}
+
+/// A system as its crate describes it.
+#[derive(Clone, Debug)]
+pub struct SystemSpec {
+    /// Its name, unique.
+    pub name: &'static str,
+    /// Its family; the first system of a family represents it.
+    pub family: &'static str,
+    /// Description, one line.
+    pub description: &'static str,
+    /// Whether it is "as published": layouts, verbs and unsoundness included.
+    pub published: bool,
+    /// Whether it recovers from crashes of nodes.
+    pub recovers: bool,
+    /// Its operations.
+    pub ops: OpSet,
+    /// Its creation options.
+    pub options: Value,
+    /// Its options, changed to fit data.
+    pub fit: fn(&Value, &Fit) -> Value,
+    /// Bytes of memory nodes that a key takes with these options, nodes half full; keys and values
+    /// of the lengths of [`Fit`].
+    pub bytes_per_key: fn(&Value, &Fit) -> u64,
+    /// Random options for a checked run.
+    pub draw: fn(&Value, Below<'_>) -> Drawn,
+    /// Options of the small index of the conformance suite: without what its presets are known to
+    /// get wrong when several processes change the index in turn.
+    pub conforming: fn(&Value) -> Value,
+    /// Whether fingerprint tables, with these options, lie on memory nodes.
+    pub has_tables_on_memory_nodes: bool,
+    /// The rare branches of its code, with the number of times that this process took each.
+    pub marks: fn() -> Vec<Reached>,
+}
+
+impl SystemSpec {
+    /// A system of index type `I` with these options: as they are, whatever the data.
+    pub fn of<I: RangeIndex>(
+        (name, family): (&'static str, &'static str),
+        description: &'static str,
+        options: &I::Options,
+    ) -> Self {
+        Self {
+            name,
+            family,
+            description,
+            published: false,
+            recovers: false,
+            ops: I::OPS,
+            options: value(options),
+            fit: |options, _| options.clone(),
+            bytes_per_key: |_, fit| leaf_bytes_per_key(fit),
+            draw: |options, _| Drawn {
+                options: options.clone(),
+                least_cache_bytes: 1 << 20,
+                value_bytes: None,
+            },
+            conforming: Value::clone,
+            has_tables_on_memory_nodes: false,
+            marks: Vec::new,
+        }
+    }
+}
+
+/// Options as their JSON form.
+pub fn value(options: &impl Serialize) -> Value {
+    serde_json::to_value(options).unwrap_or_default()
+}
+
+/// Options from the JSON form that [`value`] gave.
+///
+/// # Panics
+/// On the options of another index.
+pub fn typed<O: DeserializeOwned>(options: &Value) -> O {
+    serde_json::from_value(options.clone()).expect("options of this index")
+}
+
+/// Inline bytes of keys and values, large enough for them if possible.
+pub fn inline_bytes(fit: &Fit) -> (u32, u32) {
+    let value = fit.value_bytes;
+    let value = if value <= 1024 { value.next_multiple_of(8) } else { 16 };
+    (fit.key_bytes.next_multiple_of(8).clamp(8, 256), value)
+}
+
+/// Bytes of memory nodes that a key takes in a tree of leaves: its entry in a half-full leaf, its
+/// share of inner nodes, and blocks for keys and values that are too long to be inline.
+pub fn leaf_bytes_per_key(fit: &Fit) -> u64 {
+    let (inline_key, inline_value) = inline_bytes(fit);
+    let entry = u64::from(inline_key + inline_value + 40);
+    let block = |bytes: u32, inline: u32| match bytes > inline {
+        true => 2 * (u64::from(bytes) + 64),
+        false => 0,
+    };
+    entry * 5 / 2 + 16 + block(fit.key_bytes, inline_key) + block(fit.value_bytes, inline_value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fit(key_bytes: u32, value_bytes: u32) -> Fit {
+        Fit { key_bytes, value_bytes, ..Fit::default() }
+    }
+
+    #[test]
+    fn inline_sizes_fit_common_records() {
+        assert_eq!(inline_bytes(&fit(24, 8)), (24, 8));
+        assert_eq!(inline_bytes(&fit(20, 100)), (24, 104));
+        assert_eq!(inline_bytes(&fit(1000, 1 << 20)), (256, 16));
+        assert_eq!(inline_bytes(&fit(1, 0)), (8, 0));
+    }
+
+    #[test]
+    fn longer_records_need_more() {
+        assert!(leaf_bytes_per_key(&fit(24, 8)) < leaf_bytes_per_key(&fit(24, 100)));
+        assert!(leaf_bytes_per_key(&fit(24, 1000)) < leaf_bytes_per_key(&fit(24, 2000)));
+    }
+}

@@ -1,0 +1,48 @@
+//! The systems of this crate: the sound Sherman, and the steps from FG to Sherman as published.
+
+use dmtree_parts::peer::{Below, Drawn, Fit, SystemSpec, Visitor, typed, value};
+use serde_json::Value;
+
+use crate::client::Sherman;
+use crate::format::Geometry;
+use crate::node::ShermanNode;
+use crate::options::Options;
+use crate::sound;
+
+/// Every system of this crate; the sound one represents the family.
+pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+    let step =
+        |name, description, options| v.visit::<Sherman>(published(name, description, &options));
+    let about = "Sherman made sound: every operation, crash recovery";
+    let sound_spec = dmtree_engine::systems::spec("sherman", about, &sound::options());
+    vec![
+        v.visit::<sound::Sherman>(SystemSpec { family: "sherman", ..sound_spec }),
+        step("sherman-published", "Sherman with every published technique", Options::published()),
+        step("fg", "FG with Sherman's cache: every verb awaited", Options::fg()),
+        step("fg-combine", "FG with a page and its unlock together", Options::combine()),
+        step("fg-on-chip", "and locks in the NIC's memory", Options::on_chip()),
+        step("fg-hierarchical", "and local locks with hand-over", Options::hierarchical()),
+    ]
+}
+
+fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
+    SystemSpec {
+        published: true,
+        fit,
+        draw,
+        ..SystemSpec::of::<Sherman>((name, "sherman"), description, options)
+    }
+}
+
+fn fit(options: &Value, fit: &Fit) -> Value {
+    let o: Options = typed(options);
+    let page_bytes = fit.page_bytes.unwrap_or(o.page_bytes);
+    let (key_bytes, value_bytes) = (fit.key_bytes, fit.value_bytes);
+    value(&Options { key_bytes, value_bytes, page_bytes, ..o })
+}
+
+fn draw(options: &Value, below: Below<'_>) -> Drawn {
+    let o = typed::<Options>(options).drawn(below);
+    let least_cache_bytes = ShermanNode::least_cache_bytes(&Geometry::new(&o));
+    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+}

@@ -1,0 +1,101 @@
+//! The systems of this crate: the sound SMART, and the steps from ART to SMART as published.
+
+use dmtree_parts::peer::{Below, Drawn, Fit, SystemSpec, Visitor, inline_bytes, typed, value};
+use serde_json::Value;
+
+use crate::client::Smart;
+use crate::format::Geometry;
+use crate::node::SmartNode;
+use crate::options::Options;
+use crate::sound;
+
+/// Slots of the largest node over keys of ten symbols.
+const TEN_SYMBOLS: u32 = 16;
+/// A cache with room for one node of the sound SMART, bytes.
+const LEAST_SOUND_CACHE_BYTES: u64 = 300;
+
+/// Every system of this crate; the sound one represents the family.
+pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+    let step = |name, description, options, published| {
+        v.visit::<Smart>(SystemSpec { published, ..spec(name, description, &options) })
+    };
+    vec![
+        v.visit::<sound::Smart>(sound_spec()),
+        step("smart-published", "SMART with every published technique", Options::published(), true),
+        step("art", "the radix tree that SMART starts from, sound", Options::art(), false),
+        step(
+            "smart-lock-free",
+            "ART with homogeneous nodes without locks, as published",
+            Options::lock_free(),
+            true,
+        ),
+        step("smart-in-place", "and leaves updated in place", Options::in_place(), true),
+        step("smart-rear-lock", "and locks at the end of leaves", Options::rear_lock(), true),
+        step("smart-delegation", "and readers that share a READ", Options::delegation(), true),
+    ]
+}
+
+fn spec(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
+    SystemSpec {
+        fit,
+        bytes_per_key: |options, fit| {
+            let o: Options = typed(options);
+            let record = u64::from(fit.key_bytes + fit.value_bytes + 25);
+            let leaf = record.next_multiple_of(u64::from(o.leaf_step.max(1)));
+            leaf + inner_bytes_per_key(u64::from(o.largest_node))
+        },
+        draw,
+        // As published, operations miss keys that copies of another process lack. The suite covers
+        // everything else.
+        conforming: |options| {
+            value(&Options { cached_scans: false, recheck_absent: true, ..typed(options) })
+        },
+        ..SystemSpec::of::<Smart>((name, "smart"), description, options)
+    }
+}
+
+/// A node with room for `slots` slots for every second key.
+fn inner_bytes_per_key(slots: u64) -> u64 {
+    (16 + 8 * slots) / 2
+}
+
+fn fit(options: &Value, fit: &Fit) -> Value {
+    let o: Options = typed(options);
+    let largest_node = if fit.ten_symbols { TEN_SYMBOLS } else { o.largest_node };
+    let (key_bytes, value_bytes) = (fit.key_bytes, fit.value_bytes);
+    value(&Options { key_bytes, value_bytes, largest_node, ..o })
+}
+
+fn draw(options: &Value, below: Below<'_>) -> Drawn {
+    let o = typed::<Options>(options).drawn(below);
+    let least_cache_bytes = SmartNode::least_cache_bytes(&Geometry::new(&o));
+    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+}
+
+fn sound_spec() -> SystemSpec {
+    SystemSpec {
+        recovers: true,
+        fit: |options, fit| {
+            let (_, value_inline_bytes) = inline_bytes(fit);
+            value(&sound::Options { value_inline_bytes, ..typed(options) })
+        },
+        bytes_per_key: |_, fit| {
+            let (_, inline) = inline_bytes(fit);
+            let key = u64::from(fit.key_bytes).next_multiple_of(8);
+            let leaf = (32 + key + 2 * u64::from(inline)).next_multiple_of(64);
+            let is_long = fit.value_bytes > inline;
+            let block = if is_long { u64::from(fit.value_bytes) + 64 } else { 0 };
+            leaf + block + inner_bytes_per_key(257)
+        },
+        draw: |options, below| Drawn {
+            options: value(&typed::<sound::Options>(options).drawn(below)),
+            least_cache_bytes: LEAST_SOUND_CACHE_BYTES,
+            value_bytes: None,
+        },
+        ..SystemSpec::of::<sound::Smart>(
+            ("smart", "smart"),
+            "SMART made sound: every operation, crash recovery",
+            &sound::Options::default(),
+        )
+    }
+}
