@@ -7,6 +7,7 @@ use clap::Args;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, Seed, ValueSize, Workload, WorkloadSpec};
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::bytes::Bytes;
 use crate::offered::LoadShape;
@@ -17,7 +18,7 @@ use crate::sizing;
 use crate::sweep::Sweep;
 
 pub use crate::layers::{Flags, Origin, Origins, Resolved, cores, resolve};
-pub use crate::settings::{FillBy, LoadBy, Measure, SystemSettings, WorkloadSettings};
+pub use crate::settings::{CellSettings, FillBy, GivenOption, LoadBy, Measure};
 
 /// Minimum number of operations of a cell under a time budget.
 pub const MIN_OPS: u64 = 10_000;
@@ -190,14 +191,18 @@ settings! {
         /// Vary a setting, over usual values (threads) or given ones (threads=1,8,64).
         #[arg(long, value_name = "SETTING[=V,...]")]
         sweep: Sweep = Sweep::default(),
-        /// Settings of single workloads.
+        /// Settings of single cells; where several cover one, the last that gives a setting counts.
+        #[arg(skip)]
+        #[serde(rename = "where", skip_serializing_if = "Vec::is_empty")]
+        cells: Vec<CellSettings> = Vec::new(),
+        /// Creation options of systems, by system and field.
         #[arg(skip)]
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-        per_workload: BTreeMap<String, WorkloadSettings> = BTreeMap::new(),
-        /// Settings of single systems.
-        #[arg(skip)]
-        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-        per_system: BTreeMap<String, SystemSettings> = BTreeMap::new(),
+        options: BTreeMap<String, serde_json::Map<String, Value>> = BTreeMap::new(),
+        /// Set a creation option of a system; may be given several times.
+        #[arg(long = "option", value_name = "NAME.FIELD=VALUE")]
+        #[serde(skip)]
+        given_options: Vec<GivenOption> = Vec::new(),
         /// The published table to compare with.
         #[arg(skip)]
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,13 +253,10 @@ impl Config {
     #[must_use]
     pub fn for_cell(&self, system: &str, w: &Workload) -> Self {
         let mut c = self.clone();
-        if let Some(own) = self.per_workload.get(w.name()) {
-            c.keys = own.keys.unwrap_or(c.keys);
-            c.ops = own.ops_of_keys.map(|s| (c.keys as f64 * s) as u64).or(own.ops).or(c.ops);
-            c.measure = own.measure.unwrap_or(c.measure);
+        for own in self.cells.iter().filter(|own| own.covers(system, w.name())) {
+            own.apply(&mut c);
         }
-        let own = self.per_system.get(system).and_then(|s| s.cache_at_billion);
-        if let Some(at_billion) = own.or(self.cache_at_billion) {
+        if let Some(at_billion) = c.cache_at_billion {
             c.cache_bytes = Bytes(sizing::scaled(at_billion, c.keys, sizing::LEAST_CACHE));
         }
         c

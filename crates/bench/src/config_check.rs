@@ -1,12 +1,12 @@
 //! Refuses impossible settings.
 
-use dmtree_workload::{Distribution, WorkloadSpec};
+use dmtree_workload::{Distribution, Workload, WorkloadSpec};
 
-use crate::config::{Config, FillBy};
+use crate::config::{Config, FillBy, GivenOption};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
-use crate::registry::{FABRICS, VERBS, data_path, find};
+use crate::registry::{FABRICS, VERBS, data_path, find, select};
 use crate::sizing;
 
 /// Most clients that one thread simulates.
@@ -111,29 +111,15 @@ impl Config {
     }
 
     fn check_names(&self) -> Result<()> {
-        for (name, own) in &self.per_workload {
-            if !self.workloads.iter().any(|w| w.name() == name) {
-                // A narrower choice on the command line leaves settings without use. A misspelt
-                // name never has any.
-                let known = dmtree_workload::Workload::names().any(|w| w == name);
-                if !known {
-                    return refuse(format!("per-workload.{name}: there is no such workload"));
-                }
-            }
-            if own.keys == Some(0) || own.ops == Some(0) {
-                return refuse(format!(
-                    "per-workload.{name}: 0 keys or operations: give 1 at least"
-                ));
+        for own in &self.cells {
+            if own.keys == Some(0) || own.ops == Some(0) || own.coroutines == Some(0) {
+                return refuse(format!("{own}: 0 keys, operations or coroutines: give 1 at least"));
             }
             if own.ops_of_keys.is_some_and(|s| !(s > 0.0 && s <= 1.0)) {
-                return refuse(format!(
-                    "per-workload.{name}.ops-of-keys: give a share above 0, 1 at most"
-                ));
+                return refuse(format!("{own}: ops-of-keys: give a share above 0, 1 at most"));
             }
         }
-        for name in self.per_system.keys() {
-            find(name).map_err(|e| e.context("per-system"))?;
-        }
+        self.check_options()?;
         if let Some(name) = &self.published {
             Table::named(name)?;
         }
@@ -143,10 +129,53 @@ impl Config {
         self.bounds.iter().try_for_each(crate::published::Bound::check)
     }
 
+    /// Refuses settings of cells that do not exist. These are the settings of an experiment: a
+    /// narrower choice on the command line leaves some without use.
+    ///
+    /// # Errors
+    /// Names the first such settings.
+    pub fn check_cells_exist(&self) -> Result<()> {
+        let systems = select(&self.systems)?;
+        for own in &self.cells {
+            let covers = |w: &Workload| systems.iter().any(|s| own.covers(s.name, w.name()));
+            if !self.workloads.iter().any(covers) {
+                let systems: Vec<&str> = systems.iter().map(|s| s.name).collect();
+                let workloads: Vec<&str> = self.workloads.iter().map(Workload::name).collect();
+                return refuse(format!(
+                    "{own}: no cell has it: the systems are {}, the workloads {}",
+                    systems.join(", "),
+                    workloads.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The systems check their options themselves.
+    fn check_options(&self) -> Result<()> {
+        let is_in_run = |name: &str| self.systems.iter().any(|s| s == name);
+        for (_, point) in self.sweep.points(self)? {
+            for name in point.options.keys() {
+                let system = find(name).map_err(|e| e.context("options"))?;
+                system.checked_options(&point)?;
+            }
+        }
+        let swept = self.sweep.options.keys().filter_map(|name| GivenOption::split(name));
+        match swept.map(|(system, _)| system).find(|system| !is_in_run(system)) {
+            None => Ok(()),
+            Some(name) => refuse(format!(
+                "a sweep over an option of {name}, which is not in the run: the systems are {}",
+                self.systems.join(", ")
+            )),
+        }
+    }
+
     /// The cells of one point of a sweep.
     fn check_cells(&self) -> Result<()> {
-        for w in &self.workloads {
-            let c = self.for_cell("", w);
+        for (system, w) in
+            self.systems.iter().flat_map(|s| self.workloads.iter().map(move |w| (s, w)))
+        {
+            let c = self.for_cell(system, w);
             for d in &c.distributions {
                 let spec = c.workload(w, *d);
                 // Checks whether the workload can be built; zipf tables are left for later.

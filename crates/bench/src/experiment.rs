@@ -136,7 +136,7 @@ mod tests {
         assert!(bad("keys = 5\nkeyz = 6\n").starts_with("x.toml, line 2: unknown field `keyz`"));
         assert!(bad("\n\nworkloads = [\"nope\"]").contains("line 3"));
         assert!(bad("keys = ").contains("line 1"));
-        assert!(bad("[sweep]\nfoo = [1]").contains("line 2"));
+        assert!(bad("[sweep]\nfoo = [1]").contains("unknown setting \"foo\""));
         assert!(Experiment::find("nope").unwrap_err().to_string().contains("quick, ycsb"));
         assert!(Experiment::find("/nowhere/x.toml").is_err());
     }

@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
-use crate::config::Config;
+use crate::config::{Config, GivenOption};
 use crate::experiment::Experiment;
 use crate::failure::{Failure, Result};
 use crate::profile::ProfileText;
@@ -160,7 +160,11 @@ pub fn resolve(e: &Experiment, flags: &Flags) -> Result<Resolved> {
     let mut c = e.config.clone();
     let mut origins = Origins::new();
     origins.extend(e.given.iter().map(|key| (key.clone(), Origin::Experiment(e.name.clone()))));
+    e.config.check_cells_exist()?;
     flags.apply(&mut c)?;
+    for GivenOption { system, field, value } in std::mem::take(&mut c.given_options) {
+        c.options.entry(system).or_default().insert(field, value);
+    }
     let keys = flags.given().into_iter().map(|a| a.get_id().as_str().replace('_', "-"));
     origins.extend(keys.map(|key| (key, Origin::CommandLine)));
     limits(&mut c, &mut origins)?;
@@ -221,16 +225,27 @@ fn limits(c: &mut Config, origins: &mut Origins) -> Result<()> {
             "--budget limits real time, which the simulated fabric does not go by: give --ops or --duration",
         ));
     }
-    for w in c.per_workload.values_mut() {
+    for own in &mut c.cells {
         if mine("keys") {
-            w.keys = None;
+            own.keys = None;
         }
         if has_ops || has_duration {
-            (w.ops, w.ops_of_keys) = (None, None);
+            (own.ops, own.ops_of_keys) = (None, None);
+        }
+        if mine("cache-bytes") {
+            own.cache_at_billion = None;
+        }
+        if mine("coroutines") {
+            own.coroutines = None;
+        }
+        if mine("fill") {
+            own.fill = None;
+        }
+        if mine("key-form") {
+            own.key_form = None;
         }
     }
     if mine("cache-bytes") {
-        c.per_system.clear();
         c.cache_at_billion = None;
     }
     // Seconds that an experiment gives for another fabric have another meaning on this one.

@@ -25,7 +25,6 @@ use crate::results::{
     Round, SCHEMA_VERSION, Side, cell_key, note,
 };
 use crate::simulated::SimFigures;
-use crate::sizing;
 use crate::summary::Summary;
 use crate::system::System;
 
@@ -132,8 +131,9 @@ pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result
 fn pool_name(system: &System, cell: &CellPlan) -> String {
     let c = &cell.config;
     let mut name = format!(
-        "{} {} {:?} {:?} {} {} {} {:?} {:?} {}",
+        "{} {} {} {:?} {:?} {} {} {} {:?} {:?} {}",
         system.name,
+        system.options_for(c),
         c.keys,
         c.key_form,
         c.value_size,
@@ -158,7 +158,8 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
 pub fn preflight(r: &Resolved) -> Result<()> {
     for (_, c) in r.config.sweep.points(&r.config)? {
         for system in registry::select(&c.systems)? {
-            if let Some(what) = c.workloads.iter().find_map(|w| system.lacks(&c, w)) {
+            let lacks = |w| system.lacks(&c.for_cell(system.name, w), w);
+            if let Some(what) = c.workloads.iter().find_map(lacks) {
                 return Err(Failure::input(what));
             }
         }
@@ -169,16 +170,15 @@ pub fn preflight(r: &Resolved) -> Result<()> {
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {
         let c = &cell.config;
-        let name =
-            format!("{} {} {} {} {:?}", system.name, c.cns, c.mns, c.cache_bytes, c.value_size);
+        let options = system.checked_options(c)?;
+        let name = format!("{} {} {} {} {options}", system.name, c.cns, c.mns, c.cache_bytes);
         if done.contains(&name) {
             continue;
         }
         // Refusals do not depend on the place of the nodes.
         let spec =
             pool_spec(&Config { fabric: here(&c.fabric), nodes: None, ..c.clone() }, 16 << 20, 0)?;
-        let (key, value) = (sizing::longest_key(&c.key_form), u64::from(c.value_size.max()));
-        system.open(&spec, key, value).map_err(|e| e.context(system.name))?;
+        system.open_for(c, &spec).map_err(|e| e.context(system.name))?;
         done.push(name);
     }
     Ok(())

@@ -5,9 +5,12 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use dmtree_parts::Fill;
+use dmtree_workload::KeyForm;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::bytes::Bytes;
+use crate::config::Config;
 
 /// How the index is filled before a cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -108,10 +111,28 @@ pub enum Measure {
     All,
 }
 
-/// The settings that a workload overrides.
+/// Settings of some cells: of a system, of a workload, or of both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct WorkloadSettings {
+pub struct CellSettings {
+    /// The system; every one by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
+    /// The workload; every one by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Coroutines of a thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coroutines: Option<u32>,
+    /// The fill of leaves after a bulk load.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fill: Option<FillBy>,
+    /// The form of keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_form: Option<KeyForm>,
+    /// Cache budget of a compute node for 1e9 keys, scaled to the number of keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_at_billion: Option<Bytes>,
     /// Keys loaded before a cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keys: Option<u64>,
@@ -126,11 +147,77 @@ pub struct WorkloadSettings {
     pub measure: Option<Measure>,
 }
 
-/// The settings that a system overrides.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct SystemSettings {
-    /// Cache budget of a compute node for 1e9 keys, scaled to the number of keys.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cache_at_billion: Option<Bytes>,
+impl CellSettings {
+    /// Whether a cell of this system and workload has these settings.
+    pub fn covers(&self, system: &str, workload: &str) -> bool {
+        self.system.as_ref().is_none_or(|s| s == system)
+            && self.workload.as_ref().is_none_or(|w| w == workload)
+    }
+
+    /// Puts these settings in the place of those of a cell.
+    pub fn apply(&self, c: &mut Config) {
+        c.coroutines = self.coroutines.unwrap_or(c.coroutines);
+        c.fill = self.fill.unwrap_or(c.fill);
+        c.key_form = self.key_form.clone().unwrap_or_else(|| c.key_form.clone());
+        c.cache_at_billion = self.cache_at_billion.or(c.cache_at_billion);
+        c.keys = self.keys.unwrap_or(c.keys);
+        let share = self.ops_of_keys.map(|s| (c.keys as f64 * s) as u64);
+        c.ops = share.or(self.ops).or(c.ops);
+        c.measure = self.measure.unwrap_or(c.measure);
+    }
+}
+
+impl CellSettings {
+    /// All of it, in a line.
+    pub fn described(&self) -> String {
+        let own = serde_json::to_value(self).unwrap_or_default();
+        let text = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+        let all = own.as_object().into_iter().flatten().map(|(k, v)| format!("{k} {}", text(v)));
+        format!("where {}", all.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl fmt::Display for CellSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let any = |name: &Option<String>| name.clone().unwrap_or_else(|| "any".to_owned());
+        write!(f, "[[where]] system {}, workload {}", any(&self.system), any(&self.workload))
+    }
+}
+
+/// A creation option of one system: `NAME.field=value`, the value as JSON, or a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GivenOption {
+    /// The system.
+    pub system: String,
+    /// The option.
+    pub field: String,
+    /// Its value.
+    pub value: Value,
+}
+
+impl GivenOption {
+    /// `NAME.field`.
+    pub fn split(name: &str) -> Option<(String, String)> {
+        let (system, field) = name.split_once('.')?;
+        (!system.is_empty() && !field.is_empty()).then(|| (system.to_owned(), field.to_owned()))
+    }
+
+    /// A value as JSON, or as a text.
+    pub fn value(text: &str) -> Value {
+        serde_json::from_str(text).unwrap_or_else(|_| text.into())
+    }
+}
+
+impl FromStr for GivenOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=').and_then(|(name, value)| {
+            let (system, field) = Self::split(name)?;
+            Some(Self { system, field, value: Self::value(value) })
+        });
+        parts.ok_or_else(|| {
+            format!("option {text:?}: give NAME.field=value, such as dmtree.fanout=32")
+        })
+    }
 }

@@ -1,13 +1,16 @@
 //! Sweeps: one or more settings, each over several values.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
 use dmtree_workload::{ScanLength, ValueSize};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::bytes::Bytes;
-use crate::config::Config;
+use crate::config::{Config, GivenOption};
 use crate::failure::{Failure, Result};
 
 /// A value of one setting: its label, and a function that sets it.
@@ -19,12 +22,15 @@ macro_rules! swept {
         /// Settings over several values: one list, or with `cross` every combination of several
         /// lists.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+        #[serde(default, rename_all = "kebab-case")]
         pub struct Sweep {
             /// Every combination of the lists; otherwise only one list is permitted.
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             pub cross: bool,
             $($(#[$about])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $field: Vec<$type>,)*
+            /// Creation options of systems: `NAME.field`.
+            #[serde(flatten, deserialize_with = "options")]
+            pub options: BTreeMap<String, Vec<Value>>,
         }
 
         /// The usual values of each setting, as on the command line.
@@ -33,7 +39,8 @@ macro_rules! swept {
         impl Sweep {
             /// The lists that are not empty.
             fn lists(&self) -> Vec<Vec<Choice>> {
-                let all = vec![$(choices(stringify!($field), &self.$field, |c, v| c.$field = v.into())),*];
+                let mut all = vec![$(choices(stringify!($field), &self.$field, |c, v| c.$field = v.into())),*];
+                all.extend(self.options.iter().map(|(name, values)| option_choices(name, values)));
                 all.into_iter().filter(|list| !list.is_empty()).collect()
             }
 
@@ -81,12 +88,36 @@ fn choices<T: Copy + Display + 'static>(
         let set = move |c: &mut Config| {
             set(c, v);
             if cache {
-                c.per_system.clear();
+                c.cells.iter_mut().for_each(|own| own.cache_at_billion = None);
             }
         };
         (format!("{name}={v}"), Box::new(set))
     };
     values.iter().map(one).collect()
+}
+
+/// One choice per value of a creation option.
+fn option_choices(name: &str, values: &[Value]) -> Vec<Choice> {
+    let one = |v: &Value| -> Choice {
+        let (at, v) = (GivenOption::split(name), v.clone());
+        let label = format!("{name}={}", v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+        let set = move |c: &mut Config| {
+            if let Some((system, field)) = &at {
+                c.options.entry(system.clone()).or_default().insert(field.clone(), v.clone());
+            }
+        };
+        (label, Box::new(set))
+    };
+    values.iter().map(one).collect()
+}
+
+/// Whatever is no setting is an option of a system.
+fn options<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, Vec<Value>>, D::Error> {
+    let options = BTreeMap::<String, Vec<Value>>::deserialize(d)?;
+    match options.keys().find(|name| GivenOption::split(name).is_none()) {
+        Some(name) => Err(D::Error::custom(unknown(name))),
+        None => Ok(options),
+    }
 }
 
 fn parsed<T: FromStr<Err: Display>>(text: &&str) -> Result<T, String> {
@@ -122,22 +153,33 @@ impl Sweep {
     }
 }
 
+fn names() -> impl Iterator<Item = String> {
+    USUAL.iter().map(|(field, _)| field.replace('_', "-"))
+}
+
+fn unknown(name: &str) -> String {
+    format!(
+        "unknown setting {name:?} to sweep over: give one of {}, alone or with values such as threads=1,8,64; or an option of a system with values, such as dmtree.fanout=16,32",
+        names().collect::<Vec<_>>().join(", ")
+    )
+}
+
 /// As on the command line: `threads` (usual values) or `threads=1,8,64`.
 impl FromStr for Sweep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, given) = text.split_once('=').map_or((text, None), |(n, v)| (n, Some(v)));
-        let names = || USUAL.iter().map(|(field, _)| field.replace('_', "-"));
-        let (field, usual) =
-            names().position(|known| known == name).map(|i| USUAL[i]).ok_or_else(|| {
-                format!(
-                    "unknown setting {name:?} to sweep over: give one of {}, alone or with values such as threads=1,8,64",
-                    names().collect::<Vec<_>>().join(", ")
-                )
-            })?;
-        let values: Vec<&str> = given.unwrap_or(usual).split(';').flat_map(comma_values).collect();
+        let values = |text| -> Vec<&str> { str::split(text, ';').flat_map(comma_values).collect() };
         let mut s = Self::default();
+        if let (Some(_), Some(given)) = (GivenOption::split(name), given) {
+            let values = values(given).into_iter().map(GivenOption::value).collect();
+            s.options.insert(name.to_owned(), values);
+            return Ok(s);
+        }
+        let at = names().position(|known| known == name).ok_or_else(|| unknown(name))?;
+        let (field, usual) = USUAL[at];
+        let values = values(given.unwrap_or(usual));
         s.fill(field, &values).map_err(|e| format!("--sweep {name}: {e}"))?;
         Ok(s)
     }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::conform::Extent;
 use crate::facade::DynPool;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::group::{Group, Host};
 use crate::opened::PoolSpec;
 use crate::sizing;
@@ -86,9 +86,7 @@ impl Does {
     #[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
     fn of<I: RangeIndex>() -> Self {
         fn nothing<T>() -> Result<T> {
-            Err(crate::failure::Failure::violation(
-                "unit tests of this crate run no system: tests/suite does",
-            ))
+            Err(Failure::violation("unit tests of this crate run no system: tests/suite does"))
         }
         Self {
             run: |_, _| nothing(),
@@ -165,9 +163,24 @@ impl System {
         (self.fit)(&self.options, &fit(key, value))
     }
 
-    /// Its options for the settings of a cell.
+    /// Its options for the settings of a cell: what the settings give counts more than what fits
+    /// the data.
     pub fn options_for(&self, c: &Config) -> Value {
-        (self.fit)(&self.options, &fit_of(c))
+        let mut options = (self.fit)(&self.options, &fit_of(c));
+        for (field, value) in c.options.get(self.name).into_iter().flatten() {
+            options[field] = value.clone();
+        }
+        options
+    }
+
+    /// The same, if they are options of this index.
+    ///
+    /// # Errors
+    /// An unknown field, or a value of another type.
+    pub fn checked_options(&self, c: &Config) -> Result<Value> {
+        let options = self.options_for(c);
+        let wrong = |e| Failure::Input(format!("options.{}: {e}", self.name));
+        (self.spec.check)(&options).map(|()| options).map_err(wrong)
     }
 
     /// Bytes of each memory node for a cell: as given, or computed.
@@ -178,7 +191,7 @@ impl System {
     /// Bytes of memory nodes that one key may take under these settings.
     pub fn bytes_per_key(&self, c: &Config) -> u64 {
         let fit = fit_of(c);
-        let bytes = (self.spec.bytes_per_key)(&(self.fit)(&self.options, &fit), &fit);
+        let bytes = (self.spec.bytes_per_key)(&self.options_for(c), &fit);
         bytes.max(leaf_bytes_per_key(&fit))
     }
 
@@ -199,6 +212,14 @@ impl System {
             return None;
         };
         Some(format!("{} has no {what}: leave it out, or the workload {w}", self.name))
+    }
+
+    /// An empty index with the options of a cell.
+    ///
+    /// # Errors
+    /// Options that the system refuses.
+    pub fn open_for(&self, c: &Config, spec: &PoolSpec) -> Result<Box<dyn DynPool>> {
+        (self.does.open)(self.name, &self.checked_options(c)?, spec)
     }
 
     /// An empty index on an embedded pool, for tools. `key` and `value` are typical lengths.

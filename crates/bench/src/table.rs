@@ -69,14 +69,8 @@ pub fn header(r: &Resolved, machine: &Machine) -> String {
         "  {} compute nodes, {} memory nodes; {} keys ({}), values of {} bytes; {} threads x {} coroutines{per}; load {}; {limit}; seed {}\n",
         c.cns, c.mns, c.keys, c.key_form, c.value_size, c.threads, c.coroutines, c.load, c.seed
     );
-    for (name, own) in &c.per_workload {
-        if own.keys.is_some() && c.workloads.iter().any(|w| w.name() == name) {
-            let cell = c.workloads.iter().find(|w| w.name() == name).map(|w| c.for_cell("", w));
-            if let Some(cell) = cell {
-                let ops = cell.ops.map(|n| format!(", {n} operations")).unwrap_or_default();
-                out += &format!("  {name}: {} keys{ops}\n", cell.keys);
-            }
-        }
+    for own in &c.cells {
+        out += &format!("  {}\n", own.described());
     }
     out += &format!(
         "  dmtree {}, config {}, {} ({} cores)\n",

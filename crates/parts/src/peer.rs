@@ -71,6 +71,8 @@ pub struct SystemSpec {
     pub ops: OpSet,
     /// Its creation options.
     pub options: Value,
+    /// Refuses what are no options of its index type: an unknown field, a value of another type.
+    pub check: fn(&Value) -> Result<(), String>,
     /// Its options, changed to fit data.
     pub fit: fn(&Value, &Fit) -> Value,
     /// Bytes of memory nodes that a key takes with these options, nodes half full; keys and values
@@ -102,6 +104,10 @@ impl SystemSpec {
             recovers: false,
             ops: I::OPS,
             options: value(options),
+            check: |options| match serde_json::from_value::<I::Options>(options.clone()) {
+                Ok(_) => Ok(()),
+                Err(e) => Err(e.to_string()),
+            },
             fit: |options, _| options.clone(),
             bytes_per_key: |_, fit| leaf_bytes_per_key(fit),
             draw: |options, _| Drawn {

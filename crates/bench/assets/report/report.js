@@ -263,10 +263,7 @@ function charts(f, cells, names) {
 function facts(r) {
   const c = r.config;
   const profile = (p) => p.name + (p.set ? ` with ${p.set.join(", ")}` : "") + ` (${p.hash})`;
-  const own = c.workloads.filter((w) => c["per-workload"]?.[w]?.keys).map((w) => {
-    const { keys, ops } = c["per-workload"][w];
-    return ["", `${w}: ${keys} keys` + (ops ? `, ${ops} operations` : "")];
-  });
+  const own = (c.where ?? []).map((w) => ["where", Object.entries(w).map(([k, v]) => `${k} ${v}`).join(", ")]);
   const varied = r.cells.map((x) => x.variant).filter(Boolean);
   const made = new Date(r.created_unix * 1000).toISOString().slice(0, 16).replace("T", " ");
   const rows = [

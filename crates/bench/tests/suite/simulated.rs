@@ -85,7 +85,7 @@ fn a_profile_is_what_time_goes_by() {
 
 #[test]
 fn inserts_are_all_counted_and_both_distributions_are_one_run() {
-    let text = "workloads = [\"insert\"]\ndistributions = [\"uniform\", \"zipfian\"]\nper-workload = { insert = { keys = 5000, ops-of-keys = 0.2, measure = \"all\" } }\n";
+    let text = "workloads = [\"insert\"]\ndistributions = [\"uniform\", \"zipfian\"]\nwhere = [{ workload = \"insert\", keys = 5000, ops-of-keys = 0.2, measure = \"all\" }]\n";
     let r = small(text);
     assert_eq!(r.errors(), 0, "{}", table::render(&r));
     assert_eq!(r.cells.len(), 2);
@@ -188,8 +188,12 @@ fn impossible_simulations_are_refused() {
         ("cns = 1000\nthreads = 1000\n", "clients in all"),
         ("published = \"nope\"\n", "fast26-micro"),
         ("bounds = [{ ratio = [2.0, 1.0] }]\n", "smaller end first"),
-        ("per-workload = { nope = { keys = 5 } }\n", "no such workload"),
-        ("per-system = { nope = { cache-at-billion = \"8GB\" } }\n", "unknown system"),
+        ("where = [{ workload = \"nope\", keys = 5 }]\n", "no cell has it"),
+        ("per-system = { nope = { cache-at-billion = \"8GB\" } }\n", "where"),
+        ("options = { nope = { fanout = 8 } }\n", "unknown system"),
+        ("options = { dmtree = { fanuot = 8 } }\n", "fanuot"),
+        ("sweep = { \"fptree.fanout\" = [8, 16] }\n", "not in the run"),
+        ("sweep = { fanout = [8, 16] }\n", "unknown setting"),
         ("fabric = \"local\"\nprofile = \"ideal\"\n", "--fabric sim"),
         ("load = \"open:fast\"\n", "open:1.5M"),
     ] {
@@ -218,4 +222,40 @@ fn a_cell_does_not_depend_on_the_cells_of_other_systems() {
     let second = small(&format!("systems = [\"dmtree\", \"fptree\"]\n{text}"));
     let of_fptree = traces(&second).into_iter().filter(|(key, _)| key.contains("fptree")).collect();
     assert_eq!(differing(&of_fptree, &traces(&alone)), Vec::<String>::new());
+}
+
+#[test]
+fn options_of_a_system_are_given_and_swept() {
+    let swept = small(
+        "workloads = [\"search\"]\nsweep = { \"dmtree.leaf_capacity\" = [32, 64] }\noptions = { dmtree = { fanout = 8 } }\n",
+    );
+    let variants: Vec<_> = swept.cells.iter().map(|c| c.variant.as_deref().unwrap()).collect();
+    assert_eq!(variants, ["dmtree.leaf_capacity=32", "dmtree.leaf_capacity=64"]);
+    let leaves = |i: usize| swept.cells[i].memory.as_ref().unwrap().leaves.clone();
+    assert_ne!(leaves(0), leaves(1), "leaves of 32 and of 64 slots");
+    let e = Experiment::parse("x", "x", "options = { dmtree = { fanout = 8 } }\n").unwrap();
+    let given = |word: &str| resolve(&e, &Flags::of(&["--systems=dmtree", word]).unwrap());
+    let options = given("--option=dmtree.fanout=16").unwrap().config.options;
+    assert_eq!(options["dmtree"]["fanout"], 16, "the command line wins");
+    for (word, what) in [
+        ("--option=dmtree.fanuot=16", "fanuot"),
+        ("--option=nope.fanout=16", "unknown system"),
+        ("--option=dmtree.fanout=many", "options.dmtree"),
+        ("--sweep=fptree.fanout=8,16", "not in the run"),
+    ] {
+        let refused = given(word).unwrap_err();
+        assert!(refused.to_string().contains(what) && refused.exit_code() == 2, "{refused}");
+    }
+    assert!(Flags::of(&["--option=fanout=16"]).unwrap_err().to_string().contains("NAME.field"));
+}
+
+#[test]
+fn settings_of_some_cells() {
+    let r = small(
+        "workloads = [\"search\", \"update\"]\nwhere = [{ workload = \"search\", coroutines = 1 }, { system = \"dmtree\", ops = 1500 }]\n",
+    );
+    let of = |w: &str| r.cells.iter().find(|c| c.workload == w).unwrap();
+    assert_eq!((of("search").clients, of("update").clients), (8, 16));
+    assert_eq!((of("search").ops, of("update").ops), (1500, 1500));
+    assert_eq!(r.config.cells[0].described(), "where coroutines 1, workload search");
 }
