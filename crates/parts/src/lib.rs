@@ -3,10 +3,13 @@
 //! ([`combine`]), local FIFO mutexes in front of remote locks ([`fifo_mutex`]), fairness between
 //! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
-//! validation ([`tree`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
+//! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
+//! ([`blink`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
 //! ([`pairs`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
+pub mod blink;
+pub mod bytes;
 pub mod cache;
 pub mod combine;
 pub mod contract;
@@ -19,6 +22,7 @@ pub mod keys;
 pub mod lock_words;
 pub mod naming;
 pub mod pairs;
+pub mod published;
 pub mod sync;
 pub mod tree;
 

@@ -14,10 +14,10 @@
 //! their deadline. With two-level versions it leaves an entry between two versions.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
+use dmtree_parts::blink::{Descent, Format, Header, PageTree, Route};
 
 use crate::client::Sherman;
-use crate::format::{Header, header, leaf};
-use crate::route::Route;
+use crate::format::leaf;
 
 impl Sherman {
     /// READs a leaf until it passes its check.
@@ -33,7 +33,7 @@ impl Sherman {
             self.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
             let seen = bytes.check(|b| {
                 let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
-                let h = header(g, b).filter(|h| h.level == 0).ok_or(())?;
+                let h = g.header(b).filter(|h| h.level == 0).ok_or(())?;
                 let torn = h.level == 0 && self.node.o.retry_torn && g.two_level && between();
                 if torn { Err(()) } else { Ok(()) }
             });
@@ -77,7 +77,7 @@ impl Sherman {
 
     /// The header of a page that was accepted before.
     pub(crate) fn header_of<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
-        header(&self.node.g, image).ok_or_else(|| Error::corrupt("a page without a header"))
+        self.node.g.header(image).ok_or_else(|| Error::corrupt("a page without a header"))
     }
 
     /// The leaf that covers a key.
