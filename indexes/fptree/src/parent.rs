@@ -17,6 +17,7 @@
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_parts::blink::{highest, lowest};
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::{self, Child, Head, Inner};
@@ -311,9 +312,9 @@ impl FpTree {
         let addr = self.new_inner().await?;
         let child = |addr| Child { addr, ..Child::default() };
         let records =
-            vec![(g.lowest(), child(due.left)), (due.separator.clone(), child(due.child))];
+            vec![(lowest(g.key), child(due.left)), (due.separator.clone(), child(due.child))];
         let node = Node { right: GlobalAddr::NULL, is_root: true, next_is_leaf: false, records };
-        let image = self.node_image(&node, &g.highest()).await?;
+        let image = self.node_image(&node, &highest(g.key)).await?;
         self.ep.write(addr, image).await?;
         self.ep
             .write_word(self.node.root.word, addr.bits())
