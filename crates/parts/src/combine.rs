@@ -37,7 +37,7 @@ enum BatchKind {
     Update,
 }
 
-impl Intent<'_> {
+impl<'a> Intent<'a> {
     fn kind(&self) -> BatchKind {
         match self {
             Self::Read => BatchKind::Read,
@@ -45,8 +45,9 @@ impl Intent<'_> {
             Self::Update(_) => BatchKind::Update,
         }
     }
-    fn value(&self) -> &[u8] {
-        match self {
+    /// The value to write; empty for a read.
+    pub fn value(&self) -> &'a [u8] {
+        match *self {
             Self::Read => &[],
             Self::Put(v) | Self::Update(v) => v,
         }

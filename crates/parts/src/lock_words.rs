@@ -8,6 +8,7 @@ use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, Role, golden_ha
 use dmtree_pool::PoolNode;
 
 use crate::contract::Root;
+use crate::published::must;
 
 /// Pages begin in lines of their own.
 const LINE: u64 = 64;
@@ -120,6 +121,14 @@ impl LockWords {
             held.append(&mut self.held_on(ep, m).await?);
         }
         Ok(held)
+    }
+
+    /// For a walk: no word is held.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming a held word; those of the fabric.
+    pub async fn check_free(&self, ep: &Endpoint) -> Result<()> {
+        self.held(ep).await?.first().map_or(Ok(()), |(word, _)| must(false, "locked", *word))
     }
 
     /// How many memory nodes there are.

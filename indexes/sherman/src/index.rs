@@ -70,7 +70,7 @@ impl Published for Sherman {
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
-        self.walk_locks().await?;
+        self.locks().await?.words.check_free(&self.ep).await?;
         let leaves = self.walk_inner(shape).await?;
         self.walk_leaves(&leaves, shape).await
     }

@@ -13,15 +13,6 @@ use crate::client::Sherman;
 use crate::format::leaf;
 
 impl Sherman {
-    /// No lock is held.
-    pub(crate) async fn walk_locks(&self) -> Result<()> {
-        let held = self.locks().await?.words.held(&self.ep).await?;
-        match held.first() {
-            Some((word, _)) => must(false, "locked", *word),
-            None => Ok(()),
-        }
-    }
-
     pub(crate) async fn walk_leaves(&self, known: &[Named], shape: &mut Shape) -> Result<()> {
         let g = &self.node.g;
         let mut chain = Chain::new(known);
