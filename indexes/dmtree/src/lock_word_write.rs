@@ -36,7 +36,7 @@ use crate::get::Found;
 use crate::lock::{LeafFifoGuard, Locked};
 use crate::mutants::Mutant;
 use crate::node::Chore;
-use crate::write::{Present, Written, refused, worn_out};
+use crate::write::{Present, Written, worn_out};
 
 /// WRITEs that change one entry.
 struct Change {
@@ -73,16 +73,11 @@ impl DmTree {
             }
             Err(e) => return self.fail_locked(l, e).await,
         };
-        if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
+        if let Some((outcome, counted)) = w.refused(present.as_ref().map(|_| &old[..])) {
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
         }
-        let value = match w {
-            Write::Put(v) | Write::Insert(v) | Write::Update(v) => Some(v),
-            Write::Delete => None,
-            Write::CompareAndSet { new, .. } => new,
-        };
-        match (value, present) {
+        match (w.value(), present) {
             (None, Some(p)) => self.delete_by_lock_word(l, key, p).await.map(Some),
             (Some(v), Some(p)) => self.update_by_lock_word(l, (key, hash, v), p).await.map(Some),
             (Some(v), None) => self.insert_by_lock_word(l, (key, hash, v)).await,
