@@ -5,7 +5,7 @@
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
 //! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
 //! ([`blink`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
-//! ([`pairs`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
+//! ([`pairs`]), the driver of garbage collections ([`gc`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod blink;
@@ -16,6 +16,7 @@ pub mod contract;
 pub mod fairness;
 pub mod fifo_mutex;
 pub mod fill;
+pub mod gc;
 pub mod handover;
 pub mod hash;
 pub mod keys;
