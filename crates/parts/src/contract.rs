@@ -155,19 +155,17 @@ pub struct ScanRequest<'a> {
 }
 
 impl ScanRequest<'_> {
-    /// Whether a key lies inside.
-    pub fn contains(&self, key: &[u8]) -> bool {
-        let above = match self.low {
-            Bound::Included(low) => key >= low,
-            Bound::Excluded(low) => key > low,
-            Bound::Unbounded => true,
-        };
-        let below = match self.high {
-            Bound::Included(high) => key <= high,
-            Bound::Excluded(high) => key < high,
-            Bound::Unbounded => true,
-        };
-        above && below
+    /// Refuses bounds that no key can be (the empty one can), and a page without room.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check(&self) -> Result<()> {
+        for key in [self.low, self.high].into_iter().filter_map(bytes_of) {
+            if !key.is_empty() {
+                check_key(key)?;
+            }
+        }
+        self.check_limit()
     }
 
     /// Refuses a page without room.
@@ -181,6 +179,40 @@ impl ScanRequest<'_> {
         }
     }
 
+    /// The bounds in the direction of the scan: where it begins, and where it ends.
+    pub fn ends(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        let (low, high) = (bytes_of(self.low), bytes_of(self.high));
+        if self.reverse { (high, low) } else { (low, high) }
+    }
+
+    /// Whether a key lies below the range.
+    pub fn is_under(&self, key: &[u8]) -> bool {
+        match self.low {
+            Bound::Included(low) => key < low,
+            Bound::Excluded(low) => key <= low,
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether a key lies above the range.
+    pub fn is_over(&self, key: &[u8]) -> bool {
+        match self.high {
+            Bound::Included(high) => key > high,
+            Bound::Excluded(high) => key >= high,
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether a key lies inside.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        !self.is_under(key) && !self.is_over(key)
+    }
+
+    /// Whether a key lies behind the range, in the direction of the scan.
+    pub fn is_behind(&self, key: &[u8]) -> bool {
+        if self.reverse { self.is_under(key) } else { self.is_over(key) }
+    }
+
     /// After the pairs below `fence` were added to an ascending page: where the next page begins,
     /// if this one is full, or `None` at the end of the range. The outer `None`: the page goes on.
     pub fn ended_at(&self, page: &Page, fence: Option<&[u8]>) -> Option<Option<Resume>> {
@@ -189,16 +221,18 @@ impl ScanRequest<'_> {
             return Some(last.map(|key| Resume(Bound::Excluded(key))));
         }
         let Some(fence) = fence else { return Some(None) };
-        let past = match self.high {
-            Bound::Included(high) => fence > high,
-            Bound::Excluded(high) => fence >= high,
-            Bound::Unbounded => false,
-        };
-        if past {
+        if self.is_over(fence) {
             return Some(None);
         }
         let full = page.bytes() >= PAGE_BYTES;
         full.then(|| Some(Resume(Bound::Included(fence.to_vec()))))
+    }
+}
+
+fn bytes_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
 

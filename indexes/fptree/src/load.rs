@@ -53,19 +53,15 @@ impl FpTree {
     pub(crate) async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
         let (lowest, highest) = (lowest(self.node.g.key), highest(self.node.g.key));
         let l = self.lock_leaf(&lowest).await?;
-        let whole = match self.read_locked_leaf(&l.route).await {
-            Ok(image) => leaf::header(&self.node.g, &image)
-                .is_some_and(|h| h.min == lowest && h.max == highest),
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let image = self.under(&l.route, self.read_locked_leaf(&l.route).await).await?;
+        let whole =
+            leaf::header(&self.node.g, &image).is_some_and(|h| h.min == lowest && h.max == highest);
         if !whole || l.table.used() > 0 {
             self.unlock(&l).await?;
             return Ok(None);
         }
-        let n = match self.lock_inner(l.route.bottom, &lowest).await {
-            Ok(n) => n,
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let n = self.lock_inner(l.route.bottom, &lowest).await;
+        let n = self.under(&l.route, n).await?;
         let only = self.read_root().await? == n.addr && self.records(&n) == 1;
         if !only {
             self.unlock_inner(n.addr).await?;

@@ -79,14 +79,12 @@ impl FpTree {
         value: &mut Vec<u8>,
     ) -> Result<Written> {
         let fp = hash.fingerprint();
-        let found = match self.find_entry(&l.route, l.table.slots(fp), key, value).await {
-            Ok(Found::Stale) => {
-                let e = format!("an entry of locked leaf {} has a wrong version", l.route.leaf);
-                return self.fail_at(&l.route, Error::corrupt(e)).await;
-            }
-            Ok(found) => found,
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let found = self.find_entry(&l.route, l.table.slots(fp), key, value).await;
+        let found = self.under(&l.route, found).await?;
+        if matches!(found, Found::Stale) {
+            let e = format!("an entry of locked leaf {} has a wrong version", l.route.leaf);
+            return self.fail_at(&l.route, Error::corrupt(e)).await;
+        }
         let old = matches!(found, Found::Hit(_)).then_some(&value[..]);
         if let Some(refused) = w.refused(old) {
             value.clear();
@@ -115,10 +113,8 @@ impl FpTree {
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         seal(lease, value);
-        let entry = match self.entry_image(&l.route, key, value).await {
-            Ok(entry) => entry,
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let entry = self.entry_image(&l.route, key, value).await;
+        let entry = self.under(&l.route, entry).await?;
         self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
         Ok((Outcome::Done, OpOutcome::Hit))
     }
@@ -134,14 +130,8 @@ impl FpTree {
         let Locked { route, mut table } = l;
         table.set(slot, fp);
         seal(lease, value);
-        let images = async {
-            let entry = self.entry_image(&route, key, value).await?;
-            Ok::<_, Error>((entry, self.table_image(&table).await?))
-        };
-        let (entry, image) = match images.await {
-            Ok(images) => images,
-            Err(e) => return self.fail_at(&route, e).await,
-        };
+        let entry = self.under(&route, self.entry_image(&route, key, value).await).await?;
+        let image = self.under(&route, self.table_image(&table).await).await?;
         let written = self.write_inserted(&route, slot, entry, image).await;
         written.map_err(Error::effect_unknown)?;
         Ok((Outcome::Done, OpOutcome::InsertPlain))

@@ -54,10 +54,8 @@ impl Sherman {
             return self.read_leaf(at).await;
         }
         let held = self.lock(at).await?;
-        match self.read_leaf(at).await {
-            Ok(image) => self.unlock(held).await.map(|()| image),
-            Err(e) => self.fail(held, e).await,
-        }
+        let (held, image) = self.under(held, self.read_leaf(at).await).await?;
+        self.unlock(held).await.map(|()| image)
     }
 
     /// READs a leaf between two READs of its versions, until these agree.

@@ -34,13 +34,10 @@ impl Sherman {
             return Ok(None);
         }
         let held = self.lock(root).await?;
-        let is_empty = match self.read_leaf(root).await {
-            Ok(image) => {
-                let h = self.header_of(&image)?;
-                upper(h.high).is_none() && leaf::used(&self.node.g, &image).next().is_none()
-            }
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, image) = self.under(held, self.read_leaf(root).await).await?;
+        let h = self.header_of(&image)?;
+        let is_empty = leaf::used(&self.node.g, &image).next().is_none();
+        let is_empty = is_empty && upper(h.high).is_none();
         if !is_empty {
             self.unlock(held).await?;
             return Ok(None);
@@ -60,10 +57,7 @@ impl Sherman {
             let leaves = named.len() as u64;
             Ok::<_, Error>((self.build_inner(named, fill).await?, first, leaves))
         };
-        let (root, first, leaves) = match built.await {
-            Ok(built) => built,
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, (root, first, leaves)) = self.under(held, built.await).await?;
         self.ep.renew_deadline();
         self.write_back(held, at, first, false).await?;
         if root != at

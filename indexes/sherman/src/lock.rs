@@ -20,18 +20,13 @@ use dmtree_fabric::{Buf, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::blink::{Descent, Page, PageTree, Pages, Way};
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::hash::check64;
-use dmtree_parts::lock_words::LockWord;
+use dmtree_parts::lock_words::{Attempts, LockWord};
 
 use crate::client::Sherman;
 use crate::format::Geometry;
 use crate::node::Locks;
 
 const SEED: u64 = 0x6c_6f_63_6b;
-
-/// Attempts at a lock that follow each other without a pause.
-const SPINS: u32 = 64;
-/// Pauses after that, ns: a few round trips.
-const LONG_PAUSE_NS: u64 = 8_000;
 
 /// A held lock.
 pub struct Held {
@@ -71,10 +66,8 @@ impl PageTree for Sherman {
             return self.read_page_once(at).await;
         }
         let held = self.lock(at).await?;
-        match self.read_page_once(at).await {
-            Ok(page) => self.unlock(held).await.map(|()| page),
-            Err(e) => self.fail(held, e).await,
-        }
+        let (held, page) = self.under(held, self.read_page_once(at).await).await?;
+        self.unlock(held).await.map(|()| page)
     }
 
     async fn lock(&self, page: GlobalAddr) -> Result<Held> {
@@ -97,17 +90,11 @@ impl PageTree for Sherman {
                 Some(guard)
             }
         };
-        // As published there is no pause between two attempts. Here a client pauses only after
-        // `SPINS` attempts.
-        let mut at_once = self.ep.backoff_within("remote lock", word, 0);
-        let mut paused = self.ep.backoff_within("remote lock", word, LONG_PAUSE_NS);
+        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
         self.ep.step(Step::Lock);
         while self.ep.cas(word, 0, self.tag).await? != 0 {
             self.retried.set(true);
-            match at_once.steps() < SPINS {
-                true => at_once.step().await?,
-                false => paused.step().await?,
-            }
+            attempts.again().await?;
             self.ep.step(Step::Lock);
         }
         Ok(Held { word, guard })

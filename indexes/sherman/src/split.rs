@@ -33,15 +33,9 @@ impl Sherman {
         mut left: Buf,
     ) -> Result<(Outcome, OpOutcome)> {
         let g = &self.node.g;
-        let prepared = async {
-            self.reserve(SPARE).await?;
-            let sibling = self.new_page().await?;
-            Ok::<_, Error>((sibling, self.blank(g.leaf_bytes()).await?))
-        };
-        let (sibling, mut right) = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
+        let (held, sibling) = self.under(held, self.new_page().await).await?;
+        let (held, mut right) = self.under(held, self.blank(g.leaf_bytes()).await).await?;
         self.ep.stage_cost(Stage::NodeImage, 2 * g.leaf_slots as u32);
         let separator = self.divide(&mut left, &mut right, sibling)?;
         let written = async {

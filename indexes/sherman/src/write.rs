@@ -33,14 +33,8 @@ impl Sherman {
         let mut route = self.route(key).await?;
         loop {
             let held = self.lock(route.leaf).await?;
-            let image = match self.read_leaf(route.leaf).await {
-                Ok(image) => image,
-                Err(e) => return self.fail(held, e).await,
-            };
-            let h = match self.header_of(&image) {
-                Ok(h) => h,
-                Err(e) => return self.fail(held, e).await,
-            };
+            let (held, image) = self.under(held, self.read_leaf(route.leaf).await).await?;
+            let (held, h) = self.under(held, self.header_of(&image)).await?;
             if h.covers(key) {
                 return Ok(Locked { held, route, image });
             }
@@ -102,10 +96,7 @@ impl Sherman {
             return self.write_back(held, r.leaf, image, false).await;
         }
         let bytes = g.entry_at(slot)..g.entry_at(slot + 1);
-        let mut entry = match self.ep.buf(g.entry() as u32).await {
-            Ok(buf) => buf,
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, mut entry) = self.under(held, self.ep.buf(g.entry() as u32).await).await?;
         entry.copy_from_slice(&image[bytes]);
         let at = r.leaf.plus(g.entry_at(slot) as u64);
         self.write_back(held, at, entry, false).await

@@ -111,14 +111,9 @@ pub trait Separators: PageTree {
         let mut at = at;
         loop {
             let held = self.lock(at).await?;
-            let image = match self.read_inner(at).await {
-                Ok(image) => image,
-                Err(e) => return self.fail(held, e).await,
-            };
-            let h = match Inner::of(self.format(), &image) {
-                Ok(n) => n.h,
-                Err(e) => return self.fail(held, e).await,
-            };
+            let (held, image) = self.under(held, self.read_inner(at).await).await?;
+            let (held, n) = self.under(held, Inner::of(self.format(), &image)).await?;
+            let h = n.h;
             if h.covers(key) {
                 return Ok((at, held, image));
             }
@@ -182,14 +177,8 @@ pub trait Separators: PageTree {
     /// Divides a full inner page.
     async fn split_inner(&self, at: GlobalAddr, held: Self::Held, mut left: Buf) -> Result<Due> {
         let g = self.format();
-        let prepared = async {
-            let sibling = self.new_page().await?;
-            Ok::<_, Error>((sibling, self.blank(g.inner_bytes()).await?))
-        };
-        let (sibling, mut right) = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, sibling) = self.under(held, self.new_page().await).await?;
+        let (held, mut right) = self.under(held, self.blank(g.inner_bytes()).await).await?;
         let Some(separator) = g.divide(&mut left, &mut right, g.inner_slots() / 2, sibling) else {
             return self.fail(held, Error::corrupt("an inner page without a header")).await;
         };

@@ -269,6 +269,14 @@ pub trait PageTree: Published {
         Err(e)
     }
 
+    /// The result of a step under a lock, with the lock; an error releases it.
+    async fn under<T>(&self, held: Self::Held, step: Result<T>) -> Result<(Self::Held, T)> {
+        match step {
+            Ok(done) => Ok((held, done)),
+            Err(e) => self.fail(held, e).await,
+        }
+    }
+
     /// Memory for a page.
     async fn new_page(&self) -> Result<GlobalAddr> {
         let (from, bytes) = (&self.pages().memory, self.format().footprint());
