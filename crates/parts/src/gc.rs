@@ -73,6 +73,9 @@ impl<P, N: Default> Run<P, N> {
     }
 }
 
+/// The collection of an index.
+pub type RunOf<C> = Run<<C as Collector>::Position, <C as Collector>::Notes>;
+
 /// A client of an index that collects.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait Collector: Sized {
@@ -94,19 +97,15 @@ pub trait Collector: Sized {
     async fn mark(
         &self,
         from: Self::Position,
-        run: &mut Run<Self::Position, Self::Notes>,
+        run: &mut RunOf<Self>,
     ) -> Result<Option<Self::Position>>;
     /// Finds what is lost.
-    async fn find_lost(&self, run: &mut Run<Self::Position, Self::Notes>) -> Result<()>;
+    async fn find_lost(&self, run: &mut RunOf<Self>) -> Result<()>;
     /// Checks lost object number `i`; false when there are no more.
-    async fn check_lost(
-        &self,
-        run: &mut Run<Self::Position, Self::Notes>,
-        i: usize,
-    ) -> Result<bool>;
+    async fn check_lost(&self, run: &mut RunOf<Self>, i: usize) -> Result<bool>;
     /// Retires what the GC log does not name. It runs as an operation: a collection that another
     /// node has begun meanwhile waits for it.
-    async fn take_lost(&self, run: &mut Run<Self::Position, Self::Notes>) -> Result<()>;
+    async fn take_lost(&self, run: &mut RunOf<Self>) -> Result<()>;
     /// Notes in the pool that the collection is done.
     async fn note_done(&self, _gc: &Gc) -> Result<()> {
         Ok(())
@@ -139,8 +138,8 @@ pub trait Collector: Sized {
     /// `None` when it is done.
     async fn collect_some(
         &self,
-        kept: Option<Box<Run<Self::Position, Self::Notes>>>,
-    ) -> Result<Option<Box<Run<Self::Position, Self::Notes>>>> {
+        kept: Option<Box<RunOf<Self>>>,
+    ) -> Result<Option<Box<RunOf<Self>>>> {
         let (ep, pool, root) = self.place();
         let mut run = match kept {
             Some(run) => run,
@@ -172,7 +171,7 @@ pub trait Collector: Sized {
 }
 
 /// One bounded step.
-async fn step<C: Collector>(c: &C, run: &mut Run<C::Position, C::Notes>) -> Result<Progress> {
+async fn step<C: Collector>(c: &C, run: &mut RunOf<C>) -> Result<Progress> {
     let (ep, pool, _) = c.place();
     ep.renew_deadline();
     pool.hold_gc(ep, &mut run.gc).await?;

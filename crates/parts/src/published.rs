@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{
-    Buf, Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Step,
+    Buf, Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage,
+    Step, Verified,
 };
 use dmtree_pool::{Bump, PoolNode};
 use serde::Serialize;
@@ -142,6 +143,59 @@ impl<N: Deref<Target = Base>> Client<N> {
         Ok(image)
     }
 
+    /// Memory for a node of `bytes` bytes: spare, or from `memory`.
+    ///
+    /// # Errors
+    /// `Full`; those of the fabric.
+    pub async fn take(&self, spare: &Spare, memory: &Bump, bytes: usize) -> Result<GlobalAddr> {
+        if let Some(at) = spare.0.borrow_mut().pop() {
+            return Ok(at);
+        }
+        self.node.pool.alloc_bump(&self.ep, memory, bytes as u32).await
+    }
+
+    /// Allocates until there is spare memory for `count` nodes.
+    ///
+    /// # Errors
+    /// As [`Client::take`].
+    pub async fn fill(
+        &self,
+        spare: &Spare,
+        count: usize,
+        memory: &Bump,
+        bytes: usize,
+    ) -> Result<()> {
+        while spare.0.borrow().len() < count {
+            spare.give_back(self.node.pool.alloc_bump(&self.ep, memory, bytes as u32).await?);
+        }
+        Ok(())
+    }
+
+    /// READs a node until `accept` takes its bytes: another client is writing it. Each READ counts
+    /// as a `step`, and costs an inspection of `slots` slots.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation; those of the fabric.
+    pub async fn read_whole<T>(
+        &self,
+        (what, at): (&'static str, GlobalAddr),
+        (bytes, slots): (usize, usize),
+        step: Step,
+        accept: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<(T, Verified)> {
+        let mut backoff = self.ep.backoff(what, at);
+        loop {
+            self.ep.step(step);
+            let sampled = self.ep.read(at, bytes as u32).await?;
+            self.ep.stage_cost(Stage::NodeImage, slots as u32);
+            if let Ok(whole) = sampled.check(|b| accept(b).ok_or(())) {
+                return Ok(whole);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
     /// READs the root pointer.
     ///
     /// # Errors
@@ -241,42 +295,6 @@ pub fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
 pub struct Spare(RefCell<Vec<GlobalAddr>>);
 
 impl Spare {
-    /// Memory for a node of `bytes` bytes.
-    ///
-    /// # Errors
-    /// `Full`; those of the fabric.
-    pub async fn take(
-        &self,
-        ep: &Endpoint,
-        pool: &PoolNode,
-        from: &Bump,
-        bytes: usize,
-    ) -> Result<GlobalAddr> {
-        if let Some(at) = self.0.borrow_mut().pop() {
-            return Ok(at);
-        }
-        pool.alloc_bump(ep, from, bytes as u32).await
-    }
-
-    /// Allocates until there is memory for `count` nodes.
-    ///
-    /// # Errors
-    /// As [`Spare::take`].
-    pub async fn reserve(
-        &self,
-        count: usize,
-        ep: &Endpoint,
-        pool: &PoolNode,
-        from: &Bump,
-        bytes: usize,
-    ) -> Result<()> {
-        while self.0.borrow().len() < count {
-            let at = pool.alloc_bump(ep, from, bytes as u32).await?;
-            self.give_back(at);
-        }
-        Ok(())
-    }
-
     /// Keeps memory that no node names.
     pub fn give_back(&self, at: GlobalAddr) {
         self.0.borrow_mut().push(at);

@@ -146,14 +146,7 @@ impl DmTree {
         pair: (&[u8], KeyHash, &[u8]),
         replaces: Option<u32>,
     ) -> Result<Change> {
-        let g = &self.node.g;
-        let mut entry = self.ep.buf(g.entry() as u32).await?;
-        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
-            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
-            None => None,
-        };
+        let (block, shadow, entry) = self.entry_images(l, place, pair, replaces).await?;
         Ok(Change { place, block, shadow, entry: Entry::Whole(entry) })
     }
 

@@ -339,13 +339,7 @@ impl DmTree {
         debug_assert!(self.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
         debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
         let at = place.leaf.plus(g.slot_at(place.slot) as u64);
-        let mut entry = self.ep.buf(g.entry() as u32).await?;
-        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
-            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
-            None => None,
-        };
+        let (block, shadow, entry) = self.entry_images(l, place, pair, replaces).await?;
         // Nothing that other clients can reach has been written under the lock.
         self.check_lease_untouched()?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
@@ -395,6 +389,26 @@ impl DmTree {
                 }
             }
         }
+    }
+
+    /// The images of an entry: its block, its shadow if the entry replaces one that a WRITE can tear,
+    /// and the entry itself.
+    pub(crate) async fn entry_images(
+        &self,
+        l: &Locked,
+        place: Place,
+        pair: (&[u8], KeyHash, &[u8]),
+        replaces: Option<u32>,
+    ) -> Result<(Option<(BlockPtr, Buf)>, Option<Buf>, Buf)> {
+        let g = &self.node.g;
+        let mut entry = self.ep.buf(g.entry() as u32).await?;
+        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
+        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
+        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
+            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
+            None => None,
+        };
+        Ok((block, shadow, entry))
     }
 
     /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image.

@@ -84,13 +84,12 @@ impl FpTree {
 
     /// Memory for an inner node.
     pub(crate) async fn new_inner(&self) -> Result<GlobalAddr> {
-        let (node, bytes) = (&self.node, self.node.g.inner_bytes());
-        self.spare_inner.take(&self.ep, &node.pool, &node.objects, bytes).await
+        self.take(&self.spare_inner, &self.node.objects, self.node.g.inner_bytes()).await
     }
 
     /// Allocates spare inner nodes, so that a split finds memory.
     pub(crate) async fn reserve_inner(&self) -> Result<()> {
-        let (node, bytes) = (&self.node, self.node.g.inner_bytes());
-        self.spare_inner.reserve(SPARE_INNER, &self.ep, &node.pool, &node.objects, bytes).await
+        let bytes = self.node.g.inner_bytes();
+        self.fill(&self.spare_inner, SPARE_INNER, &self.node.objects, bytes).await
     }
 }

@@ -228,17 +228,9 @@ impl FpTree {
             return Err(Error::corrupt(format!("{at} cannot be an inner node")));
         }
         let g = &self.node.g;
-        let mut backoff = self.ep.backoff("inner node being written", at);
-        loop {
-            self.ep.step(Step::Route);
-            let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
-            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
-                return Ok(image);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        let (what, size) = (("inner node being written", at), (g.inner_bytes(), g.fanout));
+        let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
+        Ok(self.read_whole(what, size, Step::Route, whole).await?.1)
     }
 
     /// The right sibling of a node.

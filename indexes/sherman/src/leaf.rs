@@ -13,7 +13,7 @@
 //! With checksums a crash in the middle of a WRITE leaves a torn leaf, and readers READ it until
 //! their deadline. With two-level versions it leaves an entry between two versions.
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Step, Verified};
 use dmtree_parts::blink::{Descent, Format, Header, PageTree, Route};
 
 use crate::client::Sherman;
@@ -26,23 +26,14 @@ impl Sherman {
             return Err(Error::corrupt(format!("{at} cannot be a leaf")));
         }
         let g = &self.node.g;
-        let mut backoff = self.ep.backoff("leaf being written", at);
-        loop {
-            self.ep.step(Step::Entry);
-            let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
-            let seen = bytes.check(|b| {
-                let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
-                let h = g.header(b).filter(|h| h.level == 0).ok_or(())?;
-                let torn = h.level == 0 && self.node.o.retry_torn && g.two_level && between();
-                if torn { Err(()) } else { Ok(()) }
-            });
-            if let Ok(((), image)) = seen {
-                return Ok(image);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        let (what, size) = (("leaf being written", at), (g.leaf_bytes(), g.leaf_slots));
+        let whole = |b: &[u8]| {
+            let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
+            let is_leaf = g.header(b)?.level == 0;
+            let torn = is_leaf && self.node.o.retry_torn && g.two_level && between();
+            (is_leaf && !torn).then_some(())
+        };
+        Ok(self.read_whole(what, size, Step::Entry, whole).await?.1)
     }
 
     /// READs a leaf for a reader.

@@ -35,13 +35,11 @@ impl Smart {
 
     /// Memory for a leaf.
     pub(crate) async fn new_leaf(&self) -> Result<GlobalAddr> {
-        let (node, bytes) = (&self.node, self.node.g.leaf_footprint());
-        self.spare_leaves.take(&self.ep, &node.pool, &node.leaves, bytes).await
+        self.take(&self.spare_leaves, &self.node.leaves, self.node.g.leaf_footprint()).await
     }
 
     /// Memory for a node of any type. Memory that was never written is zero.
     pub(crate) async fn new_node(&self) -> Result<GlobalAddr> {
-        let (node, bytes) = (&self.node, self.node.g.node_footprint());
-        self.spare_nodes.take(&self.ep, &node.pool, &node.nodes, bytes).await
+        self.take(&self.spare_nodes, &self.node.nodes, self.node.g.node_footprint()).await
     }
 }

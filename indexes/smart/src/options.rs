@@ -109,19 +109,7 @@ impl Options {
     /// The first step: homogeneous nodes without locks. This step and the later ones are as
     /// published.
     pub fn lock_free() -> Self {
-        Self {
-            homogeneous: true,
-            lock_free: true,
-            lazy_repairs: true,
-            cached_scans: true,
-            closed_batches: false,
-            recheck_absent: false,
-            help_types: false,
-            keep_words: false,
-            locked_handover: false,
-            invalidate_first: false,
-            ..Self::art()
-        }
+        Self { homogeneous: true, lock_free: true, ..Self::art().with_repairs(false) }
     }
 
     /// The second step: leaves are updated in place, with locks in a table.
@@ -147,16 +135,20 @@ impl Options {
     /// The same with every repair, to isolate the published defects.
     #[must_use]
     pub fn repaired(&self) -> Self {
+        self.clone().with_repairs(true)
+    }
+
+    fn with_repairs(self, on: bool) -> Self {
         Self {
-            lazy_repairs: false,
-            cached_scans: false,
-            closed_batches: true,
-            recheck_absent: true,
-            help_types: true,
-            keep_words: true,
-            locked_handover: true,
-            invalidate_first: true,
-            ..self.clone()
+            lazy_repairs: !on,
+            cached_scans: !on,
+            closed_batches: on,
+            recheck_absent: on,
+            help_types: on,
+            keep_words: on,
+            locked_handover: on,
+            invalidate_first: on,
+            ..self
         }
     }
 

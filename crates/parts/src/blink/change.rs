@@ -13,7 +13,7 @@
 //! the right link. A crash between the WRITEs of the two halves loses the memory of the right half.
 //! In both cases a lock that was held stays held.
 
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Step};
 
 use super::{Descent, Format, Header, Inner, MAX_LEVELS, Page, PageTree, highest, lowest};
 
@@ -129,17 +129,9 @@ pub trait Separators: PageTree {
     /// have landed.
     async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
         let g = self.format();
-        let mut backoff = self.ep.backoff("inner page being written", at);
-        loop {
-            self.ep.step(Step::Structure);
-            let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.inner_slots() as u32);
-            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
-                return Ok(image.into_buf());
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        let (what, size) = (("inner page being written", at), (g.inner_bytes(), g.inner_slots()));
+        let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
+        Ok(self.read_whole(what, size, Step::Structure, whole).await?.1.into_buf())
     }
 
     /// Adds a record. Returns the separator and page of a split, which are due one level up.

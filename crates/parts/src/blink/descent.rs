@@ -145,27 +145,17 @@ pub trait Descent: PageTree {
             return Err(Error::corrupt(format!("{at} cannot be a page")));
         }
         let g = self.format();
-        let mut backoff = self.ep.backoff("page being written", at);
-        loop {
-            self.ep.step(Step::Route);
-            let bytes = self.ep.read(at, g.page_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.inner_slots() as u32);
-            let seen = bytes.check(|b| {
-                let is_inner = g.header(b).ok_or(())?.level > 0;
+        let size = (g.page_bytes(), g.inner_slots());
+        let (is_inner, image) = self
+            .read_whole(("page being written", at), size, Step::Route, |b| {
+                let is_inner = g.header(b)?.level > 0;
                 if is_inner {
-                    Inner::check(g, b).ok_or(())?;
+                    Inner::check(g, b)?;
                 }
-                Ok::<_, ()>(is_inner)
-            });
-            match seen {
-                Ok((true, image)) => return Ok(Page::Inner(image)),
-                Ok((false, _)) => return Ok(Page::Leaf),
-                Err(_) => {
-                    self.retried.set(true);
-                    backoff.step().await?;
-                }
-            }
-        }
+                Some(is_inner)
+            })
+            .await?;
+        Ok(if is_inner { Page::Inner(image) } else { Page::Leaf })
     }
 
     /// The right sibling of a page.

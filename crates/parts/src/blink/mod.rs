@@ -279,14 +279,13 @@ pub trait PageTree: Published {
 
     /// Memory for a page.
     async fn new_page(&self) -> Result<GlobalAddr> {
-        let (from, bytes) = (&self.pages().memory, self.format().footprint());
-        self.way().spare.take(&self.ep, &self.node.pool, from, bytes).await
+        self.take(&self.way().spare, &self.pages().memory, self.format().footprint()).await
     }
 
     /// Allocates spare pages, so that a split finds memory. One that cascades through more levels
     /// allocates more pages on its way.
     async fn reserve(&self, count: usize) -> Result<()> {
-        let (from, bytes) = (&self.pages().memory, self.format().footprint());
-        self.way().spare.reserve(count, &self.ep, &self.node.pool, from, bytes).await
+        let bytes = self.format().footprint();
+        self.fill(&self.way().spare, count, &self.pages().memory, bytes).await
     }
 }
