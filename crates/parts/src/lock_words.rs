@@ -206,8 +206,8 @@ impl LockWords {
         page.offset() / LINE / self.words
     }
 
-    /// The page of a word and a sharer number. A word that is not of these tables gives an address that is
-    /// no page's.
+    /// The page of a word and a sharer number. A word that is not of these tables gives an address
+    /// that is no page's.
     pub fn page_of(&self, word: GlobalAddr, sharer: u64) -> Option<GlobalAddr> {
         let base = self.bases.get(word.node().index())?;
         let i = word.offset().checked_sub(base.offset())? / 8;

@@ -1,12 +1,12 @@
 //! Garbage collection of this index's memory: finding objects that dead nodes held, or that dropped
 //! operations had taken.
 //!
-//! `dmtree_parts::gc` drives the phases. This module knows what is reachable (`mark.rs`: a cursor per
-//! level, of the inner nodes first), and what a lost object needs before it is free:
+//! `dmtree_parts::gc` drives the phases. This module knows what is reachable (`mark.rs`: a cursor
+//! per level, of the inner nodes first), and what a lost object needs before it is free:
 //!
 //! - It is READ. An abandoned lock on a lost tombstone is taken over, and the client that does so
-//!   retires the leaf; an object with a live client's lock is left out. Relocated tombstones that no
-//!   queue will unlink become chores.
+//!   retires the leaf; an object with a live client's lock is left out. Relocated tombstones that
+//!   no queue will unlink become chores.
 //! - Before it is retired it is blanked, if a stale record may still lead to it.
 //!
 //! An object is taken with the largest generation that its bytes show plus one: a grant may have

@@ -391,8 +391,8 @@ impl DmTree {
         }
     }
 
-    /// The images of an entry: its block, its shadow if the entry replaces one that a WRITE can tear,
-    /// and the entry itself.
+    /// The images of an entry: its block, its shadow if the entry replaces one that a WRITE can
+    /// tear, and the entry itself.
     pub(crate) async fn entry_images(
         &self,
         l: &Locked,

@@ -1,8 +1,8 @@
 //! Point reads: one READ of the leaf.
 //!
 //! Order: the route from the cache of bottom pages, or a descent that READs page after page from
-//! the root; READ leaf, repeated while it fails its check; if the leaf does not cover the key,
-//! the right link or a new descent (`parts::blink`). The linearization point is the READ of the leaf.
+//! the root; READ leaf, repeated while it fails its check; if the leaf does not cover the key, the
+//! right link or a new descent (`parts::blink`). The linearization point is the READ of the leaf.
 //!
 //! A reader relies on two checks as published, and both are wrong (DESIGN.md, section 7). An entry
 //! with two different versions counts as another key's entry (two-level versions). A page counts as

@@ -1,8 +1,9 @@
 //! Checks the leaves and the locks; `parts::blink` checks the inner pages before. No client may
 //! write meanwhile.
 //!
-//! The walk READs all leaves along the right links. Leaves have keys between their fence keys, each key once and in order where leaves are sorted,
-//! equal versions, and a free slot. No lock is held. A violation is a `Corrupt` error.
+//! The walk READs all leaves along the right links. Leaves have keys between their fence keys, each
+//! key once and in order where leaves are sorted, equal versions, and a free slot. No lock is held.
+//! A violation is a `Corrupt` error.
 
 use dmtree_fabric::Result;
 use dmtree_parts::Shape;

@@ -120,8 +120,8 @@ impl Format for Geometry {
         self.leaf_bytes().max(self.inner_bytes())
     }
 
-    /// It has the correct checksum, or two equal versions. As published, equal versions do not prove
-    /// that a page is whole.
+    /// It has the correct checksum, or two equal versions. As published, equal versions do not
+    /// prove that a page is whole.
     fn header<'a>(&self, image: &'a [u8]) -> Option<Header<'a>> {
         let is_leaf = get_addr(image, LEFTMOST_AT).is_null();
         let rear = self.rear_at(is_leaf);

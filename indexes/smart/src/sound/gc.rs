@@ -1,10 +1,10 @@
 //! Garbage collection: finds memory that failed compute nodes held, or that dropped operations had
 //! allocated, retires it, and releases abandoned locks of failed nodes.
 //!
-//! `dmtree_parts::gc` drives the phases. This module knows what is reachable: a cursor over the keys
-//! READs every node and leaf that is in the tree throughout, some leaves at a time, and records them
-//! as live. If the access of a leaf's holder is revoked, CAS word: held -> free. Of a lost object it
-//! READs the first word, for its generation.
+//! `dmtree_parts::gc` drives the phases. This module knows what is reachable: a cursor over the
+//! keys READs every node and leaf that is in the tree throughout, some leaves at a time, and
+//! records them as live. If the access of a leaf's holder is revoked, CAS word: held -> free. Of a
+//! lost object it READs the first word, for its generation.
 //!
 //! Invariant: an object that was in the tree throughout is marked, because the path to a key only
 //! grows, and a leaf keeps its place or is replaced by one that is logged. An object is retired
