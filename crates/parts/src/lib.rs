@@ -5,8 +5,8 @@
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
 //! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
 //! ([`blink`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
-//! ([`pairs`]), the driver of garbage collections ([`gc`]), fixed hashes ([`hash`]) and the fill of
-//! nodes after a bulk load ([`fill`]).
+//! ([`pairs`]), what operations count ([`op`]), the driver of garbage collections ([`gc`]), fixed
+//! hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod blink;
@@ -23,6 +23,7 @@ pub mod hash;
 pub mod keys;
 pub mod lock_words;
 pub mod naming;
+pub mod op;
 pub mod pairs;
 pub mod published;
 pub mod sync;

@@ -11,7 +11,6 @@
 use std::cell::{Cell, RefCell};
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{
     Buf, Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage,
@@ -26,6 +25,7 @@ use crate::contract::{
     Shape, Write,
 };
 use crate::fill::Fill;
+use crate::op::{self, Hits, Lookups};
 use crate::pairs::Pairs;
 
 /// What a design fixes when an index is created.
@@ -48,9 +48,9 @@ pub struct Base {
     pub pool: Arc<PoolNode>,
     /// The root of the index.
     pub root: Root,
+    /// Lookups in its cache.
+    pub lookups: Arc<Lookups>,
     limits: Limits,
-    hits: AtomicU64,
-    misses: AtomicU64,
 }
 
 impl Base {
@@ -66,13 +66,7 @@ impl Base {
                 cx.cache_bytes
             )));
         }
-        let (hits, misses) = Default::default();
-        Ok(Self { pool: cx.pool.clone(), root, limits, hits, misses })
-    }
-
-    /// Counts a lookup that the cache did not serve.
-    pub fn count_miss(&self) {
-        self.misses.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { pool: cx.pool.clone(), root, lookups: Arc::default(), limits })
     }
 }
 
@@ -86,15 +80,8 @@ pub struct Client<N: Deref<Target = Base>> {
     pub tag: u64,
     /// A conflict forced the present operation to repeat a step.
     pub retried: Cell<bool>,
-    /// Cache hits that are not yet added to the node's count. Clients then need not share a counter
-    /// for every operation.
-    hits: Cell<u64>,
-}
-
-impl<N: Deref<Target = Base>> Drop for Client<N> {
-    fn drop(&mut self) {
-        self.node.hits.fetch_add(self.hits.get(), Ordering::Relaxed);
-    }
+    /// Lookups that the cache served.
+    pub hits: Hits,
 }
 
 impl<N: Deref<Target = Base>> std::fmt::Debug for Client<N> {
@@ -108,29 +95,13 @@ impl<N: Deref<Target = Base>> Client<N> {
     pub fn new(ep: Endpoint, node: Arc<N>) -> Self {
         ep.set_timeout(node.limits.timeout_ms.saturating_mul(1_000_000));
         let tag = u64::from(ep.node().bits()) << 32 | (u64::from(ep.slot()) + 1);
-        Self { ep, node, tag, retried: Cell::new(false), hits: Cell::new(0) }
-    }
-
-    /// Counts a lookup that the cache served.
-    pub fn count_hit(&self) {
-        self.hits.set(self.hits.get() + 1);
-        if self.hits.get() == 256 {
-            self.node.hits.fetch_add(self.hits.replace(0), Ordering::Relaxed);
-        }
+        let hits = Hits::new(&node.lookups);
+        Self { ep, node, tag, retried: Cell::new(false), hits }
     }
 
     /// The outcome of a read that this client has executed by itself.
     pub fn read_by_itself(&self, found: bool) -> (bool, OpOutcome) {
         (found, if found { OpOutcome::Hit } else { OpOutcome::Absent })
-    }
-
-    /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
-    fn outcome(&self, plain: OpOutcome) -> OpOutcome {
-        match plain {
-            OpOutcome::InsertSplit | OpOutcome::Shared => plain,
-            _ if self.retried.get() => OpOutcome::Retried,
-            _ => plain,
-        }
     }
 
     /// A buffer, all zero.
@@ -381,7 +352,7 @@ impl<D: Published> RangeIndex for D {
         self.retried.set(false);
         out.clear();
         let (found, counted) = self.read_key(key, out).await?;
-        scope.end(self.outcome(counted));
+        scope.end(op::counted(counted, &self.retried));
         Ok(found)
     }
 
@@ -391,7 +362,7 @@ impl<D: Published> RangeIndex for D {
         let scope = self.ep.begin(w.kind());
         self.retried.set(false);
         let (outcome, counted) = self.write_key(key, w).await?;
-        scope.end(self.outcome(counted));
+        scope.end(op::counted(counted, &self.retried));
         Ok(outcome)
     }
 
@@ -443,10 +414,6 @@ impl<D: Published> RangeIndex for D {
     }
 
     fn cache_stats(node: &D::Shared) -> CacheStats {
-        CacheStats {
-            hits: node.hits.load(Ordering::Relaxed),
-            misses: node.misses.load(Ordering::Relaxed),
-            ..D::cache_use(node)
-        }
+        node.lookups.added_to(D::cache_use(node))
     }
 }

@@ -74,7 +74,7 @@ impl FpTree {
             (route, mirrored.map(|()| slots))
         });
         let (route, mirrored) = found?;
-        self.count_hit();
+        self.hits.count();
         self.path.borrow_mut().clear();
         if mirrored.is_some() {
             self.ep.stage_cost(Stage::FingerprintScan, 1);
@@ -109,7 +109,7 @@ impl FpTree {
 
     /// The route of a key that the cache does not cover.
     pub(crate) async fn missed_route(&self, key: &[u8]) -> Result<Route> {
-        self.node.count_miss();
+        self.node.lookups.count_miss();
         let node = self.descend(key).await?;
         route_in(&node, key)
     }

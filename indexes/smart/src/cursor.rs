@@ -75,11 +75,11 @@ impl Smart {
     pub(crate) async fn start(&self, key: &[u8]) -> Result<Cursor> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         if let Some(f) = self.node.cache.lookup(key) {
-            self.count_hit();
+            self.hits.count();
             let (slot, cached) = (f.slot, Some(f.entry));
             return Ok(Cursor { slot, word: slot, at: f.at, node: f.node, next: f.next, cached });
         }
-        self.node.count_miss();
+        self.node.lookups.count_miss();
         self.root().await
     }
 

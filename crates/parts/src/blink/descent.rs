@@ -36,11 +36,11 @@ pub trait Descent: PageTree {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         let found = self.pages().cache.lookup(BOTTOM, key, |node, i| node.records()[i].child);
         if let Some(leaf) = found {
-            self.count_hit();
+            self.hits.count();
             self.way().path.borrow_mut().clear();
             return Ok(Route { leaf, cached: true });
         }
-        self.node.count_miss();
+        self.node.lookups.count_miss();
         let leaf = self.descend(key, 0).await?;
         Ok(Route { leaf, cached: false })
     }
