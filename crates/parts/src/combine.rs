@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::sync::{Arc, Mutex};
 use dmtree_fabric::wait::WaitQueue;
-use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result, WaitReason};
+use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result, Stage, WaitReason};
 
 use crate::contract::Outcome;
 use crate::hash::KeyHash;
@@ -37,7 +37,7 @@ enum BatchKind {
     Update,
 }
 
-impl Intent<'_> {
+impl<'a> Intent<'a> {
     fn kind(&self) -> BatchKind {
         match self {
             Self::Read => BatchKind::Read,
@@ -45,8 +45,9 @@ impl Intent<'_> {
             Self::Update(_) => BatchKind::Update,
         }
     }
-    fn value(&self) -> &[u8] {
-        match self {
+    /// The value to write; empty for a read.
+    pub fn value(&self) -> &'a [u8] {
+        match *self {
             Self::Read => &[],
             Self::Put(v) | Self::Update(v) => v,
         }
@@ -60,6 +61,21 @@ pub enum BatchResult {
     Found(bool),
     /// A write.
     Wrote(Outcome),
+}
+
+impl BatchResult {
+    /// Whether a read has found its key.
+    pub fn found(&self) -> bool {
+        matches!(self, Self::Found(true))
+    }
+
+    /// The outcome of a write.
+    pub fn wrote(self) -> Outcome {
+        match self {
+            Self::Wrote(outcome) => outcome,
+            Self::Found(_) => unreachable!("groups of writers share writes"),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -224,6 +240,15 @@ pub enum Arrival {
     Join(Arc<Batch>),
 }
 
+/// What an operation does after it has waited for its turn.
+#[derive(Debug)]
+pub enum Turn {
+    /// It returns the result of another operation.
+    Shared(Result<BatchResult>),
+    /// It executes the remote operation: for a batch, or alone.
+    Own(Option<LeaderGuard>),
+}
+
 /// The right, and duty, to execute the remote operation for a batch. Dropped unfinished (a caller
 /// gave up), it ends the batch with an error and lets the next one begin.
 #[derive(Debug)]
@@ -281,6 +306,36 @@ impl Combiner {
         let batch = Batch::new(intent.kind(), BatchPhase::Queued, intent.value());
         slot.next = Some(batch.clone());
         lead_with(Some(batch), true)
+    }
+
+    /// Announces an operation and waits for its turn, or for the result of the batch that it joins
+    /// (the value of a read goes to `out`). `rest` is held while the operation waits.
+    ///
+    /// # Errors
+    /// As [`LeaderGuard::begin`].
+    pub async fn turn<R>(
+        self: &Arc<Self>,
+        ep: &Endpoint,
+        (key, hash): (&[u8], KeyHash),
+        intent: &Intent<'_>,
+        out: &mut Vec<u8>,
+        rest: impl Fn() -> R,
+    ) -> Result<Turn> {
+        ep.stage_cost(Stage::LocalQueue, 1);
+        let arrival = self.arrive(key, hash, intent);
+        ep.point().await;
+        match arrival {
+            Arrival::Alone => Ok(Turn::Own(None)),
+            Arrival::Join(batch) => {
+                let _resting = rest();
+                Ok(Turn::Shared(batch.share(ep, out).await))
+            }
+            Arrival::Lead(mut leader) => {
+                let _resting = rest();
+                leader.begin(ep).await?;
+                Ok(Turn::Own(Some(leader)))
+            }
+        }
     }
 
     /// Ends the batch in progress and lets the next begin.
@@ -358,6 +413,18 @@ impl LeaderGuard {
     /// Ends the batch with the leader's result; `value` is the value that a read found.
     pub fn finish(mut self, result: &Result<BatchResult>, value: Option<&[u8]>) {
         self.end(|| result.clone(), value);
+    }
+
+    /// Ends a batch of reads with what the leader has found.
+    pub async fn finish_read(self, ep: &Endpoint, found: Result<bool>, value: &[u8]) {
+        ep.point().await;
+        self.finish(&found.map(BatchResult::Found), Some(value));
+    }
+
+    /// Ends a batch of writes with the leader's outcome.
+    pub async fn finish_write(self, ep: &Endpoint, outcome: Result<Outcome>) {
+        ep.point().await;
+        self.finish(&outcome.map(BatchResult::Wrote), None);
     }
 
     fn end(&mut self, result: impl FnOnce() -> Result<BatchResult>, value: Option<&[u8]>) {

@@ -7,11 +7,12 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, NodeId, OpKind, OpOutcome, Result};
 use dmtree_pool::PoolNode;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::combine::Intent;
 use crate::fill::Fill;
 
 /// Longest key, bytes. The shortest has one.
@@ -67,7 +68,50 @@ pub enum Write<'a> {
     },
 }
 
-impl Write<'_> {
+impl<'a> Write<'a> {
+    /// How the counters name it.
+    pub fn kind(&self) -> OpKind {
+        match self {
+            Self::Put(_) => OpKind::Put,
+            Self::Insert(_) => OpKind::Insert,
+            Self::Update(_) => OpKind::Update,
+            Self::Delete => OpKind::Delete,
+            Self::CompareAndSet { .. } => OpKind::CompareAndSet,
+        }
+    }
+
+    /// What other writers of the key can join; `None` for a write that depends on the old value.
+    pub fn intent(&self) -> Option<Intent<'a>> {
+        match *self {
+            Self::Put(v) => Some(Intent::Put(v)),
+            Self::Update(v) => Some(Intent::Update(v)),
+            Self::Insert(_) | Self::Delete | Self::CompareAndSet { .. } => None,
+        }
+    }
+
+    /// The value to be there afterwards; `None`: no value.
+    pub fn value(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Put(v) | Self::Insert(v) | Self::Update(v) => Some(v),
+            Self::Delete => None,
+            Self::CompareAndSet { new, .. } => new,
+        }
+    }
+
+    /// Why it changes nothing, if the key's present value is `old`, and how that counts.
+    pub fn refused(&self, old: Option<&[u8]>) -> Option<(Outcome, OpOutcome)> {
+        match (self, old) {
+            (Self::Insert(_), Some(_)) => Some((Outcome::Exists, OpOutcome::Hit)),
+            (Self::Update(_) | Self::Delete | Self::CompareAndSet { .. }, None) => {
+                Some((Outcome::NotFound, OpOutcome::Absent))
+            }
+            (Self::CompareAndSet { expected, .. }, Some(old)) if *expected != old => {
+                Some((Outcome::Mismatch, OpOutcome::Hit))
+            }
+            _ => None,
+        }
+    }
+
     /// Refuses values that are too long.
     ///
     /// # Errors
@@ -111,19 +155,84 @@ pub struct ScanRequest<'a> {
 }
 
 impl ScanRequest<'_> {
+    /// Refuses bounds that no key can be (the empty one can), and a page without room.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check(&self) -> Result<()> {
+        for key in [self.low, self.high].into_iter().filter_map(bytes_of) {
+            if !key.is_empty() {
+                check_key(key)?;
+            }
+        }
+        self.check_limit()
+    }
+
+    /// Refuses a page without room.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a limit of 0.
+    pub fn check_limit(&self) -> Result<()> {
+        match self.limit {
+            0 => Err(Error::invalid("a scan needs a limit of at least one pair")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The bounds in the direction of the scan: where it begins, and where it ends.
+    pub fn ends(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        let (low, high) = (bytes_of(self.low), bytes_of(self.high));
+        if self.reverse { (high, low) } else { (low, high) }
+    }
+
+    /// Whether a key lies below the range.
+    pub fn is_under(&self, key: &[u8]) -> bool {
+        match self.low {
+            Bound::Included(low) => key < low,
+            Bound::Excluded(low) => key <= low,
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Whether a key lies above the range.
+    pub fn is_over(&self, key: &[u8]) -> bool {
+        match self.high {
+            Bound::Included(high) => key > high,
+            Bound::Excluded(high) => key >= high,
+            Bound::Unbounded => false,
+        }
+    }
+
     /// Whether a key lies inside.
     pub fn contains(&self, key: &[u8]) -> bool {
-        let above = match self.low {
-            Bound::Included(low) => key >= low,
-            Bound::Excluded(low) => key > low,
-            Bound::Unbounded => true,
-        };
-        let below = match self.high {
-            Bound::Included(high) => key <= high,
-            Bound::Excluded(high) => key < high,
-            Bound::Unbounded => true,
-        };
-        above && below
+        !self.is_under(key) && !self.is_over(key)
+    }
+
+    /// Whether a key lies behind the range, in the direction of the scan.
+    pub fn is_behind(&self, key: &[u8]) -> bool {
+        if self.reverse { self.is_under(key) } else { self.is_over(key) }
+    }
+
+    /// After the pairs below `fence` were added to an ascending page: where the next page begins,
+    /// if this one is full, or `None` at the end of the range. The outer `None`: the page goes on.
+    pub fn ended_at(&self, page: &Page, fence: Option<&[u8]>) -> Option<Option<Resume>> {
+        if page.len() == self.limit {
+            let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
+            return Some(last.map(|key| Resume(Bound::Excluded(key))));
+        }
+        let Some(fence) = fence else { return Some(None) };
+        if self.is_over(fence) {
+            return Some(None);
+        }
+        let full = page.bytes() >= PAGE_BYTES;
+        full.then(|| Some(Resume(Bound::Included(fence.to_vec()))))
+    }
+}
+
+fn bytes_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        Bound::Unbounded => None,
     }
 }
 
@@ -339,6 +448,20 @@ pub struct Shape {
     pub unbuilt_tables: u64,
     /// Leaf fill: `fill[n]` leaves have `n` live slots.
     pub fill: Vec<u64>,
+}
+
+impl Shape {
+    /// Counts a leaf of `slots` slots with `live` keys.
+    pub fn add_leaf(&mut self, slots: usize, live: usize) {
+        self.keys += live as u64;
+        let slots = slots as u32;
+        match self.leaves.iter_mut().find(|(s, _)| *s == slots) {
+            Some((_, n)) => *n += 1,
+            None => self.leaves.push((slots, 1)),
+        }
+        self.fill.resize(self.fill.len().max(live + 1), 0);
+        self.fill[live] += 1;
+    }
 }
 
 /// The memory of an index on a compute node.

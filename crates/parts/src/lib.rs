@@ -3,23 +3,30 @@
 //! ([`combine`]), local FIFO mutexes in front of remote locks ([`fifo_mutex`]), fairness between
 //! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
-//! validation ([`tree`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
-//! ([`pairs`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
+//! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
+//! ([`blink`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
+//! ([`pairs`]), what operations count ([`op`]), the driver of garbage collections ([`gc`]), fixed
+//! hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
+pub mod blink;
+pub mod bytes;
 pub mod cache;
 pub mod combine;
 pub mod contract;
 pub mod fairness;
 pub mod fifo_mutex;
 pub mod fill;
+pub mod gc;
 pub mod handover;
 pub mod hash;
 pub mod keys;
 pub mod lock_words;
 pub mod naming;
+pub mod op;
 pub mod pairs;
 pub mod peer;
+pub mod published;
 pub mod sync;
 pub mod tree;
 

@@ -4,15 +4,20 @@
 //!
 //! The word behind the index's root word names the list of tables, or is 0: then they are on chip.
 
-use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, Role, golden_hash};
+use dmtree_fabric::{Backoff, Endpoint, Error, GlobalAddr, NodeId, Result, Role, golden_hash};
 use dmtree_pool::PoolNode;
 
 use crate::contract::Root;
+use crate::published::must;
 
 /// Pages begin in lines of their own.
 const LINE: u64 = 64;
 /// Words that are read together.
 const READ_TOGETHER: u64 = 512;
+/// Attempts at a lock that follow each other without a pause.
+const SPINS: u32 = 64;
+/// Pauses after that, ns.
+const LONG_PAUSE_NS: u64 = 8_000;
 
 /// The layout that an index requests.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +37,33 @@ pub struct LockWords {
     bases: Vec<GlobalAddr>,
     /// Words of each.
     words: u64,
+}
+
+/// Attempts at a remote lock. As published there is no pause between two attempts. Here a client
+/// pauses after some, for a few round trips.
+#[derive(Debug)]
+pub struct Attempts<'e> {
+    at_once: Backoff<'e>,
+    paused: Backoff<'e>,
+}
+
+impl<'e> Attempts<'e> {
+    /// At the lock `what`, in the word `at`.
+    pub fn new(ep: &'e Endpoint, what: &'static str, at: GlobalAddr) -> Self {
+        let at_once = ep.backoff_within(what, at, 0);
+        Self { at_once, paused: ep.backoff_within(what, at, LONG_PAUSE_NS) }
+    }
+
+    /// Waits until the next attempt is due.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation.
+    pub async fn again(&mut self) -> Result<()> {
+        match self.at_once.steps() < SPINS {
+            true => self.at_once.step().await,
+            false => self.paused.step().await,
+        }
+    }
 }
 
 /// A lock word.
@@ -122,6 +154,14 @@ impl LockWords {
         Ok(held)
     }
 
+    /// For a walk: no word is held.
+    ///
+    /// # Errors
+    /// `Corrupt`, naming a held word; those of the fabric.
+    pub async fn check_free(&self, ep: &Endpoint) -> Result<()> {
+        self.held(ep).await?.first().map_or(Ok(()), |(word, _)| must(false, "locked", *word))
+    }
+
     /// How many memory nodes there are.
     pub fn nodes(&self) -> usize {
         self.bases.len()
@@ -166,8 +206,8 @@ impl LockWords {
         page.offset() / LINE / self.words
     }
 
-    /// The page of a word and a sharer number. A word that is not of these tables gives an address that is
-    /// no page's.
+    /// The page of a word and a sharer number. A word that is not of these tables gives an address
+    /// that is no page's.
     pub fn page_of(&self, word: GlobalAddr, sharer: u64) -> Option<GlobalAddr> {
         let base = self.bases.get(word.node().index())?;
         let i = word.offset().checked_sub(base.offset())? / 8;

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Step, Verified};
+use dmtree_parts::op::{Hits, counted};
 use dmtree_pool::{BlockPtr, EpochHandle, TableId};
 
 use crate::format::area::Stored;
@@ -62,15 +63,7 @@ pub struct DmTree {
     pub(crate) retried: Cell<bool>,
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub(crate) spare: Cell<bool>,
-    /// Cache hits not yet added to the node's, so that clients do not share a counter per
-    /// operation.
-    hits: Cell<u64>,
-}
-
-impl Drop for DmTree {
-    fn drop(&mut self) {
-        self.node.hits.fetch_add(self.hits.get(), std::sync::atomic::Ordering::Relaxed);
-    }
+    pub(crate) hits: Hits,
 }
 
 impl std::fmt::Debug for DmTree {
@@ -214,7 +207,7 @@ impl DmTree {
             tries: RefCell::default(),
             retried: Cell::new(false),
             spare: Cell::new(false),
-            hits: Cell::new(0),
+            hits: Hits::new(&node.lookups),
             ep,
             node,
         }
@@ -315,14 +308,6 @@ impl DmTree {
         Locks { held: self.held.borrow().len(), tries: self.tries.borrow().len() }
     }
 
-    /// Counts a lookup that found its bottom node.
-    pub(crate) fn count_hit(&self) {
-        self.hits.set(self.hits.get() + 1);
-        if self.hits.get() == 256 {
-            self.node.hits.fetch_add(self.hits.replace(0), std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-
     /// A tag that this client never used before, except by wrap-around of its counter; never 0.
     pub(crate) fn next_tag(&self) -> LockTag {
         let n = self.acquisitions.get().wrapping_add(1);
@@ -332,11 +317,7 @@ impl DmTree {
 
     /// The outcome to count for an operation that took this path.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
-        match plain {
-            OpOutcome::InsertSplit => plain,
-            _ if self.retried.get() => OpOutcome::Retried,
-            _ => plain,
-        }
+        counted(plain, &self.retried)
     }
 
     /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is

@@ -1,5 +1,5 @@
-//! Fair shares of leaf locks between compute nodes: see `dmtree_parts::fairness` for the rule and its
-//! argument.
+//! Fair shares of leaf locks between compute nodes: see `dmtree_parts::fairness` for the rule and
+//! its argument.
 //!
 //! The problem: a node that tries again faster than tries of other nodes arrive would take a lock
 //! again and again. The rule, the same for all nodes:
@@ -118,8 +118,8 @@ impl DmTree {
         tag != 0 && (tag >> 48) as u16 != self.ep.node().bits()
     }
 
-    /// A try has found the lock held. Other nodes are recorded as contenders; now and then the waiter
-    /// announces itself by a stamp.
+    /// A try has found the lock held. Other nodes are recorded as contenders; now and then the
+    /// waiter announces itself by a stamp.
     pub(crate) async fn meet(
         &self,
         route: &Route,

@@ -1,35 +1,23 @@
 //! Garbage collection of this index's memory: finding objects that dead nodes held, or that dropped
 //! operations had taken.
 //!
-//! The pool tells lost memory from memory in use while all clients work (`dmtree_pool::Gc`). This
-//! module knows what is reachable (`mark.rs`), and what a lost object needs before it is free. The
-//! phases:
+//! `dmtree_parts::gc` drives the phases. This module knows what is reachable (`mark.rs`: a cursor
+//! per level, of the inner nodes first), and what a lost object needs before it is free:
 //!
-//! 1. *Starting*: operations that ran at the beginning end. From then on every operation logs what
-//!    it takes and gives back (the gc log).
-//! 2. *Nodes*, then *Leaves*: the mark phase, by one cursor per level.
-//! 3. *Ending*: a barrier; operations that ran during the mark phase end. Lost is what is not
-//!    marked, on no list, and not in the log.
-//! 4. *Checking*: each lost object is READ, one after the other. An abandoned lock on a lost
-//!    tombstone is taken over, and the client that does so retires the leaf; an object with a live
-//!    client's lock is left out. Relocated tombstones that no queue will unlink become chores.
-//! 5. *Clearing*: a barrier, and the log is read once more. Objects that appear there are in use.
-//!    The others are blanked where a stale record may still lead to them, and retired.
+//! - It is READ. An abandoned lock on a lost tombstone is taken over, and the client that does so
+//!   retires the leaf; an object with a live client's lock is left out. Relocated tombstones that
+//!   no queue will unlink become chores.
+//! - Before it is retired it is blanked, if a stale record may still lead to it.
 //!
 //! An object is taken with the largest generation that its bytes show plus one: a grant may have
 //! been used up without a word written, and L forbids a generation to be used twice.
-//!
-//! Each step is one bounded piece, so maintenance can interleave it with other work. Every piece
-//! renews this node's hold on the pool's collection (`hold_gc`); a membership change, or another
-//! node's collection, ends this one, and it begins again later.
-//!
-//! A crash of the collecting node leaves nothing to repair: until phase 5 nothing has changed
-//! except locks that were taken over, and a retired object is on a limbo list or lost again for the
-//! next collection.
 
-use dmtree_fabric::{Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
-use dmtree_parts::{Found, Work};
-use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, Span, TableId, Told};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step,
+};
+use dmtree_parts::gc::{Collector, Run};
+use dmtree_parts::{Found, Root, Work};
+use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told};
 
 use crate::client::{DmTree, Route, is_away};
 use crate::format::table::{BODY_AT, Table, View};
@@ -42,70 +30,28 @@ use crate::recover_leaf::Inspected;
 use crate::recover_tombstone::is_closed;
 use crate::unvalidated::Unvalidated;
 
-/// Pause while the garbage collection waits for operations to end, ns.
-const PAUSE_NS: u64 = 50_000;
-/// Steps of one call of maintenance.
-const PIECES: u32 = 16;
-
 /// A garbage collection in progress.
-#[derive(Debug)]
-pub(crate) struct GcRun {
-    gc: Gc,
-    phase: Phase,
-    pub(crate) live: Held,
+pub(crate) type GcRun = Run<Position, Notes>;
+
+/// A position of the mark phase.
+#[derive(Clone, Debug)]
+pub enum Position {
+    /// The inner nodes of a level, from a key on.
+    Nodes(u8, Vec<u8>),
+    /// The leaves, from a key on.
+    Leaves(Vec<u8>),
+}
+
+/// What a collection notes besides lost objects.
+#[derive(Debug, Default)]
+pub struct Notes {
     /// Tombstones of inner nodes that other nodes still name.
     pub(crate) linked: Held,
     /// Relocated tombstones that a left sibling still names, each with its lower fence.
     pub(crate) moved: Vec<(Vec<u8>, Route)>,
     /// Those of them that no maintenance queue will unlink.
     unlinks: Vec<Chore>,
-    lost: Lost,
-    /// Objects that are free unless the gc log names them, with the largest generation they may
-    /// have had.
-    objects: Vec<(ArenaKey, Grant)>,
     cells: Vec<TableId>,
-    found: Found,
-}
-
-impl GcRun {
-    fn of(gc: Gc) -> Self {
-        Self {
-            gc,
-            phase: Phase::Starting,
-            live: Held::default(),
-            linked: Held::default(),
-            moved: Vec::new(),
-            unlinks: Vec::new(),
-            lost: Lost::default(),
-            objects: Vec::new(),
-            cells: Vec::new(),
-            found: Found::default(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// Operations that ran at the beginning have to end.
-    Starting,
-    /// The mark phase of the inner nodes of a level, from a key on.
-    Nodes(u8, Vec<u8>),
-    /// The mark phase of the leaves, from a key on.
-    Leaves(Vec<u8>),
-    /// Operations that ran during the mark phase have to end.
-    Ending,
-    /// Dead clients' locks on lost objects.
-    Checking(usize),
-    /// Operations that may have retired one of the lost objects have to end.
-    Clearing,
-}
-
-/// Outcome of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pace {
-    On,
-    Wait,
-    Over,
 }
 
 impl DmTree {
@@ -117,27 +63,7 @@ impl DmTree {
             Some(_) => pool.begin_gc(&self.ep, index).await?,
             None => pool.next_gc(&self.ep, index).await?,
         };
-        let mut gc_run = GcRun::of(gc);
-        let counted = loop {
-            if until.is_some_and(|until| self.ep.now() >= until) {
-                break Err(Error::new(
-                    ErrorKind::TimedOut,
-                    "the garbage collection that searches for room has not ended in time: try again",
-                ));
-            }
-            match self.gc_step(&mut gc_run).await {
-                Ok(Pace::On) => {}
-                Ok(Pace::Wait) => self.ep.sleep(PAUSE_NS).await,
-                Ok(Pace::Over) => {
-                    let counted =
-                        self.node.pool.note_counted(&self.ep, &gc_run.gc, self.node.root.word);
-                    break counted.await.map(|()| gc_run.found);
-                }
-                Err(e) => break Err(e),
-            }
-        };
-        self.node.pool.end_gc(&self.ep, gc_run.gc).await;
-        counted
+        self.collect(gc, until).await
     }
 
     /// A step of the garbage collection that follows a death; one node does it for all. An
@@ -162,155 +88,13 @@ impl DmTree {
                 Err(e) => return later(e, begun),
             }
         }
-        let mut gc_run = match kept {
-            Some(gc_run) => gc_run,
-            None => match self.begin_gc().await {
-                Ok(gc_run) => Box::new(gc_run),
-                Err(e) => return later(e, begun),
-            },
-        };
-        for _ in 0..PIECES {
-            match self.gc_step(&mut gc_run).await {
-                Ok(Pace::On) => {}
-                Ok(Pace::Wait) => {
-                    self.ep.sleep(PAUSE_NS).await;
-                    break;
-                }
-                Ok(Pace::Over) => {
-                    let counted = self.node.pool.note_counted(&self.ep, &gc_run.gc, root).await;
-                    self.node.pool.end_gc(&self.ep, gc_run.gc).await;
-                    if let Err(e) = counted {
-                        return later(e, begun);
-                    }
-                    begun.done();
-                    scope.end(OpOutcome::Other);
-                    return Ok(Work::Some);
-                }
-                Err(e) => {
-                    self.node.pool.end_gc(&self.ep, gc_run.gc).await;
-                    return later(e, begun);
-                }
-            }
+        match self.collect_some(kept).await {
+            Ok(None) => begun.done(),
+            Ok(Some(gc_run)) => self.node.keep_gc(gc_run),
+            Err(e) => return later(e, begun),
         }
-        self.node.keep_gc(gc_run);
         scope.end(OpOutcome::Other);
         Ok(Work::Some)
-    }
-
-    async fn begin_gc(&self) -> Result<GcRun> {
-        self.ep.renew_deadline();
-        let begun = self.node.pool.begin_gc(&self.ep, self.node.root.index);
-        begun.await.map(GcRun::of)
-    }
-
-    async fn gc_step(&self, gc_run: &mut GcRun) -> Result<Pace> {
-        self.ep.renew_deadline();
-        let pool = &self.node.pool;
-        pool.hold_gc(&self.ep, &mut gc_run.gc).await?;
-        match &gc_run.phase {
-            Phase::Starting | Phase::Ending | Phase::Clearing
-                if !self.is_past(&gc_run.gc).await? =>
-            {
-                Ok(Pace::Wait)
-            }
-            Phase::Starting => {
-                let _pin = self.pin();
-                gc_run.phase = Phase::Nodes(self.top_level().await?, Vec::new());
-                Ok(Pace::On)
-            }
-            Phase::Nodes(level, from) => {
-                let (level, from) = (*level, from.clone());
-                let _pin = self.pin();
-                gc_run.phase = match self.mark_node(level, &from, gc_run).await? {
-                    Some(next) => Phase::Nodes(level, next),
-                    None if level > 1 => Phase::Nodes(level - 1, Vec::new()),
-                    None => Phase::Leaves(Vec::new()),
-                };
-                Ok(Pace::On)
-            }
-            Phase::Leaves(from) => {
-                let from = from.clone();
-                let pin = self.pin();
-                let next = self.mark_leaf(&from, gc_run).await?;
-                drop(pin);
-                match next {
-                    Some(next) => gc_run.phase = Phase::Leaves(next),
-                    None => {
-                        pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
-                        gc_run.phase = Phase::Ending;
-                    }
-                }
-                Ok(Pace::On)
-            }
-            Phase::Ending => {
-                self.tell_lost(gc_run).await?;
-                gc_run.phase = Phase::Checking(0);
-                Ok(Pace::On)
-            }
-            Phase::Checking(i) => self.check_some(gc_run, *i).await,
-            Phase::Clearing => {
-                // Runs as an operation: should another node have begun a collection meanwhile, that
-                // one waits until these objects are on this node's list, or the window of this one
-                // is closed by now.
-                let _pin = self.pin();
-                self.take_lost(gc_run).await?;
-                Ok(Pace::Over)
-            }
-        }
-    }
-
-    async fn is_past(&self, gc: &Gc) -> Result<bool> {
-        let past = self.node.pool.is_past(&self.ep, gc).await?;
-        Ok(past || self.node.has(Mutant::GcNoBarrier))
-    }
-
-    /// Objects that are neither reachable nor on a list nor in the gc log.
-    async fn tell_lost(&self, gc_run: &mut GcRun) -> Result<()> {
-        let what = match self.node.has(Mutant::GcNoLog) {
-            true => Told::Lists,
-            false => Told::All,
-        };
-        let held = self.node.pool.collect(&self.ep, &gc_run.gc, what).await?;
-        gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
-        for (lo, route) in std::mem::take(&mut gc_run.moved) {
-            let bytes = self.node.g.leaf_bytes(route.capacity) as u64;
-            if !held.has(Span::object(route.leaf, bytes.next_multiple_of(64))) {
-                gc_run.moved.push((lo, route));
-            }
-        }
-        let sets = [&gc_run.live, &gc_run.linked, &held];
-        gc_run.lost = self.node.pool.lost(&gc_run.gc, &sets);
-        Ok(())
-    }
-
-    /// Checks one lost object after the other; objects that another client still works on are left
-    /// out.
-    async fn check_some(&self, gc_run: &mut GcRun, i: usize) -> Result<Pace> {
-        let (objects, moved) = (gc_run.lost.objects.len(), gc_run.moved.len());
-        let pin = self.pin();
-        if let Some((key, at)) = gc_run.lost.objects.get(i).copied() {
-            if let Some(generation) = self.free_object(key, at, &gc_run.lost).await? {
-                gc_run.objects.push((key, Grant { addr: at, generation }));
-            }
-        } else if let Some((lo, route)) = gc_run.moved.get(i - objects).cloned() {
-            gc_run.unlinks.extend(self.unlink_lost(lo, &route).await?);
-        } else if let Some(t) = gc_run.lost.lines.get(i - objects - moved).copied() {
-            // Part of a cell that was taken already?
-            let last = gc_run.cells.last().copied();
-            let inside = last.is_some_and(|l| l.holds(t));
-            if !inside && let Some(cell) = self.free_cell(t, &gc_run.lost.lines).await? {
-                gc_run.cells.push(cell);
-            }
-        } else {
-            drop(pin);
-            self.leave_abandoned_locks();
-            self.node.pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
-            gc_run.phase = Phase::Clearing;
-            return Ok(Pace::On);
-        }
-        drop(pin);
-        gc_run.phase = Phase::Checking(i + 1);
-        Ok(Pace::On)
     }
 
     /// The largest generation that a lost object may have had; `None` when it is not free.
@@ -454,9 +238,86 @@ impl DmTree {
         }
         Ok(Some(cell))
     }
+}
 
-    /// The last phase: objects that the gc log has named meanwhile are in use.
+impl Collector for DmTree {
+    type Position = Position;
+    type Notes = Notes;
+
+    fn place(&self) -> (&Endpoint, &PoolNode, Root) {
+        (&self.ep, &self.node.pool, self.node.root)
+    }
+
+    async fn is_past(&self, gc: &Gc) -> Result<bool> {
+        let past = self.node.pool.is_past(&self.ep, gc).await?;
+        Ok(past || self.node.has(Mutant::GcNoBarrier))
+    }
+
+    async fn first(&self) -> Result<Position> {
+        let _pin = self.pin();
+        Ok(Position::Nodes(self.top_level().await?, Vec::new()))
+    }
+
+    async fn mark(&self, from: Position, gc_run: &mut GcRun) -> Result<Option<Position>> {
+        let _pin = self.pin();
+        Ok(match from {
+            Position::Nodes(level, from) => {
+                Some(match self.mark_node(level, &from, gc_run).await? {
+                    Some(next) => Position::Nodes(level, next),
+                    None if level > 1 => Position::Nodes(level - 1, Vec::new()),
+                    None => Position::Leaves(Vec::new()),
+                })
+            }
+            Position::Leaves(from) => self.mark_leaf(&from, gc_run).await?.map(Position::Leaves),
+        })
+    }
+
+    /// Objects that are neither reachable nor on a list nor in the gc log.
+    async fn find_lost(&self, gc_run: &mut GcRun) -> Result<()> {
+        let what = match self.node.has(Mutant::GcNoLog) {
+            true => Told::Lists,
+            false => Told::All,
+        };
+        let held = self.node.pool.collect(&self.ep, &gc_run.gc, what).await?;
+        gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
+        for (lo, route) in std::mem::take(&mut gc_run.own.moved) {
+            let bytes = self.node.g.leaf_bytes(route.capacity) as u64;
+            if !held.has(Span::object(route.leaf, bytes.next_multiple_of(64))) {
+                gc_run.own.moved.push((lo, route));
+            }
+        }
+        let sets = [&gc_run.live, &gc_run.own.linked, &held];
+        gc_run.lost = self.node.pool.lost(&gc_run.gc, &sets);
+        Ok(())
+    }
+
+    /// Objects that another client still works on are left out.
+    async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
+        let (objects, moved) = (gc_run.lost.objects.len(), gc_run.own.moved.len());
+        let pin = self.pin();
+        if let Some((key, at)) = gc_run.lost.objects.get(i).copied() {
+            if let Some(generation) = self.free_object(key, at, &gc_run.lost).await? {
+                gc_run.objects.push((key, Grant { addr: at, generation }));
+            }
+        } else if let Some((lo, route)) = gc_run.own.moved.get(i - objects).cloned() {
+            gc_run.own.unlinks.extend(self.unlink_lost(lo, &route).await?);
+        } else if let Some(t) = gc_run.lost.lines.get(i - objects - moved).copied() {
+            // Part of a cell that was taken already?
+            let last = gc_run.own.cells.last().copied();
+            let inside = last.is_some_and(|l| l.holds(t));
+            if !inside && let Some(cell) = self.free_cell(t, &gc_run.lost.lines).await? {
+                gc_run.own.cells.push(cell);
+            }
+        } else {
+            drop(pin);
+            self.leave_abandoned_locks();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
+        let _pin = self.pin();
         let noted = match self.node.has(Mutant::GcNoLog) {
             true => Held::default(),
             false => self.node.pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?,
@@ -473,7 +334,7 @@ impl DmTree {
             gc_run.found.bytes += bytes;
             pool.retire_lost(key, g);
         }
-        for chore in std::mem::take(&mut gc_run.unlinks) {
+        for chore in std::mem::take(&mut gc_run.own.unlinks) {
             let Chore::Unlink { leaf, capacity, .. } = &chore else { continue };
             let bytes = u64::from(self.node.leaf_arena(*capacity).key().object_bytes);
             if !noted.has(Span::object(*leaf, bytes)) {
@@ -489,7 +350,7 @@ impl DmTree {
             gc_run.found.space_bytes += bytes;
             pool.retire_space(&gc_run.gc, at, bytes);
         }
-        for t in std::mem::take(&mut gc_run.cells) {
+        for t in std::mem::take(&mut gc_run.own.cells) {
             if noted.has(Span::table(t)) {
                 continue;
             }
@@ -498,6 +359,10 @@ impl DmTree {
             pool.retire_table(self.node.root.index, t);
         }
         Ok(())
+    }
+
+    async fn note_done(&self, gc: &Gc) -> Result<()> {
+        self.node.pool.note_counted(&self.ep, gc, self.node.root.word).await
     }
 }
 

@@ -31,7 +31,7 @@
 
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
+use dmtree_parts::combine::{Intent, Turn, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_pool::BlockPtr;
 
@@ -80,12 +80,7 @@ impl DmTree {
         }
         let scope = self.ep.begin(OpKind::Get);
         out.clear();
-        let (found, outcome) = if self.node.o.delegation {
-            self.get_shared(key, hash, out).await?
-        } else {
-            let found = self.get_alone(key, hash, out).await?;
-            (found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent }))
-        };
+        let (found, outcome) = self.get_shared(key, hash, out).await?;
         scope.end(outcome);
         Ok(found)
     }
@@ -96,48 +91,29 @@ impl DmTree {
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<(bool, OpOutcome)> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.readers.arrive(key, hash, &Intent::Read);
-        self.ep.point().await;
-        let flight = match arrival {
-            Arrival::Join(group) => {
-                Mark::ReadShared.hit();
-                let quiescent = self.quiescent_section();
-                let shared = group.share(&self.ep, out).await;
-                drop(quiescent);
-                match shared {
-                    Ok(shared) => {
-                        let found = matches!(shared, BatchResult::Found(true));
-                        return Ok((found, OpOutcome::Shared));
-                    }
-                    Err(e) if is_given_up(&e) => {
-                        Mark::LeaderDropped.hit();
-                        None
-                    }
-                    Err(e) => return Err(e),
+        let mut leader = None;
+        if self.node.o.delegation {
+            let (key_hash, rest) = ((key, hash), || self.quiescent_section());
+            match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
+                Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
+                Turn::Shared(shared) => {
+                    Mark::ReadShared.hit();
+                    return Ok((shared?.found(), OpOutcome::Shared));
                 }
+                Turn::Own(own) => leader = own,
             }
-            Arrival::Lead(mut flight) => {
-                let quiescent = self.quiescent_section();
-                flight.begin(&self.ep).await?;
-                drop(quiescent);
-                self.ep.point().await;
-                if !self.node.has(Mutant::DelegateLate) {
-                    flight.close(out);
-                }
-                Some(flight)
-            }
-            Arrival::Alone => None,
-        };
-        let result = self.get_alone(key, hash, out).await;
-        if let Some(mut flight) = flight {
-            self.ep.point().await;
-            if self.node.has(Mutant::DelegateLate) {
-                flight.close(&mut Vec::new());
-            }
-            finish_read(flight, &result, out);
         }
-        let found = result?;
+        if let Some(leader) = &mut leader {
+            self.ep.point().await;
+            if !self.node.has(Mutant::DelegateLate) {
+                leader.close(out);
+            }
+        }
+        let found = self.get_alone(key, hash, out).await;
+        if let Some(leader) = leader {
+            leader.finish_read(&self.ep, found.clone(), out).await;
+        }
+        let found = found?;
         Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
@@ -434,12 +410,4 @@ impl DmTree {
         }
         Ok(Found::Nowhere)
     }
-}
-
-fn finish_read(flight: LeaderGuard, result: &Result<bool>, value: &[u8]) {
-    let shared = match result {
-        Ok(found) => Ok(BatchResult::Found(*found)),
-        Err(e) => Err(e.clone()),
-    };
-    flight.finish(&shared, Some(value));
 }

@@ -6,7 +6,6 @@
 //! that leaves memory that no index owns.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dmtree_fabric::{
     Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result,
@@ -123,11 +122,7 @@ impl RangeIndex for DmTree {
     }
 
     fn cache_stats(node: &DmNode) -> CacheStats {
-        CacheStats {
-            hits: node.hits.load(Ordering::Relaxed),
-            misses: node.misses.load(Ordering::Relaxed),
-            ..node.cache.stats()
-        }
+        node.lookups.added_to(node.cache.stats())
     }
 }
 

@@ -3,10 +3,10 @@
 //!
 //! A lock's tag is that of its holder: node 16, incarnation 16, 0 1, client 15, acquisition 16
 //! bits. A client that is about to change more of a leaf than one entry announces it first by
-//! another tag: node 16, incarnation 16, 1 1, change 7, sharer number 24 bits, where word and sharer number name the
-//! leaf. So an abandoned lock of the first kind hides one torn slot at most, which the leaf's next
-//! holder finds by itself. One of the second kind names the leaf to repair, whichever of the leaves
-//! that share the word a client wants.
+//! another tag: node 16, incarnation 16, 1 1, change 7, sharer number 24 bits, where word and
+//! sharer number name the leaf. So an abandoned lock of the first kind hides one torn slot at most,
+//! which the leaf's next holder finds by itself. One of the second kind names the leaf to repair,
+//! whichever of the leaves that share the word a client wants.
 //!
 //! Taking a lock:
 //!

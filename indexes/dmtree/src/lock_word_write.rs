@@ -36,7 +36,7 @@ use crate::get::Found;
 use crate::lock::{LeafFifoGuard, Locked};
 use crate::mutants::Mutant;
 use crate::node::Chore;
-use crate::write::{Present, Written, refused, worn_out};
+use crate::write::{Present, Written, worn_out};
 
 /// WRITEs that change one entry.
 struct Change {
@@ -73,16 +73,11 @@ impl DmTree {
             }
             Err(e) => return self.fail_locked(l, e).await,
         };
-        if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
+        if let Some((outcome, counted)) = w.refused(present.as_ref().map(|_| &old[..])) {
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
         }
-        let value = match w {
-            Write::Put(v) | Write::Insert(v) | Write::Update(v) => Some(v),
-            Write::Delete => None,
-            Write::CompareAndSet { new, .. } => new,
-        };
-        match (value, present) {
+        match (w.value(), present) {
             (None, Some(p)) => self.delete_by_lock_word(l, key, p).await.map(Some),
             (Some(v), Some(p)) => self.update_by_lock_word(l, (key, hash, v), p).await.map(Some),
             (Some(v), None) => self.insert_by_lock_word(l, (key, hash, v)).await,
@@ -151,14 +146,7 @@ impl DmTree {
         pair: (&[u8], KeyHash, &[u8]),
         replaces: Option<u32>,
     ) -> Result<Change> {
-        let g = &self.node.g;
-        let mut entry = self.ep.buf(g.entry() as u32).await?;
-        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
-            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
-            None => None,
-        };
+        let (block, shadow, entry) = self.entry_images(l, place, pair, replaces).await?;
         Ok(Change { place, block, shadow, entry: Entry::Whole(entry) })
     }
 

@@ -81,7 +81,7 @@ impl DmTree {
             if h.forward.is_null() {
                 break;
             }
-            gc_run.linked.add(Span::object(at, bytes));
+            gc_run.own.linked.add(Span::object(at, bytes));
             at = h.next;
             self.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
@@ -150,15 +150,15 @@ impl DmTree {
                 break;
             }
             let arena = self.node.leaf_arena(h.slots).key();
-            gc_run.linked.add(Span::object(at, u64::from(arena.object_bytes)));
+            gc_run.own.linked.add(Span::object(at, u64::from(arena.object_bytes)));
             if self.node.has_tables() {
-                gc_run.linked.add(Span::table(h.table));
+                gc_run.own.linked.add(Span::table(h.table));
             }
             let successor = self.unvalidated_header(h.forward).await?;
             if successor.lo == h.lo {
                 let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
                 let route = Route { leaf: at, generation, table, capacity, fence: 0 };
-                gc_run.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
+                gc_run.own.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
                 at = h.forward;
             } else {
                 // A merge in progress: its left neighbour is marked, and the chain continues behind

@@ -32,6 +32,7 @@ use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fairness::FairShare;
 use dmtree_parts::fifo_mutex::{FifoMutexes, Rank};
+use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
@@ -139,8 +140,7 @@ pub struct DmNode {
     pub(crate) chores_waiting: AtomicU32,
     builds_waiting: AtomicU32,
     clients: AtomicU32,
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
+    pub(crate) lookups: Arc<Lookups>,
 }
 
 impl DmNode {
@@ -194,8 +194,7 @@ impl DmNode {
             starved: AtomicBool::new(false),
             chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            lookups: Arc::default(),
         })
     }
 

@@ -21,7 +21,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_fabric::{Error, ErrorKind, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_parts::op::reclaim_for_room;
 use dmtree_parts::{Outcome, Work, Write};
 
 use crate::client::DmTree;
@@ -113,18 +114,7 @@ impl DmTree {
                 break;
             }
         }
-        self.reclaim_for_room().await
-    }
-
-    async fn reclaim_for_room(&self) -> Result<bool> {
-        let scope = self.ep.begin(OpKind::Maintain);
-        let freed = self.node.pool.reclaim_for_room(&self.ep).await;
-        scope.end(OpOutcome::Other);
-        match freed {
-            // A long operation holds everything that waits: the pool is full for now.
-            Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
-            other => other,
-        }
+        reclaim_for_room(&self.ep, &self.node.pool).await
     }
 
     /// Finds memory of nodes that have died, or left, since the last garbage collection; returns
@@ -165,7 +155,7 @@ impl DmTree {
             pause.step().await?;
         }
         if was_due {
-            self.reclaim_for_room().await?;
+            reclaim_for_room(&self.ep, &self.node.pool).await?;
         }
         // Memory that another node has found can be borrowed, also when it was found before this
         // node has asked.

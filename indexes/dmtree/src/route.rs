@@ -27,7 +27,6 @@
 //! A descent writes nothing; a crash leaves nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::KeyPlace;
@@ -108,7 +107,7 @@ impl DmTree {
         });
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         if found.is_some() {
-            self.count_hit();
+            self.hits.count();
         }
         found
     }
@@ -129,7 +128,7 @@ impl DmTree {
         if let Some((route, _)) = self.cached_route(key, 0) {
             return Ok(route);
         }
-        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        self.node.lookups.count_miss();
         let node = self.descend(key, 1).await?;
         Ok(route_in(&node, key))
     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Sampled, Stage, Step};
 use dmtree_parts::cache::CachedNode;
-use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, Route, is_away};
@@ -90,17 +90,8 @@ impl DmTree {
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        for bound in [r.low, r.high] {
-            if let Bound::Included(key) | Bound::Excluded(key) = bound
-                && !key.is_empty()
-            {
-                check_key(key)?;
-            }
-        }
         page.clear();
-        if r.limit == 0 {
-            return Err(dmtree_fabric::Error::invalid("a scan needs a limit of at least one pair"));
-        }
+        r.check()?;
         let scope = self.ep.begin(OpKind::Scan);
         let resume =
             if r.reverse { self.scan_down(r, page).await? } else { self.scan_up(r, page).await? };
@@ -109,15 +100,7 @@ impl DmTree {
     }
 
     async fn scan_up(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let mut cursor = match r.low {
-            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
-            Bound::Unbounded => Vec::new(),
-        };
-        let beyond = |key: &[u8]| match r.high {
-            Bound::Included(high) => key > high,
-            Bound::Excluded(high) => key >= high,
-            Bound::Unbounded => false,
-        };
+        let mut cursor = r.ends().0.map_or(Vec::new(), <[u8]>::to_vec);
         let mut backoff = self.ep.backoff("a consistent view of a leaf", self.node.root.word);
         let mut pin = self.pin();
         // A leaf found by walking, because no record names it.
@@ -128,7 +111,7 @@ impl DmTree {
                 None => {
                     let node = self.bottom(&cursor).await?;
                     let first = node.keys().floor(&cursor).unwrap_or(0);
-                    let group = self.group(&node, first, r.limit - page.len(), &beyond);
+                    let group = self.group(&node, first, r.limit - page.len(), r);
                     self.read_group(&node, first, group).await?
                 }
             };
@@ -147,7 +130,7 @@ impl DmTree {
                 }
                 match leaf.hi {
                     None => return Ok(None),
-                    Some(hi) if beyond(&hi) => return Ok(None),
+                    Some(hi) if r.is_over(&hi) => return Ok(None),
                     Some(hi) => cursor = hi,
                 }
             }
@@ -294,17 +277,11 @@ impl DmTree {
     }
 
     /// How many leaves from `first` on are worth fetching together for `want` pairs.
-    fn group(
-        &self,
-        node: &CachedNode,
-        first: usize,
-        want: usize,
-        beyond: &impl Fn(&[u8]) -> bool,
-    ) -> usize {
+    fn group(&self, node: &CachedNode, first: usize, want: usize, r: &ScanRequest<'_>) -> usize {
         let mut expected = 0;
         let mut n = 0;
         for i in first..node.records().len().min(first + MAX_GROUP) {
-            if n > 0 && (beyond(node.keys().get(i)) || expected >= want) {
+            if n > 0 && (r.is_over(node.keys().get(i)) || expected >= want) {
                 break;
             }
             let live = node.mirror_live(i).unwrap_or(u32::from(node.records()[i].capacity) * 2 / 3);

@@ -31,10 +31,8 @@
 //! their values until the leader seals it right before step 3.
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{
-    Buf, Effect, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
-};
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
+use dmtree_fabric::{Buf, Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
@@ -59,20 +57,6 @@ pub(crate) struct Present {
     pub crc: u32,
 }
 
-/// Outcome of a write that cannot be done, and how it is counted.
-pub(crate) fn refused(w: &Write<'_>, is_present: bool, old: &[u8]) -> Option<(Outcome, OpOutcome)> {
-    match (w, is_present) {
-        (Write::Insert(_), true) => Some((Outcome::Exists, OpOutcome::Hit)),
-        (Write::Update(_) | Write::Delete | Write::CompareAndSet { .. }, false) => {
-            Some((Outcome::NotFound, OpOutcome::Absent))
-        }
-        (Write::CompareAndSet { expected, .. }, true) if *expected != old => {
-            Some((Outcome::Mismatch, OpOutcome::Hit))
-        }
-        _ => None,
-    }
-}
-
 /// The error for a leaf with a worn-out range that finds no memory to move to.
 pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
     Error::new(
@@ -89,69 +73,35 @@ impl DmTree {
         check_key(key)?;
         w.check()?;
         let hash = KeyHash::of(key);
-        let (kind, intent) = match w {
-            Write::Put(v) => (OpKind::Put, Some(Intent::Put(v))),
-            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
-            Write::Insert(_) => (OpKind::Insert, None),
-            Write::Delete => (OpKind::Delete, None),
-            Write::CompareAndSet { .. } => (OpKind::CompareAndSet, None),
-        };
         if self.node.has_abandoned_locks() {
             self.recover_some_locks().await;
         }
-        let scope = self.ep.begin(kind);
-        let written = match intent.filter(|_| self.node.o.combining) {
-            Some(intent) => self.write_shared(key, hash, w, &intent).await?,
-            None => self.write_alone(key, hash, w, &mut None).await?,
-        };
-        scope.end(written.1);
-        Ok(written.0)
+        let scope = self.ep.begin(w.kind());
+        let (outcome, counted) = self.write_shared(key, hash, w).await?;
+        scope.end(counted);
+        Ok(outcome)
     }
 
-    async fn write_shared(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        w: Write<'_>,
-        intent: &Intent<'_>,
-    ) -> Result<Written> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.writers.arrive(key, hash, intent);
-        self.ep.point().await;
-        match arrival {
-            Arrival::Join(group) => {
-                Mark::WriteShared.hit();
-                let quiescent = self.quiescent_section();
-                let shared = group.share(&self.ep, &mut Vec::new()).await;
-                drop(quiescent);
-                match shared {
-                    Ok(BatchResult::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
-                    Ok(BatchResult::Found(_)) => unreachable!("groups of writers share writes"),
-                    Err(e) if is_given_up(&e) => {
-                        Mark::LeaderDropped.hit();
-                        self.write_alone(key, hash, w, &mut None).await
-                    }
-                    Err(e) => Err(e),
+    async fn write_shared(&self, key: &[u8], hash: KeyHash, w: Write<'_>) -> Result<Written> {
+        let mut leader = None;
+        if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
+            let (writers, none) = (&self.node.writers, &mut Vec::new());
+            let rest = || self.quiescent_section();
+            match writers.turn(&self.ep, (key, hash), &intent, none, rest).await? {
+                Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
+                Turn::Shared(shared) => {
+                    Mark::WriteShared.hit();
+                    return Ok((shared?.wrote(), OpOutcome::Shared));
                 }
-            }
-            Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
-            Arrival::Lead(mut flight) => {
-                let quiescent = self.quiescent_section();
-                flight.begin(&self.ep).await?;
-                drop(quiescent);
-                let mut flight = Some(flight);
-                let result = self.write_alone(key, hash, w, &mut flight).await;
-                let shared = match &result {
-                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
-                    Err(e) => Err(e.clone()),
-                };
-                if let Some(flight) = flight {
-                    self.ep.point().await;
-                    flight.finish(&shared, None);
-                }
-                result
+                Turn::Own(own) => leader = own,
             }
         }
+        let written = self.write_alone(key, hash, w, &mut leader).await;
+        if let Some(leader) = leader {
+            let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
+            leader.finish_write(&self.ep, outcome).await;
+        }
+        written
     }
 
     async fn write_alone(
@@ -201,7 +151,7 @@ impl DmTree {
             Ok(present) => present,
             Err(e) => return self.fail_locked(l, e).await,
         };
-        if let Some((outcome, counted)) = refused(&w, present.is_some(), &old) {
+        if let Some((outcome, counted)) = w.refused(present.as_ref().map(|_| &old[..])) {
             // An absence that no memory node has confirmed: a table of this node, or of an owner
             // that hangs, proves nothing by itself.
             if let Err(e) = self.check_lease_untouched() {
@@ -213,12 +163,7 @@ impl DmTree {
             self.unlock(l).await?;
             return Ok(Some((outcome, self.outcome(counted))));
         }
-        let value = match w {
-            Write::Put(v) | Write::Insert(v) | Write::Update(v) => Some(v),
-            Write::Delete => None,
-            Write::CompareAndSet { new, .. } => new,
-        };
-        match (value, present) {
+        match (w.value(), present) {
             (None, Some(p)) => self.delete_locked(l, key, p).await.map(Some),
             (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, flight).await.map(Some),
             (Some(v), None) => self.insert_locked(l, (key, hash, v), flight).await,
@@ -394,13 +339,7 @@ impl DmTree {
         debug_assert!(self.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
         debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
         let at = place.leaf.plus(g.slot_at(place.slot) as u64);
-        let mut entry = self.ep.buf(g.entry() as u32).await?;
-        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
-            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
-            None => None,
-        };
+        let (block, shadow, entry) = self.entry_images(l, place, pair, replaces).await?;
         // Nothing that other clients can reach has been written under the lock.
         self.check_lease_untouched()?;
         let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
@@ -450,6 +389,26 @@ impl DmTree {
                 }
             }
         }
+    }
+
+    /// The images of an entry: its block, its shadow if the entry replaces one that a WRITE can
+    /// tear, and the entry itself.
+    pub(crate) async fn entry_images(
+        &self,
+        l: &Locked,
+        place: Place,
+        pair: (&[u8], KeyHash, &[u8]),
+        replaces: Option<u32>,
+    ) -> Result<(Option<(BlockPtr, Buf)>, Option<Buf>, Buf)> {
+        let g = &self.node.g;
+        let mut entry = self.ep.buf(g.entry() as u32).await?;
+        let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
+        let whole = self.ep.caps().whole_write_bytes as usize >= g.entry();
+        let shadow = match replaces.filter(|_| !whole && !self.node.has(Mutant::NoShadow)) {
+            Some(crc) => Some(self.shadow(place, crc, &entry).await?),
+            None => None,
+        };
+        Ok((block, shadow, entry))
     }
 
     /// The shadow of an entry about to be replaced: its slot and its checksum, then the new image.

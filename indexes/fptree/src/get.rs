@@ -15,60 +15,38 @@
 //! With delegation, readers of one key on a compute node share a READ; the leader closes its batch
 //! before the first verb. A read changes nothing but the cache, so a crash leaves nothing behind.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
+use dmtree_fabric::{OpOutcome, Result};
+use dmtree_parts::combine::{Intent, Turn};
 use dmtree_parts::hash::KeyHash;
 
 use crate::client::FpTree;
 use crate::entry::Found;
 
 impl FpTree {
-    pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.check_key(key)?;
-        let hash = KeyHash::of(key);
-        let scope = self.ep.begin(OpKind::Get);
-        self.retried.set(false);
-        out.clear();
-        let (found, outcome) = if self.node.o.delegation {
-            self.get_shared(key, hash, out).await?
-        } else {
-            let found = self.get_alone(key, hash, out).await?;
-            (found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent }))
-        };
-        scope.end(outcome);
-        Ok(found)
-    }
-
-    async fn get_shared(
+    /// A read that may share its READ, or that of another reader.
+    pub(crate) async fn get_shared(
         &self,
         key: &[u8],
-        hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<(bool, OpOutcome)> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.readers.arrive(key, hash, &Intent::Read);
-        self.ep.point().await;
-        let lease = match arrival {
-            Arrival::Join(group) => {
-                let shared = group.share(&self.ep, out).await?;
-                let found = matches!(shared, BatchResult::Found(true));
-                return Ok((found, OpOutcome::Shared));
+        let hash = KeyHash::of(key);
+        let mut leader = None;
+        if self.node.o.delegation {
+            let readers = &self.node.readers;
+            match readers.turn(&self.ep, (key, hash), &Intent::Read, out, || ()).await? {
+                Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
+                Turn::Own(own) => leader = own,
             }
-            Arrival::Lead(mut lease) => {
-                lease.begin(&self.ep).await?;
-                self.ep.point().await;
-                lease.close(out);
-                Some(lease)
-            }
-            Arrival::Alone => None,
-        };
-        let result = self.get_alone(key, hash, out).await;
-        if let Some(lease) = lease {
-            self.ep.point().await;
-            finish_read(lease, &result, out);
         }
-        let found = result?;
-        Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+        if let Some(leader) = &mut leader {
+            self.ep.point().await;
+            leader.close(out);
+        }
+        let found = self.get_alone(key, hash, out).await;
+        if let Some(leader) = leader {
+            leader.finish_read(&self.ep, found.clone(), out).await;
+        }
+        found.map(|found| self.read_by_itself(found))
     }
 
     async fn get_alone(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
@@ -101,12 +79,4 @@ impl FpTree {
             route = self.fresh_route(key, &route, &mut stale).await?;
         }
     }
-}
-
-fn finish_read(lease: LeaderGuard, result: &Result<bool>, value: &[u8]) {
-    let shared = match result {
-        Ok(found) => Ok(BatchResult::Found(*found)),
-        Err(e) => Err(e.clone()),
-    };
-    lease.finish(&shared, Some(value));
 }

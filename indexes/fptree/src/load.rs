@@ -18,10 +18,10 @@
 use std::ops::Range;
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result};
+use dmtree_parts::blink::{highest, lowest};
 use dmtree_parts::fill::{self, Fill, SplitRule};
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::{Loaded, Outcome, Write};
 
 use crate::client::FpTree;
 use crate::format::inner::Child;
@@ -48,57 +48,20 @@ struct Built {
 }
 
 impl FpTree {
-    pub(crate) async fn load_op(
-        &self,
-        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Result<Loaded> {
-        let mut all = Pairs::collect(pairs, sorted, |key, value| {
-            self.check_key(key).and_then(|()| self.check_value(value))
-        })?;
-        let pairs = all.len() as u64;
-        if all.is_empty() {
-            return Ok(Loaded::default());
-        }
-        let scope = self.ep.begin(OpKind::Load);
-        let leaves = match self.lock_empty().await? {
-            Some((l, n)) => self.fill_empty(l, n, &mut all, fill).await?,
-            None => {
-                scope.end(OpOutcome::Other);
-                return self.put_all(&all).await;
-            }
-        };
-        scope.end(OpOutcome::Other);
-        Ok(Loaded { pairs, leaves })
-    }
-
-    async fn put_all(&self, all: &Pairs) -> Result<Loaded> {
-        for (key, value) in (0..all.len()).map(|i| all.get(i)) {
-            let outcome = self.write_op(key, Write::Put(value)).await?;
-            debug_assert_eq!(outcome, Outcome::Done);
-        }
-        Ok(Loaded { pairs: all.len() as u64, leaves: 0 })
-    }
-
     /// Locks the only leaf and the only inner node of an index without keys; `None` for any other
     /// index.
-    async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
-        let lowest = self.node.g.lowest();
+    pub(crate) async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
+        let (lowest, highest) = (lowest(self.node.g.key), highest(self.node.g.key));
         let l = self.lock_leaf(&lowest).await?;
-        let whole = match self.read_locked_leaf(&l.route).await {
-            Ok(image) => leaf::header(&self.node.g, &image)
-                .is_some_and(|h| h.min == lowest && h.max == self.node.g.highest()),
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let image = self.under(&l.route, self.read_locked_leaf(&l.route).await).await?;
+        let whole =
+            leaf::header(&self.node.g, &image).is_some_and(|h| h.min == lowest && h.max == highest);
         if !whole || l.table.used() > 0 {
             self.unlock(&l).await?;
             return Ok(None);
         }
-        let n = match self.lock_inner(l.route.bottom, &lowest).await {
-            Ok(n) => n,
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let n = self.lock_inner(l.route.bottom, &lowest).await;
+        let n = self.under(&l.route, n).await?;
         let only = self.read_root().await? == n.addr && self.records(&n) == 1;
         if !only {
             self.unlock_inner(n.addr).await?;
@@ -108,7 +71,7 @@ impl FpTree {
         Ok(Some((l, n)))
     }
 
-    async fn fill_empty(
+    pub(crate) async fn fill_empty(
         &self,
         l: Locked,
         n: LockedInner,
@@ -157,7 +120,7 @@ impl FpTree {
             self.ep.renew_deadline();
             places.push(self.new_leaf(capacity).await?);
         }
-        let (lowest, highest) = (g.lowest(), g.highest());
+        let (lowest, highest) = (lowest(g.key), highest(g.key));
         let mut first = None;
         let mut named: Vec<Named> = Vec::with_capacity(chunks.len());
         // From the end, so that memory of pairs is freed as leaves are built.
@@ -218,7 +181,7 @@ impl FpTree {
             let lows: Vec<Vec<u8>> = nodes.iter().map(|n| n.records[0].0.clone()).collect();
             for (i, node) in nodes.into_iter().enumerate() {
                 self.ep.renew_deadline();
-                let max = lows.get(i + 1).cloned().unwrap_or_else(|| self.node.g.highest());
+                let max = lows.get(i + 1).cloned().unwrap_or_else(|| highest(self.node.g.key));
                 let image = self.node_image(&node, &max).await?;
                 if level == 1 && i == 0 {
                     bottom = Some(image);

@@ -74,10 +74,7 @@ impl FpTree {
         match first {
             Some(t) => Ok(t),
             // Not READ yet, or the last holder's WRITE had not landed completely.
-            None => match self.read_table(r).await {
-                Ok(t) => Ok(t),
-                Err(e) => self.fail_at(r, e).await,
-            },
+            None => self.under(r, self.read_table(r).await).await,
         }
     }
 
@@ -118,6 +115,14 @@ impl FpTree {
             self.unlock_at(r, false).await?;
         }
         Err(e)
+    }
+
+    /// The result of a step under the lock; an error is handled.
+    pub(crate) async fn under<T>(&self, r: &Route, step: Result<T>) -> Result<T> {
+        match step {
+            Err(e) => self.fail_at(r, e).await,
+            done => done,
+        }
     }
 
     /// A table's image, unlocked.

@@ -1,14 +1,15 @@
 //! The state that the clients of one compute node share.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use dmtree_fabric::{Error, Result};
+use dmtree_fabric::Result;
 use dmtree_parts::cache::{CachedNode, NodeCache, Record};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fifo_mutex::FifoMutexes;
+use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
-use dmtree_pool::{Bump, PoolNode, Stripes};
+use dmtree_pool::{Bump, Stripes};
 
 use crate::format::Geometry;
 use crate::options::Options;
@@ -25,10 +26,9 @@ const READERS: u32 = 8;
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
 pub struct FpNode {
-    pub(crate) pool: Arc<PoolNode>,
+    base: Base,
     pub(crate) o: Options,
     pub(crate) g: Geometry,
-    pub(crate) root: Root,
     /// Bottom inner nodes only, with the mirrors of their children's tables.
     pub(crate) cache: NodeCache,
     pub(crate) readers: Arc<Combiner>,
@@ -36,8 +36,14 @@ pub struct FpNode {
     pub(crate) releases: Arc<FifoMutexes>,
     pub(crate) objects: Bump,
     pub(crate) tables: Stripes,
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
+}
+
+impl Deref for FpNode {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        &self.base
+    }
 }
 
 impl FpNode {
@@ -48,26 +54,18 @@ impl FpNode {
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = Geometry::new(o);
-        let least = Self::least_cache_bytes(&g);
-        if cx.cache_bytes < least {
-            return Err(Error::invalid(format!(
-                "a cache of {} bytes cannot hold one inner node: give it {least} at least",
-                cx.cache_bytes
-            )));
-        }
+        let (key, value, timeout_ms) = (g.key, g.value, o.timeout_ms);
+        let limits = Limits { key, value, timeout_ms, least_cache: Self::least_cache_bytes(&g) };
         Ok(Self {
-            pool: cx.pool.clone(),
+            base: Base::new(cx, root, limits)?,
             o: o.clone(),
             g,
-            root,
             cache: NodeCache::new(cx.cache_bytes),
             readers: Combiner::new(GROUPS, READERS),
             writers: Combiner::new(GROUPS, u32::MAX),
             releases: FifoMutexes::new(GROUPS),
             objects: cx.pool.bump(root.index, KIND),
             tables: cx.pool.stripes(o.table_chunk_bytes.min(Self::longest_stretch(cx))),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
         })
     }
 

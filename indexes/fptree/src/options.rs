@@ -1,6 +1,7 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
+use dmtree_parts::published::check_range;
 use serde::{Deserialize, Serialize};
 
 /// The nodes that store the fingerprint tables.
@@ -111,19 +112,11 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        let range = |name: &str, value: u64, low: u64, high: u64| {
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{name} is {value}; it must be {low} to {high}"
-                )));
-            }
-            Ok(())
-        };
-        range("key_bytes", self.key_bytes.into(), 1, 256)?;
-        range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        range("fanout", self.fanout.into(), 8, 64)?;
-        range("table_chunk_bytes", self.table_chunk_bytes, 4 << 10, 1 << 30)?;
-        range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        check_range("key_bytes", self.key_bytes.into(), 1, 256)?;
+        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
+        check_range("fanout", self.fanout.into(), 8, 64)?;
+        check_range("table_chunk_bytes", self.table_chunk_bytes, 4 << 10, 1 << 30)?;
+        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
         if ![32, 64, 128].contains(&self.leaf_capacity) {
             return Err(Error::invalid(format!(
                 "leaf_capacity is {}; it must be 32, 64 or 128",

@@ -17,6 +17,7 @@
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_parts::blink::{highest, lowest};
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::{self, Child, Head, Inner};
@@ -112,10 +113,7 @@ impl FpTree {
             if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
                 return Ok(image.into_buf());
             }
-            if let Err(e) = backoff.step().await {
-                self.unlock_inner(at).await?;
-                return Err(e);
-            }
+            self.under_inner(at, backoff.step().await).await?;
         }
     }
 
@@ -123,6 +121,15 @@ impl FpTree {
     pub(crate) async fn unlock_inner(&self, at: GlobalAddr) -> Result<()> {
         self.ep.step(Step::Structure);
         self.ep.write_word(self.inner_lock(at), 0).await
+    }
+
+    /// The result of a step that changes nothing under the lock of an inner node; an error unlocks
+    /// it.
+    async fn under_inner<T>(&self, at: GlobalAddr, step: Result<T>) -> Result<T> {
+        if step.is_err() {
+            self.unlock_inner(at).await?;
+        }
+        step
     }
 
     /// WRITEs a locked inner node, which unlocks it.
@@ -140,13 +147,7 @@ impl FpTree {
         let mut at = r.bottom;
         let due = loop {
             let mut n = self.lock_inner(at, &change.separator).await?;
-            let i = match self.leaf_record(&n, r, change) {
-                Ok(i) => i,
-                Err(e) => {
-                    self.unlock_inner(n.addr).await?;
-                    return Err(e);
-                }
-            };
+            let i = self.under_inner(n.addr, self.leaf_record(&n, r, change)).await?;
             if change.replaced {
                 let g = &self.node.g;
                 inner::put_record(g, &mut n.image, i, &change.separator, &change.right);
@@ -209,18 +210,8 @@ impl FpTree {
         let g = &self.node.g;
         let half = g.fanout / 2;
         let mut n = n;
-        let made = async {
-            let addr = self.new_inner().await?;
-            Ok::<_, Error>((addr, self.ep.buf(g.inner_bytes() as u32).await?))
-        };
-        let (addr, mut right) = match made.await {
-            Ok(made) => made,
-            Err(e) => {
-                self.unlock_inner(n.addr).await?;
-                return Err(e);
-            }
-        };
-        right.fill(0);
+        let addr = self.under_inner(n.addr, self.new_inner().await).await?;
+        let mut right = self.under_inner(n.addr, self.blank(g.inner_bytes()).await).await?;
         let old = self.inner(&n.image);
         let (min, max) = (old.min().to_vec(), old.max().to_vec());
         let (separator, next) = (old.key(half).to_vec(), old.right());
@@ -311,9 +302,9 @@ impl FpTree {
         let addr = self.new_inner().await?;
         let child = |addr| Child { addr, ..Child::default() };
         let records =
-            vec![(g.lowest(), child(due.left)), (due.separator.clone(), child(due.child))];
+            vec![(lowest(g.key), child(due.left)), (due.separator.clone(), child(due.child))];
         let node = Node { right: GlobalAddr::NULL, is_root: true, next_is_leaf: false, records };
-        let image = self.node_image(&node, &g.highest()).await?;
+        let image = self.node_image(&node, &highest(g.key)).await?;
         self.ep.write(addr, image).await?;
         self.ep
             .write_word(self.node.root.word, addr.bits())

@@ -13,16 +13,16 @@
 //! Routes change nothing in the index, so a crash leaves nothing behind.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
+use dmtree_parts::blink::upper;
 use dmtree_parts::cache::{CachedNode, NodeParts, Record};
 use dmtree_parts::keys::KeyArray;
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::Inner;
+use crate::format::table;
 use crate::format::table::{Slots, Table};
-use crate::format::{table, upper};
 
 /// The level of cached nodes: their children are leaves.
 const BOTTOM: u8 = 1;
@@ -74,7 +74,7 @@ impl FpTree {
             (route, mirrored.map(|()| slots))
         });
         let (route, mirrored) = found?;
-        self.count_hit();
+        self.hits.count();
         self.path.borrow_mut().clear();
         if mirrored.is_some() {
             self.ep.stage_cost(Stage::FingerprintScan, 1);
@@ -93,7 +93,7 @@ impl FpTree {
         let mut image = [0; table::bytes(crate::format::MAX_CAPACITY)];
         for at in (0..table::bytes(r.capacity)).step_by(8) {
             let word = self.ep.peek(r.table.offset() + at as u64)?;
-            crate::format::put_u64(&mut image, at, word);
+            dmtree_parts::bytes::put_u64(&mut image, at, word);
         }
         let t = Table::parse(r.capacity, &image[..table::bytes(r.capacity)])?;
         (t.version == u64::from(r.version)).then_some(t)
@@ -109,7 +109,7 @@ impl FpTree {
 
     /// The route of a key that the cache does not cover.
     pub(crate) async fn missed_route(&self, key: &[u8]) -> Result<Route> {
-        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        self.node.lookups.count_miss();
         let node = self.descend(key).await?;
         route_in(&node, key)
     }
@@ -217,14 +217,7 @@ impl FpTree {
 
     /// READs the root pointer.
     pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
-        self.ep.step(Step::Route);
-        let word = self.ep.read(self.node.root.word, 8).await?.word(0);
-        let root = GlobalAddr::from_bits(word);
-        if root.is_null() {
-            return Err(Error::corrupt(
-                "the index has no root: it was never formatted, or was dropped",
-            ));
-        }
+        let root = self.root_pointer().await?;
         self.root.set(root);
         Ok(root)
     }
@@ -235,17 +228,9 @@ impl FpTree {
             return Err(Error::corrupt(format!("{at} cannot be an inner node")));
         }
         let g = &self.node.g;
-        let mut backoff = self.ep.backoff("inner node being written", at);
-        loop {
-            self.ep.step(Step::Route);
-            let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
-            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
-                return Ok(image);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        let (what, size) = (("inner node being written", at), (g.inner_bytes(), g.fanout));
+        let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
+        Ok(self.read_whole(what, size, Step::Route, whole).await?.1)
     }
 
     /// The right sibling of a node.

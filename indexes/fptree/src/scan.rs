@@ -13,13 +13,14 @@
 
 use std::ops::Bound;
 
-use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Role, Stage, Step, Verified};
-use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
+use dmtree_fabric::{Error, Result, Role, Stage, Step, Verified};
+use dmtree_parts::blink::{lowest, upper};
+use dmtree_parts::{Page, Resume, ScanRequest};
 
-use crate::client::{FpTree, Route, no_reverse};
+use crate::client::{FpTree, Route};
+use crate::format::MAX_CAPACITY;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::format::table::Table;
-use crate::format::{MAX_CAPACITY, upper};
 
 /// An accepted leaf, and how many of its entries count.
 struct View {
@@ -28,27 +29,12 @@ struct View {
 }
 
 impl FpTree {
-    pub(crate) async fn scan_op(
+    pub(crate) async fn scan_leaves(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        page.clear();
-        if r.reverse {
-            return Err(no_reverse());
-        }
-        if r.limit == 0 {
-            return Err(Error::invalid("a scan needs a limit of at least one pair"));
-        }
-        let scope = self.ep.begin(OpKind::Scan);
-        self.retried.set(false);
-        let resume = self.scan_page(r, page).await?;
-        scope.end(OpOutcome::Other);
-        Ok(resume)
-    }
-
-    async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let lowest = self.node.g.lowest();
+        let lowest = lowest(self.node.g.key);
         let from = match r.low {
             Bound::Included(key) | Bound::Excluded(key) => key.max(&lowest),
             Bound::Unbounded => &lowest,
@@ -57,28 +43,15 @@ impl FpTree {
         loop {
             let h = self.header_of(&view.image)?;
             self.collect(&view, &h, r, page);
-            if page.len() == r.limit {
-                let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
-                return Ok(last.map(|key| Resume(Bound::Excluded(key))));
-            }
-            let Some(max) = upper(h.max) else { return Ok(None) };
-            let past = match r.high {
-                Bound::Included(high) => max > high,
-                Bound::Excluded(high) => max >= high,
-                Bound::Unbounded => false,
-            };
-            if past {
-                return Ok(None);
-            }
-            if page.bytes() >= PAGE_BYTES {
-                return Ok(Some(Resume(Bound::Included(max.to_vec()))));
+            if let Some(ended) = r.ended_at(page, upper(h.max)) {
+                return Ok(ended);
             }
             if h.right.leaf.is_null() {
                 return Err(Error::corrupt(format!("leaf {} ends early, alone", at.leaf)));
             }
             let next = h.right;
             let after = self.next_leaf(&next).await?;
-            if self.header_of(&after.image)?.min != max {
+            if self.header_of(&after.image)?.min != h.max {
                 return Err(Error::corrupt(format!(
                     "leaf {} does not begin where {} ends",
                     next.leaf, at.leaf

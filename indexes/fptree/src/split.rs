@@ -87,10 +87,7 @@ impl FpTree {
             let images = self.images(&l, &leaf, &plan, sibling, (key, fp, value)).await?;
             Ok::<_, Error>((plan, sibling, images))
         };
-        let (plan, sibling, images) = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(e) => return self.fail_at(&r, e).await,
-        };
+        let (plan, sibling, images) = self.under(&r, prepared.await).await?;
         self.write_split(&r, sibling, images).await.map_err(Error::effect_unknown)?;
         let child = |s: Sibling, version| Child {
             addr: s.leaf,

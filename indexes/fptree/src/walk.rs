@@ -5,40 +5,28 @@
 //! overlap, right links in order, one version in record, table, header and entries, a fingerprint
 //! for every valid entry, and no held lock. A violation is a `Corrupt` error.
 
-use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::Shape;
+use dmtree_parts::blink::{lowest, upper};
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::published::must;
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::{Child, Inner};
 use crate::format::leaf::{self, Sibling};
-use crate::format::{table, upper};
+use crate::format::table;
 use crate::options::Locks;
 
 /// A child, with the lower fence key that its parent has for it.
 type Named = (Vec<u8>, Child);
 
-fn broken(what: &str, at: GlobalAddr) -> Error {
-    Error::corrupt(format!("{at}: {what}"))
-}
-
-fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
-    if holds { Ok(()) } else { Err(broken(what, at)) }
-}
-
 impl FpTree {
-    pub(crate) async fn walk_op(&self) -> Result<Shape> {
-        let scope = self.ep.begin(OpKind::Admin);
-        self.ep.drain().await?;
-        let mut shape = Shape::default();
-        must(
-            self.word(self.node.root.aux()).await? == 0,
-            "the root lock is held",
-            self.node.root.aux(),
-        )?;
+    pub(crate) async fn walk_tree(&self, shape: &mut Shape) -> Result<()> {
+        let lock = self.node.root.aux();
+        must(self.word(lock).await? == 0, "the root lock is held", lock)?;
         let root = self.read_root().await?;
         let top = Child { addr: root, ..Child::default() };
-        let mut level = vec![(self.node.g.lowest(), top)];
+        let mut level = vec![(lowest(self.node.g.key), top)];
         let leaves = loop {
             self.ep.renew_deadline();
             let (below, bottom) = self.walk_level(&level, root).await?;
@@ -49,10 +37,9 @@ impl FpTree {
             }
             level = below;
         };
-        self.walk_leaves(&leaves, &mut shape).await?;
+        self.walk_leaves(&leaves, shape).await?;
         shape.structure_bytes += shape.inner_nodes * self.node.g.inner_bytes() as u64;
-        scope.end(OpOutcome::Other);
-        Ok(shape)
+        Ok(())
     }
 
     async fn word(&self, at: GlobalAddr) -> Result<u64> {
@@ -122,7 +109,8 @@ impl FpTree {
         must(self.word(self.lock_addr(&r)).await? == 0, "locked", addr)?;
         let found = bytes.check(|b| -> Result<_> {
             let h = leaf::check(g, b, capacity, capacity);
-            let h = h.ok_or_else(|| broken("header and entries are of two versions", addr))?;
+            must(h.is_some(), "header and entries are of two versions", addr)?;
+            let h = h.expect("just seen");
             must(t.version == u64::from(h.version), "table and leaf differ in version", addr)?;
             must(h.min == low, "begins where its left sibling does not end", addr)?;
             if let Some((low, c)) = record {
@@ -149,14 +137,7 @@ impl FpTree {
             Ok((h.right, h.max.to_vec(), used))
         });
         let ((right, max, used), _) = found?;
-        shape.keys += used as u64;
-        let slots = capacity as u32;
-        match shape.leaves.iter_mut().find(|(c, _)| *c == slots) {
-            Some((_, n)) => *n += 1,
-            None => shape.leaves.push((slots, 1)),
-        }
-        shape.fill.resize(shape.fill.len().max(used + 1), 0);
-        shape.fill[used] += 1;
+        shape.add_leaf(capacity, used);
         let lock = if self.node.o.locks == Locks::Leaf { 8 } else { 0 };
         shape.structure_bytes += (g.leaf_bytes(capacity) + lock) as u64;
         shape.table_bytes += table::bytes(capacity) as u64;

@@ -12,8 +12,8 @@
 //! A crash between the CAS and the unlock leaves the leaf locked. An entry that was written without
 //! its table is invisible to point operations, because no fingerprint names it.
 
-use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
+use dmtree_fabric::{Error, OpOutcome, Result, Stage};
+use dmtree_parts::combine::{LeaderGuard, Turn};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -25,65 +25,34 @@ use crate::lock::Locked;
 pub(crate) type Written = (Outcome, OpOutcome);
 
 impl FpTree {
-    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.check_key(key)?;
-        let value = self.check_write(&w)?;
+    /// A write that may share its WRITE, or that of another writer.
+    pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let hash = KeyHash::of(key);
-        let (kind, intent) = match w {
-            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
-            Write::Insert(_) => (OpKind::Insert, None),
-            _ => (OpKind::Put, Some(Intent::Put(value))),
-        };
-        let scope = self.ep.begin(kind);
-        self.retried.set(false);
-        let written = match intent.filter(|_| self.node.o.combining) {
-            Some(intent) => self.write_shared(key, hash, w, &intent).await?,
-            None => self.write_alone(key, hash, w, &mut None).await?,
-        };
-        scope.end(written.1);
-        Ok(written.0)
-    }
-
-    async fn write_shared(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        w: Write<'_>,
-        intent: &Intent<'_>,
-    ) -> Result<Written> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.writers.arrive(key, hash, intent);
-        self.ep.point().await;
-        match arrival {
-            Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                BatchResult::Wrote(outcome) => {
-                    // As published, followers continue one after another, each by the thread of the
-                    // one before, and all threads poll the ticket that is served.
-                    let turn = self.node.releases.lock_polled(&self.ep, hash.0).await?;
-                    self.ep.stage_cost(Stage::LocalQueue, 1);
-                    self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
-                    self.ep.sleep(0).await;
-                    drop(turn);
-                    Ok((outcome, OpOutcome::Shared))
-                }
-                BatchResult::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
-            },
-            Arrival::Alone => self.write_alone(key, hash, w, &mut None).await,
-            Arrival::Lead(mut lease) => {
-                lease.begin(&self.ep).await?;
-                let mut lease = Some(lease);
-                let result = self.write_alone(key, hash, w, &mut lease).await;
-                let shared = match &result {
-                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
-                    Err(e) => Err(e.clone()),
-                };
-                if let Some(lease) = lease {
-                    self.ep.point().await;
-                    lease.finish(&shared, None);
-                }
-                result
+        let mut leader = None;
+        if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
+            let (writers, none) = (&self.node.writers, &mut Vec::new());
+            match writers.turn(&self.ep, (key, hash), &intent, none, || ()).await? {
+                Turn::Shared(shared) => return self.follow(hash, shared?.wrote()).await,
+                Turn::Own(own) => leader = own,
             }
         }
+        let written = self.write_alone(key, hash, w, &mut leader).await;
+        if let Some(leader) = leader {
+            let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
+            leader.finish_write(&self.ep, outcome).await;
+        }
+        written
+    }
+
+    /// As published, followers continue one after another, each by the thread of the one before,
+    /// and all threads poll the ticket that is served.
+    async fn follow(&self, hash: KeyHash, outcome: Outcome) -> Result<Written> {
+        let turn = self.node.releases.lock_polled(&self.ep, hash.0).await?;
+        self.ep.stage_cost(Stage::LocalQueue, 1);
+        self.ep.stage_cost(Stage::PolledLine, turn.threads_waiting() as u32);
+        self.ep.sleep(0).await;
+        drop(turn);
+        Ok((outcome, OpOutcome::Shared))
     }
 
     async fn write_alone(
@@ -97,7 +66,7 @@ impl FpTree {
         let mut value = self.value.take();
         value.clear();
         let written = self.write_locked(l, (key, hash), w, lease, &mut value).await;
-        self.value.set(value);
+        self.value.replace(value);
         written
     }
 
@@ -110,31 +79,21 @@ impl FpTree {
         value: &mut Vec<u8>,
     ) -> Result<Written> {
         let fp = hash.fingerprint();
-        let found = match self.find_entry(&l.route, l.table.slots(fp), key, value).await {
-            Ok(Found::Stale) => {
-                let e = format!("an entry of locked leaf {} has a wrong version", l.route.leaf);
-                return self.fail_at(&l.route, Error::corrupt(e)).await;
-            }
-            Ok(found) => found,
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
-        let new = match (w, &found) {
-            (Write::Insert(_), Found::Hit(_)) => Err((Outcome::Exists, OpOutcome::Hit)),
-            (Write::Update(_), Found::None) => Err((Outcome::NotFound, OpOutcome::Absent)),
-            (Write::Put(v) | Write::Insert(v) | Write::Update(v), _) => Ok(v),
-            _ => Err((Outcome::Mismatch, OpOutcome::Absent)),
-        };
-        value.clear();
-        match new {
-            Ok(v) => value.extend_from_slice(v),
-            Err((outcome, counted)) => {
-                if let Some(lease) = lease {
-                    lease.close(value);
-                }
-                self.unlock(&l).await?;
-                return Ok((outcome, self.outcome(counted)));
-            }
+        let found = self.find_entry(&l.route, l.table.slots(fp), key, value).await;
+        let found = self.under(&l.route, found).await?;
+        if matches!(found, Found::Stale) {
+            let e = format!("an entry of locked leaf {} has a wrong version", l.route.leaf);
+            return self.fail_at(&l.route, Error::corrupt(e)).await;
         }
+        let old = matches!(found, Found::Hit(_)).then_some(&value[..]);
+        if let Some(refused) = w.refused(old) {
+            value.clear();
+            seal(lease, value);
+            self.unlock(&l).await?;
+            return Ok(refused);
+        }
+        value.clear();
+        value.extend_from_slice(w.value().expect("only deletes have no value"));
         match found {
             Found::Hit(slot) => self.update_locked(l, slot, key, value, lease).await,
             _ => match l.table.free_slot() {
@@ -154,12 +113,10 @@ impl FpTree {
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         seal(lease, value);
-        let entry = match self.entry_image(&l.route, key, value).await {
-            Ok(entry) => entry,
-            Err(e) => return self.fail_at(&l.route, e).await,
-        };
+        let entry = self.entry_image(&l.route, key, value).await;
+        let entry = self.under(&l.route, entry).await?;
         self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
-        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+        Ok((Outcome::Done, OpOutcome::Hit))
     }
 
     async fn insert_locked(
@@ -173,17 +130,11 @@ impl FpTree {
         let Locked { route, mut table } = l;
         table.set(slot, fp);
         seal(lease, value);
-        let images = async {
-            let entry = self.entry_image(&route, key, value).await?;
-            Ok::<_, Error>((entry, self.table_image(&table).await?))
-        };
-        let (entry, image) = match images.await {
-            Ok(images) => images,
-            Err(e) => return self.fail_at(&route, e).await,
-        };
+        let entry = self.under(&route, self.entry_image(&route, key, value).await).await?;
+        let image = self.under(&route, self.table_image(&table).await).await?;
         let written = self.write_inserted(&route, slot, entry, image).await;
         written.map_err(Error::effect_unknown)?;
-        Ok((Outcome::Done, self.outcome(OpOutcome::InsertPlain)))
+        Ok((Outcome::Done, OpOutcome::InsertPlain))
     }
 }
 

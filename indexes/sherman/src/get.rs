@@ -1,8 +1,8 @@
 //! Point reads: one READ of the leaf.
 //!
 //! Order: the route from the cache of bottom pages, or a descent that READs page after page from
-//! the root; READ leaf, repeated while it fails its check; if the leaf does not cover the key,
-//! the right link or a new descent (`route.rs`). The linearization point is the READ of the leaf.
+//! the root; READ leaf, repeated while it fails its check; if the leaf does not cover the key, the
+//! right link or a new descent (`parts::blink`). The linearization point is the READ of the leaf.
 //!
 //! A reader relies on two checks as published, and both are wrong (DESIGN.md, section 7). An entry
 //! with two different versions counts as another key's entry (two-level versions). A page counts as
@@ -10,25 +10,19 @@
 //!
 //! A read changes nothing but the cache, so a crash leaves nothing behind.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_fabric::{OpOutcome, Result};
 
 use crate::client::Sherman;
 use crate::format::leaf;
 
 impl Sherman {
-    pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.check_key(key)?;
-        let scope = self.ep.begin(OpKind::Get);
-        self.retried.set(false);
-        out.clear();
+    /// Reads a key. Returns whether it is present, and how the read counts.
+    pub(crate) async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let (_, image) = self.leaf_of(key).await?;
-        let g = &self.node.g;
-        let entry = leaf::used(g, &image).find(|(_, e)| e.whole && e.key == key);
+        let entry = leaf::used(&self.node.g, &image).find(|(_, e)| e.whole && e.key == key);
         if let Some((_, e)) = entry {
             out.extend_from_slice(e.value);
         }
-        let found = entry.is_some();
-        scope.end(self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent }));
-        Ok(found)
+        Ok(self.read_by_itself(entry.is_some()))
     }
 }

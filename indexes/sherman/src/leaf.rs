@@ -13,11 +13,11 @@
 //! With checksums a crash in the middle of a WRITE leaves a torn leaf, and readers READ it until
 //! their deadline. With two-level versions it leaves an entry between two versions.
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Step, Verified};
+use dmtree_parts::blink::{Descent, Format, Header, PageTree, Route};
 
 use crate::client::Sherman;
-use crate::format::{Header, header, leaf};
-use crate::route::Route;
+use crate::format::leaf;
 
 impl Sherman {
     /// READs a leaf until it passes its check.
@@ -26,23 +26,14 @@ impl Sherman {
             return Err(Error::corrupt(format!("{at} cannot be a leaf")));
         }
         let g = &self.node.g;
-        let mut backoff = self.ep.backoff("leaf being written", at);
-        loop {
-            self.ep.step(Step::Entry);
-            let bytes = self.ep.read(at, g.leaf_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.leaf_slots as u32);
-            let seen = bytes.check(|b| {
-                let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
-                let h = header(g, b).filter(|h| h.level == 0).ok_or(())?;
-                let torn = h.level == 0 && self.node.o.retry_torn && g.two_level && between();
-                if torn { Err(()) } else { Ok(()) }
-            });
-            if let Ok(((), image)) = seen {
-                return Ok(image);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        let (what, size) = (("leaf being written", at), (g.leaf_bytes(), g.leaf_slots));
+        let whole = |b: &[u8]| {
+            let between = || (0..g.leaf_slots).any(|i| !leaf::entry(g, b, i).whole);
+            let is_leaf = g.header(b)?.level == 0;
+            let torn = is_leaf && self.node.o.retry_torn && g.two_level && between();
+            (is_leaf && !torn).then_some(())
+        };
+        Ok(self.read_whole(what, size, Step::Entry, whole).await?.1)
     }
 
     /// READs a leaf for a reader.
@@ -54,10 +45,8 @@ impl Sherman {
             return self.read_leaf(at).await;
         }
         let held = self.lock(at).await?;
-        match self.read_leaf(at).await {
-            Ok(image) => self.unlock(held).await.map(|()| image),
-            Err(e) => self.fail(held, e).await,
-        }
+        let (held, image) = self.under(held, self.read_leaf(at).await).await?;
+        self.unlock(held).await.map(|()| image)
     }
 
     /// READs a leaf between two READs of its versions, until these agree.
@@ -77,7 +66,7 @@ impl Sherman {
 
     /// The header of a page that was accepted before.
     pub(crate) fn header_of<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
-        header(&self.node.g, image).ok_or_else(|| Error::corrupt("a page without a header"))
+        self.node.g.header(image).ok_or_else(|| Error::corrupt("a page without a header"))
     }
 
     /// The leaf that covers a key.

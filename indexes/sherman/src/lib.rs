@@ -17,8 +17,6 @@ mod load;
 mod lock;
 mod node;
 mod options;
-mod parent;
-mod route;
 mod scan;
 pub mod sound;
 mod split;

@@ -15,67 +15,29 @@
 //! A crash before 3 loses the new pages, and leaves the lock held. A crash after 3 leaves a correct
 //! tree without the inner pages.
 
-use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result};
+use dmtree_parts::blink::{
+    Descent, Format, Header, Levels, Named, Page, PageTree, highest, lowest, upper,
+};
 use dmtree_parts::fill::{self, Fill, SplitRule};
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::{Loaded, Outcome, Write};
 
 use crate::client::Sherman;
-use crate::format::{self, Header, inner, leaf, upper};
+use crate::format::leaf;
 use crate::lock::Held;
-use crate::route::Page;
-
-/// The pages of one level of the new tree, each with its lower fence key.
-type Named = (Vec<u8>, GlobalAddr);
 
 impl Sherman {
-    pub(crate) async fn load_op(
-        &self,
-        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Result<Loaded> {
-        let mut all = Pairs::collect(pairs, sorted, |key, value| {
-            self.check_key(key).and_then(|()| self.check_value(value))
-        })?;
-        let pairs = all.len() as u64;
-        if all.is_empty() {
-            return Ok(Loaded::default());
-        }
-        let scope = self.ep.begin(OpKind::Load);
-        let leaves = match self.lock_empty().await? {
-            Some((at, held)) => self.fill_empty(at, held, &mut all, fill).await?,
-            None => {
-                scope.end(OpOutcome::Other);
-                return self.put_all(&all).await;
-            }
-        };
-        scope.end(OpOutcome::Other);
-        Ok(Loaded { pairs, leaves })
-    }
-
-    async fn put_all(&self, all: &Pairs) -> Result<Loaded> {
-        for (key, value) in (0..all.len()).map(|i| all.get(i)) {
-            let outcome = self.write_op(key, Write::Put(value)).await?;
-            debug_assert_eq!(outcome, Outcome::Done);
-        }
-        Ok(Loaded { pairs: all.len() as u64, leaves: 0 })
-    }
-
     /// Locks the only leaf of an index without keys; `None` for any other index.
-    async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
+    pub(crate) async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
         let root = self.read_root().await?;
         if !matches!(self.read_page(root).await?, Page::Leaf) {
             return Ok(None);
         }
         let held = self.lock(root).await?;
-        let is_empty = match self.read_leaf(root).await {
-            Ok(image) => {
-                let h = self.header_of(&image)?;
-                upper(h.high).is_none() && leaf::used(&self.node.g, &image).next().is_none()
-            }
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, image) = self.under(held, self.read_leaf(root).await).await?;
+        let h = self.header_of(&image)?;
+        let is_empty = leaf::used(&self.node.g, &image).next().is_none();
+        let is_empty = is_empty && upper(h.high).is_none();
         if !is_empty {
             self.unlock(held).await?;
             return Ok(None);
@@ -83,7 +45,7 @@ impl Sherman {
         Ok(Some((root, held)))
     }
 
-    async fn fill_empty(
+    pub(crate) async fn fill_empty(
         &self,
         at: GlobalAddr,
         held: Held,
@@ -95,12 +57,9 @@ impl Sherman {
             let leaves = named.len() as u64;
             Ok::<_, Error>((self.build_inner(named, fill).await?, first, leaves))
         };
-        let (root, first, leaves) = match built.await {
-            Ok(built) => built,
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, (root, first, leaves)) = self.under(held, built.await).await?;
         self.ep.renew_deadline();
-        self.write_and_unlock(held, at, first, false).await?;
+        self.write_back(held, at, first, false).await?;
         if root != at
             && self.ep.cas(self.node.root.word, at.bits(), root.bits()).await? != at.bits()
         {
@@ -108,8 +67,8 @@ impl Sherman {
             // reach all leaves.
             self.retried.set(true);
         }
-        self.forget_top();
-        self.node.cache.clear();
+        self.node.pages.forget_top();
+        self.node.pages.cache.clear();
         Ok(leaves)
     }
 
@@ -130,7 +89,7 @@ impl Sherman {
             self.ep.renew_deadline();
             places.push(self.new_page().await?);
         }
-        let (lowest, highest) = (g.lowest(), g.highest());
+        let (lowest, highest) = (lowest(g.key), highest(g.key));
         let mut named: Vec<Named> = Vec::with_capacity(sizes.len());
         let mut first_image = None;
         // From the end, so that memory of pairs is freed as leaves are built.
@@ -164,57 +123,11 @@ impl Sherman {
     ) -> Result<Buf> {
         let g = &self.node.g;
         let mut image = self.blank(g.leaf_bytes()).await?;
-        format::put_header(g, &mut image, h);
+        g.put_header(&mut image, h);
         for (slot, i) in range.enumerate() {
             leaf::put_entry(g, &mut image, slot, Some(all.get(i)));
         }
-        format::seal(g, &mut image);
+        g.seal(&mut image);
         Ok(image)
-    }
-
-    /// Writes all inner pages; returns the root.
-    async fn build_inner(&self, leaves: Vec<Named>, fill: Fill) -> Result<GlobalAddr> {
-        let g = &self.node.g;
-        let slots = g.inner_slots as u32;
-        // Counted in children: one more than records.
-        let rule = SplitRule::new(slots, slots / 2 + 1);
-        let (mut below, mut level) = (leaves, 0u8);
-        while below.len() > 1 {
-            level += 1;
-            let sizes: Vec<usize> =
-                fill.sizes(rule, below.len() as u64, u32::from(level)).collect();
-            let mut places = Vec::new();
-            for _ in &sizes {
-                self.ep.renew_deadline();
-                places.push(self.new_page().await?);
-            }
-            let mut above = Vec::with_capacity(sizes.len());
-            let mut next = 0;
-            for (i, size) in sizes.iter().enumerate() {
-                self.ep.renew_deadline();
-                let children = &below[next..next + size];
-                next += size;
-                let highest = g.highest();
-                let high = below.get(next).map_or(&highest[..], |(low, _)| low);
-                let h = Header {
-                    leftmost: children[0].1,
-                    sibling: places.get(i + 1).copied().unwrap_or(GlobalAddr::NULL),
-                    level,
-                    records: size - 1,
-                    low: &children[0].0,
-                    high,
-                };
-                let mut image = self.blank(g.inner_bytes()).await?;
-                format::put_header(g, &mut image, &h);
-                for (slot, (key, child)) in children[1..].iter().enumerate() {
-                    inner::put_record(g, &mut image, slot, key, *child);
-                }
-                format::seal(g, &mut image);
-                self.ep.write(places[i], image).await?;
-                above.push((children[0].0.clone(), places[i]));
-            }
-            below = above;
-        }
-        Ok(below[0].1)
     }
 }

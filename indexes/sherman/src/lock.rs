@@ -16,23 +16,20 @@
 //! abandoned lock: later clients time out.
 
 use dmtree_fabric::verb::{write as write_verb, write_word};
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, GlobalAddr, Result, Stage, Step};
+use dmtree_parts::blink::{Descent, Page, PageTree, Pages, Way};
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::hash::check64;
-use dmtree_parts::lock_words::LockWord;
+use dmtree_parts::lock_words::{Attempts, LockWord};
 
 use crate::client::Sherman;
+use crate::format::Geometry;
 use crate::node::Locks;
 
 const SEED: u64 = 0x6c_6f_63_6b;
 
-/// Attempts at a lock that follow each other without a pause.
-const SPINS: u32 = 64;
-/// Pauses after that, ns: a few round trips.
-const LONG_PAUSE_NS: u64 = 8_000;
-
 /// A held lock.
-pub(crate) struct Held {
+pub struct Held {
     word: GlobalAddr,
     guard: Option<LocalGuard>,
 }
@@ -46,9 +43,34 @@ impl Sherman {
         let words = self.node.lock_tables().find(&self.ep, &self.node.pool, self.node.root).await?;
         Ok(self.node.locks.get_or_init(|| Locks::new(&self.node.o, words)))
     }
+}
 
-    /// Takes the lock of a page.
-    pub(crate) async fn lock(&self, page: GlobalAddr) -> Result<Held> {
+impl PageTree for Sherman {
+    type Format = Geometry;
+    type Held = Held;
+
+    fn format(&self) -> &Geometry {
+        &self.node.g
+    }
+
+    fn pages(&self) -> &Pages {
+        &self.node.pages
+    }
+
+    fn way(&self) -> &Way {
+        &self.way
+    }
+
+    async fn read_page(&self, at: GlobalAddr) -> Result<Page> {
+        if !self.node.o.locked_reads {
+            return self.read_page_once(at).await;
+        }
+        let held = self.lock(at).await?;
+        let (held, page) = self.under(held, self.read_page_once(at).await).await?;
+        self.unlock(held).await.map(|()| page)
+    }
+
+    async fn lock(&self, page: GlobalAddr) -> Result<Held> {
         let locks = self.locks().await?;
         let hash = check64(&page.bits().to_le_bytes(), SEED);
         let LockWord { at: word, number } = locks.words.by_hash(page, hash)?;
@@ -68,24 +90,17 @@ impl Sherman {
                 Some(guard)
             }
         };
-        // As published there is no pause between two attempts. Here a client pauses only after
-        // `SPINS` attempts.
-        let mut at_once = self.ep.backoff_within("remote lock", word, 0);
-        let mut paused = self.ep.backoff_within("remote lock", word, LONG_PAUSE_NS);
+        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
         self.ep.step(Step::Lock);
         while self.ep.cas(word, 0, self.tag).await? != 0 {
             self.retried.set(true);
-            match at_once.steps() < SPINS {
-                true => at_once.step().await?,
-                false => paused.step().await?,
-            }
+            attempts.again().await?;
             self.ep.step(Step::Lock);
         }
         Ok(Held { word, guard })
     }
 
-    /// Releases a lock of a page that was not changed.
-    pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
+    async fn unlock(&self, held: Held) -> Result<()> {
         let Held { word, guard } = held;
         let guard = match guard {
             Some(guard) if guard.may_hand_over() => match guard.hand_over() {
@@ -106,21 +121,9 @@ impl Sherman {
         Ok(())
     }
 
-    /// Releases a lock because of an error, and returns the error.
-    pub(crate) async fn fail<T>(&self, held: Held, e: Error) -> Result<T> {
-        self.unlock(held).await?;
-        Err(e)
-    }
-
-    /// WRITEs a part of a page, and releases its lock or hands it over. `lazy`: as published, a
-    /// split does not await this.
-    pub(crate) async fn write_and_unlock(
-        &self,
-        held: Held,
-        at: GlobalAddr,
-        image: Buf,
-        lazy: bool,
-    ) -> Result<()> {
+    /// Hands the lock over, or releases it. As published (`lazy_splits`), a split does not await
+    /// this.
+    async fn write_back(&self, held: Held, at: GlobalAddr, image: Buf, split: bool) -> Result<()> {
         let Held { word, guard } = held;
         self.ep.step(Step::Entry);
         if !self.node.o.combine {
@@ -140,7 +143,7 @@ impl Sherman {
             guard => guard,
         };
         let both = (write_verb(at, image), write_word(word, 0));
-        if lazy {
+        if split && self.node.o.lazy_splits {
             self.ep.detach(both, None);
         } else {
             self.ep.chain(both).await?;

@@ -1,14 +1,15 @@
 //! The state that the clients of one compute node share.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
-use dmtree_fabric::{Error, Result};
-use dmtree_parts::cache::{CachedNode, NodeCache, Record};
+use dmtree_fabric::Result;
+use dmtree_parts::blink::Pages;
+use dmtree_parts::cache::{CachedNode, Record};
 use dmtree_parts::handover::LocalLocks;
 use dmtree_parts::lock_words::{LockTables, LockWords};
+use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
-use dmtree_pool::{Bump, PoolNode};
 
 use crate::format::Geometry;
 use crate::options::Options;
@@ -23,19 +24,20 @@ const LONGEST_CHAIN: u32 = 8;
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
 pub struct ShermanNode {
-    pub(crate) pool: Arc<PoolNode>,
+    base: Base,
     pub(crate) o: Options,
     pub(crate) g: Geometry,
-    pub(crate) root: Root,
-    /// Pages directly above the leaves.
-    pub(crate) cache: NodeCache,
-    /// The root as a client of this node has last seen it; 0 when unknown.
-    pub(crate) top: AtomicU64,
+    pub(crate) pages: Pages,
     /// Locks; empty until the addresses of the tables are read.
-    pub(crate) locks: std::sync::OnceLock<Locks>,
-    pub(crate) pages: Bump,
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
+    pub(crate) locks: OnceLock<Locks>,
+}
+
+impl Deref for ShermanNode {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        &self.base
+    }
 }
 
 /// The lock words as a compute node knows them.
@@ -61,24 +63,14 @@ impl ShermanNode {
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = Geometry::new(o);
-        let least = Self::least_cache_bytes(&g);
-        if cx.cache_bytes < least {
-            return Err(Error::invalid(format!(
-                "a cache of {} bytes cannot hold one inner page: give it {least} at least",
-                cx.cache_bytes
-            )));
-        }
+        let (key, value, timeout_ms) = (g.key, g.value, o.timeout_ms);
+        let limits = Limits { key, value, timeout_ms, least_cache: Self::least_cache_bytes(&g) };
         Ok(Self {
-            pool: cx.pool.clone(),
+            base: Base::new(cx, root, limits)?,
             o: o.clone(),
             g,
-            root,
-            cache: NodeCache::new(cx.cache_bytes),
-            top: AtomicU64::new(0),
-            locks: std::sync::OnceLock::new(),
-            pages: cx.pool.bump(root.index, KIND),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            pages: Pages::new(cx.cache_bytes, cx.pool.bump(root.index, KIND)),
+            locks: OnceLock::new(),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
+use dmtree_parts::published::check_range;
 use serde::{Deserialize, Serialize};
 
 /// The layout of an index, and the techniques it uses. The catalog stores them.
@@ -112,20 +113,12 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        let range = |name: &str, value: u64, low: u64, high: u64| {
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{name} is {value}; it must be {low} to {high}"
-                )));
-            }
-            Ok(())
-        };
-        range("key_bytes", self.key_bytes.into(), 1, 256)?;
-        range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        range("leaf_slots", self.leaf_slots.into(), 4, 128)?;
-        range("inner_slots", self.inner_slots.into(), 4, 128)?;
+        check_range("key_bytes", self.key_bytes.into(), 1, 256)?;
+        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
+        check_range("leaf_slots", self.leaf_slots.into(), 4, 128)?;
+        check_range("inner_slots", self.inner_slots.into(), 4, 128)?;
         if self.page_bytes != 0 {
-            range("page_bytes", self.page_bytes.into(), 256, 65_536)?;
+            check_range("page_bytes", self.page_bytes.into(), 256, 65_536)?;
             let g = crate::format::Geometry::new(self);
             if g.leaf_slots < 4 || g.inner_slots < 4 {
                 return Err(Error::invalid(format!(
@@ -134,11 +127,11 @@ impl Options {
                 )));
             }
         }
-        range("leaf_step", self.leaf_step.into(), 1, 4096)?;
-        range("inner_step", self.inner_step.into(), 1, 4096)?;
-        range("version_bits", self.version_bits.into(), 1, 7)?;
-        range("locks", self.locks.into(), 1, 1 << 20)?;
-        range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        check_range("leaf_step", self.leaf_step.into(), 1, 4096)?;
+        check_range("inner_step", self.inner_step.into(), 1, 4096)?;
+        check_range("version_bits", self.version_bits.into(), 1, 7)?;
+        check_range("locks", self.locks.into(), 1, 1 << 20)?;
+        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
         if self.hierarchical && !self.combine {
             return Err(Error::invalid(
                 "hierarchical is true without combine: a lock that is handed over is released with its page",

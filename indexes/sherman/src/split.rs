@@ -5,7 +5,7 @@
 //! 2. WRITE right half as a new page, awaited.
 //! 3. WRITE left half and release. This is the linearization point. As published (`lazy_splits`), a
 //!    split with combined verbs does not await it.
-//! 4. The separator is added to the page above (`parent.rs`).
+//! 4. The separator is added to the page above (`parts::blink`).
 //!
 //! Invariants: nothing names the right half before step 3, and its right link has the old sibling
 //! of the left half. The left half has the right half as its sibling, so all keys stay reachable
@@ -16,10 +16,14 @@
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
+use dmtree_parts::blink::{Format, Header, PageTree, Separators};
 
 use crate::client::Sherman;
-use crate::format::{self, Header, leaf};
+use crate::format::leaf;
 use crate::lock::Held;
+
+/// Spare pages: one for the leaf, the others for the levels above.
+const SPARE: usize = 5;
 
 impl Sherman {
     pub(crate) async fn split(
@@ -29,22 +33,15 @@ impl Sherman {
         mut left: Buf,
     ) -> Result<(Outcome, OpOutcome)> {
         let g = &self.node.g;
-        let prepared = async {
-            self.reserve().await?;
-            let sibling = self.new_page().await?;
-            Ok::<_, Error>((sibling, self.blank(g.leaf_bytes()).await?))
-        };
-        let (sibling, mut right) = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(e) => return self.fail(held, e).await,
-        };
+        let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
+        let (held, sibling) = self.under(held, self.new_page().await).await?;
+        let (held, mut right) = self.under(held, self.blank(g.leaf_bytes()).await).await?;
         self.ep.stage_cost(Stage::NodeImage, 2 * g.leaf_slots as u32);
         let separator = self.divide(&mut left, &mut right, sibling)?;
-        let lazy = self.node.o.lazy_splits;
         let written = async {
             self.ep.step(Step::Structure);
             self.ep.write(sibling, right).await?;
-            self.write_and_unlock(held, at, left, lazy).await?;
+            self.write_back(held, at, left, true).await?;
             self.add_separator(1, &separator, sibling).await
         };
         written.await.map_err(Error::effect_unknown)?;
@@ -57,22 +54,16 @@ impl Sherman {
         let stay = g.leaf_slots / 2;
         leaf::sort(g, left);
         let separator = leaf::entry(g, left, stay).key.to_vec();
-        let old = self.header_of_changed(left)?;
+        let old = g.accepted(left).ok_or_else(|| Error::corrupt("a page without a header"))?;
         let (low, high) = (old.low.to_vec(), old.high.to_vec());
         let (next, old) = (old.sibling, Header { low: &low, high: &high, ..old });
         let of_right = Header { low: &separator, sibling: next, ..old };
         let of_left = Header { high: &separator, sibling, ..old };
-        format::put_header(g, right, &of_right);
-        format::put_header(g, left, &of_left);
+        g.put_header(right, &of_right);
+        g.put_header(left, &of_left);
         leaf::move_upper(g, left, right, stay);
-        format::seal(g, right);
-        format::seal(g, left);
+        g.seal(right);
+        g.seal(left);
         Ok(separator)
-    }
-
-    /// The header of an accepted image that was changed since.
-    fn header_of_changed<'a>(&self, image: &'a [u8]) -> Result<Header<'a>> {
-        format::changed(&self.node.g, image)
-            .ok_or_else(|| Error::corrupt("a page without a header"))
     }
 }

@@ -16,8 +16,6 @@
 //! A crash between the steps of a structure change leaves reverse pointers and headers old. The
 //! descent accepts both, and repairs reverse pointers as it passes.
 
-use std::sync::atomic::Ordering;
-
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified, verb};
 
 use crate::cache::EntryId;
@@ -77,11 +75,11 @@ impl Smart {
     pub(crate) async fn start(&self, key: &[u8]) -> Result<Cursor> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         if let Some(f) = self.node.cache.lookup(key) {
-            self.count_hit();
+            self.hits.count();
             let (slot, cached) = (f.slot, Some(f.entry));
             return Ok(Cursor { slot, word: slot, at: f.at, node: f.node, next: f.next, cached });
         }
-        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        self.node.lookups.count_miss();
         self.root().await
     }
 

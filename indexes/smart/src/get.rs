@@ -15,8 +15,8 @@
 //!
 //! A read changes nothing but wrong reverse pointers, so a crash leaves nothing behind.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, BatchResult, Intent};
+use dmtree_fabric::{OpOutcome, Result};
+use dmtree_parts::combine::{Intent, Turn};
 use dmtree_parts::hash::KeyHash;
 
 use crate::client::Smart;
@@ -25,63 +25,57 @@ use crate::format::{byte_at, leaf};
 use crate::local::{Entered, Side};
 
 impl Smart {
-    pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.check_key(key)?;
-        let scope = self.ep.begin(OpKind::Get);
-        self.retried.set(false);
-        out.clear();
-        let (found, shared) = match (self.node.o.delegation, self.node.o.closed_batches) {
-            (false, _) => (self.find(key, out).await?, false),
-            (true, false) => self.get_in_window(key, out).await?,
-            (true, true) => self.get_in_group(key, out).await?,
-        };
-        scope.end(match (shared, found) {
-            (true, _) => OpOutcome::Shared,
-            (false, true) => self.outcome(OpOutcome::Hit),
-            (false, false) => self.outcome(OpOutcome::Absent),
-        });
-        Ok(found)
+    /// A read that may share its READ, or that of another reader.
+    pub(crate) async fn get_shared(
+        &self,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(bool, OpOutcome)> {
+        match (self.node.o.delegation, self.node.o.closed_batches) {
+            (false, _) => self.find(key, out).await.map(|found| self.read_by_itself(found)),
+            (true, false) => self.get_in_window(key, out).await,
+            (true, true) => self.get_in_group(key, out).await,
+        }
     }
 
-    /// As published. Returns whether the key was found, and whether another operation found it.
-    async fn get_in_window(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, bool)> {
+    /// As published.
+    async fn get_in_window(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let hash = KeyHash::of(key);
         let entered = self.node.local.enter(&self.ep, (key, hash), Side::Read, None).await?;
-        let guard = match entered {
-            Entered::Alone => return Ok((self.find(key, out).await?, false)),
+        let mut winner = None;
+        match entered {
+            Entered::Alone => {}
             Entered::Follower(guard) => {
                 let found = guard.result(out);
                 guard.publish(None);
-                return Ok((found, true));
+                return Ok((found, OpOutcome::Shared));
             }
-            Entered::Winner(guard) => guard,
+            Entered::Winner(guard) => winner = Some(guard),
         };
         let found = self.find(key, out).await?;
-        self.ep.point().await;
-        guard.publish(Some((found, out)));
-        Ok((found, false))
+        if let Some(guard) = winner {
+            self.ep.point().await;
+            guard.publish(Some((found, out)));
+        }
+        Ok(self.read_by_itself(found))
     }
 
     /// The same in batches that are closed before the READ.
-    async fn get_in_group(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, bool)> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.readers.arrive(key, KeyHash::of(key), &Intent::Read);
-        self.ep.point().await;
-        let mut lease = match arrival {
-            Arrival::Alone => return Ok((self.find(key, out).await?, false)),
-            Arrival::Join(group) => {
-                let shared = group.share(&self.ep, out).await?;
-                return Ok((matches!(shared, BatchResult::Found(true)), true));
-            }
-            Arrival::Lead(lease) => lease,
+    async fn get_in_group(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
+        let (readers, key_hash) = (&self.node.readers, (key, KeyHash::of(key)));
+        let mut leader = match readers.turn(&self.ep, key_hash, &Intent::Read, out, || ()).await? {
+            Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
+            Turn::Own(leader) => leader,
         };
-        lease.begin(&self.ep).await?;
-        self.ep.point().await;
-        lease.close(out);
-        let result = self.find(key, out).await;
-        self.ep.point().await;
-        lease.finish(&result.clone().map(BatchResult::Found), Some(out));
-        result.map(|found| (found, false))
+        if let Some(leader) = &mut leader {
+            self.ep.point().await;
+            leader.close(out);
+        }
+        let found = self.find(key, out).await;
+        if let Some(leader) = leader {
+            leader.finish_read(&self.ep, found.clone(), out).await;
+        }
+        found.map(|found| self.read_by_itself(found))
     }
 
     async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {

@@ -9,9 +9,8 @@
 //!
 //! A crash before the CAS loses the new memory and leaves an empty index.
 
-use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::{Loaded, Outcome, Write};
 
 use crate::client::Smart;
 use crate::format::fork::{Fork, nodes_for};
@@ -43,37 +42,16 @@ struct Leaves {
 }
 
 impl Smart {
-    pub(crate) async fn load_op(
-        &self,
-        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-    ) -> Result<Loaded> {
-        let all = Pairs::collect(pairs, sorted, |key, value| {
-            self.check_key(key).and_then(|()| self.check_value(value))
-        })?;
-        let pairs = all.len() as u64;
-        if all.is_empty() {
-            return Ok(Loaded::default());
-        }
-        let scope = self.ep.begin(OpKind::Load);
+    /// Builds the tree and links it. Returns the number of leaves; `None` if the index has keys.
+    pub(crate) async fn fill_empty(&self, all: &Pairs) -> Result<Option<u64>> {
         let root = self.root().await?;
-        let filled = match root.slot.is_empty() {
-            true => {
-                let slot = self.build(&all).await?;
-                self.ep.renew_deadline();
-                self.ep.cas(root.at, 0, slot.bits()).await? == 0
-            }
-            false => false,
-        };
-        scope.end(OpOutcome::Other);
-        if filled {
-            return Ok(Loaded { pairs, leaves: pairs });
+        if !root.slot.is_empty() {
+            return Ok(None);
         }
-        for (key, value) in (0..all.len()).map(|i| all.get(i)) {
-            let outcome = self.write_op(key, Write::Put(value)).await?;
-            debug_assert_eq!(outcome, Outcome::Done);
-        }
-        Ok(Loaded { pairs, leaves: 0 })
+        let slot = self.build(all).await?;
+        self.ep.renew_deadline();
+        let is_linked = self.ep.cas(root.at, 0, slot.bits()).await? == 0;
+        Ok(is_linked.then_some(all.len() as u64))
     }
 
     /// Writes the whole tree, and returns the root slot's word. A node is written when its children
@@ -192,7 +170,7 @@ impl Smart {
         let used = leaves.image.len() / step;
         self.ep.write(leaves.at, image).await?;
         for i in used..used + leaves.room {
-            self.give_back_leaf(leaves.at.plus((i * step) as u64));
+            self.spare_leaves.give_back(leaves.at.plus((i * step) as u64));
         }
         *leaves = Leaves::default();
         Ok(())

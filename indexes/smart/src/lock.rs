@@ -23,17 +23,12 @@ use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::hash::check64;
-use dmtree_parts::lock_words::LockWord;
+use dmtree_parts::lock_words::{Attempts, LockWord};
 
 use crate::client::Smart;
 use crate::node::Locks;
 
 const SEED: u64 = 0x6c_6f_63_6b;
-
-/// Attempts at a lock that follow each other without a pause.
-pub(crate) const SPINS: u32 = 64;
-/// Pauses after that, ns: a few round trips.
-pub(crate) const LONG_PAUSE_NS: u64 = 8_000;
 
 /// A held lock.
 #[derive(Debug)]
@@ -70,17 +65,11 @@ impl Smart {
         if guard.is_handed {
             return Ok(Held { word, guard });
         }
-        // As published there is no pause between two attempts. Here a client pauses only after
-        // `SPINS` attempts.
-        let mut at_once = self.ep.backoff_within("remote lock", word, 0);
-        let mut paused = self.ep.backoff_within("remote lock", word, LONG_PAUSE_NS);
+        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
         self.ep.step(Step::Lock);
         while self.ep.cas(word, 0, self.tag).await? != 0 {
             self.retried.set(true);
-            match at_once.steps() < SPINS {
-                true => at_once.step().await?,
-                false => paused.step().await?,
-            }
+            attempts.again().await?;
             self.ep.step(Step::Lock);
         }
         guard.set_tag(self.tag);

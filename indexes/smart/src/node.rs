@@ -1,15 +1,15 @@
 //! The state that the clients of one compute node share.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::handover::LocalLocks;
 use dmtree_parts::lock_words::{LockTables, LockWords};
+use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
-use dmtree_pool::{Bump, PoolNode};
+use dmtree_pool::Bump;
 
 use crate::cache::PrefixCache;
 use crate::format::Geometry;
@@ -31,10 +31,9 @@ const LONGEST_CHAIN: u32 = 8;
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
 pub struct SmartNode {
-    pub(crate) pool: Arc<PoolNode>,
+    base: Base,
     pub(crate) o: Options,
     pub(crate) g: Geometry,
-    pub(crate) root: Root,
     pub(crate) cache: PrefixCache,
     /// Delegation, combining and hand-over as published.
     pub(crate) local: Arc<LocalTable>,
@@ -45,8 +44,14 @@ pub struct SmartNode {
     pub(crate) locks: OnceLock<Locks>,
     pub(crate) leaves: Bump,
     pub(crate) nodes: Bump,
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
+}
+
+impl Deref for SmartNode {
+    type Target = Base;
+
+    fn deref(&self) -> &Base {
+        &self.base
+    }
 }
 
 /// The lock words as a compute node knows them, with its local locks in front of them.
@@ -71,23 +76,18 @@ impl SmartNode {
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         let g = Geometry::new(o);
-        let least = Self::least_cache_bytes(&g);
-        if cx.cache_bytes < least {
-            return Err(Error::invalid(format!(
-                "a cache of {} bytes cannot hold one inner node: give it {least} at least",
-                cx.cache_bytes
-            )));
-        }
+        let (key, value, timeout_ms) = (g.key, g.value, o.timeout_ms);
+        let limits = Limits { key, value, timeout_ms, least_cache: Self::least_cache_bytes(&g) };
+        let base = Base::new(cx, root, limits)?;
         if cx.pool.memory_nodes() > 256 {
             return Err(Error::invalid("a slot can name 256 memory nodes, and the pool has more"));
         }
         let places = |on: bool| if on { PLACES } else { 1 };
         let combines = o.combining && o.closed_batches;
         Ok(Self {
-            pool: cx.pool.clone(),
+            base,
             o: o.clone(),
             g,
-            root,
             cache: PrefixCache::new(
                 cx.cache_bytes,
                 (!o.indexed_cache).then_some(o.key_bytes.into()),
@@ -98,8 +98,6 @@ impl SmartNode {
             locks: OnceLock::new(),
             leaves: cx.pool.bump(root.index, LEAVES_KIND),
             nodes: cx.pool.bump(root.index, NODES_KIND),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
         })
     }
 

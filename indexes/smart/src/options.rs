@@ -1,6 +1,7 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
+use dmtree_parts::published::check_range;
 use serde::{Deserialize, Serialize};
 
 /// The layout of an index, and the techniques it uses. The catalog stores them.
@@ -108,19 +109,7 @@ impl Options {
     /// The first step: homogeneous nodes without locks. This step and the later ones are as
     /// published.
     pub fn lock_free() -> Self {
-        Self {
-            homogeneous: true,
-            lock_free: true,
-            lazy_repairs: true,
-            cached_scans: true,
-            closed_batches: false,
-            recheck_absent: false,
-            help_types: false,
-            keep_words: false,
-            locked_handover: false,
-            invalidate_first: false,
-            ..Self::art()
-        }
+        Self { homogeneous: true, lock_free: true, ..Self::art().with_repairs(false) }
     }
 
     /// The second step: leaves are updated in place, with locks in a table.
@@ -146,16 +135,20 @@ impl Options {
     /// The same with every repair, to isolate the published defects.
     #[must_use]
     pub fn repaired(&self) -> Self {
+        self.clone().with_repairs(true)
+    }
+
+    fn with_repairs(self, on: bool) -> Self {
         Self {
-            lazy_repairs: false,
-            cached_scans: false,
-            closed_batches: true,
-            recheck_absent: true,
-            help_types: true,
-            keep_words: true,
-            locked_handover: true,
-            invalidate_first: true,
-            ..self.clone()
+            lazy_repairs: !on,
+            cached_scans: !on,
+            closed_batches: on,
+            recheck_absent: on,
+            help_types: on,
+            keep_words: on,
+            locked_handover: on,
+            invalidate_first: on,
+            ..self
         }
     }
 
@@ -184,22 +177,14 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        let range = |name: &str, value: u64, low: u64, high: u64| {
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{name} is {value}; it must be {low} to {high}"
-                )));
-            }
-            Ok(())
-        };
-        range("key_bytes", self.key_bytes.into(), 1, 250)?;
-        range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        range("largest_node", self.largest_node.into(), 16, 256)?;
-        range("lock_bytes", self.lock_bytes.into(), 1, 8)?;
-        range("leaf_step", self.leaf_step.into(), 16, 4096)?;
-        range("node_step", self.node_step.into(), 16, 4096)?;
-        range("locks", self.locks.into(), 1, 1 << 20)?;
-        range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        check_range("key_bytes", self.key_bytes.into(), 1, 250)?;
+        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
+        check_range("largest_node", self.largest_node.into(), 16, 256)?;
+        check_range("lock_bytes", self.lock_bytes.into(), 1, 8)?;
+        check_range("leaf_step", self.leaf_step.into(), 16, 4096)?;
+        check_range("node_step", self.node_step.into(), 16, 4096)?;
+        check_range("locks", self.locks.into(), 1, 1 << 20)?;
+        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
         for (name, step) in [("leaf_step", self.leaf_step), ("node_step", self.node_step)] {
             if !step.is_multiple_of(16) {
                 return Err(Error::invalid(format!("{name} is {step}, no multiple of 16")));

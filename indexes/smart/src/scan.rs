@@ -16,13 +16,11 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use dmtree_fabric::{
-    Error, GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, verb::VerbVec,
-};
+use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step, verb::VerbVec};
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use crate::cache::EntryId;
-use crate::client::{Smart, no_reverse};
+use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::leaf;
 use crate::format::node::{self, Node};
@@ -87,31 +85,12 @@ impl Scan<'_> {
 }
 
 impl Smart {
-    pub(crate) async fn scan_op(
+    pub(crate) async fn scan_subtrees(
         &self,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        page.clear();
-        if r.reverse {
-            return Err(no_reverse());
-        }
-        if r.limit == 0 {
-            return Err(Error::invalid("a scan needs a limit of at least one pair"));
-        }
-        let scope = self.ep.begin(OpKind::Scan);
-        self.retried.set(false);
-        let resume = self.scan_page(r, page).await?;
-        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
-        scope.end(OpOutcome::Other);
-        Ok(resume)
-    }
-
-    async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let low = match r.low {
-            Bound::Included(key) | Bound::Excluded(key) => self.bound(key),
-            Bound::Unbounded => vec![0; self.node.g.key],
-        };
+        let low = self.bound_key(r.low);
         let high = match r.high {
             Bound::Included(key) | Bound::Excluded(key) => Some(key),
             Bound::Unbounded => None,
@@ -138,13 +117,6 @@ impl Smart {
             }
             self.ep.check_deadline("the pairs of a scan", self.node.root.word.bits())?;
         }
-    }
-
-    /// A bound of any length as a key: filled with zeros, or cut.
-    fn bound(&self, key: &[u8]) -> Vec<u8> {
-        let mut out = key.to_vec();
-        out.resize(self.node.g.key, 0);
-        out
     }
 
     /// Finds the next subtrees, one for each wanted pair as far as the cache goes, otherwise at

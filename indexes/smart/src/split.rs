@@ -118,7 +118,7 @@ impl Smart {
         if was != word.bits() {
             self.retried.set(true);
             self.ep.check_deadline("a slot to split", c.at.bits())?;
-            self.give_back_nodes(places);
+            places.into_iter().for_each(|at| self.spare_nodes.give_back(at));
             self.forget(c);
             c.reread(was);
             return Ok(None);

@@ -22,13 +22,13 @@
 use dmtree_fabric::{
     Buf, Error, GlobalAddr, OpOutcome, Result, Step, Verified, verb, verb::VerbVec,
 };
+use dmtree_parts::lock_words::Attempts;
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::leaf::{self, LockWord, VALID_OFFSET};
 use crate::format::slot::Slot;
-use crate::lock::{LONG_PAUSE_NS, SPINS};
 use crate::write::{Job, Sharing, Written};
 
 const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
@@ -108,10 +108,7 @@ impl Smart {
         let g = &self.node.g;
         let word_at = at.plus(g.lock_word_at() as u64);
         let mut word = LockWord::of_image(g, image);
-        // As published there is no pause between two attempts. Here a client pauses only after
-        // `SPINS` attempts.
-        let mut at_once = self.ep.backoff_within("lock of a leaf", word_at, 0);
-        let mut paused = self.ep.backoff_within("lock of a leaf", word_at, LONG_PAUSE_NS);
+        let mut attempts = Attempts::new(&self.ep, "lock of a leaf", word_at);
         loop {
             self.ep.step(Step::Lock);
             let was = self.ep.cas(word_at, word.free, word.held).await?;
@@ -120,10 +117,7 @@ impl Smart {
             }
             self.retried.set(true);
             word = LockWord::of(g, was);
-            match at_once.steps() < SPINS {
-                true => at_once.step().await?,
-                false => paused.step().await?,
-            }
+            attempts.again().await?;
         }
     }
 

@@ -6,8 +6,9 @@
 //! slot is in use behind the type or behind an empty slot; a byte has one slot; a leaf is whole,
 //! valid, unlocked, and has a key with the bytes of its path. A violation is a `Corrupt` error.
 
-use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::Result;
 use dmtree_parts::Shape;
+use dmtree_parts::published::must;
 
 use crate::client::Smart;
 use crate::format::leaf;
@@ -22,16 +23,11 @@ struct Due {
     level: u32,
 }
 
-fn must(holds: bool, what: &str, at: GlobalAddr) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::corrupt(format!("{at}: {what}"))) }
-}
-
 impl Smart {
-    pub(crate) async fn walk_op(&self) -> Result<Shape> {
-        let scope = self.ep.begin(OpKind::Admin);
-        self.ep.drain().await?;
-        let mut shape = Shape::default();
-        self.walk_locks().await?;
+    pub(crate) async fn walk_tree(&self, shape: &mut Shape) -> Result<()> {
+        if self.node.o.has_lock_table() {
+            self.locks().await?.words.check_free(&self.ep).await?;
+        }
         let root = self.root().await?;
         let mut due = vec![Due { slot: root.slot, prefix: Vec::new(), level: 0 }];
         if root.slot.is_empty() {
@@ -41,26 +37,13 @@ impl Smart {
             self.ep.renew_deadline();
             shape.levels = shape.levels.max(d.level);
             match d.slot.is_leaf() {
-                true => self.walk_leaf(&d, &mut shape).await?,
-                false => self.walk_node(&d, &mut due, &mut shape).await?,
+                true => self.walk_leaf(&d, shape).await?,
+                false => self.walk_node(&d, &mut due, shape).await?,
             }
         }
         shape.leaves = vec![(1, shape.keys)];
         shape.fill = vec![0, shape.keys];
-        scope.end(OpOutcome::Other);
-        Ok(shape)
-    }
-
-    /// No lock of a lock table is held.
-    async fn walk_locks(&self) -> Result<()> {
-        if !self.node.o.has_lock_table() {
-            return Ok(());
-        }
-        let held = self.locks().await?.words.held(&self.ep).await?;
-        match held.first() {
-            Some((word, _)) => must(false, "locked", *word),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     async fn walk_node(&self, d: &Due, due: &mut Vec<Due>, shape: &mut Shape) -> Result<()> {

@@ -20,8 +20,8 @@
 //! A crash loses the memory of a leaf that was not linked. It leaves node and leaf locks held; as
 //! published no client recovers them.
 
-use dmtree_fabric::{Error, OpKind, OpOutcome, Result, Stage};
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard};
+use dmtree_fabric::{Error, OpOutcome, Result};
+use dmtree_parts::combine::{Intent, LeaderGuard, Turn};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -88,39 +88,22 @@ impl<'a> Job<'a> {
 }
 
 impl Smart {
-    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.check_key(key)?;
-        let value = self.check_write(&w)?;
-        let (kind, intent) = match w {
-            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
-            Write::Insert(_) => (OpKind::Insert, None),
-            _ => (OpKind::Put, Some(Intent::Put(value))),
-        };
-        let scope = self.ep.begin(kind);
-        self.retried.set(false);
-        let o = &self.node.o;
-        let job = |sharing| Job::new(key, w, value, sharing);
-        let (outcome, counted) = match intent {
+    /// A write that may share its verbs or its lock, or those of another writer.
+    pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
+        let (o, value) = (&self.node.o, w.value().expect("only deletes have no value"));
+        match w.intent() {
             Some(intent) if o.combining && o.closed_batches => {
-                self.write_in_group(key, w, &intent).await?
+                self.write_in_group(key, w, &intent).await
             }
-            Some(intent) if o.combining => self.write_in_window(key, w, &intent).await?,
-            Some(_) if o.rear_lock => self.write_handing_over(key, w, value).await?,
-            _ => self.write_alone(&mut job(Sharing::None)).await?,
-        };
-        scope.end(self.outcome(counted));
-        Ok(outcome)
+            Some(_) if o.combining => self.write_in_window(key, w, value).await,
+            Some(_) if o.rear_lock => self.write_handing_over(key, w, value).await,
+            _ => self.write_alone(&mut Job::new(key, w, value, Sharing::None)).await,
+        }
     }
 
     /// As published: a writer that is in the queue when another one releases is reported as
     /// written.
-    async fn write_in_window(
-        &self,
-        key: &[u8],
-        w: Write<'_>,
-        intent: &Intent<'_>,
-    ) -> Result<Written> {
-        let value = value_of(intent);
+    async fn write_in_window(&self, key: &[u8], w: Write<'_>, value: &[u8]) -> Result<Written> {
         let hash = KeyHash::of(key);
         let table = &self.node.local;
         match table.enter(&self.ep, (key, hash), Side::Write, Some(value)).await? {
@@ -150,28 +133,21 @@ impl Smart {
         w: Write<'_>,
         intent: &Intent<'_>,
     ) -> Result<Written> {
-        let value = value_of(intent);
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.writers.arrive(key, KeyHash::of(key), intent);
-        self.ep.point().await;
-        match arrival {
-            Arrival::Alone => self.write_alone(&mut Job::new(key, w, value, Sharing::None)).await,
-            Arrival::Join(group) => match group.share(&self.ep, &mut Vec::new()).await? {
-                BatchResult::Wrote(outcome) => Ok((outcome, OpOutcome::Shared)),
-                BatchResult::Found(_) => Err(Error::corrupt("a group of writers shared a read")),
-            },
-            Arrival::Lead(mut lease) => {
-                lease.begin(&self.ep).await?;
-                let mut job = Job::new(key, w, value, Sharing::Group(lease));
-                let result = self.write_alone(&mut job).await;
-                job.latest();
-                self.ep.point().await;
-                if let Sharing::Group(lease) = job.sharing {
-                    lease.finish(&result.clone().map(|(o, _)| BatchResult::Wrote(o)), None);
-                }
-                result
-            }
+        let (writers, none) = (&self.node.writers, &mut Vec::new());
+        let key_hash = (key, KeyHash::of(key));
+        let sharing = match writers.turn(&self.ep, key_hash, intent, none, || ()).await? {
+            Turn::Shared(shared) => return Ok((shared?.wrote(), OpOutcome::Shared)),
+            Turn::Own(None) => Sharing::None,
+            Turn::Own(Some(leader)) => Sharing::Group(leader),
+        };
+        let mut job = Job::new(key, w, intent.value(), sharing);
+        let written = self.write_alone(&mut job).await;
+        job.latest();
+        if let Sharing::Group(leader) = job.sharing {
+            let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
+            leader.finish_write(&self.ep, outcome).await;
         }
+        written
     }
 
     /// The lock of a leaf passes from one writer of the key to the next.
@@ -197,7 +173,7 @@ impl Smart {
         }
         // After an error the WRITE may still be in flight, so the leaf is not used again.
         if let (Some(leaf), Ok(_)) = (job.leaf.take(), &result) {
-            self.give_back_leaf(leaf);
+            self.spare_leaves.give_back(leaf);
         }
         result
     }
@@ -264,12 +240,5 @@ impl Smart {
     async fn absent(&self, c: &mut Cursor, cached: bool) -> Result<Option<Written>> {
         let is_final = self.is_final(c, cached).await?;
         Ok(is_final.then_some((Outcome::NotFound, OpOutcome::Absent)))
-    }
-}
-
-fn value_of<'a>(intent: &Intent<'a>) -> &'a [u8] {
-    match *intent {
-        Intent::Read => &[],
-        Intent::Put(v) | Intent::Update(v) => v,
     }
 }

@@ -39,8 +39,8 @@ pub struct Header<'a> {
     pub tombstone: bool,
 }
 
-/// h0: the node is a tombstone. `forward` is not covered by the checksum: of a node that is being reused
-/// it may be gone before the rest is.
+/// h0: the node is a tombstone. `forward` is not covered by the checksum: of a node that is being
+/// reused it may be gone before the rest is.
 const TOMBSTONE: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {

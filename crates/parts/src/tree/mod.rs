@@ -3,6 +3,8 @@
 //! Everything is little endian. Bytes from remote memory pass a validator here before any other
 //! use.
 
+pub use crate::bytes::{get_u64 as u64_at, put_u64};
+
 pub mod area;
 pub mod block;
 pub mod inner;
@@ -40,16 +42,6 @@ impl Ver {
     pub fn bumped(self) -> Self {
         Self { generation: self.generation, range: self.range.wrapping_add(1) }
     }
-}
-
-/// A little-endian word of bytes that are long enough.
-pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
-/// Writes one.
-pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
-    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
 /// Sizes and offsets that follow from the options.

@@ -2,12 +2,11 @@
 //! them in place.
 
 use dmtree_fabric::GlobalAddr;
+use dmtree_parts::blink::upper;
+use dmtree_parts::bytes::{get_addr, get_u32, get_u64, put_u32, put_u64};
 use dmtree_parts::hash::check64;
 
-use super::{
-    Geometry, get_addr, get_u32, get_u64, is_capacity, put_u32, put_u64, state_of, state_word,
-    upper,
-};
+use super::{Geometry, is_capacity, state_of, state_word};
 
 const SEED: u64 = 0x69_6e_6e_65_72;
 

@@ -1,10 +1,9 @@
 //! Leaves: a header and unsorted entries.
 
 use dmtree_fabric::GlobalAddr;
+use dmtree_parts::bytes::{get_addr, get_u32, get_u64, put_u32, put_u64};
 
-use super::{
-    Geometry, get_addr, get_u32, get_u64, is_capacity, put_u32, put_u64, state_of, state_word,
-};
+use super::{Geometry, is_capacity, state_of, state_word};
 
 /// A leaf's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

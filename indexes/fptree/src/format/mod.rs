@@ -5,8 +5,6 @@ pub mod inner;
 pub mod leaf;
 pub mod table;
 
-use dmtree_fabric::GlobalAddr;
-
 use crate::options::Options;
 
 /// Slots of the largest leaf.
@@ -73,52 +71,11 @@ impl Geometry {
     pub fn inner_bytes(&self) -> usize {
         self.inner_lock_at() + 8
     }
-
-    /// The lowest lower fence key.
-    pub fn lowest(&self) -> Vec<u8> {
-        vec![0; self.key]
-    }
-
-    /// An upper fence key as stored: all ones are the right end. No separator has this value,
-    /// because the keys behind a separator are above it.
-    pub fn highest(&self) -> Vec<u8> {
-        vec![0xff; self.key]
-    }
-}
-
-/// An upper fence key as stored; `None` for the right end.
-pub fn upper(fence: &[u8]) -> Option<&[u8]> {
-    if fence.iter().all(|b| *b == 0xff) { None } else { Some(fence) }
 }
 
 /// Whether a leaf can have this capacity.
 pub fn is_capacity(n: u64) -> bool {
     matches!(n, 32 | 64 | 128)
-}
-
-/// A word of an image.
-pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
-/// A half word of an image.
-pub fn get_u32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-}
-
-/// An address in an image.
-pub fn get_addr(bytes: &[u8], at: usize) -> GlobalAddr {
-    GlobalAddr::from_bits(get_u64(bytes, at))
-}
-
-/// Sets a word of an image.
-pub fn put_u64(bytes: &mut [u8], at: usize, word: u64) {
-    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-}
-
-/// Sets a half word of an image.
-pub fn put_u32(bytes: &mut [u8], at: usize, half: u32) {
-    bytes[at..at + 4].copy_from_slice(&half.to_le_bytes());
 }
 
 /// The state and version word of entries and records: 8 bits and 56 bits.

@@ -6,9 +6,10 @@
 //! checksum, and is READ again. Used slots are a prefix: the first free slot is also the number of
 //! used ones.
 
+use dmtree_parts::bytes::{get_u64, put_u64};
 use dmtree_parts::hash::{check64, positions};
 
-use super::{MAX_CAPACITY, get_u64, put_u64};
+use super::MAX_CAPACITY;
 
 const SEED: u64 = 0x66_70_74;
 

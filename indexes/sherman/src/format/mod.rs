@@ -1,10 +1,11 @@
 //! Byte layouts of pages, little endian; DESIGN.md has the tables. Bytes that come from a READ are
 //! garbage until a check here has accepted them.
 
-pub mod inner;
 pub mod leaf;
 
 use dmtree_fabric::GlobalAddr;
+use dmtree_parts::blink::{Format, Header, upper};
+use dmtree_parts::bytes::{get_addr, get_u64, put_u64};
 use dmtree_parts::hash::check64;
 
 use crate::options::Options;
@@ -95,159 +96,135 @@ impl Geometry {
     pub fn leaf_bytes(&self) -> usize {
         (self.rear_at(true) + 1).next_multiple_of(self.leaf_step)
     }
+}
 
-    /// Bytes of an inner page as a writer reads and writes it.
-    pub fn inner_bytes(&self) -> usize {
+impl Format for Geometry {
+    fn key_bytes(&self) -> usize {
+        self.key
+    }
+
+    fn inner_slots(&self) -> usize {
+        self.inner_slots
+    }
+
+    fn inner_bytes(&self) -> usize {
         (self.rear_at(false) + 1).next_multiple_of(self.inner_step)
     }
 
-    /// Bytes that a descent READs of any page: enough for both kinds. (The published code READs
-    /// those of a leaf.)
-    pub fn page_bytes(&self) -> usize {
+    // The published code READs the bytes of a leaf.
+    fn page_bytes(&self) -> usize {
         self.leaf_bytes().max(self.rear_at(false) + 1)
     }
 
-    /// Bytes that a page takes.
-    pub fn footprint(&self) -> usize {
+    fn footprint(&self) -> usize {
         self.leaf_bytes().max(self.inner_bytes())
     }
 
-    /// The lowest lower fence key.
-    pub fn lowest(&self) -> Vec<u8> {
-        vec![0; self.key]
+    /// It has the correct checksum, or two equal versions. As published, equal versions do not
+    /// prove that a page is whole.
+    fn header<'a>(&self, image: &'a [u8]) -> Option<Header<'a>> {
+        let is_leaf = get_addr(image, LEFTMOST_AT).is_null();
+        let rear = self.rear_at(is_leaf);
+        if image.len() <= rear {
+            return None;
+        }
+        let whole = match self.two_level {
+            true => image[FRONT_AT] == image[rear],
+            false => get_u64(image, 0) == check64(&image[FRONT_AT..=rear], SEED),
+        };
+        let h = self.accepted(image).filter(|_| whole)?;
+        let sane = (h.level == 0) == is_leaf
+            && upper(h.high).is_none_or(|high| h.low < high)
+            && (is_leaf || h.records <= self.inner_slots);
+        sane.then_some(h)
     }
 
-    /// An upper fence key as stored: all ones are the right end. No separator has this value,
-    /// because the keys behind a separator are above it.
-    pub fn highest(&self) -> Vec<u8> {
-        vec![0xff; self.key]
-    }
-}
-
-/// An upper fence key as stored; `None` for the right end.
-pub fn upper(fence: &[u8]) -> Option<&[u8]> {
-    if fence.iter().all(|b| *b == 0xff) { None } else { Some(fence) }
-}
-
-/// The header of every page.
-#[derive(Clone, Copy, Debug)]
-pub struct Header<'a> {
-    /// The leftmost child; null in a leaf.
-    pub leftmost: GlobalAddr,
-    /// The right sibling; null at the right end.
-    pub sibling: GlobalAddr,
-    /// 0 for leaves.
-    pub level: u8,
-    /// Records of an inner page.
-    pub records: usize,
-    /// Lower fence key, inclusive.
-    pub low: &'a [u8],
-    /// Upper fence key, exclusive, as stored.
-    pub high: &'a [u8],
-}
-
-impl<'a> Header<'a> {
-    /// The header of a leaf.
-    pub fn of_leaf(sibling: GlobalAddr, low: &'a [u8], high: &'a [u8]) -> Self {
-        Self { leftmost: GlobalAddr::NULL, sibling, level: 0, records: 0, low, high }
-    }
-}
-
-impl Header<'_> {
-    /// Whether a key lies left of the page.
-    pub fn begins_after(&self, key: &[u8]) -> bool {
-        key < self.low
+    fn accepted<'a>(&self, image: &'a [u8]) -> Option<Header<'a>> {
+        let k = self.key;
+        let last = i16::from_le_bytes(image[LAST_AT..LAST_AT + 2].try_into().ok()?);
+        Some(Header {
+            leftmost: get_addr(image, LEFTMOST_AT),
+            sibling: get_addr(image, SIBLING_AT),
+            level: image[LEVEL_AT],
+            records: usize::try_from(i32::from(last) + 1).ok()?,
+            low: &image[FENCES_AT..FENCES_AT + k],
+            high: &image[FENCES_AT + k..FENCES_AT + 2 * k],
+        })
     }
 
-    /// Whether a key lies right of the page.
-    pub fn ends_before(&self, key: &[u8]) -> bool {
-        upper(self.high).is_some_and(|high| key >= high)
+    fn key<'a>(&self, image: &'a [u8], i: usize) -> &'a [u8] {
+        let at = self.record_at(i);
+        &image[at..at + self.key]
     }
 
-    /// Whether the page covers a key.
-    pub fn covers(&self, key: &[u8]) -> bool {
-        !self.begins_after(key) && !self.ends_before(key)
+    fn child(&self, image: &[u8], i: usize) -> GlobalAddr {
+        get_addr(image, self.record_at(i) + self.key)
     }
-}
 
-/// The header of an image, without any check.
-fn parse<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
-    let k = g.key;
-    let last = i16::from_le_bytes(image[LAST_AT..LAST_AT + 2].try_into().ok()?);
-    Some(Header {
-        leftmost: get_addr(image, LEFTMOST_AT),
-        sibling: get_addr(image, SIBLING_AT),
-        level: image[LEVEL_AT],
-        records: usize::try_from(i32::from(last) + 1).ok()?,
-        low: &image[FENCES_AT..FENCES_AT + k],
-        high: &image[FENCES_AT + k..FENCES_AT + 2 * k],
-    })
-}
-
-/// The header of a page that passes its check: correct checksum, or two equal versions. As
-/// published, equal versions do not prove that a page is whole.
-pub fn header<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
-    let is_leaf = get_addr(image, LEFTMOST_AT).is_null();
-    let rear = g.rear_at(is_leaf);
-    if image.len() <= rear {
-        return None;
+    fn put_header(&self, image: &mut [u8], h: &Header<'_>) {
+        let k = self.key;
+        put_u64(image, LEFTMOST_AT, h.leftmost.bits());
+        put_u64(image, SIBLING_AT, h.sibling.bits());
+        image[LEVEL_AT] = h.level;
+        let last = h.records as i16 - 1;
+        image[LAST_AT..LAST_AT + 2].copy_from_slice(&last.to_le_bytes());
+        image[FENCES_AT..FENCES_AT + k].copy_from_slice(h.low);
+        image[FENCES_AT + k..FENCES_AT + 2 * k].copy_from_slice(h.high);
     }
-    let whole = match g.two_level {
-        true => image[FRONT_AT] == image[rear],
-        false => get_u64(image, 0) == check64(&image[FRONT_AT..=rear], SEED),
-    };
-    let h = parse(g, image).filter(|_| whole)?;
-    let sane = (h.level == 0) == is_leaf
-        && upper(h.high).is_none_or(|high| h.low < high)
-        && (is_leaf || h.records <= g.inner_slots);
-    sane.then_some(h)
-}
 
-/// The header of an image that was accepted and then changed.
-pub fn changed<'a>(g: &Geometry, image: &'a [u8]) -> Option<Header<'a>> {
-    parse(g, image)
-}
+    fn put_record(&self, image: &mut [u8], i: usize, key: &[u8], child: GlobalAddr) {
+        let at = self.record_at(i);
+        image[at..at + self.key].copy_from_slice(key);
+        put_u64(image, at + self.key, child.bits());
+    }
 
-/// Writes a header.
-pub fn put_header(g: &Geometry, image: &mut [u8], h: &Header<'_>) {
-    let k = g.key;
-    put_u64(image, LEFTMOST_AT, h.leftmost.bits());
-    put_u64(image, SIBLING_AT, h.sibling.bits());
-    image[LEVEL_AT] = h.level;
-    let last = h.records as i16 - 1;
-    image[LAST_AT..LAST_AT + 2].copy_from_slice(&last.to_le_bytes());
-    image[FENCES_AT..FENCES_AT + k].copy_from_slice(h.low);
-    image[FENCES_AT + k..FENCES_AT + 2 * k].copy_from_slice(h.high);
+    fn insert_record(
+        &self,
+        image: &mut [u8],
+        (i, count): (usize, usize),
+        key: &[u8],
+        child: GlobalAddr,
+    ) {
+        image.copy_within(self.record_at(i)..self.record_at(count), self.record_at(i + 1));
+        self.put_record(image, i, key, child);
+        image[LAST_AT..LAST_AT + 2].copy_from_slice(&(count as i16).to_le_bytes());
+    }
+
+    fn divide(
+        &self,
+        left: &mut [u8],
+        right: &mut [u8],
+        middle: usize,
+        at: GlobalAddr,
+    ) -> Option<Vec<u8>> {
+        let old = self.accepted(left)?;
+        let count = old.records;
+        let (separator, leftmost) = (self.key(left, middle).to_vec(), self.child(left, middle));
+        let (low, high) = (old.low.to_vec(), old.high.to_vec());
+        let old = Header { low: &low, high: &high, ..old };
+        let moved = count - middle - 1;
+        right[self.record_at(0)..self.record_at(moved)]
+            .copy_from_slice(&left[self.record_at(middle + 1)..self.record_at(count)]);
+        self.put_header(right, &Header { leftmost, records: moved, low: &separator, ..old });
+        left[self.record_at(middle)..self.record_at(count)].fill(0);
+        self.put_header(left, &Header { sibling: at, records: middle, high: &separator, ..old });
+        Some(separator)
+    }
+
+    /// Sets the next version at both ends, or the checksum.
+    fn seal(&self, image: &mut [u8]) {
+        let rear = self.rear_at(get_addr(image, LEFTMOST_AT).is_null());
+        let version = image[FRONT_AT].wrapping_add(1);
+        (image[FRONT_AT], image[rear]) = (version, version);
+        image[rear + 1..].fill(0);
+        let sum = if self.two_level { 0 } else { check64(&image[FRONT_AT..=rear], SEED) };
+        put_u64(image, 0, sum);
+    }
 }
 
 /// The front version of an image.
 pub fn version(image: &[u8]) -> u8 {
     image[FRONT_AT]
-}
-
-/// Prepares a page to be written whole: sets the next version at both ends, or the checksum.
-pub fn seal(g: &Geometry, image: &mut [u8]) {
-    let rear = g.rear_at(get_addr(image, LEFTMOST_AT).is_null());
-    let version = image[FRONT_AT].wrapping_add(1);
-    (image[FRONT_AT], image[rear]) = (version, version);
-    image[rear + 1..].fill(0);
-    let sum = if g.two_level { 0 } else { check64(&image[FRONT_AT..=rear], SEED) };
-    put_u64(image, 0, sum);
-}
-
-/// A word of an image.
-pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
-/// An address in an image.
-pub fn get_addr(bytes: &[u8], at: usize) -> GlobalAddr {
-    GlobalAddr::from_bits(get_u64(bytes, at))
-}
-
-/// Sets a word of an image.
-pub fn put_u64(bytes: &mut [u8], at: usize, word: u64) {
-    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 
 #[cfg(test)]
@@ -269,10 +246,10 @@ mod tests {
         #[test]
         fn garbage_is_no_page_or_a_sane_one(bytes in proptest::collection::vec(any::<u8>(), 1166), two_level: bool) {
             let g = Geometry { two_level, ..Geometry::new(&Options::published()) };
-            if let Some(h) = header(&g, &bytes) {
+            if let Some(h) = g.header(&bytes) {
                 prop_assert!(two_level && h.records <= 32 || h.level == 0);
             }
-            let _ = inner::Inner::check(&g, &bytes);
+            let _ = dmtree_parts::blink::Inner::check(&g, &bytes);
         }
     }
 }

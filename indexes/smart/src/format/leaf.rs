@@ -2,9 +2,10 @@
 //! key, the value, and at the very end its lock.
 
 use dmtree_fabric::GlobalAddr;
+use dmtree_parts::bytes::{get_u64, put_u64};
 use dmtree_parts::hash::check64;
 
-use super::{Geometry, get_u64, put_u64};
+use super::Geometry;
 
 const VALID_AT: usize = 8;
 const CHECKSUM_AT: usize = 9;

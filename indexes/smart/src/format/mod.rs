@@ -78,13 +78,3 @@ pub fn shared_from(a: &[u8], b: &[u8], position: usize) -> usize {
     let (a, b) = (a.get(from..).unwrap_or(&[]), b.get(from..).unwrap_or(&[]));
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
-
-/// A word of an image.
-pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
-/// Sets a word of an image.
-pub fn put_u64(bytes: &mut [u8], at: usize, word: u64) {
-    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
-}

@@ -3,9 +3,9 @@
 
 use dmtree_fabric::GlobalAddr;
 
-use super::get_u64;
 use super::header::Header;
 use super::slot::{NodeType, Slot};
+use dmtree_parts::bytes::get_u64;
 
 const HEADER_AT: usize = 8;
 const SLOTS_AT: usize = 16;

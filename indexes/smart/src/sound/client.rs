@@ -23,6 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::{Buf, Endpoint, Error, ErrorKind, GlobalAddr, OpOutcome, Result};
+use dmtree_parts::op::counted;
 use dmtree_parts::tree::block;
 use dmtree_pool::{BlockPtr, EpochHandle, Grant};
 
@@ -127,11 +128,7 @@ impl Smart {
 
     /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
     pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
-        match plain {
-            OpOutcome::InsertSplit => plain,
-            _ if self.retried.get() => OpOutcome::Retried,
-            _ => plain,
-        }
+        counted(plain, &self.retried)
     }
 
     pub(crate) fn next_round(&self) -> u64 {

@@ -20,8 +20,6 @@
 //!   CAS retires the node, so the node is retired exactly once. A crash between this CAS and the
 //!   retirement loses the memory until the next garbage collection.
 
-use std::sync::atomic::Ordering;
-
 use dmtree_fabric::{Error, GlobalAddr, Result, Stage, Step};
 use dmtree_pool::Grant;
 
@@ -147,7 +145,7 @@ impl Smart {
             self.retried.set(true);
             self.node.cache.remove(start.entry);
         }
-        self.node.misses.fetch_add(1, Ordering::Relaxed);
+        self.node.lookups.count_miss();
         let root_grant = self.root_grant().await?;
         let view = self.read_node(root_grant.addr, NodeType::LARGEST).await?;
         let view = view.filter(|v| v.head.generation == root_grant.generation && v.head.len == 0);
@@ -255,7 +253,7 @@ impl Smart {
         loop {
             match slot.child().ok().flatten() {
                 Some(Child::Leaf { at, lines }) => {
-                    self.node.hits.fetch_add(1, Ordering::Relaxed);
+                    self.node.lookups.count_hit();
                     return Ok(Some((at, lines)));
                 }
                 Some(Child::Node { at, kind }) => {

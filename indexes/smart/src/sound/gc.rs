@@ -1,32 +1,19 @@
 //! Garbage collection: finds memory that failed compute nodes held, or that dropped operations had
 //! allocated, retires it, and releases abandoned locks of failed nodes.
 //!
-//! `dmtree_pool::Gc` tells lost memory from memory in use while all clients work. This module
-//! supplies the mark phase: a cursor over the keys visits every leaf and node that is in the tree
-//! throughout.
-//!
-//! Phases, in order:
-//! 1. Starting: opens the GC log of every compute node, and waits until the operations have ended
-//!    that ran at the beginning.
-//! 2. Marking: READs nodes and leaves in key order, some leaves at a time, and records them as
-//!    live. If the access of a leaf's holder is revoked, CAS word: held -> free.
-//! 3. Draining: raises a barrier, and waits until the operations have ended that ran during
-//!    marking. An object that is neither marked, nor in a GC log, nor in a list of a compute node
-//!    (free list, limbo list) is then lost.
-//! 4. Checking: READs the first word of each lost object for its generation.
-//! 5. Sweeping: raises a barrier, waits, and reads the GC log. Objects that were logged meanwhile
-//!    belong to another operation; all others are retired.
+//! `dmtree_parts::gc` drives the phases. This module knows what is reachable: a cursor over the
+//! keys READs every node and leaf that is in the tree throughout, some leaves at a time, and
+//! records them as live. If the access of a leaf's holder is revoked, CAS word: held -> free. Of a
+//! lost object it READs the first word, for its generation.
 //!
 //! Invariant: an object that was in the tree throughout is marked, because the path to a key only
 //! grows, and a leaf keeps its place or is replaced by one that is logged. An object is retired
 //! with a generation that is larger than any it may have had, so old pointers cannot match it.
-//!
-//! The state is in the memory of one compute node. A crash loses it, and a later collection starts
-//! again.
 
-use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result, Step};
-use dmtree_parts::{Found, Work};
-use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, Span, Told};
+use dmtree_fabric::{Endpoint, ErrorKind, OpKind, OpOutcome, Result, Step};
+use dmtree_parts::gc::{Collector, Run};
+use dmtree_parts::{Found, Root, Work};
+use dmtree_pool::{ArenaKey, Grant, Held, PoolNode, Span, Told};
 
 use super::client::Smart;
 use super::find::{SlotRef, View};
@@ -37,75 +24,17 @@ use super::get::LeafView;
 use super::mutants::Mutant;
 use super::node::Task;
 
-/// Pause between two checks whether the operations have ended, ns.
-const PAUSE_NS: u64 = 50_000;
-/// Collection steps in one call of maintenance.
-const STEPS_PER_CALL: u32 = 16;
 /// Leaves marked in one step.
 const LEAVES_PER_STEP: usize = 256;
 
-/// A collection in progress.
-#[derive(Debug)]
-pub(crate) struct GcRun {
-    gc: Gc,
-    phase: Phase,
-    live: Held,
-    lost: Lost,
-    /// Lost objects that are free unless the GC log has them, with the largest generation they may
-    /// have had.
-    objects: Vec<(ArenaKey, Grant)>,
-    found: Found,
-}
-
-impl GcRun {
-    fn of(gc: Gc) -> Self {
-        Self {
-            gc,
-            phase: Phase::Starting,
-            live: Held::default(),
-            lost: Lost::default(),
-            objects: Vec::new(),
-            found: Found::default(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// Waits for operations that ran at the beginning.
-    Starting,
-    /// Marks reachable objects, from a key on.
-    Marking(Vec<u8>),
-    /// Waits for operations that ran during the marking.
-    Draining,
-    /// Reads the generation of lost object number `.0`.
-    Checking(usize),
-    /// Waits for operations that may have retired one of the lost objects.
-    Sweeping,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    Continue,
-    Wait,
-    Done,
-}
+/// A collection in progress; the marking goes on at a key.
+pub(crate) type GcRun = Run<Vec<u8>, ()>;
 
 impl Smart {
     /// Runs a whole collection.
     pub(crate) async fn gc_op(&self) -> Result<Found> {
         let gc = self.node.pool.next_gc(&self.ep, self.node.root.index).await?;
-        let mut gc_run = GcRun::of(gc);
-        let counted = loop {
-            match self.gc_step(&mut gc_run).await {
-                Ok(Progress::Continue) => {}
-                Ok(Progress::Wait) => self.ep.sleep(PAUSE_NS).await,
-                Ok(Progress::Done) => break Ok(gc_run.found),
-                Err(e) => break Err(e),
-            }
-        };
-        self.node.pool.end_gc(&self.ep, gc_run.gc).await;
-        counted
+        self.collect(gc, None).await
     }
 
     /// Runs a part of the collection that follows a node failure; one node does it for all. A
@@ -116,96 +45,13 @@ impl Smart {
         }
         let scope = self.ep.begin(OpKind::Maintain);
         let again = RequeueGuard { c: self, wanted: true };
-        let mut gc_run = match self.node.take_gc() {
-            Some(gc_run) => gc_run,
-            None => match self.begin_gc().await {
-                Ok(gc_run) => Box::new(gc_run),
-                Err(e) => return again.after(e),
-            },
-        };
-        for _ in 0..STEPS_PER_CALL {
-            match self.gc_step(&mut gc_run).await {
-                Ok(Progress::Continue) => {}
-                Ok(Progress::Wait) => {
-                    self.ep.sleep(PAUSE_NS).await;
-                    break;
-                }
-                Ok(Progress::Done) => {
-                    self.node.pool.end_gc(&self.ep, gc_run.gc).await;
-                    again.done();
-                    scope.end(OpOutcome::Other);
-                    return Ok(Work::Some);
-                }
-                Err(e) => {
-                    self.node.pool.end_gc(&self.ep, gc_run.gc).await;
-                    return again.after(e);
-                }
-            }
+        match self.collect_some(self.node.take_gc()).await {
+            Ok(None) => again.done(),
+            Ok(Some(gc_run)) => self.node.keep_gc(gc_run),
+            Err(e) => return again.after(e),
         }
-        self.node.keep_gc(gc_run);
         scope.end(OpOutcome::Other);
         Ok(Work::Some)
-    }
-
-    async fn begin_gc(&self) -> Result<GcRun> {
-        self.ep.renew_deadline();
-        let begun = self.node.pool.begin_gc(&self.ep, self.node.root.index);
-        begun.await.map(GcRun::of)
-    }
-
-    async fn gc_step(&self, gc_run: &mut GcRun) -> Result<Progress> {
-        self.ep.renew_deadline();
-        let pool = &self.node.pool;
-        pool.hold_gc(&self.ep, &mut gc_run.gc).await?;
-        match &gc_run.phase {
-            Phase::Starting | Phase::Draining | Phase::Sweeping
-                if !pool.is_past(&self.ep, &gc_run.gc).await? =>
-            {
-                return Ok(Progress::Wait);
-            }
-            Phase::Starting => gc_run.phase = Phase::Marking(Vec::new()),
-            Phase::Marking(from) => {
-                let from = from.clone();
-                let pin = self.pin();
-                let next = self.mark_some(&from, &mut gc_run.live).await?;
-                drop(pin);
-                match next {
-                    Some(next) => gc_run.phase = Phase::Marking(next),
-                    None => {
-                        pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
-                        gc_run.phase = Phase::Draining;
-                    }
-                }
-            }
-            Phase::Draining => {
-                let held = pool.collect(&self.ep, &gc_run.gc, Told::All).await?;
-                gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
-                gc_run.lost = pool.lost(&gc_run.gc, &[&gc_run.live, &held]);
-                gc_run.phase = Phase::Checking(0);
-            }
-            Phase::Checking(i) => {
-                let i = *i;
-                let Some((key, at)) = gc_run.lost.objects.get(i).copied() else {
-                    pool.raise_barrier(&self.ep, &mut gc_run.gc).await?;
-                    gc_run.phase = Phase::Sweeping;
-                    return Ok(Progress::Continue);
-                };
-                let pin = self.pin();
-                if let Some(generation) = self.last_generation(key, at).await? {
-                    gc_run.objects.push((key, Grant { addr: at, generation }));
-                }
-                drop(pin);
-                gc_run.phase = Phase::Checking(i + 1);
-            }
-            Phase::Sweeping => {
-                // This part is pinned, too: a collection that another node has begun meanwhile
-                // waits for it.
-                let _pin = self.pin();
-                self.take_lost(gc_run).await?;
-                return Ok(Progress::Done);
-            }
-        }
-        Ok(Progress::Continue)
     }
 
     /// The largest generation that a lost object may have had; `None` when its first word does not
@@ -227,30 +73,6 @@ impl Smart {
         } else {
             written.map(|generation| generation.saturating_add(1))
         })
-    }
-
-    /// The sweep: objects in the GC log belong to another operation; retires all others.
-    async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
-        let pool = &self.node.pool;
-        let logged = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
-        for (key, g) in std::mem::take(&mut gc_run.objects) {
-            let bytes = u64::from(key.object_bytes);
-            let logged = logged.has(Span::object(g.addr, bytes));
-            if (logged && !self.node.has(Mutant::GcNoLog)) || pool.is_worn_out(key, g.generation) {
-                continue;
-            }
-            gc_run.found.objects += 1;
-            gc_run.found.bytes += bytes;
-            pool.retire_lost(key, g);
-        }
-        for (at, bytes) in std::mem::take(&mut gc_run.lost.space) {
-            if logged.has(Span::Bytes(at.bits(), bytes)) {
-                continue;
-            }
-            gc_run.found.space_bytes += bytes;
-            pool.retire_space(&gc_run.gc, at, bytes);
-        }
-        Ok(())
     }
 
     /// Marks reachable objects from a key on; returns the key to continue from.
@@ -317,6 +139,65 @@ impl Smart {
         let word = view.word;
         if word.holder.is_some_and(|h| self.node.is_revoked(h)) {
             self.ep.cas(view.at, word.bits(), word.held_by(None).bits()).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Smart {
+    type Position = Vec<u8>;
+    type Notes = ();
+
+    fn place(&self) -> (&Endpoint, &PoolNode, Root) {
+        (&self.ep, &self.node.pool, self.node.root)
+    }
+
+    async fn first(&self) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    async fn mark(&self, from: Vec<u8>, gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
+        let _pin = self.pin();
+        self.mark_some(&from, &mut gc_run.live).await
+    }
+
+    async fn find_lost(&self, gc_run: &mut GcRun) -> Result<()> {
+        let pool = &self.node.pool;
+        let held = pool.collect(&self.ep, &gc_run.gc, Told::All).await?;
+        gc_run.found.doubly = (held.twice.len() + gc_run.live.overlaps(&held)) as u64;
+        gc_run.lost = pool.lost(&gc_run.gc, &[&gc_run.live, &held]);
+        Ok(())
+    }
+
+    async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
+        let Some((key, at)) = gc_run.lost.objects.get(i).copied() else { return Ok(false) };
+        let _pin = self.pin();
+        if let Some(generation) = self.last_generation(key, at).await? {
+            gc_run.objects.push((key, Grant { addr: at, generation }));
+        }
+        Ok(true)
+    }
+
+    async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
+        let _pin = self.pin();
+        let pool = &self.node.pool;
+        let logged = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
+        for (key, g) in std::mem::take(&mut gc_run.objects) {
+            let bytes = u64::from(key.object_bytes);
+            let logged = logged.has(Span::object(g.addr, bytes));
+            if (logged && !self.node.has(Mutant::GcNoLog)) || pool.is_worn_out(key, g.generation) {
+                continue;
+            }
+            gc_run.found.objects += 1;
+            gc_run.found.bytes += bytes;
+            pool.retire_lost(key, g);
+        }
+        for (at, bytes) in std::mem::take(&mut gc_run.lost.space) {
+            if logged.has(Span::Bytes(at.bits(), bytes)) {
+                continue;
+            }
+            gc_run.found.space_bytes += bytes;
+            pool.retire_space(&gc_run.gc, at, bytes);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@
 
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, Verified};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
+use dmtree_parts::combine::{Intent, Turn, is_given_up};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::tree::block;
 use dmtree_pool::BlockPtr;
@@ -71,46 +71,29 @@ impl Smart {
         check_key(key)?;
         let scope = self.ep.begin(OpKind::Get);
         out.clear();
-        let (found, outcome) = if self.node.o.delegation {
-            self.get_shared(key, out).await?
-        } else {
-            self.get_alone(key, out).await?
-        };
+        let (found, outcome) = self.get_shared(key, out).await?;
         scope.end(outcome);
         Ok(found)
     }
 
     async fn get_shared(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.readers.arrive(key, KeyHash::of(key), &Intent::Read);
-        self.ep.point().await;
-        let lease = match arrival {
-            Arrival::Join(group) => {
-                let resting = self.quiescent_section();
-                let shared = group.share(&self.ep, out).await;
-                drop(resting);
-                match shared {
-                    Ok(shared) => {
-                        return Ok((matches!(shared, BatchResult::Found(true)), OpOutcome::Shared));
-                    }
-                    Err(e) if is_given_up(&e) => None,
-                    Err(e) => return Err(e),
-                }
+        let mut leader = None;
+        if self.node.o.delegation {
+            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.quiescent_section());
+            match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
+                Turn::Shared(Err(e)) if is_given_up(&e) => {}
+                Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
+                Turn::Own(own) => leader = own,
             }
-            Arrival::Lead(mut lease) => {
-                let resting = self.quiescent_section();
-                lease.begin(&self.ep).await?;
-                drop(resting);
-                self.ep.point().await;
-                lease.close(out);
-                Some(lease)
-            }
-            Arrival::Alone => None,
-        };
-        let result = self.get_alone(key, out).await;
-        if let Some(lease) = lease {
+        }
+        if let Some(leader) = &mut leader {
             self.ep.point().await;
-            finish(lease, &result, out);
+            leader.close(out);
+        }
+        let result = self.get_alone(key, out).await;
+        if let Some(leader) = leader {
+            let found = result.as_ref().map(|r| r.0).map_err(Clone::clone);
+            leader.finish_read(&self.ep, found, out).await;
         }
         result
     }
@@ -239,12 +222,4 @@ impl Smart {
             backoff.step().await?;
         }
     }
-}
-
-fn finish(lease: LeaderGuard, result: &Result<(bool, OpOutcome)>, out: &[u8]) {
-    let shared = match result {
-        Ok((found, _)) => Ok(BatchResult::Found(*found)),
-        Err(e) => Err(e.clone()),
-    };
-    lease.finish(&shared, Some(out));
 }

@@ -1,7 +1,6 @@
 //! `RangeIndex` for the sound `Smart`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use dmtree_fabric::{
     Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result,
@@ -91,11 +90,7 @@ impl RangeIndex for Smart {
     }
 
     fn cache_stats(node: &SmartNode) -> CacheStats {
-        CacheStats {
-            hits: node.hits.load(Ordering::Relaxed),
-            misses: node.misses.load(Ordering::Relaxed),
-            ..node.cache.stats()
-        }
+        node.lookups.added_to(node.cache.stats())
     }
 }
 

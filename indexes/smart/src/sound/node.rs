@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fifo_mutex::FifoMutexes;
+use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, Grant, PoolNode};
 
@@ -64,8 +65,7 @@ pub struct SmartNode {
     gc: Mutex<Option<Box<GcRun>>>,
     /// The number of node failures for which this node has started garbage collection.
     swept: AtomicU64,
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
+    pub(crate) lookups: Lookups,
     mutants: Mutants,
 }
 
@@ -105,8 +105,7 @@ impl SmartNode {
             tasks_waiting: AtomicU32::new(0),
             gc: Mutex::default(),
             swept: AtomicU64::new(0),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            lookups: Lookups::default(),
             mutants: Mutants::default(),
         })
     }

@@ -26,6 +26,7 @@
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
+use dmtree_parts::op::reclaim_for_room;
 
 use super::client::Smart;
 use super::find::{Content, View};
@@ -197,14 +198,7 @@ impl Smart {
                 break;
             }
         }
-        let scope = self.ep.begin(OpKind::Maintain);
-        let freed = self.node.pool.reclaim_for_room(&self.ep).await;
-        scope.end(OpOutcome::Other);
-        match freed {
-            // A long operation of another client delays reclamation: the pool is full for now.
-            Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
-            other => other,
-        }
+        reclaim_for_room(&self.ep, &self.node.pool).await
     }
 }
 

@@ -13,8 +13,8 @@
 use std::ops::Bound;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step};
-use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, check_key};
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Stage, Step};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use super::client::Smart;
 use super::find::{SlotRef, View};
@@ -38,17 +38,8 @@ impl Smart {
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
-        for bound in [r.low, r.high] {
-            if let Bound::Included(key) | Bound::Excluded(key) = bound
-                && !key.is_empty()
-            {
-                check_key(key)?;
-            }
-        }
         page.clear();
-        if r.limit == 0 {
-            return Err(Error::invalid("a scan needs a limit of at least one pair"));
-        }
+        r.check()?;
         let scope = self.ep.begin(OpKind::Scan);
         let _pin = self.pin();
         let resume = self.scan_pinned(r, page).await?;
@@ -58,8 +49,7 @@ impl Smart {
     }
 
     async fn scan_pinned(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let begin = bytes_of(if r.reverse { r.high } else { r.low });
-        let end = bytes_of(if r.reverse { r.low } else { r.high });
+        let (begin, end) = r.ends();
         let shared = match (begin, end) {
             (Some(a), Some(b)) => a.iter().zip(b).take_while(|(x, y)| x == y).count(),
             _ => 0,
@@ -151,7 +141,7 @@ impl Smart {
             let mut backoff = self.ep.backoff("value being replaced", view.at);
             loop {
                 let leaf = view.leaf(self);
-                if is_behind(r, leaf.key) {
+                if r.is_behind(leaf.key) {
                     return Ok(Ended::Range);
                 }
                 if view.word.state == LeafState::Tombstone || !r.contains(leaf.key) {
@@ -214,24 +204,6 @@ enum Ended {
     Range,
     /// The page is full; its last key.
     Page(Vec<u8>),
-}
-
-fn bytes_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key),
-        Bound::Unbounded => None,
-    }
-}
-
-/// Whether a key lies behind the range, in the direction of the scan.
-fn is_behind(r: &ScanRequest<'_>, key: &[u8]) -> bool {
-    match (r.reverse, if r.reverse { r.low } else { r.high }) {
-        (_, Bound::Unbounded) => false,
-        (false, Bound::Included(high)) => key > high,
-        (false, Bound::Excluded(high)) => key >= high,
-        (true, Bound::Included(low)) => key < low,
-        (true, Bound::Excluded(low)) => key <= low,
-    }
 }
 
 /// Takes the next leaves, up to the next node.

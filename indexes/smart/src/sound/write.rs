@@ -14,9 +14,9 @@
 //! The module posts no verbs of its own, so the crash cases are those of `update.rs` and
 //! `insert.rs`.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_fabric::{OpOutcome, Result};
 use dmtree_parts::check_key;
-use dmtree_parts::combine::{Arrival, BatchResult, Intent, LeaderGuard, is_given_up};
+use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
@@ -27,70 +27,33 @@ use super::get::{LeafMatch, LeafView};
 /// An outcome, and how it is counted.
 pub(crate) type Written = (Outcome, OpOutcome);
 
-/// The result of a write to an absent key, if the absence ends the write.
-fn refused_absent(w: &Write<'_>) -> Option<Written> {
-    match w {
-        Write::Put(_) | Write::Insert(_) => None,
-        Write::Update(_) | Write::Delete | Write::CompareAndSet { .. } => {
-            Some((Outcome::NotFound, OpOutcome::Absent))
-        }
-    }
-}
-
 impl Smart {
     pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         check_key(key)?;
         w.check()?;
-        let (kind, intent) = match w {
-            Write::Put(v) => (OpKind::Put, Some(Intent::Put(v))),
-            Write::Update(v) => (OpKind::Update, Some(Intent::Update(v))),
-            Write::Insert(_) => (OpKind::Insert, None),
-            Write::Delete => (OpKind::Delete, None),
-            Write::CompareAndSet { .. } => (OpKind::CompareAndSet, None),
-        };
-        let scope = self.ep.begin(kind);
-        let written = match intent.filter(|_| self.node.o.combining) {
-            Some(intent) => self.write_shared(key, w, &intent).await?,
-            None => self.write_alone(key, w, &mut None).await?,
-        };
-        scope.end(written.1);
-        Ok(written.0)
+        let scope = self.ep.begin(w.kind());
+        let (outcome, counted) = self.write_shared(key, w).await?;
+        scope.end(counted);
+        Ok(outcome)
     }
 
-    async fn write_shared(&self, key: &[u8], w: Write<'_>, intent: &Intent<'_>) -> Result<Written> {
-        self.ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.node.writers.arrive(key, KeyHash::of(key), intent);
-        self.ep.point().await;
-        match arrival {
-            Arrival::Join(group) => {
-                let resting = self.quiescent_section();
-                let shared = group.share(&self.ep, &mut Vec::new()).await;
-                drop(resting);
-                match shared {
-                    Ok(BatchResult::Wrote(outcome)) => Ok((outcome, OpOutcome::Shared)),
-                    Ok(BatchResult::Found(_)) => unreachable!("groups of writers share writes"),
-                    Err(e) if is_given_up(&e) => self.write_alone(key, w, &mut None).await,
-                    Err(e) => Err(e),
-                }
-            }
-            Arrival::Alone => self.write_alone(key, w, &mut None).await,
-            Arrival::Lead(mut lease) => {
-                let resting = self.quiescent_section();
-                lease.begin(&self.ep).await?;
-                drop(resting);
-                let mut lease = Some(lease);
-                let result = self.write_alone(key, w, &mut lease).await;
-                let shared = match &result {
-                    Ok((outcome, _)) => Ok(BatchResult::Wrote(*outcome)),
-                    Err(e) => Err(e.clone()),
-                };
-                if let Some(lease) = lease {
-                    self.ep.point().await;
-                    lease.finish(&shared, None);
-                }
-                result
+    async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
+        let mut leader = None;
+        if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
+            let (writers, none) = (&self.node.writers, &mut Vec::new());
+            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.quiescent_section());
+            match writers.turn(&self.ep, key_hash, &intent, none, rest).await? {
+                Turn::Shared(Err(e)) if is_given_up(&e) => {}
+                Turn::Shared(shared) => return Ok((shared?.wrote(), OpOutcome::Shared)),
+                Turn::Own(own) => leader = own,
             }
         }
+        let written = self.write_alone(key, w, &mut leader).await;
+        if let Some(leader) = leader {
+            let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
+            leader.finish_write(&self.ep, outcome).await;
+        }
+        written
     }
 
     async fn write_alone(
@@ -141,7 +104,7 @@ impl Smart {
                 LeafMatch::Tombstone(view) | LeafMatch::Other(view) => other = Some(view),
             }
         }
-        if let Some(refused) = refused_absent(&w) {
+        if let Some(refused) = w.refused(None) {
             if lease.as_mut().is_some_and(LeaderGuard::close_only) {
                 // A follower that joined since the key was searched may have begun after the key
                 // was inserted: the search is repeated for all.
@@ -149,10 +112,7 @@ impl Smart {
             }
             return Ok(Some((refused.0, self.outcome(refused.1))));
         }
-        let value = match w {
-            Write::Put(v) | Write::Insert(v) | Write::Update(v) => v,
-            Write::Delete | Write::CompareAndSet { .. } => unreachable!("refused"),
-        };
+        let value = w.value().expect("writes of no value are refused");
         self.insert(key, value, place, other, lease).await
     }
 

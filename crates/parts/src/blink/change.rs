@@ -1,9 +1,9 @@
 //! Adds a new separator to the page above: splits of inner pages, and new roots.
 //!
-//! Verbs in order, per level: READ of the path to the page (or the page of the last descent); CAS
-//! lock, READ page, WRITE page and release. If the record fills the page: WRITE right half as a new
-//! page, WRITE left half and release, and the same again one level up. A new root: WRITE page, CAS
-//! root word: old root -> new page.
+//! Verbs in order, per level: READ of the path to the page (or the page of the last descent); lock,
+//! READ page, WRITE page and release. If the record fills the page: WRITE right half as a new page,
+//! WRITE left half and release, and the same again one level up. A new root: WRITE page, CAS root
+//! word: old root -> new page.
 //!
 //! Invariants: a client holds one lock at a time. A page that does not cover the key any more has
 //! been split, and the right link leads to the page that does. Between the division of a page and
@@ -13,22 +13,18 @@
 //! the right link. A crash between the WRITEs of the two halves loses the memory of the right half.
 //! In both cases a lock that was held stays held.
 
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Step};
 
-use crate::client::Sherman;
-use crate::format::inner::{self, Inner};
-use crate::format::{self, Header};
-use crate::lock::Held;
-use crate::route::{MAX_LEVELS, Page};
+use super::{Descent, Format, Header, Inner, MAX_LEVELS, Page, PageTree, highest, lowest};
 
-impl Sherman {
+/// A separator and the page behind it, which are due in the page above.
+type Due = (Vec<u8>, GlobalAddr);
+
+/// Changes of inner pages.
+#[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
+pub trait Separators: PageTree {
     /// Adds a record to the page of `level` that covers its key, or makes a root there.
-    pub(crate) async fn add_separator(
-        &self,
-        level: u8,
-        key: &[u8],
-        child: GlobalAddr,
-    ) -> Result<()> {
+    async fn add_separator(&self, level: u8, key: &[u8], child: GlobalAddr) -> Result<()> {
         let (mut level, mut key, mut child) = (level, key.to_vec(), child);
         // Each round is the last, or continues one level up.
         for _ in 0..MAX_LEVELS {
@@ -46,7 +42,7 @@ impl Sherman {
     /// The page of `level` that should cover a key: from the last descent, or by a new descent.
     /// `None`: the level did not exist, and a new root with this record is there now.
     async fn parent(&self, level: u8, key: &[u8], child: GlobalAddr) -> Result<Option<GlobalAddr>> {
-        let known = self.path.borrow().get(usize::from(level)).copied();
+        let known = self.way().path.borrow().get(usize::from(level)).copied();
         if let Some(at) = known.filter(|at| !at.is_null()) {
             return Ok(Some(at));
         }
@@ -55,7 +51,7 @@ impl Sherman {
             let root = self.read_root().await?;
             let top = match self.read_page(root).await? {
                 Page::Leaf => 0,
-                Page::Inner(image) => self.accepted(&image)?.h.level,
+                Page::Inner(image) => Inner::of(self.format(), &image)?.h.level,
             };
             if top >= level {
                 return self.descend(key, level).await.map(Some);
@@ -77,41 +73,47 @@ impl Sherman {
         key: &[u8],
         child: GlobalAddr,
     ) -> Result<bool> {
-        let g = &self.node.g;
+        let g = self.format();
         let at = self.new_page().await?;
-        let mut image = self.blank(g.inner_bytes()).await?;
-        let (low, high) = (g.lowest(), g.highest());
-        let h = Header {
-            leftmost: old,
-            sibling: GlobalAddr::NULL,
-            level,
-            records: 1,
-            low: &low,
-            high: &high,
-        };
-        format::put_header(g, &mut image, &h);
-        inner::put_record(g, &mut image, 0, key, child);
-        format::seal(g, &mut image);
+        let (low, high) = (lowest(g.key_bytes()), highest(g.key_bytes()));
+        let sibling = GlobalAddr::NULL;
+        let h = Header { leftmost: old, sibling, level, records: 1, low: &low, high: &high };
+        let image = self.inner_image(&h, [(key, child)].into_iter()).await?;
         self.ep.step(Step::Structure);
         self.ep.write(at, image).await?;
         let was = self.ep.cas(self.node.root.word, old.bits(), at.bits()).await?;
-        self.forget_top();
+        self.pages().forget_top();
         Ok(was == old.bits())
     }
 
+    /// The image of a new inner page.
+    async fn inner_image<'k>(
+        &self,
+        h: &Header<'_>,
+        records: impl Iterator<Item = (&'k [u8], GlobalAddr)>,
+    ) -> Result<Buf> {
+        let g = self.format();
+        let mut image = self.blank(g.inner_bytes()).await?;
+        g.put_header(&mut image, h);
+        for (i, (key, child)) in records.enumerate() {
+            g.put_record(&mut image, i, key, child);
+        }
+        g.seal(&mut image);
+        Ok(image)
+    }
+
     /// Locks and READs the inner page that covers a key; starts at `at` and follows right links.
-    async fn lock_inner(&self, at: GlobalAddr, key: &[u8]) -> Result<(GlobalAddr, Held, Buf)> {
+    async fn lock_inner(
+        &self,
+        at: GlobalAddr,
+        key: &[u8],
+    ) -> Result<(GlobalAddr, Self::Held, Buf)> {
         let mut at = at;
         loop {
             let held = self.lock(at).await?;
-            let image = match self.read_inner(at).await {
-                Ok(image) => image,
-                Err(e) => return self.fail(held, e).await,
-            };
-            let h = match self.accepted(&image) {
-                Ok(n) => n.h,
-                Err(e) => return self.fail(held, e).await,
-            };
+            let (held, image) = self.under(held, self.read_inner(at).await).await?;
+            let (held, n) = self.under(held, Inner::of(self.format(), &image)).await?;
+            let h = n.h;
             if h.covers(key) {
                 return Ok((at, held, image));
             }
@@ -126,18 +128,10 @@ impl Sherman {
     /// READs a locked inner page until it passes its check: the WRITE of the last holder may not
     /// have landed.
     async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
-        let g = &self.node.g;
-        let mut backoff = self.ep.backoff("inner page being written", at);
-        loop {
-            self.ep.step(Step::Structure);
-            let bytes = self.ep.read(at, g.inner_bytes() as u32).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.inner_slots as u32);
-            if let Ok(((), image)) = bytes.check(|b| Inner::check(g, b).map(|_| ()).ok_or(())) {
-                return Ok(image.into_buf());
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        let g = self.format();
+        let (what, size) = (("inner page being written", at), (g.inner_bytes(), g.inner_slots()));
+        let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
+        Ok(self.read_whole(what, size, Step::Structure, whole).await?.1.into_buf())
     }
 
     /// Adds a record. Returns the separator and page of a split, which are due one level up.
@@ -146,56 +140,47 @@ impl Sherman {
         at: GlobalAddr,
         key: &[u8],
         child: GlobalAddr,
-    ) -> Result<Option<(Vec<u8>, GlobalAddr)>> {
-        let g = &self.node.g;
+    ) -> Result<Option<Due>> {
+        let g = self.format();
         let (at, held, mut image) = self.lock_inner(at, key).await?;
-        let (i, count) = {
-            let n = self.accepted(&image)?;
-            (n.rank(key), n.h.records)
+        let (i, count, is_there) = {
+            let n = Inner::of(g, &image)?;
+            let i = n.rank(key);
+            (i, n.h.records, i > 0 && n.key(i - 1) == key)
         };
-        let is_there = i > 0 && self.accepted(&image)?.key(i - 1) == key;
         match is_there {
-            true => inner::put_record(g, &mut image, i - 1, key, child),
-            false if count < g.inner_slots => {
-                inner::insert_record(g, &mut image, (i, count), key, child);
+            true => g.put_record(&mut image, i - 1, key, child),
+            false if count < g.inner_slots() => {
+                g.insert_record(&mut image, (i, count), key, child);
             }
             false => {
                 let e = Error::corrupt(format!("inner page {at} was left full"));
                 return self.fail(held, e).await;
             }
         }
-        if is_there || count + 1 < g.inner_slots {
-            format::seal(g, &mut image);
-            self.write_and_unlock(held, at, image, false).await?;
+        if is_there || count + 1 < g.inner_slots() {
+            g.seal(&mut image);
+            self.write_back(held, at, image, false).await?;
             return Ok(None);
         }
         self.split_inner(at, held, image).await.map(Some)
     }
 
-    async fn split_inner(
-        &self,
-        at: GlobalAddr,
-        held: Held,
-        mut left: Buf,
-    ) -> Result<(Vec<u8>, GlobalAddr)> {
-        let g = &self.node.g;
-        let prepared = async {
-            let sibling = self.new_page().await?;
-            Ok::<_, Error>((sibling, self.blank(g.inner_bytes()).await?))
-        };
-        let (sibling, mut right) = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(e) => return self.fail(held, e).await,
-        };
-        let middle = g.inner_slots / 2;
-        let Some(separator) = inner::divide(g, &mut left, &mut right, middle, sibling) else {
+    /// Divides a full inner page.
+    async fn split_inner(&self, at: GlobalAddr, held: Self::Held, mut left: Buf) -> Result<Due> {
+        let g = self.format();
+        let (held, sibling) = self.under(held, self.new_page().await).await?;
+        let (held, mut right) = self.under(held, self.blank(g.inner_bytes()).await).await?;
+        let Some(separator) = g.divide(&mut left, &mut right, g.inner_slots() / 2, sibling) else {
             return self.fail(held, Error::corrupt("an inner page without a header")).await;
         };
-        format::seal(g, &mut right);
-        format::seal(g, &mut left);
+        g.seal(&mut right);
+        g.seal(&mut left);
         self.ep.step(Step::Structure);
         self.ep.write(sibling, right).await?;
-        self.write_and_unlock(held, at, left, self.node.o.lazy_splits).await?;
+        self.write_back(held, at, left, true).await?;
         Ok((separator, sibling))
     }
 }
+
+impl<T: PageTree> Separators for T {}

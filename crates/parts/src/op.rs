@@ -1,0 +1,88 @@
+//! What the operations of several indexes count alike, and how they make room.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dmtree_fabric::{Endpoint, ErrorKind, OpKind, OpOutcome, Result};
+use dmtree_pool::PoolNode;
+
+use crate::contract::CacheStats;
+
+/// The lookups of a compute node that its cache served, and those that it did not.
+#[derive(Debug, Default)]
+pub struct Lookups {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Lookups {
+    /// Counts a lookup that the cache served.
+    pub fn count_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a lookup that the cache did not serve.
+    pub fn count_miss(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The statistics of a cache with its lookups.
+    pub fn added_to(&self, cache: CacheStats) -> CacheStats {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheStats { hits: of(&self.hits), misses: of(&self.misses), ..cache }
+    }
+}
+
+/// The cache hits of a client, which it adds to those of its compute node now and then: clients
+/// need not share a counter for every operation.
+#[derive(Debug)]
+pub struct Hits {
+    node: Arc<Lookups>,
+    count: Cell<u64>,
+}
+
+impl Hits {
+    /// Of a client of this compute node.
+    pub fn new(node: &Arc<Lookups>) -> Self {
+        Self { node: node.clone(), count: Cell::new(0) }
+    }
+
+    /// Counts a lookup that the cache served.
+    pub fn count(&self) {
+        self.count.set(self.count.get() + 1);
+        if self.count.get() == 256 {
+            self.node.hits.fetch_add(self.count.replace(0), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Hits {
+    fn drop(&mut self) {
+        self.node.hits.fetch_add(self.count.get(), Ordering::Relaxed);
+    }
+}
+
+/// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
+pub fn counted(plain: OpOutcome, retried: &Cell<bool>) -> OpOutcome {
+    match plain {
+        OpOutcome::InsertSplit | OpOutcome::Shared => plain,
+        _ if retried.get() => OpOutcome::Retried,
+        _ => plain,
+    }
+}
+
+/// Makes retired memory free, as far as no operation can hold it. Returns whether there was any.
+///
+/// # Errors
+/// Those of the fabric.
+pub async fn reclaim_for_room(ep: &Endpoint, pool: &PoolNode) -> Result<bool> {
+    let scope = ep.begin(OpKind::Maintain);
+    let freed = pool.reclaim_for_room(ep).await;
+    scope.end(OpOutcome::Other);
+    match freed {
+        // A long operation holds everything that waits: the pool is full for now.
+        Err(e) if e.kind() == ErrorKind::TimedOut => Ok(false),
+        other => other,
+    }
+}
