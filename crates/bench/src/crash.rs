@@ -7,16 +7,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use clap::{Args, Command, FromArgMatches};
-use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId, Worker};
-use dmtree_parts::{Fill, NodeContext, RangeIndex, Root, Write};
-use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_check::scenario::Scenario;
+use dmtree_check::test_cluster::TestCluster;
+use dmtree_fabric::sim::{How, Profile};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_parts::{Fill, RangeIndex, Write};
+use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,14 @@ impl Default for Setup {
 }
 
 impl Setup {
+    fn clients_of_node(&self) -> u64 {
+        u64::from(self.threads) * u64::from(self.coroutines)
+    }
+
+    fn clients(&self) -> u64 {
+        u64::from(self.cns) * self.clients_of_node()
+    }
+
     /// Refuses impossible parameters.
     ///
     /// # Errors
@@ -90,7 +98,7 @@ impl Setup {
             }
             Err(Failure::input(format!("{name} is {value}; it must be {low} to {high}")))
         };
-        let clients = u64::from(self.cns) * u64::from(self.threads) * u64::from(self.coroutines);
+        let clients = self.clients();
         range("cns", self.cns.into(), 2, 64)?;
         range("threads", self.threads.into(), 1, 256)?;
         range("coroutines", self.coroutines.into(), 1, 64)?;
@@ -178,11 +186,9 @@ struct Last {
 
 /// The state that the clients share.
 struct Board {
-    fabric: SimFabric,
     setup: Setup,
     start_ns: u64,
     victim: NodeId,
-    crashed: Cell<bool>,
     survivors: RefCell<Vec<Bucket>>,
     dead: RefCell<Vec<Bucket>>,
     longest: Cell<(u64, u64)>,
@@ -190,17 +196,13 @@ struct Board {
     samples: RefCell<Vec<String>>,
     last: RefCell<BTreeMap<u64, Last>>,
     moments: RefCell<Vec<TimelineEvent>>,
-    /// Number of clients that still run.
+    /// Number of survivors' clients that still run.
     running: Cell<u64>,
 }
 
 impl Board {
     fn since(&self, now: u64) -> u64 {
         now.saturating_sub(self.start_ns)
-    }
-
-    fn is_dead(&self, node: NodeId) -> bool {
-        self.crashed.get() && node == self.victim
     }
 
     fn done(&self, node: NodeId, update: bool, began: u64, now: u64) {
@@ -232,29 +234,10 @@ impl Board {
     }
 }
 
-/// A future that ends when its node dies.
-struct Mortal<'b, F> {
-    board: &'b Board,
-    node: NodeId,
-    inner: Option<Pin<Box<F>>>,
-}
-
-impl<F: Future<Output = ()>> Future for Mortal<'_, F> {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.board.is_dead(self.node) {
-            self.inner = None;
-        }
-        match &mut self.inner {
-            Some(inner) => inner.as_mut().poll(cx),
-            None => Poll::Ready(()),
-        }
-    }
-}
-
 /// One client's loop.
-async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients: u64, b: &Board) {
-    let (s, node) = (&b.setup, ep.node());
+async fn client<I: RangeIndex>(mut index: I, number: u64, clients: u64, b: Rc<Board>) {
+    let (s, ep) = (&b.setup, index.endpoint().clone());
+    let node = ep.node();
     let mut rng = Seed(s.seed).numbered("crash", number).rng();
     ep.sleep(rng.below(200_000)).await;
     let mut value = Vec::new();
@@ -283,13 +266,14 @@ async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients:
             Err(e) => b.failed(format!("client {number}: {e}")),
         }
     }
+    b.running.set(b.running.get() - 1);
 }
 
 /// Records the stages of the victim's death.
-async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32, b: &Board) {
+async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
     let mut seen = None;
-    while b.running.get() > 0 {
-        let now = pool.phase(b.victim, incarnation);
+    loop {
+        let now = pool.phase(b.victim, 1);
         if now != seen {
             seen = now;
             let what = match now {
@@ -307,13 +291,8 @@ async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32,
     }
 }
 
-struct Made<I: RangeIndex> {
-    cluster: Cluster,
-    fabric: SimFabric,
-    nodes: Vec<Arc<I::Node>>,
-}
-
-fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
+/// A simulated cluster with a loaded index and warm caches.
+fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Scenario<I>> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -321,38 +300,21 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
         memory_bytes_per_node: 256 * s.keys + (256 << 20),
         ..PoolOptions::default()
     };
-    let fabric = SimFabric::new(&profile, s.seed);
-    fabric.add_node(NodeId::memory(0), pool.memory_bytes_per_node)?;
-    for c in 0..s.cns {
-        fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes())?;
-    }
-    let cluster = Cluster::format(Arc::new(fabric.clone()), &pool)?;
+    let cache_bytes = 12 * s.keys + (16 << 20);
+    let (test_cluster, fabric) =
+        TestCluster::<I>::simulated(&profile, s.seed, &pool, cache_bytes, options)?;
     let lease_ns = s.lease_us * 1000;
-    cluster.in_process_membership().expect("in this process").set_lease_parameters(
-        LeaseParameters { lease_ns, acknowledge_ns: 10 * lease_ns, ..LeaseParameters::default() },
-    );
-    let first = cluster.compute_node(0)?;
-    let ep = first.endpoint(1 << 30)?;
-    let cx = NodeContext { pool: first.clone(), cache_bytes: 12 * s.keys + (16 << 20) };
-    let text = serde_json::to_vec(options).map_err(|e| Failure::input(e.to_string()))?;
-    let root = ep.core().block_on(ep.slot(), async {
-        let entry = first.create_index(&ep, "crash", "dmtree", &text).await?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        I::format(&ep, &cx, options, root).await?;
-        first.publish_index(&ep, &entry).await?;
-        Ok(root)
-    })?;
-    let mut nodes = Vec::new();
-    for c in 0..cluster.compute_nodes() {
-        let pool = cluster.compute_node(c)?;
-        nodes.push(I::node(&NodeContext { pool, ..cx.clone() }, options, root)?);
-    }
-    let mut loader = I::client(ep.clone(), nodes[0].clone());
+    test_cluster.membership().set_lease_parameters(LeaseParameters {
+        lease_ns,
+        acknowledge_ns: 10 * lease_ns,
+        ..LeaseParameters::default()
+    });
+    let ep = test_cluster.cluster.compute_node(0)?.endpoint(1 << 30)?;
+    let mut loader = I::client(ep.clone(), test_cluster.nodes[0].clone());
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
     let fill = Fill::RandomInserts { seed: s.seed };
     ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
-    // Warms the caches before operations count.
-    for node in &nodes {
+    for node in &test_cluster.nodes {
         let mut c = I::client(ep.clone(), node.clone());
         ep.core().block_on(ep.slot(), async {
             let mut value = Vec::new();
@@ -362,7 +324,9 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
             Ok(())
         })?;
     }
-    Ok(Made { cluster, fabric, nodes })
+    let core = Core::new(fabric.attach(NodeId::compute(0))?, SLAB_BYTES * s.clients());
+    core.seed(s.seed);
+    Ok(Scenario::over(test_cluster, fabric, core))
 }
 
 /// Simulates a crash with DMTree.
@@ -379,19 +343,13 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
 /// Impossible parameters, or a simulation that stalls.
 pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome> {
     setup.check()?;
-    let made = make::<I>(setup, options)?;
-    let Made { cluster, fabric, nodes } = &made;
+    let scenario = make::<I>(setup, options)?;
     let victim = NodeId::compute(setup.cns - 1);
-    let incarnation = fabric.incarnation(victim).unwrap_or(0);
-    let per_cn = setup.threads * setup.coroutines;
-    let clients = u64::from(setup.cns) * u64::from(per_cn);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
-    let board = Board {
-        fabric: fabric.clone(),
+    let board = Rc::new(Board {
         setup: setup.clone(),
-        start_ns: fabric.now(),
+        start_ns: scenario.fabric.now(),
         victim,
-        crashed: Cell::new(false),
         survivors: RefCell::new(vec![Bucket::default(); buckets]),
         dead: RefCell::new(vec![Bucket::default(); buckets]),
         longest: Cell::default(),
@@ -399,103 +357,67 @@ pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome
         samples: RefCell::default(),
         last: RefCell::default(),
         moments: RefCell::default(),
-        running: Cell::new(clients),
-    };
-    fabric.set_timed(true);
-    let stopped = live::<I>(&made, &board, incarnation, (clients, per_cn));
-    fabric.set_timed(false);
-    stopped?;
-    let (checked, wrong, taken_effect) = look::<I>(cluster, nodes, &board, victim)?;
-    Ok(summary(board, checked, wrong, taken_effect))
+        running: Cell::new(setup.clients() - setup.clients_of_node()),
+    });
+    live(&scenario, &board)?;
+    let looked = look(&scenario, &board)?;
+    Ok(summary(&board, scenario.fabric.trace_hash(), looked))
 }
 
-/// Runs the clients, the membership agents, the watcher and the task that crashes the node.
-fn live<I: RangeIndex>(
-    made: &Made<I>,
-    b: &Board,
-    incarnation: u32,
-    (clients, per_cn): (u64, u32),
-) -> Result<()> {
-    let Made { cluster, fabric, nodes } = made;
-    let s = &b.setup;
-    let first = fabric.attach(NodeId::compute(0))?;
-    let core = Core::new(first, SLAB_BYTES * clients);
-    core.seed(s.seed);
-    let mut worker = Worker::new(core.clone());
+/// Runs the clients, the membership agents and the watcher; the last node crashes meanwhile.
+fn live<I: RangeIndex>(scenario: &Scenario<I>, b: &Rc<Board>) -> Result<()> {
+    let (s, fabric, cluster) = (&b.setup, &scenario.fabric, &scenario.test_cluster.cluster);
+    let (core, clients) = (scenario.core(), s.clients());
     let mut sums: Option<Endpoint> = None;
-    let mut victims = Vec::new();
+    let mut number = 0;
     for cn in 0..s.cns {
-        let node = NodeId::compute(cn);
-        for thread in 0..s.threads {
-            let transport = fabric.attach(node)?;
-            for coroutine in 0..s.coroutines {
-                let slot = core.add_slot();
+        for _ in 0..s.threads {
+            let transport = fabric.attach(NodeId::compute(cn))?;
+            for _ in 0..s.coroutines {
+                let (core, transport, slot) = (core.clone(), transport.clone(), core.add_slot());
                 let ep = match &sums {
-                    Some(first) => {
-                        Endpoint::counting_with(core.clone(), transport.clone(), slot, first)
-                    }
-                    None => Endpoint::new(core.clone(), transport.clone(), slot),
+                    Some(first) => Endpoint::counting_with(core, transport, slot, first),
+                    None => Endpoint::new(core, transport, slot),
                 };
                 sums.get_or_insert(ep.clone());
-                let number = u64::from(u32::from(cn) * per_cn + thread * s.coroutines + coroutine);
-                let index = I::client(ep.clone(), nodes[usize::from(cn)].clone());
-                let inner = Some(Box::pin(client(index, ep, number, clients, b)));
-                let task = Mortal { board: b, node, inner };
-                worker.spawn(slot, async move {
-                    task.await;
-                    b.running.set(b.running.get() - 1);
-                });
-                if node == b.victim {
-                    victims.push(slot);
-                }
+                let index = I::client(ep, scenario.test_cluster.nodes[usize::from(cn)].clone());
+                scenario.spawn(cn, slot, client(index, number, clients, b.clone()));
+                number += 1;
             }
         }
         let (slot, pool) = (core.add_slot(), cluster.compute_node(usize::from(cn))?);
-        let ep = Endpoint::new(core.clone(), fabric.attach(node)?, slot);
-        let pause = s.lease_us * 1000 / 16;
-        let membership_agent = async move {
+        let (ep, pause) = (scenario.endpoint(cn, slot), s.lease_us * 1000 / 16);
+        scenario.spawn(cn, slot, async move {
             // A revoked node has no membership.
-            let _ = pool.run_membership(&ep, pause, || b.running.get() == 0).await;
-        };
-        worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(membership_agent)) });
-        if node == b.victim {
-            victims.push(slot);
-        }
+            let _ = pool.run_membership(&ep, pause, || false).await;
+        });
     }
     let slot = core.add_slot();
-    let ep = Endpoint::new(core.clone(), fabric.attach(NodeId::compute(0))?, slot);
-    worker.spawn(slot, watch(ep, cluster.compute_node(0)?, incarnation, b));
-    let slot = core.add_slot();
-    let ep = Endpoint::new(core.clone(), fabric.attach(NodeId::compute(0))?, slot);
-    let waker = core.clone();
-    worker.spawn(slot, async move {
+    let ep = scenario.endpoint(0, slot);
+    scenario.spawn(0, slot, watch(ep, cluster.compute_node(0)?, b.clone()));
+    let ep = scenario.own_endpoint(0);
+    scenario.run(&mut Fifo, async {
         ep.sleep(s.crash_us * 1000).await;
         let how = if s.hung { How::Hung } else { How::Machine };
-        if let Err(e) = b.fabric.crash(b.victim, how) {
+        if let Err(e) = fabric.crash(b.victim, how) {
             b.failed(e.to_string());
         }
-        b.crashed.set(true);
         b.moment("the node dies", ep.now());
-        victims.into_iter().for_each(|slot| waker.wake(slot));
+        while b.running.get() > 0 {
+            ep.sleep(20_000).await;
+        }
     });
-    worker.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))
+    scenario.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
 }
 
 /// Reads every written key. Returns how many keys were checked, how many have a wrong value, and
 /// how many keys of writers that died during a write have the unacknowledged value.
-fn look<I: RangeIndex>(
-    cluster: &Cluster,
-    nodes: &[Arc<I::Node>],
-    b: &Board,
-    victim: NodeId,
-) -> Result<(u64, u64, u64)> {
+fn look<I: RangeIndex>(scenario: &Scenario<I>, b: &Board) -> Result<(u64, u64, u64)> {
+    let TestCluster { cluster, nodes, .. } = &scenario.test_cluster;
     let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
     let mut index = I::client(ep.clone(), nodes[0].clone());
     let all = b.last.borrow();
-    let clients_of_victim = |number: u64| {
-        let per_cn = u64::from(b.setup.threads * b.setup.coroutines);
-        number / per_cn == victim.index() as u64
-    };
+    let of_victim = |number| number / b.setup.clients_of_node() == b.victim.index() as u64;
     let (mut checked, mut wrong, mut taken) = (0, 0, 0);
     ep.core().block_on(ep.slot(), async {
         let mut value = Vec::new();
@@ -504,7 +426,7 @@ fn look<I: RangeIndex>(
             ep.renew_deadline();
             let found = index.get(&key(*k), &mut value).await?;
             let held = value.as_slice().try_into().map_or(0, u64::from_le_bytes);
-            let open = last.begun != last.acknowledged && clients_of_victim(last.begun >> 32);
+            let open = last.begun != last.acknowledged && of_victim(last.begun >> 32);
             taken += u64::from(open && held == last.begun);
             let right = held == last.acknowledged || (open && held == last.begun);
             wrong += u64::from(!found || !right);
@@ -514,8 +436,9 @@ fn look<I: RangeIndex>(
     Ok((checked, wrong, taken))
 }
 
-fn summary(b: Board, keys_checked: u64, keys_wrong: u64, taken_effect: u64) -> Outcome {
-    let s = b.setup;
+fn summary(b: &Board, trace_hash: u64, looked: (u64, u64, u64)) -> Outcome {
+    let (keys_checked, keys_wrong, taken_effect) = looked;
+    let s = b.setup.clone();
     let survivors = b.survivors.take();
     let mut moments = b.moments.take();
     let mops = |from_us: u64, to_us: u64| {
@@ -556,7 +479,7 @@ fn summary(b: Board, keys_checked: u64, keys_wrong: u64, taken_effect: u64) -> O
         keys_checked,
         keys_wrong,
         taken_effect,
-        trace_hash: format!("{:016x}", b.fabric.trace_hash()),
+        trace_hash: format!("{trace_hash:016x}"),
         setup: s,
     }
 }

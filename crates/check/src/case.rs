@@ -126,6 +126,9 @@ pub struct Drawn {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
+    /// What the case has shown, if it is kept as a regression test.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
     /// [`CASE_VERSION`].
     pub version: u32,
     /// The system, by its name in the registry.
@@ -222,6 +225,7 @@ impl Case {
         };
         let clients = d.of(&[LEAST_CLIENTS, 4, 6, 9]);
         let mut case = Self {
+            about: String::new(),
             version: CASE_VERSION,
             mutant: None,
             system: system.to_owned(),
@@ -505,9 +509,10 @@ mod tests {
     #[test]
     fn invalid_cases_are_refused() {
         let good = case(1).to_json();
+        let version = format!("\"version\":{CASE_VERSION}");
         for (bad, words) in [
-            (good.replace("\"version\":4", "\"version\":99"), "version 99"),
-            (good.replace("\"version\":4", "\"versoin\":1"), "no version"),
+            (good.replace(&version, "\"version\":99"), "version 99"),
+            (good.replace(&version, "\"versoin\":1"), "no version"),
             (good.replace("\"clients\"", "\"cleints\""), "cleints"),
             ("{".to_owned(), "not JSON"),
             (Case { clients: 0, ..case(1) }.to_json(), "clients is 0"),

@@ -191,10 +191,6 @@ pub struct FaultTargets {
     pub lease_ns: u64,
 }
 
-/// Longest time that an operation may wait without a fault of its own, ns: detection and recovery
-/// of a crash.
-pub const LONGEST_OUTAGE_NS: u64 = 2_000_000_000;
-
 impl NodeFault {
     /// Its kind, in a word or two.
     pub fn kind(&self) -> &'static str {
@@ -348,22 +344,18 @@ impl Happened {
         match self.fault {
             NodeFault::Crash { .. }
             | NodeFault::Drift { .. }
-            | NodeFault::LateMembership { .. } => false,
-            NodeFault::Outage { .. } | NodeFault::RestartLoop { .. } | NodeFault::Jump { .. } => {
-                false
-            }
-            // The membership server does not answer, or verbs do not complete.
-            NodeFault::StallAll { .. } | NodeFault::Stall { .. } => matches!(
+            | NodeFault::LateMembership { .. }
+            | NodeFault::Outage { .. }
+            | NodeFault::RestartLoop { .. }
+            | NodeFault::Jump { .. } => false,
+            // The membership server does not answer, or verbs do not complete. (The membership is
+            // lost with the first memory node, and every error says so.)
+            NodeFault::StallAll { .. }
+            | NodeFault::Stall { .. }
+            | NodeFault::LoseMemory { mn: 0, .. } => matches!(
                 e.kind(),
                 K::Revoked | K::TimedOut | K::Contended | K::Unreachable | K::Busy
             ),
-            // Without the membership server every operation fails, and its error says so.
-            NodeFault::LoseMemory { mn: 0, .. } => {
-                matches!(
-                    e.kind(),
-                    K::Revoked | K::TimedOut | K::Contended | K::Unreachable | K::Busy
-                )
-            }
             // The operation was combined into one that was dropped.
             NodeFault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
             NodeFault::Freeze { cn: frozen, .. } => {
@@ -380,9 +372,7 @@ impl Happened {
             }
         }
     }
-}
 
-impl Happened {
     /// Whether the fault may cost a compute node its membership. A stall of the membership server
     /// costs no node its own.
     pub fn expels(&self, cn: u16) -> bool {

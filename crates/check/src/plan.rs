@@ -65,6 +65,19 @@ pub enum Planned {
     },
 }
 
+impl Planned {
+    /// The call of a client that has read this last.
+    pub fn call(self, seen: Option<(u64, ValueId)>) -> Call {
+        match self {
+            Self::Call(call) => call,
+            Self::CompareAndSet { key, value } => {
+                let (key, expected) = seen.unwrap_or((key, 0));
+                Call::CompareAndSet(key, expected, value)
+            }
+        }
+    }
+}
+
 /// Draws for one operation.
 pub fn draws(case: &Case, client: u32, op: u32) -> Rng {
     let mut mix = Rng::new(case.seed ^ (u64::from(client) << 32 | u64::from(op)));

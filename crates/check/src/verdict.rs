@@ -115,7 +115,7 @@ pub struct Judged {
 }
 
 /// A run and its result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// The first failure; `None` when all is well.
     pub finding: Option<Finding>,
@@ -133,6 +133,13 @@ pub struct Verdict {
     pub virtual_ns: u64,
     /// All operations.
     pub log: Log,
+}
+
+impl Verdict {
+    /// Of a run that shows nothing but this.
+    pub(crate) fn of(finding: Finding) -> Self {
+        Self { finding: Some(finding), ..Self::default() }
+    }
 }
 
 thread_local! {

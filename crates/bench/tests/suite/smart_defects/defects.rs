@@ -1,7 +1,7 @@
 //! The published defects of SMART, each by itself: the part that is left as published, with
 //! everything else repaired, and the cases that show it.
 
-use dmtree_bench::checked::{Setting, case, grants};
+use dmtree_bench::checked::{Setting, case, grants, switched};
 use dmtree_bench::registry::{System, find};
 use dmtree_check::case::{Case, KeyForm};
 use dmtree_check::log::Call;
@@ -155,11 +155,9 @@ pub const DEFECTS: [Defect; 7] = [
 impl Defect {
     /// The system that shows it, or the same with the last repair, too.
     pub fn system(&self, repaired: bool, replaced: bool) -> System {
-        let mut system = find(self.system).expect("a system");
         let replaced: &[_] = if replaced { &REPLACED } else { &[] };
-        for (name, on) in REPAIRED.iter().chain(self.otherwise).chain(replaced) {
-            system.options[*name] = (*on).into();
-        }
+        let switches = REPAIRED.iter().chain(self.otherwise).chain(replaced);
+        let mut system = switched(find(self.system).expect("a system"), switches);
         if let (true, Some(name)) = (repaired, self.repair) {
             system.options[name] = true.into();
         }
@@ -170,11 +168,10 @@ impl Defect {
 
     /// Runs a seed; returns the kind of the finding and its text.
     pub fn run(&self, system: &System, seed: u64, granted: &[&str]) -> Option<(String, String)> {
-        let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
         let node_faults =
             if self.scenario == Scenario::Crash { NodeFaultSet::Crash } else { NodeFaultSet::None };
         let setting =
-            Setting { grants: grants(&names).expect("names of capabilities"), node_faults };
+            Setting { grants: grants(granted).expect("names of capabilities"), node_faults };
         let case = self.scenario.of(system, case(system, seed, setting));
         let finding = system.check(&case).expect("a case").finding?;
         // The crashed node leaves structure that only a recovery could repair, and there is none.
