@@ -130,7 +130,7 @@ pub struct TimelineEvent {
 }
 
 /// The result of the simulation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`CRASH_VERSION`].
     pub version: u32,
@@ -186,18 +186,12 @@ struct Last {
 
 /// The state that the clients share.
 struct Board {
-    setup: Setup,
     start_ns: u64,
     victim: NodeId,
-    survivors: RefCell<Vec<Bucket>>,
-    dead: RefCell<Vec<Bucket>>,
-    longest: Cell<(u64, u64)>,
-    errors: Cell<u64>,
-    samples: RefCell<Vec<String>>,
     last: RefCell<BTreeMap<u64, Last>>,
-    moments: RefCell<Vec<TimelineEvent>>,
     /// Number of survivors' clients that still run.
     running: Cell<u64>,
+    outcome: RefCell<Outcome>,
 }
 
 impl Board {
@@ -206,37 +200,35 @@ impl Board {
     }
 
     fn done(&self, node: NodeId, update: bool, began: u64, now: u64) {
-        let ended = self.since(now);
-        let of = if node == self.victim { &self.dead } else { &self.survivors };
-        if let Some(b) = of.borrow_mut().get_mut((ended / (self.setup.bucket_us * 1000)) as usize) {
+        let (ended, o) = (self.since(now), &mut *self.outcome.borrow_mut());
+        let survives = node != self.victim;
+        let of = if survives { &mut o.survivors } else { &mut o.dead };
+        if let Some(b) = of.get_mut((ended / (o.setup.bucket_us * 1000)) as usize) {
             if update { b.updates += 1 } else { b.reads += 1 }
         }
-        if node != self.victim && ended > self.setup.crash_us * 1000 {
-            let (read, write) = self.longest.get();
-            let took = now.saturating_sub(began);
-            let (read, write) =
-                if update { (read, write.max(took)) } else { (read.max(took), write) };
-            self.longest.set((read, write));
+        if survives && ended > o.setup.crash_us * 1000 {
+            let longest = if update { &mut o.longest_update_ns } else { &mut o.longest_read_ns };
+            *longest = (*longest).max(now.saturating_sub(began));
         }
     }
 
     fn failed(&self, what: String) {
-        self.errors.set(self.errors.get() + 1);
-        let mut samples = self.samples.borrow_mut();
-        if samples.len() < 5 {
-            samples.push(what);
+        let o = &mut *self.outcome.borrow_mut();
+        o.errors += 1;
+        if o.samples.len() < 5 {
+            o.samples.push(what);
         }
     }
 
     fn moment(&self, what: &str, now: u64) {
-        let at_ns = self.since(now);
-        self.moments.borrow_mut().push(TimelineEvent { what: what.to_owned(), at_ns });
+        let (what, at_ns) = (what.to_owned(), self.since(now));
+        self.outcome.borrow_mut().moments.push(TimelineEvent { what, at_ns });
     }
 }
 
 /// One client's loop.
-async fn client<I: RangeIndex>(mut index: I, number: u64, clients: u64, b: Rc<Board>) {
-    let (s, ep) = (&b.setup, index.endpoint().clone());
+async fn client<I: RangeIndex>(mut index: I, number: u64, s: Setup, b: Rc<Board>) {
+    let (ep, clients) = (index.endpoint().clone(), s.clients());
     let node = ep.node();
     let mut rng = Seed(s.seed).numbered("crash", number).rng();
     ep.sleep(rng.below(200_000)).await;
@@ -346,28 +338,33 @@ pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome
     let scenario = make::<I>(setup, options)?;
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
-    let board = Rc::new(Board {
+    let curve = vec![Bucket::default(); buckets];
+    let outcome = Outcome {
+        version: CRASH_VERSION,
         setup: setup.clone(),
+        survivors: curve.clone(),
+        dead: curve,
+        ..Outcome::default()
+    };
+    let board = Rc::new(Board {
         start_ns: scenario.fabric.now(),
         victim,
-        survivors: RefCell::new(vec![Bucket::default(); buckets]),
-        dead: RefCell::new(vec![Bucket::default(); buckets]),
-        longest: Cell::default(),
-        errors: Cell::default(),
-        samples: RefCell::default(),
         last: RefCell::default(),
-        moments: RefCell::default(),
         running: Cell::new(setup.clients() - setup.clients_of_node()),
+        outcome: RefCell::new(outcome),
     });
-    live(&scenario, &board)?;
-    let looked = look(&scenario, &board)?;
-    Ok(summary(&board, scenario.fabric.trace_hash(), looked))
+    live(&scenario, setup, &board)?;
+    look(&scenario, setup, &board)?;
+    let mut outcome = board.outcome.take();
+    outcome.trace_hash = format!("{:016x}", scenario.fabric.trace_hash());
+    outcome.summarize();
+    Ok(outcome)
 }
 
 /// Runs the clients, the membership agents and the watcher; the last node crashes meanwhile.
-fn live<I: RangeIndex>(scenario: &Scenario<I>, b: &Rc<Board>) -> Result<()> {
-    let (s, fabric, cluster) = (&b.setup, &scenario.fabric, &scenario.test_cluster.cluster);
-    let (core, clients) = (scenario.core(), s.clients());
+fn live<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Rc<Board>) -> Result<()> {
+    let (fabric, cluster) = (&scenario.fabric, &scenario.test_cluster.cluster);
+    let core = scenario.core();
     let mut sums: Option<Endpoint> = None;
     let mut number = 0;
     for cn in 0..s.cns {
@@ -381,7 +378,7 @@ fn live<I: RangeIndex>(scenario: &Scenario<I>, b: &Rc<Board>) -> Result<()> {
                 };
                 sums.get_or_insert(ep.clone());
                 let index = I::client(ep, scenario.test_cluster.nodes[usize::from(cn)].clone());
-                scenario.spawn(cn, slot, client(index, number, clients, b.clone()));
+                scenario.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
                 number += 1;
             }
         }
@@ -410,76 +407,58 @@ fn live<I: RangeIndex>(scenario: &Scenario<I>, b: &Rc<Board>) -> Result<()> {
     scenario.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
 }
 
-/// Reads every written key. Returns how many keys were checked, how many have a wrong value, and
-/// how many keys of writers that died during a write have the unacknowledged value.
-fn look<I: RangeIndex>(scenario: &Scenario<I>, b: &Board) -> Result<(u64, u64, u64)> {
+/// Reads every written key.
+fn look<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Board) -> Result<()> {
     let TestCluster { cluster, nodes, .. } = &scenario.test_cluster;
     let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
     let mut index = I::client(ep.clone(), nodes[0].clone());
-    let all = b.last.borrow();
-    let of_victim = |number| number / b.setup.clients_of_node() == b.victim.index() as u64;
-    let (mut checked, mut wrong, mut taken) = (0, 0, 0);
+    let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;
+    let o = &mut *b.outcome.borrow_mut();
     ep.core().block_on(ep.slot(), async {
         let mut value = Vec::new();
-        for (k, last) in all.iter() {
-            checked += 1;
+        for (k, last) in b.last.borrow().iter() {
+            o.keys_checked += 1;
             ep.renew_deadline();
             let found = index.get(&key(*k), &mut value).await?;
             let held = value.as_slice().try_into().map_or(0, u64::from_le_bytes);
             let open = last.begun != last.acknowledged && of_victim(last.begun >> 32);
-            taken += u64::from(open && held == last.begun);
+            o.taken_effect += u64::from(open && held == last.begun);
             let right = held == last.acknowledged || (open && held == last.begun);
-            wrong += u64::from(!found || !right);
+            o.keys_wrong += u64::from(!found || !right);
         }
         Ok(())
     })?;
-    Ok((checked, wrong, taken))
+    Ok(())
 }
 
-fn summary(b: &Board, trace_hash: u64, looked: (u64, u64, u64)) -> Outcome {
-    let (keys_checked, keys_wrong, taken_effect) = looked;
-    let s = b.setup.clone();
-    let survivors = b.survivors.take();
-    let mut moments = b.moments.take();
-    let mops = |from_us: u64, to_us: u64| {
-        let (from, to) = (from_us / s.bucket_us, to_us / s.bucket_us);
-        let range = survivors.get(from as usize..to as usize).unwrap_or(&[]);
-        let ops: u64 = range.iter().map(|x| x.reads + x.updates).sum();
-        ops as f64 / (range.len().max(1) as u64 * s.bucket_us) as f64
-    };
-    let before_mops = mops((s.crash_us / 4).max(1), s.crash_us);
-    let over = moments.last().map_or(s.crash_us, |m| m.at_ns / 1000 + s.bucket_us);
-    let after_mops = mops(over.min(s.until_us), s.until_us);
-    let first = (s.crash_us / s.bucket_us) as usize;
-    let each = survivors.get(first..).unwrap_or(&[]).iter();
-    let each: Vec<f64> = each.map(|x| (x.reads + x.updates) as f64 / s.bucket_us as f64).collect();
-    // In the last buckets clients stop, so these are left out.
-    let least_mops = each.iter().rev().skip(1).copied().fold(f64::INFINITY, f64::min);
-    let least = each.iter().position(|m| *m == least_mops).unwrap_or(0);
-    let back = each.iter().skip(least).position(|m| *m >= 0.95 * before_mops);
-    if let Some(back) = back {
-        let at_ns = (first + least + back) as u64 * s.bucket_us * 1000;
-        moments
-            .push(TimelineEvent { what: "the survivors are as fast as before".to_owned(), at_ns });
-    }
-    moments.sort_by_key(|m| m.at_ns);
-    let (longest_read_ns, longest_update_ns) = b.longest.get();
-    Outcome {
-        version: CRASH_VERSION,
-        survivors,
-        dead: b.dead.take(),
-        moments,
-        before_mops,
-        after_mops,
-        least_mops: if least_mops.is_finite() { least_mops } else { 0.0 },
-        longest_read_ns,
-        longest_update_ns,
-        errors: b.errors.get(),
-        samples: b.samples.take(),
-        keys_checked,
-        keys_wrong,
-        taken_effect,
-        trace_hash: format!("{trace_hash:016x}"),
-        setup: s,
+impl Outcome {
+    /// Computes the throughput before, during and after the recovery from the buckets.
+    fn summarize(&mut self) {
+        let s = &self.setup;
+        let mops = |buckets: &[Bucket]| {
+            let ops: u64 = buckets.iter().map(|x| x.reads + x.updates).sum();
+            ops as f64 / (buckets.len().max(1) as u64 * s.bucket_us) as f64
+        };
+        let between = |from_us: u64, to_us: u64| {
+            let range = (from_us / s.bucket_us) as usize..(to_us / s.bucket_us) as usize;
+            mops(self.survivors.get(range).unwrap_or(&[]))
+        };
+        self.before_mops = between((s.crash_us / 4).max(1), s.crash_us);
+        let over = self.moments.last().map_or(s.crash_us, |m| m.at_ns / 1000 + s.bucket_us);
+        self.after_mops = between(over.min(s.until_us), s.until_us);
+        let first = (s.crash_us / s.bucket_us) as usize;
+        let each = self.survivors.get(first..).unwrap_or(&[]).chunks(1);
+        let each: Vec<f64> = each.map(mops).collect();
+        // In the last buckets clients stop, so these are left out.
+        let least_mops = each.iter().rev().skip(1).copied().fold(f64::INFINITY, f64::min);
+        self.least_mops = if least_mops.is_finite() { least_mops } else { 0.0 };
+        let least = each.iter().position(|m| *m == least_mops).unwrap_or(0);
+        let back = each.iter().skip(least).position(|m| *m >= 0.95 * self.before_mops);
+        if let Some(back) = back {
+            let at_ns = (first + least + back) as u64 * s.bucket_us * 1000;
+            let what = "the survivors are as fast as before".to_owned();
+            self.moments.push(TimelineEvent { what, at_ns });
+        }
+        self.moments.sort_by_key(|m| m.at_ns);
     }
 }

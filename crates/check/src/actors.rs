@@ -170,7 +170,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
         match result {
             Ok(out) => Some(out),
             Err(e) => {
-                self.shared.found(Finding::Structure(format!("{what}: {e}")));
+                self.shared.found(Finding::structure(format!("{what}: {e}")));
                 None
             }
         }
@@ -340,11 +340,15 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
                     if !shared.node_states.may_be_expelled(cn) {
                         let members = shared.members();
                         let now = shared.fabric.now();
-                        shared.found(Finding::Expelled(format!(
-                            "at {now} ns: {e}; its last successful renewal was at {heard} ns; \
+                        shared.found(Finding::Other(
+                            "expelled",
+                            None,
+                            format!(
+                                "at {now} ns: {e}; its last successful renewal was at {heard} ns; \
                              {members}; running: {}",
-                            shared.open().join("; ")
-                        )));
+                                shared.open().join("; ")
+                            ),
+                        ));
                     }
                     shared.node_states.expel(cn);
                     shared.out(cn);

@@ -84,7 +84,7 @@ impl Shared {
         let mut log = Log::new(1, s.keys);
         let mut seen = None;
         for op in 0..s.ops as u32 {
-            let call = plan::operation(&self.case, I::OPS, client, op, &mut rng).call(seen);
+            let call = plan::operation(&self.case, I::OPS, (client, op), &mut rng, seen);
             let called = self.tick();
             let answer = operate(&mut index, &self.case, call, &mut rng).await;
             let answer = answer.unwrap_or_else(|e| panic!("{call}: {e}"));

@@ -201,7 +201,8 @@ impl<'a> RunContext<'a> {
             open.push(self.node_states.summary());
         }
         let phase = self.phase.get();
-        self.found(Finding::Hung { phase, open });
+        let what = format!("the {phase} phase does not end; running: {}", open.join("; "));
+        self.found(Finding::Other("hung", None, what));
     }
 }
 
@@ -310,12 +311,11 @@ impl Future for Guarded<'_> {
             Ok(Poll::Ready(())) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {
-                let what = crate::verdict::panic_text(&*payload);
                 let client = match this.role {
                     TaskRole::Client(n, _) => Some(n),
                     _ => None,
                 };
-                this.shared.found(Finding::Panic { client, what });
+                this.shared.found(Finding::panic(client, &*payload));
                 this.quit()
             }
         }
@@ -337,7 +337,7 @@ pub(crate) async fn safety<I: RangeIndex>(
         // The next incarnation of its node continues after this operation.
         next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
-        let call = plan::operation(case, I::OPS, client, op, &mut rng).call(seen);
+        let call = plan::operation(case, I::OPS, (client, op), &mut rng, seen);
         let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
             return;
         };
@@ -419,7 +419,7 @@ fn cn_of(shared: &RunContext<'_>, client: u32) -> usize {
 }
 
 pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
-    Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
+    Finding::Other("failed", Some(client), format!("{what} failed ({:?}): {e}", e.kind()))
 }
 
 /// The issuer of an operation that begins now.
@@ -458,7 +458,7 @@ async fn perform<I: RangeIndex>(
     let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
     let now = shared.fabric.now();
     if let Some(what) = shared.availability.end((client, false), Some(call), fine, place, now) {
-        shared.found(Finding::Slow { client, what });
+        shared.found(Finding::Other("slow", Some(client), what));
         return None;
     }
     // A dropped operation stays open: it may take effect at any later time.
@@ -471,7 +471,8 @@ async fn perform<I: RangeIndex>(
     shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
     match done {
         Ok(Answer::Torn(_)) => {
-            shared.found(Finding::Torn { client, what: format!("{call} was answered {answer}") });
+            let what = format!("{call} was answered {answer}");
+            shared.found(Finding::Other("torn", Some(client), what));
             None
         }
         Ok(answer) => Some(answer),

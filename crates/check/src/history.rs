@@ -360,28 +360,10 @@ mod tests {
     }
 
     #[test]
-    fn corrupted_histories_are_rejected() {
-        let stale =
-            [op(0, 1, Event::Put(1)), op(2, 3, Event::Put(2)), op(4, 5, Event::Get(Some(1)))];
-        assert!(check_key(&stale, None).is_err(), "a read of an overwritten value");
-        let lost = [op(0, 1, Event::Put(1)), op(2, 3, Event::Get(None))];
-        assert!(check_key(&lost, None).is_err(), "a lost acknowledged write");
-        let twice = [op(0, 5, Event::Insert(1, true)), op(1, 6, Event::Insert(2, true))];
-        assert!(check_key(&twice, None).is_err(), "two inserts of one key");
+    fn what_was_seen_is_not_unseen() {
         let back =
             [op(0, 9, Event::Put(1)), op(1, 2, Event::Get(Some(1))), op(3, 4, Event::Get(None))];
-        assert!(check_key(&back, None).is_err(), "seen, then unseen");
-        let ghost = [op(0, 1, Event::Get(Some(7)))];
-        assert!(check_key(&ghost, None).is_err(), "a value without a write");
-    }
-
-    #[test]
-    fn unknown_outcomes_may_or_may_not_have_happened() {
-        let unknown = Op { call: 0, ret: None, event: Event::Put(1) };
-        assert!(check_key(&[unknown, op(5, 6, Event::Get(None))], None).is_ok());
-        assert!(check_key(&[unknown, op(5, 6, Event::Get(Some(1)))], None).is_ok());
-        let flip = [unknown, op(5, 6, Event::Get(Some(1))), op(7, 8, Event::Get(None))];
-        assert!(check_key(&flip, None).is_err());
+        assert!(check_key(&back, None).is_err(), "while its write runs");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::plan;
 use crate::quiesce::quiesce;
 use crate::server::Server;
 use crate::test_cluster::TestCluster;
-use crate::verdict::{Finding, Verdict, panic_text};
+use crate::verdict::{Finding, Verdict};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -71,16 +71,14 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
     }));
     let mut verdict = match caught {
         Ok(verdict) => verdict?,
-        Err(payload) => Verdict::of(panicked(&*payload)),
+        Err(payload) => {
+            Verdict { finding: Some(Finding::panic(None, &*payload)), ..Verdict::default() }
+        }
     };
     verdict.operations = verdict.log.records().len() as u64;
     verdict.trace_hash = fabric.trace_hash() ^ verdict.log.hash().rotate_left(32);
     verdict.virtual_ns = fabric.now();
     Ok((verdict, choices))
-}
-
-fn panicked(payload: &(dyn std::any::Any + Send)) -> Finding {
-    Finding::Panic { client: None, what: panic_text(payload) }
 }
 
 /// The keys that are present at first.
@@ -118,7 +116,7 @@ impl<I: RangeIndex> Run<'_, I> {
         if let Some(finding) = verdict.finding.take() {
             // A wrong answer says more than the failures that follow from it.
             verdict.finding = match (finding, verdict.log.check()) {
-                (torn @ Finding::Torn { .. }, _) => Some(torn),
+                (torn, _) if torn.kind() == "torn" => Some(torn),
                 (_, Err(wrong)) => Some(Finding::History(wrong)),
                 (finding, Ok(())) => Some(finding),
             };
@@ -130,12 +128,13 @@ impl<I: RangeIndex> Run<'_, I> {
             let log = &mut verdict.log;
             let judged = || afterwards(test_cluster, case, &living, log);
             broken = match catch_unwind(AssertUnwindSafe(judged)) {
-                Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
-                Err(payload) => Some(panicked(&*payload)),
+                Ok(done) => done.err().map(|e| Finding::structure(e)),
+                Err(payload) => Some(Finding::panic(None, &*payload)),
             };
         }
         let wrong = verdict.log.check().err().map(Finding::History);
-        let touched = fabric.reports().into_iter().next().map(Finding::Access);
+        let touched =
+            fabric.reports().into_iter().next().map(|what| Finding::Other("access", None, what));
         verdict.finding = wrong.or(broken).or(touched);
         Ok(verdict)
     }
@@ -157,7 +156,7 @@ impl<I: RangeIndex> Run<'_, I> {
         let mut worker = Worker::new(core);
         let mut work = |worker: &mut Worker<'_>| {
             if let Err(stalled) = worker.run(&mut *policy) {
-                shared.found(Finding::Stalled(stalled.to_string()));
+                shared.found(Finding::Other("stalled", None, stalled.to_string()));
             }
         };
         shared.node_states.begin()?;

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::case::{Draw, Drawn};
     use crate::log::{Call, Wrong};
-    use crate::plan::{self, Planned};
+    use crate::plan;
     use crate::verdict::Finding;
     use dmtree_fabric::Capabilities;
     use dmtree_parts::OpSet;
@@ -216,8 +216,8 @@ mod tests {
         for c in 0..case.clients {
             let puts = case.numbers_of(c).into_iter().any(|op| {
                 let mut rng = plan::draws(case, c, op);
-                let planned = plan::operation(case, OpSet::ALL, c, op, &mut rng);
-                matches!(planned, Planned::Call(Call::Put(0, _)))
+                let call = plan::operation(case, OpSet::ALL, (c, op), &mut rng, None);
+                matches!(call, Call::Put(0, _))
             });
             putters += u32::from(puts);
         }

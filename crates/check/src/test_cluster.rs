@@ -124,13 +124,13 @@ impl<I: RangeIndex> TestCluster<I> {
     }
 
     fn opened(cluster: Cluster, cache_bytes: u64, options: I::Options, root: Root) -> Result<Self> {
-        let nodes = (0..cluster.compute_nodes())
-            .map(|i| {
-                let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
-                I::node(&cx, &options, root)
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { cluster, cache_bytes, options, root, nodes, remote_clients: Vec::new() })
+        let (nodes, remote_clients) = Default::default();
+        let mut new = Self { cluster, cache_bytes, options, root, nodes, remote_clients };
+        for cn in 0..new.cluster.compute_nodes() {
+            let node = new.open(new.cluster.compute_node(cn)?)?;
+            new.nodes.push(node);
+        }
+        Ok(new)
     }
 
     /// The membership of the pool, which is in this process.

@@ -40,9 +40,6 @@ pub struct CrashRun {
     pub second_died: bool,
 }
 
-/// Disarms a crash: no node reaches this verb.
-const NEVER: CrashPoint = CrashPoint { verb: u64::MAX / 2, place: Place::Before };
-
 /// One run of a scenario; the failure, if there is one.
 ///
 /// # Errors
@@ -52,20 +49,8 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: ScriptedCrash) -> Result<Cras
     let (survivor, last) = (others[0], *others.last().expect("three at least"));
     let seeded = (cut.whole_write, cut.seed);
     let play = Play::begin((script, cut.victim), script.ops.iter(), seeded)?;
-    let done = Rc::new(Cell::new(false));
-    let (ops, ended) = (script.ops.clone(), done.clone());
-    play.client((cut.victim, "the victim"), |play, mut c| async move {
-        c.endpoint().sleep(1_500_000).await;
-        let (fabric, me) = (&play.scenario.fabric, NodeId::compute(cut.victim));
-        let point = CrashPoint { verb: cut.verb, place: cut.place };
-        fabric.crash_at(me, point, cut.how)?;
-        for op in &ops {
-            play.observed.perform(&mut c, op).await?;
-        }
-        fabric.crash_at(me, NEVER, cut.how)?;
-        ended.set(true);
-        Ok(())
-    });
+    let point = CrashPoint { verb: cut.verb, place: cut.place };
+    let done = play.victim((cut.victim, script.ops.clone()), point, cut.how);
     play.reader(survivor, READ_BOUND_NS, || true);
     if cut.second.is_some() {
         second_survivor(&play, cut.victim, last);
@@ -82,9 +67,8 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: ScriptedCrash) -> Result<Cras
 /// A second survivor recovers every lock that it meets, and may crash in a recovery.
 fn second_survivor<I: RangeIndex>(play: &Rc<Play<I>>, victim: u16, cn: u16) {
     play.client((cn, "the second survivor"), |play, mut c| async move {
-        let (ep, fabric) = (c.endpoint().clone(), &play.scenario.fabric);
-        while !fabric.is_down(NodeId::compute(victim)) {
-            ep.sleep(10_000).await;
+        while !play.is_down(victim) {
+            c.endpoint().sleep(10_000).await;
         }
         for k in &play.observed.keys {
             if let Some(v) = play.observed.read(&mut c, *k).await? {
@@ -92,7 +76,8 @@ fn second_survivor<I: RangeIndex>(play: &Rc<Play<I>>, victim: u16, cn: u16) {
             }
         }
         c.sweep().await.map_err(|e| e.context("sweep"))?;
-        fabric.crash_at(ep.node(), NEVER, How::Machine)
+        play.scenario.fabric.spare(NodeId::compute(cn));
+        Ok(())
     });
 }
 
@@ -107,12 +92,7 @@ async fn survive<I: RangeIndex>(
     let (scenario, observed) = (&play.scenario, &play.observed);
     let mut c = scenario.client(cn);
     let ep = c.endpoint().clone();
-    let is_down = |cn| scenario.fabric.is_down(NodeId::compute(cn));
-    while !done.get() && !is_down(cut.victim) && scenario.trouble().is_none() {
-        ep.sleep(20_000).await;
-        within(ep.now(), 5_000_000_000).map_err(|e| e.context("the victim"))?;
-    }
-    if done.get() {
+    if !play.crashes(&ep, cut.victim, done).await? {
         return Ok(());
     }
     let mut dead = vec![cut.victim];
@@ -121,7 +101,7 @@ async fn survive<I: RangeIndex>(
         scenario.fabric.crash_at(second, CrashPoint { verb, place }, How::Machine)?;
         // It runs on its own task.
         for _ in 0..if last == cn { 0 } else { 400 } {
-            if is_down(last) {
+            if play.is_down(last) {
                 dead.push(last);
                 break;
             }

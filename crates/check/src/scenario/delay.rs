@@ -12,13 +12,10 @@ use dmtree_parts::RangeIndex;
 
 use super::play::{Play, within};
 use super::sweeps::{every, tried};
-use super::{Op, PAUSE_NS, PLACES, Script};
+use super::{Op, PLACES, Script};
 
 /// The usual delay: longer than all operations of the others, shorter than a lease, ns.
 const DELAY_NS: u64 = 3_000_000;
-/// Memory that no node can reach is free after this time, ns; the delayed client keeps all that it
-/// may have seen.
-const RECLAIM_NS: u64 = 1_000_000;
 /// All clients have ended after this time, ns.
 const BOUND_NS: u64 = 400_000_000;
 /// The delayed client's node, its concurrent writer's, and the reader's.
@@ -70,28 +67,6 @@ impl<I: RangeIndex> std::fmt::Debug for DelayScenario<I> {
     }
 }
 
-/// Runs these operations on a node.
-async fn work<I: RangeIndex>(play: &Play<I>, c: &mut I, cn: u16, ops: &[Op]) -> Result<(), Error> {
-    let (ep, pool) = (c.endpoint().clone(), play.scenario.pool(cn));
-    for op in ops {
-        let began = ep.now();
-        while matches!(op, Op::Reclaim)
-            && pool.reclaim(&ep).await.map_err(|e| e.context("a reclaim"))?.waiting > 0
-            && ep.now() < began + RECLAIM_NS
-        {
-            ep.sleep(PAUSE_NS / 8).await;
-        }
-        while matches!(op, Op::HandOver)
-            && !was_accepted(pool.hand_over(&ep).await).map_err(|e| e.context("a move"))?
-        {
-            ep.sleep(PAUSE_NS).await;
-            ep.renew_deadline();
-        }
-        play.observed.perform(c, op).await?;
-    }
-    Ok(())
-}
-
 /// The result of a run: whether a verb was delayed, and whether the victim crashed.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
@@ -106,8 +81,6 @@ struct Progress {
     begun: Cell<bool>,
     delayed_done: Cell<bool>,
     other_done: Cell<bool>,
-    was_delayed: Cell<bool>,
-    survived: Cell<bool>,
 }
 
 /// One run.
@@ -126,41 +99,29 @@ fn once<I: RangeIndex>(
 ) -> Result<Ran, String> {
     let ops = plan.script.ops.iter().chain(&plan.others).chain(&plan.dead);
     let play = Play::begin((&plan.script, DELAYED), ops, (false, seed))?;
-    let run = Run { plan, play, progress: Rc::default() };
+    let run = Run { plan, play: play.clone(), progress: Rc::default() };
+    let survived = crash.map(|crash| play.victim((VICTIM, plan.dead.clone()), crash, How::Machine));
     run.progress.begun.set(crash.is_none());
-    if let Some(crash) = crash {
-        run.victim(crash);
-    }
     run.delayed(point);
     run.other();
     // Behind a crash it begins with the delayed verb.
-    let (fabric, progress) = (run.play.scenario.fabric.clone(), run.progress.clone());
-    let late = move || fabric.late_until(NodeId::compute(DELAYED)).is_some();
-    let begins = move || crash.is_none() || late() || progress.delayed_done.get();
-    run.play.reader(READER, u64::MAX, begins);
-    run.play.run(seed, run.main(crash.is_some()))?;
-    let crashed = run.has_crashed();
+    let (p, progress) = (play.clone(), run.progress.clone());
+    let begins = move || crash.is_none() || is_late(&p) || progress.delayed_done.get();
+    play.reader(READER, u64::MAX, begins);
+    play.run(seed, run.main(survived.as_deref()))?;
+    let crashed = play.is_down(VICTIM);
     let nodes = 0..plan.script.compute_nodes;
     let nodes: Vec<u16> = nodes.filter(|cn| !(crashed && *cn == VICTIM)).collect();
-    run.play.judge(&plan.script, &nodes, crashed)?;
-    Ok(Ran { delayed: run.progress.was_delayed.get(), crashed })
+    play.judge(&plan.script, &nodes, crashed)?;
+    Ok(Ran { delayed: is_late(&play), crashed })
+}
+
+/// Whether a verb has been delayed.
+fn is_late<I: RangeIndex>(play: &Play<I>) -> bool {
+    play.scenario.fabric.late_until(NodeId::compute(DELAYED)).is_some()
 }
 
 impl<I: RangeIndex> Run<'_, I> {
-    /// The client on the node that crashes first.
-    fn victim(&self, crash: CrashPoint) {
-        let (progress, ops) = (self.progress.clone(), self.plan.dead.clone());
-        self.play.client((VICTIM, "victim"), |play, mut c| async move {
-            c.endpoint().sleep(1_500_000).await;
-            let (fabric, me) = (&play.scenario.fabric, NodeId::compute(VICTIM));
-            fabric.crash_at(me, crash, How::Machine)?;
-            work(&play, &mut c, VICTIM, &ops).await?;
-            fabric.spare(me);
-            progress.survived.set(true);
-            Ok(())
-        });
-    }
-
     /// The client with the delayed verb.
     fn delayed(&self, point: CrashPoint) {
         let (progress, ops) = (self.progress.clone(), self.plan.script.ops.clone());
@@ -177,11 +138,10 @@ impl<I: RangeIndex> Run<'_, I> {
                 let next = CrashPoint { verb: point.verb + again, place: Place::Before };
                 fabric.delay_at(me, next, 2 * by_ns)?;
             }
-            work(&play, &mut c, DELAYED, &ops).await?;
+            play.work(&mut c, DELAYED, &ops).await?;
             while reads && !progress.other_done.get() {
                 play.observed.read_all(&mut c, 13, u64::MAX).await?;
             }
-            progress.was_delayed.set(fabric.late_until(me).is_some());
             progress.delayed_done.set(true);
             Ok(())
         });
@@ -189,46 +149,37 @@ impl<I: RangeIndex> Run<'_, I> {
 
     /// The concurrent writer.
     fn other(&self) {
-        let (progress, ops, waits) =
-            (self.progress.clone(), self.plan.others.clone(), !self.plan.reads);
+        let (progress, ops) = (self.progress.clone(), self.plan.others.clone());
+        let waits = !self.plan.reads;
         let cn = if self.plan.twin { DELAYED } else { OTHER };
         self.play.client((cn, "concurrent"), move |play, mut c| async move {
             let ep = c.endpoint().clone();
-            let late = || play.scenario.fabric.late_until(NodeId::compute(DELAYED)).is_some();
             let done = || progress.delayed_done.get();
-            while waits && !late() && !done() && ep.now() < BOUND_NS {
+            while waits && !is_late(&play) && !done() && ep.now() < BOUND_NS {
                 ep.sleep(5_000).await;
             }
             // (A client that does not await the verb may have ended.)
-            if !done() || late() {
-                work(&play, &mut c, cn, &ops).await?;
+            if !done() || is_late(&play) {
+                play.work(&mut c, cn, &ops).await?;
             }
             progress.other_done.set(true);
             Ok(())
         });
     }
 
-    fn has_crashed(&self) -> bool {
-        self.play.scenario.fabric.is_down(NodeId::compute(VICTIM))
-    }
-
-    /// Waits for all clients.
-    async fn main(&self, crashes: bool) -> Result<(), Error> {
+    /// Waits for the crash if there is to be one, and for all clients.
+    async fn main(&self, survived: Option<&Cell<bool>>) -> Result<(), Error> {
         let (scenario, progress) = (&self.play.scenario, &self.progress);
         let mut c = scenario.client(OTHER);
         let ep = c.endpoint().clone();
-        if crashes {
-            while !progress.survived.get() && !self.has_crashed() {
-                ep.sleep(20_000).await;
+        if let Some(survived) = survived
+            && self.play.crashes(&ep, VICTIM, survived).await?
+        {
+            for cn in [OTHER, DELAYED, READER] {
+                scenario.settled(&ep, cn, &[VICTIM]).await;
             }
-            // (A script that ends with a detached unlock may have ended before its node crashed.)
-            if self.has_crashed() {
-                for cn in [OTHER, DELAYED, READER] {
-                    scenario.settled(&ep, cn, &[VICTIM]).await;
-                }
-            }
-            progress.begun.set(true);
         }
+        progress.begun.set(true);
         while !(progress.delayed_done.get() && progress.other_done.get())
             && scenario.trouble().is_none()
         {

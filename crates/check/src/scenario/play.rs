@@ -6,11 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 
-use dmtree_fabric::{Error, ErrorKind};
+use dmtree_fabric::sim::{CrashPoint, How};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
 use dmtree_parts::{Outcome, RangeIndex};
 
-use super::{Op, Scenario, Script, Values, attempt, effect, get, key, one_holder, perform, scan};
+use super::delay::was_accepted;
+use super::{
+    Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, key, one_holder, perform, scan,
+};
 use crate::history::{Event, History, Swap, ValueId};
+
+/// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
+/// may have seen.
+const RECLAIM_NS: u64 = 1_000_000;
 
 /// The operations of all clients of a run.
 pub(super) struct Observed {
@@ -177,6 +185,64 @@ impl<I: RangeIndex> Play<I> {
             let work = work(play, c);
             async move { work.await.unwrap_or_else(|e| complain(format!("{name}: {e}"))) }
         });
+    }
+
+    /// A client on a node that crashes at a verb of its operations. The flag says that it has ended
+    /// them before.
+    pub fn victim(
+        self: &Rc<Self>,
+        (cn, ops): (u16, Vec<Op>),
+        point: CrashPoint,
+        how: How,
+    ) -> Rc<Cell<bool>> {
+        let ended = Rc::new(Cell::new(false));
+        let survived = ended.clone();
+        self.client((cn, "the victim"), move |play, mut c| async move {
+            c.endpoint().sleep(1_500_000).await;
+            let (fabric, me) = (&play.scenario.fabric, NodeId::compute(cn));
+            fabric.crash_at(me, point, how)?;
+            play.work(&mut c, cn, &ops).await?;
+            fabric.spare(me);
+            survived.set(true);
+            Ok(())
+        });
+        ended
+    }
+
+    pub fn is_down(&self, cn: u16) -> bool {
+        self.scenario.fabric.is_down(NodeId::compute(cn))
+    }
+
+    /// Whether a victim crashes before it has ended its operations.
+    pub async fn crashes(&self, ep: &Endpoint, cn: u16, ended: &Cell<bool>) -> Result<bool, Error> {
+        while !ended.get() && !self.is_down(cn) && self.scenario.trouble().is_none() {
+            ep.sleep(20_000).await;
+            within(ep.now(), 5_000_000_000).map_err(|e| e.context("the victim"))?;
+        }
+        // (Operations that end with a detached unlock may end before the node crashes.)
+        Ok(!ended.get() || self.is_down(cn))
+    }
+
+    /// Runs these operations on a node.
+    pub async fn work(&self, c: &mut I, cn: u16, ops: &[Op]) -> Result<(), Error> {
+        let (ep, pool) = (c.endpoint().clone(), self.scenario.pool(cn));
+        for op in ops {
+            let began = ep.now();
+            while matches!(op, Op::Reclaim)
+                && pool.reclaim(&ep).await.map_err(|e| e.context("a reclaim"))?.waiting > 0
+                && ep.now() < began + RECLAIM_NS
+            {
+                ep.sleep(PAUSE_NS / 8).await;
+            }
+            while matches!(op, Op::HandOver)
+                && !was_accepted(pool.hand_over(&ep).await).map_err(|e| e.context("a move"))?
+            {
+                ep.sleep(PAUSE_NS).await;
+                ep.renew_deadline();
+            }
+            self.observed.perform(c, op).await?;
+        }
+        Ok(())
     }
 
     /// A client that reads all the time, from when `begins` holds.

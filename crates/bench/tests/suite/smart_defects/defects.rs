@@ -5,7 +5,7 @@ use dmtree_bench::checked::{Setting, case, grants, switched};
 use dmtree_bench::registry::{System, find};
 use dmtree_check::case::{Case, KeyForm};
 use dmtree_check::log::Call;
-use dmtree_check::plan::{Planned, draws, operation};
+use dmtree_check::plan::{draws, operation};
 use dmtree_check::{NodeFault, NodeFaultSet};
 use dmtree_fabric::sim::Place;
 
@@ -225,8 +225,9 @@ fn inside_an_early_verb(fault: &mut NodeFault) {
 /// The operations without updates, so that no crashed client holds a lock.
 fn without_updates(system: &System, case: &Case) -> Vec<Vec<u32>> {
     let kept = |client: u32, op: &u32| {
-        let planned = operation(case, system.ops, client, *op, &mut draws(case, client, *op));
-        matches!(planned, Planned::Call(Call::Get(_) | Call::Insert(..)))
+        let mut rng = draws(case, client, *op);
+        let call = operation(case, system.ops, (client, *op), &mut rng, None);
+        matches!(call, Call::Get(_) | Call::Insert(..))
     };
     (0..case.clients).map(|c| (0..case.ops).filter(|op| kept(c, op)).collect()).collect()
 }
