@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dmtree_check::case::Case;
 use dmtree_check::shrink::{Shrunk, shrink};
-use dmtree_check::verdict::{Judged, Verdict};
+use dmtree_check::verdict::{Judged, Verdict, panic_text};
 use dmtree_fabric::mark;
 use serde::Serialize;
 
@@ -173,7 +173,7 @@ impl Campaign {
                     // A panic of an index is a finding. This panic was the checker's own.
                     fail(Failure::violation(format!(
                         "a checking thread panicked: {}",
-                        said(&*panic)
+                        panic_text(&*panic)
                     )));
                 }
             }
@@ -217,12 +217,6 @@ impl Campaign {
             tally.lock().unwrap_or_else(PoisonError::into_inner).add(&case, &verdict);
         }
     }
-}
-
-/// The text of a panic.
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing")
 }
 
 /// Minimizes a case with a finding, within a time limit.

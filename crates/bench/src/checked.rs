@@ -2,7 +2,7 @@
 
 use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
-use dmtree_check::verdict::Verdict;
+use dmtree_check::verdict::{Finding, Verdict};
 use dmtree_fabric::Capabilities;
 
 use crate::failure::{Failure, Result};
@@ -48,6 +48,31 @@ pub fn run(case: &Case) -> Result<Verdict> {
     find(&case.system)?.check(case)
 }
 
+/// A system with some switches among its options set.
+#[must_use]
+pub fn switched<'o>(
+    mut system: System,
+    switches: impl IntoIterator<Item = &'o (&'o str, bool)>,
+) -> System {
+    switches.into_iter().for_each(|(name, on)| system.options[*name] = (*on).into());
+    system
+}
+
+/// The first of some seeds with a finding in a system.
+///
+/// # Panics
+/// When a case cannot run.
+pub fn first_wrong(
+    system: &System,
+    seeds: impl IntoIterator<Item = u64>,
+    setting: Setting,
+) -> Option<(u64, Finding)> {
+    seeds.into_iter().find_map(|seed| {
+        let verdict = system.check(&case(system, seed, setting)).expect("the case of a seed runs");
+        verdict.finding.map(|finding| (seed, finding))
+    })
+}
+
 /// Runs a case given as JSON, for regression tests.
 ///
 /// # Errors
@@ -65,10 +90,10 @@ const ON_CHIP_BYTES: u32 = 1024;
 ///
 /// # Errors
 /// An unknown name, or one that the adversarial fabric cannot grant.
-pub fn grants(names: &[String]) -> Result<Capabilities> {
+pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
     let mut out = Capabilities::NONE;
     for name in names {
-        match name.as_str() {
+        match name.as_ref() {
             "line_atomic" => out.line_atomic = true,
             "write_ascending" => out.write_ascending = true,
             "cas_fail_is_readonly" => out.cas_fail_is_readonly = true,
@@ -87,16 +112,7 @@ pub fn grants(names: &[String]) -> Result<Capabilities> {
 
 /// The names of the grants; empty for none.
 pub fn granted(c: &Capabilities) -> Vec<&'static str> {
-    [
-        (c.line_atomic, "line_atomic"),
-        (c.write_ascending, "write_ascending"),
-        (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
-        (c.whole_write_bytes > 0, "whole_write"),
-        (c.on_chip_bytes > 0, "on_chip"),
-    ]
-    .into_iter()
-    .filter_map(|(on, name)| on.then_some(name))
-    .collect()
+    Capabilities::NONE.missing(c)
 }
 
 #[cfg(test)]
@@ -105,9 +121,9 @@ mod tests {
 
     #[test]
     fn grants_have_names() {
-        let names = ["line_atomic".to_owned(), "write_ascending".to_owned()];
+        let names = ["line_atomic", "write_ascending", "cas_fail_is_readonly", "whole_write"];
         assert_eq!(granted(&grants(&names).unwrap()), names);
-        assert!(granted(&grants(&["none".to_owned()]).unwrap()).is_empty());
-        assert!(grants(&["x".to_owned()]).unwrap_err().to_string().contains("line_atomic"));
+        assert!(granted(&grants(&["none"]).unwrap()).is_empty());
+        assert!(grants(&["x"]).unwrap_err().to_string().contains("line_atomic"));
     }
 }

@@ -3,6 +3,7 @@
 use dmtree_check::conformance::{Part, parts};
 use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, serve};
 use dmtree_check::test_cluster::TestCluster;
+use dmtree_check::verdict::panic_text;
 use dmtree_parts::RangeIndex;
 use dmtree_pool::Cluster;
 use serde_json::Value;
@@ -69,9 +70,7 @@ fn run_part<I: RangeIndex>(
     let test_cluster = test_cluster.with(other.clone());
     let ran = std::thread::scope(|s| s.spawn(|| part(&test_cluster)).join());
     if let Err(panic) = ran {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("see above");
-        return Err(Failure::violation(text));
+        return Err(Failure::violation(panic_text(&*panic)));
     }
     other.close()?;
     drop(test_cluster);

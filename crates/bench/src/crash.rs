@@ -7,16 +7,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use clap::{Args, Command, FromArgMatches};
-use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId, Worker};
-use dmtree_parts::{Fill, NodeContext, RangeIndex, Root, Write};
-use dmtree_pool::{Cluster, PoolOptions};
+use dmtree_check::scenario::Scenario;
+use dmtree_check::test_cluster::TestCluster;
+use dmtree_fabric::sim::{How, Profile};
+use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_parts::{Fill, RangeIndex, Write};
+use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,14 @@ impl Default for Setup {
 }
 
 impl Setup {
+    fn clients_of_node(&self) -> u64 {
+        u64::from(self.threads) * u64::from(self.coroutines)
+    }
+
+    fn clients(&self) -> u64 {
+        u64::from(self.cns) * self.clients_of_node()
+    }
+
     /// Refuses impossible parameters.
     ///
     /// # Errors
@@ -90,7 +98,7 @@ impl Setup {
             }
             Err(Failure::input(format!("{name} is {value}; it must be {low} to {high}")))
         };
-        let clients = u64::from(self.cns) * u64::from(self.threads) * u64::from(self.coroutines);
+        let clients = self.clients();
         range("cns", self.cns.into(), 2, 64)?;
         range("threads", self.threads.into(), 1, 256)?;
         range("coroutines", self.coroutines.into(), 1, 64)?;
@@ -122,7 +130,7 @@ pub struct TimelineEvent {
 }
 
 /// The result of the simulation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// [`CRASH_VERSION`].
     pub version: u32,
@@ -178,20 +186,12 @@ struct Last {
 
 /// The state that the clients share.
 struct Board {
-    fabric: SimFabric,
-    setup: Setup,
     start_ns: u64,
     victim: NodeId,
-    crashed: Cell<bool>,
-    survivors: RefCell<Vec<Bucket>>,
-    dead: RefCell<Vec<Bucket>>,
-    longest: Cell<(u64, u64)>,
-    errors: Cell<u64>,
-    samples: RefCell<Vec<String>>,
     last: RefCell<BTreeMap<u64, Last>>,
-    moments: RefCell<Vec<TimelineEvent>>,
-    /// Number of clients that still run.
+    /// Number of survivors' clients that still run.
     running: Cell<u64>,
+    outcome: RefCell<Outcome>,
 }
 
 impl Board {
@@ -199,62 +199,37 @@ impl Board {
         now.saturating_sub(self.start_ns)
     }
 
-    fn is_dead(&self, node: NodeId) -> bool {
-        self.crashed.get() && node == self.victim
-    }
-
     fn done(&self, node: NodeId, update: bool, began: u64, now: u64) {
-        let ended = self.since(now);
-        let of = if node == self.victim { &self.dead } else { &self.survivors };
-        if let Some(b) = of.borrow_mut().get_mut((ended / (self.setup.bucket_us * 1000)) as usize) {
+        let (ended, o) = (self.since(now), &mut *self.outcome.borrow_mut());
+        let survives = node != self.victim;
+        let of = if survives { &mut o.survivors } else { &mut o.dead };
+        if let Some(b) = of.get_mut((ended / (o.setup.bucket_us * 1000)) as usize) {
             if update { b.updates += 1 } else { b.reads += 1 }
         }
-        if node != self.victim && ended > self.setup.crash_us * 1000 {
-            let (read, write) = self.longest.get();
-            let took = now.saturating_sub(began);
-            let (read, write) =
-                if update { (read, write.max(took)) } else { (read.max(took), write) };
-            self.longest.set((read, write));
+        if survives && ended > o.setup.crash_us * 1000 {
+            let longest = if update { &mut o.longest_update_ns } else { &mut o.longest_read_ns };
+            *longest = (*longest).max(now.saturating_sub(began));
         }
     }
 
     fn failed(&self, what: String) {
-        self.errors.set(self.errors.get() + 1);
-        let mut samples = self.samples.borrow_mut();
-        if samples.len() < 5 {
-            samples.push(what);
+        let o = &mut *self.outcome.borrow_mut();
+        o.errors += 1;
+        if o.samples.len() < 5 {
+            o.samples.push(what);
         }
     }
 
     fn moment(&self, what: &str, now: u64) {
-        let at_ns = self.since(now);
-        self.moments.borrow_mut().push(TimelineEvent { what: what.to_owned(), at_ns });
-    }
-}
-
-/// A future that ends when its node dies.
-struct Mortal<'b, F> {
-    board: &'b Board,
-    node: NodeId,
-    inner: Option<Pin<Box<F>>>,
-}
-
-impl<F: Future<Output = ()>> Future for Mortal<'_, F> {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.board.is_dead(self.node) {
-            self.inner = None;
-        }
-        match &mut self.inner {
-            Some(inner) => inner.as_mut().poll(cx),
-            None => Poll::Ready(()),
-        }
+        let (what, at_ns) = (what.to_owned(), self.since(now));
+        self.outcome.borrow_mut().moments.push(TimelineEvent { what, at_ns });
     }
 }
 
 /// One client's loop.
-async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients: u64, b: &Board) {
-    let (s, node) = (&b.setup, ep.node());
+async fn client<I: RangeIndex>(mut index: I, number: u64, s: Setup, b: Rc<Board>) {
+    let (ep, clients) = (index.endpoint().clone(), s.clients());
+    let node = ep.node();
     let mut rng = Seed(s.seed).numbered("crash", number).rng();
     ep.sleep(rng.below(200_000)).await;
     let mut value = Vec::new();
@@ -283,13 +258,14 @@ async fn client<I: RangeIndex>(mut index: I, ep: Endpoint, number: u64, clients:
             Err(e) => b.failed(format!("client {number}: {e}")),
         }
     }
+    b.running.set(b.running.get() - 1);
 }
 
 /// Records the stages of the victim's death.
-async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32, b: &Board) {
+async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
     let mut seen = None;
-    while b.running.get() > 0 {
-        let now = pool.phase(b.victim, incarnation);
+    loop {
+        let now = pool.phase(b.victim, 1);
         if now != seen {
             seen = now;
             let what = match now {
@@ -307,13 +283,8 @@ async fn watch(ep: Endpoint, pool: Arc<dmtree_pool::PoolNode>, incarnation: u32,
     }
 }
 
-struct Made<I: RangeIndex> {
-    cluster: Cluster,
-    fabric: SimFabric,
-    nodes: Vec<Arc<I::Node>>,
-}
-
-fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
+/// A simulated cluster with a loaded index and warm caches.
+fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Scenario<I>> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -321,38 +292,21 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
         memory_bytes_per_node: 256 * s.keys + (256 << 20),
         ..PoolOptions::default()
     };
-    let fabric = SimFabric::new(&profile, s.seed);
-    fabric.add_node(NodeId::memory(0), pool.memory_bytes_per_node)?;
-    for c in 0..s.cns {
-        fabric.add_node(NodeId::compute(c), pool.chosen_compute_bytes())?;
-    }
-    let cluster = Cluster::format(Arc::new(fabric.clone()), &pool)?;
+    let cache_bytes = 12 * s.keys + (16 << 20);
+    let (test_cluster, fabric) =
+        TestCluster::<I>::simulated(&profile, s.seed, &pool, cache_bytes, options)?;
     let lease_ns = s.lease_us * 1000;
-    cluster.in_process_membership().expect("in this process").set_lease_parameters(
-        LeaseParameters { lease_ns, acknowledge_ns: 10 * lease_ns, ..LeaseParameters::default() },
-    );
-    let first = cluster.compute_node(0)?;
-    let ep = first.endpoint(1 << 30)?;
-    let cx = NodeContext { pool: first.clone(), cache_bytes: 12 * s.keys + (16 << 20) };
-    let text = serde_json::to_vec(options).map_err(|e| Failure::input(e.to_string()))?;
-    let root = ep.core().block_on(ep.slot(), async {
-        let entry = first.create_index(&ep, "crash", "dmtree", &text).await?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        I::format(&ep, &cx, options, root).await?;
-        first.publish_index(&ep, &entry).await?;
-        Ok(root)
-    })?;
-    let mut nodes = Vec::new();
-    for c in 0..cluster.compute_nodes() {
-        let pool = cluster.compute_node(c)?;
-        nodes.push(I::node(&NodeContext { pool, ..cx.clone() }, options, root)?);
-    }
-    let mut loader = I::client(ep.clone(), nodes[0].clone());
+    test_cluster.membership().set_lease_parameters(LeaseParameters {
+        lease_ns,
+        acknowledge_ns: 10 * lease_ns,
+        ..LeaseParameters::default()
+    });
+    let ep = test_cluster.cluster.compute_node(0)?.endpoint(1 << 30)?;
+    let mut loader = I::client(ep.clone(), test_cluster.nodes[0].clone());
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
     let fill = Fill::RandomInserts { seed: s.seed };
     ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
-    // Warms the caches before operations count.
-    for node in &nodes {
+    for node in &test_cluster.nodes {
         let mut c = I::client(ep.clone(), node.clone());
         ep.core().block_on(ep.slot(), async {
             let mut value = Vec::new();
@@ -362,7 +316,9 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Made<I>> {
             Ok(())
         })?;
     }
-    Ok(Made { cluster, fabric, nodes })
+    let core = Core::new(fabric.attach(NodeId::compute(0))?, SLAB_BYTES * s.clients());
+    core.seed(s.seed);
+    Ok(Scenario::over(test_cluster, fabric, core))
 }
 
 /// Simulates a crash with DMTree.
@@ -379,184 +335,130 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
 /// Impossible parameters, or a simulation that stalls.
 pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome> {
     setup.check()?;
-    let made = make::<I>(setup, options)?;
-    let Made { cluster, fabric, nodes } = &made;
+    let scenario = make::<I>(setup, options)?;
     let victim = NodeId::compute(setup.cns - 1);
-    let incarnation = fabric.incarnation(victim).unwrap_or(0);
-    let per_cn = setup.threads * setup.coroutines;
-    let clients = u64::from(setup.cns) * u64::from(per_cn);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
-    let board = Board {
-        fabric: fabric.clone(),
+    let curve = vec![Bucket::default(); buckets];
+    let outcome = Outcome {
+        version: CRASH_VERSION,
         setup: setup.clone(),
-        start_ns: fabric.now(),
-        victim,
-        crashed: Cell::new(false),
-        survivors: RefCell::new(vec![Bucket::default(); buckets]),
-        dead: RefCell::new(vec![Bucket::default(); buckets]),
-        longest: Cell::default(),
-        errors: Cell::default(),
-        samples: RefCell::default(),
-        last: RefCell::default(),
-        moments: RefCell::default(),
-        running: Cell::new(clients),
+        survivors: curve.clone(),
+        dead: curve,
+        ..Outcome::default()
     };
-    fabric.set_timed(true);
-    let stopped = live::<I>(&made, &board, incarnation, (clients, per_cn));
-    fabric.set_timed(false);
-    stopped?;
-    let (checked, wrong, taken_effect) = look::<I>(cluster, nodes, &board, victim)?;
-    Ok(summary(board, checked, wrong, taken_effect))
+    let board = Rc::new(Board {
+        start_ns: scenario.fabric.now(),
+        victim,
+        last: RefCell::default(),
+        running: Cell::new(setup.clients() - setup.clients_of_node()),
+        outcome: RefCell::new(outcome),
+    });
+    live(&scenario, setup, &board)?;
+    look(&scenario, setup, &board)?;
+    let mut outcome = board.outcome.take();
+    outcome.trace_hash = format!("{:016x}", scenario.fabric.trace_hash());
+    outcome.summarize();
+    Ok(outcome)
 }
 
-/// Runs the clients, the membership agents, the watcher and the task that crashes the node.
-fn live<I: RangeIndex>(
-    made: &Made<I>,
-    b: &Board,
-    incarnation: u32,
-    (clients, per_cn): (u64, u32),
-) -> Result<()> {
-    let Made { cluster, fabric, nodes } = made;
-    let s = &b.setup;
-    let first = fabric.attach(NodeId::compute(0))?;
-    let core = Core::new(first, SLAB_BYTES * clients);
-    core.seed(s.seed);
-    let mut worker = Worker::new(core.clone());
+/// Runs the clients, the membership agents and the watcher; the last node crashes meanwhile.
+fn live<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Rc<Board>) -> Result<()> {
+    let (fabric, cluster) = (&scenario.fabric, &scenario.test_cluster.cluster);
+    let core = scenario.core();
     let mut sums: Option<Endpoint> = None;
-    let mut victims = Vec::new();
+    let mut number = 0;
     for cn in 0..s.cns {
-        let node = NodeId::compute(cn);
-        for thread in 0..s.threads {
-            let transport = fabric.attach(node)?;
-            for coroutine in 0..s.coroutines {
-                let slot = core.add_slot();
+        for _ in 0..s.threads {
+            let transport = fabric.attach(NodeId::compute(cn))?;
+            for _ in 0..s.coroutines {
+                let (core, transport, slot) = (core.clone(), transport.clone(), core.add_slot());
                 let ep = match &sums {
-                    Some(first) => {
-                        Endpoint::counting_with(core.clone(), transport.clone(), slot, first)
-                    }
-                    None => Endpoint::new(core.clone(), transport.clone(), slot),
+                    Some(first) => Endpoint::counting_with(core, transport, slot, first),
+                    None => Endpoint::new(core, transport, slot),
                 };
                 sums.get_or_insert(ep.clone());
-                let number = u64::from(u32::from(cn) * per_cn + thread * s.coroutines + coroutine);
-                let index = I::client(ep.clone(), nodes[usize::from(cn)].clone());
-                let inner = Some(Box::pin(client(index, ep, number, clients, b)));
-                let task = Mortal { board: b, node, inner };
-                worker.spawn(slot, async move {
-                    task.await;
-                    b.running.set(b.running.get() - 1);
-                });
-                if node == b.victim {
-                    victims.push(slot);
-                }
+                let index = I::client(ep, scenario.test_cluster.nodes[usize::from(cn)].clone());
+                scenario.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
+                number += 1;
             }
         }
         let (slot, pool) = (core.add_slot(), cluster.compute_node(usize::from(cn))?);
-        let ep = Endpoint::new(core.clone(), fabric.attach(node)?, slot);
-        let pause = s.lease_us * 1000 / 16;
-        let membership_agent = async move {
+        let (ep, pause) = (scenario.endpoint(cn, slot), s.lease_us * 1000 / 16);
+        scenario.spawn(cn, slot, async move {
             // A revoked node has no membership.
-            let _ = pool.run_membership(&ep, pause, || b.running.get() == 0).await;
-        };
-        worker.spawn(slot, Mortal { board: b, node, inner: Some(Box::pin(membership_agent)) });
-        if node == b.victim {
-            victims.push(slot);
-        }
+            let _ = pool.run_membership(&ep, pause, || false).await;
+        });
     }
     let slot = core.add_slot();
-    let ep = Endpoint::new(core.clone(), fabric.attach(NodeId::compute(0))?, slot);
-    worker.spawn(slot, watch(ep, cluster.compute_node(0)?, incarnation, b));
-    let slot = core.add_slot();
-    let ep = Endpoint::new(core.clone(), fabric.attach(NodeId::compute(0))?, slot);
-    let waker = core.clone();
-    worker.spawn(slot, async move {
+    let ep = scenario.endpoint(0, slot);
+    scenario.spawn(0, slot, watch(ep, cluster.compute_node(0)?, b.clone()));
+    let ep = scenario.own_endpoint(0);
+    scenario.run(&mut Fifo, async {
         ep.sleep(s.crash_us * 1000).await;
         let how = if s.hung { How::Hung } else { How::Machine };
-        if let Err(e) = b.fabric.crash(b.victim, how) {
+        if let Err(e) = fabric.crash(b.victim, how) {
             b.failed(e.to_string());
         }
-        b.crashed.set(true);
         b.moment("the node dies", ep.now());
-        victims.into_iter().for_each(|slot| waker.wake(slot));
+        while b.running.get() > 0 {
+            ep.sleep(20_000).await;
+        }
     });
-    worker.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))
+    scenario.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
 }
 
-/// Reads every written key. Returns how many keys were checked, how many have a wrong value, and
-/// how many keys of writers that died during a write have the unacknowledged value.
-fn look<I: RangeIndex>(
-    cluster: &Cluster,
-    nodes: &[Arc<I::Node>],
-    b: &Board,
-    victim: NodeId,
-) -> Result<(u64, u64, u64)> {
+/// Reads every written key.
+fn look<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Board) -> Result<()> {
+    let TestCluster { cluster, nodes, .. } = &scenario.test_cluster;
     let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
     let mut index = I::client(ep.clone(), nodes[0].clone());
-    let all = b.last.borrow();
-    let clients_of_victim = |number: u64| {
-        let per_cn = u64::from(b.setup.threads * b.setup.coroutines);
-        number / per_cn == victim.index() as u64
-    };
-    let (mut checked, mut wrong, mut taken) = (0, 0, 0);
+    let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;
+    let o = &mut *b.outcome.borrow_mut();
     ep.core().block_on(ep.slot(), async {
         let mut value = Vec::new();
-        for (k, last) in all.iter() {
-            checked += 1;
+        for (k, last) in b.last.borrow().iter() {
+            o.keys_checked += 1;
             ep.renew_deadline();
             let found = index.get(&key(*k), &mut value).await?;
             let held = value.as_slice().try_into().map_or(0, u64::from_le_bytes);
-            let open = last.begun != last.acknowledged && clients_of_victim(last.begun >> 32);
-            taken += u64::from(open && held == last.begun);
+            let open = last.begun != last.acknowledged && of_victim(last.begun >> 32);
+            o.taken_effect += u64::from(open && held == last.begun);
             let right = held == last.acknowledged || (open && held == last.begun);
-            wrong += u64::from(!found || !right);
+            o.keys_wrong += u64::from(!found || !right);
         }
         Ok(())
     })?;
-    Ok((checked, wrong, taken))
+    Ok(())
 }
 
-fn summary(b: Board, keys_checked: u64, keys_wrong: u64, taken_effect: u64) -> Outcome {
-    let s = b.setup;
-    let survivors = b.survivors.take();
-    let mut moments = b.moments.take();
-    let mops = |from_us: u64, to_us: u64| {
-        let (from, to) = (from_us / s.bucket_us, to_us / s.bucket_us);
-        let range = survivors.get(from as usize..to as usize).unwrap_or(&[]);
-        let ops: u64 = range.iter().map(|x| x.reads + x.updates).sum();
-        ops as f64 / (range.len().max(1) as u64 * s.bucket_us) as f64
-    };
-    let before_mops = mops((s.crash_us / 4).max(1), s.crash_us);
-    let over = moments.last().map_or(s.crash_us, |m| m.at_ns / 1000 + s.bucket_us);
-    let after_mops = mops(over.min(s.until_us), s.until_us);
-    let first = (s.crash_us / s.bucket_us) as usize;
-    let each = survivors.get(first..).unwrap_or(&[]).iter();
-    let each: Vec<f64> = each.map(|x| (x.reads + x.updates) as f64 / s.bucket_us as f64).collect();
-    // In the last buckets clients stop, so these are left out.
-    let least_mops = each.iter().rev().skip(1).copied().fold(f64::INFINITY, f64::min);
-    let least = each.iter().position(|m| *m == least_mops).unwrap_or(0);
-    let back = each.iter().skip(least).position(|m| *m >= 0.95 * before_mops);
-    if let Some(back) = back {
-        let at_ns = (first + least + back) as u64 * s.bucket_us * 1000;
-        moments
-            .push(TimelineEvent { what: "the survivors are as fast as before".to_owned(), at_ns });
-    }
-    moments.sort_by_key(|m| m.at_ns);
-    let (longest_read_ns, longest_update_ns) = b.longest.get();
-    Outcome {
-        version: CRASH_VERSION,
-        survivors,
-        dead: b.dead.take(),
-        moments,
-        before_mops,
-        after_mops,
-        least_mops: if least_mops.is_finite() { least_mops } else { 0.0 },
-        longest_read_ns,
-        longest_update_ns,
-        errors: b.errors.get(),
-        samples: b.samples.take(),
-        keys_checked,
-        keys_wrong,
-        taken_effect,
-        trace_hash: format!("{:016x}", b.fabric.trace_hash()),
-        setup: s,
+impl Outcome {
+    /// Computes the throughput before, during and after the recovery from the buckets.
+    fn summarize(&mut self) {
+        let s = &self.setup;
+        let mops = |buckets: &[Bucket]| {
+            let ops: u64 = buckets.iter().map(|x| x.reads + x.updates).sum();
+            ops as f64 / (buckets.len().max(1) as u64 * s.bucket_us) as f64
+        };
+        let between = |from_us: u64, to_us: u64| {
+            let range = (from_us / s.bucket_us) as usize..(to_us / s.bucket_us) as usize;
+            mops(self.survivors.get(range).unwrap_or(&[]))
+        };
+        self.before_mops = between((s.crash_us / 4).max(1), s.crash_us);
+        let over = self.moments.last().map_or(s.crash_us, |m| m.at_ns / 1000 + s.bucket_us);
+        self.after_mops = between(over.min(s.until_us), s.until_us);
+        let first = (s.crash_us / s.bucket_us) as usize;
+        let each = self.survivors.get(first..).unwrap_or(&[]).chunks(1);
+        let each: Vec<f64> = each.map(mops).collect();
+        // In the last buckets clients stop, so these are left out.
+        let least_mops = each.iter().rev().skip(1).copied().fold(f64::INFINITY, f64::min);
+        self.least_mops = if least_mops.is_finite() { least_mops } else { 0.0 };
+        let least = each.iter().position(|m| *m == least_mops).unwrap_or(0);
+        let back = each.iter().skip(least).position(|m| *m >= 0.95 * self.before_mops);
+        if let Some(back) = back {
+            let at_ns = (first + least + back) as u64 * s.bucket_us * 1000;
+            let what = "the survivors are as fast as before".to_owned();
+            self.moments.push(TimelineEvent { what, at_ns });
+        }
+        self.moments.sort_by_key(|m| m.at_ns);
     }
 }

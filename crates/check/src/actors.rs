@@ -1,11 +1,13 @@
 //! The actors of a run: clients, membership agents, maintenance, and the fault scheduler.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::{
     Endpoint, ErrorKind, Fabric, Member, MemberPhase, MembershipState, MemoryAgent, MemoryState,
-    NodeId, Result, Worker,
+    NodeId, Result, Transport, Worker,
 };
 use dmtree_parts::{RangeIndex, Work};
 use dmtree_pool::PoolNode;
@@ -27,34 +29,93 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 const LANDED_NS: u64 = 2_000_000;
 
 /// A client of the run across all incarnations of its node.
-pub(crate) struct ClientActor<I> {
-    pub number: u32,
-    pub cn: usize,
-    pub slot: u32,
+struct ClientActor<I> {
+    number: u32,
+    cn: usize,
+    slot: u32,
     /// Its next operation.
-    pub next: Cell<usize>,
+    next: Cell<usize>,
     /// The client, and the incarnation of the node to which it belongs.
-    pub index: RefCell<Option<(u32, I)>>,
+    index: RefCell<Option<(u32, I)>>,
 }
 
 /// The actors of a run and their parts.
 pub(crate) struct Actors<'a, I: RangeIndex> {
-    pub test_cluster: &'a TestCluster<I>,
-    pub shared: &'a RunContext<'a>,
-    pub client_actors: Vec<ClientActor<I>>,
+    test_cluster: &'a TestCluster<I>,
+    shared: &'a RunContext<'a>,
+    client_actors: Vec<ClientActor<I>>,
     /// A slot for the membership agent of each compute node.
-    pub membership_agents: Vec<u32>,
+    membership_agents: Vec<u32>,
     /// A slot for the maintenance of each.
-    pub maintenance_actors: Vec<u32>,
+    maintenance_actors: Vec<u32>,
     pub nodes: RefCell<Vec<Arc<I::Node>>>,
     /// The memory nodes that have agents, each with an endpoint for waits; empty where compute
     /// nodes do without.
-    pub agents: Vec<(Member, Endpoint)>,
-    pub fault_scheduler: Endpoint,
-    pub fault_actor: Endpoint,
+    agents: Vec<(Member, Endpoint)>,
+    fault_scheduler: Endpoint,
+    fault_actor: Endpoint,
 }
 
-impl<I: RangeIndex> Actors<'_, I> {
+impl<'a, I: RangeIndex> Actors<'a, I> {
+    /// All of a case, each with a slot of its own; those of the test itself attach by `neutral`.
+    pub(crate) fn new(
+        test_cluster: &'a TestCluster<I>,
+        shared: &'a RunContext<'a>,
+        neutral: Rc<dyn Transport>,
+    ) -> Self {
+        let (case, nodes) = (shared.case, test_cluster.nodes.len());
+        let slot_of = |cn: Option<usize>| {
+            let slot = shared.core.add_slot();
+            shared.slots.borrow_mut().push((slot, cn));
+            slot
+        };
+        let clients = (0..case.total()).map(|number| {
+            let cn = number as usize % nodes;
+            let (slot, next, index) = (slot_of(Some(cn)), Cell::new(0), RefCell::new(None));
+            ClientActor { number, cn, slot, next, index }
+        });
+        let mut client_actors: Vec<_> = clients.collect();
+        client_actors.retain(|actor| !case.numbers_of(actor.number).is_empty());
+        let membership_agents = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
+        let maintenance_actors = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
+        let of_test = || Endpoint::new(shared.core.clone(), neutral.clone(), slot_of(None));
+        let agent = |mn| {
+            let node = NodeId::memory(mn);
+            let incarnation = shared.fabric.incarnation(node).unwrap_or(0);
+            (Member { node, incarnation }, of_test())
+        };
+        let memory_nodes = if case.rejoins() { case.pool.memory_nodes } else { 0 };
+        let agents = (0..memory_nodes).map(agent).collect();
+        let (fault_scheduler, fault_actor) = (of_test(), of_test());
+        let nodes = RefCell::new(test_cluster.nodes.clone());
+        Self {
+            test_cluster,
+            shared,
+            client_actors,
+            membership_agents,
+            maintenance_actors,
+            nodes,
+            agents,
+            fault_scheduler,
+            fault_actor,
+        }
+    }
+
+    /// Starts a task of the phase.
+    fn spawn<'w, F: Future<Output = ()> + 'w>(
+        &'w self,
+        worker: &mut Worker<'w>,
+        (slot, role): (u32, TaskRole),
+        work: impl Fn() -> F + 'w,
+    ) {
+        worker.spawn(slot, Guarded::new(self.shared, role, work));
+    }
+
+    /// The phase lasts until the pool is quiescent.
+    pub(crate) fn wait_for_quiescence<'w>(&'w self, worker: &mut Worker<'w>) {
+        self.spawn(worker, (self.fault_actor.slot(), TaskRole::FaultActor), || self.quiesced());
+    }
+
     /// An endpoint for a slot of a node. `None` when a fault has cost the node its membership, and
     /// it has not heard of it.
     fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
@@ -109,7 +170,7 @@ impl<I: RangeIndex> Actors<'_, I> {
         match result {
             Ok(out) => Some(out),
             Err(e) => {
-                self.shared.found(Finding::Structure(format!("{what}: {e}")));
+                self.shared.found(Finding::structure(format!("{what}: {e}")));
                 None
             }
         }
@@ -125,30 +186,24 @@ impl<I: RangeIndex> Actors<'_, I> {
         self.spawn_agents(worker);
         if shared.case.node_faults.iter().any(NodeFault::hits_the_living) {
             for (cn, slot) in self.maintenance_actors.iter().enumerate() {
-                let work = move || async move {
+                self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), move || async move {
                     self.maintain_periodically(cn, *slot).await.unwrap_or_default()
-                };
-                worker.spawn(*slot, Guarded::new(shared, TaskRole::MembershipAgent(cn), work));
+                });
             }
         }
-        let work = move || self.schedule_faults();
-        worker.spawn(
-            self.fault_scheduler.slot(),
-            Guarded::new(shared, TaskRole::FaultScheduler, work),
-        );
+        let scheduler = (self.fault_scheduler.slot(), TaskRole::FaultScheduler);
+        self.spawn(worker, scheduler, || self.schedule_faults());
     }
 
     /// Completes the maintenance that the other phases have left unfinished, on all nodes together:
     /// one node may wait for another.
     pub(crate) fn finish_maintenance<'w>(&'w self, worker: &mut Worker<'w>) {
-        let shared = self.shared;
         self.spawn_agents(worker);
-        for cn in shared.node_states.living() {
+        for cn in self.shared.node_states.living() {
             let slot = self.maintenance_actors[cn];
-            let work = move || async move {
+            self.spawn(worker, (slot, TaskRole::FinalMaintenance(cn)), move || async move {
                 self.finish_maintenance_on(cn, slot).await.unwrap_or_default()
-            };
-            worker.spawn(slot, Guarded::new(shared, TaskRole::FinalMaintenance(cn), work));
+            });
         }
     }
 
@@ -167,12 +222,12 @@ impl<I: RangeIndex> Actors<'_, I> {
 
     fn spawn_agents<'w>(&'w self, worker: &mut Worker<'w>) {
         for (cn, slot) in self.membership_agents.iter().enumerate() {
-            let work = move || self.run_membership_agent(cn, *slot);
-            worker.spawn(*slot, Guarded::new(self.shared, TaskRole::MembershipAgent(cn), work));
+            let agent = move || self.run_membership_agent(cn, *slot);
+            self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), agent);
         }
         for (me, ep) in &self.agents {
-            let work = move || self.run_memory_agent(*me, ep);
-            worker.spawn(ep.slot(), Guarded::new(self.shared, TaskRole::Agent, work));
+            let agent = move || self.run_memory_agent(*me, ep);
+            self.spawn(worker, (ep.slot(), TaskRole::Agent), agent);
         }
     }
 
@@ -221,7 +276,7 @@ impl<I: RangeIndex> Actors<'_, I> {
                 actor.index.replace(Some((shared.node_states.incarnation(actor.cn), client)));
             };
             let role = TaskRole::Client(actor.number, actor.cn);
-            worker.spawn(actor.slot, Guarded::new(shared, role, work));
+            self.spawn(worker, (actor.slot, role), work);
         }
     }
 
@@ -277,12 +332,7 @@ impl<I: RangeIndex> Actors<'_, I> {
             }
             match kept {
                 Err(e) if e.kind() == ErrorKind::Revoked => {
-                    let latest = self
-                        .test_cluster
-                        .cluster
-                        .in_process_membership()
-                        .expect("in this process")
-                        .latest();
+                    let latest = shared.server.judge().latest();
                     if latest.is_living(pool.member()) {
                         ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await;
                         continue;
@@ -290,11 +340,15 @@ impl<I: RangeIndex> Actors<'_, I> {
                     if !shared.node_states.may_be_expelled(cn) {
                         let members = shared.members();
                         let now = shared.fabric.now();
-                        shared.found(Finding::Expelled(format!(
-                            "at {now} ns: {e}; its last successful renewal was at {heard} ns; \
+                        shared.found(Finding::Other(
+                            "expelled",
+                            None,
+                            format!(
+                                "at {now} ns: {e}; its last successful renewal was at {heard} ns; \
                              {members}; running: {}",
-                            shared.open().join("; ")
-                        )));
+                                shared.open().join("; ")
+                            ),
+                        ));
                     }
                     shared.node_states.expel(cn);
                     shared.out(cn);
@@ -347,19 +401,14 @@ impl<I: RangeIndex> Actors<'_, I> {
 
     /// Waits until every crash is recovered, and every running node knows it: each node acts on a
     /// crash only after it has heard of it.
-    pub(crate) async fn quiesced(&self) {
+    async fn quiesced(&self) {
         let (shared, ep) = (self.shared, &self.fault_actor);
         while shared.busy.get() > 1 {
             ep.sleep(POLL_NS).await;
         }
         let still = |s: MemberPhase| matches!(s, MemberPhase::Living | MemberPhase::Gone);
         loop {
-            let state = self
-                .test_cluster
-                .cluster
-                .in_process_membership()
-                .expect("in this process")
-                .latest();
+            let state = shared.server.judge().latest();
             let over = state.planned.is_none()
                 && state.members.iter().all(|m| still(m.phase))
                 && state.away().all(|m| shared.node_states.is_lost(m.member.node.index()))

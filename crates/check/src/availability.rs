@@ -72,7 +72,7 @@ pub(crate) struct Availability {
     /// flight.
     last: RefCell<BTreeMap<Doing, (Open, u64)>>,
     outages: RefCell<Vec<Outage>>,
-    judge: Option<Arc<InProcess>>,
+    judge: Arc<InProcess>,
     /// Keys have smaller numbers than this.
     numbers: u64,
     /// The bound of an operation, ns; 0: no operation is judged.
@@ -91,7 +91,7 @@ fn longest(h: &FabricFaults) -> u64 {
 
 impl Availability {
     /// For a case; `judge` reports the phase of crashed nodes.
-    pub(crate) fn new(case: &Case, judge: Option<Arc<InProcess>>) -> Self {
+    pub(crate) fn new(case: &Case, judge: Arc<InProcess>) -> Self {
         let plain = |f: &NodeFault| {
             matches!(
                 f,
@@ -207,8 +207,7 @@ impl Availability {
 
     /// Whether a crash is not recovered yet, or a stall lasts.
     fn is_out(&self) -> bool {
-        let Some(judge) = &self.judge else { return false };
-        let state = judge.latest();
+        let state = self.judge.latest();
         let over = |m: Member| state.phase(m).is_none_or(|s| s == MemberPhase::Gone);
         self.outages.borrow().iter().any(|o| !o.thawed && !over(o.member))
     }

@@ -20,7 +20,7 @@ fn rule(event: Event) -> Rule {
             fits: |now, event| matches!(event, Event::Get(found) if found == now),
             leaves: None,
         },
-        Event::Put(v) => Rule { fits: |_, _| true, leaves: Some(Some(v)) },
+        Event::Put(v) | Event::Tried(v) => Rule { fits: |_, _| true, leaves: Some(Some(v)) },
         Event::Insert(v, true) => Rule { fits: absent, leaves: Some(Some(v)) },
         Event::Insert(_, false) => Rule { fits: present, leaves: None },
         Event::Update(v, true) => Rule { fits: present, leaves: Some(Some(v)) },
@@ -51,7 +51,7 @@ fn as_done(event: Event) -> Option<Event> {
         Event::Update(v, _) => Event::Update(v, true),
         Event::Delete(_) => Event::Delete(true),
         Event::CompareAndSet(e, v, _) => Event::CompareAndSet(e, v, Swap::Done),
-        put @ Event::Put(_) => put,
+        put @ (Event::Put(_) | Event::Tried(_)) => put,
     })
 }
 
@@ -79,6 +79,7 @@ fn next(left: &[Op], now: Option<ValueId>) -> bool {
             return false;
         }
         let rest: Vec<Op> = [&left[..i], &left[i + 1..]].concat();
-        next(&rest, rule.leaves.unwrap_or(now))
+        let never = matches!(op.event, Event::Tried(_)) && next(&rest, now);
+        never || next(&rest, rule.leaves.unwrap_or(now))
     })
 }

@@ -116,6 +116,9 @@ impl PoolShape {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
+    /// What the case has shown, if it is kept as a regression test.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub about: String,
     /// [`CASE_VERSION`].
     pub version: u32,
     /// The system, by its name in the registry.
@@ -212,6 +215,7 @@ impl Case {
         };
         let clients = d.of(&[LEAST_CLIENTS, 4, 6, 9]);
         let mut case = Self {
+            about: String::new(),
             version: CASE_VERSION,
             mutant: None,
             system: system.to_owned(),

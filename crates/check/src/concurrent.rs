@@ -1,15 +1,24 @@
-//! Concurrent clients; their histories are checked key by key.
+//! Concurrent clients on real threads, or on one; their histories are checked key by key.
 
 use std::cell::RefCell;
-use std::ops::Bound;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, Policy, Worker, golden_hash};
-use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
+use dmtree_fabric::{Capabilities, Core, Endpoint, Fifo, Policy, Worker};
+use dmtree_parts::RangeIndex;
+use dmtree_parts::peer::Drawn;
 
-use crate::history::{Event, History, Op, Swap, ValueId};
+use crate::case::{Case, KeyForm};
+use crate::drive::operate;
+use crate::fault::NodeFaultSet;
+use crate::history::History;
+use crate::log::{Answer, Call, Log, Record, Return};
+use crate::plan;
 use crate::rng::Rng;
 use crate::test_cluster::TestCluster;
+
+/// Buffers of all clients of [`coroutines`] together.
+const SLAB_BYTES: u64 = 64 << 20;
 
 /// Degree of concurrency, and number of keys.
 #[derive(Clone, Copy, Debug)]
@@ -33,155 +42,91 @@ pub struct Stress {
     pub wave_ops: u64,
 }
 
-/// Logical time: calls and returns of all threads in one order.
-#[derive(Debug, Default)]
-pub struct Clock(AtomicU64);
+impl Stress {
+    /// A case with these operations.
+    fn case(self) -> Case {
+        let index = |_: &mut _| Drawn {
+            options: serde_json::Value::Null,
+            least_cache_bytes: 0,
+            value_bytes: Some(self.value_bytes as u32),
+        };
+        Case {
+            clients: u32::MAX,
+            keys: self.keys as u32,
+            neighbours: 0,
+            key_form: KeyForm::Early,
+            scan_one_in: self.scan_one_in as u32,
+            wave_ops: self.wave_ops as u32,
+            ..Case::of_seed("", self.seed, (Capabilities::NONE, NodeFaultSet::None), &index)
+        }
+    }
+}
 
-impl Clock {
+/// What all clients share: their operations, and logical time, which orders the calls and returns
+/// of all threads.
+struct Shared {
+    stress: Stress,
+    case: Case,
+    clock: AtomicU64,
+}
+
+impl Shared {
+    fn new(stress: Stress) -> Self {
+        Self { stress, case: stress.case(), clock: AtomicU64::new(0) }
+    }
+
     fn tick(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::SeqCst)
+        self.clock.fetch_add(1, Ordering::SeqCst)
     }
-}
 
-fn key(n: u64) -> Vec<u8> {
-    format!("key-{:020}", golden_hash(n)).into_bytes()
-}
+    async fn client<I: RangeIndex>(&self, mut index: I, number: u64) -> Log {
+        let (s, client) = (self.stress, number as u32);
+        let mut rng = Rng::new(s.seed ^ number.wrapping_mul(0xff51_afd7_ed55_8ccd));
+        let mut log = Log::new(1, s.keys);
+        let mut seen = None;
+        for op in 0..s.ops as u32 {
+            let call = plan::operation(&self.case, I::OPS, (client, op), &mut rng, seen);
+            let called = self.tick();
+            let answer = operate(&mut index, &self.case, call, &mut rng).await;
+            let answer = answer.unwrap_or_else(|e| panic!("{call}: {e}"));
+            if let (Call::Get(key), Answer::Found(Some(value))) = (call, &answer) {
+                seen = Some((key, *value));
+            }
+            let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
+            log.push(Record { client, call, called, called_ns: 0, ret });
+            if op % 4 == 0 {
+                index.maintain().await.expect("maintain");
+            }
+            index.endpoint().yield_now().await;
+        }
+        log
+    }
 
-fn encode(id: ValueId, len: usize) -> Vec<u8> {
-    let mut v = id.to_le_bytes().to_vec();
-    let mut rng = Rng::new(id);
-    while v.len() < len {
-        v.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    v.truncate(len.max(8));
-    v
-}
-
-/// The identity of a value, which must be whole.
-fn decode(v: &[u8]) -> ValueId {
-    let id = u64::from_le_bytes(v[..8].try_into().expect("values have 8 bytes at least"));
-    assert!(v == encode(id, v.len()), "a torn value: {v:?}");
-    id
-}
-
-async fn client<I: RangeIndex>(mut index: I, s: Stress, number: u64, clock: &Clock) -> History {
-    let mut rng = Rng::new(s.seed ^ number.wrapping_mul(0xff51_afd7_ed55_8ccd));
-    let mut history = History::default();
-    let mut out = Vec::new();
-    let mut seen: Option<(u64, ValueId)> = None;
-    for i in 0..s.ops {
-        if s.scan_one_in > 0 && rng.below(s.scan_one_in) == 0 {
-            scan(&mut index, s, &mut rng, clock, &mut history).await;
-            continue;
+    /// Runs the clients of one thread, with these numbers from `first` on.
+    fn run<I: RangeIndex>(
+        &self,
+        core: Rc<Core>,
+        clients: Vec<(u32, I)>,
+        first: usize,
+        policy: &mut dyn Policy,
+    ) -> History {
+        let all = RefCell::new(History::default());
+        let mut worker = Worker::new(core);
+        for (number, (slot, index)) in (first as u64..).zip(clients) {
+            let all = &all;
+            worker.spawn(slot, async move {
+                let log = self.client(index, number).await;
+                let keys = log.per_key().unwrap_or_else(|wrong| panic!("{wrong}"));
+                for (key, op) in
+                    keys.iter().flat_map(|(key, ops)| ops.iter().map(move |op| (key, op)))
+                {
+                    all.borrow_mut().push(&plan::key(self.case.key_form, *key), *op);
+                }
+            });
         }
-        let mut n = rng.below(s.keys);
-        let id = s.seed << 40 | number << 28 | i;
-        let value = encode(id, s.value_bytes);
-        let expected;
-        let call = clock.tick();
-        let shrinking = s.wave_ops > 0 && !(i / s.wave_ops).is_multiple_of(2);
-        let draw = match rng.below(10) {
-            // An operation that the index lacks is replaced.
-            8 if !I::OPS.delete => 3,
-            9 if !I::OPS.compare_and_set => 4,
-            3..=7 if shrinking && I::OPS.delete => 8,
-            8 if s.wave_ops > 0 && !shrinking => 6,
-            draw => draw,
-        };
-        let event = match draw {
-            0..=2 => {
-                let found = index.get(&key(n), &mut out).await.expect("get");
-                Event::Get(found.then(|| decode(&out)))
-            }
-            3..=4 => {
-                let done = index.write(&key(n), Write::Put(&value)).await.expect("put");
-                assert_eq!(done, Outcome::Done);
-                Event::Put(id)
-            }
-            5 => {
-                let done = index.write(&key(n), Write::Update(&value)).await.expect("update");
-                Event::Update(id, done == Outcome::Done)
-            }
-            6..=7 => {
-                let done = index.write(&key(n), Write::Insert(&value)).await.expect("insert");
-                Event::Insert(id, done == Outcome::Done)
-            }
-            8 => {
-                let done = index.write(&key(n), Write::Delete).await.expect("delete");
-                Event::Delete(done == Outcome::Done)
-            }
-            _ => {
-                let (at, e) = seen.unwrap_or((n, 0));
-                n = at;
-                expected = encode(e, s.value_bytes);
-                let w = Write::CompareAndSet { expected: &expected, new: Some(&value) };
-                let swap = match index.write(&key(n), w).await.expect("compare_and_set") {
-                    Outcome::Done => Swap::Done,
-                    Outcome::Mismatch => Swap::Mismatch,
-                    _ => Swap::NotFound,
-                };
-                Event::CompareAndSet(e, id, swap)
-            }
-        };
-        let ret = clock.tick();
-        if let Event::Get(Some(id)) = event {
-            seen = Some((n, id));
-        }
-        history.push(&key(n), Op { call, ret: Some(ret), event });
-        if i % 4 == 0 {
-            index.maintain().await.expect("maintain");
-        }
-        index.endpoint().yield_now().await;
-    }
-    history
-}
-
-/// A scan is as many reads as there are keys in its range, each somewhere inside it; and in order,
-/// each key once.
-async fn scan<I: RangeIndex>(
-    index: &mut I,
-    s: Stress,
-    rng: &mut Rng,
-    clock: &Clock,
-    history: &mut History,
-) {
-    let (mut a, mut b) = (key(rng.below(s.keys)), key(rng.below(s.keys)));
-    if a > b {
-        std::mem::swap(&mut a, &mut b);
-    }
-    let mut page = Page::new();
-    let mut pairs = Vec::new();
-    let reverse = I::OPS.reverse_scan && rng.below(3) == 0;
-    let (mut low, mut high) = (Bound::Included(a.clone()), Bound::Included(b.clone()));
-    let call = clock.tick();
-    loop {
-        let r = ScanRequest {
-            low: low.as_ref().map(Vec::as_slice),
-            high: high.as_ref().map(Vec::as_slice),
-            reverse,
-            limit: 1 + rng.below(40) as usize,
-        };
-        let resume = index.scan(&r, &mut page).await.expect("scan");
-        pairs.extend(page.iter().map(|(k, v)| (k.to_vec(), decode(v))));
-        match resume {
-            None => break,
-            Some(next) if reverse => high = next.0,
-            Some(next) => low = next.0,
-        }
-    }
-    let ret = Some(clock.tick());
-    if reverse {
-        pairs.reverse();
-    }
-    assert!(pairs.windows(2).all(|w| w[0].0 < w[1].0), "a scan is in order, each key once");
-    let found: std::collections::BTreeMap<_, _> = pairs.into_iter().collect();
-    assert!(found.keys().all(|k| (&a..=&b).contains(&k)), "a scan stays in its range");
-    for n in 0..s.keys {
-        let k = key(n);
-        if (&a..=&b).contains(&&k) {
-            let event = Event::Get(found.get(&k).copied());
-            history.push(&k, Op { call, ret, event });
-        }
+        worker.run(policy).expect("every client ends");
+        drop(worker);
+        all.into_inner()
     }
 }
 
@@ -192,67 +137,35 @@ pub fn coroutines<I: RangeIndex>(
     s: Stress,
     policy: &mut dyn Policy,
 ) -> History {
-    let clock = Clock::default();
-    let all = RefCell::new(History::default());
     let attach = |cn: usize| {
         let node = test_cluster.cluster.compute_node(cn).expect("a node");
         node.fabric().attach(node.cn()).expect("attach")
     };
     let first = attach(0);
-    let core = Core::new(first.clone(), 64 << 20);
-    let mut worker = Worker::new(core.clone());
-    for number in 0..s.coroutines {
+    let core = Core::new(first.clone(), SLAB_BYTES);
+    let client = |number: usize| {
         let cn = number % test_cluster.nodes.len();
         let transport = if cn == 0 { first.clone() } else { attach(cn) };
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport, slot);
-        let index = I::client(ep, test_cluster.nodes[cn].clone());
-        let (clock, all) = (&clock, &all);
-        worker.spawn(slot, async move {
-            let history = client(index, s, number as u64, clock).await;
-            all.borrow_mut().append(history);
-        });
-    }
-    worker.run(policy).expect("every client ends");
-    drop(worker);
-    all.into_inner()
+        (slot, I::client(ep, test_cluster.nodes[cn].clone()))
+    };
+    let clients = (0..s.coroutines).map(client).collect();
+    Shared::new(s).run(core, clients, 0, policy)
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
 pub fn threads<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress) -> History {
-    let clock = Clock::default();
+    let shared = &Shared::new(s);
+    let thread = |t: usize| {
+        let cn = t % test_cluster.nodes.len();
+        let (core, clients) = test_cluster.coroutines(cn, s.coroutines).expect("attach");
+        shared.run(core, clients, t * s.coroutines, &mut Fifo)
+    };
     let mut all = History::default();
     std::thread::scope(|scope| {
-        let clock = &clock;
-        let handles: Vec<_> = (0..s.threads)
-            .map(|t| scope.spawn(move || one_thread(test_cluster, s, t, clock)))
-            .collect();
-        for handle in handles {
-            all.append(handle.join().expect("no client panics"));
-        }
+        let handles: Vec<_> = (0..s.threads).map(|t| scope.spawn(move || thread(t))).collect();
+        handles.into_iter().for_each(|h| all.append(h.join().expect("no client panics")));
     });
     all
-}
-
-fn one_thread<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    s: Stress,
-    t: usize,
-    clock: &Clock,
-) -> History {
-    let (core, clients) =
-        test_cluster.coroutines(t % test_cluster.nodes.len(), s.coroutines).expect("attach");
-    let all = RefCell::new(History::default());
-    let mut worker = Worker::new(core);
-    for (i, (slot, index)) in clients.into_iter().enumerate() {
-        let number = (t * s.coroutines + i) as u64;
-        let all = &all;
-        worker.spawn(slot, async move {
-            let history = client(index, s, number, clock).await;
-            all.borrow_mut().append(history);
-        });
-    }
-    worker.run(&mut Fifo).expect("every client ends");
-    drop(worker);
-    all.into_inner()
 }

@@ -103,6 +103,10 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
     assert!(found == wanted, "step {step}: {what}: found {found:?}, wanted {wanted:?}");
 }
 
+/// All pairs.
+const ALL: ScanRequest<'static> =
+    ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 100 };
+
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
 pub fn model<I: RangeIndex>(
@@ -122,70 +126,130 @@ fn run_model<I: RangeIndex>(
     space: u64,
     steps: u64,
 ) {
-    let mut rng = Rng::new(seed);
     let mut clients: Vec<Client<I>> =
         (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
-    let mut model = Model::new();
+    let (rng, model) = (Rng::new(seed), Model::new());
+    let mut run = ModelRun { rng, model, keys, space, step: 0 };
     for step in 0..steps {
-        let cn = rng.below(clients.len() as u64) as usize;
-        let c = &mut clients[cn];
-        let key = keys.key(rng.below(space));
+        run.step = step;
+        let c = &mut clients[run.rng.below(test_cluster.places() as u64) as usize];
+        let key = run.key();
         // Waves: growing for a while, then shrinking.
         let growing = (step * 6 / steps).is_multiple_of(2);
-        match rng.below(20) {
-            0..=5 => expect("get", step, c.get(&key).expect("get"), model.get(&key).cloned()),
-            6 => check_scan(c, &model, &mut rng, keys, space, step),
-            7 => check_get_many(c, &model, &mut rng, keys, space, step),
-            8 => check_write_many(c, &mut model, &mut rng, (keys, space), step),
+        match run.rng.below(20) {
+            0..=5 => expect("get", step, c.get(&key).expect("get"), run.model.get(&key).cloned()),
+            6 => run.scan(c),
+            7 => run.get_many(c),
+            8 => run.write_many(c),
             9 => c.maintain().expect("maintain"),
-            _ => check_write(c, &mut model, &mut rng, &key, growing, step),
+            _ => run.write(c, &key, growing),
         }
     }
     for c in &mut clients {
         c.maintain().expect("maintain");
     }
-    let all = scan_all(
-        &mut clients[0],
-        &ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 37 },
-    );
-    assert_eq!(all, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
+    let all = scan_all(&mut clients[0], &ScanRequest { limit: 37, ..ALL });
+    assert!(all.into_iter().eq(run.model.clone()), "a last scan");
     let shape = clients[0].walk().expect("every invariant holds");
-    assert_eq!(shape.keys, model.len() as u64);
+    assert_eq!(shape.keys, run.model.len() as u64);
 }
 
-fn check_write<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &mut Model,
-    rng: &mut Rng,
-    key: &[u8],
-    growing: bool,
+/// A run of random operations.
+struct ModelRun {
+    rng: Rng,
+    model: Model,
+    keys: Keys,
+    space: u64,
     step: u64,
-) {
-    let v = value_for::<I>(rng);
-    let w = match rng.below(10) {
-        0..=2 => Write::Put(&v),
-        3 => Write::Update(&v),
-        4..=6 if growing => Write::Insert(&v),
-        4..=8 => Write::Delete,
-        _ => Write::CompareAndSet { expected: &v, new: Some(b"not this") },
-    };
-    let w = possible::<I>(w, &v);
-    let present = model.get(key).cloned();
-    let wanted = apply(model, key, &w);
-    expect("write", step, c.write(key, w).expect("write"), wanted);
-    if let (9, Some(present)) = (step % 10, present)
-        && I::OPS.compare_and_set
-        && model.contains_key(key)
-    {
-        let now = model[key].clone();
-        let new = (step % 20 == 9).then_some(&v[..]);
-        let w = Write::CompareAndSet { expected: &now, new };
-        expect("compare_and_set", step, c.write(key, w).expect("cas"), Outcome::Done);
-        match new {
-            Some(v) => model.insert(key.to_vec(), v.to_vec()),
-            None => model.remove(key),
+}
+
+impl ModelRun {
+    fn key(&mut self) -> Vec<u8> {
+        self.keys.key(self.rng.below(self.space))
+    }
+
+    fn write<I: RangeIndex>(&mut self, c: &mut Client<I>, key: &[u8], growing: bool) {
+        let v = value_for::<I>(&mut self.rng);
+        let w = match self.rng.below(10) {
+            0..=2 => Write::Put(&v),
+            3 => Write::Update(&v),
+            4..=6 if growing => Write::Insert(&v),
+            4..=8 => Write::Delete,
+            _ => Write::CompareAndSet { expected: &v, new: Some(b"not this") },
         };
-        drop(present);
+        let w = possible::<I>(w, &v);
+        let was_present = self.model.contains_key(key);
+        let wanted = apply(&mut self.model, key, &w);
+        expect("write", self.step, c.write(key, w).expect("write"), wanted);
+        if was_present
+            && self.step % 10 == 9
+            && I::OPS.compare_and_set
+            && let Some(now) = self.model.get(key).cloned()
+        {
+            let new = (self.step % 20 == 9).then_some(&v[..]);
+            let w = Write::CompareAndSet { expected: &now, new };
+            let wanted = apply(&mut self.model, key, &w);
+            assert_eq!(wanted, Outcome::Done);
+            expect("compare_and_set", self.step, c.write(key, w).expect("cas"), wanted);
+        }
+    }
+
+    fn scan<I: RangeIndex>(&mut self, c: &mut Client<I>) {
+        let (mut a, mut b) = (self.key(), self.key());
+        if a > b {
+            std::mem::swap(&mut a, &mut b);
+        }
+        let mut bound = |key| match self.rng.below(4) {
+            0 => Bound::Unbounded,
+            1 => Bound::Excluded(key),
+            _ => Bound::Included(key),
+        };
+        let (low, high) = (bound(&a[..]), bound(&b[..]));
+        let reverse = I::OPS.reverse_scan && self.rng.below(2) == 0;
+        let limit = 1 + self.rng.below(60) as usize;
+        let r = ScanRequest { low, high, reverse, limit };
+        let found = scan_all(c, &r);
+        let within = self.model.iter().filter(|(k, _)| r.contains(k));
+        let mut wanted: Vec<_> = within.map(|(k, v)| (k.clone(), v.clone())).collect();
+        if reverse {
+            wanted.reverse();
+        }
+        let (step, n, m) = (self.step, found.len(), wanted.len());
+        assert!(found == wanted, "step {step}: {r:?}: {n} pairs, wanted {m}");
+    }
+
+    fn get_many<I: RangeIndex>(&mut self, c: &mut Client<I>) {
+        let wanted: Vec<Vec<u8>> = (0..self.rng.below(70)).map(|_| self.key()).collect();
+        let refs: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+        let values = c.get_many(&refs).expect("get_many");
+        for (i, key) in wanted.iter().enumerate() {
+            expect("get_many", self.step, values.get(i), self.model.get(key).map(Vec::as_slice));
+        }
+    }
+
+    fn write_many<I: RangeIndex>(&mut self, c: &mut Client<I>) {
+        let n = 1 + self.rng.below(40);
+        let pairs: Vec<(Vec<u8>, Vec<u8>, u64)> = (0..n)
+            .map(|_| (self.key(), value_for::<I>(&mut self.rng), self.rng.below(4)))
+            .collect();
+        let writes: Vec<(&[u8], Write<'_>)> = pairs
+            .iter()
+            .map(|(k, v, kind)| {
+                let w = match kind {
+                    0 => Write::Put(v),
+                    1 => Write::Insert(v),
+                    2 => Write::Update(v),
+                    _ => Write::Delete,
+                };
+                (&k[..], possible::<I>(w, v))
+            })
+            .collect();
+        let outcomes = c.write_many(&writes).expect("write_many");
+        assert_eq!(outcomes.len(), writes.len());
+        for ((key, w), outcome) in writes.iter().zip(outcomes) {
+            let wanted = apply(&mut self.model, key, w);
+            expect("write_many", self.step, outcome.expect("write"), wanted);
+        }
     }
 }
 
@@ -202,15 +266,11 @@ fn apply(model: &mut Model, key: &[u8], w: &Write<'_>) -> Outcome {
     if outcome == Outcome::Done {
         match w {
             Write::Put(v) | Write::Insert(v) | Write::Update(v) => {
-                model.insert(key.to_vec(), v.to_vec());
+                model.insert(key.to_vec(), v.to_vec())
             }
-            Write::Delete | Write::CompareAndSet { new: None, .. } => {
-                model.remove(key);
-            }
-            Write::CompareAndSet { new: Some(v), .. } => {
-                model.insert(key.to_vec(), v.to_vec());
-            }
-        }
+            Write::CompareAndSet { new: Some(v), .. } => model.insert(key.to_vec(), v.to_vec()),
+            Write::Delete | Write::CompareAndSet { new: None, .. } => model.remove(key),
+        };
     }
     outcome
 }
@@ -223,13 +283,8 @@ pub fn scan_all<I: RangeIndex>(c: &mut Client<I>, r: &ScanRequest<'_>) -> Vec<(V
     loop {
         let mut at = *r;
         if let Some(Resume(bound)) = &resume {
-            let bound: Bound<&Vec<u8>> = bound.as_ref();
-            let bound = bound.map(Vec::as_slice);
-            if r.reverse {
-                at.high = bound;
-            } else {
-                at.low = bound;
-            }
+            let bound = bound.as_ref().map(Vec::as_slice);
+            *(if r.reverse { &mut at.high } else { &mut at.low }) = bound;
         }
         resume = c.scan(&at, &mut page).expect("scan");
         assert!(page.len() <= r.limit, "a page keeps its limit");
@@ -240,91 +295,11 @@ pub fn scan_all<I: RangeIndex>(c: &mut Client<I>, r: &ScanRequest<'_>) -> Vec<(V
     }
 }
 
-fn check_scan<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &Model,
-    rng: &mut Rng,
-    keys: Keys,
-    space: u64,
-    step: u64,
-) {
-    let (mut a, mut b) = (keys.key(rng.below(space)), keys.key(rng.below(space)));
-    if a > b {
-        std::mem::swap(&mut a, &mut b);
-    }
-    let bound = |rng: &mut Rng, key: &'static mut Vec<u8>| match rng.below(4) {
-        0 => Bound::Unbounded,
-        1 => Bound::Excluded(&key[..]),
-        _ => Bound::Included(&key[..]),
-    };
-    // Leaks the scan's bounds until the test ends: a few bytes each.
-    let (a, b) = (Box::leak(Box::new(a)), Box::leak(Box::new(b)));
-    let (low, high) = (bound(rng, a), bound(rng, b));
-    let reverse = I::OPS.reverse_scan && rng.below(2) == 0;
-    let limit = 1 + rng.below(60) as usize;
-    let r = ScanRequest { low, high, reverse, limit };
-    let found = scan_all(c, &r);
-    let mut wanted: Vec<_> =
-        model.iter().filter(|(k, _)| r.contains(k)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    if reverse {
-        wanted.reverse();
-    }
-    assert!(found == wanted, "step {step}: {r:?}: {} pairs, wanted {}", found.len(), wanted.len());
-}
-
-fn check_get_many<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &Model,
-    rng: &mut Rng,
-    keys: Keys,
-    space: u64,
-    step: u64,
-) {
-    let wanted: Vec<Vec<u8>> = (0..rng.below(70)).map(|_| keys.key(rng.below(space))).collect();
-    let refs: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
-    let values = c.get_many(&refs).expect("get_many");
-    for (i, key) in wanted.iter().enumerate() {
-        expect("get_many", step, values.get(i), model.get(key).map(Vec::as_slice));
-    }
-}
-
-fn check_write_many<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &mut Model,
-    rng: &mut Rng,
-    (keys, space): (Keys, u64),
-    step: u64,
-) {
-    let n = 1 + rng.below(40);
-    let pairs: Vec<(Vec<u8>, Vec<u8>, u64)> =
-        (0..n).map(|_| (keys.key(rng.below(space)), value_for::<I>(rng), rng.below(4))).collect();
-    let writes: Vec<(&[u8], Write<'_>)> = pairs
-        .iter()
-        .map(|(k, v, kind)| {
-            let w = match kind {
-                0 => Write::Put(v),
-                1 => Write::Insert(v),
-                2 => Write::Update(v),
-                _ => Write::Delete,
-            };
-            (&k[..], possible::<I>(w, v))
-        })
-        .collect();
-    let outcomes = c.write_many(&writes).expect("write_many");
-    assert_eq!(outcomes.len(), writes.len());
-    for ((key, w), outcome) in writes.iter().zip(outcomes) {
-        let wanted = apply(model, key, w);
-        expect("write_many", step, outcome.expect("write"), wanted);
-    }
-}
-
 /// The empty index, the first key, every outcome of every operation.
 pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     let c = &mut test_cluster.client(0).expect("attach");
-    let all =
-        ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
     assert_eq!(c.get(b"k").expect("get"), None);
-    assert_eq!(scan_all(c, &all), []);
+    assert_eq!(scan_all(c, &ALL), []);
     assert_eq!(c.write(b"k", Write::Update(b"1")).expect("update"), Outcome::NotFound);
     assert_eq!(c.write(b"k", Write::Delete).expect("delete"), Outcome::NotFound);
     assert_eq!(c.write(b"k", Write::Insert(b"1")).expect("insert"), Outcome::Done);
@@ -349,12 +324,10 @@ pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 /// refused and changes nothing.
 pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     let c = &mut test_cluster.client(0).expect("attach");
-    let all =
-        ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
     // Both ends of the key space are keys.
     for (n, key) in [[b'k'; 24], [0; 24], [0xff; 24]].iter().enumerate() {
         assert_eq!(c.get(key).expect("get"), None);
-        assert_eq!(scan_all(c, &all).len(), n);
+        assert_eq!(scan_all(c, &ALL).len(), n);
         assert_eq!(c.write(key, Write::Update(&[1; 8])).expect("update"), Outcome::NotFound);
         assert_eq!(c.write(key, Write::Insert(&[0; 8])).expect("insert"), Outcome::Done);
         assert_eq!(c.write(key, Write::Insert(&[2; 8])).expect("insert"), Outcome::Exists);
@@ -388,9 +361,9 @@ pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
         refused(c.write(&[b'k'; 24], Write::Put(bad)), invalid);
     }
     let mut page = Page::new();
-    let reverse = ScanRequest { reverse: true, ..all };
+    let reverse = ScanRequest { reverse: true, ..ALL };
     assert_eq!(c.scan(&reverse, &mut page).expect_err("refused").kind(), lacking);
-    assert_eq!(scan_all(c, &all).len(), 3);
+    assert_eq!(scan_all(c, &ALL).len(), 3);
     assert_eq!(c.walk().expect("walk").keys, 3);
 }
 
@@ -421,12 +394,11 @@ pub fn lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
         assert_eq!(c.get(k).expect("get").as_ref(), Some(v), "key of {} bytes", k.len());
     }
     for reverse in [false, I::OPS.reverse_scan] {
-        let r = ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse, limit: 100 };
         let mut wanted: Vec<_> = model.clone().into_iter().collect();
         if reverse {
             wanted.reverse();
         }
-        assert!(scan_all(c, &r) == wanted);
+        assert!(scan_all(c, &ScanRequest { reverse, ..ALL }) == wanted);
     }
     assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
     for k in model.keys() {
@@ -454,13 +426,7 @@ pub fn fill_and_empty<I: RangeIndex>(
             assert_eq!(outcome, Outcome::Done);
         }
         let shape = c.walk().expect("walk");
-        let r = ScanRequest {
-            low: Bound::Unbounded,
-            high: Bound::Unbounded,
-            reverse: false,
-            limit: 1000,
-        };
-        let all = scan_all(c, &r);
+        let all = scan_all(c, &ScanRequest { limit: 1000, ..ALL });
         assert_eq!(all.len() as u64, shape.keys);
         assert!(all.windows(2).all(|w| w[0].0 < w[1].0));
         for i in 0..n {

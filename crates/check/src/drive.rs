@@ -16,14 +16,14 @@ use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
-use crate::case::Case;
+use crate::case::{Case, KeyForm};
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, Record};
 use crate::node_states::{Issuer, NodeCondition, NodeStates};
-use crate::plan::{self, Planned};
+use crate::plan;
 use crate::rng::Rng;
 use crate::server::Server;
-use crate::verdict::Finding;
+use crate::verdict::{Finding, Verdict};
 
 /// One call of maintenance in this many operations.
 const MAINTAIN_ONE_IN: u32 = 4;
@@ -68,7 +68,7 @@ impl<'a> RunContext<'a> {
         bounds: Bounds,
     ) -> Self {
         Self {
-            availability: Availability::new(case, Some(server.judge().clone())),
+            availability: Availability::new(case, server.judge().clone()),
             case,
             node_states: NodeStates::new(case, fabric.clone(), server.clone()),
             fabric,
@@ -138,9 +138,24 @@ impl<'a> RunContext<'a> {
         self.finding.borrow().is_some()
     }
 
-    /// The first failure.
-    pub(crate) fn take(&self) -> Option<Finding> {
-        self.finding.borrow_mut().take()
+    /// A phase without faults begins. No agent renewed a lease while the last verbs of the phase
+    /// before ended.
+    pub(crate) fn begin_phase(&self, name: &'static str, bounds: Bounds) {
+        self.phase.set(name);
+        self.server.judge().excuse(self.fabric.now());
+        self.bounds.set(bounds);
+    }
+
+    /// The result of the phases.
+    pub(crate) fn verdict(&self) -> Verdict {
+        Verdict {
+            finding: self.finding.take(),
+            happened: self.node_states.happened.take(),
+            excused: self.excused.get(),
+            available: self.availability.judged.get(),
+            log: self.log.take(),
+            ..Verdict::default()
+        }
     }
 
     /// The operations that have not returned.
@@ -186,7 +201,8 @@ impl<'a> RunContext<'a> {
             open.push(self.node_states.summary());
         }
         let phase = self.phase.get();
-        self.found(Finding::Hung { phase, open });
+        let what = format!("the {phase} phase does not end; running: {}", open.join("; "));
+        self.found(Finding::Other("hung", None, what));
     }
 }
 
@@ -295,12 +311,11 @@ impl Future for Guarded<'_> {
             Ok(Poll::Ready(())) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {
-                let what = crate::verdict::panic_text(&*payload);
                 let client = match this.role {
                     TaskRole::Client(n, _) => Some(n),
                     _ => None,
                 };
-                this.shared.found(Finding::Panic { client, what });
+                this.shared.found(Finding::panic(client, &*payload));
                 this.quit()
             }
         }
@@ -322,13 +337,7 @@ pub(crate) async fn safety<I: RangeIndex>(
         // The next incarnation of its node continues after this operation.
         next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
-        let call = match plan::operation(case, I::OPS, client, op, &mut rng) {
-            Planned::Call(call) => call,
-            Planned::CompareAndSet { key, value } => {
-                let (key, expected) = seen.unwrap_or((key, 0));
-                Call::CompareAndSet(key, expected, value)
-            }
-        };
+        let call = plan::operation(case, I::OPS, (client, op), &mut rng, seen);
         let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
             return;
         };
@@ -410,7 +419,7 @@ fn cn_of(shared: &RunContext<'_>, client: u32) -> usize {
 }
 
 pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
-    Finding::Failed { client, what, kind: format!("{:?}", e.kind()), why: e.to_string() }
+    Finding::Other("failed", Some(client), format!("{what} failed ({:?}): {e}", e.kind()))
 }
 
 /// The issuer of an operation that begins now.
@@ -437,22 +446,19 @@ async fn perform<I: RangeIndex>(
     call: Call,
     rng: &mut Rng,
 ) -> Option<Answer> {
-    let _inside = shared.node_states.enter(cn_of(shared, client));
+    let cn = cn_of(shared, client);
+    let _inside = shared.node_states.enter(cn);
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
-    let by = issuer(shared, cn_of(shared, client), index.endpoint());
+    let by = issuer(shared, cn, index.endpoint());
     let place = shared.availability.place(index, shared.case, call);
-    shared.availability.begin((client, false), by.cn, Some(call), place, shared.fabric.now());
-    let done = match call {
-        Call::Scan(..) | Call::ScanDown(..) => {
-            droppable(shared, cn_of(shared, client), scan(index, shared.case, call, rng)).await
-        }
-        _ => droppable(shared, cn_of(shared, client), point(index, shared.case, call)).await,
-    };
+    shared.availability.begin((client, false), cn, Some(call), place, shared.fabric.now());
+    let work = operate(index, shared.case, call, rng);
+    let done = droppable(shared, cn, work).await;
     let fine = matches!(done, Some(Ok(_)));
     let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
     let now = shared.fabric.now();
     if let Some(what) = shared.availability.end((client, false), Some(call), fine, place, now) {
-        shared.found(Finding::Slow { client, what });
+        shared.found(Finding::Other("slow", Some(client), what));
         return None;
     }
     // A dropped operation stays open: it may take effect at any later time.
@@ -465,7 +471,8 @@ async fn perform<I: RangeIndex>(
     shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
     match done {
         Ok(Answer::Torn(_)) => {
-            shared.found(Finding::Torn { client, what: format!("{call} was answered {answer}") });
+            let what = format!("{call} was answered {answer}");
+            shared.found(Finding::Other("torn", Some(client), what));
             None
         }
         Ok(answer) => Some(answer),
@@ -491,7 +498,13 @@ fn seen(v: &[u8]) -> Result<ValueId, Answer> {
     })
 }
 
-async fn point<I: RangeIndex>(index: &mut I, case: &Case, call: Call) -> Result<Answer, Error> {
+/// Runs one operation.
+pub(crate) async fn operate<I: RangeIndex>(
+    index: &mut I,
+    case: &Case,
+    call: Call,
+    rng: &mut Rng,
+) -> Result<Answer, Error> {
     let key = |n| plan::key(case.key_form, n);
     let bytes = |id: ValueId| plan::value(id, plan::length(case, id));
     let outcome = match call {
@@ -512,9 +525,8 @@ async fn point<I: RangeIndex>(index: &mut I, case: &Case, call: Call) -> Result<
             let w = Write::CompareAndSet { expected: &expected, new: Some(&new) };
             index.write(&key(k), w).await?
         }
-        Call::Scan(..) | Call::ScanDown(..) => {
-            return scan(index, case, call, &mut Rng::new(0)).await;
-        }
+        Call::Scan(a, b) => return scan(index, case.key_form, (a, b, false), rng).await,
+        Call::ScanDown(a, b) => return scan(index, case.key_form, (a, b, true), rng).await,
     };
     Ok(match outcome {
         Outcome::Done => Answer::Done,
@@ -526,16 +538,10 @@ async fn point<I: RangeIndex>(index: &mut I, case: &Case, call: Call) -> Result<
 
 async fn scan<I: RangeIndex>(
     index: &mut I,
-    case: &Case,
-    call: Call,
+    form: KeyForm,
+    (a, b, reverse): (u64, u64, bool),
     rng: &mut Rng,
 ) -> Result<Answer, Error> {
-    let form = case.key_form;
-    let (a, b, reverse) = match call {
-        Call::ScanDown(a, b) => (a, b, true),
-        Call::Scan(a, b) => (a, b, false),
-        _ => return Err(Error::invalid("no scan")),
-    };
     let (mut low, mut high) =
         (Bound::Included(plan::key(form, a)), Bound::Included(plan::key(form, b)));
     let mut page = Page::new();

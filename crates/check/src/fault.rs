@@ -35,127 +35,46 @@ impl NodeFaultSet {
     }
 }
 
-/// A fault.
+/// A fault. Verbs are counted among those that the node posts, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[allow(missing_docs, reason = "the variants say what the fields are")]
 pub enum NodeFault {
-    /// A compute node crashes at a verb.
+    /// A compute node crashes at a verb, and restarts after a time, if at all.
     Crash {
-        /// Its number.
         cn: u16,
-        /// The verb, among those it posts: from 1.
         verb: u64,
-        /// The place in its execution.
         place: Place,
-        /// The parts of the node that stop.
         how: How,
-        /// The node restarts after this time, ns.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         back_ns: Option<u64>,
     },
     /// A compute node stops entirely when it has posted a verb, and continues later in the same
     /// state.
-    Freeze {
-        /// Its number.
-        cn: u16,
-        /// The verb, among those it posts.
-        verb: u64,
-        /// For how long, ns.
-        for_ns: u64,
-    },
-    /// A compute node's clock runs faster, or slower.
-    Drift {
-        /// Its number.
-        cn: u16,
-        /// By so many millionths.
-        ppm: i64,
-    },
+    Freeze { cn: u16, verb: u64, for_ns: u64 },
+    /// A compute node's clock runs faster, or slower, by so many millionths.
+    Drift { cn: u16, ppm: i64 },
     /// Membership updates reach a compute node late.
-    LateMembership {
-        /// Its number.
-        cn: u16,
-        /// The delay, ns.
-        late_ns: u64,
-    },
+    LateMembership { cn: u16, late_ns: u64 },
     /// The link between a compute node and another node carries nothing for a while.
-    Cut {
-        /// The compute node.
-        cn: u16,
-        /// The other end: a compute node, or a memory node.
-        to: End,
-        /// From when, ns.
-        at_ns: u64,
-        /// For how long, ns.
-        for_ns: u64,
-    },
+    Cut { cn: u16, to: End, at_ns: u64, for_ns: u64 },
     /// The callers drop the operations that clients of a compute node run when it has posted a
     /// verb, each at its present await. The clients continue with their next operations.
-    Drop {
-        /// Its number.
-        cn: u16,
-        /// The verb, among those it posts.
-        verb: u64,
-    },
-    /// All compute nodes end at a time.
-    Outage {
-        /// When, ns.
-        at_ns: u64,
-        /// How.
-        end: Ending,
-        /// How many come back; the others do not.
-        back: u16,
-        /// Time until the first restart, ns.
-        for_ns: u64,
-    },
-    /// A compute node ends and restarts, again and again.
-    RestartLoop {
-        /// Its number.
-        cn: u16,
-        /// The end of its first incarnation, ns.
-        at_ns: u64,
-        /// How often.
-        times: u32,
-        /// How it ends: in turn.
-        ends: [Ending; 3],
-        /// Time until each restart, ns.
-        away_ns: u64,
-        /// Run time of each incarnation, ns.
-        up_ns: u64,
-    },
-    /// All compute nodes stall for a while.
-    StallAll {
-        /// From when, ns.
-        at_ns: u64,
-        /// For how long, ns.
-        for_ns: u64,
-        /// The memory nodes stall too, and with the first of them the membership server.
-        memory: bool,
-    },
+    Drop { cn: u16, verb: u64 },
+    /// All compute nodes end at a time, and some come back after another time.
+    Outage { at_ns: u64, end: Ending, back: u16, for_ns: u64 },
+    /// A compute node ends so many times, by these endings in turn, first at a time; it is away,
+    /// and up again, for so long.
+    RestartLoop { cn: u16, at_ns: u64, times: u32, ends: [Ending; 3], away_ns: u64, up_ns: u64 },
+    /// All compute nodes stall for a while; perhaps the memory nodes, too, and with the first of
+    /// them the membership server.
+    StallAll { at_ns: u64, for_ns: u64, memory: bool },
     /// A memory node stalls for a while; the first one with the membership server.
-    Stall {
-        /// Its number.
-        mn: u16,
-        /// From when, ns.
-        at_ns: u64,
-        /// For how long, ns.
-        for_ns: u64,
-    },
+    Stall { mn: u16, at_ns: u64, for_ns: u64 },
     /// The clock of the membership server jumps ahead.
-    Jump {
-        /// When, ns.
-        at_ns: u64,
-        /// By how much, ns.
-        by_ns: u64,
-    },
+    Jump { at_ns: u64, by_ns: u64 },
     /// A memory node is lost with its contents when a compute node has posted a verb.
-    LoseMemory {
-        /// Its number.
-        mn: u16,
-        /// The compute node with the counted verbs.
-        cn: u16,
-        /// The verb.
-        verb: u64,
-    },
+    LoseMemory { mn: u16, cn: u16, verb: u64 },
 }
 
 /// The way in which an incarnation of a compute node ends.
@@ -190,10 +109,6 @@ pub struct FaultTargets {
     /// How long a lease is, ns.
     pub lease_ns: u64,
 }
-
-/// Longest time that an operation may wait without a fault of its own, ns: detection and recovery
-/// of a crash.
-pub const LONGEST_OUTAGE_NS: u64 = 2_000_000_000;
 
 impl NodeFault {
     /// Its kind, in a word or two.
@@ -348,22 +263,18 @@ impl Happened {
         match self.fault {
             NodeFault::Crash { .. }
             | NodeFault::Drift { .. }
-            | NodeFault::LateMembership { .. } => false,
-            NodeFault::Outage { .. } | NodeFault::RestartLoop { .. } | NodeFault::Jump { .. } => {
-                false
-            }
-            // The membership server does not answer, or verbs do not complete.
-            NodeFault::StallAll { .. } | NodeFault::Stall { .. } => matches!(
+            | NodeFault::LateMembership { .. }
+            | NodeFault::Outage { .. }
+            | NodeFault::RestartLoop { .. }
+            | NodeFault::Jump { .. } => false,
+            // The membership server does not answer, or verbs do not complete. (The membership is
+            // lost with the first memory node, and every error says so.)
+            NodeFault::StallAll { .. }
+            | NodeFault::Stall { .. }
+            | NodeFault::LoseMemory { mn: 0, .. } => matches!(
                 e.kind(),
                 K::Revoked | K::TimedOut | K::Contended | K::Unreachable | K::Busy
             ),
-            // Without the membership server every operation fails, and its error says so.
-            NodeFault::LoseMemory { mn: 0, .. } => {
-                matches!(
-                    e.kind(),
-                    K::Revoked | K::TimedOut | K::Contended | K::Unreachable | K::Busy
-                )
-            }
             // The operation was combined into one that was dropped.
             NodeFault::Drop { cn: at, .. } => at == cn && e.kind() == K::Busy,
             NodeFault::Freeze { cn: frozen, .. } => {
@@ -380,9 +291,7 @@ impl Happened {
             }
         }
     }
-}
 
-impl Happened {
     /// Whether the fault may cost a compute node its membership. A stall of the membership server
     /// costs no node its own.
     pub fn expels(&self, cn: u16) -> bool {

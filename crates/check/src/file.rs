@@ -177,15 +177,7 @@ fn add(
 
 /// Refuses a call with keys out of range.
 fn inside(call: Call, head: &Head) -> std::result::Result<(), String> {
-    let (low, high) = match call {
-        Call::Scan(a, b) | Call::ScanDown(a, b) => (a, b),
-        Call::Get(k)
-        | Call::Put(k, _)
-        | Call::Insert(k, _)
-        | Call::Update(k, _)
-        | Call::Delete(k)
-        | Call::CompareAndSet(k, ..) => (k, k),
-    };
+    let (low, high) = call.range();
     if low > high || high >= head.keys {
         return Err(format!("{call}: there are {} keys", head.keys));
     }

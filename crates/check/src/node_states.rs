@@ -43,6 +43,8 @@ struct NodeState {
     leaving: Cell<Option<Option<u64>>>,
     /// Operations and maintenance calls that run on it.
     inside: Cell<u32>,
+    /// How often its callers have dropped their operations.
+    drops: Cell<u32>,
 }
 
 /// The states of all nodes, and the faults of the case.
@@ -65,8 +67,6 @@ pub(crate) struct NodeStates<'a> {
     waiting: RefCell<Vec<usize>>,
     due: RefCell<Vec<(u64, Due)>>,
     pub happened: RefCell<Vec<Happened>>,
-    /// How often the callers on a node have dropped their operations.
-    drops: Vec<Cell<u32>>,
 }
 
 impl<'a> NodeStates<'a> {
@@ -76,6 +76,7 @@ impl<'a> NodeStates<'a> {
             incarnation: Cell::new(fabric.incarnation(NodeId::compute(cn)).unwrap_or(0)),
             leaving: Cell::default(),
             inside: Cell::default(),
+            drops: Cell::default(),
         };
         Self {
             case,
@@ -89,7 +90,6 @@ impl<'a> NodeStates<'a> {
             waiting: RefCell::default(),
             due: RefCell::default(),
             happened: RefCell::default(),
-            drops: vec![Cell::new(0); usize::from(case.pool.compute_nodes)],
             fabric,
         }
     }
@@ -158,7 +158,7 @@ impl<'a> NodeStates<'a> {
 
     /// How often the callers on a node have dropped their operations.
     pub(crate) fn drops(&self, cn: usize) -> u32 {
-        self.drops[cn].get()
+        self.nodes[cn].drops.get()
     }
 
     /// The state of each compute node, in words.
@@ -192,12 +192,17 @@ impl<'a> NodeStates<'a> {
         let _ = self.fabric.crash(node(cn), ending.how());
         self.crashes.set(self.fabric.crashes());
         self.due.borrow_mut().retain(|(_, due)| *due != Due::Restart(cn));
-        match back_ns.filter(|_| !self.membership_lost.get()) {
-            Some(after) => {
-                state.condition.set(NodeCondition::Restarting);
-                self.plan(self.fabric.now() + after, Due::Restart(cn));
-            }
-            None => state.condition.set(NodeCondition::Gone),
+        self.stays_down(cn, back_ns.filter(|_| !self.membership_lost.get()));
+    }
+
+    /// A node is down, and restarts so long after, if at all.
+    fn stays_down(&self, cn: usize, back_ns: Option<u64>) {
+        self.nodes[cn].condition.set(match back_ns {
+            Some(_) => NodeCondition::Restarting,
+            None => NodeCondition::Gone,
+        });
+        if let Some(after) = back_ns {
+            self.plan(self.fabric.now() + after, Due::Restart(cn));
         }
     }
 
@@ -210,10 +215,7 @@ impl<'a> NodeStates<'a> {
             (NodeCondition::Restarting, _) => {
                 // It stays down as long as the others.
                 self.due.borrow_mut().retain(|(_, due)| *due != Due::Restart(cn));
-                match back_ns {
-                    Some(after) => self.plan(self.fabric.now() + after, Due::Restart(cn)),
-                    None => state.condition.set(NodeCondition::Gone),
-                }
+                self.stays_down(cn, back_ns);
             }
             (NodeCondition::Gone, _) => return false,
         }
@@ -311,21 +313,17 @@ impl<'a> NodeStates<'a> {
             if !up || !self.fabric.is_down(node(cn)) {
                 continue;
             }
-            let its = |f: &&NodeFault| matches!(f, NodeFault::Crash { cn: c, .. } if usize::from(*c) == cn);
-            let Some(fault) = self.case.node_faults.iter().find(its) else { continue };
-            self.record(*fault, running(Some(cn)));
-            let back = match fault {
-                NodeFault::Crash { back_ns, .. } => *back_ns,
+            let back = |f: &NodeFault| match *f {
+                NodeFault::Crash { cn: c, back_ns, .. } if usize::from(c) == cn => {
+                    Some((*f, back_ns))
+                }
                 _ => None,
             };
-            state.condition.set(if back.is_some() {
-                NodeCondition::Restarting
-            } else {
-                NodeCondition::Gone
-            });
-            if let Some(after) = back {
-                self.plan(self.fabric.now() + after, Due::Restart(cn));
-            }
+            let Some((fault, back_ns)) = self.case.node_faults.iter().find_map(back) else {
+                continue;
+            };
+            self.record(fault, running(Some(cn)));
+            self.stays_down(cn, back_ns);
             out.push(cn);
         }
     }
@@ -363,7 +361,7 @@ impl<'a> NodeStates<'a> {
                 NodeFault::Drop { cn, .. } => {
                     let cn = usize::from(cn);
                     self.record(self.case.node_faults[i], running(Some(cn)));
-                    self.drops[cn].set(self.drops[cn].get() + 1);
+                    self.nodes[cn].drops.set(self.nodes[cn].drops.get() + 1);
                     out.push(cn);
                 }
                 _ => {}

@@ -51,20 +51,6 @@ pub fn identity(v: &[u8]) -> Option<ValueId> {
     (v == value(id, v.len())).then_some(id)
 }
 
-/// A client's next operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planned {
-    /// This.
-    Call(Call),
-    /// A conditional write of what the client read last, or of this key when it has read nothing.
-    CompareAndSet {
-        /// The key when nothing was read.
-        key: u64,
-        /// The new value.
-        value: ValueId,
-    },
-}
-
 /// Draws for one operation.
 pub fn draws(case: &Case, client: u32, op: u32) -> Rng {
     let mut mix = Rng::new(case.seed ^ (u64::from(client) << 32 | u64::from(op)));
@@ -81,17 +67,24 @@ pub fn length(case: &Case, id: ValueId) -> usize {
     *Rng::new(id ^ case.seed).pick(&case.value_bytes) as usize
 }
 
-/// Operation number `op` of a client, for an index that has these operations.
-pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -> Planned {
+/// Operation number `op` of a client, for an index that has these operations. A compare-and-set
+/// expects what the client read last, if it has read anything.
+pub fn operation(
+    case: &Case,
+    ops: OpSet,
+    (client, op): (u32, u32),
+    rng: &mut Rng,
+    read: Option<(u64, ValueId)>,
+) -> Call {
     if client >= case.clients {
-        return Planned::Call(churn(case, ops, client, op));
+        return churn(case, ops, client, op);
     }
     let any = |rng: &mut Rng| rng.below(u64::from(case.keys)) * case.stride();
     if case.scan_one_in > 0 && rng.below(u64::from(case.scan_one_in)) == 0 {
         let (a, b) = (rng.below(case.numbers()), rng.below(case.numbers()));
         let (low, high) = (a.min(b), a.max(b));
         let down = ops.reverse_scan && rng.below(3) == 0;
-        return Planned::Call(if down { Call::ScanDown(low, high) } else { Call::Scan(low, high) });
+        return if down { Call::ScanDown(low, high) } else { Call::Scan(low, high) };
     }
     let (k, v) = (any(rng), value_of(client, u64::from(op)));
     let waves = case.wave_ops > 0;
@@ -104,14 +97,17 @@ pub fn operation(case: &Case, ops: OpSet, client: u32, op: u32, rng: &mut Rng) -
         8 if waves && !shrinking => 6,
         draw => draw,
     };
-    Planned::Call(match draw {
+    match draw {
         0..=2 => Call::Get(k),
         3..=4 => Call::Put(k, v),
         5 => Call::Update(k, v),
         6..=7 => Call::Insert(k, v),
         8 => Call::Delete(k),
-        _ => return Planned::CompareAndSet { key: k, value: v },
-    })
+        _ => {
+            let (key, expected) = read.unwrap_or((k, 0));
+            Call::CompareAndSet(key, expected, v)
+        }
+    }
 }
 
 /// A churn client removes one neighbour after the other, then puts them back, and repeats. The

@@ -8,7 +8,7 @@ use dmtree_fabric::{
     InProcess, LeaseParameters, Member, MemberPhase, MemberState, Membership, MembershipState,
     NodeId, Result, Role,
 };
-use dmtree_pool::{Cluster, PoolNode};
+use dmtree_pool::PoolNode;
 
 use crate::case::Case;
 
@@ -21,19 +21,15 @@ const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
 
 /// Completes the recoveries that have begun, and the moves of tables that live nodes were asked
 /// for: GC waits for neither.
-pub(crate) fn quiesce(cluster: &Cluster, case: &Case, living: Vec<Arc<PoolNode>>) -> Result<()> {
+pub(crate) fn quiesce(judge: &InProcess, case: &Case, living: Vec<Arc<PoolNode>>) -> Result<()> {
     let Some(first) = living.first().cloned() else { return Ok(()) };
     let all = Quiescing { case, living, first };
-    if let Some(judge) = cluster.in_process_membership() {
-        judge.excuse(all.now()?);
-        all.await_departures(judge)?;
-        all.revoke_unknown(&judge.latest())?;
-        judge.set_lease_parameters(LeaseParameters {
-            lease_ns: JUDGED_WITHIN_NS,
-            ..LeaseParameters::default()
-        });
-        judge.excuse(all.now()?);
-    }
+    judge.excuse(all.now()?);
+    all.await_departures(judge)?;
+    all.revoke_unknown(&judge.latest())?;
+    let lease_ns = JUDGED_WITHIN_NS;
+    judge.set_lease_parameters(LeaseParameters { lease_ns, ..LeaseParameters::default() });
+    judge.excuse(all.now()?);
     for step in 0..QUIESCING_STEPS {
         if step > STEPS_THAT_RENEW && all.living.iter().all(|node| node.has_settled_membership()) {
             break;

@@ -6,9 +6,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dmtree_fabric::{Error, ErrorKind, Failure, Result};
-use dmtree_parts::{
-    Fill, Found, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Write,
-};
+use dmtree_parts::{Fill, Outcome, Page, RangeIndex, Resume, ScanRequest, Values, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +58,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 /// An end of a range with its own bytes.
 type End = Bound<Vec<u8>>;
 
-/// A request to the other process.
+/// A request to the other process. The answer is a `Result` of what the request gives.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// Open this index of this system; later operations are on it.
@@ -79,43 +77,22 @@ pub enum Ask {
 
 /// An operation on the open index.
 #[derive(Debug, Serialize, Deserialize)]
+#[allow(private_interfaces, reason = "made and taken apart here alone")]
+#[doc(hidden)]
 pub enum Operation {
-    #[doc(hidden)]
     Get(Vec<u8>),
-    #[doc(hidden)]
-    #[allow(private_interfaces, reason = "made and taken apart here alone")]
     Write(Vec<u8>, Change),
-    #[doc(hidden)]
     Scan { low: End, high: End, reverse: bool, limit: usize },
-    #[doc(hidden)]
     GetMany(Vec<Vec<u8>>),
-    #[doc(hidden)]
-    #[allow(private_interfaces, reason = "made and taken apart here alone")]
     WriteMany(Vec<(Vec<u8>, Change)>),
-    #[doc(hidden)]
     Load { pairs: Vec<Pair>, sorted: bool, fill: Fill },
-    #[doc(hidden)]
     Maintain,
-    #[doc(hidden)]
     Gc,
-    #[doc(hidden)]
     Walk,
 }
 
-/// An answer.
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    Done,
-    Value(Option<Vec<u8>>),
-    Outcome(Outcome),
-    Page(Vec<Pair>, Option<End>),
-    Values(Vec<Option<Vec<u8>>>),
-    Outcomes(Vec<std::result::Result<Outcome, Failure>>),
-    Loaded(Loaded),
-    Found(Found),
-    Shape(Shape),
-    Refused(Failure),
-}
+/// What a request gives, or why there is nothing.
+type Answer<T> = std::result::Result<T, Failure>;
 
 /// The two pipes to or from the other process.
 pub struct Pipe {
@@ -162,15 +139,16 @@ impl Pipe {
         self.receive()
     }
 
-    /// Reports success or failure of an operation without a result.
+    fn give<T: Serialize>(&mut self, result: Result<T>) -> Result<()> {
+        self.send(&result.map_err(|e| Failure::from(&e)))
+    }
+
+    /// Answers a request that gives nothing.
     ///
     /// # Errors
     /// `Unreachable`.
     pub fn done(&mut self, result: Result<()>) -> Result<()> {
-        self.send(&match result {
-            Ok(()) => Answer::Done,
-            Err(e) => Answer::Refused((&e).into()),
-        })
+        self.give(result)
     }
 }
 
@@ -193,45 +171,42 @@ pub fn serve<I: RangeIndex>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
         match pipe.question()? {
             None => return Ok(()),
             Some(Ask::Close) => return pipe.done(Ok(())),
-            Some(Ask::Do(operation)) => {
-                let answer = answer(c, operation).unwrap_or_else(|e| Answer::Refused((&e).into()));
-                pipe.send(&answer)?;
-            }
+            Some(Ask::Do(operation)) => answer(c, operation, pipe)?,
             Some(Ask::Open { .. }) => pipe.done(Err(Error::invalid("one index is open")))?,
         }
     }
 }
 
-fn answer<I: RangeIndex>(c: &mut Client<I>, operation: Operation) -> Result<Answer> {
-    Ok(match operation {
-        Operation::Get(key) => Answer::Value(c.get(&key)?),
-        Operation::Write(key, change) => Answer::Outcome(c.write(&key, change.write())?),
+fn answer<I: RangeIndex>(c: &mut Client<I>, operation: Operation, pipe: &mut Pipe) -> Result<()> {
+    match operation {
+        Operation::Get(key) => pipe.give(c.get(&key)),
+        Operation::Write(key, change) => pipe.give(c.write(&key, change.write())),
         Operation::Scan { low, high, reverse, limit } => {
             let mut page = Page::new();
             let (low, high) = (low.as_ref().map(Vec::as_slice), high.as_ref().map(Vec::as_slice));
-            let next = c.scan(&ScanRequest { low, high, reverse, limit }, &mut page)?;
-            let pairs = page.iter().map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
-            Answer::Page(pairs, next.map(|Resume(at)| at))
+            let next = c.scan(&ScanRequest { low, high, reverse, limit }, &mut page);
+            let pairs: Vec<_> = page.iter().collect();
+            pipe.give(next.map(|next| (pairs, next.map(|Resume(at)| at))))
         }
         Operation::GetMany(keys) => {
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            let values = c.get_many(&keys)?;
-            let value = |i| values.get(i).map(<[u8]>::to_vec);
-            Answer::Values((0..keys.len()).map(value).collect())
+            let each = |values: Values| -> Vec<_> {
+                (0..keys.len()).map(|i| values.get(i).map(<[u8]>::to_vec)).collect()
+            };
+            pipe.give(c.get_many(&keys).map(each))
         }
         Operation::WriteMany(writes) => {
             let writes: Vec<_> = writes.iter().map(|(k, w)| (&k[..], w.write())).collect();
-            let outcomes = c.write_many(&writes)?;
-            Answer::Outcomes(outcomes.into_iter().map(|o| o.map_err(|e| (&e).into())).collect())
+            let each = |all: Vec<Result<Outcome>>| -> Vec<Answer<Outcome>> {
+                all.into_iter().map(|o| o.map_err(|e| (&e).into())).collect()
+            };
+            pipe.give(c.write_many(&writes).map(each))
         }
-        Operation::Load { pairs, sorted, fill } => Answer::Loaded(c.load(pairs, sorted, fill)?),
-        Operation::Maintain => {
-            c.maintain()?;
-            Answer::Done
-        }
-        Operation::Gc => Answer::Found(c.gc()?),
-        Operation::Walk => Answer::Shape(c.walk()?),
-    })
+        Operation::Load { pairs, sorted, fill } => pipe.give(c.load(pairs, sorted, fill)),
+        Operation::Maintain => pipe.give(c.maintain()),
+        Operation::Gc => pipe.give(c.gc()),
+        Operation::Walk => pipe.give(c.walk()),
+    }
 }
 
 /// A client of another process. Clones share it: one request at a time.
@@ -244,23 +219,12 @@ impl RemoteClient {
         Self(Arc::new(Mutex::new(pipe)))
     }
 
-    fn ask(&self, ask: &Ask) -> Result<Answer> {
+    fn ask<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pipe.send(ask)?;
-        match pipe.receive()? {
-            Some(Answer::Refused(r)) => Err(r.into()),
-            Some(answer) => Ok(answer),
-            None => {
-                Err(Error::new(ErrorKind::Unreachable, "the other process has ended: see above"))
-            }
-        }
-    }
-
-    fn told(&self, ask: &Ask) -> Result<()> {
-        match self.ask(ask)? {
-            Answer::Done => Ok(()),
-            other => Err(strange(&other)),
-        }
+        let ended = || Error::new(ErrorKind::Unreachable, "the other process has ended: see above");
+        let answer: Answer<T> = pipe.receive()?.ok_or_else(ended)?;
+        answer.map_err(Error::from)
     }
 
     /// Opens an index in the other process.
@@ -268,7 +232,7 @@ impl RemoteClient {
     /// # Errors
     /// Its own; `Unreachable` when the process has ended.
     pub fn open(&self, system: &str, index: &str) -> Result<()> {
-        self.told(&Ask::Open { system: system.to_owned(), index: index.to_owned() })
+        self.ask(&Ask::Open { system: system.to_owned(), index: index.to_owned() })
     }
 
     /// Closes it.
@@ -276,81 +240,36 @@ impl RemoteClient {
     /// # Errors
     /// As [`RemoteClient::open`].
     pub fn close(&self) -> Result<()> {
-        self.told(&Ask::Close)
+        self.ask(&Ask::Close)
     }
 
-    fn operate(&self, operation: Operation) -> Result<Answer> {
+    /// Runs an operation on the open index.
+    pub(crate) fn operate<T: DeserializeOwned>(&self, operation: Operation) -> Result<T> {
         self.ask(&Ask::Do(operation))
-    }
-
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        match self.operate(Operation::Get(key.to_vec()))? {
-            Answer::Value(v) => Ok(v),
-            other => Err(strange(&other)),
-        }
-    }
-
-    pub(crate) fn write(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        match self.operate(Operation::Write(key.to_vec(), w.into()))? {
-            Answer::Outcome(o) => Ok(o),
-            other => Err(strange(&other)),
-        }
     }
 
     pub(crate) fn scan(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         let (low, high) = (r.low.map(<[u8]>::to_vec), r.high.map(<[u8]>::to_vec));
         let (reverse, limit) = (r.reverse, r.limit);
         page.clear();
-        match self.operate(Operation::Scan { low, high, reverse, limit })? {
-            Answer::Page(pairs, next) => {
-                pairs.iter().for_each(|(k, v)| page.push(k, v));
-                Ok(next.map(Resume))
-            }
-            other => Err(strange(&other)),
-        }
+        let (pairs, next): (Vec<Pair>, Option<End>) =
+            self.operate(Operation::Scan { low, high, reverse, limit })?;
+        pairs.iter().for_each(|(k, v)| page.push(k, v));
+        Ok(next.map(Resume))
     }
 
-    pub(crate) fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        match self.operate(Operation::GetMany(keys.iter().map(|k| k.to_vec()).collect()))? {
-            Answer::Values(values) => Ok(values),
-            other => Err(strange(&other)),
-        }
+    pub(crate) fn get_many(&self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+        let keys = keys.iter().map(|k| k.to_vec()).collect();
+        let values: Vec<Option<Vec<u8>>> = self.operate(Operation::GetMany(keys))?;
+        out.reset(values.len());
+        let present = values.iter().enumerate();
+        present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
+        Ok(())
     }
 
     pub(crate) fn write_many(&self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
         let writes = writes.iter().map(|(k, w)| (k.to_vec(), (*w).into())).collect();
-        match self.operate(Operation::WriteMany(writes))? {
-            Answer::Outcomes(all) => Ok(all.into_iter().map(|o| o.map_err(Error::from)).collect()),
-            other => Err(strange(&other)),
-        }
+        let all: Vec<Answer<Outcome>> = self.operate(Operation::WriteMany(writes))?;
+        Ok(all.into_iter().map(|o| o.map_err(Error::from)).collect())
     }
-
-    pub(crate) fn load(&self, pairs: Vec<Pair>, sorted: bool, fill: Fill) -> Result<Loaded> {
-        match self.operate(Operation::Load { pairs, sorted, fill })? {
-            Answer::Loaded(loaded) => Ok(loaded),
-            other => Err(strange(&other)),
-        }
-    }
-
-    pub(crate) fn maintain(&self) -> Result<()> {
-        self.told(&Ask::Do(Operation::Maintain))
-    }
-
-    pub(crate) fn gc(&self) -> Result<Found> {
-        match self.operate(Operation::Gc)? {
-            Answer::Found(found) => Ok(found),
-            other => Err(strange(&other)),
-        }
-    }
-
-    pub(crate) fn walk(&self) -> Result<Shape> {
-        match self.operate(Operation::Walk)? {
-            Answer::Shape(shape) => Ok(shape),
-            other => Err(strange(&other)),
-        }
-    }
-}
-
-fn strange(answer: &Answer) -> Error {
-    Error::corrupt(format!("the other process gives an answer that does not fit: {answer:?}"))
 }

@@ -1,28 +1,24 @@
 //! Runs a case: a pool on the adversarial fabric, the clients, a check of their history, a phase
 //! without fabric faults in which every operation must end, and a walk of the structure.
 
-use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
-use dmtree_fabric::{
-    Core, Endpoint, Error, Fabric, LeaseParameters, Member, Membership, NodeId, Policy, Result,
-    Worker,
-};
+use dmtree_fabric::{Core, Error, Fabric, LeaseParameters, Membership, NodeId, Result, Worker};
 use dmtree_parts::{Fill, RangeIndex, Shape};
 use dmtree_pool::{ChunkUse, block_class_bytes};
 
-use crate::actors::{Actors, ClientActor};
+use crate::actors::Actors;
 use crate::case::Case;
-use crate::drive::{Bounds, Guarded, RunContext, TaskRole};
+use crate::drive::{Bounds, RunContext};
 use crate::fault::{Happened, NodeFault};
 use crate::log::{Answer, Call, Log, loaded};
 use crate::plan;
 use crate::quiesce::quiesce;
 use crate::server::Server;
 use crate::test_cluster::TestCluster;
-use crate::verdict::{Finding, Judged, Verdict, panic_text};
+use crate::verdict::{Finding, Verdict};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -64,38 +60,25 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
         server.judge().set_agents(case.pool.memory_nodes);
     }
     let way = (server.judge().clone(), server.clone() as Arc<dyn Membership>);
-    let test_cluster = TestCluster::<I>::served(
-        &fabric,
-        &case.pool.options(),
-        case.pool.cache_bytes,
-        &options,
-        way,
-    )?;
+    let (pool, cache_bytes) = (case.pool.options(), case.pool.cache_bytes);
+    let test_cluster = TestCluster::<I>::served(&fabric, &pool, cache_bytes, &options, way)?;
     fabric.sanitize();
     load(&test_cluster, case)?;
     let mut choices = Vec::new();
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let phased =
-            Phased { test_cluster: &test_cluster, fabric: &fabric, server: &server, case, order };
-        phases(&phased, &mut choices)
+        let run = Run { test_cluster: &test_cluster, fabric: &fabric, server: &server, case };
+        run.phases(order, &mut choices)
     }));
-    let (finding, log, happened, (excused, available)) = match caught {
-        Ok(done) => {
-            let Finished { finding, log, happened, excused, available, .. } = done?;
-            (finding, log, happened, (excused, available))
-        }
+    let mut verdict = match caught {
+        Ok(verdict) => verdict?,
         Err(payload) => {
-            let what = panic_text(&*payload);
-            let nothing = (0, Judged::default());
-            (Some(Finding::Panic { client: None, what }), Log::default(), Vec::new(), nothing)
+            Verdict { finding: Some(Finding::panic(None, &*payload)), ..Verdict::default() }
         }
     };
-    let trace_hash = fabric.trace_hash() ^ log.hash().rotate_left(32);
-    let operations = log.records().len() as u64;
-    let virtual_ns = fabric.now();
-    let v =
-        Verdict { finding, happened, excused, available, operations, trace_hash, virtual_ns, log };
-    Ok((v, choices))
+    verdict.operations = verdict.log.records().len() as u64;
+    verdict.trace_hash = fabric.trace_hash() ^ verdict.log.hash().rotate_left(32);
+    verdict.virtual_ns = fabric.now();
+    Ok((verdict, choices))
 }
 
 /// The keys that are present at first.
@@ -111,187 +94,123 @@ fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, case: &Case) -> Result<()>
     Ok(())
 }
 
-/// The result of the phases.
-struct Finished<I: RangeIndex> {
-    finding: Option<Finding>,
-    log: Log,
-    /// The index on the compute nodes that are up.
-    living: Vec<(usize, Arc<I::Node>)>,
-    happened: Vec<Happened>,
-    excused: u64,
-    available: Judged,
-}
+/// The index on the compute nodes that are up.
+type Living<I> = Vec<(usize, Arc<<I as RangeIndex>::Node>)>;
 
-/// The parts of the phases.
-struct Phased<'a, I: RangeIndex> {
+/// The parts of a run.
+struct Run<'a, I: RangeIndex> {
     test_cluster: &'a TestCluster<I>,
     fabric: &'a SimFabric,
     server: &'a Arc<Server>,
     case: &'a Case,
-    order: &'a Order,
 }
 
-fn phases<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
-    let Phased { test_cluster, fabric, case, order, .. } = *p;
-    fabric.set_timed(true);
-    fabric.set_order(order);
-    let finished = clients(p, choices);
-    fabric.set_timed(false);
-    let mut done = finished?;
-    if let Some(finding) = done.finding.take() {
-        // A wrong answer says more than the failures that follow from it.
-        done.finding = match (finding, done.log.check()) {
-            (torn @ Finding::Torn { .. }, _) => Some(torn),
-            (_, Err(wrong)) => Some(Finding::History(wrong)),
-            (finding, Ok(())) => Some(finding),
-        };
-        return Ok(done);
-    }
-    let lost = |h: &Happened| matches!(h.fault, NodeFault::LoseMemory { .. });
-    let whole = !done.happened.iter().any(lost);
-    let mut broken = None;
-    if whole {
-        let (living, log) = (&done.living, &mut done.log);
-        broken =
-            match catch_unwind(AssertUnwindSafe(|| afterwards(test_cluster, case, living, log))) {
-                Ok(done) => done.err().map(|e| Finding::Structure(e.to_string())),
-                Err(payload) => Some(Finding::Panic { client: None, what: panic_text(&*payload) }),
+impl<I: RangeIndex> Run<'_, I> {
+    fn phases(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<Verdict> {
+        let Self { test_cluster, fabric, case, .. } = *self;
+        fabric.set_timed(true);
+        fabric.set_order(order);
+        let finished = self.clients(order, choices);
+        fabric.set_timed(false);
+        let (mut verdict, living) = finished?;
+        if let Some(finding) = verdict.finding.take() {
+            // A wrong answer says more than the failures that follow from it.
+            verdict.finding = match (finding, verdict.log.check()) {
+                (torn, _) if torn.kind() == "torn" => Some(torn),
+                (_, Err(wrong)) => Some(Finding::History(wrong)),
+                (finding, Ok(())) => Some(finding),
             };
-    }
-    let wrong = done.log.check().err().map(Finding::History);
-    let touched = fabric.reports().into_iter().next().map(Finding::Access);
-    done.finding = wrong.or(broken).or(touched);
-    Ok(done)
-}
-
-/// Runs all clients on one executor, first with fabric and node faults, then without.
-fn clients<I: RangeIndex>(p: &Phased<'_, I>, choices: &mut Vec<Choice>) -> Result<Finished<I>> {
-    let Phased { test_cluster, fabric, server, case, order } = *p;
-    let neutral = fabric.attach(NodeId::memory(0))?;
-    let core = Core::new(neutral.clone(), SLAB_BYTES);
-    let until_ns = if case.node_faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
-    let bounds = match order {
-        Order::Listed { .. } => LISTED,
-        _ => Bounds { until_ns, ..SAFETY },
-    };
-    let shared = RunContext::new(case, (fabric.clone(), server.clone()), core.clone(), bounds);
-    let slot_of = |cn: Option<usize>| {
-        let slot = core.add_slot();
-        shared.slots.borrow_mut().push((slot, cn));
-        slot
-    };
-    let mut client_actors = Vec::new();
-    for number in 0..case.total() {
-        let cn = number as usize % test_cluster.nodes.len();
-        let slot = slot_of(Some(cn));
-        if !case.numbers_of(number).is_empty() {
-            let (next, index) = (Cell::new(0), RefCell::new(None));
-            client_actors.push(ClientActor { number, cn, slot, next, index });
+            return Ok(verdict);
         }
+        let lost = |h: &Happened| matches!(h.fault, NodeFault::LoseMemory { .. });
+        let mut broken = None;
+        if !verdict.happened.iter().any(lost) {
+            let log = &mut verdict.log;
+            let judged = || afterwards(test_cluster, case, &living, log);
+            broken = match catch_unwind(AssertUnwindSafe(judged)) {
+                Ok(done) => done.err().map(|e| Finding::structure(e)),
+                Err(payload) => Some(Finding::panic(None, &*payload)),
+            };
+        }
+        let wrong = verdict.log.check().err().map(Finding::History);
+        let touched =
+            fabric.reports().into_iter().next().map(|what| Finding::Other("access", None, what));
+        verdict.finding = wrong.or(broken).or(touched);
+        Ok(verdict)
     }
-    let membership_agents = (0..test_cluster.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
-    let maintenance_actors = (0..test_cluster.nodes.len()).map(|cn| slot_of(Some(cn))).collect();
-    let memory = if case.rejoins() { case.pool.memory_nodes } else { 0 };
-    let agents = (0..memory)
-        .map(|mn| {
-            let node = NodeId::memory(mn);
-            let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
-            let ep = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
-            (me, ep)
-        })
-        .collect();
-    let fault_scheduler = Endpoint::new(core.clone(), neutral.clone(), slot_of(None));
-    let fault_actor = Endpoint::new(core.clone(), neutral, slot_of(None));
-    let nodes = RefCell::new(test_cluster.nodes.clone());
-    let actors = Actors {
-        test_cluster,
-        shared: &shared,
-        client_actors,
-        membership_agents,
-        maintenance_actors,
-        nodes,
-        agents,
-        fault_scheduler,
-        fault_actor,
-    };
-    test_cluster.cluster.in_process_membership().expect("in this process").set_lease_parameters(
-        LeaseParameters {
+
+    /// Runs all clients on one executor, first with fabric and node faults, then without.
+    fn clients(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<(Verdict, Living<I>)> {
+        let Self { fabric, server, case, .. } = *self;
+        let neutral = fabric.attach(NodeId::memory(0))?;
+        let core = Core::new(neutral.clone(), SLAB_BYTES);
+        let until_ns = if case.node_faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
+        let bounds = match order {
+            Order::Listed { .. } => LISTED,
+            _ => Bounds { until_ns, ..SAFETY },
+        };
+        let shared = RunContext::new(case, (fabric.clone(), server.clone()), core.clone(), bounds);
+        let actors = Actors::new(self.test_cluster, &shared, neutral);
+        self.begin_faults()?;
+        let mut policy = case.schedule.policy(case.order);
+        let mut worker = Worker::new(core);
+        let mut work = |worker: &mut Worker<'_>| {
+            if let Err(stalled) = worker.run(&mut *policy) {
+                shared.found(Finding::Other("stalled", None, stalled.to_string()));
+            }
+        };
+        shared.node_states.begin()?;
+        actors.phase(&mut worker, false);
+        work(&mut worker);
+        *choices = fabric.choices();
+        fabric.set_order(&Order::Drawn);
+        shared.node_states.end_faults();
+        if case.liveness && !shared.is_over() && !shared.node_states.is_membership_lost() {
+            fabric.set_fabric_faults(FabricFaults::NONE);
+            let lasts =
+                if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
+            shared.begin_phase("liveness", Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
+            actors.phase(&mut worker, true);
+            if !case.node_faults.is_empty() {
+                actors.wait_for_quiescence(&mut worker);
+            }
+            work(&mut worker);
+            if !case.node_faults.is_empty() && !shared.is_over() && !shared.node_states.has_lost() {
+                shared.node_states.reconnect_links();
+                let until_ns = fabric.now() + LIVENESS_NS;
+                shared.begin_phase("maintenance", Bounds { until_ns, ..SAFETY });
+                actors.finish_maintenance(&mut worker);
+                work(&mut worker);
+            }
+        }
+        drop(worker);
+        let nodes = actors.nodes.take();
+        drop(actors);
+        let living = shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect();
+        Ok((shared.verdict(), living))
+    }
+
+    /// Leases, and the faults that last for the whole run.
+    fn begin_faults(&self) -> Result<()> {
+        let (judge, case) = (self.server.judge(), self.case);
+        judge.set_lease_parameters(LeaseParameters {
             lease_ns: case.lease_ns,
             acknowledge_ns: ACKNOWLEDGE_NS,
             mutant: case.mutant,
             ..LeaseParameters::default()
-        },
-    );
-    for fault in &case.node_faults {
-        match *fault {
-            NodeFault::Drift { cn, ppm } => {
-                test_cluster.cluster.compute_node(cn.into())?.set_clock_drift(ppm)
+        });
+        for fault in &case.node_faults {
+            match *fault {
+                NodeFault::Drift { cn, ppm } => {
+                    self.test_cluster.cluster.compute_node(cn.into())?.set_clock_drift(ppm);
+                }
+                NodeFault::LateMembership { cn, late_ns } => {
+                    judge.delay_news(NodeId::compute(cn), late_ns);
+                }
+                _ => {}
             }
-            NodeFault::LateMembership { cn, late_ns } => {
-                test_cluster
-                    .cluster
-                    .in_process_membership()
-                    .expect("in this process")
-                    .delay_news(NodeId::compute(cn), late_ns);
-            }
-            _ => {}
         }
-    }
-    let mut policy = case.schedule.policy(case.order);
-    let mut worker = Worker::new(core);
-    shared.node_states.begin()?;
-    actors.phase(&mut worker, false);
-    work(&mut worker, &mut *policy, &shared);
-    *choices = fabric.choices();
-    fabric.set_order(&Order::Drawn);
-    shared.node_states.end_faults();
-    if case.liveness && !shared.is_over() && !shared.node_states.is_membership_lost() {
-        fabric.set_fabric_faults(FabricFaults::NONE);
-        shared.phase.set("liveness");
-        // No agent renewed a lease while the last verbs of the safety phase ended.
-        test_cluster.cluster.in_process_membership().expect("in this process").excuse(fabric.now());
-        let lasts =
-            if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
-        shared.bounds.set(Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
-        actors.phase(&mut worker, true);
-        if !case.node_faults.is_empty() {
-            let work = || actors.quiesced();
-            worker.spawn(
-                actors.fault_actor.slot(),
-                Guarded::new(&shared, TaskRole::FaultActor, work),
-            );
-        }
-        work(&mut worker, &mut *policy, &shared);
-        if !case.node_faults.is_empty() && !shared.is_over() && !shared.node_states.has_lost() {
-            shared.phase.set("maintenance");
-            shared.node_states.reconnect_links();
-            test_cluster
-                .cluster
-                .in_process_membership()
-                .expect("in this process")
-                .excuse(fabric.now());
-            shared.bounds.set(Bounds { until_ns: fabric.now() + LIVENESS_NS, ..SAFETY });
-            actors.finish_maintenance(&mut worker);
-            work(&mut worker, &mut *policy, &shared);
-        }
-    }
-    drop(worker);
-    let nodes = actors.nodes.take();
-    drop(actors);
-    let finding = shared.take();
-    Ok(Finished {
-        finding,
-        log: shared.log.take(),
-        living: shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect(),
-        happened: shared.node_states.happened.take(),
-        excused: shared.excused.get(),
-        available: shared.availability.judged.get(),
-    })
-}
-
-fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &RunContext<'_>) {
-    if let Err(stalled) = worker.run(policy) {
-        shared.found(Finding::Stalled(stalled.to_string()));
+        Ok(())
     }
 }
 
@@ -300,12 +219,12 @@ fn work(worker: &mut Worker<'_>, policy: &mut dyn Policy, shared: &RunContext<'_
 fn afterwards<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
     case: &Case,
-    living: &[(usize, Arc<I::Node>)],
+    living: &Living<I>,
     log: &mut Log,
 ) -> Result<()> {
     let client = |(cn, node): &(usize, Arc<I::Node>)| test_cluster.client_of(*cn, node.clone());
     let nodes = living.iter().map(|(cn, _)| test_cluster.cluster.compute_node(*cn));
-    quiesce(&test_cluster.cluster, case, nodes.collect::<Result<_>>()?)?;
+    quiesce(test_cluster.membership(), case, nodes.collect::<Result<_>>()?)?;
     for node in living {
         client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
     }
@@ -354,7 +273,7 @@ fn afterwards<I: RangeIndex>(
 /// owner.
 fn space<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
-    living: &[(usize, Arc<I::Node>)],
+    living: &Living<I>,
     shape: &Shape,
 ) -> Result<()> {
     let mut last = None;

@@ -178,23 +178,13 @@ impl Shrinker<'_> {
     }
 
     fn fabric_faults(&mut self) {
-        let none = FabricFaults::NONE;
-        let off: [fn(&mut FabricFaults, FabricFaults); 10] = [
-            |h, none| h.call_lost_one_in = none.call_lost_one_in,
-            |h, none| h.refuse_memory_one_in = none.refuse_memory_one_in,
-            |h, none| h.stretch_ns = none.stretch_ns,
-            |h, none| h.words = none.words,
-            |h, none| h.stall_one_in = none.stall_one_in,
-            |h, none| h.replay_one_in = none.replay_one_in,
-            |h, none| h.atomic_gap_ns = none.atomic_gap_ns,
-            |h, none| h.garbage = none.garbage,
-            |h, none| h.point_one_in = none.point_one_in,
-            |h, none| h.delay_ns = none.delay_ns,
-        ];
-        for off in off {
-            let mut fabric_faults = self.best.fabric_faults;
-            off(&mut fabric_faults, none);
-            self.try_case(&Case { fabric_faults, ..self.best.clone() });
+        let none = serde_json::to_value(FabricFaults::NONE).unwrap_or_default();
+        for (name, off) in none.as_object().into_iter().flatten() {
+            let mut faults = serde_json::to_value(self.best.fabric_faults).unwrap_or_default();
+            faults[name] = off.clone();
+            if let Ok(fabric_faults) = serde_json::from_value(faults) {
+                self.try_case(&Case { fabric_faults, ..self.best.clone() });
+            }
         }
     }
 }
@@ -205,9 +195,9 @@ mod tests {
     use dmtree_parts::peer::Drawn;
 
     use crate::case::Draw;
-    use crate::log::{Call, Log, Wrong};
-    use crate::plan::{self, Planned};
-    use crate::verdict::{Finding, Judged};
+    use crate::log::{Call, Wrong};
+    use crate::plan;
+    use crate::verdict::Finding;
     use dmtree_fabric::Capabilities;
     use dmtree_parts::OpSet;
 
@@ -228,25 +218,15 @@ mod tests {
         for c in 0..case.clients {
             let puts = case.numbers_of(c).into_iter().any(|op| {
                 let mut rng = plan::draws(case, c, op);
-                let planned = plan::operation(case, OpSet::ALL, c, op, &mut rng);
-                matches!(planned, Planned::Call(Call::Put(0, _)))
+                let call = plan::operation(case, OpSet::ALL, (c, op), &mut rng, None);
+                matches!(call, Call::Put(0, _))
             });
             putters += u32::from(puts);
         }
         let wrong = putters >= 2 && case.fabric_faults.atomic_gap_ns > 0;
         let finding = wrong
             .then(|| Finding::History(Wrong::Answer { record: 0, why: "pretended".to_owned() }));
-        let log = Log::new(1, 1);
-        Verdict {
-            finding,
-            happened: Vec::new(),
-            excused: 0,
-            available: Judged::default(),
-            operations: 0,
-            trace_hash: 0,
-            virtual_ns: 0,
-            log,
-        }
+        Verdict { finding, ..Verdict::default() }
     }
 
     #[test]

@@ -8,13 +8,14 @@ use dmtree_fabric::{
     Capabilities, Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId,
     Result, Snapshot,
 };
+use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_parts::{
     Fill, Found, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape,
     Values, Work, Write,
 };
 use dmtree_pool::{Cluster, PoolNode, PoolOptions};
 
-use crate::remote_client::RemoteClient;
+use crate::remote_client::{Operation, RemoteClient};
 
 /// Bytes of buffers per client.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -96,16 +97,12 @@ impl<I: RangeIndex> TestCluster<I> {
         options: &I::Options,
         (name, system): (&str, &str),
     ) -> Result<Self> {
-        let first = cluster.compute_node(0)?;
-        let ep = first.endpoint(SLAB_BYTES)?;
-        let core = ep.core().clone();
-        let text = serde_json::to_vec(options).expect("options are plain data");
-        let entry = core.block_on(ep.slot(), first.create_index(&ep, name, system, &text))?;
+        let cx = NodeContext { pool: cluster.compute_node(0)?, cache_bytes };
+        let ep = cx.pool.endpoint(SLAB_BYTES)?;
+        let encoded = &serde_json::to_vec(options).expect("options are plain data");
+        let request = IndexRequest { name, system, options, encoded };
+        let entry = ep.core().block_on(ep.slot(), naming::create::<I>(&ep, &cx, request))?;
         let root = Root { index: entry.id, word: entry.root_word };
-        let cx = NodeContext { pool: first.clone(), cache_bytes };
-        I::check_options(options, &cx)?;
-        core.block_on(ep.slot(), I::format(&ep, &cx, options, root))?;
-        core.block_on(ep.slot(), first.publish_index(&ep, &entry))?;
         Self::opened(cluster, cache_bytes, options.clone(), root)
     }
 
@@ -127,13 +124,21 @@ impl<I: RangeIndex> TestCluster<I> {
     }
 
     fn opened(cluster: Cluster, cache_bytes: u64, options: I::Options, root: Root) -> Result<Self> {
-        let nodes = (0..cluster.compute_nodes())
-            .map(|i| {
-                let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
-                I::node(&cx, &options, root)
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { cluster, cache_bytes, options, root, nodes, remote_clients: Vec::new() })
+        let (nodes, remote_clients) = Default::default();
+        let mut new = Self { cluster, cache_bytes, options, root, nodes, remote_clients };
+        for cn in 0..new.cluster.compute_nodes() {
+            let node = new.open(new.cluster.compute_node(cn)?)?;
+            new.nodes.push(node);
+        }
+        Ok(new)
+    }
+
+    /// The membership of the pool, which is in this process.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn membership(&self) -> &InProcess {
+        self.cluster.in_process_membership().expect("in this process")
     }
 
     /// The same with one more compute node, of another process that has opened the index.
@@ -298,13 +303,12 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut out = Vec::new();
         match self {
             Self::Here { core, slot, index } => {
-                let mut out = Vec::new();
-                let found = core.block_on(*slot, index.get(key, &mut out))?;
-                Ok(found.then_some(out))
+                Ok(core.block_on(*slot, index.get(key, &mut out))?.then_some(out))
             }
-            Self::RemoteClient(client) => client.get(key),
+            Self::RemoteClient(client) => client.operate(Operation::Get(key.to_vec())),
         }
     }
 
@@ -315,7 +319,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.write(key, w)),
-            Self::RemoteClient(client) => client.write(key, w),
+            Self::RemoteClient(client) => client.operate(Operation::Write(key.to_vec(), w.into())),
         }
     }
 
@@ -340,12 +344,7 @@ impl<I: RangeIndex> Client<I> {
             Self::Here { core, slot, index } => {
                 core.block_on(*slot, index.get_many(keys, &mut out))?;
             }
-            Self::RemoteClient(client) => {
-                let values = client.get_many(keys)?;
-                out.reset(values.len());
-                let present = values.iter().enumerate();
-                present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
-            }
+            Self::RemoteClient(client) => client.get_many(keys, &mut out)?,
         }
         Ok(out)
     }
@@ -355,14 +354,14 @@ impl<I: RangeIndex> Client<I> {
     /// # Errors
     /// The index's.
     pub fn write_many(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
+        let mut out = Vec::new();
         match self {
             Self::Here { core, slot, index } => {
-                let mut out = Vec::new();
                 core.block_on(*slot, index.write_many(writes, &mut out))?;
-                Ok(out)
             }
-            Self::RemoteClient(client) => client.write_many(writes),
+            Self::RemoteClient(client) => out = client.write_many(writes)?,
         }
+        Ok(out)
     }
 
     /// Bulk load.
@@ -375,11 +374,12 @@ impl<I: RangeIndex> Client<I> {
         sorted: bool,
         fill: impl Into<Fill>,
     ) -> Result<Loaded> {
+        let fill = fill.into();
         match self {
             Self::Here { core, slot, index } => {
-                core.block_on(*slot, index.load(&mut pairs.into_iter(), sorted, fill.into()))
+                core.block_on(*slot, index.load(&mut pairs.into_iter(), sorted, fill))
             }
-            Self::RemoteClient(client) => client.load(pairs, sorted, fill.into()),
+            Self::RemoteClient(client) => client.operate(Operation::Load { pairs, sorted, fill }),
         }
     }
 
@@ -390,7 +390,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn maintain(&mut self) -> Result<()> {
         let (core, slot, index) = match self {
             Self::Here { core, slot, index } => (core, *slot, index),
-            Self::RemoteClient(client) => return client.maintain(),
+            Self::RemoteClient(client) => return client.operate(Operation::Maintain),
         };
         for _ in 0..100_000 {
             if core.block_on(slot, index.maintain())? == Work::None {
@@ -407,7 +407,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn gc(&mut self) -> Result<Found> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.gc()),
-            Self::RemoteClient(client) => client.gc(),
+            Self::RemoteClient(client) => client.operate(Operation::Gc),
         }
     }
 
@@ -418,7 +418,7 @@ impl<I: RangeIndex> Client<I> {
     pub fn walk(&mut self) -> Result<Shape> {
         match self {
             Self::Here { core, slot, index } => core.block_on(*slot, index.walk()),
-            Self::RemoteClient(client) => client.walk(),
+            Self::RemoteClient(client) => client.operate(Operation::Walk),
         }
     }
 

@@ -1,10 +1,10 @@
-//! Prints a failing case as text: the operations with their times and results, and a test to paste.
+//! Prints a failing case as text: the operations with their times and results.
 
 use std::fmt::Write as _;
 
 use crate::case::Case;
 use crate::history::Op;
-use crate::log::{Call, Record, Wrong};
+use crate::log::{Answer, Record, Wrong};
 use crate::verdict::{Finding, Verdict};
 
 /// At most this many operations are printed; the last ones count.
@@ -69,20 +69,12 @@ fn key_of(finding: &Finding) -> Option<u64> {
 /// Whether an operation belongs to a finding.
 fn concerns(finding: &Finding, r: &Record) -> bool {
     let Some(key) = key_of(finding) else { return true };
-    match r.call {
-        Call::Scan(low, high) | Call::ScanDown(low, high) => (low..=high).contains(&key),
-        Call::Get(k)
-        | Call::Put(k, _)
-        | Call::Insert(k, _)
-        | Call::Update(k, _)
-        | Call::Delete(k)
-        | Call::CompareAndSet(k, ..) => k == key,
-    }
+    let (low, high) = r.call.range();
+    (low..=high).contains(&key)
 }
 
 /// The call and its answer; of a scan, its answer for the key.
 fn what(finding: &Finding, r: &Record) -> String {
-    use crate::log::Answer;
     let Some(ret) = &r.ret else { return format!("{} -> (has not returned)", r.call) };
     if let (Some(key), Answer::Pairs(pairs)) = (key_of(finding), &ret.answer) {
         let found = pairs.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
@@ -116,15 +108,4 @@ fn said(finding: &Finding, records: &[Record]) -> String {
         format!("; running with it: {}", running.join("; "))
     };
     format!("no order of the operations on k{key} explains {}{with}", named(&violation.op))
-}
-
-/// A test that fails as long as the case fails, for a package that knows the systems.
-pub fn regression_test(case: &Case) -> String {
-    let name = case.system.replace('-', "_");
-    format!(
-        "#[test]\nfn {name}_seed_{}_{:08x}() {{\n    let case = r##\"{}\"##;\n    let verdict = dmtree_bench::checked::replay(case).unwrap();\n    assert_eq!(verdict.finding, None);\n}}\n",
-        case.seed,
-        case.fingerprint(),
-        case.to_json()
-    )
 }

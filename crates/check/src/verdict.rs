@@ -14,53 +14,14 @@ use crate::log::{Log, Wrong};
 pub enum Finding {
     /// The history is not linearizable.
     History(Wrong),
-    /// A read returned bytes that no write stored as one value.
-    Torn {
-        /// The reader.
-        client: u32,
-        /// The bytes that it read.
-        what: String,
-    },
-    /// An operation failed without a fault that explains it.
-    Failed {
-        /// Its client.
-        client: u32,
-        /// The operation.
-        what: String,
-        /// The kind of the error.
-        kind: String,
-        /// The error.
-        why: String,
-    },
-    /// Code panicked.
-    Panic {
-        /// The client, when it was one.
-        client: Option<u32>,
-        /// Message and place.
-        what: String,
-    },
-    /// No client can continue.
-    Stalled(String),
-    /// The bound of a phase has passed.
-    Hung {
-        /// The phase.
-        phase: &'static str,
-        /// The operations that have not returned.
-        open: Vec<String>,
-    },
-    /// An operation that no fault touches took too long.
-    Slow {
-        /// Its client.
-        client: u32,
-        /// The operation, and how long it took.
-        what: String,
-    },
-    /// A node lost its membership without a fault that explains it.
-    Expelled(String),
-    /// The fabric's sanitizer reports an illegal verb.
-    Access(String),
-    /// The structure is broken after the last operation.
-    Structure(String),
+    /// Anything else: its kind, the client that it has met, if it was one, and its description.
+    ///
+    /// Kinds: `torn` (bytes that no write stored as one value), `failed` (an operation, without a
+    /// fault that explains it), `panic`, `stalled` (no client can continue), `hung` (the bound of a
+    /// phase has passed), `slow` (an operation that no fault touches), `expelled` (a node, without
+    /// a fault that explains it), `access` (an illegal verb, as the sanitizer reports it),
+    /// `structure` (broken after the last operation).
+    Other(&'static str, Option<u32>, String),
 }
 
 impl Finding {
@@ -69,16 +30,18 @@ impl Finding {
         match self {
             Self::History(Wrong::Order { .. }) => "history",
             Self::History(Wrong::Answer { .. }) => "answer",
-            Self::Torn { .. } => "torn",
-            Self::Failed { .. } => "failed",
-            Self::Panic { .. } => "panic",
-            Self::Stalled(_) => "stalled",
-            Self::Hung { .. } => "hung",
-            Self::Slow { .. } => "slow",
-            Self::Expelled(_) => "expelled",
-            Self::Access(_) => "access",
-            Self::Structure(_) => "structure",
+            Self::Other(kind, ..) => kind,
         }
+    }
+
+    /// Code panicked.
+    pub(crate) fn panic(client: Option<u32>, payload: &(dyn Any + Send)) -> Self {
+        Self::Other("panic", client, format!("panic: {}", panic_text(payload)))
+    }
+
+    /// The structure is broken, or could not be looked at.
+    pub(crate) fn structure(why: impl fmt::Display) -> Self {
+        Self::Other("structure", None, format!("afterwards: {why}"))
     }
 }
 
@@ -86,21 +49,8 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::History(wrong) => wrong.fmt(f),
-            Self::Torn { client, what } => write!(f, "client {client}: {what}"),
-            Self::Failed { client, what, kind, why } => {
-                write!(f, "client {client}: {what} failed ({kind}): {why}")
-            }
-            Self::Panic { client: Some(client), what } => {
-                write!(f, "client {client}: panic: {what}")
-            }
-            Self::Panic { client: None, what } => write!(f, "panic: {what}"),
-            Self::Stalled(why) => f.write_str(why),
-            Self::Hung { phase, open } => {
-                write!(f, "the {phase} phase does not end; running: {}", open.join("; "))
-            }
-            Self::Slow { client, what } => write!(f, "client {client}: {what}"),
-            Self::Expelled(why) | Self::Access(why) => f.write_str(why),
-            Self::Structure(why) => write!(f, "afterwards: {why}"),
+            Self::Other(_, Some(client), what) => write!(f, "client {client}: {what}"),
+            Self::Other(_, None, what) => f.write_str(what),
         }
     }
 }
@@ -115,7 +65,7 @@ pub struct Judged {
 }
 
 /// A run and its result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Verdict {
     /// The first failure; `None` when all is well.
     pub finding: Option<Finding>,
@@ -149,7 +99,7 @@ pub fn keep_panics() {
 }
 
 /// The message of a caught panic.
-pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
+pub fn panic_text(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = LAST_PANIC.with(|last| last.borrow_mut().take()) {
         return text;
     }

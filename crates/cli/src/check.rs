@@ -13,7 +13,7 @@ use dmtree_bench::{Failure, Result, clock};
 use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
 use dmtree_check::file;
-use dmtree_check::trace::{regression_test, trace};
+use dmtree_check::trace::trace;
 use dmtree_check::verdict::keep_panics;
 
 use crate::args::{CheckArgs, Faults};
@@ -224,13 +224,13 @@ impl Found {
     fn text(&self) -> String {
         let c = &self.minimal;
         format!(
-            "\nsmallest case after {} runs: {} operations of {} clients on {} keys\n{}\n\nas a test:\n\n{}\nreplay: {}",
+            "\nsmallest case after {} runs: {} operations of {} clients on {} keys\n{}\n\nas a file of crates/bench/tests/suite/regressions:\n\n{}\n\nreplay: {}",
             self.runs,
             c.operations(),
             (0..c.total()).filter(|n| !c.numbers_of(*n).is_empty()).count(),
             c.keys,
             self.trace,
-            regression_test(c),
+            c.to_json(),
             self.command
         )
     }
@@ -239,7 +239,6 @@ impl Found {
         serde_json::json!({
             "case": self.minimal,
             "trace": self.trace,
-            "test": regression_test(&self.minimal),
             "replay": self.command,
         })
     }

@@ -7,7 +7,7 @@ use dmtree_bench::registry::select;
 use dmtree_bench::system::System;
 use dmtree_bench::{Failure, Result, clock};
 use dmtree_check::exhaustive::{Depth, Explored};
-use dmtree_check::trace::{regression_test, trace};
+use dmtree_check::trace::trace;
 
 use crate::args::CheckArgs;
 use crate::check::ended;
@@ -85,11 +85,11 @@ fn one(
         let what = verdict.finding.as_ref().map(ToString::to_string).unwrap_or_default();
         let grants = granted(&case.grants).join(",");
         output::line(&format!(
-            "violation: {} seed {seed}, granted {}: {what}\n{}\n\nas a test:\n\n{}",
+            "violation: {} seed {seed}, granted {}: {what}\n{}\n\nas a file of crates/bench/tests/suite/regressions:\n\n{}",
             system.name,
             if grants.is_empty() { "nothing" } else { &grants },
             trace(case, verdict),
-            regression_test(case)
+            case.to_json()
         ));
         if let Some(path) = &args.save {
             std::fs::write(path, case.to_json() + "\n")

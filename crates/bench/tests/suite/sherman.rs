@@ -1,7 +1,7 @@
 //! The steps from FG to Sherman on the adversarial fabric: sound systems, and the findings in the
 //! others.
 
-use dmtree_bench::checked::{Setting, case, grants};
+use dmtree_bench::checked::{Setting, case, first_wrong, grants, switched};
 use dmtree_bench::registry::find;
 use dmtree_bench::system::System;
 use dmtree_check::NodeFaultSet;
@@ -10,39 +10,23 @@ use dmtree_check::case::Case;
 /// The grants that matter here.
 const KIND_HARDWARE: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
 
-/// The first seed below `seeds` with a finding in a system, and its kind.
-fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
-    first_wrong_with(system, &[], granted, seeds)
-}
-
-/// The same with other values for some options.
-fn first_wrong_with(
+/// The first seed below `seeds` with a finding in a system with other values for some options, and
+/// the kind of the finding.
+fn wrong(
     system: &str,
     options: &[(&str, bool)],
     granted: &[&str],
     seeds: u64,
-) -> Option<(u64, String)> {
-    let mut system = find(system).expect("a system");
-    for (name, on) in options {
-        system.options[*name] = (*on).into();
-    }
-    first_wrong_of(&system, granted, seeds)
-}
-
-fn first_wrong_of(system: &System, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
-    let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
-    let grants = grants(&names).expect("names of capabilities");
-    (0..seeds).find_map(|seed| {
-        let case = case(system, seed, Setting { grants, ..Setting::default() });
-        let finding = system.check(&case).expect("a case").finding?;
-        Some((seed, finding.kind().to_owned()))
-    })
+) -> Option<(u64, &'static str)> {
+    let setting = Setting { grants: grants(granted).expect("names"), ..Setting::default() };
+    let system = switched(find(system).expect("a system"), options);
+    first_wrong(&system, 0..seeds, setting).map(|(seed, finding)| (seed, finding.kind()))
 }
 
 /// Checksums show every torn page, and every verb is awaited.
 #[test]
 fn fg_is_sound_without_any_grant() {
-    assert_eq!(first_wrong("fg", &[], 12), None);
+    assert_eq!(wrong("fg", &[], &[], 12), None);
 }
 
 /// A release is a WRITE of zero. A failing compare-and-swap that writes back the value it has read
@@ -50,9 +34,10 @@ fn fg_is_sound_without_any_grant() {
 #[test]
 fn a_release_by_write_needs_atomics_that_do_not_write_back() {
     for rung in ["fg-combine", "fg-on-chip", "fg-hierarchical"] {
-        let (_, kind) = first_wrong(rung, &[], 12).expect("found");
+        let (_, kind) = wrong(rung, &[], &[], 12).expect("found");
         assert_eq!(kind, "failed", "{rung}");
-        assert_eq!(first_wrong(rung, &["cas_fail_is_readonly", "on_chip"], 8), None, "{rung}");
+        let granted = ["cas_fail_is_readonly", "on_chip"];
+        assert_eq!(wrong(rung, &[], &granted, 8), None, "{rung}");
     }
 }
 
@@ -61,7 +46,7 @@ fn a_release_by_write_needs_atomics_that_do_not_write_back() {
 #[test]
 fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
     for granted in [&KIND_HARDWARE[..1], &KIND_HARDWARE[..]] {
-        let (seed, kind) = first_wrong("sherman-published", granted, 40).expect("found");
+        let (seed, kind) = wrong("sherman-published", &[], granted, 40).expect("found");
         assert!(kind == "history" || kind == "structure" || kind == "failed", "{seed}: {kind}");
     }
 }
@@ -71,8 +56,7 @@ fn two_level_versions_are_found_wrong_even_on_kind_hardware() {
 #[test]
 fn each_published_defect_is_found_by_itself() {
     let (eager, retry) = (("lazy_splits", false), ("retry_torn", true));
-    let wrong =
-        |system, options: &[_], seeds| first_wrong_with(system, options, &KIND_HARDWARE, seeds);
+    let wrong = |system, options: &[_], seeds| wrong(system, options, &KIND_HARDWARE, seeds);
     assert!(wrong("sherman-published", &[eager], 200).is_some(), "an entry between two versions");
     assert!(
         wrong("sherman-published", &[eager, retry], 200).is_some(),
@@ -89,12 +73,9 @@ fn each_published_defect_is_found_by_itself() {
 /// value spans lines. Four bits are the published width.
 #[test]
 fn versions_that_wrap_are_found_by_themselves() {
-    let mut system = find("sherman-published").expect("a system");
-    for (name, on) in [("lazy_splits", false), ("retry_torn", true), ("versions_around", true)] {
-        system.options[name] = on.into();
-    }
-    let names = KIND_HARDWARE.map(str::to_owned);
-    let setting = Setting { grants: grants(&names).expect("names"), ..Setting::default() };
+    let repaired = [("lazy_splits", false), ("retry_torn", true), ("versions_around", true)];
+    let mut system = switched(find("sherman-published").expect("a system"), &repaired);
+    let setting = Setting { grants: grants(&KIND_HARDWARE).expect("names"), ..Setting::default() };
     let mut wrong = |bits: u32, seeds: std::ops::Range<u64>| {
         system.options["version_bits"] = bits.into();
         seeds.into_iter().find_map(|seed| {
@@ -131,7 +112,7 @@ fn crowd(system: &System, seed: u64, setting: Setting) -> Case {
 fn locked_reads_are_sound() {
     let repaired = [("lazy_splits", false), ("locked_reads", true)];
     let grant = ["cas_fail_is_readonly"];
-    assert_eq!(first_wrong_with("sherman-published", &repaired, &grant, 20), None);
+    assert_eq!(wrong("sherman-published", &repaired, &grant, 20), None);
 }
 
 /// Garbage collection read the chunks of the index before it opened the GC logs of the nodes. A
@@ -140,11 +121,8 @@ fn locked_reads_are_sound() {
 #[test]
 fn a_chunk_given_back_before_a_gc_began_has_no_owner() {
     let system = find("sherman").expect("a system");
-    for seed in [102_330, 102_875] {
-        let setting = Setting { node_faults: NodeFaultSet::All, ..Setting::default() };
-        let verdict = system.check(&case(&system, seed, setting)).expect("a case");
-        assert_eq!(verdict.finding, None, "seed {seed}");
-    }
+    let setting = Setting { node_faults: NodeFaultSet::All, ..Setting::default() };
+    assert_eq!(first_wrong(&system, [102_330, 102_875], setting), None);
 }
 
 /// As published no client recovers an abandoned lock. After a crash of the holder other clients
@@ -155,9 +133,5 @@ fn a_crashed_holder_keeps_the_published_lock() {
     let mut system = find("fg").expect("a system");
     system.recovers = true;
     let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
-    let found = (0..40).find_map(|seed| {
-        let finding = system.check(&case(&system, seed, setting)).expect("a case").finding?;
-        Some((seed, finding.kind().to_owned()))
-    });
-    assert!(found.is_some(), "it waits no longer");
+    assert!(first_wrong(&system, 0..40, setting).is_some(), "it waits no longer");
 }

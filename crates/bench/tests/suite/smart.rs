@@ -1,7 +1,7 @@
 //! The steps from ART to SMART on the adversarial fabric: the sound ones. `smart_defects` shows the
 //! published defects one at a time.
 
-use dmtree_bench::checked::{Setting, case, grants};
+use dmtree_bench::checked::{self, Setting, grants};
 use dmtree_bench::registry::find;
 
 use crate::smart_defects::defects::REPAIRED;
@@ -9,19 +9,11 @@ use crate::smart_defects::defects::REPAIRED;
 /// All grants of the adversarial fabric that matter here.
 const KIND: [&str; 3] = ["cas_fail_is_readonly", "line_atomic", "write_ascending"];
 
-/// The first seed below `seeds` with a finding in a system that has every repair.
-fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<(u64, String)> {
-    let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
-    let grants = grants(&names).expect("names of capabilities");
-    let mut system = find(system).expect("a system");
-    for (name, on) in REPAIRED {
-        system.options[name] = on.into();
-    }
-    (0..seeds).find_map(|seed| {
-        let case = case(&system, seed, Setting { grants, ..Setting::default() });
-        let finding = system.check(&case).expect("a case").finding?;
-        Some((seed, finding.kind().to_owned()))
-    })
+/// The kind of the first finding below `seeds` in a system that has every repair.
+fn first_wrong(system: &str, granted: &[&str], seeds: u64) -> Option<&'static str> {
+    let setting = Setting { grants: grants(granted).expect("names"), ..Setting::default() };
+    let system = checked::switched(find(system).expect("a system"), &REPAIRED);
+    checked::first_wrong(&system, 0..seeds, setting).map(|(_, finding)| finding.kind())
 }
 
 /// Only words change, and by compare-and-swap only.
@@ -44,6 +36,6 @@ fn every_rung_is_sound_when_repaired_on_kind_hardware() {
 /// Without these grants a leaf stays torn, or its lock is lost.
 #[test]
 fn a_rear_lock_needs_kind_hardware() {
-    let (_, kind) = first_wrong("smart-rear-lock", &[], 12).expect("found");
+    let kind = first_wrong("smart-rear-lock", &[], 12).expect("found");
     assert!(kind == "failed" || kind == "history" || kind == "structure", "{kind}");
 }

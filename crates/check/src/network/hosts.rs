@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dmtree_fabric::net::NetFabric;
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId};
 
@@ -12,12 +13,8 @@ use super::{MS, NetworkRun, Phase, pause};
 
 /// The first memory node acts for the membership to the end of the run.
 pub(super) async fn first_memory_node(run: Rc<NetworkRun>, slot: u32) {
-    let (process, fabric) = run.memory.borrow()[0].clone();
-    let Some(fabric) = fabric else { return };
-    let acting = process.run(async {
-        let ep = process.client(&fabric, slot)?;
-        fabric.act(&ep).await
-    });
+    let (process, fabric) = first(&run);
+    let acting = process.run(async { fabric.act(&process.client(&fabric, slot)?).await });
     if let Some(Err(e)) = acting.await {
         run.violation(format!("the first memory node cannot act: {e}"));
     }
@@ -25,14 +22,18 @@ pub(super) async fn first_memory_node(run: Rc<NetworkRun>, slot: u32) {
 
 /// The first memory node answers calls to the end of the run.
 pub(super) async fn services(run: Rc<NetworkRun>, slot: u32) {
-    let (process, fabric) = run.memory.borrow()[0].clone();
-    let Some(fabric) = fabric else { return };
+    let (process, fabric) = first(&run);
     let answering = process.run(async {
         if let Ok(ep) = process.client(&fabric, slot) {
             fabric.answer(&ep).await;
         }
     });
     answering.await;
+}
+
+fn first(run: &NetworkRun) -> (Process, NetFabric) {
+    let (process, fabric) = run.memory.borrow()[0].clone();
+    (process, fabric.expect("it has founded the pool"))
 }
 
 /// The service of the first memory node.

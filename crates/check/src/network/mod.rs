@@ -32,7 +32,7 @@ use dmtree_fabric::{
 
 use crate::rng::Rng;
 use crate::verdict::panic_text;
-use judge::{Calls, OwnWord, SharedWords};
+use judge::{Calls, Words};
 
 const MS: Nanos = 1_000_000;
 /// Where the first memory node listens.
@@ -93,8 +93,7 @@ struct NetworkRun {
     random: RefCell<Rng>,
     phase: Cell<Phase>,
     outcome: RefCell<Outcome>,
-    own: RefCell<Vec<OwnWord>>,
-    shared: RefCell<SharedWords>,
+    words: RefCell<Words>,
     calls: Arc<Mutex<Calls>>,
     /// Compute processes that run now.
     living: RefCell<Vec<Option<Process>>>,
@@ -170,8 +169,7 @@ fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
         network: network.clone(),
         phase: Cell::new(Phase::Faults),
         outcome: RefCell::default(),
-        own: RefCell::new(vec![OwnWord::new(); usize::from(compute_nodes)]),
-        shared: RefCell::new(SharedWords::new()),
+        words: RefCell::default(),
         calls: Arc::default(),
         living: RefCell::default(),
         owners: RefCell::new(vec![0; usize::from(compute_nodes)]),
@@ -240,7 +238,7 @@ fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
         run.violation(format!("no process can go on: {e}"));
     }
     drop(worker);
-    if let Err(e) = run.shared.borrow().check() {
+    if let Err(e) = run.words.borrow().check() {
         run.violation(e);
     }
     if let Some(e) = run.calls().wrong.take() {

@@ -131,7 +131,10 @@ impl ProcessSlot {
             let over = |m: Member| agent.phase(m).is_none_or(|s| s >= MemberPhase::Draining);
             if !incarnation.has_inherited.get() && former.is_none_or(over) {
                 let owner = &mut run.owners.borrow_mut()[usize::from(self.number)];
-                *owner = (*owner).max(incarnation.me.incarnation);
+                if *owner < incarnation.me.incarnation {
+                    *owner = incarnation.me.incarnation;
+                    run.words.borrow_mut().taken_over(run.own_word(self.number));
+                }
                 incarnation.has_inherited.set(true);
             }
             let leaves = match run.phase.get() {
@@ -234,23 +237,17 @@ impl ProcessSlot {
     }
 
     async fn write_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
-        let (number, at) = (usize::from(self.number), self.run.own_word(self.number));
+        let (words, at) = (&self.run.words, self.run.own_word(self.number));
+        let value = words.borrow_mut().value();
         if !self.is_owner(incarnation) {
-            let value = self.run.own.borrow_mut()[number].stray();
             let done = self.stray(ep, at, Some(value)).await;
             self.check_stray(incarnation, "written", done.is_ok());
             return done;
         }
-        let value = self.run.own.borrow_mut()[number].begin();
+        let call = words.borrow_mut().writes(at, value);
         let done = ep.write_word(at, value).await;
-        if !self.is_owner(incarnation) {
-            return done;
-        }
-        let word = &mut self.run.own.borrow_mut()[number];
-        match &done {
-            Ok(()) => word.written(value),
-            Err(e) if e.effect() == Effect::None => word.not_written(value),
-            Err(_) => {}
+        if self.is_owner(incarnation) {
+            words.borrow_mut().written((at, call), value, &done);
         }
         done
     }
@@ -287,60 +284,29 @@ impl ProcessSlot {
             self.check_stray(incarnation, "read", done.is_ok());
             return done;
         }
+        let call = self.run.words.borrow_mut().begin();
         let value = ep.read(at, 8).await?.word(0);
-        if !self.is_owner(incarnation) {
-            return Ok(());
-        }
-        let found = self.run.own.borrow_mut()[usize::from(self.number)].found(value);
-        if let Err(e) = found {
-            self.run.violation(format!("the word of process {}: {e}", self.number));
+        if self.is_owner(incarnation) {
+            self.run.words.borrow_mut().found(at, call, value);
         }
         Ok(())
     }
 
-    async fn read_shared(&self, ep: &Endpoint) -> Result<(u64, u64)> {
-        let word = self.run.below(SHARED_WORDS);
-        let call = ep.now();
-        let value = ep.read(NetworkRun::shared_word(word), 8).await?.word(0);
-        self.run.shared.borrow_mut().found(word, call, ep.now(), value);
-        Ok((word, value))
+    async fn read_shared(&self, ep: &Endpoint) -> Result<(GlobalAddr, u64)> {
+        let at = NetworkRun::shared_word(self.run.below(SHARED_WORDS));
+        let call = self.run.words.borrow_mut().begin();
+        let value = ep.read(at, 8).await?.word(0);
+        self.run.words.borrow_mut().found(at, call, value);
+        Ok((at, value))
     }
 
     async fn swap_shared(&self, ep: &Endpoint) -> Result<()> {
-        let (word, old) = self.read_shared(ep).await?;
-        let new = self.run.shared.borrow_mut().value();
-        let call = ep.now();
-        let at = NetworkRun::shared_word(word);
-        // The write of a process that is killed meanwhile has an unknown outcome, too.
-        let mut open = Open { slot: self, word, call, old, new, is_open: true };
+        let (at, old) = self.read_shared(ep).await?;
+        let words = &self.run.words;
+        let new = words.borrow_mut().value();
+        let call = words.borrow_mut().swaps(at, old, new);
         let done = ep.cas(at, old, new).await;
-        open.is_open = false;
-        let mut shared = self.run.shared.borrow_mut();
-        match &done {
-            Ok(was) => shared.swapped(word, (call, ep.now()), (old, new), Some(*was)),
-            Err(e) if e.effect() == Effect::None => {}
-            Err(_) => shared.swapped(word, (call, ep.now()), (old, new), None),
-        }
-        drop(shared);
+        words.borrow_mut().swapped((at, call), (old, new), &done);
         done.map(|_| ())
-    }
-}
-
-/// A write; its outcome becomes unknown when it is dropped.
-struct Open<'s> {
-    slot: &'s ProcessSlot,
-    word: u64,
-    call: u64,
-    old: u64,
-    new: u64,
-    is_open: bool,
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if self.is_open {
-            let mut shared = self.slot.run.shared.borrow_mut();
-            shared.swapped(self.word, (self.call, self.call), (self.old, self.new), None);
-        }
     }
 }

@@ -3,26 +3,19 @@
 //! protocol that awaits every edge is slower, and its results stay the same. In some scenarios a
 //! node has crashed before, and the delayed client recovers.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How, Place};
-use dmtree_fabric::{Error, ErrorKind, NodeId, SeededRandom};
+use dmtree_fabric::{Error, ErrorKind, NodeId};
 use dmtree_parts::RangeIndex;
-use dmtree_pool::PoolNode;
 
-use super::sweeps::every;
-use super::{
-    Op, PAUSE_NS, PLACES, Scenario, Script, effect, get, key, one_holder, perform, scan, value,
-};
+use super::play::{Play, within};
+use super::sweeps::{every, tried};
+use super::{Op, PLACES, Script};
 
 /// The usual delay: longer than all operations of the others, shorter than a lease, ns.
 const DELAY_NS: u64 = 3_000_000;
-/// Memory that no node can reach is free after this time, ns; the delayed client keeps all that it
-/// may have seen.
-const RECLAIM_NS: u64 = 1_000_000;
 /// All clients have ended after this time, ns.
 const BOUND_NS: u64 = 400_000_000;
 /// The delayed client's node, its concurrent writer's, and the reader's.
@@ -74,126 +67,6 @@ impl<I: RangeIndex> std::fmt::Debug for DelayScenario<I> {
     }
 }
 
-/// One value of a key: from `began` a read may find it, and from `ended` no read may find an older
-/// one.
-struct Written {
-    value: Option<Vec<u8>>,
-    began: u64,
-    ended: u64,
-}
-
-/// The values of each key; a key has one writer.
-#[derive(Default)]
-struct KeyHistory {
-    keys: BTreeMap<u64, Vec<Written>>,
-    /// The newest value that a finished read has found, and its end.
-    seen: BTreeMap<u64, (usize, u64)>,
-}
-
-impl KeyHistory {
-    fn begin(&mut self, op: &Op, now: u64) {
-        for (k, value) in effect(op) {
-            let all = self.keys.entry(k).or_default();
-            if all.is_empty() {
-                all.push(Written { value: None, began: 0, ended: 0 });
-            }
-            all.push(Written { value, began: now, ended: u64::MAX });
-        }
-    }
-
-    fn end(&mut self, op: &Op, now: u64) {
-        for (k, _) in effect(op) {
-            if let Some(w) = self.keys.get_mut(&k).and_then(|all| all.last_mut()) {
-                w.ended = now;
-            }
-        }
-    }
-
-    /// Checks the result of a read from `from` to `to`.
-    fn check(&mut self, k: u64, found: Option<&[u8]>, from: u64, to: u64) -> Result<(), String> {
-        let Some(all) = self.keys.get(&k) else {
-            return if found.is_none() { Ok(()) } else { Err(format!("key {k} is {found:?}")) };
-        };
-        let least = match self.seen.get(&k) {
-            Some((i, at)) if *at < from => *i,
-            _ => 0,
-        };
-        let may = |i: &usize| {
-            let over = all.get(i + 1).is_some_and(|next| next.ended < from);
-            all[*i].began <= to && !over && all[*i].value.as_deref() == found
-        };
-        // Takes the oldest possible value: later reads are judged by it.
-        match (least..all.len()).find(may) {
-            Some(i) => {
-                self.seen.insert(k, (i, to));
-                Ok(())
-            }
-            None => {
-                let values: Vec<_> =
-                    all.iter().map(|w| (w.began, w.ended, w.value.as_deref().map(show))).collect();
-                let found = found.map(show);
-                Err(format!("key {k} is {found:?} from {from} to {to}, of {values:?}"))
-            }
-        }
-    }
-}
-
-fn show(v: &[u8]) -> String {
-    format!("{}({})", String::from_utf8_lossy(&v[..v.len().min(8)]), v.len())
-}
-
-/// Reads every `nth` key by itself, then all by a scan.
-async fn read_all<I: RangeIndex>(
-    c: &mut I,
-    keys: &[u64],
-    nth: usize,
-    history: &RefCell<KeyHistory>,
-) -> Result<(), String> {
-    let ep = c.endpoint().clone();
-    for k in keys.iter().skip(ep.now() as usize % nth).step_by(nth) {
-        let from = ep.now();
-        let found = get(c, *k).await.map_err(|e| format!("get of {k}: {e}"))?;
-        history.borrow_mut().check(*k, found.as_deref(), from, ep.now())?;
-    }
-    let from = ep.now();
-    let found = scan(c).await.map_err(|e| format!("scan: {e}"))?;
-    let all: BTreeSet<u64> = keys.iter().chain(found.keys()).copied().collect();
-    for k in all {
-        let v = found.get(&k).map(Vec::as_slice);
-        history.borrow_mut().check(k, v, from, ep.now()).map_err(|e| format!("scan: {e}"))?;
-    }
-    Ok(())
-}
-
-/// Runs these operations, and records the values that reads may find.
-async fn work<I: RangeIndex>(
-    c: &mut I,
-    pool: &PoolNode,
-    ops: &[Op],
-    history: &RefCell<KeyHistory>,
-) -> Result<(), String> {
-    let ep = c.endpoint().clone();
-    for op in ops {
-        let began = ep.now();
-        while matches!(op, Op::Reclaim)
-            && pool.reclaim(&ep).await.map_err(|e| format!("{op:?}: {e}"))?.waiting > 0
-            && ep.now() < began + RECLAIM_NS
-        {
-            ep.sleep(PAUSE_NS / 8).await;
-        }
-        while matches!(op, Op::HandOver)
-            && !was_accepted(pool.hand_over(&ep).await).map_err(|e| format!("{op:?}: {e}"))?
-        {
-            ep.sleep(PAUSE_NS).await;
-            ep.renew_deadline();
-        }
-        history.borrow_mut().begin(op, ep.now());
-        perform(c, op).await.map_err(|e| format!("{op:?}: {e}"))?;
-        history.borrow_mut().end(op, ep.now());
-    }
-    Ok(())
-}
-
 /// The result of a run: whether a verb was delayed, and whether the victim crashed.
 #[derive(Clone, Copy, Debug)]
 struct Ran {
@@ -208,16 +81,12 @@ struct Progress {
     begun: Cell<bool>,
     delayed_done: Cell<bool>,
     other_done: Cell<bool>,
-    was_delayed: Cell<bool>,
-    survived: Cell<bool>,
 }
 
 /// One run.
 struct Run<'b, I: RangeIndex> {
     plan: &'b DelayScenario<I>,
-    scenario: Scenario<I>,
-    history: Rc<RefCell<KeyHistory>>,
-    keys: Rc<Vec<u64>>,
+    play: Rc<Play<I>>,
     progress: Rc<Progress>,
 }
 
@@ -228,202 +97,102 @@ fn once<I: RangeIndex>(
     crash: Option<CrashPoint>,
     seed: u64,
 ) -> Result<Ran, String> {
-    let run = Run::begin(plan, seed).map_err(|e| format!("before: {e}"))?;
-    run.scenario.membership_agents();
+    let ops = plan.script.ops.iter().chain(&plan.others).chain(&plan.dead);
+    let play = Play::begin((&plan.script, DELAYED), ops, (false, seed))?;
+    let run = Run { plan, play: play.clone(), progress: Rc::default() };
+    let survived = crash.map(|crash| play.victim((VICTIM, plan.dead.clone()), crash, How::Machine));
     run.progress.begun.set(crash.is_none());
-    if let Some(crash) = crash {
-        run.victim(crash);
-    }
     run.delayed(point);
     run.other();
-    run.reader(crash.is_some());
-    run.run_to_end(seed, crash.is_some())?;
-    run.judge()
+    // Behind a crash it begins with the delayed verb.
+    let (p, progress) = (play.clone(), run.progress.clone());
+    let begins = move || crash.is_none() || is_late(&p) || progress.delayed_done.get();
+    play.reader(READER, u64::MAX, begins);
+    play.run(seed, run.main(survived.as_deref()))?;
+    let crashed = play.is_down(VICTIM);
+    let nodes = 0..plan.script.compute_nodes;
+    let nodes: Vec<u16> = nodes.filter(|cn| !(crashed && *cn == VICTIM)).collect();
+    play.judge(&plan.script, &nodes, crashed)?;
+    Ok(Ran { delayed: is_late(&play), crashed })
 }
 
-impl<'b, I: RangeIndex> Run<'b, I> {
-    /// Prepares the index before time begins.
-    fn begin(plan: &'b DelayScenario<I>, seed: u64) -> Result<Self, Error> {
-        let script = &plan.script;
-        let scenario = Scenario::new(script, false, seed);
-        let mut history = KeyHistory::default();
-        let mut first = scenario.client(DELAYED);
-        if !script.load.0.is_empty() {
-            let mut pairs = script.load.0.iter().map(|k| (key(*k), value(*k)));
-            scenario.now(first.load(&mut pairs, true, script.load.1.into()))?;
-            let load = Op::Load(script.load.0.clone());
-            history.begin(&load, 0);
-            history.end(&load, 0);
-        }
-        for op in &script.before {
-            history.begin(op, 0);
-            scenario.now(perform(&mut first, op))?;
-            history.end(op, 0);
-        }
-        drop(first);
-        let mut keys: BTreeSet<u64> = history.keys.keys().copied().collect();
-        let ops = script.ops.iter().chain(&plan.others).chain(&plan.dead);
-        keys.extend(ops.flat_map(|op| effect(op).into_iter().map(|(k, _)| k)));
-        let keys = Rc::new(keys.into_iter().collect());
-        let (history, progress) = (Rc::new(RefCell::new(history)), Rc::default());
-        Ok(Self { plan, scenario, history, keys, progress })
-    }
+/// Whether a verb has been delayed.
+fn is_late<I: RangeIndex>(play: &Play<I>) -> bool {
+    play.scenario.fabric.late_until(NodeId::compute(DELAYED)).is_some()
+}
 
-    /// The client on the node that crashes first.
-    fn victim(&self, crash: CrashPoint) {
-        let (history, progress) = (self.history.clone(), self.progress.clone());
-        let (fabric, ops) = (self.scenario.fabric.clone(), self.plan.dead.clone());
-        let (complain, pool) = (self.scenario.complain(), self.scenario.pool(VICTIM));
-        self.scenario.worker(VICTIM, move |mut c| async move {
-            c.endpoint().sleep(1_500_000).await;
-            let me = NodeId::compute(VICTIM);
-            fabric.crash_at(me, crash, How::Machine).expect("known");
-            let worked = work(&mut c, &pool, &ops, &history).await;
-            worked.unwrap_or_else(|e| complain(format!("victim: {e}")));
-            fabric.spare(me);
-            progress.survived.set(true);
-        });
-    }
-
+impl<I: RangeIndex> Run<'_, I> {
     /// The client with the delayed verb.
     fn delayed(&self, point: CrashPoint) {
-        let (history, keys, progress) =
-            (self.history.clone(), self.keys.clone(), self.progress.clone());
-        let (complain, fabric) = (self.scenario.complain(), self.scenario.fabric.clone());
-        let (ops, pool) = (self.plan.script.ops.clone(), self.scenario.pool(DELAYED));
+        let (progress, ops) = (self.progress.clone(), self.plan.script.ops.clone());
         let (reads, again, by_ns) = (self.plan.reads, self.plan.again, self.plan.by_ns);
-        let me = NodeId::compute(DELAYED);
-        self.scenario.worker(DELAYED, move |mut c| async move {
+        self.play.client((DELAYED, "delayed"), move |play, mut c| async move {
+            let (fabric, me) = (&play.scenario.fabric, NodeId::compute(DELAYED));
             // Warms its cache with the initial state.
-            let warm = read_all(&mut c, &keys, 1, &history).await;
-            warm.unwrap_or_else(|e| complain(format!("before: {e}")));
+            play.observed.read_all(&mut c, 1, u64::MAX).await?;
             while !progress.begun.get() {
                 c.endpoint().sleep(5_000).await;
             }
-            fabric.delay_at(me, point, by_ns).expect("known");
+            fabric.delay_at(me, point, by_ns)?;
             if again > 0 {
                 let next = CrashPoint { verb: point.verb + again, place: Place::Before };
-                fabric.delay_at(me, next, 2 * by_ns).expect("known");
+                fabric.delay_at(me, next, 2 * by_ns)?;
             }
-            let worked = work(&mut c, &pool, &ops, &history).await;
-            worked.unwrap_or_else(|e| complain(format!("delayed: {e}")));
+            play.work(&mut c, DELAYED, &ops).await?;
             while reads && !progress.other_done.get() {
-                if let Err(e) = read_all(&mut c, &keys, 13, &history).await {
-                    complain(format!("delayed reader: {e}"));
-                    break;
-                }
+                play.observed.read_all(&mut c, 13, u64::MAX).await?;
             }
-            progress.was_delayed.set(fabric.late_until(me).is_some());
             progress.delayed_done.set(true);
+            Ok(())
         });
     }
 
     /// The concurrent writer.
     fn other(&self) {
-        let (history, progress) = (self.history.clone(), self.progress.clone());
-        let (complain, fabric) = (self.scenario.complain(), self.scenario.fabric.clone());
-        let (ops, waits) = (self.plan.others.clone(), !self.plan.reads);
-        let (node, late) = (if self.plan.twin { DELAYED } else { OTHER }, NodeId::compute(DELAYED));
-        let pool = self.scenario.pool(node);
-        self.scenario.worker(node, move |mut c| async move {
+        let (progress, ops) = (self.progress.clone(), self.plan.others.clone());
+        let waits = !self.plan.reads;
+        let cn = if self.plan.twin { DELAYED } else { OTHER };
+        self.play.client((cn, "concurrent"), move |play, mut c| async move {
             let ep = c.endpoint().clone();
             let done = || progress.delayed_done.get();
-            while waits && fabric.late_until(late).is_none() && !done() && ep.now() < BOUND_NS {
+            while waits && !is_late(&play) && !done() && ep.now() < BOUND_NS {
                 ep.sleep(5_000).await;
             }
             // (A client that does not await the verb may have ended.)
-            if !done() || fabric.late_until(late).is_some() {
-                let worked = work(&mut c, &pool, &ops, &history).await;
-                worked.unwrap_or_else(|e| complain(format!("concurrent: {e}")));
+            if !done() || is_late(&play) {
+                play.work(&mut c, cn, &ops).await?;
             }
             progress.other_done.set(true);
+            Ok(())
         });
     }
 
-    /// The reader; behind a crash it begins with the delayed verb.
-    fn reader(&self, waits: bool) {
-        let (history, keys, progress) =
-            (self.history.clone(), self.keys.clone(), self.progress.clone());
-        let (complain, fabric) = (self.scenario.complain(), self.scenario.fabric.clone());
-        let late = NodeId::compute(DELAYED);
-        self.scenario.worker(READER, move |mut c| async move {
-            let ep = c.endpoint().clone();
-            while waits && fabric.late_until(late).is_none() && !progress.delayed_done.get() {
-                ep.sleep(5_000).await;
-            }
-            while !(progress.delayed_done.get() && progress.other_done.get()) {
-                if let Err(e) = read_all(&mut c, &keys, 5, &history).await {
-                    complain(format!("reader: {e}"));
-                    break;
-                }
-                ep.sleep(100_000).await;
-            }
-        });
-    }
-
-    fn has_crashed(&self) -> bool {
-        self.scenario.fabric.is_down(NodeId::compute(VICTIM))
-    }
-
-    /// Runs all clients.
-    fn run_to_end(&self, seed: u64, crashes: bool) -> Result<(), String> {
-        let (scenario, progress) = (&self.scenario, &self.progress);
-        let mut policy = SeededRandom::new(seed);
-        scenario.run(&mut policy, async {
-            let mut c = scenario.client(OTHER);
-            let ep = c.endpoint().clone();
-            if crashes {
-                while !progress.survived.get() && !self.has_crashed() {
-                    ep.sleep(20_000).await;
-                }
-                // (A script that ends with a detached unlock may have ended before its node
-                // crashed.)
-                if self.has_crashed() {
-                    for cn in [OTHER, DELAYED, READER] {
-                        scenario.settled(&ep, cn, &[VICTIM]).await;
-                    }
-                }
-                progress.begun.set(true);
-            }
-            while !(progress.delayed_done.get() && progress.other_done.get())
-                && scenario.trouble().is_none()
-            {
-                ep.sleep(50_000).await;
-                if ep.now() > BOUND_NS {
-                    return scenario.complain()("the clients do not end".into());
-                }
-            }
-            // Detached verbs have landed, and readers have ended.
-            ep.sleep(self.plan.by_ns + 2_000_000).await;
-            if scenario.trouble().is_none()
-                && let Err(e) = read_all(&mut c, &self.keys, 1, &self.history).await
-            {
-                scenario.complain()(format!("in the end: {e}"));
-            }
-            if let Err(e) = ep.drain().await {
-                scenario.complain()(format!("in the end: {e}"));
-            }
-        });
-        scenario.trouble().map_or(Ok(()), Err)
-    }
-
-    /// Checks the structure, and the holders of memory.
-    fn judge(self) -> Result<Ran, String> {
-        let (scenario, crashed) = (&self.scenario, self.has_crashed());
-        for cn in (0..self.plan.script.compute_nodes).filter(|cn| !(crashed && *cn == VICTIM)) {
-            let mut c = scenario.client(cn);
-            scenario
-                .now(perform(&mut c, &Op::Maintain))
-                .map_err(|e| format!("maintenance: {e}"))?;
-        }
+    /// Waits for the crash if there is to be one, and for all clients.
+    async fn main(&self, survived: Option<&Cell<bool>>) -> Result<(), Error> {
+        let (scenario, progress) = (&self.play.scenario, &self.progress);
         let mut c = scenario.client(OTHER);
-        scenario.now(c.walk()).map_err(|e| format!("walk: {e}"))?;
-        let found = scenario.now(c.gc()).map_err(|e| format!("a gc: {e}"))?;
-        if !crashed && !found.is_nothing() {
-            return Err(format!("lost or doubly owned memory: {found:?}"));
+        let ep = c.endpoint().clone();
+        if let Some(survived) = survived
+            && self.play.crashes(&ep, VICTIM, survived).await?
+        {
+            for cn in [OTHER, DELAYED, READER] {
+                scenario.settled(&ep, cn, &[VICTIM]).await;
+            }
         }
-        one_holder(scenario, &mut c)?;
-        Ok(Ran { delayed: self.progress.was_delayed.get(), crashed })
+        progress.begun.set(true);
+        while !(progress.delayed_done.get() && progress.other_done.get())
+            && scenario.trouble().is_none()
+        {
+            ep.sleep(50_000).await;
+            within(ep.now(), BOUND_NS).map_err(|e| e.context("the clients"))?;
+        }
+        self.play.stop_readers(&c).await;
+        // Detached verbs have landed.
+        ep.sleep(self.plan.by_ns + 2_000_000).await;
+        if scenario.trouble().is_none() {
+            self.play.observed.read_all(&mut c, 1, u64::MAX).await?;
+        }
+        ep.drain().await
     }
 }
 
@@ -479,17 +248,13 @@ pub fn delay_every_verb_after<I: RangeIndex>(
                 runs += 1;
                 let point = CrashPoint { verb, place };
                 let seed = verb * 31 + i as u64 + n * 10_007;
-                let ran = catch_unwind(AssertUnwindSafe(|| once(plan, point, crash, seed)));
-                let wrong = match ran {
-                    Ok(Ok(ran)) => {
+                match tried(|| once(plan, point, crash, seed)) {
+                    Ok(ran) => {
                         delayed |= ran.delayed;
                         crashed |= ran.crashed;
-                        continue;
                     }
-                    Ok(Err(what)) => what,
-                    Err(_) => "a panic".to_owned(),
-                };
-                return ((runs, Some(format!("{point:?} {seed}: {wrong}"))), true);
+                    Err(what) => return ((runs, Some(format!("{point:?} {seed}: {what}"))), true),
+                }
             }
         }
         if !delayed {

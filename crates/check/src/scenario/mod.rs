@@ -25,6 +25,7 @@ use crate::test_cluster::TestCluster;
 
 pub mod death;
 pub mod delay;
+mod play;
 pub mod sweeps;
 
 /// The places in the execution of a verb where it can go wrong.
@@ -200,33 +201,58 @@ impl<I: RangeIndex> Scenario<I> {
             true => Capabilities { whole_write_bytes: 4096, ..Capabilities::NONE },
             false => Capabilities::NONE,
         };
-        let made = TestCluster::adversarial(
-            fabric_faults,
-            grants,
-            seed,
-            &pool,
-            script.cache_bytes,
-            &script.options,
-        );
-        let (test_cluster, fabric): (TestCluster<I>, SimFabric) = made.expect("a cluster");
-        test_cluster
-            .cluster
-            .in_process_membership()
-            .expect("in this process")
-            .set_lease_parameters(LEASE_PARAMETERS);
+        let (cache_bytes, options) = (script.cache_bytes, &script.options);
+        let (test_cluster, fabric): (TestCluster<I>, SimFabric) =
+            TestCluster::adversarial(fabric_faults, grants, seed, &pool, cache_bytes, options)
+                .expect("a cluster");
         if let Some(enable) = &script.enable {
             test_cluster.nodes.iter().for_each(|n| enable(n));
         }
+        test_cluster.membership().set_lease_parameters(LEASE_PARAMETERS);
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 16 << 20);
+        Self::over(test_cluster, fabric, core)
+    }
+
+    /// A cluster with an index of the caller's.
+    pub fn over(test_cluster: TestCluster<I>, fabric: SimFabric, core: Rc<Core>) -> Self {
         let own = core.add_slot();
         let (over, tasks, trouble) = Default::default();
         Self { test_cluster, fabric, core, own, over, tasks, trouble }
+    }
+
+    /// Loads what a script says, and runs its first operations, while time stands still. Returns
+    /// the values in the index.
+    ///
+    /// # Errors
+    /// The index's.
+    pub fn prepare(&self, c: &mut I, script: &Script<I>) -> Result<Values, Error> {
+        let (keys, fill) = &script.load;
+        let mut values: Values = keys.iter().map(|k| (*k, value(*k))).collect();
+        if !keys.is_empty() {
+            let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
+            self.now(c.load(&mut pairs, true, (*fill).into()))?;
+        }
+        for op in &script.before {
+            self.now(perform(c, op))?;
+            for (k, v) in effect(op) {
+                match v {
+                    Some(v) => _ = values.insert(k, v),
+                    None => _ = values.remove(&k),
+                }
+            }
+        }
+        Ok(values)
     }
 
     /// An endpoint of a compute node.
     pub fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
         let t = self.fabric.attach(NodeId::compute(cn)).expect("a member");
         Endpoint::new(self.core.clone(), t, slot)
+    }
+
+    /// An endpoint of a compute node for the test itself.
+    pub fn own_endpoint(&self, cn: u16) -> Endpoint {
+        self.endpoint(cn, self.own)
     }
 
     /// A client for the test itself.
@@ -236,6 +262,11 @@ impl<I: RangeIndex> Scenario<I> {
 
     fn client_at(&self, cn: u16, slot: u32) -> I {
         I::client(self.endpoint(cn, slot), self.test_cluster.nodes[usize::from(cn)].clone())
+    }
+
+    /// The executor of all tasks.
+    pub fn core(&self) -> &Rc<Core> {
+        &self.core
     }
 
     /// A slot for one more task.
@@ -347,11 +378,10 @@ impl<I: RangeIndex> Scenario<I> {
                 return;
             }
             if ep.now() > began + 3_000_000_000 {
-                self.complain()(format!(
+                return self.complain()(format!(
                     "not settled: {:?}",
-                    self.test_cluster.cluster.in_process_membership()
+                    self.test_cluster.membership()
                 ));
-                return;
             }
             ep.sleep(PAUSE_NS).await;
         }
@@ -363,33 +393,33 @@ impl<I: RangeIndex> Scenario<I> {
 /// # Errors
 /// The index's, and any other outcome.
 pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
-    let outcome = match op {
-        Op::Put(k, v) => c.write(&key(*k), Write::Put(v)).await?,
-        Op::Insert(k, v) => c.write(&key(*k), Write::Insert(v)).await?,
-        Op::Update(k, v) => c.write(&key(*k), Write::Update(v)).await?,
-        Op::Delete(k) => c.write(&key(*k), Write::Delete).await?,
+    match attempt(c, op).await? {
+        Outcome::Done => Ok(()),
+        other => Err(Error::corrupt(format!("{op:?} was answered {other:?}"))),
+    }
+}
+
+async fn attempt<I: RangeIndex>(c: &mut I, op: &Op) -> Result<Outcome, Error> {
+    match op {
+        Op::Put(k, v) => return c.write(&key(*k), Write::Put(v)).await,
+        Op::Insert(k, v) => return c.write(&key(*k), Write::Insert(v)).await,
+        Op::Update(k, v) => return c.write(&key(*k), Write::Update(v)).await,
+        Op::Delete(k) => return c.write(&key(*k), Write::Delete).await,
         Op::Set(k, old, new) => {
             let w = Write::CompareAndSet { expected: old, new: new.as_deref() };
-            c.write(&key(*k), w).await?
+            return c.write(&key(*k), w).await;
         }
-        Op::Maintain => {
-            while c.maintain().await? == Work::Some {}
-            Outcome::Done
-        }
-        Op::Sweep => {
-            c.sweep().await?;
-            Outcome::Done
-        }
+        Op::Maintain => while c.maintain().await? == Work::Some {},
+        Op::Sweep => c.sweep().await?,
         Op::Gc => match c.gc().await? {
             // An object that changes its owner meanwhile may be counted twice.
-            found if (found.objects, found.space_bytes, found.cells) == (0, 0, 0) => Outcome::Done,
+            found if (found.objects, found.space_bytes, found.cells) == (0, 0, 0) => {}
             found => return Err(Error::corrupt(format!("gc has found {found:?}"))),
         },
-        Op::Reclaim | Op::HandOver => Outcome::Done,
+        Op::Reclaim | Op::HandOver => {}
         Op::Load(keys) => {
             let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
             c.load(&mut pairs, true, Fill::Even(0.7)).await?;
-            Outcome::Done
         }
         Op::Many(pairs) => {
             let keys: Vec<_> = pairs.iter().map(|(k, _)| key(*k)).collect();
@@ -400,13 +430,9 @@ pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
             for o in outcomes {
                 assert_eq!(o?, Outcome::Done);
             }
-            Outcome::Done
         }
-    };
-    match outcome {
-        Outcome::Done => Ok(()),
-        other => Err(Error::corrupt(format!("{op:?} was answered {other:?}"))),
     }
+    Ok(Outcome::Done)
 }
 
 /// Reads a key.

@@ -15,19 +15,6 @@ pub struct Tally {
     pub points: u64,
     /// Crashes in them.
     pub crashes: u64,
-    /// Longest read of a survivor, ns.
-    pub longest_read_ns: u64,
-    /// Longest write, ns.
-    pub longest_write_ns: u64,
-}
-
-impl Tally {
-    fn add(&mut self, s: &CrashRun) {
-        self.points += 1;
-        self.crashes += u64::from(s.died) + u64::from(s.second_died);
-        self.longest_read_ns = self.longest_read_ns.max(s.longest_read_ns);
-        self.longest_write_ns = self.longest_write_ns.max(s.longest_write_ns);
-    }
 }
 
 /// Factor by which sweeps are sparser than the suites say, unless `DMTREE_CRASH_STEP` asks for all
@@ -58,6 +45,30 @@ pub fn at_least(points: u64, wanted: u64) -> bool {
     points * every(1) >= wanted
 }
 
+/// A run; a panic is a failure.
+pub(super) fn tried<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("a panic".to_owned()))
+}
+
+/// The three places of a verb. Returns which nodes have crashed in any of these runs.
+fn each_place<I: RangeIndex>(
+    script: &Script<I>,
+    tally: &mut Tally,
+    cut: impl Fn(u64, Place) -> ScriptedCrash,
+) -> CrashRun {
+    let mut any = CrashRun::default();
+    for (i, place) in (0..).zip(PLACES) {
+        let cut = cut(i, place);
+        let ran =
+            run(script, cut).unwrap_or_else(|what| panic!("{}: {cut:?}: {what}", script.name));
+        tally.points += 1;
+        tally.crashes += u64::from(ran.died) + u64::from(ran.second_died);
+        any.died |= ran.died;
+        any.second_died |= ran.second_died;
+    }
+    any
+}
+
 /// The victim crashes at every `step`-th verb, before, inside and after it.
 ///
 /// # Panics
@@ -68,21 +79,16 @@ pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
     for victim in [1, 0] {
         for whole_write in [false, true] {
             for verb in (1..).step_by(step as usize) {
-                let mut died = false;
-                for (i, place) in PLACES.into_iter().enumerate() {
-                    let how = [How::Machine, How::Hung, How::Process][(verb as usize + i) % 3];
-                    let seed = verb * 7 + i as u64 + u64::from(victim) * 1000;
-                    let cut =
-                        ScriptedCrash { victim, verb, place, how, whole_write, seed, second: None };
-                    match run(script, cut) {
-                        Ok(shown) => {
-                            tally.add(&shown);
-                            died |= shown.died;
-                        }
-                        Err(what) => panic!("{}: {cut:?}: {what}", script.name),
-                    }
-                }
-                if !died {
+                let cut = |i: u64, place| ScriptedCrash {
+                    victim,
+                    verb,
+                    place,
+                    how: [How::Machine, How::Hung, How::Process][(verb + i) as usize % 3],
+                    whole_write,
+                    seed: verb * 7 + i + u64::from(victim) * 1000,
+                    second: None,
+                };
+                if !each_place(script, &mut tally, cut).died {
                     break;
                 }
             }
@@ -100,28 +106,21 @@ pub fn double_crash<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tal
     for first in (1..).step_by(steps.0 as usize) {
         let mut died = false;
         for second in (1..).step_by((steps.1 * every(5)) as usize) {
-            let mut second_died = false;
-            for (i, place) in PLACES.into_iter().enumerate() {
-                let n = first + second + i as u64;
-                let cut = ScriptedCrash {
+            let cut = |i: u64, place| {
+                let n: u64 = first + second + i;
+                ScriptedCrash {
                     victim: (n % 2) as u16,
                     verb: first,
                     place: PLACES[n as usize % 3],
                     how: [How::Machine, How::Hung][n as usize % 2],
                     whole_write: n.is_multiple_of(5),
-                    seed: first * 1000 + second * 10 + i as u64,
+                    seed: first * 1000 + second * 10 + i,
                     second: Some((second, place)),
-                };
-                match run(script, cut) {
-                    Ok(shown) => {
-                        tally.add(&shown);
-                        died |= shown.died;
-                        second_died |= shown.second_died;
-                    }
-                    Err(what) => panic!("{}: {cut:?}: {what}", script.name),
                 }
-            }
-            if !second_died {
+            };
+            let any = each_place(script, &mut tally, cut);
+            died |= any.died;
+            if !any.second_died {
                 break;
             }
         }
@@ -138,28 +137,15 @@ pub fn caught<I: RangeIndex>(script: &Script<I>) -> Option<(u64, String)> {
     for victim in [1, 0] {
         for verb in 1..400 {
             let mut died = false;
-            for (i, place) in PLACES.into_iter().enumerate() {
-                for again in 0..4 {
+            for (i, place) in (0..).zip(PLACES) {
+                for again in 0..if place == Place::Inside { 4 } else { 1 } {
                     points += 1;
-                    let seed = verb * 7 + i as u64 + u64::from(victim) * 1000 + again * 100_000;
-                    let how = How::Machine;
-                    let cut = ScriptedCrash {
-                        victim,
-                        verb,
-                        place,
-                        how,
-                        whole_write: false,
-                        seed,
-                        second: None,
-                    };
-                    let ran = catch_unwind(AssertUnwindSafe(|| run(script, cut)));
-                    match ran {
-                        Ok(Ok(shown)) => died |= shown.died,
-                        Ok(Err(what)) => return Some((points, what)),
-                        Err(_) => return Some((points, "a panic".into())),
-                    }
-                    if place != Place::Inside {
-                        break;
+                    let seed = verb * 7 + i + u64::from(victim) * 1000 + again * 100_000;
+                    let (how, whole_write, second) = (How::Machine, false, None);
+                    let cut = ScriptedCrash { victim, verb, place, how, whole_write, seed, second };
+                    match tried(|| run(script, cut)) {
+                        Ok(ran) => died |= ran.died,
+                        Err(what) => return Some((points, what)),
                     }
                 }
             }

@@ -1,12 +1,12 @@
 //! The published defects of SMART, each by itself: the part that is left as published, with
 //! everything else repaired, and the cases that show it.
 
-use dmtree_bench::checked::{Setting, case, grants};
+use dmtree_bench::checked::{Setting, case, grants, switched};
 use dmtree_bench::registry::find;
 use dmtree_bench::system::System;
 use dmtree_check::case::{Case, KeyForm};
 use dmtree_check::log::Call;
-use dmtree_check::plan::{Planned, draws, operation};
+use dmtree_check::plan::{draws, operation};
 use dmtree_check::{NodeFault, NodeFaultSet};
 use dmtree_fabric::sim::Place;
 
@@ -156,11 +156,9 @@ pub const DEFECTS: [Defect; 7] = [
 impl Defect {
     /// The system that shows it, or the same with the last repair, too.
     pub fn system(&self, repaired: bool, replaced: bool) -> System {
-        let mut system = find(self.system).expect("a system");
         let replaced: &[_] = if replaced { &REPLACED } else { &[] };
-        for (name, on) in REPAIRED.iter().chain(self.otherwise).chain(replaced) {
-            system.options[*name] = (*on).into();
-        }
+        let switches = REPAIRED.iter().chain(self.otherwise).chain(replaced);
+        let mut system = switched(find(self.system).expect("a system"), switches);
         if let (true, Some(name)) = (repaired, self.repair) {
             system.options[name] = true.into();
         }
@@ -171,11 +169,10 @@ impl Defect {
 
     /// Runs a seed; returns the kind of the finding and its text.
     pub fn run(&self, system: &System, seed: u64, granted: &[&str]) -> Option<(String, String)> {
-        let names: Vec<String> = granted.iter().map(|n| (*n).to_owned()).collect();
         let node_faults =
             if self.scenario == Scenario::Crash { NodeFaultSet::Crash } else { NodeFaultSet::None };
         let setting =
-            Setting { grants: grants(&names).expect("names of capabilities"), node_faults };
+            Setting { grants: grants(granted).expect("names of capabilities"), node_faults };
         let case = self.scenario.of(system, case(system, seed, setting));
         let finding = system.check(&case).expect("a case").finding?;
         // The crashed node leaves structure that only a recovery could repair, and there is none.
@@ -229,8 +226,9 @@ fn inside_an_early_verb(fault: &mut NodeFault) {
 /// The operations without updates, so that no crashed client holds a lock.
 fn without_updates(system: &System, case: &Case) -> Vec<Vec<u32>> {
     let kept = |client: u32, op: &u32| {
-        let planned = operation(case, system.ops, client, *op, &mut draws(case, client, *op));
-        matches!(planned, Planned::Call(Call::Get(_) | Call::Insert(..)))
+        let mut rng = draws(case, client, *op);
+        let call = operation(case, system.ops, (client, *op), &mut rng, None);
+        matches!(call, Call::Get(_) | Call::Insert(..))
     };
     (0..case.clients).map(|c| (0..case.ops).filter(|op| kept(c, op)).collect()).collect()
 }

@@ -1,0 +1,316 @@
+//! One run of a script: the index as the script prepares it, the record of all operations, and the
+//! judgement in the end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::rc::Rc;
+
+use dmtree_fabric::sim::{CrashPoint, How};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
+use dmtree_parts::{Outcome, RangeIndex};
+
+use super::delay::was_accepted;
+use super::{
+    Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, key, one_holder, perform, scan,
+};
+use crate::history::{Event, History, Swap, ValueId};
+
+/// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
+/// may have seen.
+const RECLAIM_NS: u64 = 1_000_000;
+
+/// The operations of all clients of a run.
+pub(super) struct Observed {
+    history: RefCell<History>,
+    /// The identity of every value.
+    values: RefCell<BTreeMap<Vec<u8>, ValueId>>,
+    /// The keys that are present, or that an operation names.
+    pub keys: Vec<u64>,
+}
+
+impl Observed {
+    /// The observed run begins with these values; `later` are all of its operations.
+    fn new<'o>(values: &Values, later: impl Iterator<Item = &'o Op>) -> Self {
+        let named = later.flat_map(|op| effect(op).into_iter().map(|(k, _)| k));
+        let keys: BTreeSet<u64> = values.keys().copied().chain(named).collect();
+        let (history, known) = Default::default();
+        let new = Self { history, values: known, keys: keys.into_iter().collect() };
+        for (k, v) in values {
+            let id = new.id(v);
+            new.history.borrow_mut().begins_with(&key(*k), id);
+        }
+        new
+    }
+
+    fn id(&self, value: &[u8]) -> ValueId {
+        let mut values = self.values.borrow_mut();
+        let next = values.len() as ValueId;
+        *values.entry(value.to_vec()).or_insert(next)
+    }
+
+    /// An operation, for each of its keys, as it is when it succeeds.
+    fn events(&self, op: &Op) -> Vec<(Vec<u8>, Event)> {
+        let one = |k: &u64, event| vec![(key(*k), event)];
+        match op {
+            Op::Insert(k, v) => one(k, Event::Insert(self.id(v), true)),
+            Op::Update(k, v) => one(k, Event::Update(self.id(v), true)),
+            Op::Set(k, old, Some(new)) => {
+                one(k, Event::CompareAndSet(self.id(old), self.id(new), Swap::Done))
+            }
+            op => {
+                let event = |v: Option<Vec<u8>>| v.map(|v| Event::Put(self.id(&v)));
+                let each = effect(op).into_iter();
+                each.map(|(k, v)| (key(k), event(v).unwrap_or(Event::Delete(true)))).collect()
+            }
+        }
+    }
+
+    /// Does an operation. The history judges its outcome.
+    pub async fn perform<I: RangeIndex>(&self, c: &mut I, op: &Op) -> Result<(), Error> {
+        let mut begun = Vec::new();
+        for (key, event) in self.events(op) {
+            let call = self.history.borrow_mut().call(&key, event);
+            begun.push((key, call, event));
+        }
+        let outcome = attempt(c, op).await.map_err(|e| e.context(format!("{op:?}")))?;
+        for (key, call, event) in begun {
+            let event = match (event, outcome) {
+                (event, Outcome::Done) => event,
+                (Event::Insert(v, _), Outcome::Exists) => Event::Insert(v, false),
+                (Event::Update(v, _), Outcome::NotFound) => Event::Update(v, false),
+                (Event::Delete(_), Outcome::NotFound) => Event::Delete(false),
+                (Event::CompareAndSet(e, v, _), Outcome::Mismatch) => {
+                    Event::CompareAndSet(e, v, Swap::Mismatch)
+                }
+                (Event::CompareAndSet(e, v, _), Outcome::NotFound) => {
+                    Event::CompareAndSet(e, v, Swap::NotFound)
+                }
+                _ => return Err(Error::corrupt(format!("{op:?} was answered {outcome:?}"))),
+            };
+            self.history.borrow_mut().ret(&key, call, Some(event));
+        }
+        Ok(())
+    }
+
+    /// Reads a key.
+    pub async fn read<I: RangeIndex>(&self, c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Error> {
+        let since = self.history.borrow_mut().tick();
+        let found = get(c, k).await.map_err(|e| e.context(format!("get of {k}")))?;
+        self.saw(k, since, found.as_deref());
+        Ok(found)
+    }
+
+    fn saw(&self, k: u64, since: u64, found: Option<&[u8]>) {
+        let event = Event::Get(found.map(|v| self.id(v)));
+        self.history.borrow_mut().ended(&key(k), since, event);
+    }
+
+    /// Reads every `nth` key by itself, then all by a scan, each within a bound.
+    pub async fn read_all<I: RangeIndex>(
+        &self,
+        c: &mut I,
+        nth: usize,
+        bound_ns: u64,
+    ) -> Result<(), Error> {
+        let ep = c.endpoint().clone();
+        for k in self.keys.iter().skip(ep.now() as usize % nth).step_by(nth) {
+            let began = ep.now();
+            self.read(c, *k).await?;
+            within(ep.now() - began, bound_ns)?;
+        }
+        let (began, since) = (ep.now(), self.history.borrow_mut().tick());
+        let found = scan(c).await.map_err(|e| e.context("scan"))?;
+        within(ep.now() - began, bound_ns)?;
+        let all: BTreeSet<&u64> = self.keys.iter().chain(found.keys()).collect();
+        all.into_iter().for_each(|k| self.saw(*k, since, found.get(k).map(Vec::as_slice)));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.history.borrow().check().map_err(|(key, violation)| {
+            let values = self.values.borrow();
+            let named: Vec<_> = values
+                .iter()
+                .map(|(v, id)| format!("{id}: {}({})", v[..v.len().min(8)].escape_ascii(), v.len()))
+                .collect();
+            format!("key {}: {violation} (values {})", key.escape_ascii(), named.join(", "))
+        })
+    }
+}
+
+/// Refuses an operation that took too long.
+pub(super) fn within(took_ns: u64, bound_ns: u64) -> Result<(), Error> {
+    if took_ns <= bound_ns {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::TimedOut, format!("took {took_ns} ns; {bound_ns} are enough")))
+}
+
+/// A run.
+pub(super) struct Play<I: RangeIndex> {
+    pub scenario: Scenario<I>,
+    pub observed: Observed,
+    /// Readers are to end.
+    pub stop: Cell<bool>,
+    readers: Cell<u32>,
+}
+
+impl<I: RangeIndex> Play<I> {
+    /// Prepares the index of a script by a client of node `first` before time begins; `later` are
+    /// the operations of the run.
+    pub fn begin<'o>(
+        (script, first): (&Script<I>, u16),
+        later: impl Iterator<Item = &'o Op>,
+        (whole_write, seed): (bool, u64),
+    ) -> Result<Rc<Self>, String> {
+        let scenario = Scenario::new(script, whole_write, seed);
+        let mut c = scenario.client(first);
+        let values = scenario.prepare(&mut c, script).map_err(|e| format!("before: {e}"))?;
+        drop(c);
+        let observed = Observed::new(&values, later);
+        scenario.membership_agents();
+        let (stop, readers) = Default::default();
+        Ok(Rc::new(Self { scenario, observed, stop, readers }))
+    }
+
+    /// A client; its error is a failure of the run.
+    pub fn client<F: Future<Output = Result<(), Error>> + 'static>(
+        self: &Rc<Self>,
+        (cn, name): (u16, &'static str),
+        work: impl FnOnce(Rc<Self>, I) -> F,
+    ) {
+        let (play, complain) = (self.clone(), self.scenario.complain());
+        self.scenario.worker(cn, |c| {
+            let work = work(play, c);
+            async move { work.await.unwrap_or_else(|e| complain(format!("{name}: {e}"))) }
+        });
+    }
+
+    /// A client on a node that crashes at a verb of its operations. The flag says that it has ended
+    /// them before.
+    pub fn victim(
+        self: &Rc<Self>,
+        (cn, ops): (u16, Vec<Op>),
+        point: CrashPoint,
+        how: How,
+    ) -> Rc<Cell<bool>> {
+        let ended = Rc::new(Cell::new(false));
+        let survived = ended.clone();
+        self.client((cn, "the victim"), move |play, mut c| async move {
+            c.endpoint().sleep(1_500_000).await;
+            let (fabric, me) = (&play.scenario.fabric, NodeId::compute(cn));
+            fabric.crash_at(me, point, how)?;
+            play.work(&mut c, cn, &ops).await?;
+            fabric.spare(me);
+            survived.set(true);
+            Ok(())
+        });
+        ended
+    }
+
+    pub fn is_down(&self, cn: u16) -> bool {
+        self.scenario.fabric.is_down(NodeId::compute(cn))
+    }
+
+    /// Whether a victim crashes before it has ended its operations.
+    pub async fn crashes(&self, ep: &Endpoint, cn: u16, ended: &Cell<bool>) -> Result<bool, Error> {
+        while !ended.get() && !self.is_down(cn) && self.scenario.trouble().is_none() {
+            ep.sleep(20_000).await;
+            within(ep.now(), 5_000_000_000).map_err(|e| e.context("the victim"))?;
+        }
+        // (Operations that end with a detached unlock may end before the node crashes.)
+        Ok(!ended.get() || self.is_down(cn))
+    }
+
+    /// Runs these operations on a node.
+    pub async fn work(&self, c: &mut I, cn: u16, ops: &[Op]) -> Result<(), Error> {
+        let (ep, pool) = (c.endpoint().clone(), self.scenario.pool(cn));
+        for op in ops {
+            let began = ep.now();
+            while matches!(op, Op::Reclaim)
+                && pool.reclaim(&ep).await.map_err(|e| e.context("a reclaim"))?.waiting > 0
+                && ep.now() < began + RECLAIM_NS
+            {
+                ep.sleep(PAUSE_NS / 8).await;
+            }
+            while matches!(op, Op::HandOver)
+                && !was_accepted(pool.hand_over(&ep).await).map_err(|e| e.context("a move"))?
+            {
+                ep.sleep(PAUSE_NS).await;
+                ep.renew_deadline();
+            }
+            self.observed.perform(c, op).await?;
+        }
+        Ok(())
+    }
+
+    /// A client that reads all the time, from when `begins` holds.
+    pub fn reader(self: &Rc<Self>, cn: u16, bound_ns: u64, begins: impl Fn() -> bool + 'static) {
+        self.readers.set(self.readers.get() + 1);
+        self.client((cn, "the reader"), |play, mut c| async move {
+            let ep = c.endpoint().clone();
+            while !begins() {
+                ep.sleep(5_000).await;
+            }
+            while !play.stop.get() {
+                play.observed.read_all(&mut c, 5, bound_ns).await?;
+                ep.sleep(50_000).await;
+            }
+            play.readers.set(play.readers.get() - 1);
+            Ok(())
+        });
+    }
+
+    /// Lets the readers end: none is stopped in the middle of a recovery.
+    pub async fn stop_readers(&self, c: &I) {
+        self.stop.set(true);
+        while self.readers.get() > 0 && self.scenario.trouble().is_none() {
+            c.endpoint().sleep(10_000).await;
+        }
+    }
+
+    /// Runs all clients until `main` has ended.
+    pub fn run(
+        &self,
+        seed: u64,
+        main: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), String> {
+        let mut policy = dmtree_fabric::SeededRandom::new(seed);
+        self.scenario.run(&mut policy, async {
+            if let Err(e) = main.await {
+                self.scenario.complain()(e.to_string());
+            }
+        });
+        self.scenario.trouble().map_or(Ok(()), Err)
+    }
+
+    /// Checks the history, the structure, and the holders of memory, after maintenance on these
+    /// nodes.
+    pub fn judge(&self, script: &Script<I>, nodes: &[u16], crashed: bool) -> Result<(), String> {
+        let scenario = &self.scenario;
+        self.observed.check()?;
+        for cn in nodes.iter().filter(|_| script.swept) {
+            let maintained = scenario.now(perform(&mut scenario.client(*cn), &Op::Maintain));
+            maintained.map_err(|e| format!("maintenance: {e}"))?;
+        }
+        let mut c = scenario.client(nodes[0]);
+        let walked = scenario.now(c.walk());
+        let excused = |e: &Error| script.unmet.is_some_and(|what| e.to_string().contains(what));
+        if !script.swept && walked.as_ref().is_err_and(excused) {
+            return Ok(());
+        }
+        let shape = walked.map_err(|e| format!("walk: {e}"))?;
+        let found = scenario.now(scan(&mut c)).map_err(|e| format!("a last scan: {e}"))?;
+        if found.len() as u64 != shape.keys {
+            return Err(format!("{} keys in a scan, {} in the walk", found.len(), shape.keys));
+        }
+        if !crashed {
+            let found = scenario.now(c.gc()).map_err(|e| format!("a gc: {e}"))?;
+            if !found.is_nothing() {
+                return Err(format!("lost or doubly owned memory: {found:?}"));
+            }
+        }
+        one_holder(scenario, &mut c)
+    }
+}
