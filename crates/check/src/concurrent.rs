@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, Policy, Worker, golden_hash};
+use dmtree_fabric::{Core, Endpoint, Fifo, Policy, SeededRandom, Unfair, Worker, golden_hash};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
 
 use crate::history::{Event, History, Op, Swap, ValueId};
@@ -31,6 +31,35 @@ pub struct Stress {
     /// Clients fill and empty the index in turns of this many operations, so that leaves split and
     /// merge all the time; 0: an even mix.
     pub wave_ops: u64,
+}
+
+/// Uniform and unfair schedules, alternately.
+pub fn policy(seed: u64) -> Box<dyn Policy> {
+    if seed.is_multiple_of(2) {
+        Box::new(SeededRandom::new(seed))
+    } else {
+        Box::new(Unfair::new(seed))
+    }
+}
+
+/// The seeds of a test: its own number of them, or as many as `DMTREE_SEEDS` says (a 64th of these
+/// for a test of one or two, which runs many configurations).
+pub fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
+    let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse::<u64>().ok());
+    from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
+}
+
+/// The history is linearizable, and afterwards every invariant holds.
+///
+/// # Panics
+/// Otherwise.
+pub fn judge<I: RangeIndex>(test_cluster: &TestCluster<I>, history: &History, what: &str) {
+    if let Err((key, violation)) = history.check() {
+        panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
+    }
+    let mut c = test_cluster.client(0).expect("attach");
+    c.maintain().expect("maintain");
+    c.walk().expect("every invariant holds");
 }
 
 /// Logical time: calls and returns of all threads in one order.

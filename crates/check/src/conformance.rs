@@ -538,6 +538,59 @@ pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluste
     );
 }
 
+/// An index with one length of keys and of values. Half of the keys differ in their first bytes;
+/// the others in their last ones, and, where they are long, in the middle.
+pub fn one_length<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    key_bytes: usize,
+    value_bytes: usize,
+) {
+    let key = |n: u32| {
+        let hash = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
+        let mut key =
+            if n.is_multiple_of(2) { Vec::new() } else { vec![7; key_bytes - 4.min(key_bytes)] };
+        key.extend_from_slice(&hash);
+        key.resize(key_bytes, n as u8);
+        if key_bytes > 100 && !n.is_multiple_of(2) {
+            key[50 + n as usize % 3] = 9;
+        }
+        key
+    };
+    let c = &mut test_cluster.client(0).expect("attach");
+    let mut model = Model::new();
+    for n in 0..1_000 {
+        let value = vec![n as u8; value_bytes];
+        c.write(&key(n), Write::Put(&value)).expect("put");
+        model.insert(key(n), value);
+    }
+    for (k, v) in &model {
+        assert_eq!(c.get(k).expect("get").as_ref(), Some(v));
+    }
+    assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
+}
+
+/// A pool that fills up: stored pairs stay, and no operation stays incomplete. The pool has room
+/// for `least` keys. An index that `updates` in place does so in a full pool, too.
+pub fn full<I: RangeIndex>(test_cluster: &TestCluster<I>, least: u64, updates: bool) {
+    let c = &mut test_cluster.client(0).expect("attach");
+    let (mut stored, mut failures) = (0, 0);
+    for n in 0..6 * least {
+        match c.write(&Keys::Hashed24.key(n), Write::Insert(&n.to_le_bytes())) {
+            Ok(_) => stored += 1,
+            Err(e) => {
+                assert!(e.kind() == ErrorKind::Full, "{e}");
+                failures += 1;
+            }
+        }
+    }
+    assert!(failures > 0 && stored > least, "{stored} stored, {failures} refused");
+    assert_eq!(c.walk().expect("walk").keys, stored);
+    if updates {
+        let w = Write::Update(&[1; 8]);
+        assert_eq!(c.write(&Keys::Hashed24.key(0), w).expect("update"), Outcome::Done);
+    }
+}
+
 /// Clients on all compute nodes write at once: keys of their own, neighbours of other clients'
 /// keys, and some that all of them write. The last write of a client to its own keys is present; a
 /// key that all write holds the last write of one of them.
