@@ -33,6 +33,15 @@ pub struct Stress {
     pub wave_ops: u64,
 }
 
+impl Stress {
+    /// Six coroutines, on each of four threads for [`threads`], share 64 keys; no scans.
+    pub fn of(seed: u64) -> Self {
+        let (scan_one_in, wave_ops) = (0, 0);
+        let (threads, coroutines, ops, keys, value_bytes) = (4, 6, 250, 64, 8);
+        Self { seed, threads, coroutines, ops, keys, value_bytes, scan_one_in, wave_ops }
+    }
+}
+
 /// Uniform and unfair schedules, alternately.
 pub fn policy(seed: u64) -> Box<dyn Policy> {
     if seed.is_multiple_of(2) {

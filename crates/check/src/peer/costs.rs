@@ -13,7 +13,6 @@
 //! | `scan of 100`, `scan` | of 100 pairs; of 1 to 100 |
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::Bound;
 use std::sync::Mutex;
 
@@ -63,11 +62,6 @@ impl Cost {
         Self { detached, ..self }
     }
 
-    /// The verbs towards memory nodes.
-    pub fn verbs(&self) -> u64 {
-        self.mn[..3].iter().sum()
-    }
-
     fn of(c: &OpCounts) -> Self {
         let side = |s: &SideCounts| [s.read, s.write, s.atomic, s.bytes_read, s.bytes_written];
         let (mn, cn, calls) = (side(&c.mn), side(&c.cn), c.mn.rpc + c.cn.rpc);
@@ -83,13 +77,6 @@ impl Cost {
             detached: self.detached + o.detached,
             calls: self.calls + o.calls,
         }
-    }
-}
-
-impl fmt::Display for Cost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { trips, mn, cn, detached, calls } = self;
-        write!(f, "{trips} round trips, MN {mn:?}, CN {cn:?}, {detached} detached, {calls} calls")
     }
 }
 
@@ -137,27 +124,23 @@ impl Row {
     }
 }
 
-/// A mean that is stated, within 3 %.
-#[derive(Clone, Debug)]
-pub struct Mean {
-    /// The system.
-    pub system: &'static str,
-    /// The operation.
-    pub operation: &'static str,
-    /// The part of the cost.
-    pub part: fn(&Cost) -> u64,
-    /// The mean.
-    pub wanted: f64,
-}
+/// A part of a cost.
+pub type Part = fn(&Cost) -> u64;
+/// Round trips.
+pub const TRIPS: Part = |c| c.trips;
+/// Verbs towards memory nodes.
+pub const VERBS: Part = |c| c.mn[..3].iter().sum();
+/// READs, WRITEs and atomics alone.
+pub const KINDS: [Part; 3] = [|c| c.mn[0], |c| c.mn[1], |c| c.mn[2]];
+/// Bytes read from memory nodes, and written there.
+pub const BYTES: [Part; 2] = [|c| c.mn[3], |c| c.mn[4]];
 
-/// Means of an operation: each is a part of the cost, and the figure.
-pub fn means(
-    system: &'static str,
-    operation: &'static str,
-    parts: &[(fn(&Cost) -> u64, f64)],
-) -> Vec<Mean> {
-    let mean = |(part, wanted): &(_, f64)| Mean { system, operation, part: *part, wanted: *wanted };
-    parts.iter().map(mean).collect()
+/// A mean that is stated, within 3 %: of a system, an operation, and a part of its cost.
+pub type Mean = (&'static str, &'static str, Part, f64);
+
+/// Means of an operation.
+pub fn means(system: &'static str, operation: &'static str, parts: &[(Part, f64)]) -> Vec<Mean> {
+    parts.iter().map(|(part, wanted)| (system, operation, *part, *wanted)).collect()
 }
 
 /// What operations of some systems must cost.
@@ -182,12 +165,6 @@ pub struct Budget<I: RangeIndex> {
     pub more: fn(&mut Sheet<'_, I>),
 }
 
-impl<I: RangeIndex> fmt::Debug for Budget<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Budget").field("rows", &self.rows).field("means", &self.means).finish()
-    }
-}
-
 impl<I: RangeIndex> Budget<I> {
     /// A table over 20 000 keys on six compute nodes.
     pub fn new(systems: Vec<(&'static str, I::Options)>, rows: Vec<Row>) -> Self {
@@ -205,8 +182,8 @@ impl<I: RangeIndex> Budget<I> {
     /// The operations that the table names for a system.
     fn operations(&self, system: &str) -> BTreeSet<&'static str> {
         let rows = self.rows.iter().filter(|r| r.systems.contains(&system));
-        let means = self.means.iter().filter(|m| m.system == system);
-        rows.flat_map(|r| r.operations).copied().chain(means.map(|m| m.operation)).collect()
+        let means = self.means.iter().filter(|m| m.0 == system);
+        rows.flat_map(|r| r.operations).copied().chain(means.map(|m| m.1)).collect()
     }
 }
 
@@ -214,7 +191,6 @@ impl<I: RangeIndex> Budget<I> {
 type Costs = BTreeMap<String, BTreeMap<Cost, u64>>;
 
 /// What was measured.
-#[derive(Debug, Default)]
 pub struct Table(Vec<(&'static str, Costs)>);
 
 /// The measurements of one system.
@@ -454,7 +430,7 @@ impl Table {
         let share = ops as f64 / costs.values().sum::<u64>() as f64;
         if share < row.share {
             return Some(format!(
-                "{name}: {share:.3} cost {}, wanted {}; usual: {}",
+                "{name}: {share:.3} cost {:?}, wanted {}; usual: {:?}",
                 row.cost,
                 row.share,
                 usual(costs)
@@ -465,12 +441,12 @@ impl Table {
     }
 
     /// A mean that is another one.
-    fn off(&self, mean: &Mean) -> Option<String> {
-        let name = format!("{}: {}, mean", mean.system, mean.operation);
-        let Some(costs) = self.of(mean.system, mean.operation) else {
-            return Some(format!("{name}: was not measured"));
-        };
-        far(&name, average(costs, mean.part), mean.wanted)
+    fn off(&self, (system, operation, part, wanted): &Mean) -> Option<String> {
+        let name = format!("{system}: {operation}, mean");
+        match self.of(system, operation) {
+            None => Some(format!("{name}: was not measured")),
+            Some(costs) => far(&name, average(costs, part), *wanted),
+        }
     }
 
     /// The usual cost of each operation, and how many have it; towards compute nodes behind the
@@ -483,7 +459,7 @@ impl Table {
                 .to_owned();
         for (system, costs) in &self.0 {
             for (operation, costs) in costs {
-                let (cost, n) = most(costs);
+                let (n, cost) = usual(costs)[0];
                 let all = costs.values().sum::<u64>();
                 let sides: Vec<String> = (cost.mn.iter().zip(cost.cn))
                     .map(|(m, c)| if c == 0 { m.to_string() } else { format!("{m} + {c}") })
@@ -492,9 +468,9 @@ impl Table {
                     "| {system} | {operation} | {} | {} | {:.3} | {:.2} | {:.2} |\n",
                     cost.trips,
                     sides.join(" | "),
-                    n as f64 / all as f64,
-                    average(costs, |c| c.trips),
-                    average(costs, Cost::verbs),
+                    *n as f64 / all as f64,
+                    average(costs, TRIPS),
+                    average(costs, VERBS),
                 );
             }
         }
@@ -513,14 +489,10 @@ fn average(costs: &BTreeMap<Cost, u64>, part: impl Fn(&Cost) -> u64) -> f64 {
     sum as f64 / costs.values().sum::<u64>() as f64
 }
 
-fn most(costs: &BTreeMap<Cost, u64>) -> (Cost, u64) {
-    costs.iter().max_by_key(|(_, n)| **n).map(|(c, n)| (*c, *n)).unwrap_or_default()
-}
-
 /// The four most frequent costs.
-fn usual(costs: &BTreeMap<Cost, u64>) -> String {
-    let mut all: Vec<_> = costs.iter().collect();
-    all.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
-    let shown: Vec<String> = all.iter().take(4).map(|(c, n)| format!("{n} x ({c})")).collect();
-    shown.join(", ")
+fn usual(costs: &BTreeMap<Cost, u64>) -> Vec<(&u64, &Cost)> {
+    let mut all: Vec<_> = costs.iter().map(|(cost, n)| (n, cost)).collect();
+    all.sort_by_key(|(n, _)| std::cmp::Reverse(**n));
+    all.truncate(4);
+    all
 }

@@ -77,12 +77,6 @@ impl<I: RangeIndex> Peer<I> {
     }
 }
 
-impl<I: RangeIndex> std::fmt::Debug for Peer<I> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.systems.iter().map(|(name, _)| name)).finish()
-    }
-}
-
 /// Runs a check on many items, on all processors. Returns what failed; a panic is a failure.
 pub(crate) fn each<T: Sync>(
     items: &[T],

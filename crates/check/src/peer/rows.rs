@@ -163,13 +163,19 @@ pub fn random_fill<I: RangeIndex>(n: u64) -> Row<I> {
         .cache(Cache::Bytes(64 << 20))
 }
 
-/// The rows of every index with one length of keys and of values, which the change sets.
-pub fn of_one_length<I: RangeIndex>(set: fn(I::Options, u32, u32) -> I::Options) -> Vec<Row<I>> {
+/// The rows of every index with one length of keys and of values, which the change sets; so many
+/// operations in the longest.
+pub fn of_one_length<I: RangeIndex>(
+    steps: u64,
+    set: fn(I::Options, u32, u32) -> I::Options,
+) -> Vec<Row<I>> {
     let mut rows = vec![
         basics(),
-        model("hashed keys", Keys::Hashed24, 3_000, 20_000),
-        model("suspended", Keys::Hashed24, 2_000, 10_000).seed(60).suspended(3, Tearing::AnyOrder),
-        load(Keys::Hashed24, 20_000),
+        model("hashed keys", Keys::Hashed24, 3_000, steps),
+        model("suspended", Keys::Hashed24, 2_000, steps / 2)
+            .seed(60)
+            .suspended(3, Tearing::AnyOrder),
+        load(Keys::Hashed24, steps.max(10_000)),
         load(Keys::Hashed24, 20),
     ];
     rows.extend(odd_lengths(set));
@@ -270,6 +276,9 @@ pub fn apart<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
         named(&format!("{name}, apart"), || {
             basics_on(&cluster(1));
             conformance::model(&cluster(2), 4, keys, 500, steps);
+            if I::OPS.any_length {
+                conformance::fill_and_empty(&cluster(1), Keys::Hashed24, 2_000, false);
+            }
             if (peer.repeats)(o) {
                 let here = TestCluster::<I>::new(&pool(1), 8 << 20, o).expect("an index");
                 let pairs = counts(&cluster(1)).into_iter().zip(counts(&here));

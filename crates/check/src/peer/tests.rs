@@ -207,17 +207,17 @@ fn a_wrong_number_in_a_table_of_costs_fails() {
     let verb = cost(1, [1, 0, 0, 8, 0]);
     let with = |rows: Vec<costs::Row>, means: Vec<costs::Mean>| {
         let budget = Budget::<Toy>::new(vec![("toy", SOUND)], rows);
-        let budget = Budget { keys: 200, means, ..budget };
+        let budget = Budget { keys: 1_000, means, ..budget };
         Peer { budgets: vec![budget], ..peer(SOUND) }
     };
     let rows = |cost| vec![row(&["toy"], &["get", "get absent", "update", "insert"], cost)];
-    let good = with(rows(verb), means("toy", "get", &[(|c| c.trips, 1.0)]));
+    let good = with(rows(verb), means("toy", "get", &[(costs::TRIPS, 1.0)]));
     assert_eq!(costs::check(&good), Vec::<String>::new());
     assert!(
         tables(&good).contains("| toy | update | 1 | 1 | 0 | 0 | 8 | 0 | 1.000 | 1.00 | 1.00 |")
     );
     assert_eq!(costs::check(&with(rows(cost(1, [1, 0, 0, 16, 0])), Vec::new())).len(), 4);
-    let mean = means("toy", "get", &[(costs::Cost::verbs, 1.04)]);
+    let mean = means("toy", "get", &[(costs::VERBS, 1.04)]);
     one(&costs::check(&with(Vec::new(), mean)), "toy: get, mean: 1.0000, wanted 1.0400");
     let twice = |times| vec![row(&["toy"], &["get"], cost(0, [0; 5])).again(verb, Some(times))];
     assert_eq!(costs::check(&with(twice(1.0), Vec::new())), Vec::<String>::new());

@@ -3,15 +3,10 @@
 //! holds.
 
 use dmtree_check::case::{Case, Draw, Drawn};
+use dmtree_check::concurrent::seeds;
 use dmtree_check::fault::NodeFaultSet;
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::Capabilities;
-
-/// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
-fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
-    let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse::<u64>().ok());
-    from..from + more.unwrap_or(usual)
-}
 
 /// The case of a seed: that of `dmtree check --system dmtree`.
 fn case(seed: u64) -> Case {

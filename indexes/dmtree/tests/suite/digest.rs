@@ -21,12 +21,12 @@
 //! | 8.5 #24 no free, #25 empty leaves, #26 full | here, `conformance.rs` `fill_and_empty` |
 //! | 8.4 delete, sizes, several memory nodes | `conformance.rs` |
 
-use dmtree_check::concurrent::{Stress, coroutines};
+use dmtree_check::concurrent::{Stress, coroutines, judge, policy};
 use dmtree_check::conformance::{Keys, scan_all};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::local::Knobs;
-use dmtree_fabric::{ErrorKind, OpKind, Policy, SeededRandom, Unfair};
+use dmtree_fabric::{ErrorKind, OpKind};
 use dmtree_parts::{Fill, Outcome, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 use std::ops::Bound;
@@ -39,13 +39,13 @@ fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
     TestCluster::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
-/// Alternates uniform and unfair schedules.
-fn policy(seed: u64) -> Box<dyn Policy> {
-    if seed.is_multiple_of(2) {
-        Box::new(SeededRandom::new(seed))
-    } else {
-        Box::new(Unfair::new(seed))
-    }
+/// Coroutines on a fresh index; their history is linearizable, and every invariant holds.
+fn check(pool: PoolOptions, o: &Options, s: Stress) -> TestCluster<DmTree> {
+    let knobs = Knobs { suspend_one_in: 2, seed: s.seed };
+    let test_cluster = test_cluster(&PoolOptions { knobs, ..pool }, o);
+    let history = coroutines(&test_cluster, s, &mut *policy(s.seed));
+    judge(&test_cluster, &history, &format!("seed {}", s.seed));
+    test_cluster
 }
 
 fn everything(limit: usize) -> ScanRequest<'static> {
@@ -65,22 +65,10 @@ fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
 /// no key twice, none missing. Values beyond a line make torn entries likely.
 #[test]
 fn readers_beside_splits_and_merges() {
+    let o = Options { fanout: 8, value_inline_bytes: 128, ..Options::default() };
     for seed in 0..12 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let o = Options { fanout: 8, value_inline_bytes: 128, ..Options::default() };
-        let test_cluster = test_cluster(&pool, &o);
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 8,
-            ops: 400,
-            keys: 300,
-            value_bytes: 128,
-            scan_one_in: 8,
-            wave_ops: 0,
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        let s = Stress { coroutines: 8, ops: 400, keys: 300, ..Stress::of(seed) };
+        check(pool(), &o, Stress { value_bytes: 128, scan_one_in: 8, ..s });
     }
 }
 
@@ -112,21 +100,10 @@ fn a_right_hop_caches_the_node_under_its_own_name() {
 /// 8.1 #9: clients of two nodes grow the tree through several roots at once.
 #[test]
 fn roots_change_under_several_clients() {
+    let o = Options { fanout: 8, ..Options::default() };
     for seed in 0..10 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let test_cluster = test_cluster(&pool, &Options { fanout: 8, ..Options::default() });
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 10,
-            ops: 500,
-            keys: 1_200,
-            value_bytes: 8,
-            scan_one_in: 0,
-            wave_ops: 0,
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        let s = Stress { coroutines: 10, ops: 500, keys: 1_200, ..Stress::of(seed) };
+        let test_cluster = check(pool(), &o, s);
         let shape = test_cluster.client(0).expect("attach").walk().expect("every invariant holds");
         assert!(shape.levels >= 2, "the tree grew: {shape:?}");
     }
@@ -138,20 +115,8 @@ fn roots_change_under_several_clients() {
 #[test]
 fn what_a_scan_has_shown_a_get_finds() {
     for seed in 0..20 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let test_cluster = test_cluster(&pool, &Options::default());
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 6,
-            ops: 200,
-            keys: 20,
-            value_bytes: 8,
-            scan_one_in: 3,
-            wave_ops: 0,
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        let s = Stress { ops: 200, keys: 20, scan_one_in: 3, ..Stress::of(seed) };
+        check(pool(), &Options::default(), s);
     }
 }
 
@@ -383,18 +348,9 @@ fn relocated_twice_unlinked_in_any_order() {
             PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, generation_bits: 4, ..pool() };
         let test_cluster: TestCluster<DmTree> =
             TestCluster::new(&pool, 3 * least, &o).expect("a pool and an index");
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 6,
-            ops: 500,
-            keys: 1_500,
-            value_bytes: 8,
-            scan_one_in: 50,
-            wave_ops: 0,
-        };
+        let s = Stress { ops: 500, keys: 1_500, scan_one_in: 50, ..Stress::of(seed) };
         let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
         let mut c = test_cluster.client(1).expect("attach");
         c.maintain().expect("maintain");
         test_cluster.client(0).expect("attach").maintain().expect("maintain");

@@ -7,6 +7,5 @@ mod digest;
 mod dropped_leader;
 mod fair;
 mod fair_sim;
-mod multi_process;
 mod sim;
 mod tables;

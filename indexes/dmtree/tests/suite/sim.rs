@@ -20,23 +20,11 @@ fn test_cluster(profile: &str, seed: u64) -> (TestCluster<DmTree>, SimFabric) {
     TestCluster::simulated(&profile, seed, &pool, 8 << 20, &Options::default()).unwrap()
 }
 
-fn stress(seed: u64) -> Stress {
-    Stress {
-        seed,
-        threads: 1,
-        coroutines: 9,
-        keys: 40,
-        ops: 60,
-        value_bytes: 8,
-        scan_one_in: 12,
-        wave_ops: 0,
-    }
-}
-
 fn run(profile: &str, seed: u64) -> u64 {
     let (test_cluster, fabric) = test_cluster(profile, seed);
     fabric.set_timed(true);
-    let history = concurrent::coroutines(&test_cluster, stress(seed), &mut Fifo);
+    let s = Stress { coroutines: 9, keys: 40, ops: 60, scan_one_in: 12, ..Stress::of(seed) };
+    let history = concurrent::coroutines(&test_cluster, s, &mut Fifo);
     history.check().unwrap_or_else(|e| panic!("{profile}, seed {seed}: {e:?}"));
     fabric.trace_hash()
 }

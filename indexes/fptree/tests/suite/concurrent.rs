@@ -19,19 +19,6 @@ use dmtree_pool::PoolOptions;
 
 use crate::systems::{least_cache, spread, switched, systems};
 
-fn stress(seed: u64) -> Stress {
-    Stress {
-        seed,
-        threads: 4,
-        coroutines: 6,
-        ops: 250,
-        keys: 64,
-        value_bytes: 8,
-        scan_one_in: 0,
-        wave_ops: 0,
-    }
-}
-
 fn pool(seed: u64) -> PoolOptions {
     PoolOptions {
         // On one compute node all clients meet in its queues, on several at the locks.
@@ -81,7 +68,7 @@ fn interleaved_on_few_keys() {
     check_histories(seeds(0, 60), preset, |seed, o| Stress {
         keys: 8 + seed % 60,
         scan_one_in: scans(o, 30),
-        ..stress(seed)
+        ..Stress::of(seed)
     });
 }
 
@@ -90,7 +77,7 @@ fn interleaved_on_few_keys() {
 fn interleaved_splits() {
     check_histories(seeds(100, 60), preset, |seed, o| {
         let keys = 300 + seed % 1_500;
-        Stress { coroutines: 8, ops: 400, keys, scan_one_in: scans(o, 60), ..stress(seed) }
+        Stress { coroutines: 8, ops: 400, keys, scan_one_in: scans(o, 60), ..Stress::of(seed) }
     });
 }
 
@@ -103,7 +90,7 @@ fn interleaved_with_every_combination_of_switches() {
         check_histories(seeds(u64::from(bits) * 1_000, 2), o, |seed, _| Stress {
             ops: 150,
             keys: [12, 400][seed as usize % 2],
-            ..stress(seed)
+            ..Stress::of(seed)
         });
     }
 }
@@ -150,10 +137,9 @@ fn verbs_torn_in_any_order_end() {
 fn real_threads_on_one_leaf() {
     for seed in seeds(0, 5) {
         let o = Options { leaf_capacity: 128, ..preset(seed) };
-        let test_cluster = TestCluster::new(&pool(seed), 4 << 20, &o).expect("a pool and an index");
-        let keys = [64, 8, 120][seed as usize % 3];
-        let scan_one_in = scans(&o, 40);
-        let s = Stress { coroutines: 3, ops: 500, keys, scan_one_in, ..stress(seed) };
+        let (keys, scan_one_in) = ([64, 8, 120][seed as usize % 3], scans(&o, 40));
+        let s = Stress { coroutines: 3, ops: 500, keys, scan_one_in, ..Stress::of(seed) };
+        let test_cluster = unsuspended(seed, &o);
         judge(&test_cluster, &threads(&test_cluster, s), &format!("seed {seed}"));
     }
 }
@@ -163,7 +149,10 @@ fn real_threads_on_one_leaf() {
 fn real_threads_with_splits() {
     for seed in seeds(0, 5) {
         let o = Options { combining: true, ..preset(seed) };
-        let test_cluster = TestCluster::<FpTree>::new(&pool(seed), 4 << 20, &o);
-        threads_lose_no_write(&test_cluster.expect("a pool and an index"), 4_000);
+        threads_lose_no_write(&unsuspended(seed, &o), 4_000);
     }
+}
+
+fn unsuspended(seed: u64, o: &Options) -> TestCluster<FpTree> {
+    TestCluster::new(&pool(seed), 4 << 20, o).expect("a pool and an index")
 }

@@ -5,14 +5,14 @@ use dmtree_check::conformance::Keys;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{Endpoint, GlobalAddr, Role};
 use dmtree_fptree::format::{Geometry, table};
-use dmtree_fptree::{FpNode, FpTree, Options};
+use dmtree_fptree::{FpTree, Options};
+use dmtree_parts::Write;
 use dmtree_parts::hash::KeyHash;
-use dmtree_parts::{RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
-fn test_cluster(o: &Options, cache_bytes: u64) -> TestCluster<FpTree> {
-    let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
-    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
+fn test_cluster(o: &Options, compute_nodes: u16) -> TestCluster<FpTree> {
+    let pool = PoolOptions { compute_nodes, ..PoolOptions::default() };
+    TestCluster::new(&pool, 8 << 20, o).expect("a pool and an index")
 }
 
 struct Raw(Endpoint);
@@ -75,7 +75,7 @@ fn an_index_of_one_leaf() {
     for (o, owner) in
         [(Options::fptree(), Role::Memory), (Options::dmtree_published(), Role::Compute)]
     {
-        let test_cluster = test_cluster(&o, 8 << 20);
+        let test_cluster = test_cluster(&o, 2);
         let mut c = test_cluster.client(0).expect("attach");
         put(&mut c, 0..3);
         let raw = Raw::of(&test_cluster);
@@ -119,7 +119,7 @@ fn an_index_of_one_leaf() {
 
 #[test]
 fn a_leaf_that_was_divided() {
-    let test_cluster = test_cluster(&Options::dmtree_published(), 8 << 20);
+    let test_cluster = test_cluster(&Options::dmtree_published(), 2);
     let mut c = test_cluster.client(0).expect("attach");
     put(&mut c, 0..33);
     let mut keys: Vec<_> = (0..33).map(key).collect();
@@ -155,35 +155,11 @@ fn a_leaf_that_was_divided() {
     assert_eq!(tables.each_ref().map(|t| t[8..40].iter().filter(|b| **b != 0).count()), [16, 17]);
 }
 
-/// A cache without room: the sibling is larger and takes everything. The leaf stays behind empty,
-/// with the range below its first key.
-#[test]
-fn a_leaf_that_grew() {
-    let o = Options { fanout: 8, ..Options::dmtree_published() };
-    let least = FpNode::least_cache_bytes(&Geometry::new(&o));
-    let test_cluster = test_cluster(&o, least);
-    let mut c = test_cluster.client(0).expect("attach");
-    let mut n = 0;
-    while !c.walk().expect("walk").leaves.iter().any(|(slots, _)| *slots == 128) {
-        put(&mut c, n..n + 1);
-        n += 1;
-        assert!(
-            n < 10_000,
-            "leaves do not grow: {:?}",
-            FpTree::cache_stats(&test_cluster.nodes[0])
-        );
-    }
-    let shape = c.walk().expect("walk");
-    assert_eq!(shape.keys, n);
-    assert!(shape.fill[0] > 0, "empty leaves stay on the chain: {:?}", shape.fill);
-}
-
 /// Each client node fills its stretch on one compute node before it continues with the next.
 #[test]
 fn tables_rotate_over_compute_nodes() {
     let o = Options { table_chunk_bytes: 4 << 10, ..Options::dmtree_published() };
-    let pool = PoolOptions { compute_nodes: 4, ..PoolOptions::default() };
-    let test_cluster = TestCluster::<FpTree>::new(&pool, 8 << 20, &o).expect("a pool and an index");
+    let test_cluster = test_cluster(&o, 4);
     let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..20_000u64).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, 0.7).expect("load");

@@ -35,7 +35,7 @@ pub fn peer() -> Peer<Sherman> {
 
 fn local() -> Vec<Row<Sherman>> {
     let mut rows =
-        of_one_length(|o, key_bytes, value_bytes| Options { key_bytes, value_bytes, ..o });
+        of_one_length(20_000, |o, key_bytes, value_bytes| Options { key_bytes, value_bytes, ..o });
     rows.extend([
         model("ascending keys in high trees", Keys::Ascending, 2_000, 8_000)
             .seed(10)

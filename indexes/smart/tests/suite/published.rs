@@ -1,7 +1,7 @@
 //! ART, SMART as published, and the steps between them.
 
 use dmtree_check::conformance::Keys;
-use dmtree_check::peer::costs::{Cost, Sheet, cost, means, row};
+use dmtree_check::peer::costs::{KINDS, Sheet, VERBS, cost, means, row};
 use dmtree_check::peer::rows::{Cache, Site, chips, full, model, of_one_length};
 use dmtree_check::peer::{Budget, Peer, Row};
 use dmtree_fabric::ErrorKind;
@@ -55,7 +55,7 @@ pub fn peer() -> Peer<Smart> {
 }
 
 fn local() -> Vec<Row<Smart>> {
-    let mut rows = of_one_length(|o, key_bytes, value_bytes| {
+    let mut rows = of_one_length(4_000, |o, key_bytes, value_bytes| {
         let lock_bytes = if [3, 16, 250].contains(&key_bytes) { 8 } else { 1 };
         Options { key_bytes, value_bytes, lock_bytes, ..o }
     });
@@ -189,8 +189,8 @@ fn insert_cases(sheet: &mut Sheet<'_, Smart>) {
 /// into a loaded tree, with warm caches; 0.40 nodes per key.
 fn average_insert() -> Budget<Smart> {
     let o = Options { largest_node: 16, ..Options::published() };
-    let parts: [(fn(&Cost) -> u64, f64); 4] =
-        [(Cost::verbs, 4.17), (|c| c.mn[0], 1.10), (|c| c.mn[1], 1.38), (|c| c.mn[2], 1.70)];
+    let [reads, writes, atomics] = KINDS;
+    let parts = [(VERBS, 4.17), (reads, 1.10), (writes, 1.38), (atomics, 1.70)];
     let means = means("smart-published", "insert by all", &parts);
     let more = |sheet: &mut Sheet<'_, Smart>| {
         let keys = 100_000;

@@ -1,7 +1,7 @@
 //! The sound `smart`.
 
 use dmtree_check::conformance::Keys;
-use dmtree_check::peer::costs::{cost, row};
+use dmtree_check::peer::costs::{TRIPS, VERBS, cost, means, row};
 use dmtree_check::peer::defects::{EVERYTHING, NOTHING};
 use dmtree_check::peer::rows::{Cache, fills, model, of_any_length};
 use dmtree_check::peer::{Budget, Peer, Row, Setting};
@@ -17,17 +17,27 @@ pub fn peer() -> Peer<Smart> {
         row(THIS, &["update"], cost(3, [1, 1, 2, 72, 16])),
         // The READ behind the lock returns the old value.
         row(THIS, &["compare-and-set"], cost(3, [2, 1, 2, 72 + 128, 16])),
-        // READ, CAS; then READ node, READ leaf, CAS slot, which unlink the tombstone.
-        row(THIS, &["delete"], cost(5, [3, 0, 2, 0, 0])),
+        // READ, CAS; then READ node, READ leaf, CAS slot, which unlink the tombstone: by size of the
+        // node.
+        row(THIS, &["delete"], cost(5, [3, 0, 2, 248, 0])).share(0.80),
+        row(THIS, &["delete"], cost(5, [3, 0, 2, 280, 0])).share(0.13),
+        row(THIS, &["delete"], cost(5, [3, 0, 2, 344, 0])).share(0.06),
+    ];
+    let means = [
         // READ node, [WRITE leaf, CAS slot]. If the type has to be raised: also CAS head and CAS
         // hint. If the cached slot names a leaf of another key: first a READ of that leaf.
-        row(THIS, &["insert"], cost(3, [1, 1, 1, 0, 0])).share(0.5),
+        means(THIS[0], "insert", &[(TRIPS, 3.26), (VERBS, 4.26)]),
         // READ leaf, READ node, READ leaf, {WRITE node, WRITE leaf}, CAS slot.
-        row(THIS, &["insert split"], cost(4, [3, 2, 1, 0, 0])).share(0.5),
-        row(THIS, &["scan of 100"], cost(4, [100, 0, 0, 0, 0])).share(0.5),
-    ];
-    let budget = Budget { keys: 5_000, ..Budget::new(systems(), rows) };
+        means(THIS[0], "insert split", &[(TRIPS, 5.08), (VERBS, 6.07)]),
+        // A hundred leaves, and the nodes above them.
+        means(THIS[0], "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
+    ]
+    .concat();
+    let budget = Budget { keys: 5_000, means, ..Budget::new(systems(), rows) };
+    // The verbs of updates depend on when another verb executes.
+    let repeats = |_: &_| false;
     Peer {
+        repeats,
         local: local(),
         sound: vec![setting(NOTHING), setting(EVERYTHING)],
         budgets: vec![budget],
