@@ -569,6 +569,26 @@ pub fn one_length<I: RangeIndex>(
     assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
 }
 
+/// A load whose highest key, the highest of all keys of 24 bytes, is alone in the position where the
+/// last leaf would begin.
+pub fn highest_key<I: RangeIndex>(cluster: &dyn Fn() -> TestCluster<I>) {
+    for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
+        let test_cluster = cluster();
+        let mut c = test_cluster.client(0).expect("attach");
+        let pair = |n: u64| (Keys::Hashed24.key(n), n.to_le_bytes().to_vec());
+        let mut pairs: Vec<_> = (1..n).map(pair).collect();
+        pairs.push((vec![0xff; 24], vec![1; 8]));
+        c.load(pairs, false, fill).expect("load");
+        for more in [0, 100] {
+            for (k, v) in (n..n + more).map(pair) {
+                c.write(&k, Write::Put(&v)).expect("put");
+            }
+            assert_eq!(c.get(&[0xff; 24]).expect("get"), Some(vec![1; 8]));
+            assert_eq!(c.walk().expect("walk").keys, n + more);
+        }
+    }
+}
+
 /// A pool that fills up: stored pairs stay, and no operation stays incomplete. The pool has room
 /// for `least` keys. An index that `updates` in place does so in a full pool, too.
 pub fn full<I: RangeIndex>(test_cluster: &TestCluster<I>, least: u64, updates: bool) {

@@ -1,27 +1,35 @@
 //! The conformance suite on DMTree, in many geometries and with every switch in every position.
 
-use dmtree_check::conformance::Keys;
-use dmtree_check::peer::defects::EVERYTHING;
-use dmtree_check::peer::rows::{self, Cache, fills, load, model, of_any_length, random_fill};
-use dmtree_check::peer::{Peer, Row, Setting, passes};
+use dmtree_check::NodeFaultSet;
+use dmtree_check::peer::prelude::*;
+use dmtree_check::peer::rows;
 use dmtree_engine::{DmNode, DmTree, Options, Tables};
 
 dmtree_check::peer_tests! {
-    engine: crate::peer(local());
+    engine: crate::peer(crate::local());
 }
 
 /// Apart from the others: a slow fabric leaves it out.
 #[test]
 fn loads_as_random_inserts_would() {
-    passes(&rows::local(&peer(vec![random_fill(400_000).on(&["dmtree"])])));
+    passes(&rows::local(&peer(vec![random_fill(400_000).on("dmtree")])));
 }
 
 fn peer(local: Vec<Row<DmTree>>) -> Peer<DmTree> {
     let systems = vec![("dmtree", Options::default()), ("small nodes", small(Options::default()))];
     let least_cache = |o: &Options| DmNode::least_cache_bytes(&o.geometry());
-    let sound = vec![(Setting::new("dmtree", Options::default(), EVERYTHING), 0..8)];
+    let setting = |grants| Setting::new("dmtree", Options::default(), grants);
+    let crashes = setting(NOTHING).faults(NodeFaultSet::Crash);
+    let sound = vec![
+        (setting(NOTHING), 0..200),
+        (setting(EVERYTHING), 0..8),
+        (crashes, 1_000_060..1_000_108),
+    ];
     let peer = Peer::new(systems, least_cache, |o: &Options, below| o.drawn(true, below));
-    Peer { local, sound, ..peer }
+    let interleaved = Some((Tearing::AnyOrder, (|_| true) as fn(&_) -> _));
+    // A split of small nodes leaves verbs that are not awaited.
+    let repeats = |o: &Options| o.fanout > 8;
+    Peer { repeats, local, sound, interleaved, ..peer }
 }
 
 fn small(o: Options) -> Options {
@@ -63,7 +71,7 @@ fn local() -> Vec<Row<DmTree>> {
         let row = model("switches", Keys::Hashed24, 1_500, 8_000).seed(20 + off);
         row.options(move |o| switched_off(off, o))
     }));
-    rows.into_iter().map(|row| row.on(&["dmtree"])).collect()
+    rows.into_iter().map(|row| row.on("dmtree")).collect()
 }
 
 fn switched_off(bits: u64, o: Options) -> Options {

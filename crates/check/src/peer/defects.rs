@@ -9,8 +9,9 @@ use dmtree_parts::RangeIndex;
 
 use super::{Peer, each};
 use crate::case::{Case, Drawn};
+use crate::concurrent::seeds;
 use crate::fault::NodeFaultSet;
-use crate::verdict::Finding;
+use crate::verdict::{Finding, Verdict};
 
 /// Nothing beyond the contract of the fabric is granted.
 pub const NOTHING: Capabilities = Capabilities::NONE;
@@ -143,12 +144,8 @@ impl<O: Clone> Defect<O> {
     }
 }
 
-/// Runs a seed of a setting.
-fn run<I: RangeIndex>(
-    peer: &Peer<I>,
-    setting: &Setting<I::Options>,
-    seed: u64,
-) -> Result<Option<Finding>, String> {
+/// The case of a seed.
+fn case<I: RangeIndex>(peer: &Peer<I>, setting: &Setting<I::Options>, seed: u64) -> Case {
     let case = Case::of_seed(setting.system, seed, (setting.grants, setting.faults), &|d| {
         let o = (peer.drawn)(&setting.options, &mut |n| d.below(n));
         let value_bytes = peer.value_bytes.map(|of| of(&o));
@@ -156,18 +153,49 @@ fn run<I: RangeIndex>(
         let options = serde_json::to_value(&o).unwrap_or_default();
         Drawn { options, least_cache_bytes, value_bytes }
     });
-    let verdict = crate::run::<I>(&(setting.clients)(case));
-    verdict.map(|v| v.finding).map_err(|e| format!("{} seed {seed}: {e}", setting.system))
+    (setting.clients)(case)
 }
 
-/// Runs the seeds that must find nothing. Returns what they found.
+fn run_case<I: RangeIndex>(case: &Case) -> Result<Verdict, String> {
+    crate::run::<I>(case).map_err(|e| format!("{} seed {}: {e}", case.system, case.seed))
+}
+
+/// Runs a seed of a setting.
+fn run<I: RangeIndex>(
+    peer: &Peer<I>,
+    setting: &Setting<I::Options>,
+    seed: u64,
+) -> Result<Option<Finding>, String> {
+    run_case::<I>(&case(peer, setting, seed)).map(|verdict| verdict.finding)
+}
+
+/// Runs the seeds that must find nothing, and a few of each setting twice: the same seed gives the
+/// same run, and another order of events another one. Returns what went wrong.
 pub fn sound<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
-    let cells: Vec<_> = (peer.sound.iter())
-        .flat_map(|(s, seeds)| seeds.clone().map(move |seed| (s, seed)))
-        .collect();
-    each(&cells, |(setting, seed)| match run(peer, setting, *seed)? {
-        None => Ok(()),
-        Some(finding) => Err(format!("{} seed {seed}: {finding}", setting.system)),
+    let of = |(setting, range): &(Setting<I::Options>, Range<u64>)| {
+        let all = seeds(range.start, range.end - range.start);
+        all.map(|seed| (case(peer, setting, seed), seed < range.start + 3)).collect::<Vec<_>>()
+    };
+    let cells: Vec<_> = peer.sound.iter().flat_map(of).collect();
+    each(&cells, |(case, twice)| {
+        let verdict = run_case::<I>(case)?;
+        let name = format!("{} seed {}", case.system, case.seed);
+        if let Some(finding) = verdict.finding {
+            return Err(format!("{name}: {finding}\n{}", case.to_json()));
+        }
+        let (ran, few) = (verdict.operations, verdict.operations < case.operations());
+        if few && case.node_faults.is_empty() {
+            return Err(format!("{name}: {ran} operations of {}", case.operations()));
+        }
+        if *twice {
+            let again = run_case::<I>(case)?;
+            let other = run_case::<I>(&Case { order: 1 << 40, ..case.clone() })?;
+            let same = (again.trace_hash, &again.log) == (verdict.trace_hash, &verdict.log);
+            if !same || other.trace_hash == verdict.trace_hash {
+                return Err(format!("{name}: a run is no function of its case"));
+            }
+        }
+        Ok(())
     })
 }
 

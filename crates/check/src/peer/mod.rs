@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `local` | the conformance suite on every system, in every geometry ([`rows`]) |
 //! | `apart` | the suite with every node a process of its own, and the same verbs as in one |
+//! | `interleaved` | histories of coroutines, key by key ([`workloads::interleaved`]) |
 //! | `adversarial` | seeds on the adversarial fabric that must find nothing ([`defects`]) |
 //! | `defects` | seeds that must find a defect, and find nothing once it is repaired |
 //! | `costs` | operations one by one, against the table of costs ([`costs`]) |
@@ -16,6 +17,7 @@ pub mod defects;
 pub mod rows;
 #[cfg(test)]
 mod tests;
+pub mod toy;
 pub mod workloads;
 
 use std::num::NonZero;
@@ -23,11 +25,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use dmtree_fabric::local::Tearing;
 use dmtree_parts::RangeIndex;
 
 pub use costs::Budget;
 pub use defects::{Defect, Repair, Setting};
 pub use rows::Row;
+
+/// What the tests of a crate use.
+pub mod prelude {
+    pub use super::costs::{
+        BYTES, Cost, KINDS, Sheet, Side, TRIPS, VERBS, broken, cost, means, row,
+    };
+    pub use super::defects::{EVERYTHING, KIND, NOTHING, READONLY, crowd};
+    pub use super::rows::{
+        Cache, Site, chips, fills, full, load, model, model_then, of_any_length, of_one_length,
+        random_fill, three_memory_nodes,
+    };
+    pub use super::{Budget, Defect, Peer, Repair, Row, Setting, passes};
+    pub use crate::conformance::Keys;
+    pub use dmtree_fabric::Capabilities;
+    pub use dmtree_fabric::local::Tearing;
+}
 
 use crate::verdict::panic_text;
 
@@ -46,6 +65,9 @@ pub struct Peer<I: RangeIndex> {
     pub value_bytes: Option<fn(&I::Options) -> u32>,
     /// Whether one client posts the same verbs in every run: each verb is awaited.
     pub repeats: fn(&I::Options) -> bool,
+    /// How verbs may be torn where histories of concurrent clients must be linearizable, and
+    /// whether scans are; `None`: nowhere.
+    pub interleaved: Option<(Tearing, fn(&I::Options) -> bool)>,
     /// The conformance suite in one process.
     pub local: Vec<Row<I>>,
     /// Settings under which these seeds find nothing.
@@ -69,6 +91,7 @@ impl<I: RangeIndex> Peer<I> {
             drawn,
             value_bytes: None,
             repeats: |_| true,
+            interleaved: None,
             local: Vec::new(),
             sound: Vec::new(),
             defects: Vec::new(),
@@ -94,6 +117,11 @@ pub(crate) fn each<T: Sync>(
     let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|s| (0..workers).for_each(|_| _ = s.spawn(work)));
     failed.into_inner().expect("no panic under this lock")
+}
+
+/// Whether a list with commas, or `*`, has a name.
+fn listed(list: &str, name: &str) -> bool {
+    list == "*" || list.split(", ").any(|n| n == name)
 }
 
 /// Names the item that a check failed on.
@@ -134,6 +162,11 @@ macro_rules! peer_tests {
             #[test]
             fn apart() {
                 peer::passes(&peer::rows::apart(&$peer));
+            }
+
+            #[test]
+            fn interleaved() {
+                peer::passes(&peer::workloads::interleaved(&$peer));
             }
 
             #[test]

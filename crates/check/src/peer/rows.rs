@@ -1,14 +1,16 @@
 //! The conformance suite on the systems of a peer: a row is one check in one geometry.
 
-use dmtree_fabric::Snapshot;
+use std::ops::Bound;
+
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_parts::{RangeIndex, Write};
+use dmtree_fabric::{NodeId, Snapshot};
+use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 
 use super::workloads::scans_over_splits;
-use super::{Peer, each, named};
+use super::{Peer, each, listed, named};
 use crate::conformance::{self, Keys};
-use crate::test_cluster::TestCluster;
+use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
 
@@ -25,7 +27,7 @@ pub enum Cache {
 pub struct Row<I: RangeIndex> {
     name: String,
     seed: u64,
-    systems: Option<&'static [&'static str]>,
+    systems: &'static str,
     options: Change<I::Options>,
     pool: PoolOptions,
     cache: Cache,
@@ -70,7 +72,7 @@ impl<I: RangeIndex> Row<I> {
         Self {
             name: name.to_owned(),
             seed: 0,
-            systems: None,
+            systems: "*",
             options: Box::new(|o| o),
             pool,
             cache: Cache::Bytes(8 << 20),
@@ -86,10 +88,10 @@ impl<I: RangeIndex> Row<I> {
         Self { seed, ..self }
     }
 
-    /// On these systems only.
+    /// On these systems only: a list with commas.
     #[must_use]
-    pub fn on(self, systems: &'static [&'static str]) -> Self {
-        Self { systems: Some(systems), ..self }
+    pub fn on(self, systems: &'static str) -> Self {
+        Self { systems, ..self }
     }
 
     /// With other options.
@@ -145,7 +147,22 @@ fn basics_on<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 
 /// [`conformance::model`].
 pub fn model<I: RangeIndex>(name: &str, keys: Keys, space: u64, steps: u64) -> Row<I> {
-    Row::of(name, move |site| conformance::model(&site.cluster(), site.seed, keys, space, steps))
+    model_then(name, keys, space, steps, |_, _| {})
+}
+
+/// The same, and a look at what it leaves.
+pub fn model_then<I: RangeIndex>(
+    name: &str,
+    keys: Keys,
+    space: u64,
+    steps: u64,
+    then: fn(&TestCluster<I>, &I::Options),
+) -> Row<I> {
+    Row::of(name, move |site| {
+        let test_cluster = site.cluster();
+        conformance::model(&test_cluster, site.seed, keys, space, steps);
+        then(&test_cluster, &site.options);
+    })
 }
 
 /// [`conformance::load`].
@@ -177,6 +194,9 @@ pub fn of_one_length<I: RangeIndex>(
             .suspended(3, Tearing::AnyOrder),
         load(Keys::Hashed24, steps.max(10_000)),
         load(Keys::Hashed24, 20),
+        Row::of("a load of the highest key", |site| {
+            conformance::highest_key(&|| site.cluster());
+        }),
     ];
     rows.extend(odd_lengths(set));
     rows
@@ -201,6 +221,20 @@ pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
         .seed(300)
         .suspended(2, Tearing::AnyOrder),
     ]
+}
+
+/// A model on three memory nodes, all of which have a part of the index: chunks are small.
+pub fn three_memory_nodes<I: RangeIndex>(space: u64, steps: u64) -> Row<I> {
+    model_then("three memory nodes", Keys::Hashed24, space, steps, |test_cluster, _| {
+        let mut c = test_cluster.client(0).expect("attach");
+        c.walk().expect("walk");
+        let counts = c.take_counts();
+        for node in (0..3).map(NodeId::memory) {
+            assert!(counts.nodes.iter().any(|(at, c)| *at == node && c.read > 10), "{node}");
+        }
+    })
+    .seed(30)
+    .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
 }
 
 /// [`conformance::fill_and_empty`] in several orders.
@@ -249,7 +283,7 @@ pub fn full<I: RangeIndex>(least: u64, updates: fn(&I::Options) -> bool) -> Row<
 pub fn local<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
     let cells: Vec<(&Row<I>, usize)> = (peer.local.iter())
         .flat_map(|row| (0..peer.systems.len()).map(move |number| (row, number)))
-        .filter(|(row, number)| row.systems.is_none_or(|s| s.contains(&peer.systems[*number].0)))
+        .filter(|(row, number)| listed(row.systems, peer.systems[*number].0))
         .collect();
     each(&cells, |(row, number)| row.run(peer, *number))
 }
@@ -288,24 +322,33 @@ pub fn apart<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
     })
 }
 
-/// The verb counts of one client for the same operations.
-fn counts<I: RangeIndex>(test_cluster: &TestCluster<I>) -> Vec<Snapshot> {
+/// The verb counts of one client for the same operations of every kind.
+pub fn counts<I: RangeIndex>(test_cluster: &TestCluster<I>) -> Vec<Snapshot> {
     let mut c = test_cluster.client(0).expect("a member");
-    let long = if I::OPS.any_length { 300 } else { 8 };
+    let long = vec![7; if I::OPS.any_length { 300 } else { 8 }];
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
-    keys[..2_000].iter().for_each(|k| _ = c.write(k, Write::Put(b"12345678")).expect("room"));
+    let pairs = keys[..1_500].iter().map(|k| (k.clone(), vec![6; 8])).collect();
+    c.load(pairs, false, 0.7).expect("load");
     rounds.push(c.take_counts());
-    keys.iter().for_each(|k| _ = c.get(k).expect("works"));
-    rounds.push(c.take_counts());
-    keys[..1_000].iter().for_each(|k| _ = c.write(k, Write::Update(b"87654321")).expect("works"));
-    rounds.push(c.take_counts());
-    let value = vec![7; long];
-    keys[2_000..].iter().for_each(|k| _ = c.write(k, Write::Insert(&value)).expect("room"));
-    rounds.push(c.take_counts());
+    let mut all = |keys: &[Vec<u8>], op: &mut dyn FnMut(&mut Client<I>, &[u8])| {
+        keys.iter().for_each(|k| op(&mut c, k));
+        rounds.push(c.take_counts());
+    };
+    let write = |c: &mut Client<I>, k: &[u8], w| _ = c.write(k, w).expect("room");
+    all(&keys[1_000..2_000], &mut |c, k| write(c, k, Write::Put(b"12345678")));
+    all(&keys, &mut |c, k| _ = c.get(k).expect("works"));
+    all(&keys[..1_000], &mut |c, k| write(c, k, Write::Update(b"87654321")));
+    all(&keys[2_000..], &mut |c, k| write(c, k, Write::Insert(&long)));
     if I::OPS.delete {
-        keys[..500].iter().for_each(|k| _ = c.write(k, Write::Delete).expect("works"));
+        all(&keys[..500], &mut |c, k| write(c, k, Write::Delete));
     }
-    rounds.push(c.take_counts());
+    let mut page = Page::new();
+    all(&keys[..100], &mut |c, k| {
+        let (low, high) = (Bound::Included(k), Bound::Unbounded);
+        let r = ScanRequest { low, high, reverse: false, limit: 20 };
+        c.scan(&r, &mut page).expect("works");
+    });
+    all(&keys[..1], &mut |c, _| c.maintain().expect("works"));
     rounds
 }

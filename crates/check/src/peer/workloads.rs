@@ -5,12 +5,75 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{Core, Endpoint, Worker, golden_hash};
 use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
+use dmtree_pool::PoolOptions;
 
-use crate::concurrent::policy;
+use super::{Peer, each, named};
+use crate::concurrent::{self, Stress, policy, seeds};
 use crate::rng::Rng;
 use crate::test_cluster::TestCluster;
+
+/// A pool in which all clients meet in the queues of one compute node, or at the locks.
+pub fn contended(seed: u64) -> PoolOptions {
+    PoolOptions {
+        compute_nodes: [3, 1, 2][seed as usize % 3],
+        memory_nodes: 2,
+        memory_bytes_per_node: 32 << 20,
+        chunk_bytes: Some(64 << 10),
+        ..PoolOptions::default()
+    }
+}
+
+/// An index in such a pool with clients suspended at every second verb.
+pub fn suspended<I: RangeIndex>(
+    seed: u64,
+    o: &I::Options,
+    cache_bytes: u64,
+    tearing: Tearing,
+) -> TestCluster<I> {
+    let fabric = LocalFabric::with_tearing(Knobs { suspend_one_in: 2, seed }, tearing);
+    TestCluster::on_local(fabric, &contended(seed), cache_bytes, o).expect("an index")
+}
+
+/// The history of coroutines is linearizable.
+pub fn check_history<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress, what: &str) {
+    let history = concurrent::coroutines(test_cluster, s, &mut *policy(s.seed));
+    concurrent::judge(test_cluster, &history, &format!("seed {}, {what}", s.seed));
+}
+
+/// The history of real threads on an index in a contended pool is linearizable.
+pub fn check_threads<I: RangeIndex>(o: &I::Options, s: Stress) {
+    let test_cluster: TestCluster<I> =
+        TestCluster::new(&contended(s.seed), 4 << 20, o).expect("an index");
+    let history = concurrent::threads(&test_cluster, s);
+    concurrent::judge(&test_cluster, &history, &format!("seed {}, {o:?}", s.seed));
+}
+
+/// Coroutines that are suspended at random verbs, on every system with options drawn from the seed:
+/// few keys (one leaf or two), then many, with splits, and with merges in waves. Returns the
+/// seeds with a history that is not linearizable.
+pub fn interleaved<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
+    let Some((tearing, scans)) = peer.interleaved else { return Vec::new() };
+    let all: Vec<u64> = seeds(0, 60).chain(seeds(1 << 20, 60)).collect();
+    each(&all, |&seed| {
+        let (system, o) = &peer.systems[seed as usize % peer.systems.len()];
+        let mut rng = Rng::new(seed);
+        let o = (peer.drawn)(o, &mut |n| rng.below(n));
+        let cache_bytes = if seed % 5 == 4 { 3 * (peer.least_cache)(&o) } else { 4 << 20 };
+        let value_bytes =
+            peer.value_bytes.map_or([8, 8, 60, 200][seed as usize % 4], |of| of(&o) as usize);
+        let scan_one_in = if scans(&o) { [30, 60, 8][seed as usize % 3] } else { 0 };
+        let few = Stress { value_bytes, scan_one_in, keys: 8 + seed % 100, ..Stress::of(seed) };
+        let wave_ops = if I::OPS.delete { seed % 2 * (60 + seed % 60) } else { 0 };
+        let many = Stress { coroutines: 8, ops: 450, keys: 150 + seed % 1_500, wave_ops, ..few };
+        named(&format!("{system}, interleaved"), || {
+            let s = if seed >> 20 == 0 { few } else { many };
+            check_history(&suspended::<I>(seed, &o, cache_bytes, tearing), s, &format!("{o:?}"));
+        })
+    })
+}
 
 /// Six clients on one thread, spread over the compute nodes.
 fn six<I: RangeIndex, F: Future<Output = ()>>(
@@ -178,7 +241,9 @@ pub fn lose_no_write<I: RangeIndex>(test_cluster: &TestCluster<I>, seed: u64, op
 
 /// Four threads insert keys of their own and update them at once. Every key is there at the end,
 /// with its last value.
-pub fn threads_lose_no_write<I: RangeIndex>(test_cluster: &TestCluster<I>, each: u64) {
+pub fn threads_lose_no_write<I: RangeIndex>(seed: u64, o: &I::Options, each: u64) {
+    let test_cluster: &TestCluster<I> =
+        &TestCluster::new(&contended(seed), 4 << 20, o).expect("an index");
     let key = |n: u64| format!("key-{:020}", golden_hash(n)).into_bytes();
     std::thread::scope(|scope| {
         for t in 0..4u64 {

@@ -1,6 +1,5 @@
 //! DMTree in one test program: it is linked once.
 
-mod adversarial;
 mod budget;
 mod concurrent;
 mod digest;

@@ -2,35 +2,31 @@
 
 use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
-use dmtree_check::conformance::Keys;
-use dmtree_check::peer::costs::{cost, row};
-use dmtree_check::peer::defects::{KIND, NOTHING, READONLY, crowd};
-use dmtree_check::peer::rows::{Cache, chips, full, load, model, of_one_length, random_fill};
-use dmtree_check::peer::{Budget, Defect, Peer, Repair, Row, Setting};
-use dmtree_fabric::Capabilities;
+use dmtree_check::peer::prelude::*;
 use dmtree_sherman::format::Geometry;
 use dmtree_sherman::{Options, Sherman, ShermanNode};
 
-const ALL: [&str; 5] = ["fg", "fg-combine", "fg-on-chip", "fg-hierarchical", "sherman-published"];
-
 fn systems() -> Vec<(&'static str, Options)> {
-    let options = [
-        Options::fg(),
-        Options::combine(),
-        Options::on_chip(),
-        Options::hierarchical(),
-        Options::published(),
-    ];
-    ALL.into_iter().zip(options).collect()
+    vec![
+        ("fg", Options::fg()),
+        ("fg-combine", Options::combine()),
+        ("fg-on-chip", Options::on_chip()),
+        ("fg-hierarchical", Options::hierarchical()),
+        ("sherman-published", Options::published()),
+    ]
 }
 
 pub fn peer() -> Peer<Sherman> {
     let least_cache = |o: &_| ShermanNode::least_cache_bytes(&Geometry::new(o));
-    let peer = Peer::new(systems(), least_cache, |o: &Options, below| o.drawn(below));
-    // Checksums show every torn page, and every verb is awaited.
-    let sound = vec![(Setting::new("fg", Options::fg(), NOTHING), 0..12)];
-    let (value_bytes, budgets) = (Some((|o| o.value_bytes) as fn(&Options) -> u32), vec![budget()]);
-    Peer { value_bytes, local: local(), sound, defects: defects(), budgets, ..peer }
+    Peer {
+        value_bytes: Some(|o| o.value_bytes),
+        local: local(),
+        // Checksums show every torn page, and every verb is awaited.
+        sound: vec![(Setting::new("fg", Options::fg(), NOTHING), 0..12)],
+        defects: defects(),
+        budgets: vec![budget()],
+        ..Peer::new(systems(), least_cache, |o: &Options, below| o.drawn(below))
+    }
 }
 
 fn local() -> Vec<Row<Sherman>> {
@@ -43,16 +39,13 @@ fn local() -> Vec<Row<Sherman>> {
         model("pages of 1 KiB", Keys::Hashed24, 3_000, 15_000)
             .seed(20)
             .options(|o: Options| Options { key_bytes: 24, ..o.in_pages_of_1k() }),
-        model("three memory nodes with one lock each", Keys::Hashed24, 2_000, 8_000)
-            .seed(40)
-            .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
-            .options(|o| Options { locks: 1, ..o }),
+        three_memory_nodes(2_000, 8_000).options(|o| Options { locks: 1, ..o }),
         model("a cache of three pages", Keys::Hashed24, 2_000, 8_000)
             .seed(50)
             .options(|o| Options { inner_slots: 8, leaf_slots: 8, ..o })
             .cache(Cache::Least(3)),
         load(Keys::Hashed24, 5_000).options(|o| Options { inner_slots: 8, ..o }),
-        random_fill(300_000).on(&["fg", "sherman-published"]),
+        random_fill(300_000).on("fg, sherman-published"),
         full(10_000, |_| true).options(|o| Options { locks: 1024, ..o }),
     ]);
     rows.extend(chips(1_000, 4_000));
@@ -61,49 +54,51 @@ fn local() -> Vec<Row<Sherman>> {
 
 /// The figures of DESIGN.md section 4, at the geometry of the DMTree artifact.
 fn budget() -> Budget<Sherman> {
-    const WRITES: &[&str] = &["update", "insert", "compare-and-set", "delete"];
+    const WRITES: &str = "update, insert, compare-and-set, delete";
     let mut systems = systems();
     systems.push(("eager", Options { lazy_splits: false, ..Options::published() }));
     let leaf = cost(1, [1, 0, 0, 1166, 0]);
     let rows = vec![
-        row(&ALL, &["get", "get absent"], leaf),
-        row(&ALL[..1], WRITES, cost(4, [1, 1, 2, 1166, 1166])),
-        row(&ALL[1..4], WRITES, cost(3, [1, 2, 1, 1166, 1166 + 8])),
-        row(&ALL[4..], WRITES, cost(3, [1, 2, 1, 1166, 34 + 8])),
+        row("*", "get, get absent", leaf),
+        row("fg", WRITES, cost(4, [1, 1, 2, 1166, 1166])),
+        row("fg-combine, fg-on-chip, fg-hierarchical", WRITES, cost(3, [1, 2, 1, 1166, 1166 + 8])),
+        row("sherman-published", WRITES, cost(3, [1, 2, 1, 1166, 34 + 8])),
         // 100 pairs, in leaves of 22.
-        row(&ALL, &["scan of 100"], cost(5, [5, 0, 0, 5 * 1166, 0])).again(leaf, Some(0.4)),
+        row("*", "scan of 100", cost(5, [5, 0, 0, 5 * 1166, 0])).again(leaf, Some(0.4)),
         // Lock, READ, WRITE sibling, [WRITE left, unlock], root word, three levels, lock, READ,
         // [WRITE, unlock].
-        row(&["eager"], &["insert split"], cost(11, [6, 5, 2, 5792, 3468])).share(0.9),
+        row("eager", "insert split", cost(11, [6, 5, 2, 5792, 3468])).share(0.9),
     ];
-    Budget { chip_bytes: 128 << 10, ..Budget::new(systems, rows) }
+    Budget::new(systems, rows)
 }
 
 /// Each defect by itself, with the others repaired; DESIGN.md section 7 has the seeds.
 fn defects() -> Vec<Defect<Options>> {
+    const SHERMAN: &str = "sherman-published";
     const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
     let published = Options::published();
     let eager = Options { lazy_splits: false, ..published.clone() };
     let retry = Options { retry_torn: true, ..eager.clone() };
     let around = Options { versions_around: true, ..retry.clone() };
     let locked = Options { locked_reads: true, ..eager.clone() };
-    let lazy = Options { lazy_splits: true, ..Options::hierarchical() };
+    let hierarchical = Options::hierarchical();
+    let lazy = Options { lazy_splits: true, ..hierarchical.clone() };
     let bits = |version_bits| Options { version_bits, ..around.clone() };
-    let of = |name, system: usize, grants, (broken, seed): (&Options, _), repaired: &Options| {
-        let setting = Setting::new(ALL[system], broken.clone(), grants);
+    let of = |name, system, grants, (broken, seed): (&Options, _), repaired: &Options| {
+        let setting = Setting::new(system, broken.clone(), grants);
         Defect::new(name, setting, seed, Repair::Options(repaired.clone())).found(ANY)
     };
     let wraps = |broken, seeds: std::ops::Range<u64>| {
-        let defect = of("versions wrap", 4, KIND, (broken, 0), &bits(7));
+        let defect = of("versions wrap", SHERMAN, KIND, (broken, 0), &bits(7));
         let setting = defect.setting.clone().clients(one_key);
         Defect { setting, ..defect }.found(&["torn"]).seeds(seeds.clone(), seeds)
     };
     let crashes = Setting::new("fg", Options::fg(), NOTHING).faults(NodeFaultSet::Crash);
     let mut all = vec![
-        of("two-level versions", 4, READONLY, (&published, 0), &locked).seeds(0..40, 0..20),
-        of("an entry between two versions", 4, KIND, (&eager, 11), &retry),
-        of("equal versions at both ends", 4, KIND, (&retry, 96), &around),
-        of("splits reported early", 3, KIND, (&lazy, 269), &Options::hierarchical()),
+        of("two-level versions", SHERMAN, READONLY, (&published, 0), &locked).seeds(0..40, 0..20),
+        of("an entry between two versions", SHERMAN, KIND, (&eager, 11), &retry),
+        of("equal versions at both ends", SHERMAN, KIND, (&retry, 96), &around),
+        of("splits reported early", "fg-hierarchical", KIND, (&lazy, 269), &hierarchical),
         wraps(&bits(1), 0..50),
         wraps(&bits(4), 20..30),
         Defect::new("an abandoned lock", crashes, 20, Repair::Nothing).found(ANY),

@@ -1,29 +1,24 @@
 //! The sound `sherman`.
 
 use dmtree_check::NodeFaultSet;
-use dmtree_check::conformance::Keys;
-use dmtree_check::peer::costs::{cost, row};
-use dmtree_check::peer::defects::{EVERYTHING, NOTHING};
-use dmtree_check::peer::rows::{Cache, chips, fills, model, of_any_length};
-use dmtree_check::peer::{Budget, Peer, Row, Setting};
+use dmtree_check::peer::prelude::*;
 use dmtree_engine::Options;
 use dmtree_sherman::sound::{Node, Sherman, options};
 
 pub fn peer() -> Peer<Sherman> {
-    const THIS: &[&str] = &["sherman"];
     let systems = || vec![("sherman", options())];
     let setting = |grants| Setting::new("sherman", options(), grants);
     // Lock, READ, [WRITE entry, unlock]: the published verbs, and the published bytes (1166 and 34)
     // within 3 %.
     let write = cost(3, [1, 1, 2, 1160, 40]);
     let rows = vec![
-        row(THIS, &["get", "get absent"], cost(1, [1, 0, 0, 1160, 0])),
-        row(THIS, &["update", "compare-and-set", "insert"], write),
-        row(THIS, &["delete"], cost(3, [1, 1, 2, 1160, 8])),
+        row("*", "get, get absent", cost(1, [1, 0, 0, 1160, 0])),
+        row("*", "update, compare-and-set, insert", write),
+        row("*", "delete", cost(3, [1, 1, 2, 1160, 8])),
         // 100 pairs, in leaves of 19; those of one bottom node are READ together.
-        row(THIS, &["scan of 100"], cost(1, [7, 0, 0, 7 * 1160, 0])).share(0.7),
+        row("*", "scan of 100", cost(1, [7, 0, 0, 7 * 1160, 0])).share(0.7),
         // Lock, READ, {WRITE sibling, CAS tag}, [WRITE commit word, image, entry], and the record.
-        row(THIS, &["insert split"], cost(6, [2, 3, 5, 2792, 2424]).detached(1)).share(0.9),
+        row("*", "insert split", cost(6, [2, 3, 5, 2792, 2424]).detached(1)).share(0.9),
     ];
     // A garbage collection read the chunks of the index before it opened the GC logs of the nodes. A
     // chunk that was given back in between was in no log: it was taken for lost, and had two owners
@@ -34,7 +29,8 @@ pub fn peer() -> Peer<Sherman> {
     sound.extend(given_back);
     let least_cache = |o: &Options| Node::least_cache_bytes(&o.geometry());
     let peer = Peer::new(systems(), least_cache, |o: &Options, below| o.drawn(false, below));
-    Peer { local: local(), sound, budgets: vec![Budget::new(systems(), rows)], ..peer }
+    let interleaved = Some((Tearing::AnyOrder, (|_| true) as fn(&_) -> _));
+    Peer { local: local(), sound, interleaved, budgets: vec![Budget::new(systems(), rows)], ..peer }
 }
 
 fn local() -> Vec<Row<Sherman>> {

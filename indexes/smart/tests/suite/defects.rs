@@ -3,14 +3,14 @@
 
 use dmtree_check::case::{Case, KeyForm};
 use dmtree_check::log::Call;
-use dmtree_check::peer::defects::{EVERYTHING, KIND, NOTHING, crowd};
-use dmtree_check::peer::{Defect, Repair, Setting};
+use dmtree_check::peer::prelude::*;
 use dmtree_check::plan::{Planned, draws, operation};
 use dmtree_check::{NodeFault, NodeFaultSet};
-use dmtree_fabric::Capabilities;
 use dmtree_fabric::sim::Place;
 use dmtree_parts::RangeIndex;
 use dmtree_smart::{Options, Smart};
+
+use crate::published::PUBLISHED;
 
 /// What a rear lock needs: a leaf's last byte lands last, and a failing compare-and-swap writes
 /// nothing.
@@ -72,7 +72,7 @@ pub fn sound() -> Vec<(Setting<Options>, std::ops::Range<u64>)> {
     // client then joined the batch with an update, and was told that the key is absent. The batch
     // was closed only at its end, because nothing was written.
     let batch = replaced(Options::published().repaired());
-    let absent = Setting::new("smart-published", batch, NOTHING).clients(digits);
+    let absent = Setting::new(PUBLISHED, batch, NOTHING).clients(digits);
     vec![
         // Only words change, and by compare-and-swap only.
         of("art", Options::art(), NOTHING),
@@ -80,7 +80,7 @@ pub fn sound() -> Vec<(Setting<Options>, std::ops::Range<u64>)> {
         of("smart-in-place", Options::in_place(), KIND),
         of("smart-rear-lock", Options::rear_lock(), KIND),
         of("smart-delegation", Options::delegation(), KIND),
-        of("smart-published", Options::published(), KIND),
+        of(PUBLISHED, Options::published(), KIND),
         (rear_lock(NEEDED), 0..8),
         (absent, 970..971),
     ]
@@ -91,9 +91,6 @@ pub fn defects() -> Vec<Defect<Options>> {
     let of = |name, system, broken: &Options, clients, seed, repaired: &Options| {
         let setting = Setting::new(system, broken.clone(), EVERYTHING).clients(clients);
         Defect::new(name, setting, seed, Repair::Options(repaired.clone()))
-    };
-    let in_published = |name, broken: Options, clients, seed, repaired: &Options| {
-        of(name, "smart-published", &broken, clients, seed, repaired)
     };
     let alone = Options { combining: false, ..published.clone() };
     let combined = Options { delegation: false, ..published.clone() };
@@ -106,18 +103,18 @@ pub fn defects() -> Vec<Defect<Options>> {
     let stale = Options { recheck_absent: false, ..published.clone() };
     let beyond = Options { help_types: false, ..published.clone() };
     let mut all = vec![
-        in_published("stale delegated reads", open(&alone), on_one_key, 1, &alone),
-        in_published("lost combined writes", open(&combined), on_one_key, 0, &combined),
-        in_published("stale reverse pointers", stale, sprout, 38, &published),
-        in_published("slots beyond the type", beyond, digits, 176, &published),
-        crash_of(in_published("header splits that never end", crashed, crash, 871, &published)),
+        of("stale delegated reads", PUBLISHED, &open(&alone), on_one_key, 1, &alone),
+        of("lost combined writes", PUBLISHED, &open(&combined), on_one_key, 0, &combined),
+        of("stale reverse pointers", PUBLISHED, &stale, sprout, 38, &published),
+        of("slots beyond the type", PUBLISHED, &beyond, digits, 176, &published),
+        crash_of(of("endless header splits", PUBLISHED, &crashed, crash, 871, &published)),
         of("a lock handed over", "smart-delegation", &handed, on_one_key, 0, &delegation),
         of("the old leaf invalid last", "smart-lock-free", &last, |case| case, 53, &lock_free),
     ];
     // Defects of the protocol: no capability prevents them.
     for (name, o) in [("stale delegated reads", &alone), ("lost combined writes", &combined)] {
         let repaired = replaced(o.clone());
-        let defect = in_published(name, open(&repaired), on_one_key, 10, &repaired);
+        let defect = of(name, PUBLISHED, &open(&repaired), on_one_key, 10, &repaired);
         let setting = Setting { grants: NOTHING, ..defect.setting.clone() };
         all.push(Defect { setting, ..defect }.found(&["history"]));
     }

@@ -1,9 +1,6 @@
 //! ART, SMART as published, and the steps between them.
 
-use dmtree_check::conformance::Keys;
-use dmtree_check::peer::costs::{KINDS, Sheet, VERBS, cost, means, row};
-use dmtree_check::peer::rows::{Cache, Site, chips, full, model, of_one_length};
-use dmtree_check::peer::{Budget, Peer, Row};
+use dmtree_check::peer::prelude::*;
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::{Outcome, Write};
 use dmtree_smart::format::Geometry;
@@ -11,25 +8,17 @@ use dmtree_smart::{Options, Smart, SmartNode};
 
 use crate::defects::{defects, sound};
 
-const ALL: [&str; 6] = [
-    "art",
-    "smart-lock-free",
-    "smart-in-place",
-    "smart-rear-lock",
-    "smart-delegation",
-    "smart-published",
-];
+pub const PUBLISHED: &str = "smart-published";
 
 fn systems() -> Vec<(&'static str, Options)> {
-    let options = [
-        Options::art(),
-        Options::lock_free(),
-        Options::in_place(),
-        Options::rear_lock(),
-        Options::delegation(),
-        Options::published(),
-    ];
-    ALL.into_iter().zip(options).collect()
+    vec![
+        ("art", Options::art()),
+        ("smart-lock-free", Options::lock_free()),
+        ("smart-in-place", Options::in_place()),
+        ("smart-rear-lock", Options::rear_lock()),
+        ("smart-delegation", Options::delegation()),
+        (PUBLISHED, Options::published()),
+    ]
 }
 
 /// Each preset as published but for the effects of stale copies, which the defects show: scans
@@ -59,6 +48,7 @@ fn local() -> Vec<Row<Smart>> {
         let lock_bytes = if [3, 16, 250].contains(&key_bytes) { 8 } else { 1 };
         Options { key_bytes, value_bytes, lock_bytes, ..o }
     });
+    let decimal = |o| Options { largest_node: 16, ..o };
     rows.extend([
         model("ascending keys", Keys::Ascending, 1_000, 3_000)
             .seed(20)
@@ -69,18 +59,13 @@ fn local() -> Vec<Row<Smart>> {
             .options(|o: Options| o.original()),
         model("the artifact's layout of decimal keys", Keys::Hashed24, 1_000, 3_000)
             .seed(60)
-            .options(|o| Options { largest_node: 16, ..o }),
-        model("three memory nodes with one lock each", Keys::Hashed24, 1_000, 2_000)
-            .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
-            .options(|o| Options { locks: 1, ..o }),
+            .options(decimal),
+        three_memory_nodes(1_000, 2_000).options(|o| Options { locks: 1, ..o }),
         Row::of("the largest node is full", largest_node)
-            .on(&["smart-published"])
-            .options(|o| Options { key_bytes: 2, largest_node: 16, ..o }),
-        full(5_000, |o: &Options| o.in_place).options(|o| Options {
-            locks: 1024,
-            largest_node: 16,
-            ..o
-        }),
+            .on(PUBLISHED)
+            .options(move |o| Options { key_bytes: 2, ..decimal(o) }),
+        full(5_000, |o: &Options| o.in_place)
+            .options(move |o| Options { locks: 1024, ..decimal(o) }),
     ]);
     rows.extend(chips(300, 800));
     rows.extend([true, false].map(|indexed_cache| {
@@ -109,26 +94,23 @@ fn largest_node(site: &Site<'_, Smart>) {
 fn budget() -> Budget<Smart> {
     let mut systems = systems();
     systems.push(("original", Options { key_bytes: 24, ..Options::published().original() }));
+    const REAR: &str = "smart-rear-lock, smart-delegation, smart-published";
     let search = |bytes| cost(1, [1, 0, 0, bytes, 0]);
     // READ; [WRITE leaf, WRITE valid], CAS. As published: READ, WRITE, CAS, and a WRITE that is not
     // awaited.
     let replaced = cost(3, [1, 2, 1, 57, 58]);
     let rows = vec![
-        row(&ALL, &["get"], search(57)),
-        row(&["original"], &["get"], search(50)),
-        row(&ALL[..1], &["update"], replaced),
-        row(&ALL[1..2], &["update"], replaced.detached(1)),
+        row("art, smart-lock-free, smart-in-place", "get", search(57)),
+        row(REAR, "get", search(57)),
+        row("original", "get", search(50)),
+        row("art", "update", replaced),
+        row("smart-lock-free", "update", replaced.detached(1)),
         // READ, CAS, [WRITE, CAS]; READ, CAS, WRITE.
-        row(&ALL[2..3], &["update"], cost(3, [1, 1, 2, 57, 57])),
-        row(&ALL[3..], &["update"], cost(3, [1, 1, 1, 57, 57])),
-        row(&ALL[5..], &["scan of 100"], cost(1, [100, 0, 0, 5_700, 0])),
+        row("smart-in-place", "update", cost(3, [1, 1, 2, 57, 57])),
+        row(REAR, "update", cost(3, [1, 1, 1, 57, 57])),
+        row(PUBLISHED, "scan of 100", cost(1, [100, 0, 0, 5_700, 0])),
     ];
-    roomy(Budget::new(systems, rows))
-}
-
-fn roomy(mut budget: Budget<Smart>) -> Budget<Smart> {
-    budget.pool.memory_bytes_per_node = 512 << 20;
-    Budget { chip_bytes: 128 << 10, cache_bytes: 1 << 30, ..budget }
+    Budget::new(systems, rows)
 }
 
 /// The keys of a tree (digits, filled with zeros), and the key that is inserted next. The root
@@ -141,33 +123,31 @@ const CASES: [(&str, &[&str], &str); 4] = [
 ];
 
 fn inserts() -> Budget<Smart> {
-    let waiting = Options { lazy_repairs: false, ..Options::published() };
-    let lazy_art = Options { lazy_repairs: true, ..Options::art() };
+    let lazy = |lazy_repairs, o| Options { lazy_repairs, ..o };
     let systems = vec![
-        ("smart-published", Options::published()),
-        ("waiting", waiting),
+        (PUBLISHED, Options::published()),
+        ("waiting", lazy(false, Options::published())),
         ("art", Options::art()),
-        ("lazy art", lazy_art),
+        ("lazy art", lazy(true, Options::art())),
     ];
-    const PUBLISHED: &[&str] = &["smart-published"];
     let rows = vec![
         // READ node, WRITE leaf, CAS slot.
-        row(PUBLISHED, &["free slot"], cost(3, [1, 1, 1, 48, 57])),
+        row(PUBLISHED, "free slot", cost(3, [1, 1, 1, 48, 57])),
         // Also both CAS of the type, together.
-        row(PUBLISHED, &["type switch"], cost(4, [1, 1, 3, 48, 57])),
+        row(PUBLISHED, "type switch", cost(4, [1, 1, 3, 48, 57])),
         // READ leaf, {WRITE node, WRITE leaf}, CAS slot, and the old leaf's pointer.
-        row(PUBLISHED, &["leaf split"], cost(3, [1, 2, 2, 57, 105]).detached(1)),
-        row(&["waiting"], &["leaf split"], cost(4, [1, 2, 2, 57, 105])),
+        row(PUBLISHED, "leaf split", cost(3, [1, 2, 2, 57, 105]).detached(1)),
+        row("waiting", "leaf split", cost(4, [1, 2, 2, 57, 105])),
         // READ node, {WRITE node, WRITE leaf}, CAS slot, and the old node's pointer and header.
-        row(PUBLISHED, &["header split"], cost(3, [1, 2, 3, 48, 105]).detached(2)),
-        row(&["waiting"], &["header split"], cost(5, [1, 2, 3, 48, 105])),
+        row(PUBLISHED, "header split", cost(3, [1, 2, 3, 48, 105]).detached(2)),
+        row("waiting", "header split", cost(5, [1, 2, 3, 48, 105])),
         // Lock, READ node, unlock, lock, WRITE leaf, CAS slot, unlock.
-        row(&["art"], &["free slot"], cost(7, [1, 1, 5, 48, 57])),
+        row("art", "free slot", cost(7, [1, 1, 5, 48, 57])),
         // Lock, READ leaf, {WRITE node, WRITE leaf}, CAS slot, the old leaf's pointer, unlock.
-        row(&["art"], &["leaf split"], cost(6, [1, 2, 4, 57, 105])),
-        row(&["lazy art"], &["leaf split"], cost(5, [1, 2, 4, 57, 105]).detached(1)),
+        row("art", "leaf split", cost(6, [1, 2, 4, 57, 105])),
+        row("lazy art", "leaf split", cost(5, [1, 2, 4, 57, 105]).detached(1)),
     ];
-    roomy(Budget { more: insert_cases, ..Budget::new(systems, rows) })
+    Budget { more: insert_cases, ..Budget::new(systems, rows) }
 }
 
 fn insert_cases(sheet: &mut Sheet<'_, Smart>) {
@@ -178,8 +158,7 @@ fn insert_cases(sheet: &mut Sheet<'_, Smart>) {
         keys.iter().for_each(|k| _ = insert(k));
         keys.iter().for_each(|k| assert!(c.get(&text(k)).expect("get").is_some()));
         c.take_counts();
-        let done = c.write(&text(&new), Write::Insert(&[1; 8])).expect("insert");
-        assert_eq!(done, Outcome::Done);
+        assert_eq!(c.write(&text(&new), Write::Insert(&[1; 8])).expect("insert"), Outcome::Done);
         sheet.note(case, &mut c);
         c.walk().expect("walk");
     }
@@ -191,13 +170,11 @@ fn average_insert() -> Budget<Smart> {
     let o = Options { largest_node: 16, ..Options::published() };
     let [reads, writes, atomics] = KINDS;
     let parts = [(VERBS, 4.17), (reads, 1.10), (writes, 1.38), (atomics, 1.70)];
-    let means = means("smart-published", "insert by all", &parts);
     let more = |sheet: &mut Sheet<'_, Smart>| {
-        let keys = 100_000;
         let shape = sheet.loaded().client(0).expect("attach").walk().expect("walk");
-        let nodes = shape.inner_nodes as f64 / f64::from(keys);
+        let nodes = shape.inner_nodes as f64 / shape.keys as f64;
         assert!((0.388..=0.412).contains(&nodes), "{nodes} nodes per key");
     };
-    let budget = Budget::new(vec![("smart-published", o)], Vec::new());
-    roomy(Budget { keys: 100_000, means, more, ..budget })
+    let budget = Budget::new(vec![(PUBLISHED, o)], Vec::new());
+    Budget { keys: 100_000, means: means(PUBLISHED, "insert by all", &parts), more, ..budget }
 }

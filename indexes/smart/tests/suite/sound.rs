@@ -1,46 +1,39 @@
 //! The sound `smart`.
 
-use dmtree_check::conformance::Keys;
-use dmtree_check::peer::costs::{TRIPS, VERBS, cost, means, row};
-use dmtree_check::peer::defects::{EVERYTHING, NOTHING};
-use dmtree_check::peer::rows::{Cache, fills, model, of_any_length};
-use dmtree_check::peer::{Budget, Peer, Row, Setting};
+use dmtree_check::peer::prelude::*;
 use dmtree_smart::sound::{Options, Smart};
 
 pub fn peer() -> Peer<Smart> {
-    const THIS: &[&str] = &["smart"];
     let systems = || vec![("smart", Options::default())];
     let setting = |grants| (Setting::new("smart", Options::default(), grants), 0..8);
     let rows = vec![
-        row(THIS, &["get"], cost(1, [1, 0, 0, 72, 0])),
+        row("*", "get", cost(1, [1, 0, 0, 72, 0])),
         // READ, lock, [WRITE area, release].
-        row(THIS, &["update"], cost(3, [1, 1, 2, 72, 16])),
+        row("*", "update", cost(3, [1, 1, 2, 72, 16])),
         // The READ behind the lock returns the old value.
-        row(THIS, &["compare-and-set"], cost(3, [2, 1, 2, 72 + 128, 16])),
-        // READ, CAS; then READ node, READ leaf, CAS slot, which unlink the tombstone: by size of the
-        // node.
-        row(THIS, &["delete"], cost(5, [3, 0, 2, 248, 0])).share(0.80),
-        row(THIS, &["delete"], cost(5, [3, 0, 2, 280, 0])).share(0.13),
-        row(THIS, &["delete"], cost(5, [3, 0, 2, 344, 0])).share(0.06),
+        row("*", "compare-and-set", cost(3, [2, 1, 2, 72 + 128, 16])),
+        // READ, CAS; then READ node (of some size), READ leaf, CAS slot: no tombstone stays.
+        row("*", "delete", cost(5, [3, 0, 2, 248, 0])).share(0.80),
+        row("*", "delete", cost(5, [3, 0, 2, 280, 0])).share(0.13),
+        row("*", "delete", cost(5, [3, 0, 2, 344, 0])).share(0.06),
     ];
     let means = [
         // READ node, [WRITE leaf, CAS slot]. If the type has to be raised: also CAS head and CAS
         // hint. If the cached slot names a leaf of another key: first a READ of that leaf.
-        means(THIS[0], "insert", &[(TRIPS, 3.26), (VERBS, 4.26)]),
+        means("smart", "insert", &[(TRIPS, 3.26), (VERBS, 4.26)]),
         // READ leaf, READ node, READ leaf, {WRITE node, WRITE leaf}, CAS slot.
-        means(THIS[0], "insert split", &[(TRIPS, 5.08), (VERBS, 6.07)]),
+        means("smart", "insert split", &[(TRIPS, 5.08), (VERBS, 6.07)]),
         // A hundred leaves, and the nodes above them.
-        means(THIS[0], "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
+        means("smart", "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
     ]
     .concat();
-    let budget = Budget { keys: 5_000, means, ..Budget::new(systems(), rows) };
-    // The verbs of updates depend on when another verb executes.
-    let repeats = |_: &_| false;
     Peer {
-        repeats,
+        // How often an update READs again depends on time.
+        repeats: |_| false,
+        interleaved: Some((Tearing::AnyOrder, |_| true)),
         local: local(),
         sound: vec![setting(NOTHING), setting(EVERYTHING)],
-        budgets: vec![budget],
+        budgets: vec![Budget { keys: 5_000, means, ..Budget::new(systems(), rows) }],
         ..Peer::new(systems(), |_| 300, |o: &Options, below| o.drawn(below))
     }
 }
