@@ -105,42 +105,41 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
-pub fn model<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    seed: u64,
-    keys: Keys,
-    space: u64,
-    steps: u64,
-) {
-    run_model(test_cluster, seed, keys, scaled(space), scaled(steps));
+pub fn model<I: RangeIndex>(c: &TestCluster<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+    run_model(c, seed, keys, scaled(space), scaled(steps));
 }
 
-fn run_model<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    seed: u64,
+/// The random operations of a model.
+struct Steps {
+    model: Model,
+    rng: Rng,
     keys: Keys,
     space: u64,
-    steps: u64,
-) {
-    let mut rng = Rng::new(seed);
+    step: u64,
+}
+
+fn run_model<I: RangeIndex>(c: &TestCluster<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+    let test_cluster = c;
+    let mut s = Steps { model: Model::new(), rng: Rng::new(seed), keys, space, step: 0 };
     let mut clients: Vec<Client<I>> =
         (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
-    let mut model = Model::new();
     for step in 0..steps {
-        let cn = rng.below(clients.len() as u64) as usize;
+        s.step = step;
+        let cn = s.rng.below(clients.len() as u64) as usize;
         let c = &mut clients[cn];
-        let key = keys.key(rng.below(space));
+        let key = keys.key(s.rng.below(space));
         // Waves: growing for a while, then shrinking.
         let growing = (step * 6 / steps).is_multiple_of(2);
-        match rng.below(20) {
-            0..=5 => expect("get", step, c.get(&key).expect("get"), model.get(&key).cloned()),
-            6 => check_scan(c, &model, &mut rng, keys, space, step),
-            7 => check_get_many(c, &model, &mut rng, keys, space, step),
-            8 => check_write_many(c, &mut model, &mut rng, (keys, space), step),
+        match s.rng.below(20) {
+            0..=5 => expect("get", step, c.get(&key).expect("get"), s.model.get(&key).cloned()),
+            6 => check_scan(c, &mut s),
+            7 => check_get_many(c, &mut s),
+            8 => check_write_many(c, &mut s),
             9 => c.maintain().expect("maintain"),
-            _ => check_write(c, &mut model, &mut rng, &key, growing, step),
+            _ => check_write(c, &mut s, &key, growing),
         }
     }
+    let model = s.model;
     for c in &mut clients {
         c.maintain().expect("maintain");
     }
@@ -153,14 +152,9 @@ fn run_model<I: RangeIndex>(
     assert_eq!(shape.keys, model.len() as u64);
 }
 
-fn check_write<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &mut Model,
-    rng: &mut Rng,
-    key: &[u8],
-    growing: bool,
-    step: u64,
-) {
+fn check_write<I: RangeIndex>(c: &mut Client<I>, s: &mut Steps, key: &[u8], growing: bool) {
+    let Steps { model, rng, step, .. } = s;
+    let step = *step;
     let v = value_for::<I>(rng);
     let w = match rng.below(10) {
         0..=2 => Write::Put(&v),
@@ -240,14 +234,9 @@ pub fn scan_all<I: RangeIndex>(c: &mut Client<I>, r: &ScanRequest<'_>) -> Vec<(V
     }
 }
 
-fn check_scan<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &Model,
-    rng: &mut Rng,
-    keys: Keys,
-    space: u64,
-    step: u64,
-) {
+fn check_scan<I: RangeIndex>(c: &mut Client<I>, s: &mut Steps) {
+    let Steps { model, rng, keys, space, step } = s;
+    let (keys, space) = (*keys, *space);
     let (mut a, mut b) = (keys.key(rng.below(space)), keys.key(rng.below(space)));
     if a > b {
         std::mem::swap(&mut a, &mut b);
@@ -272,14 +261,9 @@ fn check_scan<I: RangeIndex>(
     assert!(found == wanted, "step {step}: {r:?}: {} pairs, wanted {}", found.len(), wanted.len());
 }
 
-fn check_get_many<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &Model,
-    rng: &mut Rng,
-    keys: Keys,
-    space: u64,
-    step: u64,
-) {
+fn check_get_many<I: RangeIndex>(c: &mut Client<I>, s: &mut Steps) {
+    let Steps { model, rng, keys, space, step } = s;
+    let (keys, space, step) = (*keys, *space, *step);
     let wanted: Vec<Vec<u8>> = (0..rng.below(70)).map(|_| keys.key(rng.below(space))).collect();
     let refs: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
     let values = c.get_many(&refs).expect("get_many");
@@ -288,13 +272,9 @@ fn check_get_many<I: RangeIndex>(
     }
 }
 
-fn check_write_many<I: RangeIndex>(
-    c: &mut Client<I>,
-    model: &mut Model,
-    rng: &mut Rng,
-    (keys, space): (Keys, u64),
-    step: u64,
-) {
+fn check_write_many<I: RangeIndex>(c: &mut Client<I>, s: &mut Steps) {
+    let Steps { model, rng, keys, space, step } = s;
+    let (keys, space, step) = (*keys, *space, *step);
     let n = 1 + rng.below(40);
     let pairs: Vec<(Vec<u8>, Vec<u8>, u64)> =
         (0..n).map(|_| (keys.key(rng.below(space)), value_for::<I>(rng), rng.below(4))).collect();
@@ -569,8 +549,8 @@ pub fn one_length<I: RangeIndex>(
     assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
 }
 
-/// A load whose highest key, the highest of all keys of 24 bytes, is alone in the position where the
-/// last leaf would begin.
+/// A load whose highest key, the highest of all keys of 24 bytes, is alone in the position where
+/// the last leaf would begin.
 pub fn highest_key<I: RangeIndex>(cluster: &dyn Fn() -> TestCluster<I>) {
     for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
         let test_cluster = cluster();

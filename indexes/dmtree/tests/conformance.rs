@@ -46,11 +46,11 @@ fn local() -> Vec<Row<DmTree>> {
         model("a cache of three nodes", Keys::Hashed24, 3_000, 15_000)
             .seed(7)
             .options(small)
-            .cache(Cache::Least(3)),
+            .cache(0, 3),
         model("a cache of three nodes, leaves of one size", Keys::LongPrefix, 2_000, 10_000)
             .seed(8)
             .options(|o| Options { fanout: 8, adaptive_capacity: false, ..o })
-            .cache(Cache::Least(3)),
+            .cache(0, 3),
         model("high trees", Keys::Ascending, 10_000, 40_000).seed(9).options(small),
         model("few generations", Keys::Hashed24, 2_000, 30_000)
             .seed(10)

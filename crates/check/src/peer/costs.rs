@@ -4,11 +4,11 @@
 //! | operation | what is measured |
 //! |---|---|
 //! | `get`, `get absent` | by a client whose cache has everything |
-//! | `get first`, `get cold` | the first operation of a client; each key once, by a client without a cache |
+//! | `get first`, `get cold` | a client's first operation; each key once, without a cache |
 //! | `get newer` | a key that another compute node has inserted since |
 //! | `get stale`, `update stale` | a key of a leaf that another compute node has split since |
 //! | `update`, `compare-and-set`, `delete` | of a present key, when it has just been read |
-//! | `insert`, `insert split` | of a key that has just been found absent: without and with a split |
+//! | `insert`, `insert split` | of a key that was just found absent: without, with a split |
 //! | `insert by all` | by clients of all compute nodes in turn, with warm caches |
 //! | `scan of 100`, `scan` | of 100 pairs; of 1 to 100 |
 
@@ -163,7 +163,7 @@ pub struct Budget<I: RangeIndex> {
 }
 
 impl<I: RangeIndex> Budget<I> {
-    /// A table over 20 000 keys on six compute nodes, with room for everything in caches and on chip.
+    /// A table over 20 000 keys on six compute nodes, with room for everything in caches and chips.
     pub fn new(systems: Vec<(&'static str, I::Options)>, rows: Vec<Row>) -> Self {
         let pool = PoolOptions {
             compute_nodes: 6,

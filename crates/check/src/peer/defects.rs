@@ -243,7 +243,7 @@ pub fn markdown<I: RangeIndex>(peer: &Peer<I>) -> String {
     let mut out =
         "| defect | system | granted | wrong | repaired |\n|---|---|---|---|---|\n".to_owned();
     for d in &peer.defects {
-        let granted = granted(&d.setting.grants);
+        let granted = granted(&d.setting.grants).join(", ");
         let wrong = count(peer, d, &d.setting);
         let repaired = d.repaired().map_or_else(|| "-".to_owned(), |s| count(peer, d, &s));
         let system = d.setting.system;
@@ -252,7 +252,8 @@ pub fn markdown<I: RangeIndex>(peer: &Peer<I>) -> String {
     out
 }
 
-fn granted(c: &Capabilities) -> String {
+/// The names of grants; empty for none.
+pub fn granted(c: &Capabilities) -> Vec<&'static str> {
     let all = [
         (c.line_atomic, "line_atomic"),
         (c.write_ascending, "write_ascending"),
@@ -260,6 +261,5 @@ fn granted(c: &Capabilities) -> String {
         (c.whole_write_bytes > 0, "whole_write"),
         (c.on_chip_bytes > 0, "on_chip"),
     ];
-    let names: Vec<&str> = all.into_iter().filter_map(|(on, name)| on.then_some(name)).collect();
-    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+    all.into_iter().filter_map(|(on, name)| on.then_some(name)).collect()
 }

@@ -39,7 +39,7 @@ pub mod prelude {
     };
     pub use super::defects::{EVERYTHING, KIND, NOTHING, READONLY, crowd};
     pub use super::rows::{
-        Cache, Site, chips, fills, full, load, model, model_then, of_any_length, of_one_length,
+        Site, chips, fills, full, load, model, model_then, of_any_length, of_one_length,
         random_fill, three_memory_nodes,
     };
     pub use super::{Budget, Defect, Peer, Repair, Row, Setting, passes};

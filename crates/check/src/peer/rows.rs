@@ -14,15 +14,6 @@ use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
 
-/// The size of the cache of a compute node.
-#[derive(Clone, Copy, Debug)]
-pub enum Cache {
-    /// Bytes.
-    Bytes(u64),
-    /// So many times the smallest.
-    Least(u64),
-}
-
 /// A check in one geometry. It runs on every system, or on some.
 pub struct Row<I: RangeIndex> {
     name: String,
@@ -30,9 +21,9 @@ pub struct Row<I: RangeIndex> {
     systems: &'static str,
     options: Change<I::Options>,
     pool: PoolOptions,
-    cache: Cache,
+    /// Bytes, or as many times the smallest cache.
+    cache: (u64, u64),
     chip_bytes: u32,
-    tearing: Tearing,
     check: Box<dyn Fn(&Site<'_, I>) + Send + Sync>,
 }
 
@@ -49,14 +40,12 @@ pub struct Site<'a, I: RangeIndex> {
 impl<I: RangeIndex> Site<'_, I> {
     /// A new pool with an empty index.
     pub fn cluster(&self) -> TestCluster<I> {
-        let Row { pool, chip_bytes, tearing, .. } = self.row;
-        let made = if (*chip_bytes, *tearing) == (0, Tearing::AnyOrder) {
-            TestCluster::new(pool, self.cache_bytes, &self.options)
-        } else {
-            let fabric = LocalFabric::with_chips(pool.knobs, *tearing, *chip_bytes);
-            TestCluster::on_local(fabric, pool, self.cache_bytes, &self.options)
-        };
-        made.expect("a pool and an index")
+        let Row { pool, chip_bytes, .. } = self.row;
+        if *chip_bytes == 0 {
+            return TestCluster::new(pool, self.cache_bytes, &self.options).expect("an index");
+        }
+        let fabric = LocalFabric::with_chips(pool.knobs, Tearing::AnyOrder, *chip_bytes);
+        TestCluster::on_local(fabric, pool, self.cache_bytes, &self.options).expect("an index")
     }
 }
 
@@ -75,9 +64,8 @@ impl<I: RangeIndex> Row<I> {
             systems: "*",
             options: Box::new(|o| o),
             pool,
-            cache: Cache::Bytes(8 << 20),
+            cache: (8 << 20, 0),
             chip_bytes: 0,
-            tearing: Tearing::AnyOrder,
             check: Box::new(check),
         }
     }
@@ -108,26 +96,23 @@ impl<I: RangeIndex> Row<I> {
         Self { pool, ..self }
     }
 
-    /// With another cache.
+    /// With a cache of so many bytes, or of so many times the smallest, whichever is more.
     #[must_use]
-    pub fn cache(self, cache: Cache) -> Self {
-        Self { cache, ..self }
+    pub fn cache(self, bytes: u64, least: u64) -> Self {
+        Self { cache: (bytes, least), ..self }
     }
 
-    /// With clients suspended at one verb of so many, and verbs torn as said.
+    /// With clients suspended at one verb of so many.
     #[must_use]
-    pub fn suspended(self, suspend_one_in: u32, tearing: Tearing) -> Self {
+    pub fn suspended(self, suspend_one_in: u32) -> Self {
         let seed = self.seed;
-        Self { tearing, ..self }.pool(|p| p.knobs = Knobs { suspend_one_in, seed })
+        self.pool(|p| p.knobs = Knobs { suspend_one_in, seed })
     }
 
     fn run(&self, peer: &Peer<I>, number: usize) -> Result<(), String> {
         let (system, options) = &peer.systems[number];
         let options = (self.options)(options.clone());
-        let cache_bytes = match self.cache {
-            Cache::Bytes(bytes) => bytes,
-            Cache::Least(times) => times * (peer.least_cache)(&options),
-        };
+        let cache_bytes = self.cache.0.max(self.cache.1 * (peer.least_cache)(&options));
         let site = Site { row: self, seed: self.seed + number as u64, options, cache_bytes };
         named(&format!("{system}: {}", self.name), || (self.check)(&site))
     }
@@ -177,7 +162,7 @@ pub fn random_fill<I: RangeIndex>(n: u64) -> Row<I> {
     };
     Row::of("loads as random inserts would", check)
         .pool(|p| p.memory_bytes_per_node = 128 << 20)
-        .cache(Cache::Bytes(64 << 20))
+        .cache(64 << 20, 0)
 }
 
 /// The rows of every index with one length of keys and of values, which the change sets; so many
@@ -189,9 +174,7 @@ pub fn of_one_length<I: RangeIndex>(
     let mut rows = vec![
         basics(),
         model("hashed keys", Keys::Hashed24, 3_000, steps),
-        model("suspended", Keys::Hashed24, 2_000, steps / 2)
-            .seed(60)
-            .suspended(3, Tearing::AnyOrder),
+        model("suspended", Keys::Hashed24, 2_000, steps / 2).seed(60).suspended(3),
         load(Keys::Hashed24, steps.max(10_000)),
         load(Keys::Hashed24, 20),
         Row::of("a load of the highest key", |site| {
@@ -210,7 +193,7 @@ pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
         model("hashed keys", Keys::Hashed24, 3_000, 30_000).seed(2),
         model("long prefixes", Keys::LongPrefix, 2_000, 20_000).seed(3),
         model("keys of any length", Keys::AnyLength, 1_000, 15_000).seed(4),
-        model("suspended", Keys::Short, 2_000, 15_000).seed(11).suspended(3, Tearing::AnyOrder),
+        model("suspended", Keys::Short, 2_000, 15_000).seed(11).suspended(3),
         load(Keys::Hashed24, 20_000),
         load(Keys::AnyLength, 500),
         load(Keys::Hashed24, 20),
@@ -219,7 +202,7 @@ pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
             scans_over_splits(&site.cluster(), site.seed, false, true);
         })
         .seed(300)
-        .suspended(2, Tearing::AnyOrder),
+        .suspended(2),
     ]
 }
 

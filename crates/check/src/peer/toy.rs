@@ -1,5 +1,5 @@
-//! A toy index that can be told to go wrong, to try on it what judges indexes. It keeps its pairs in
-//! a map of this process, and READs one word for each operation.
+//! A toy index that can be told to go wrong, to try on it what judges indexes. It keeps its pairs
+//! in a map of this process, and READs one word for each operation.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

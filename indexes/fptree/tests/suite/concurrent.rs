@@ -1,11 +1,10 @@
 //! Concurrent clients. A checker verifies their histories key by key, as far as the published
 //! layouts are sound.
 //!
-//! An entry has no checksum: one READ while its leaf is divided may show the key of the old entry and
-//! the value of the new one. A table's WRITE frees the lock with its last word, which presumes that
-//! words land in ascending order. A scan without tables may return a pair before its insert has
-//! reached the table, and a later read may miss it. So histories are checked where verbs execute
-//! whole, or where no leaf is divided; elsewhere only the final state is checked.
+//! An entry has no checksum: a READ while its leaf is divided may show the old key with the new
+//! value. A table's WRITE frees the lock with its last word, so words have to land in ascending
+//! order. A scan without tables may return a pair that a later read misses. Histories are checked
+//! where verbs execute whole, or no leaf is divided; elsewhere the final state is.
 
 use dmtree_check::concurrent::{Stress, seeds};
 use dmtree_check::peer::workloads::{

@@ -60,7 +60,7 @@ fn local() -> Vec<Row<FpTree>> {
         model_then("a cache of three nodes", Keys::Hashed24, 2_000, 8_000, larger_leaves)
             .seed(40)
             .options(move |o| Options { fanout: 8, adaptive_capacity, ..o })
-            .cache(Cache::Least(3))
+            .cache(0, 3)
     }));
     rows.extend((0..64).map(|bits| {
         let row = model("every switch", Keys::Hashed24, 1_000, 3_000).seed(50 + u64::from(bits));
@@ -83,8 +83,8 @@ pub fn switched(bits: u32, o: Options) -> Options {
     }
 }
 
-/// A cache without room: a sibling is larger and takes everything. The leaf stays behind empty, with
-/// the range below its first key.
+/// A cache without room: a sibling is larger and takes everything. The leaf stays behind empty,
+/// with the range below its first key.
 fn larger_leaves(test_cluster: &TestCluster<FpTree>, o: &Options) {
     let shape = test_cluster.client(0).expect("attach").walk().expect("walk");
     let adaptive = o.adaptive_capacity;

@@ -43,7 +43,7 @@ fn local() -> Vec<Row<Sherman>> {
         model("a cache of three pages", Keys::Hashed24, 2_000, 8_000)
             .seed(50)
             .options(|o| Options { inner_slots: 8, leaf_slots: 8, ..o })
-            .cache(Cache::Least(3)),
+            .cache(0, 3),
         load(Keys::Hashed24, 5_000).options(|o| Options { inner_slots: 8, ..o }),
         random_fill(300_000).on("fg, sherman-published"),
         full(10_000, |_| true).options(|o| Options { locks: 1024, ..o }),

@@ -20,9 +20,9 @@ pub fn peer() -> Peer<Sherman> {
         // Lock, READ, {WRITE sibling, CAS tag}, [WRITE commit word, image, entry], and the record.
         row("*", "insert split", cost(6, [2, 3, 5, 2792, 2424]).detached(1)).share(0.9),
     ];
-    // A garbage collection read the chunks of the index before it opened the GC logs of the nodes. A
-    // chunk that was given back in between was in no log: it was taken for lost, and had two owners
-    // after its memory node granted it again.
+    // A garbage collection read the chunks of the index before it opened the GC logs of the nodes.
+    // A chunk that was given back in between was in no log: it was taken for lost, and had two
+    // owners after its memory node granted it again.
     let given_back =
         [102_330, 102_875].map(|seed| (setting(NOTHING).faults(NodeFaultSet::All), seed..seed + 1));
     let mut sound = vec![(setting(NOTHING), 0..8), (setting(EVERYTHING), 0..8)];
@@ -37,7 +37,7 @@ fn local() -> Vec<Row<Sherman>> {
     let small = |o| Options { fanout: 8, ..o };
     let high = |o| Options { fanout: 8, leaf_capacity: 6, ..o };
     let tiny = |keys, space, steps| {
-        model("a cache of three nodes", keys, space, steps).options(small).cache(Cache::Least(3))
+        model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
     };
     let mut rows = of_any_length();
     rows.extend(fills().map(|row| row.options(small)));

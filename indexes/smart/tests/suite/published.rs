@@ -71,7 +71,7 @@ fn local() -> Vec<Row<Smart>> {
     rows.extend([true, false].map(|indexed_cache| {
         model("a cache of three nodes", Keys::Hashed24, 1_000, 2_000)
             .options(move |o| Options { indexed_cache, ..o })
-            .cache(Cache::Least(1))
+            .cache(0, 1)
     }));
     rows
 }

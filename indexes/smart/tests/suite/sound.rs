@@ -58,9 +58,8 @@ fn local() -> Vec<Row<Smart>> {
             })
     }));
     for (seed, bytes) in [(8, 0), (9, 300), (10, 10_000)] {
-        let cached = |keys, space, steps| {
-            model("caches of any size", keys, space, steps).cache(Cache::Bytes(bytes))
-        };
+        let cached =
+            |keys, space, steps| model("caches of any size", keys, space, steps).cache(bytes, 0);
         rows.push(cached(Keys::Hashed24, 2_000, 8_000).seed(seed));
         rows.push(cached(Keys::LongPrefix, 1_000, 5_000).seed(9));
     }
