@@ -143,10 +143,7 @@ fn run_model<I: RangeIndex>(c: &TestCluster<I>, seed: u64, keys: Keys, space: u6
     for c in &mut clients {
         c.maintain().expect("maintain");
     }
-    let all = scan_all(
-        &mut clients[0],
-        &ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 37 },
-    );
+    let all = scan_all(&mut clients[0], &everything(37));
     assert_eq!(all, model.iter().map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>());
     let shape = clients[0].walk().expect("every invariant holds");
     assert_eq!(shape.keys, model.len() as u64);
@@ -207,6 +204,16 @@ fn apply(model: &mut Model, key: &[u8], w: &Write<'_>) -> Outcome {
         }
     }
     outcome
+}
+
+/// A scan of all keys, upwards, in pages of so many.
+pub fn everything(limit: usize) -> ScanRequest<'static> {
+    ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit }
+}
+
+/// The same from a key on.
+pub fn above(low: &[u8], limit: usize) -> ScanRequest<'_> {
+    ScanRequest { low: Bound::Included(low), ..everything(limit) }
 }
 
 /// All pages of a scan.
@@ -301,8 +308,7 @@ fn check_write_many<I: RangeIndex>(c: &mut Client<I>, s: &mut Steps) {
 /// The empty index, the first key, every outcome of every operation.
 pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     let c = &mut test_cluster.client(0).expect("attach");
-    let all =
-        ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
+    let all = everything(10);
     assert_eq!(c.get(b"k").expect("get"), None);
     assert_eq!(scan_all(c, &all), []);
     assert_eq!(c.write(b"k", Write::Update(b"1")).expect("update"), Outcome::NotFound);
@@ -329,8 +335,7 @@ pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 /// refused and changes nothing.
 pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     let c = &mut test_cluster.client(0).expect("attach");
-    let all =
-        ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 10 };
+    let all = everything(10);
     // Both ends of the key space are keys.
     for (n, key) in [[b'k'; 24], [0; 24], [0xff; 24]].iter().enumerate() {
         assert_eq!(c.get(key).expect("get"), None);
@@ -434,13 +439,7 @@ pub fn fill_and_empty<I: RangeIndex>(
             assert_eq!(outcome, Outcome::Done);
         }
         let shape = c.walk().expect("walk");
-        let r = ScanRequest {
-            low: Bound::Unbounded,
-            high: Bound::Unbounded,
-            reverse: false,
-            limit: 1000,
-        };
-        let all = scan_all(c, &r);
+        let all = scan_all(c, &everything(1000));
         assert_eq!(all.len() as u64, shape.keys);
         assert!(all.windows(2).all(|w| w[0].0 < w[1].0));
         for i in 0..n {
@@ -594,10 +593,6 @@ pub fn full<I: RangeIndex>(test_cluster: &TestCluster<I>, least: u64, updates: b
 /// Clients on all compute nodes write at once: keys of their own, neighbours of other clients'
 /// keys, and some that all of them write. The last write of a client to its own keys is present; a
 /// key that all write holds the last write of one of them.
-pub fn at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
-    run_at_once(test_cluster, keys, scaled(n));
-}
-
 fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
     let places = test_cluster.places() as u64;
     let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();

@@ -22,7 +22,7 @@ use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 
 use super::{Peer, each, listed, named};
-use crate::conformance::Keys;
+use crate::conformance::{Keys, above};
 use crate::rng::Rng;
 use crate::test_cluster::{Client, TestCluster};
 
@@ -212,10 +212,6 @@ fn taken<I: RangeIndex>(c: &mut Client<I>) -> (OpOutcome, Cost) {
 
 fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
-}
-
-fn above(low: &[u8], limit: usize) -> ScanRequest<'_> {
-    ScanRequest { low: Bound::Included(low), high: Bound::Unbounded, reverse: false, limit }
 }
 
 impl<'a, I: RangeIndex> Sheet<'a, I> {

@@ -1,15 +1,13 @@
 //! The conformance suite on the systems of a peer: a row is one check in one geometry.
 
-use std::ops::Bound;
-
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{NodeId, Snapshot};
-use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
+use dmtree_parts::{Page, RangeIndex, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 
 use super::workloads::scans_over_splits;
 use super::{Peer, each, listed, named};
-use crate::conformance::{self, Keys};
+use crate::conformance::{self, Keys, above};
 use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
@@ -328,9 +326,7 @@ pub fn counts<I: RangeIndex>(test_cluster: &TestCluster<I>) -> Vec<Snapshot> {
     }
     let mut page = Page::new();
     all(&keys[..100], &mut |c, k| {
-        let (low, high) = (Bound::Included(k), Bound::Unbounded);
-        let r = ScanRequest { low, high, reverse: false, limit: 20 };
-        c.scan(&r, &mut page).expect("works");
+        c.scan(&above(k, 20), &mut page).expect("works");
     });
     all(&keys[..1], &mut |c, _| c.maintain().expect("works"));
     rounds

@@ -3,15 +3,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Bound;
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{Core, Endpoint, Worker, golden_hash};
-use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
+use dmtree_parts::{Outcome, Page, RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
 use super::{Peer, each, named};
 use crate::concurrent::{self, Stress, policy, seeds};
+use crate::conformance::above;
 use crate::rng::Rng;
 use crate::test_cluster::TestCluster;
 
@@ -175,14 +175,8 @@ impl Present {
         let Self { seed, torn, .. } = *self;
         let before = self.acknowledged.borrow().clone();
         let low = numbered(2 * from);
-        let r = ScanRequest {
-            low: Bound::Included(&low),
-            high: Bound::Unbounded,
-            reverse: false,
-            limit: 10_000,
-        };
         let mut page = Page::new();
-        index.scan(&r, &mut page).await.expect("scan");
+        index.scan(&above(&low, 10_000), &mut page).await.expect("scan");
         let (mut last, mut next, mut missed, mut inserted) = (&[][..], from, 0, Vec::new());
         for (k, v) in page.iter() {
             assert!(k > last, "seed {seed}: in order, each once");

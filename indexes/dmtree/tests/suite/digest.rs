@@ -22,14 +22,13 @@
 //! | 8.4 delete, sizes, several memory nodes | `conformance.rs` |
 
 use dmtree_check::concurrent::{Stress, coroutines, judge, policy};
-use dmtree_check::conformance::{Keys, scan_all};
+use dmtree_check::conformance::{Keys, everything, scan_all};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::local::Knobs;
 use dmtree_fabric::{ErrorKind, OpKind};
-use dmtree_parts::{Fill, Outcome, ScanRequest, Write};
+use dmtree_parts::{Fill, Outcome, Write};
 use dmtree_pool::PoolOptions;
-use std::ops::Bound;
 
 fn pool() -> PoolOptions {
     PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() }
@@ -46,10 +45,6 @@ fn check(pool: PoolOptions, o: &Options, s: Stress) -> TestCluster<DmTree> {
     let history = coroutines(&test_cluster, s, &mut *policy(s.seed));
     judge(&test_cluster, &history, &format!("seed {}", s.seed));
     test_cluster
-}
-
-fn everything(limit: usize) -> ScanRequest<'static> {
-    ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit }
 }
 
 fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {

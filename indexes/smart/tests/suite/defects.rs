@@ -52,8 +52,7 @@ fn crash(case: Case) -> Case {
         matches!(planned, Planned::Call(Call::Get(_) | Call::Insert(..)))
     };
     let of = |c| (0..case.ops).filter(|op| kept(c, op)).collect();
-    let kept = (0..case.clients).map(of).collect();
-    Case { kept: Some(kept), ..case }
+    Case { kept: Some((0..case.clients).map(of).collect()), ..case }
 }
 
 /// Leaves are replaced, so no lock depends on the hardware.
