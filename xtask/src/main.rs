@@ -146,7 +146,7 @@ fn seeds(n: &str) -> Result<()> {
             .env("DMTREE_SEEDS", n.to_string())
             .args(["test", "--release"])
             .args(packages)
-            .args(["--test", "suite", filter]))?;
+            .args(["--tests", filter]))?;
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
+use dmtree_check::peer::defects::EVERYTHING;
+pub use dmtree_check::peer::defects::granted;
 use dmtree_check::verdict::{Finding, Verdict};
 use dmtree_fabric::Capabilities;
 
@@ -81,11 +83,6 @@ pub fn replay(json: &str) -> Result<Verdict> {
     run(&Case::parse(json)?)
 }
 
-/// Bytes that `whole_write` grants: WRITEs of one packet are whole.
-const WHOLE_WRITE_BYTES: u32 = 4096;
-/// Bytes that `on_chip` grants: few locks, so that pages share them.
-const ON_CHIP_BYTES: u32 = 1024;
-
 /// Capabilities by name.
 ///
 /// # Errors
@@ -97,8 +94,8 @@ pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
             "line_atomic" => out.line_atomic = true,
             "write_ascending" => out.write_ascending = true,
             "cas_fail_is_readonly" => out.cas_fail_is_readonly = true,
-            "whole_write" => out.whole_write_bytes = WHOLE_WRITE_BYTES,
-            "on_chip" => out.on_chip_bytes = ON_CHIP_BYTES,
+            "whole_write" => out.whole_write_bytes = EVERYTHING.whole_write_bytes,
+            "on_chip" => out.on_chip_bytes = EVERYTHING.on_chip_bytes,
             "none" => {}
             other => {
                 return Err(Failure::input(format!(
@@ -108,11 +105,6 @@ pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
         }
     }
     Ok(out)
-}
-
-/// The names of the grants; empty for none.
-pub fn granted(c: &Capabilities) -> Vec<&'static str> {
-    Capabilities::NONE.missing(c)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Capabilities, Core, Endpoint, Fifo, Policy, Worker};
+use dmtree_fabric::{Capabilities, Core, Endpoint, Fifo, Policy, SeededRandom, Unfair, Worker};
 use dmtree_parts::RangeIndex;
 use dmtree_parts::peer::Drawn;
 
@@ -43,6 +43,13 @@ pub struct Stress {
 }
 
 impl Stress {
+    /// Six coroutines, on each of four threads for [`threads`], share 64 keys; no scans.
+    pub fn of(seed: u64) -> Self {
+        let (scan_one_in, wave_ops) = (0, 0);
+        let (threads, coroutines, ops, keys, value_bytes) = (4, 6, 250, 64, 8);
+        Self { seed, threads, coroutines, ops, keys, value_bytes, scan_one_in, wave_ops }
+    }
+
     /// A case with these operations.
     fn case(self) -> Case {
         let index = |_: &mut _| Drawn {
@@ -60,6 +67,35 @@ impl Stress {
             ..Case::of_seed("", self.seed, (Capabilities::NONE, NodeFaultSet::None), &index)
         }
     }
+}
+
+/// Uniform and unfair schedules, alternately.
+pub fn policy(seed: u64) -> Box<dyn Policy> {
+    if seed.is_multiple_of(2) {
+        Box::new(SeededRandom::new(seed))
+    } else {
+        Box::new(Unfair::new(seed))
+    }
+}
+
+/// The seeds of a test: its own number of them, or as many as `DMTREE_SEEDS` says (a 64th of these
+/// for a test of one or two, which runs many configurations).
+pub fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
+    let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse::<u64>().ok());
+    from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
+}
+
+/// The history is linearizable, and afterwards every invariant holds.
+///
+/// # Panics
+/// Otherwise.
+pub fn judge<I: RangeIndex>(test_cluster: &TestCluster<I>, history: &History, what: &str) {
+    if let Err((key, violation)) = history.check() {
+        panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
+    }
+    let mut c = test_cluster.client(0).expect("attach");
+    c.maintain().expect("maintain");
+    c.walk().expect("every invariant holds");
 }
 
 /// What all clients share: their operations, and logical time, which orders the calls and returns

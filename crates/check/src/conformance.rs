@@ -109,14 +109,8 @@ const ALL: ScanRequest<'static> =
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
-pub fn model<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    seed: u64,
-    keys: Keys,
-    space: u64,
-    steps: u64,
-) {
-    run_model(test_cluster, seed, keys, scaled(space), scaled(steps));
+pub fn model<I: RangeIndex>(c: &TestCluster<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+    run_model(c, seed, keys, scaled(space), scaled(steps));
 }
 
 fn run_model<I: RangeIndex>(
@@ -273,6 +267,16 @@ fn apply(model: &mut Model, key: &[u8], w: &Write<'_>) -> Outcome {
         };
     }
     outcome
+}
+
+/// A scan of all keys, upwards, in pages of so many.
+pub fn everything(limit: usize) -> ScanRequest<'static> {
+    ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit }
+}
+
+/// The same from a key on.
+pub fn above(low: &[u8], limit: usize) -> ScanRequest<'_> {
+    ScanRequest { low: Bound::Included(low), ..everything(limit) }
 }
 
 /// All pages of a scan.
@@ -504,13 +508,82 @@ pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluste
     );
 }
 
+/// An index with one length of keys and of values. Half of the keys differ in their first bytes;
+/// the others in their last ones, and, where they are long, in the middle.
+pub fn one_length<I: RangeIndex>(
+    test_cluster: &TestCluster<I>,
+    key_bytes: usize,
+    value_bytes: usize,
+) {
+    let key = |n: u32| {
+        let hash = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
+        let mut key =
+            if n.is_multiple_of(2) { Vec::new() } else { vec![7; key_bytes - 4.min(key_bytes)] };
+        key.extend_from_slice(&hash);
+        key.resize(key_bytes, n as u8);
+        if key_bytes > 100 && !n.is_multiple_of(2) {
+            key[50 + n as usize % 3] = 9;
+        }
+        key
+    };
+    let c = &mut test_cluster.client(0).expect("attach");
+    let mut model = Model::new();
+    for n in 0..1_000 {
+        let value = vec![n as u8; value_bytes];
+        c.write(&key(n), Write::Put(&value)).expect("put");
+        model.insert(key(n), value);
+    }
+    for (k, v) in &model {
+        assert_eq!(c.get(k).expect("get").as_ref(), Some(v));
+    }
+    assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
+}
+
+/// A load whose highest key, the highest of all keys of 24 bytes, is alone in the position where
+/// the last leaf would begin.
+pub fn highest_key<I: RangeIndex>(cluster: &dyn Fn() -> TestCluster<I>) {
+    for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
+        let test_cluster = cluster();
+        let mut c = test_cluster.client(0).expect("attach");
+        let pair = |n: u64| (Keys::Hashed24.key(n), n.to_le_bytes().to_vec());
+        let mut pairs: Vec<_> = (1..n).map(pair).collect();
+        pairs.push((vec![0xff; 24], vec![1; 8]));
+        c.load(pairs, false, fill).expect("load");
+        for more in [0, 100] {
+            for (k, v) in (n..n + more).map(pair) {
+                c.write(&k, Write::Put(&v)).expect("put");
+            }
+            assert_eq!(c.get(&[0xff; 24]).expect("get"), Some(vec![1; 8]));
+            assert_eq!(c.walk().expect("walk").keys, n + more);
+        }
+    }
+}
+
+/// A pool that fills up: stored pairs stay, and no operation stays incomplete. The pool has room
+/// for `least` keys. An index that `updates` in place does so in a full pool, too.
+pub fn full<I: RangeIndex>(test_cluster: &TestCluster<I>, least: u64, updates: bool) {
+    let c = &mut test_cluster.client(0).expect("attach");
+    let (mut stored, mut failures) = (0, 0);
+    for n in 0..6 * least {
+        match c.write(&Keys::Hashed24.key(n), Write::Insert(&n.to_le_bytes())) {
+            Ok(_) => stored += 1,
+            Err(e) => {
+                assert!(e.kind() == ErrorKind::Full, "{e}");
+                failures += 1;
+            }
+        }
+    }
+    assert!(failures > 0 && stored > least, "{stored} stored, {failures} refused");
+    assert_eq!(c.walk().expect("walk").keys, stored);
+    if updates {
+        let w = Write::Update(&[1; 8]);
+        assert_eq!(c.write(&Keys::Hashed24.key(0), w).expect("update"), Outcome::Done);
+    }
+}
+
 /// Clients on all compute nodes write at once: keys of their own, neighbours of other clients'
 /// keys, and some that all of them write. The last write of a client to its own keys is present; a
 /// key that all write holds the last write of one of them.
-pub fn at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
-    run_at_once(test_cluster, keys, scaled(n));
-}
-
 fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
     let places = test_cluster.places() as u64;
     let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();

@@ -17,6 +17,7 @@ pub mod history;
 pub mod log;
 pub mod network;
 mod node_states;
+pub mod peer;
 pub mod plan;
 mod quiesce;
 pub mod remote_client;

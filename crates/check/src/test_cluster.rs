@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::sim::{FabricFaults, Profile, SimFabric};
 use dmtree_fabric::{
     Capabilities, Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId,
@@ -73,6 +74,22 @@ impl<I: RangeIndex> TestCluster<I> {
     pub fn on_verbs(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
         use dmtree_fabric::verbs::{Config, VerbsFabric};
         let fabric = VerbsFabric::new(&Config::default())?;
+        for (node, bytes) in nodes(pool) {
+            fabric.add_node(node, bytes)?;
+        }
+        Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
+    }
+
+    /// The same on a fabric of this process without nodes.
+    ///
+    /// # Errors
+    /// Those of the pool and of the index.
+    pub fn on_local(
+        fabric: LocalFabric,
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: &I::Options,
+    ) -> Result<Self> {
         for (node, bytes) in nodes(pool) {
             fabric.add_node(node, bytes)?;
         }

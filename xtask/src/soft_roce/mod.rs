@@ -138,7 +138,7 @@ fn list() -> Result<Vec<String>> {
         format!("DMTREE_NEED_RDMA=1 {verbs} --test-threads=1"),
         format!("DMTREE_NEED_RDMA=1 {no_allocation}"),
         format!("DMTREE_NEED_RDMA=1 {counts}"),
-        format!("{shortened} {conformance} --skip loads_as_random"),
+        format!("{shortened} {conformance} local"),
         script("throughput.sh"),
         // Multi-process: the fabric, the pool, processes, every system.
         format!("DMTREE_TEST_FABRIC=verbs {net} --test-threads=1"),

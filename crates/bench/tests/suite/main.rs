@@ -6,8 +6,5 @@ mod crash;
 mod exhaustive;
 mod regressions;
 mod results;
-mod sherman;
 mod simulated;
-mod smart;
-mod smart_defects;
 mod toy;

@@ -1,91 +1,9 @@
 //! Concurrent clients on DMTree; their histories are checked key by key.
 
-use dmtree_check::concurrent::{Stress, coroutines, threads};
-use dmtree_check::history::History;
-use dmtree_check::test_cluster::TestCluster;
+use dmtree_check::concurrent::{Stress, seeds};
+use dmtree_check::peer::workloads::{check_history, check_threads, suspended};
 use dmtree_engine::{DmTree, Options, Tables};
-use dmtree_fabric::local::Knobs;
-use dmtree_fabric::{Policy, SeededRandom, Unfair};
-use dmtree_pool::PoolOptions;
-
-fn stress() -> Stress {
-    Stress {
-        seed: 1,
-        threads: 4,
-        coroutines: 4,
-        ops: 1_500,
-        keys: 64,
-        value_bytes: 8,
-        scan_one_in: 40,
-        wave_ops: 0,
-    }
-}
-
-fn test_cluster(knobs: Knobs, o: &Options) -> TestCluster<DmTree> {
-    let pool = PoolOptions {
-        // On one compute node all clients meet in its queues; on several, at the locks.
-        compute_nodes: [3, 1, 2][knobs.seed as usize % 3],
-        memory_nodes: 2,
-        memory_bytes_per_node: 32 << 20,
-        knobs,
-        ..PoolOptions::default()
-    };
-    TestCluster::new(&pool, 4 << 20, o).expect("a pool and an index")
-}
-
-/// Alternates uniform and unfair schedules.
-fn policy(seed: u64) -> Box<dyn Policy> {
-    if seed.is_multiple_of(2) {
-        Box::new(SeededRandom::new(seed))
-    } else {
-        Box::new(Unfair::new(seed))
-    }
-}
-
-/// How many seeds a test runs: its own number, or more when `DMTREE_SEEDS` asks for more.
-fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
-    let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse::<u64>().ok());
-    // A test that runs many configurations runs fewer seeds of each.
-    from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
-}
-
-fn judge(test_cluster: &TestCluster<DmTree>, history: &History, what: &str) {
-    if let Err((key, violation)) = history.check() {
-        panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
-    }
-    let mut c = test_cluster.client(0).expect("attach");
-    c.maintain().expect("maintain");
-    c.walk().expect("every invariant holds");
-}
-
-/// Interleaved at verbs on one thread, in orders drawn from seeds.
-#[test]
-fn interleaved_coroutines() {
-    for seed in seeds(0, 60) {
-        let knobs = Knobs { suspend_one_in: 2, seed };
-        let o = match seed % 4 {
-            0 => Options::default(),
-            1 => Options { mirrors: seed % 8 == 1, tables: Tables::Memory, ..Options::default() },
-            2 => Options { value_inline_bytes: 64, ..Options::default() },
-            _ => Options {
-                round_trip_combining: false,
-                combining: seed % 8 == 3,
-                ..Options::default()
-            },
-        };
-        let test_cluster = test_cluster(knobs, &o);
-        let s = Stress {
-            seed,
-            coroutines: 6,
-            ops: 250,
-            keys: 8 + seed % 100,
-            value_bytes: [8, 8, 60, 200][seed as usize % 4],
-            ..stress()
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        judge(&test_cluster, &history, &format!("seed {seed}"));
-    }
-}
+use dmtree_fabric::local::Tearing;
 
 /// Every combination of the ablation switches, sound under interleaving.
 #[test]
@@ -103,58 +21,11 @@ fn interleaved_with_every_combination_of_switches() {
             ..Options::default()
         };
         for seed in seeds(bits * 1_000, 2) {
-            let test_cluster = test_cluster(Knobs { suspend_one_in: 2, seed }, &o);
-            let s = Stress {
-                seed,
-                coroutines: 6,
-                ops: 150,
-                keys: [12, 400][seed as usize % 2],
-                ..stress()
-            };
-            let history = coroutines(&test_cluster, s, &mut *policy(seed));
-            judge(&test_cluster, &history, &format!("switches {bits:06b}, seed {seed}"));
+            let keys = [12, 400][seed as usize % 2];
+            let s = Stress { ops: 150, keys, scan_one_in: 40, ..Stress::of(seed) };
+            let test_cluster = suspended::<DmTree>(seed, &o, 4 << 20, Tearing::AnyOrder);
+            check_history(&test_cluster, s, &format!("switches {bits:06b}"));
         }
-    }
-}
-
-/// Splits and merges under concurrent readers: many keys, small leaves.
-#[test]
-fn interleaved_structure_changes() {
-    for seed in seeds(100, 40) {
-        let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
-        let test_cluster = test_cluster(Knobs { suspend_one_in: 2, seed }, &o);
-        let s = Stress {
-            seed,
-            coroutines: 8,
-            ops: 400,
-            keys: 150 + seed % 600,
-            scan_one_in: 60,
-            ..stress()
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        judge(&test_cluster, &history, &format!("seed {seed}"));
-    }
-}
-
-/// Filled and emptied in waves: leaves split and merge all the time under readers and scans.
-/// (Regression: a scan repeated keys when the leaf that covers its cursor had meanwhile taken over
-/// its left neighbour's range.)
-#[test]
-fn interleaved_waves() {
-    for seed in seeds(2_000, 30) {
-        let o = Options { fanout: 8, mirrors: !seed.is_multiple_of(3), ..Options::default() };
-        let test_cluster = test_cluster(Knobs { suspend_one_in: 2, seed }, &o);
-        let s = Stress {
-            seed,
-            coroutines: 8,
-            ops: 500,
-            keys: 100 + seed % 300,
-            scan_one_in: 8,
-            wave_ops: 60 + seed % 60,
-            ..stress()
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        judge(&test_cluster, &history, &format!("seed {seed}"));
     }
 }
 
@@ -170,25 +41,19 @@ fn real_threads_on_few_keys() {
             delegation: !seed.is_multiple_of(7),
             ..Options::default()
         };
-        let test_cluster = test_cluster(Knobs { seed, ..Knobs::default() }, &o);
-        let s = Stress {
-            seed,
-            keys: [64, 8, 200, 30][seed as usize % 4],
-            value_bytes: [8, 200, 8, 60][seed as usize % 4],
-            wave_ops: (seed % 3) * 40,
-            ..stress()
-        };
-        let history = threads(&test_cluster, s);
-        judge(&test_cluster, &history, &format!("seed {seed}"));
+        let keys = [64, 8, 200, 30][seed as usize % 4];
+        let value_bytes = [8, 200, 8, 60][seed as usize % 4];
+        let s = Stress { ops: 1_500, keys, value_bytes, ..Stress::of(seed) };
+        check_threads::<DmTree>(
+            &o,
+            Stress { coroutines: 4, scan_one_in: 40, wave_ops: (seed % 3) * 40, ..s },
+        );
     }
 }
 
 #[test]
 fn real_threads_with_structure_changes() {
     let o = Options { fanout: 8, ..Options::default() };
-    let test_cluster = test_cluster(Knobs::default(), &o);
-    let s =
-        Stress { seed: 9, ops: 4_000, keys: 1_500, scan_one_in: 300, value_bytes: 20, ..stress() };
-    let history = threads(&test_cluster, s);
-    judge(&test_cluster, &history, "structure changes");
+    let s = Stress { ops: 4_000, keys: 1_500, scan_one_in: 300, value_bytes: 20, ..Stress::of(9) };
+    check_threads::<DmTree>(&o, Stress { coroutines: 4, ..s });
 }

@@ -21,15 +21,14 @@
 //! | 8.5 #24 no free, #25 empty leaves, #26 full | here, `conformance.rs` `fill_and_empty` |
 //! | 8.4 delete, sizes, several memory nodes | `conformance.rs` |
 
-use dmtree_check::concurrent::{Stress, coroutines};
-use dmtree_check::conformance::{Keys, scan_all};
+use dmtree_check::concurrent::{Stress, coroutines, judge, policy};
+use dmtree_check::conformance::{Keys, everything, scan_all};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::local::Knobs;
-use dmtree_fabric::{ErrorKind, OpKind, Policy, SeededRandom, Unfair};
-use dmtree_parts::{Fill, Outcome, ScanRequest, Write};
+use dmtree_fabric::{ErrorKind, OpKind};
+use dmtree_parts::{Fill, Outcome, Write};
 use dmtree_pool::PoolOptions;
-use std::ops::Bound;
 
 fn pool() -> PoolOptions {
     PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() }
@@ -39,17 +38,13 @@ fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
     TestCluster::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
-/// Alternates uniform and unfair schedules.
-fn policy(seed: u64) -> Box<dyn Policy> {
-    if seed.is_multiple_of(2) {
-        Box::new(SeededRandom::new(seed))
-    } else {
-        Box::new(Unfair::new(seed))
-    }
-}
-
-fn everything(limit: usize) -> ScanRequest<'static> {
-    ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit }
+/// Coroutines on a fresh index; their history is linearizable, and every invariant holds.
+fn check(pool: PoolOptions, o: &Options, s: Stress) -> TestCluster<DmTree> {
+    let knobs = Knobs { suspend_one_in: 2, seed: s.seed };
+    let test_cluster = test_cluster(&PoolOptions { knobs, ..pool }, o);
+    let history = coroutines(&test_cluster, s, &mut *policy(s.seed));
+    judge(&test_cluster, &history, &format!("seed {}", s.seed));
+    test_cluster
 }
 
 fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
@@ -65,22 +60,10 @@ fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
 /// no key twice, none missing. Values beyond a line make torn entries likely.
 #[test]
 fn readers_beside_splits_and_merges() {
+    let o = Options { fanout: 8, value_inline_bytes: 128, ..Options::default() };
     for seed in 0..12 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let o = Options { fanout: 8, value_inline_bytes: 128, ..Options::default() };
-        let test_cluster = test_cluster(&pool, &o);
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 8,
-            ops: 400,
-            keys: 300,
-            value_bytes: 128,
-            scan_one_in: 8,
-            wave_ops: 0,
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        let s = Stress { coroutines: 8, ops: 400, keys: 300, ..Stress::of(seed) };
+        check(pool(), &o, Stress { value_bytes: 128, scan_one_in: 8, ..s });
     }
 }
 
@@ -112,21 +95,10 @@ fn a_right_hop_caches_the_node_under_its_own_name() {
 /// 8.1 #9: clients of two nodes grow the tree through several roots at once.
 #[test]
 fn roots_change_under_several_clients() {
+    let o = Options { fanout: 8, ..Options::default() };
     for seed in 0..10 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let test_cluster = test_cluster(&pool, &Options { fanout: 8, ..Options::default() });
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 10,
-            ops: 500,
-            keys: 1_200,
-            value_bytes: 8,
-            scan_one_in: 0,
-            wave_ops: 0,
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        let s = Stress { coroutines: 10, ops: 500, keys: 1_200, ..Stress::of(seed) };
+        let test_cluster = check(pool(), &o, s);
         let shape = test_cluster.client(0).expect("attach").walk().expect("every invariant holds");
         assert!(shape.levels >= 2, "the tree grew: {shape:?}");
     }
@@ -138,20 +110,8 @@ fn roots_change_under_several_clients() {
 #[test]
 fn what_a_scan_has_shown_a_get_finds() {
     for seed in 0..20 {
-        let pool = PoolOptions { knobs: Knobs { suspend_one_in: 2, seed }, ..pool() };
-        let test_cluster = test_cluster(&pool, &Options::default());
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 6,
-            ops: 200,
-            keys: 20,
-            value_bytes: 8,
-            scan_one_in: 3,
-            wave_ops: 0,
-        };
-        let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        let s = Stress { ops: 200, keys: 20, scan_one_in: 3, ..Stress::of(seed) };
+        check(pool(), &Options::default(), s);
     }
 }
 
@@ -231,56 +191,7 @@ fn a_load_into_a_full_memory_node_fails() {
 
 /// 8.5 #24 and #26: a full memory node ends writes with an error that says so; everything stored
 /// stays readable and deletable, and deletes make room again.
-#[test]
-fn a_full_memory_node() {
-    let small = PoolOptions { memory_bytes_per_node: 1 << 20, ..pool() };
-    let test_cluster = test_cluster(&small, &Options { fanout: 8, ..Options::default() });
-    let mut c = test_cluster.client(0).expect("attach");
-    let mut stored = 0;
-    let e = loop {
-        match c.write(&Keys::Hashed24.key(stored), Write::Insert(&stored.to_le_bytes())) {
-            Ok(outcome) => assert_eq!(outcome, Outcome::Done),
-            Err(e) => break e,
-        }
-        stored += 1;
-    };
-    assert_eq!(e.kind(), ErrorKind::Full, "{e}");
-    assert!(e.to_string().contains("mn0"), "names the node: {e}");
-    assert_eq!(e.effect(), dmtree_fabric::Effect::None);
-    assert!(stored > 1_000, "only {stored} keys fit");
-    assert_eq!(
-        c.get(&Keys::Hashed24.key(stored)).expect("get"),
-        None,
-        "the failed key is not there"
-    );
-    for n in 0..stored {
-        let found = c.get(&Keys::Hashed24.key(n)).expect("readable");
-        assert_eq!(found.as_deref(), Some(&n.to_le_bytes()[..]));
-    }
-    assert_eq!(c.walk().expect("a failed split changes nothing").keys, stored);
-    // Leaves with free slots still take keys; updates in place always work.
-    assert_eq!(
-        c.write(&Keys::Hashed24.key(0), Write::Update(b"updated!")).expect("update"),
-        Outcome::Done
-    );
-    for n in 0..stored {
-        assert_eq!(
-            c.write(&Keys::Hashed24.key(n), Write::Delete).expect("deletable"),
-            Outcome::Done
-        );
-        if n % 16 == 0 {
-            c.maintain().expect("maintain");
-        }
-    }
-    c.maintain().expect("maintain");
-    assert_eq!(c.walk().expect("walk").keys, 0);
-    for n in 0..stored * 9 / 10 {
-        let key = Keys::Hashed24.key(1_000_000 + n);
-        c.write(&key, Write::Insert(b"again!!!"))
-            .unwrap_or_else(|e| panic!("key {n} of {stored}: {e}"));
-    }
-}
-
+///
 /// A node that fills up in the middle of splits of every kind: whatever the moment, nothing is lost
 /// or half done.
 #[test]
@@ -303,6 +214,9 @@ fn full_at_every_moment() {
                 Ok(_) => stored.push((key, n)),
                 Err(e) => {
                     assert_eq!(e.kind(), ErrorKind::Full, "{e}");
+                    assert!(e.to_string().contains("mn0"), "names the node: {e}");
+                    assert_eq!(e.effect(), dmtree_fabric::Effect::None);
+                    assert_eq!(c.get(&key).expect("get"), None, "the failed key is not there");
                     failures += 1;
                     if failures == 40 {
                         break;
@@ -317,11 +231,22 @@ fn full_at_every_moment() {
             assert_eq!(found.as_deref(), Some(&n.to_le_bytes()[..]), "{extra}: {key:?}");
         }
         assert_eq!(scan_all(&mut c, &everything(100)).len(), stored.len());
-        for key in stored.keys() {
+        assert_eq!(c.walk().expect("a failed split changes nothing").keys, stored.len() as u64);
+        // Updates in place always work.
+        let (first, _) = stored.first_key_value().expect("a key");
+        assert_eq!(c.write(first, Write::Update(b"updated!")).expect("update"), Outcome::Done);
+        for (n, key) in stored.keys().enumerate() {
             assert_eq!(c.write(key, Write::Delete).expect("deletable"), Outcome::Done);
+            if n % 16 == 0 {
+                c.maintain().expect("maintain");
+            }
         }
         c.maintain().expect("maintain");
         assert_eq!(scan_all(&mut c, &everything(100)).len(), 0);
+        assert_eq!(c.walk().expect("walk").keys, 0);
+        for key in stored.keys().take(stored.len() * 9 / 10) {
+            c.write(key, Write::Insert(b"again!!!")).expect("deletes made room");
+        }
     }
 }
 
@@ -383,18 +308,9 @@ fn relocated_twice_unlinked_in_any_order() {
             PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, generation_bits: 4, ..pool() };
         let test_cluster: TestCluster<DmTree> =
             TestCluster::new(&pool, 3 * least, &o).expect("a pool and an index");
-        let s = Stress {
-            seed,
-            threads: 1,
-            coroutines: 6,
-            ops: 500,
-            keys: 1_500,
-            value_bytes: 8,
-            scan_one_in: 50,
-            wave_ops: 0,
-        };
+        let s = Stress { ops: 500, keys: 1_500, scan_one_in: 50, ..Stress::of(seed) };
         let history = coroutines(&test_cluster, s, &mut *policy(seed));
-        history.check().unwrap_or_else(|(key, v)| panic!("seed {seed}, key {key:?}: {v}"));
+        judge(&test_cluster, &history, &format!("seed {seed}"));
         let mut c = test_cluster.client(1).expect("attach");
         c.maintain().expect("maintain");
         test_cluster.client(0).expect("attach").maintain().expect("maintain");

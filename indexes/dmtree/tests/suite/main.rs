@@ -1,12 +1,10 @@
 //! DMTree in one test program: it is linked once.
 
-mod adversarial;
 mod budget;
 mod concurrent;
 mod digest;
 mod dropped_leader;
 mod fair;
 mod fair_sim;
-mod multi_process;
 mod sim;
 mod tables;

@@ -1,13 +1,13 @@
 //! DMTree in simulated clusters: linearizable in virtual time, replayable, every step charged.
 
 use dmtree_check::concurrent::{self, Stress};
+use dmtree_check::conformance::above;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fifo, OpKind, Role, Stage, Step, Worker};
-use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
+use dmtree_parts::{Page, RangeIndex, Write};
 use dmtree_pool::PoolOptions;
-use std::ops::Bound;
 
 fn test_cluster(profile: &str, seed: u64) -> (TestCluster<DmTree>, SimFabric) {
     let pool = PoolOptions {
@@ -20,23 +20,11 @@ fn test_cluster(profile: &str, seed: u64) -> (TestCluster<DmTree>, SimFabric) {
     TestCluster::simulated(&profile, seed, &pool, 8 << 20, &Options::default()).unwrap()
 }
 
-fn stress(seed: u64) -> Stress {
-    Stress {
-        seed,
-        threads: 1,
-        coroutines: 9,
-        keys: 40,
-        ops: 60,
-        value_bytes: 8,
-        scan_one_in: 12,
-        wave_ops: 0,
-    }
-}
-
 fn run(profile: &str, seed: u64) -> u64 {
     let (test_cluster, fabric) = test_cluster(profile, seed);
     fabric.set_timed(true);
-    let history = concurrent::coroutines(&test_cluster, stress(seed), &mut Fifo);
+    let s = Stress { coroutines: 9, keys: 40, ops: 60, scan_one_in: 12, ..Stress::of(seed) };
+    let history = concurrent::coroutines(&test_cluster, s, &mut Fifo);
     history.check().unwrap_or_else(|e| panic!("{profile}, seed {seed}: {e:?}"));
     fabric.trace_hash()
 }
@@ -84,13 +72,7 @@ fn every_stage_is_charged() {
     assert_eq!(charged(&mut c), [Operation, CacheLookup, FingerprintScan, EntryCheck, LocalQueue]);
     c.write(&key(5), Write::Update(b"abcdefgh")).unwrap();
     assert_eq!(charged(&mut c), [Operation, CacheLookup, FingerprintScan, EntryCheck, LocalQueue]);
-    let r = ScanRequest {
-        low: Bound::Included(&key(5)),
-        high: Bound::Unbounded,
-        reverse: false,
-        limit: 50,
-    };
-    c.scan(&r, &mut Page::new()).unwrap();
+    c.scan(&above(&key(5), 50), &mut Page::new()).unwrap();
     assert_eq!(charged(&mut c), [Operation, CacheLookup, NodeImage, ScanCollect]);
     for i in 4000..5000 {
         c.write(&key(i), Write::Insert(b"12345678")).unwrap();

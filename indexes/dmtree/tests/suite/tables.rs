@@ -1,7 +1,7 @@
 //! Reassigned tables are unbuilt at their new owner: readers alone bring their cost back to normal,
 //! without a single write.
 
-use dmtree_check::conformance::Keys;
+use dmtree_check::conformance::{Keys, everything};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{DmTree, Options};
 use dmtree_fabric::{Endpoint, LeaseParameters, MemberPhase, OpKind, Result, Totals};
@@ -94,13 +94,7 @@ fn any_reader_has_tables_built() {
         let mut readers: Vec<_> = (0..4).map(|_| test_cluster.client(1).expect("attach")).collect();
         for c in &mut readers {
             if scans {
-                let all = dmtree_parts::ScanRequest {
-                    low: std::ops::Bound::Unbounded,
-                    high: std::ops::Bound::Unbounded,
-                    reverse: false,
-                    limit: N as usize,
-                };
-                c.scan(&all, &mut dmtree_parts::Page::new()).expect("scan");
+                c.scan(&everything(N as usize), &mut dmtree_parts::Page::new()).expect("scan");
             } else {
                 gets(c, N..2 * N, false);
             }

@@ -1,25 +1,28 @@
 //! Byte layouts, read from memory: offsets and sizes at the published geometry (24-byte keys,
 //! 8-byte values, 32 slots).
 
+use std::sync::Arc;
+
 use dmtree_check::conformance::Keys;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{Endpoint, GlobalAddr, Role};
 use dmtree_fptree::format::{Geometry, table};
-use dmtree_fptree::{FpNode, FpTree, Options};
+use dmtree_fptree::{FpTree, Options};
+use dmtree_parts::Write;
 use dmtree_parts::hash::KeyHash;
-use dmtree_parts::{RangeIndex, Write};
-use dmtree_pool::PoolOptions;
+use dmtree_pool::{PoolNode, PoolOptions};
 
-fn test_cluster(o: &Options, cache_bytes: u64) -> TestCluster<FpTree> {
-    let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
-    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
+fn test_cluster(o: &Options, compute_nodes: u16) -> TestCluster<FpTree> {
+    let pool = PoolOptions { compute_nodes, ..PoolOptions::default() };
+    TestCluster::new(&pool, 8 << 20, o).expect("a pool and an index")
 }
 
-struct Raw(Endpoint);
+struct Raw(Endpoint, Arc<PoolNode>);
 
 impl Raw {
     fn of(test_cluster: &TestCluster<FpTree>) -> Self {
-        Self(test_cluster.cluster.compute_node(0).expect("a node").endpoint(0).expect("attach"))
+        let node = test_cluster.cluster.compute_node(0).expect("a node");
+        Self(node.endpoint(0).expect("attach"), node)
     }
 
     fn read(&self, at: GlobalAddr, len: u32) -> Vec<u8> {
@@ -28,11 +31,9 @@ impl Raw {
     }
 
     /// The root node's address, from the catalog of the pool.
-    fn root(&self, test_cluster: &TestCluster<FpTree>) -> GlobalAddr {
-        let pool = test_cluster.cluster.compute_node(0).expect("a node");
-        let found = self.0.core().block_on(self.0.slot(), pool.find_index(&self.0, "test"));
-        let entry = found.expect("the catalog").expect("the index");
-        addr(&self.read(entry.root_word, 8), 0)
+    fn root(&self) -> GlobalAddr {
+        let found = self.0.core().block_on(self.0.slot(), self.1.find_index(&self.0, "test"));
+        addr(&self.read(found.expect("the catalog").expect("the index").root_word, 8), 0)
     }
 }
 
@@ -75,11 +76,11 @@ fn an_index_of_one_leaf() {
     for (o, owner) in
         [(Options::fptree(), Role::Memory), (Options::dmtree_published(), Role::Compute)]
     {
-        let test_cluster = test_cluster(&o, 8 << 20);
+        let test_cluster = test_cluster(&o, 2);
         let mut c = test_cluster.client(0).expect("attach");
         put(&mut c, 0..3);
         let raw = Raw::of(&test_cluster);
-        let inner = raw.read(raw.root(&test_cluster), 1752);
+        let inner = raw.read(raw.root(), 1752);
         assert_eq!(inner[0..24], [0xff; 24], "max key");
         assert_eq!(inner[24..48], [0; 24], "min key");
         assert_eq!(word(&inner, 48), 0, "right sibling");
@@ -119,13 +120,13 @@ fn an_index_of_one_leaf() {
 
 #[test]
 fn a_leaf_that_was_divided() {
-    let test_cluster = test_cluster(&Options::dmtree_published(), 8 << 20);
+    let test_cluster = test_cluster(&Options::dmtree_published(), 2);
     let mut c = test_cluster.client(0).expect("attach");
     put(&mut c, 0..33);
     let mut keys: Vec<_> = (0..33).map(key).collect();
     keys.sort();
     let raw = Raw::of(&test_cluster);
-    let inner = raw.read(raw.root(&test_cluster), 1752);
+    let inner = raw.read(raw.root(), 1752);
     // The left record has its version raised by one; the right one begins at 0, with the first key
     // that moved.
     assert_eq!((word(&inner, 60), word(&inner, 112)), (1 | 1 << 8, 1));
@@ -139,56 +140,27 @@ fn a_leaf_that_was_divided() {
     assert_eq!(word(&left, 72), 32, "its capacity");
     // 16 stay and 17 move, both in order from the first slot. Every entry has the leaf's version,
     // free ones too.
-    for i in 0..32 {
-        let at = 80 + 40 * i;
+    for (i, at) in (0..32).map(|i| (i, 80 + 40 * i)) {
         assert_eq!(word(&left, at), u64::from(i < 16) | 1 << 8);
         assert_eq!(word(&right, at), u64::from(i < 17));
-        if i < 16 {
-            assert_eq!(left[at + 8..at + 32], keys[i]);
-        }
-        if i < 17 {
-            assert_eq!(right[at + 8..at + 32], keys[16 + i]);
-        }
+        assert!(i >= 16 || left[at + 8..at + 32] == keys[i], "{i}");
+        assert!(i >= 17 || right[at + 8..at + 32] == keys[16 + i], "{i}");
     }
     let tables = [addr(&inner, 100), addr(&inner, 152)].map(|at| raw.read(at, 56));
     assert_eq!(tables.each_ref().map(|t| word(t, 0)), [1, 0]);
     assert_eq!(tables.each_ref().map(|t| t[8..40].iter().filter(|b| **b != 0).count()), [16, 17]);
 }
 
-/// A cache without room: the sibling is larger and takes everything. The leaf stays behind empty,
-/// with the range below its first key.
-#[test]
-fn a_leaf_that_grew() {
-    let o = Options { fanout: 8, ..Options::dmtree_published() };
-    let least = FpNode::least_cache_bytes(&Geometry::new(&o));
-    let test_cluster = test_cluster(&o, least);
-    let mut c = test_cluster.client(0).expect("attach");
-    let mut n = 0;
-    while !c.walk().expect("walk").leaves.iter().any(|(slots, _)| *slots == 128) {
-        put(&mut c, n..n + 1);
-        n += 1;
-        assert!(
-            n < 10_000,
-            "leaves do not grow: {:?}",
-            FpTree::cache_stats(&test_cluster.nodes[0])
-        );
-    }
-    let shape = c.walk().expect("walk");
-    assert_eq!(shape.keys, n);
-    assert!(shape.fill[0] > 0, "empty leaves stay on the chain: {:?}", shape.fill);
-}
-
 /// Each client node fills its stretch on one compute node before it continues with the next.
 #[test]
 fn tables_rotate_over_compute_nodes() {
     let o = Options { table_chunk_bytes: 4 << 10, ..Options::dmtree_published() };
-    let pool = PoolOptions { compute_nodes: 4, ..PoolOptions::default() };
-    let test_cluster = TestCluster::<FpTree>::new(&pool, 8 << 20, &o).expect("a pool and an index");
+    let test_cluster = test_cluster(&o, 4);
     let mut c = test_cluster.client(0).expect("attach");
     let pairs = (0..20_000u64).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
     c.load(pairs, false, 0.7).expect("load");
     let raw = Raw::of(&test_cluster);
-    let mut at = raw.root(&test_cluster);
+    let mut at = raw.root();
     let mut inner = raw.read(at, 1752);
     while inner[57] == 0 {
         at = addr(&inner, 92);

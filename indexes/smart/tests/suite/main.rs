@@ -1,8 +1,10 @@
 //! The tests of SMART in one program, so that it is linked once.
 
-mod budget;
-mod conformance;
-mod multi_process;
-mod published_defects;
+mod defects;
+mod published;
 mod sound;
-mod sound_budget;
+
+dmtree_check::peer_tests! {
+    of_published: crate::published::peer();
+    of_sound: crate::sound::peer();
+}

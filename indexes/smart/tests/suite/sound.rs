@@ -1,100 +1,67 @@
-//! The conformance suite on the sound `smart`, in many geometries.
+//! The sound `smart`.
 
-use dmtree_check::conformance::{self, Keys};
-use dmtree_check::test_cluster::TestCluster;
-use dmtree_fabric::local::Knobs;
-use dmtree_pool::PoolOptions;
+use dmtree_check::peer::prelude::*;
 use dmtree_smart::sound::{Options, Smart};
 
-fn pool() -> PoolOptions {
-    PoolOptions {
-        memory_nodes: 1,
-        compute_nodes: 3,
-        memory_bytes_per_node: 128 << 20,
-        ..PoolOptions::default()
+pub fn peer() -> Peer<Smart> {
+    let systems = || vec![("smart", Options::default())];
+    let setting = |grants| (Setting::new("smart", Options::default(), grants), 0..8);
+    let rows = vec![
+        row("*", "get", cost(1, [1, 0, 0, 72, 0])),
+        // READ, lock, [WRITE area, release]; READs again when versions could have wrapped meanwhile.
+        row("*", "update", cost(3, [1, 1, 2, 72, 16])).share(0.99),
+        // The READ behind the lock returns the old value.
+        row("*", "compare-and-set", cost(3, [2, 1, 2, 72 + 128, 16])),
+        // READ, CAS; then READ node (of some size), READ leaf, CAS slot: no tombstone stays.
+        row("*", "delete", cost(5, [3, 0, 2, 248, 0])).share(0.80),
+        row("*", "delete", cost(5, [3, 0, 2, 280, 0])).share(0.13),
+        row("*", "delete", cost(5, [3, 0, 2, 344, 0])).share(0.06),
+    ];
+    let means = [
+        // READ node, [WRITE leaf, CAS slot]. If the type has to be raised: also CAS head and CAS
+        // hint. If the cached slot names a leaf of another key: first a READ of that leaf.
+        means("smart", "insert", &[(TRIPS, 3.26), (VERBS, 4.26)]),
+        // READ leaf, READ node, READ leaf, {WRITE node, WRITE leaf}, CAS slot.
+        means("smart", "insert split", &[(TRIPS, 5.08), (VERBS, 6.07)]),
+        // A hundred leaves, and the nodes above them.
+        means("smart", "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
+    ]
+    .concat();
+    Peer {
+        repeats: |_| false,
+        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        local: local(),
+        sound: vec![setting(NOTHING), setting(EVERYTHING)],
+        budgets: vec![Budget { keys: 5_000, means, ..Budget::new(systems(), rows) }],
+        ..Peer::new(systems(), |_| 300, |o: &Options, below| o.drawn(below))
     }
 }
 
-fn test_cluster_with(pool: PoolOptions, o: &Options, cache_bytes: u64) -> TestCluster<Smart> {
-    TestCluster::new(&pool, cache_bytes, o).expect("a pool and an index")
-}
-
-fn test_cluster(o: &Options) -> TestCluster<Smart> {
-    test_cluster_with(pool(), o, 8 << 20)
-}
-
-fn usual() -> Options {
-    Options::default()
-}
-
-#[test]
-fn basics() {
-    conformance::basics(&test_cluster(&usual()));
-}
-
-#[test]
-fn model_of_every_kind_of_keys() {
-    conformance::model(&test_cluster(&usual()), 1, Keys::Short, 2_000, 30_000);
-    conformance::model(&test_cluster(&usual()), 2, Keys::Hashed24, 3_000, 30_000);
-    conformance::model(&test_cluster(&usual()), 3, Keys::LongPrefix, 2_000, 20_000);
-    conformance::model(&test_cluster(&usual()), 4, Keys::AnyLength, 1_000, 15_000);
-    conformance::model(&test_cluster(&usual()), 5, Keys::Ascending, 4_000, 20_000);
-}
-
-#[test]
-fn model_inline_sizes_and_techniques() {
-    for (value_inline_bytes, on) in [(8, false), (16, true), (256, false), (1024, true)] {
-        let o = Options { value_inline_bytes, delegation: on, combining: on, ..usual() };
-        conformance::model(
-            &test_cluster(&o),
-            u64::from(value_inline_bytes),
-            Keys::AnyLength,
-            400,
-            5_000,
-        );
+fn local() -> Vec<Row<Smart>> {
+    let mut rows = of_any_length();
+    rows.extend(fills());
+    rows.extend([
+        model("ascending keys", Keys::Ascending, 4_000, 20_000).seed(5),
+        model("few generations, several memory nodes", Keys::Hashed24, 1_000, 20_000)
+            .seed(11)
+            .pool(|p| (p.generation_bits, p.memory_nodes) = (2, 3)),
+    ]);
+    rows.extend([(8, false), (16, true), (256, false), (1024, true)].map(|(bytes, on)| {
+        model("inline sizes and techniques", Keys::AnyLength, 400, 5_000)
+            .seed(u64::from(bytes))
+            .options(move |o| Options {
+                value_inline_bytes: bytes,
+                delegation: on,
+                combining: on,
+                ..o
+            })
+    }));
+    for (seed, bytes) in [(8, 0), (9, 300), (10, 10_000)] {
+        let cached =
+            |keys, space, steps| model("caches of any size", keys, space, steps).cache(bytes, 0);
+        rows.push(cached(Keys::Hashed24, 2_000, 8_000).seed(seed));
+        rows.push(cached(Keys::LongPrefix, 1_000, 5_000).seed(9));
     }
-}
-
-#[test]
-fn model_caches_of_any_size() {
-    for (seed, cache_bytes) in [(8, 0), (9, 300), (10, 10_000)] {
-        let test_cluster = test_cluster_with(pool(), &usual(), cache_bytes);
-        conformance::model(&test_cluster, seed, Keys::Hashed24, 2_000, 8_000);
-        conformance::model(
-            &test_cluster_with(pool(), &usual(), cache_bytes),
-            9,
-            Keys::LongPrefix,
-            1_000,
-            5_000,
-        );
-    }
-}
-
-#[test]
-fn model_few_generations_and_several_memory_nodes() {
-    let pool = PoolOptions { generation_bits: 2, memory_nodes: 3, ..pool() };
-    conformance::model(
-        &test_cluster_with(pool, &usual(), 8 << 20),
-        11,
-        Keys::Hashed24,
-        1_000,
-        20_000,
-    );
-}
-
-#[test]
-fn model_suspended_at_random_verbs() {
-    let pool = PoolOptions { knobs: Knobs { suspend_one_in: 3, seed: 11 }, ..pool() };
-    conformance::model(&test_cluster_with(pool, &usual(), 8 << 20), 12, Keys::Short, 2_000, 15_000);
-}
-
-#[test]
-fn lengths_fills_and_loads() {
-    conformance::lengths(&test_cluster(&usual()));
-    conformance::fill_and_empty(&test_cluster(&usual()), Keys::Ascending, 6_000, false);
-    conformance::fill_and_empty(&test_cluster(&usual()), Keys::Ascending, 6_000, true);
-    conformance::fill_and_empty(&test_cluster(&usual()), Keys::LongPrefix, 3_000, false);
-    conformance::load(&test_cluster(&usual()), Keys::Hashed24, 20_000);
-    conformance::load(&test_cluster(&usual()), Keys::AnyLength, 500);
-    conformance::load(&test_cluster(&usual()), Keys::Hashed24, 20);
+    let roomy = |row: Row<Smart>| row.pool(|p| p.memory_bytes_per_node = 128 << 20);
+    rows.into_iter().map(roomy).collect()
 }

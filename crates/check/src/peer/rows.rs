@@ -1,0 +1,333 @@
+//! The conformance suite on the systems of a peer: a row is one check in one geometry.
+
+use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
+use dmtree_fabric::{NodeId, Snapshot};
+use dmtree_parts::{Page, RangeIndex, Write};
+use dmtree_pool::{Cluster, PoolOptions};
+
+use super::workloads::scans_over_splits;
+use super::{Peer, each, listed, named};
+use crate::conformance::{self, Keys, above};
+use crate::test_cluster::{Client, TestCluster};
+
+type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
+
+/// A check in one geometry. It runs on every system, or on some.
+pub struct Row<I: RangeIndex> {
+    name: String,
+    seed: u64,
+    systems: &'static str,
+    options: Change<I::Options>,
+    pool: PoolOptions,
+    /// Bytes, or as many times the smallest cache.
+    cache: (u64, u64),
+    chip_bytes: u32,
+    check: Box<dyn Fn(&Site<'_, I>) + Send + Sync>,
+}
+
+/// Where a check runs: a system with the options and in the pool of a row.
+pub struct Site<'a, I: RangeIndex> {
+    row: &'a Row<I>,
+    /// The seed of this system.
+    pub seed: u64,
+    /// The options.
+    pub options: I::Options,
+    cache_bytes: u64,
+}
+
+impl<I: RangeIndex> Site<'_, I> {
+    /// A new pool with an empty index.
+    pub fn cluster(&self) -> TestCluster<I> {
+        let Row { pool, chip_bytes, .. } = self.row;
+        if *chip_bytes == 0 {
+            return TestCluster::new(pool, self.cache_bytes, &self.options).expect("an index");
+        }
+        let fabric = LocalFabric::with_chips(pool.knobs, Tearing::AnyOrder, *chip_bytes);
+        TestCluster::on_local(fabric, pool, self.cache_bytes, &self.options).expect("an index")
+    }
+}
+
+impl<I: RangeIndex> Row<I> {
+    /// A check of its own, in the usual pool: one memory node, three compute nodes, with a cache
+    /// for every node of a small tree.
+    pub fn of(name: &str, check: impl Fn(&Site<'_, I>) + Send + Sync + 'static) -> Self {
+        let pool = PoolOptions {
+            compute_nodes: 3,
+            memory_bytes_per_node: 64 << 20,
+            ..PoolOptions::default()
+        };
+        Self {
+            name: name.to_owned(),
+            seed: 0,
+            systems: "*",
+            options: Box::new(|o| o),
+            pool,
+            cache: (8 << 20, 0),
+            chip_bytes: 0,
+            check: Box::new(check),
+        }
+    }
+
+    /// With the seed of the first system; each further one has the next.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// On these systems only: a list with commas.
+    #[must_use]
+    pub fn on(self, systems: &'static str) -> Self {
+        Self { systems, ..self }
+    }
+
+    /// With other options.
+    #[must_use]
+    pub fn options(self, o: impl Fn(I::Options) -> I::Options + Send + Sync + 'static) -> Self {
+        Self { options: Box::new(o), ..self }
+    }
+
+    /// In another pool.
+    #[must_use]
+    pub fn pool(self, change: impl Fn(&mut PoolOptions)) -> Self {
+        let mut pool = self.pool.clone();
+        change(&mut pool);
+        Self { pool, ..self }
+    }
+
+    /// With a cache of so many bytes, or of so many times the smallest, whichever is more.
+    #[must_use]
+    pub fn cache(self, bytes: u64, least: u64) -> Self {
+        Self { cache: (bytes, least), ..self }
+    }
+
+    /// With clients suspended at one verb of so many.
+    #[must_use]
+    pub fn suspended(self, suspend_one_in: u32) -> Self {
+        let seed = self.seed;
+        self.pool(|p| p.knobs = Knobs { suspend_one_in, seed })
+    }
+
+    fn run(&self, peer: &Peer<I>, number: usize) -> Result<(), String> {
+        let (system, options) = &peer.systems[number];
+        let options = (self.options)(options.clone());
+        let cache_bytes = self.cache.0.max(self.cache.1 * (peer.least_cache)(&options));
+        let site = Site { row: self, seed: self.seed + number as u64, options, cache_bytes };
+        named(&format!("{system}: {}", self.name), || (self.check)(&site))
+    }
+}
+
+/// The empty index, and every outcome of every operation.
+pub fn basics<I: RangeIndex>() -> Row<I> {
+    Row::of("basics", |site| basics_on(&site.cluster()))
+}
+
+fn basics_on<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+    match I::OPS.any_length {
+        true => conformance::basics(test_cluster),
+        false => conformance::basics_of_fixed_lengths(test_cluster),
+    }
+}
+
+/// [`conformance::model`].
+pub fn model<I: RangeIndex>(name: &str, keys: Keys, space: u64, steps: u64) -> Row<I> {
+    model_then(name, keys, space, steps, |_, _| {})
+}
+
+/// The same, and a look at what it leaves.
+pub fn model_then<I: RangeIndex>(
+    name: &str,
+    keys: Keys,
+    space: u64,
+    steps: u64,
+    then: fn(&TestCluster<I>, &I::Options),
+) -> Row<I> {
+    Row::of(name, move |site| {
+        let test_cluster = site.cluster();
+        conformance::model(&test_cluster, site.seed, keys, space, steps);
+        then(&test_cluster, &site.options);
+    })
+}
+
+/// [`conformance::load`].
+pub fn load<I: RangeIndex>(keys: Keys, n: u64) -> Row<I> {
+    Row::of(&format!("load of {n} keys"), move |site| conformance::load(&site.cluster(), keys, n))
+}
+
+/// [`conformance::random_fill`].
+pub fn random_fill<I: RangeIndex>(n: u64) -> Row<I> {
+    let check = move |site: &Site<'_, I>| {
+        conformance::random_fill(&site.cluster(), &site.cluster(), n);
+    };
+    Row::of("loads as random inserts would", check)
+        .pool(|p| p.memory_bytes_per_node = 128 << 20)
+        .cache(64 << 20, 0)
+}
+
+/// The rows of every index with one length of keys and of values, which the change sets; so many
+/// operations in the longest.
+pub fn of_one_length<I: RangeIndex>(
+    steps: u64,
+    set: fn(I::Options, u32, u32) -> I::Options,
+) -> Vec<Row<I>> {
+    let mut rows = vec![
+        basics(),
+        model("hashed keys", Keys::Hashed24, 3_000, steps),
+        model("suspended", Keys::Hashed24, 2_000, steps / 2).seed(60).suspended(3),
+        load(Keys::Hashed24, steps.max(10_000)),
+        load(Keys::Hashed24, 20),
+        Row::of("a load of the highest key", |site| {
+            conformance::highest_key(&|| site.cluster());
+        }),
+    ];
+    rows.extend(odd_lengths(set));
+    rows
+}
+
+/// The rows of every index with keys and values of any length.
+pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
+    vec![
+        basics(),
+        model("short keys", Keys::Short, 2_000, 30_000).seed(1),
+        model("hashed keys", Keys::Hashed24, 3_000, 30_000).seed(2),
+        model("long prefixes", Keys::LongPrefix, 2_000, 20_000).seed(3),
+        model("keys of any length", Keys::AnyLength, 1_000, 15_000).seed(4),
+        model("suspended", Keys::Short, 2_000, 15_000).seed(11).suspended(3),
+        load(Keys::Hashed24, 20_000),
+        load(Keys::AnyLength, 500),
+        load(Keys::Hashed24, 20),
+        Row::of("lengths", |site| conformance::lengths(&site.cluster())),
+        Row::of("scans over splits", |site| {
+            scans_over_splits(&site.cluster(), site.seed, false, true);
+        })
+        .seed(300)
+        .suspended(2),
+    ]
+}
+
+/// A model on three memory nodes, all of which have a part of the index: chunks are small.
+pub fn three_memory_nodes<I: RangeIndex>(space: u64, steps: u64) -> Row<I> {
+    model_then("three memory nodes", Keys::Hashed24, space, steps, |test_cluster, _| {
+        let mut c = test_cluster.client(0).expect("attach");
+        c.walk().expect("walk");
+        let counts = c.take_counts();
+        for node in (0..3).map(NodeId::memory) {
+            assert!(counts.nodes.iter().any(|(at, c)| *at == node && c.read > 10), "{node}");
+        }
+    })
+    .seed(30)
+    .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
+}
+
+/// [`conformance::fill_and_empty`] in several orders.
+pub fn fills<I: RangeIndex>() -> [Row<I>; 3] {
+    let ways = [
+        (Keys::Ascending, 6_000, false),
+        (Keys::Ascending, 6_000, true),
+        (Keys::LongPrefix, 3_000, false),
+    ];
+    ways.map(|(keys, n, descending)| {
+        Row::of("fill and empty", move |site: &Site<'_, I>| {
+            conformance::fill_and_empty(&site.cluster(), keys, n, descending);
+        })
+    })
+}
+
+/// Two memory nodes without on-chip memory, with room for few locks there, and for all.
+pub fn chips<I: RangeIndex>(space: u64, steps: u64) -> [Row<I>; 3] {
+    [0, 64, 128 << 10].map(|chip_bytes| {
+        let row = model("locks on chip or not", Keys::Hashed24, space, steps).seed(30);
+        Row { chip_bytes, ..row }.pool(|p| p.memory_nodes = 2)
+    })
+}
+
+/// Lengths of keys and values that are no whole words.
+fn odd_lengths<I: RangeIndex>(set: fn(I::Options, u32, u32) -> I::Options) -> Vec<Row<I>> {
+    let lengths = [(1, 0), (3, 1), (13, 7), (16, 100), (200, 1000), (250, 9)];
+    let row = |(key, value): (u32, u32)| {
+        Row::of(&format!("keys of {key} bytes, values of {value}"), move |site: &Site<'_, I>| {
+            conformance::one_length(&site.cluster(), key as usize, value as usize);
+        })
+        .options(move |o| set(o, key, value))
+    };
+    lengths.into_iter().map(row).collect()
+}
+
+/// A pool that fills up, [`conformance::full`]: it has room for so many keys at least.
+pub fn full<I: RangeIndex>(least: u64, updates: fn(&I::Options) -> bool) -> Row<I> {
+    Row::of("full memory nodes", move |site: &Site<'_, I>| {
+        conformance::full(&site.cluster(), least, updates(&site.options));
+    })
+    .pool(|p| p.memory_bytes_per_node = 2 << 20)
+}
+
+/// Runs the rows of a peer on its systems. Returns what failed.
+pub fn local<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
+    let cells: Vec<(&Row<I>, usize)> = (peer.local.iter())
+        .flat_map(|row| (0..peer.systems.len()).map(move |number| (row, number)))
+        .filter(|(row, number)| listed(row.systems, peer.systems[*number].0))
+        .collect();
+    each(&cells, |(row, number)| row.run(peer, *number))
+}
+
+fn pool(memory_nodes: u16) -> PoolOptions {
+    PoolOptions {
+        memory_nodes,
+        compute_nodes: 2,
+        memory_bytes_per_node: 64 << 20,
+        ..PoolOptions::default()
+    }
+}
+
+/// Runs every system on nodes that share nothing but TCP connections; one client posts the same
+/// verbs there as in one process. Returns what failed.
+pub fn apart<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
+    let keys = if I::OPS.any_length { Keys::AnyLength } else { Keys::Hashed24 };
+    let steps = if I::OPS.any_length { 4_000 } else { 1_500 };
+    each(&peer.systems, |(name, o)| {
+        let cluster = |memory_nodes| {
+            let cluster = Cluster::over_tcp(&pool(memory_nodes)).expect("nodes");
+            TestCluster::<I>::on(cluster, 8 << 20, o).expect("an index")
+        };
+        named(&format!("{name}, apart"), || {
+            basics_on(&cluster(1));
+            conformance::model(&cluster(2), 4, keys, 500, steps);
+            if I::OPS.any_length {
+                conformance::fill_and_empty(&cluster(1), Keys::Hashed24, 2_000, false);
+            }
+            if (peer.repeats)(o) {
+                let here = TestCluster::<I>::new(&pool(1), 8 << 20, o).expect("an index");
+                let pairs = counts(&cluster(1)).into_iter().zip(counts(&here));
+                pairs.enumerate().for_each(|(i, (a, b))| assert_eq!(a, b, "round {i}"));
+            }
+        })
+    })
+}
+
+/// The verb counts of one client for the same operations of every kind.
+pub fn counts<I: RangeIndex>(test_cluster: &TestCluster<I>) -> Vec<Snapshot> {
+    let mut c = test_cluster.client(0).expect("a member");
+    let long = vec![7; if I::OPS.any_length { 300 } else { 8 }];
+    let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
+    let mut rounds = Vec::new();
+    let pairs = keys[..1_500].iter().map(|k| (k.clone(), vec![6; 8])).collect();
+    c.load(pairs, false, 0.7).expect("load");
+    rounds.push(c.take_counts());
+    let mut all = |keys: &[Vec<u8>], op: &mut dyn FnMut(&mut Client<I>, &[u8])| {
+        keys.iter().for_each(|k| op(&mut c, k));
+        rounds.push(c.take_counts());
+    };
+    let write = |c: &mut Client<I>, k: &[u8], w| _ = c.write(k, w).expect("room");
+    all(&keys[1_000..2_000], &mut |c, k| write(c, k, Write::Put(b"12345678")));
+    all(&keys, &mut |c, k| _ = c.get(k).expect("works"));
+    all(&keys[..1_000], &mut |c, k| write(c, k, Write::Update(b"87654321")));
+    all(&keys[2_000..], &mut |c, k| write(c, k, Write::Insert(&long)));
+    if I::OPS.delete {
+        all(&keys[..500], &mut |c, k| write(c, k, Write::Delete));
+    }
+    let mut page = Page::new();
+    all(&keys[..100], &mut |c, k| {
+        c.scan(&above(k, 20), &mut page).expect("works");
+    });
+    all(&keys[..1], &mut |c, _| c.maintain().expect("works"));
+    rounds
+}

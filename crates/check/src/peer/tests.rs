@@ -1,0 +1,80 @@
+//! The kit fails where it must.
+
+use dmtree_fabric::Capabilities;
+
+use super::costs::{self, cost, means, row};
+use super::rows::{self, basics, model};
+use super::toy::{Mutant, Options, Toy};
+use super::*;
+use crate::conformance::Keys;
+
+const SOUND: Options = Options { mutant: Mutant::None };
+const RACES: Options = Options { mutant: Mutant::Races };
+
+fn peer(options: Options) -> Peer<Toy> {
+    Peer {
+        local: vec![basics(), model("hashed keys", Keys::Hashed24, 300, 1_000)],
+        sound: vec![(Setting::new("toy", options, Capabilities::NONE), 0..4)],
+        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        ..Peer::new(vec![("toy", options)], |_| 1 << 10, |o, _| *o)
+    }
+}
+
+fn one(failures: &[String], words: &str) {
+    assert!(failures.len() == 1 && failures[0].contains(words), "{failures:?}");
+}
+
+#[test]
+fn an_index_that_loses_a_key_fails() {
+    assert_eq!(rows::local(&peer(SOUND)), Vec::<String>::new());
+    assert_eq!(rows::apart(&peer(SOUND)), Vec::<String>::new());
+    let loses = peer(Options { mutant: Mutant::LosesKeys });
+    one(&rows::local(&loses), "toy: hashed keys: ");
+    one(&rows::apart(&loses), "toy, apart: ");
+}
+
+#[test]
+fn seeds_that_must_find_nothing_find_a_race() {
+    assert_eq!(defects::sound(&peer(SOUND)), Vec::<String>::new());
+    assert!(!defects::sound(&peer(RACES)).is_empty());
+    assert_eq!(workloads::interleaved(&peer(SOUND)), Vec::<String>::new());
+    assert!(!workloads::interleaved(&peer(RACES)).is_empty());
+}
+
+/// A defect: it has to show, and its repair has to remove it.
+#[test]
+fn a_defect_that_is_repaired_fails() {
+    let defect = |broken, repaired| {
+        let setting = Setting::new("toy", broken, Capabilities::NONE);
+        let defect = Defect::new("a race", setting, 0, Repair::Options(repaired));
+        Peer { defects: vec![Defect { counted: 3, ..defect }], ..peer(SOUND) }
+    };
+    assert_eq!(defects::found(&defect(RACES, SOUND)), Vec::<String>::new());
+    one(&defects::found(&defect(SOUND, SOUND)), "a race: no seed of 0..20 shows it");
+    one(&defects::found(&defect(RACES, RACES)), "a race, repaired: seed ");
+    let table = tables(&defect(RACES, SOUND));
+    assert!(table.contains("| a race | toy |  | ") && table.contains(" | none of 3 |"));
+}
+
+#[test]
+fn a_wrong_number_in_a_table_of_costs_fails() {
+    let verb = cost(1, [1, 0, 0, 8, 0]);
+    let with = |rows: Vec<costs::Row>, means: Vec<costs::Mean>| {
+        let budget = Budget::<Toy>::new(vec![("toy", SOUND)], rows);
+        let budget = Budget { keys: 1_000, means, ..budget };
+        Peer { budgets: vec![budget], ..peer(SOUND) }
+    };
+    let rows = |cost| vec![row("*", "get, get absent, update, insert", cost)];
+    let good = with(rows(verb), means("toy", "get", &[(costs::TRIPS, 1.0)]));
+    assert_eq!(costs::check(&good), Vec::<String>::new());
+    assert!(
+        tables(&good).contains("| toy | update | 1 | 1 | 0 | 0 | 8 | 0 | 1.000 | 1.00 | 1.00 |")
+    );
+    assert_eq!(costs::check(&with(rows(cost(1, [1, 0, 0, 16, 0])), Vec::new())).len(), 4);
+    let mean = means("toy", "get", &[(costs::VERBS, 1.04)]);
+    one(&costs::check(&with(Vec::new(), mean)), "toy: get, mean: 1.0000, wanted 1.0400");
+    let twice = |times| vec![row("toy", "get", cost(0, [0; 5])).again(verb, Some(times))];
+    assert_eq!(costs::check(&with(twice(1.0), Vec::new())), Vec::<String>::new());
+    one(&costs::check(&with(twice(1.1), Vec::new())), "wanted 1.1");
+    one(&costs::check(&with(vec![row("toy", "merge", verb)], Vec::new())), "not measured");
+}
