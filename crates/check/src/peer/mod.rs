@@ -39,7 +39,7 @@ pub mod prelude {
     };
     pub use super::defects::{EVERYTHING, KIND, NOTHING, READONLY, crowd};
     pub use super::rows::{
-        Site, chips, fills, full, load, model, model_then, of_any_length, of_one_length,
+        Site, chips, fills, full, load, model, of_any_length, of_one_length, on_all_memory_nodes,
         random_fill, three_memory_nodes,
     };
     pub use super::{Budget, Defect, Peer, Repair, Row, Setting, passes};
@@ -53,6 +53,9 @@ use crate::verdict::panic_text;
 /// Draws numbers below its argument.
 pub type Below<'a> = &'a mut dyn FnMut(u64) -> u64;
 
+/// Which options something holds for.
+pub type Which<O> = fn(&O) -> bool;
+
 /// The systems of a crate that share an index type.
 pub struct Peer<I: RangeIndex> {
     /// Name and options of each system.
@@ -64,10 +67,10 @@ pub struct Peer<I: RangeIndex> {
     /// The length of all values, where there is one only.
     pub value_bytes: Option<fn(&I::Options) -> u32>,
     /// Whether one client posts the same verbs in every run: each verb is awaited.
-    pub repeats: fn(&I::Options) -> bool,
+    pub repeats: Which<I::Options>,
     /// How verbs may be torn where histories of concurrent clients must be linearizable, and
     /// whether scans are; `None`: nowhere.
-    pub interleaved: Option<(Tearing, fn(&I::Options) -> bool)>,
+    pub interleaved: Option<(Tearing, Which<I::Options>)>,
     /// The conformance suite in one process.
     pub local: Vec<Row<I>>,
     /// Settings under which these seeds find nothing.

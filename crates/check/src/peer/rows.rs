@@ -11,6 +11,9 @@ use crate::conformance::{self, Keys, above};
 use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
+/// Looks at an index with its options.
+pub type Look<I> = fn(&TestCluster<I>, &<I as RangeIndex>::Options);
+type Check<I> = Box<dyn Fn(&Site<'_, I>) + Send + Sync>;
 
 /// A check in one geometry. It runs on every system, or on some.
 pub struct Row<I: RangeIndex> {
@@ -22,7 +25,8 @@ pub struct Row<I: RangeIndex> {
     /// Bytes, or as many times the smallest cache.
     cache: (u64, u64),
     chip_bytes: u32,
-    check: Box<dyn Fn(&Site<'_, I>) + Send + Sync>,
+    then: Option<Look<I>>,
+    check: Check<I>,
 }
 
 /// Where a check runs: a system with the options and in the pool of a row.
@@ -64,6 +68,7 @@ impl<I: RangeIndex> Row<I> {
             pool,
             cache: (8 << 20, 0),
             chip_bytes: 0,
+            then: None,
             check: Box::new(check),
         }
     }
@@ -100,6 +105,12 @@ impl<I: RangeIndex> Row<I> {
         Self { cache: (bytes, least), ..self }
     }
 
+    /// A model, and a look at what it leaves.
+    #[must_use]
+    pub fn then(self, then: Look<I>) -> Self {
+        Self { then: Some(then), ..self }
+    }
+
     /// With clients suspended at one verb of so many.
     #[must_use]
     pub fn suspended(self, suspend_one_in: u32) -> Self {
@@ -130,21 +141,12 @@ fn basics_on<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 
 /// [`conformance::model`].
 pub fn model<I: RangeIndex>(name: &str, keys: Keys, space: u64, steps: u64) -> Row<I> {
-    model_then(name, keys, space, steps, |_, _| {})
-}
-
-/// The same, and a look at what it leaves.
-pub fn model_then<I: RangeIndex>(
-    name: &str,
-    keys: Keys,
-    space: u64,
-    steps: u64,
-    then: fn(&TestCluster<I>, &I::Options),
-) -> Row<I> {
     Row::of(name, move |site| {
         let test_cluster = site.cluster();
         conformance::model(&test_cluster, site.seed, keys, space, steps);
-        then(&test_cluster, &site.options);
+        if let Some(then) = site.row.then {
+            then(&test_cluster, &site.options);
+        }
     })
 }
 
@@ -204,18 +206,21 @@ pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
     ]
 }
 
-/// A model on three memory nodes, all of which have a part of the index: chunks are small.
+/// A model on three memory nodes with small chunks.
 pub fn three_memory_nodes<I: RangeIndex>(space: u64, steps: u64) -> Row<I> {
-    model_then("three memory nodes", Keys::Hashed24, space, steps, |test_cluster, _| {
-        let mut c = test_cluster.client(0).expect("attach");
-        c.walk().expect("walk");
-        let counts = c.take_counts();
-        for node in (0..3).map(NodeId::memory) {
-            assert!(counts.nodes.iter().any(|(at, c)| *at == node && c.read > 10), "{node}");
-        }
-    })
-    .seed(30)
-    .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
+    model("three memory nodes", Keys::Hashed24, space, steps)
+        .seed(30)
+        .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
+}
+
+/// All of three memory nodes have a part of the index.
+pub fn on_all_memory_nodes<I: RangeIndex>(test_cluster: &TestCluster<I>, _: &I::Options) {
+    let mut c = test_cluster.client(0).expect("attach");
+    c.walk().expect("walk");
+    let counts = c.take_counts();
+    for node in (0..3).map(NodeId::memory) {
+        assert!(counts.nodes.iter().any(|(at, c)| *at == node && c.read > 10), "{node}");
+    }
 }
 
 /// [`conformance::fill_and_empty`] in several orders.

@@ -67,8 +67,8 @@ pub fn interleaved<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
         let scan_one_in = if scans(&o) { [30, 60, 8][seed as usize % 3] } else { 0 };
         let few = Stress { value_bytes, scan_one_in, keys: 8 + seed % 100, ..Stress::of(seed) };
         let wave_ops = if I::OPS.delete { seed % 2 * (60 + seed % 60) } else { 0 };
-        // (Regression: a scan repeated keys when the leaf that covers its cursor had meanwhile taken
-        // over its left neighbour's range.)
+        // (Regression: a scan repeated keys when the leaf that covers its cursor had meanwhile
+        // taken over its left neighbour's range.)
         let keys = if wave_ops > 0 { 100 + seed % 300 } else { 150 + seed % 1_500 };
         let many = Stress { coroutines: 8, ops: 500, keys, wave_ops, ..few };
         named(&format!("{system}, interleaved"), || {

@@ -23,7 +23,6 @@ fn test_cluster(seed: u64, o: &Options, tearing: Tearing) -> TestCluster<FpTree>
     suspended(seed, o, cache_bytes, tearing)
 }
 
-/// A preset, the last one first.
 fn preset(seed: u64) -> Options {
     let (_, o) = systems().swap_remove([4, 3, 0, 1, 2][seed as usize % 5]);
     Options { fanout: 8, ..o }
@@ -50,7 +49,6 @@ fn scans_over_splits_miss_and_repeat_nothing() {
     }
 }
 
-/// A scan with tables.
 #[test]
 fn torn_scans_over_splits_miss_one_key_at_most() {
     for seed in seeds(400, 60) {

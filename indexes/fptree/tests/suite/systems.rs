@@ -43,11 +43,12 @@ fn local() -> Vec<Row<FpTree>> {
         model("ascending keys in high trees", Keys::Ascending, 4_000, 14_000)
             .seed(10)
             .options(|o| Options { key_bytes: 8, fanout: 8, ..o }),
-        three_memory_nodes(3_000, 15_000),
+        three_memory_nodes(3_000, 15_000).then(on_all_memory_nodes),
         load(Keys::Hashed24, 5_000).options(|o| Options { fanout: 8, ..o }),
         random_fill(400_000).on(ENDS),
         full(10_000, |_| true),
-        model_then("tables overflow to memory nodes", Keys::Hashed24, 8_000, 16_000, overflow)
+        model("tables overflow to memory nodes", Keys::Hashed24, 8_000, 16_000)
+            .then(overflow)
             .seed(130)
             .on("fptree-cache, fptree-locking, dmtree-published")
             .pool(|p| p.compute_bytes_per_node = 8 << 10),
@@ -57,7 +58,8 @@ fn local() -> Vec<Row<FpTree>> {
         row.options(move |o| Options { leaf_capacity, ..o })
     }));
     rows.extend([true, false].map(|adaptive_capacity| {
-        model_then("a cache of three nodes", Keys::Hashed24, 2_000, 8_000, larger_leaves)
+        model("a cache of three nodes", Keys::Hashed24, 2_000, 8_000)
+            .then(larger_leaves)
             .seed(40)
             .options(move |o| Options { fanout: 8, adaptive_capacity, ..o })
             .cache(0, 3)

@@ -8,7 +8,7 @@ pub fn peer() -> Peer<Smart> {
     let setting = |grants| (Setting::new("smart", Options::default(), grants), 0..8);
     let rows = vec![
         row("*", "get", cost(1, [1, 0, 0, 72, 0])),
-        // READ, lock, [WRITE area, release]; READs again when versions could have wrapped meanwhile.
+        // READ, lock, [WRITE area, release]; READs again if versions could have wrapped.
         row("*", "update", cost(3, [1, 1, 2, 72, 16])).share(0.99),
         // The READ behind the lock returns the old value.
         row("*", "compare-and-set", cost(3, [2, 1, 2, 72 + 128, 16])),
