@@ -4,7 +4,8 @@ use dmtree_parts::{CacheStats, Shape};
 
 use crate::results::MemoryFigures;
 
-/// Memory figures from the walked structure (`on_memory`: tables lie on memory nodes), and from the caches of the compute nodes with clients.
+/// Memory figures from the walked structure (`on_memory`: tables lie on memory nodes), and from the
+/// caches of the compute nodes with clients.
 pub fn figures(
     shape: &Shape,
     on_memory: bool,

@@ -1,6 +1,7 @@
 //! The membership agent of a compute node: renews its lease, follows the epochs of the membership,
-//! and does what they ask of the node. The embedder calls [`PoolNode::membership_step`] again and again, on a
-//! slot of its own, with pauses of a small part of a lease; the agents of a pool need no leader.
+//! and does what they ask of the node. The embedder calls [`PoolNode::membership_step`] again and
+//! again, on a slot of its own, with pauses of a small part of a lease; the agents of a pool need
+//! no leader.
 //!
 //! One step, in order:
 //!
@@ -115,8 +116,8 @@ impl PoolNode {
         self.coordinate(ep, &state).await
     }
 
-    /// [`PoolNode::membership_step`] until `until` says so or the membership is lost for good; pauses of
-    /// `pause_ns`.
+    /// [`PoolNode::membership_step`] until `until` says so or the membership is lost for good;
+    /// pauses of `pause_ns`.
     ///
     /// # Errors
     /// `Revoked`; `Incompatible` when another pool is where this one was.
@@ -129,7 +130,8 @@ impl PoolNode {
         self.run_membership_paced(ep, || pause_ns, until).await
     }
 
-    /// As [`PoolNode::run_membership`], with pauses that may be shorter while others wait for this node.
+    /// As [`PoolNode::run_membership`], with pauses that may be shorter while others wait for this
+    /// node.
     pub(crate) async fn run_membership_paced(
         &self,
         ep: &Endpoint,

@@ -55,8 +55,8 @@ pub(crate) fn is_over(state: &MembershipState, owner: Member) -> bool {
 }
 
 impl PoolNode {
-    /// As [`PoolNode::run_membership_paced`], and searches for tables to own. Until all are owned for the first
-    /// time its steps come faster: a joining process waits for that.
+    /// As [`PoolNode::run_membership_paced`], and searches for tables to own. Until all are owned
+    /// for the first time its steps come faster: a joining process waits for that.
     ///
     /// # Errors
     /// `Revoked`.
