@@ -168,7 +168,7 @@ impl RangeIndex for Toy {
         Ok(outcome)
     }
 
-    /// Pages are small, so that scans take several.
+    /// With a mutant pages are small, so that scans take several.
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         page.clear();
         let op = self.ep.begin(OpKind::Scan);
@@ -178,8 +178,9 @@ impl RangeIndex for Toy {
         if r.reverse {
             inside.reverse();
         }
-        let more = inside.len() > r.limit.min(100);
-        inside.truncate(r.limit.min(100));
+        let limit = if self.node.mutant == Mutant::None { r.limit } else { r.limit.min(7) };
+        let more = inside.len() > limit;
+        inside.truncate(limit);
         let resume = inside.last().map(|(k, _)| Resume(Bound::Excluded((*k).clone())));
         if inside.len() > 2 && self.misbehaves(Mutant::SkipsInScans) {
             inside.remove(1);
