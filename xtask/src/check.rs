@@ -27,9 +27,8 @@ const SEEDS: [(&str, &str, &str); 12] = [
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
 /// indexes/dmtree/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
-/// beside it,
-/// `regressions` are the cases in crates/bench/tests/suite/regressions, and `rare` is the engine's module of
-/// that name.
+/// beside it, `regressions` are the cases in crates/bench/tests/suite/regressions, and `rare` is
+/// the engine's module of that name.
 const BY_TESTS: &[(&str, &str)] = &[
     ("get: a table is unbuilt, and maintenance will build it", "tables: any_reader_has_tables"),
     ("recovery: a table that a reader has met unbuilt is built", "tables: any_reader_has_tables"),

@@ -416,7 +416,7 @@ fn look<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Board) -> Result<(
     let o = &mut *b.outcome.borrow_mut();
     ep.core().block_on(ep.slot(), async {
         let mut value = Vec::new();
-        for (k, last) in b.last.borrow().iter() {
+        for (k, last) in &b.last.take() {
             o.keys_checked += 1;
             ep.renew_deadline();
             let found = index.get(&key(*k), &mut value).await?;

@@ -128,7 +128,7 @@ impl<I: RangeIndex> Run<'_, I> {
             let log = &mut verdict.log;
             let judged = || afterwards(test_cluster, case, &living, log);
             broken = match catch_unwind(AssertUnwindSafe(judged)) {
-                Ok(done) => done.err().map(|e| Finding::structure(e)),
+                Ok(done) => done.err().map(Finding::structure),
                 Err(payload) => Some(Finding::panic(None, &*payload)),
             };
         }
