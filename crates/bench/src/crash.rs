@@ -414,10 +414,9 @@ fn look<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Board) -> Result<(
     let mut index = I::client(ep.clone(), nodes[0].clone());
     let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;
     let o = &mut *b.outcome.borrow_mut();
-    let written = b.last.take();
     ep.core().block_on(ep.slot(), async {
         let mut value = Vec::new();
-        for (k, last) in &written {
+        for (k, last) in &b.last.take() {
             o.keys_checked += 1;
             ep.renew_deadline();
             let found = index.get(&key(*k), &mut value).await?;

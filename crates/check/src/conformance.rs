@@ -612,8 +612,8 @@ fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64)
     for k in 0..common.max(1) {
         let last = (0..n).rev().find(|i| i % common.max(1) == k).unwrap_or(0);
         let found = c.get(&keys.key(places * n + k)).expect("get").expect("written");
-        let somebodys = (0..places).any(|place| found == value(place, last));
-        assert!(somebodys, "common {k}: {found:?}");
+        let is_one_of_them = (0..places).any(|place| found == value(place, last));
+        assert!(is_one_of_them, "common {k}: {found:?}");
     }
     c.maintain().expect("maintain");
     assert_eq!(c.walk().expect("walk").keys, places * n + common.max(1));

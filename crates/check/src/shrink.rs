@@ -178,10 +178,15 @@ impl Shrinker<'_> {
     }
 
     fn fabric_faults(&mut self) {
-        let none = serde_json::to_value(FabricFaults::NONE).unwrap_or_default();
-        for (name, off) in none.as_object().into_iter().flatten() {
-            let mut faults = serde_json::to_value(self.best.fabric_faults).unwrap_or_default();
-            faults[name] = off.clone();
+        let json = |faults: FabricFaults| serde_json::to_value(faults).unwrap_or_default();
+        let (none, on) = (json(FabricFaults::NONE), json(self.best.fabric_faults));
+        for name in on.as_object().into_iter().flatten().map(|(name, _)| name) {
+            // What is off may be left out.
+            let mut faults = json(self.best.fabric_faults);
+            match (none.get(name), faults.as_object_mut()) {
+                (None, Some(faults)) => _ = faults.remove(name),
+                (off, _) => faults[name] = off.cloned().unwrap_or_default(),
+            }
             if let Ok(fabric_faults) = serde_json::from_value(faults) {
                 self.try_case(&Case { fabric_faults, ..self.best.clone() });
             }
