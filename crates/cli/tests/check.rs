@@ -53,7 +53,11 @@ fn a_violation_is_small_and_replays() {
     assert_eq!(o.status.code(), Some(1), "{out}{}", text(&o.stderr));
     assert!(last(&out).starts_with("seeds 4 operations "), "{out}");
     assert!(!last(&out).ends_with("violations 0"), "{out}");
-    assert!(out.contains("smallest case after") && out.contains("#[test]"), "{out}");
+    assert!(
+        out.contains("smallest case after")
+            && out.contains("as a file of crates/bench/tests/suite/regressions"),
+        "{out}"
+    );
     // The command that is printed, and the file that was saved, go wrong again.
     let replay = out.lines().find_map(|l| l.strip_prefix("replay: dmtree check ")).unwrap();
     let again: Vec<&str> = replay.split(' ').chain(["--shrink-seconds", "0"]).collect();
