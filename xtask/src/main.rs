@@ -138,15 +138,20 @@ fn hostile() -> Result<()> {
 
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    for (packages, filter) in [
-        (&["-p", "dmtree-engine", "-p", "dmtree-fptree"][..], "interleaved"),
-        (&["-p", "dmtree-engine"][..], "adversarial"),
+    for (package, tests, filter) in [
+        ("dmtree-engine", "conformance", "interleaved"),
+        ("dmtree-engine", "conformance", "adversarial"),
+        ("dmtree-fptree", "suite", "interleaved"),
     ] {
-        run(Command::new("cargo")
-            .env("DMTREE_SEEDS", n.to_string())
-            .args(["test", "--release"])
-            .args(packages)
-            .args(["--tests", filter]))?;
+        run(Command::new("cargo").env("DMTREE_SEEDS", n.to_string()).args([
+            "test",
+            "--release",
+            "-p",
+            package,
+            "--test",
+            tests,
+            filter,
+        ]))?;
     }
     Ok(())
 }
