@@ -262,6 +262,15 @@ impl Config {
         c
     }
 
+    /// A setting is given from outside of the experiment: what the experiment says of it for single
+    /// cells, or in another form, does not count any more.
+    pub(crate) fn overrule(&mut self, setting: &str) {
+        self.cells.iter_mut().for_each(|own| own.forget(setting));
+        if setting == "cache-bytes" {
+            self.cache_at_billion = None;
+        }
+    }
+
     /// The specification of a workload under these settings.
     pub fn workload(&self, w: &Workload, d: Distribution) -> WorkloadSpec {
         WorkloadSpec {

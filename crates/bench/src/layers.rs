@@ -225,29 +225,8 @@ fn limits(c: &mut Config, origins: &mut Origins) -> Result<()> {
             "--budget limits real time, which the simulated fabric does not go by: give --ops or --duration",
         ));
     }
-    for own in &mut c.cells {
-        if mine("keys") {
-            own.keys = None;
-        }
-        if has_ops || has_duration {
-            (own.ops, own.ops_of_keys) = (None, None);
-        }
-        if mine("cache-bytes") {
-            own.cache_at_billion = None;
-        }
-        if mine("coroutines") {
-            own.coroutines = None;
-        }
-        if mine("fill") {
-            own.fill = None;
-        }
-        if mine("key-form") {
-            own.key_form = None;
-        }
-    }
-    if mine("cache-bytes") {
-        c.cache_at_billion = None;
-    }
+    let given = origins.iter().filter(|(_, origin)| **origin == Origin::CommandLine);
+    given.for_each(|(setting, _)| c.overrule(setting));
     // Seconds that an experiment gives for another fabric have another meaning on this one.
     if !has_duration && (has_budget || simulated && mine("fabric")) {
         c.duration = None;

@@ -165,9 +165,20 @@ impl CellSettings {
         c.ops = share.or(self.ops).or(c.ops);
         c.measure = self.measure.unwrap_or(c.measure);
     }
-}
 
-impl CellSettings {
+    /// Gives up what says the same as a setting.
+    pub fn forget(&mut self, setting: &str) {
+        match setting {
+            "coroutines" => self.coroutines = None,
+            "fill" => self.fill = None,
+            "key-form" => self.key_form = None,
+            "cache-bytes" | "cache-at-billion" => self.cache_at_billion = None,
+            "keys" => self.keys = None,
+            "ops" | "duration" => (self.ops, self.ops_of_keys) = (None, None),
+            _ => {}
+        }
+    }
+
     /// All of it, in a line.
     pub fn described(&self) -> String {
         let own = serde_json::to_value(self).unwrap_or_default();

@@ -82,14 +82,12 @@ fn choices<T: Copy + Display + 'static>(
     values: &[T],
     set: fn(&mut Config, T),
 ) -> Vec<Choice> {
-    let (name, cache) = (field.replace('_', "-"), field.starts_with("cache"));
+    let name = field.replace('_', "-");
     let one = |v: &T| -> Choice {
-        let v = *v;
+        let (v, setting) = (*v, name.clone());
         let set = move |c: &mut Config| {
+            c.overrule(&setting);
             set(c, v);
-            if cache {
-                c.cells.iter_mut().for_each(|own| own.cache_at_billion = None);
-            }
         };
         (format!("{name}={v}"), Box::new(set))
     };
@@ -206,6 +204,7 @@ fn comma_values(text: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::CellSettings;
 
     fn base() -> Config {
         Config { keys: 1000, ..Config::default() }
@@ -231,6 +230,27 @@ mod tests {
         assert_eq!(s.scan_length.len(), 2);
         assert!(parse("size").unwrap_err().contains("value-size"));
         assert!(parse("threads=x").unwrap_err().contains("\"x\""));
+    }
+
+    /// A swept setting is the one in the label, whatever the experiment gives for single cells.
+    #[test]
+    fn a_swept_setting_overrules_those_of_cells() {
+        let own = CellSettings {
+            coroutines: Some(9),
+            cache_at_billion: Some(Bytes(1 << 40)),
+            ..CellSettings::default()
+        };
+        let cache_at_billion = Some(Bytes(1 << 39));
+        let base = Config { cells: vec![own], cache_at_billion, ..base() };
+        let search = "search".parse().unwrap();
+        let cell = |sweep: &str| {
+            let points = parse(sweep).unwrap().points(&base).unwrap();
+            points[0].1.for_cell("dmtree", &search)
+        };
+        assert_eq!(cell("coroutines=3").coroutines, 3);
+        assert_eq!(cell("cache-bytes=1MiB").cache_bytes, Bytes(1 << 20));
+        assert_eq!(cell("cache-at-billion=1000GB").cache_bytes, Bytes(1_000_000));
+        assert_eq!(cell("threads=2").coroutines, 9);
     }
 
     #[test]

@@ -539,8 +539,8 @@ pub fn one_length<I: RangeIndex>(
     assert_eq!(c.walk().expect("walk").keys, model.len() as u64);
 }
 
-/// A load whose highest key, the highest of all keys of 24 bytes, is alone in the position where
-/// the last leaf would begin.
+/// Loads that end with the highest of all keys of 24 bytes. It is alone in the position where the
+/// last leaf would begin.
 pub fn highest_key<I: RangeIndex>(cluster: &dyn Fn() -> TestCluster<I>) {
     for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
         let test_cluster = cluster();

@@ -3,7 +3,7 @@
 //!
 //! | operation | what is measured |
 //! |---|---|
-//! | `get`, `get absent` | by a client whose cache has everything |
+//! | `get`, `get absent` | by a client with everything in its cache |
 //! | `get first`, `get cold` | a client's first operation; each key once, without a cache |
 //! | `get newer` | a key that another compute node has inserted since |
 //! | `get stale`, `update stale` | a key of a leaf that another compute node has split since |
@@ -231,7 +231,7 @@ impl<'a, I: RangeIndex> Sheet<'a, I> {
         test_cluster
     }
 
-    /// A client whose cache has everything: it has read all keys, and written one.
+    /// A client with everything in its cache: it has read all keys, and written one.
     fn warm(&self, test_cluster: &TestCluster<I>, cn: usize) -> Client<I> {
         let mut c = test_cluster.client(cn).expect("attach");
         (0..self.budget.keys).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmtree_fabric::local::Tearing;
 use dmtree_parts::RangeIndex;
+use dmtree_parts::peer::Below;
 
 pub use costs::Budget;
 pub use defects::{Defect, Repair, Setting};
@@ -49,9 +50,6 @@ pub mod prelude {
 }
 
 use crate::verdict::panic_text;
-
-/// Draws numbers below its argument.
-pub type Below<'a> = &'a mut dyn FnMut(u64) -> u64;
 
 /// Which options something holds for.
 pub type Which<O> = fn(&O) -> bool;
@@ -82,7 +80,7 @@ pub struct Peer<I: RangeIndex> {
 }
 
 impl<I: RangeIndex> Peer<I> {
-    /// Systems whose verbs are all awaited, with nothing to check of them yet.
+    /// Systems that await all of their verbs; what is to be checked of them is added.
     pub fn new(
         systems: Vec<(&'static str, I::Options)>,
         least_cache: fn(&I::Options) -> u64,

@@ -29,7 +29,7 @@ pub struct Chain<'k> {
 }
 
 impl<'k> Chain<'k> {
-    /// A level whose pages are named so by the level above.
+    /// A level, by the names that the level above has for its pages.
     pub fn new(known: &'k [Named]) -> Self {
         let (low, at) = known[0].clone();
         Self { rest: known.iter().peekable(), low, at }

@@ -212,7 +212,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Of an index whose pages are allocated from `memory`.
+    /// Those of an index that allocates its pages from `memory`.
     pub fn new(cache_bytes: u64, memory: Bump) -> Self {
         Self { cache: NodeCache::new(cache_bytes), top: AtomicU64::new(0), memory }
     }
