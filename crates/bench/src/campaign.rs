@@ -30,6 +30,8 @@ pub struct Campaign {
     pub seeds: Range<u64>,
     /// The grants of the fabric, and the node faults.
     pub setting: Setting,
+    /// Runs each case twice; a case whose runs differ has a finding.
+    pub twice: bool,
     /// No seed begins after this time.
     pub until: Option<Instant>,
     /// Threads; a thread runs one seed at a time.
@@ -211,9 +213,15 @@ impl Campaign {
             }
             let system = &self.systems[(job % systems) as usize];
             let case = checked::case(system, seed, self.setting);
-            let verdict = system
-                .check(&case)
-                .map_err(|e| e.context(&format!("{} seed {seed}", system.name)))?;
+            let check = || {
+                system
+                    .check(&case)
+                    .map_err(|e| e.context(&format!("{} seed {seed}", system.name)))
+            };
+            let mut verdict = check()?;
+            if self.twice {
+                verdict.compare(&check()?);
+            }
             tally.lock().unwrap_or_else(PoisonError::into_inner).add(&case, &verdict);
         }
     }
@@ -240,6 +248,7 @@ mod tests {
             systems: select(&["dmtree".to_owned()]).unwrap(),
             seeds: 3..6,
             setting: Setting::default(),
+            twice: false,
             until: None,
             threads,
             stop: Arc::default(),

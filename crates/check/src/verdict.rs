@@ -20,7 +20,7 @@ pub enum Finding {
     /// fault that explains it), `panic`, `stalled` (no client can continue), `hung` (the bound of a
     /// phase has passed), `slow` (an operation that no fault touches), `expelled` (a node, without
     /// a fault that explains it), `access` (an illegal verb, as the sanitizer reports it),
-    /// `structure` (broken after the last operation).
+    /// `structure` (broken after the last operation), `repeat` (two runs of the case differ).
     Other(&'static str, Option<u32>, String),
 }
 
@@ -83,6 +83,26 @@ pub struct Verdict {
     pub virtual_ns: u64,
     /// All operations.
     pub log: Log,
+}
+
+impl Verdict {
+    /// Compares the run with another one of the same case. A run is a function of its case alone:
+    /// without that, no failure can be replayed.
+    pub fn compare(&mut self, again: &Self) {
+        if self.trace_hash == again.trace_hash && self.log == again.log {
+            return;
+        }
+        let differs = |(a, b)| a != b;
+        let mut pairs = self.log.records().iter().zip(again.log.records());
+        let first = pairs.position(differs).map_or_else(
+            || "their verbs differ, and no answer does".to_owned(),
+            |n| {
+                let (a, b) = (&self.log.records()[n], &again.log.records()[n]);
+                format!("operation {n} was {a:?} and then {b:?}")
+            },
+        );
+        self.finding = Some(Finding::Other("repeat", None, format!("two runs differ: {first}")));
+    }
 }
 
 thread_local! {

@@ -52,6 +52,7 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
         systems: select(&args.systems())?,
         seeds: args.seeds(USUAL_SEEDS),
         setting: setting(args)?,
+        twice: args.verify_determinism,
         until: args.until()?,
         threads: args.threads(),
         stop: stop.clone(),

@@ -13,6 +13,7 @@ fn campaign(threads: usize) -> Campaign {
         systems: select(&["dmtree".to_owned(), "dmtree-no-rtc".to_owned()]).unwrap(),
         seeds: 3..6,
         setting: Setting::default(),
+        twice: false,
         until: None,
         threads,
         stop: Arc::default(),
