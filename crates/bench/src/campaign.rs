@@ -214,9 +214,7 @@ impl Campaign {
             let system = &self.systems[(job % systems) as usize];
             let case = checked::case(system, seed, self.setting);
             let check = || {
-                system
-                    .check(&case)
-                    .map_err(|e| e.context(&format!("{} seed {seed}", system.name)))
+                system.check(&case).map_err(|e| e.context(&format!("{} seed {seed}", system.name)))
             };
             let mut verdict = check()?;
             if self.twice {

@@ -6,6 +6,7 @@
 mod transport;
 
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::addr::{NodeId, Role};
@@ -42,6 +43,24 @@ pub enum Tearing {
     Never,
 }
 
+/// The clock of a fabric's clients and services.
+pub(crate) enum Clock {
+    /// Real time since the fabric was made.
+    Real(std::time::Instant),
+    /// Virtual time of the simulator that owns the fabric, ps. It stands still while a service
+    /// runs. A service that read real time instead would make a run depend on more than its seed.
+    Virtual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    fn now(&self) -> crate::transport::Nanos {
+        match self {
+            Self::Real(epoch) => epoch.elapsed().as_nanos() as u64,
+            Self::Virtual(picos) => picos.load(Ordering::Relaxed) / 1000,
+        }
+    }
+}
+
 /// The in-process fabric. Clones share it.
 #[derive(Clone)]
 pub struct LocalFabric(Arc<LocalShared>);
@@ -53,8 +72,7 @@ pub(crate) struct LocalShared {
     tears: Tearing,
     /// On-chip memory of every memory node.
     chip_bytes: u32,
-    /// Start of the fabric's clock.
-    epoch: std::time::Instant,
+    clock: Clock,
 }
 
 impl Default for LocalFabric {
@@ -89,14 +107,12 @@ impl LocalFabric {
     /// The same, with so many bytes of on-chip memory on every memory node.
     #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn with_chips(knobs: Knobs, tears: Tearing, chip_bytes: u32) -> Self {
-        Self(Arc::new(LocalShared {
-            chip_bytes,
-            hosts: RwLock::default(),
-            log: Mutex::default(),
-            knobs,
-            tears,
-            epoch: std::time::Instant::now(),
-        }))
+        Self::with_clock(knobs, tears, chip_bytes, Clock::Real(std::time::Instant::now()))
+    }
+
+    pub(crate) fn with_clock(knobs: Knobs, tears: Tearing, chip_bytes: u32, clock: Clock) -> Self {
+        let (hosts, log) = (RwLock::default(), Mutex::default());
+        Self(Arc::new(LocalShared { chip_bytes, hosts, log, knobs, tears, clock }))
     }
 
     /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back with a new

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use super::{LocalShared, Tearing};
+use super::{Clock, LocalShared, Tearing};
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
@@ -39,6 +39,8 @@ pub(crate) struct LocalTransport {
     /// Lists suspended by the test knob: executed already, or not yet.
     suspended: RefCell<VecDeque<Suspended>>,
     rng: Cell<u64>,
+    /// Virtual time that waits of this service have taken, ns.
+    waited: Cell<Nanos>,
     /// The test knob is for clients, not for services.
     is_service: bool,
 }
@@ -74,6 +76,7 @@ impl LocalTransport {
             compute: RefCell::default(),
             suspended: RefCell::default(),
             rng: Cell::new(seed | 1),
+            waited: Cell::new(0),
             is_service: false,
         }
     }
@@ -259,6 +262,11 @@ impl Transport for LocalTransport {
     }
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
+        if let Clock::Virtual(_) = self.shared.clock {
+            let Some(due) = due else { return Idle::Never };
+            self.waited.set(self.waited.get() + due.saturating_sub(self.now()));
+            return Idle::Again;
+        }
         // Without a timer only another thread's wake (which unparks) can end the wait.
         let wait = due.map_or(50_000_000, |due| due.saturating_sub(self.now()).min(1_000_000));
         if spins < 32 {
@@ -272,7 +280,7 @@ impl Transport for LocalTransport {
     }
 
     fn now(&self) -> Nanos {
-        self.shared.epoch.elapsed().as_nanos() as Nanos
+        self.shared.clock.now() + self.waited.get()
     }
 
     fn caps(&self) -> Capabilities {

@@ -83,7 +83,7 @@ impl World {
             true => Err(down(call.to)),
             // The target knows its number: it repeats the first answer.
             false if call.answered => self.lists.at(number).error.take().map_or(Ok(()), Err),
-            false => run(&caller, &mut call),
+            false => run(self.now, &caller, &mut call),
         };
         call.answered = true;
         if let Some(target) = target {

@@ -48,7 +48,7 @@ use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
-use crate::local::{Knobs, LocalFabric, Tearing};
+use crate::local::{Clock, Knobs, LocalFabric, Tearing};
 use crate::membership::{Member, MemberEvent, Presence};
 use crate::region::Pages;
 use crate::rng::xorshift64;
@@ -78,7 +78,8 @@ struct SimShared {
     profile: Profile,
     caps: Capabilities,
     timed: AtomicBool,
-    now: AtomicU64,
+    /// ps; the clock of services, too.
+    now: Arc<AtomicU64>,
     driver: AtomicU64,
     since: AtomicU64,
     /// Whether there is a sanitizer.
@@ -148,13 +149,20 @@ impl SimFabric {
     }
 
     fn with_caps(profile: &Profile, seed: u64, caps: Capabilities) -> Self {
+        let now = Arc::new(AtomicU64::new(0));
+        let clock = Clock::Virtual(now.clone());
         Self(Arc::new(SimShared {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            nodes: LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, caps.on_chip_bytes),
+            nodes: LocalFabric::with_clock(
+                Knobs::default(),
+                Tearing::AnyOrder,
+                caps.on_chip_bytes,
+                clock,
+            ),
             profile: profile.clone(),
             caps,
             timed: AtomicBool::new(false),
-            now: AtomicU64::new(0),
+            now,
             driver: AtomicU64::new(0),
             since: AtomicU64::new(0),
             watched: AtomicBool::new(false),

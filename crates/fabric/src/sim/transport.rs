@@ -118,7 +118,8 @@ impl Transport for SimTransport {
         if self.shared.driver.load(Ordering::Relaxed) != core.client() {
             return Progress::Idle(None);
         }
-        let run = |from: &Arc<Host>, call: &mut Call| -> Result<()> {
+        let run = |now: Picos, from: &Arc<Host>, call: &mut Call| -> Result<()> {
+            self.shared.now.store(now, Ordering::Relaxed);
             call.reply = self.shared.call(from, call)?;
             Ok(())
         };

@@ -161,8 +161,8 @@ pub(super) enum Event {
     Complete(u32),
 }
 
-/// Runs a remote call's handler: node of the caller, then the call.
-pub(super) type Runner<'a> = &'a dyn Fn(&Arc<Host>, &mut Call) -> Result<()>;
+/// Runs a remote call's handler: the time, node of the caller, then the call.
+pub(super) type Runner<'a> = &'a dyn Fn(Picos, &Arc<Host>, &mut Call) -> Result<()>;
 
 /// A slab: numbers for things that come and go.
 pub(super) struct Slots<T> {
