@@ -26,7 +26,7 @@
 //! incarnation, and garbage collection finds what it held. A future that is dropped between a grant
 //! and its arrival loses the grant until then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -146,8 +146,8 @@ pub struct PoolNode {
     found_full: Box<[AtomicUsize]>,
 }
 
-/// Cells without an owner that are tried in vain before a request for one fails.
-const MAX_UNOWNED: usize = 512;
+/// Cells without an owner that a request puts aside before it fails.
+const MAX_UNOWNED: usize = 1 << 16;
 /// Answers with deposits that may be in vain: other clients may take them as soon as they are here.
 const MAX_RETURNED: usize = 8;
 /// One time in so many that the cell cache is empty, the node asks for deposited cells.
@@ -667,16 +667,25 @@ impl PoolNode {
                 Box::pin(self.borrow(ep, Wanted::Cells(index, lines))).await;
             }
         }
-        let mut unowned = Vec::new();
+        // The directory is READ once for each partition: one that is between owners stays so for
+        // the rest of this request, however many of its cells are cached here.
+        let (mut unowned, mut partitions) = (Vec::new(), BTreeSet::new());
         let found = loop {
             let t = match self.tables.alloc(ep, &self.view, (index, lines), side).await {
                 Ok(t) => t,
                 Err(e) => break Err(e),
             };
+            let partition = t.place().map(|(number, ..)| number);
+            let known = partition.is_some_and(|number| partitions.contains(&number));
+            if known && unowned.len() < MAX_UNOWNED {
+                unowned.push(t);
+                continue;
+            }
             match self.resolve(ep, t).await {
                 Ok(_) => break Ok(t),
                 // Its owner is dead: another cell will do.
                 Err(e) if e.kind() == ErrorKind::Unreachable && unowned.len() < MAX_UNOWNED => {
+                    partitions.extend(partition);
                     unowned.push(t);
                 }
                 Err(e) => {

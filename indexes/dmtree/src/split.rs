@@ -222,8 +222,8 @@ impl DmTree {
     }
 
     /// Step 2: the new leaf, complete but for the old one's commit word. When the owner of its
-    /// table dies meanwhile another cell is taken: nothing has been changed yet, and no client
-    /// waits for an owner while it holds a lock.
+    /// table dies or restarts meanwhile another cell is taken: nothing has been changed yet, and no
+    /// client waits for an owner while it holds a lock.
     async fn write_sibling(
         &self,
         l: &mut Locked,
@@ -271,12 +271,16 @@ impl DmTree {
                 Err(e) => {
                     let owner_is_away =
                         self.ep.cas(s.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
-                    if !owner_is_away || tries == MAX_SIBLINGS {
+                    if tries == MAX_SIBLINGS || !(owner_is_away || is_away(&e)) {
                         return Err(e);
                     }
                     tries += 1;
                     Mark::SplitOwnerAway.hit();
-                    self.forget_leaf(&s);
+                    // An owner that answers again may still execute the failed WRITE. The leaf and
+                    // the cell then stay out of use until garbage collection finds them.
+                    if owner_is_away {
+                        self.forget_leaf(&s);
+                    }
                     let index = self.node.root.index;
                     taken.iter().for_each(|at| self.node.pool.give_back_block(index, *at));
                 }
