@@ -129,6 +129,9 @@ pub fn run(long: bool) -> Result<()> {
         }
         let mut c = checker();
         c.args(["--system", system, "--node-faults", faults, "--json"]);
+        if *faults == "restarts" {
+            c.arg("--verify-determinism");
+        }
         match long {
             true => c.args(["--minutes", "30"]),
             false => c.args(["--seeds", seeds]),

@@ -36,6 +36,18 @@ impl RpcHandler for Count {
     }
 }
 
+/// Waits a microsecond, and answers with the times before and after.
+struct Clock;
+impl RpcHandler for Clock {
+    fn call<'a>(&'a self, ep: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            let before = ep.now();
+            ep.sleep(1000).await;
+            Ok([before, ep.now()].map(u64::to_le_bytes).concat())
+        })
+    }
+}
+
 struct Bench {
     fabric: SimFabric,
     core: Rc<Core>,
@@ -382,4 +394,23 @@ fn a_lost_memory_node_is_named_within_a_bound() {
             watch.chain((write_word(other, 2), faa(other, 1))).await.unwrap();
         });
     }
+}
+
+/// Regression: handlers of remote calls read the real clock of the process, so that a run with
+/// leases or held windows was no function of its seed.
+#[test]
+fn a_service_reads_virtual_time() {
+    let bench = Bench::with(FabricFaults::NONE, 1, Capabilities::NONE);
+    bench.fabric.serve(A, SERVICE, Arc::new(Clock)).unwrap();
+    let ep = bench.client(B);
+    let times = async {
+        ep.sleep(5_000_000_000).await;
+        let (from, mut reply) = (ep.now(), Vec::new());
+        ep.rpc(A, SERVICE, &[], &mut reply).await.unwrap();
+        let word = |i: usize| u64::from_le_bytes(reply[8 * i..8 * i + 8].try_into().unwrap());
+        (from, word(0), word(1), ep.now())
+    };
+    let (from, before, after, to) = bench.core.block_on(ep.slot(), times);
+    assert!(from <= before && before <= to, "{before} is not in {from}..={to}");
+    assert_eq!(after, before + 1000);
 }

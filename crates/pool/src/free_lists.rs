@@ -114,18 +114,19 @@ impl Tables {
         ep: &Endpoint,
         view: &View,
         (index, lines): (u32, u8),
-        side: TableSide,
+        (side, silent): (TableSide, &[NodeId]),
     ) -> Result<TableId> {
         if !(1..=4).contains(&lines) {
             return Err(Error::invalid(format!("a table has 1 to 4 lines, not {lines}")));
         }
         let mut trouble = None;
         if side == TableSide::Compute
-            && let Some(t) = self.compute.alloc(ep, view, (index, lines), &mut trouble).await?
+            && let Some(t) =
+                self.compute.alloc(ep, view, (index, lines), silent, &mut trouble).await?
         {
             return Ok(t);
         }
-        if let Some(t) = self.memory.alloc(ep, view, (index, lines), &mut trouble).await? {
+        if let Some(t) = self.memory.alloc(ep, view, (index, lines), silent, &mut trouble).await? {
             return Ok(t);
         }
         Err(trouble.unwrap_or_else(|| {
@@ -307,6 +308,7 @@ impl Side {
         ep: &Endpoint,
         view: &View,
         (index, lines): (u32, u8),
+        silent: &[NodeId],
         trouble: &mut Option<Error>,
     ) -> Result<Option<TableId>> {
         let size = (index, usize::from(lines) - 1);
@@ -320,7 +322,10 @@ impl Side {
             if let Some(t) = owner.pop(size) {
                 return Ok(Some(t));
             }
-            if !view.is_worth_asking(owner.node) || owner.is_full(size) {
+            if silent.contains(&owner.node)
+                || !view.is_worth_asking(owner.node)
+                || owner.is_full(size)
+            {
                 continue;
             }
             let why = WaitReason { what: "table cells", at: u64::from(owner.node.bits()) };

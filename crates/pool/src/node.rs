@@ -653,6 +653,21 @@ impl PoolNode {
         lines: u8,
         side: TableSide,
     ) -> Result<TableId> {
+        self.alloc_table_beside(ep, index, (lines, side), &[]).await
+    }
+
+    /// The same, at none of some owners: those that have not answered this client and are not known
+    /// to be dead yet.
+    ///
+    /// # Errors
+    /// As [`PoolNode::alloc_table`].
+    pub async fn alloc_table_beside(
+        &self,
+        ep: &Endpoint,
+        index: u32,
+        (lines, side): (u8, TableSide),
+        silent: &[NodeId],
+    ) -> Result<TableId> {
         ep.check_memory()?;
         if (1..=4).contains(&lines)
             && self.tables.is_cache_empty((index, lines), side)
@@ -671,7 +686,7 @@ impl PoolNode {
         // the rest of this request, however many of its cells are cached here.
         let (mut unowned, mut partitions) = (Vec::new(), BTreeSet::new());
         let found = loop {
-            let t = match self.tables.alloc(ep, &self.view, (index, lines), side).await {
+            let t = match self.tables.alloc(ep, &self.view, (index, lines), (side, silent)).await {
                 Ok(t) => t,
                 Err(e) => break Err(e),
             };
@@ -681,18 +696,20 @@ impl PoolNode {
                 unowned.push(t);
                 continue;
             }
-            match self.resolve(ep, t).await {
-                Ok(_) => break Ok(t),
-                // Its owner is dead: another cell will do.
-                Err(e) if e.kind() == ErrorKind::Unreachable && unowned.len() < MAX_UNOWNED => {
-                    partitions.extend(partition);
-                    unowned.push(t);
-                }
-                Err(e) => {
-                    unowned.push(t);
-                    break Err(e);
-                }
+            let away = match self.resolve(ep, t).await {
+                Ok(at) if !silent.contains(&at.node()) => break Ok(t),
+                Ok(at) => Error::new(
+                    ErrorKind::Unreachable,
+                    format!("{}, which owns the free tables, does not answer", at.node()),
+                ),
+                Err(e) => e,
+            };
+            unowned.push(t);
+            if away.kind() != ErrorKind::Unreachable || unowned.len() > MAX_UNOWNED {
+                break Err(away);
             }
+            // Another cell will do.
+            partitions.extend(partition);
         };
         unowned.into_iter().for_each(|t| self.give_back_table(index, t));
         if let Ok(t) = &found {

@@ -30,7 +30,7 @@
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, GlobalAddr, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
@@ -39,10 +39,10 @@ use crate::client::{DmTree, LeafCopy, Route, is_away};
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{Place, Slot, SlotState};
-use crate::format::table::{BODY_AT, Table};
+use crate::format::table::{BODY_AT, Table, lines};
 use crate::format::{MAX_RANGE, Ver};
 use crate::invariants::{self, LeafState};
-use crate::lock::Locked;
+use crate::lock::{Locked, is_memory};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
@@ -51,7 +51,7 @@ use crate::options::Tables;
 use crate::probe::{Pair, block_pair, pair_of};
 use crate::write::Written;
 
-/// Bound for successive owners of the new leaf's table that die.
+/// Bound for successive owners of the new leaf's table that die or do not answer.
 const MAX_SIBLINGS: u32 = 8;
 
 type Unwritten = Vec<(BlockPtr, Buf)>;
@@ -86,6 +86,11 @@ pub(crate) fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
 
 impl DmTree {
     pub(crate) async fn new_leaf(&self, capacity: usize) -> Result<NewLeaf> {
+        self.new_leaf_beside(capacity, &[]).await
+    }
+
+    /// A new leaf with a table at none of some owners.
+    async fn new_leaf_beside(&self, capacity: usize, silent: &[NodeId]) -> Result<NewLeaf> {
         let node = &self.node;
         let arena = node.leaf_arena(capacity);
         let grant = node.pool.alloc(&self.ep, arena, None).await?;
@@ -99,7 +104,7 @@ impl DmTree {
         };
         let table = node
             .pool
-            .alloc_table(&self.ep, node.root.index, crate::format::table::lines(capacity), side)
+            .alloc_table_beside(&self.ep, node.root.index, (lines(capacity), side), silent)
             .await;
         let resolved = match table {
             Ok(t) => node.pool.resolve(&self.ep, t).await.map(|at| (t, at)),
@@ -231,9 +236,9 @@ impl DmTree {
         plan: &Plan,
         pair: (&[u8], KeyHash, &[u8]),
     ) -> Result<(NewLeaf, Images)> {
-        let mut tries = 0;
+        let (mut tries, mut silent) = (0, Vec::new());
         loop {
-            let s = self.new_leaf(leaf.capacity).await?;
+            let s = self.new_leaf_beside(leaf.capacity, &silent).await?;
             let mut blocks = Unwritten::new();
             let mut images = match self.split_images(l, leaf, plan, &s, pair, &mut blocks).await {
                 Ok(images) => images,
@@ -271,10 +276,15 @@ impl DmTree {
                 Err(e) => {
                     let owner_is_away =
                         self.ep.cas(s.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
-                    if tries == MAX_SIBLINGS || !(owner_is_away || is_away(&e)) {
+                    if tries == MAX_SIBLINGS
+                        || !(owner_is_away || is_away(&e) && !is_memory(s.table_at))
+                    {
                         return Err(e);
                     }
                     tries += 1;
+                    if !is_memory(s.table_at) {
+                        silent.push(s.table_at.node());
+                    }
                     Mark::SplitOwnerAway.hit();
                     // An owner that answers again may still execute the failed WRITE. The leaf and
                     // the cell then stay out of use until garbage collection finds them.

@@ -30,6 +30,15 @@ fn all_seeds_are_run_on_any_number_of_threads() {
     assert_eq!(one.fabric_faults["words"].values().sum::<u64>(), 6);
 }
 
+/// Regression: seeds of this range differed from run to run, as collections read the real clock.
+#[test]
+fn a_seed_gives_the_same_run_twice() {
+    let systems = select(&["dmtree".to_owned()]).unwrap();
+    let setting = Setting { node_faults: NodeFaultSet::Restarts, ..Setting::default() };
+    let t = Campaign { systems, seeds: 20569..20573, setting, twice: true, ..campaign(2) };
+    assert_eq!(t.run(&mut |_| {}).unwrap().violations, []);
+}
+
 /// Most seeds must have a fault in the middle of an operation.
 #[test]
 fn faults_happen_inside_operations() {
