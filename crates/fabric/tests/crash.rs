@@ -406,11 +406,11 @@ fn a_service_reads_virtual_time() {
     let times = async {
         ep.sleep(5_000_000_000).await;
         let (from, mut reply) = (ep.now(), Vec::new());
-        ep.rpc(A, SERVICE, &[], &mut reply).await.unwrap();
+        ep.rpc(A, SERVICE, &[], &mut reply).await?;
         let word = |i: usize| u64::from_le_bytes(reply[8 * i..8 * i + 8].try_into().unwrap());
-        (from, word(0), word(1), ep.now())
+        Ok((from, word(0), word(1), ep.now()))
     };
-    let (from, before, after, to) = bench.core.block_on(ep.slot(), times);
+    let (from, before, after, to) = bench.core.block_on(ep.slot(), times).unwrap();
     assert!(from <= before && before <= to, "{before} is not in {from}..={to}");
     assert_eq!(after, before + 1000);
 }
