@@ -129,7 +129,7 @@ pub fn run(long: bool) -> Result<()> {
         }
         let mut c = checker();
         c.args(["--system", system, "--node-faults", faults, "--json"]);
-        if *faults == "restarts" {
+        if faults == "restarts" {
             c.arg("--verify-determinism");
         }
         match long {
