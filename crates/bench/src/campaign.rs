@@ -30,7 +30,7 @@ pub struct Campaign {
     pub seeds: Range<u64>,
     /// The grants of the fabric, and the node faults.
     pub setting: Setting,
-    /// Runs each case twice; a case whose runs differ has a finding.
+    /// Runs each case twice, and reports a difference between the two runs as a finding.
     pub twice: bool,
     /// No seed begins after this time.
     pub until: Option<Instant>,

@@ -258,7 +258,7 @@ pub struct CheckArgs {
     /// Run the network code of every process on a simulated network.
     #[arg(long, conflicts_with_all = ["system", "node_faults", "grant", "replay", "exhaustive", "check_history"])]
     pub network: bool,
-    /// Run each seed twice; a seed whose two runs differ is a violation.
+    /// Run each seed twice, and report a difference between the two runs as a violation.
     #[arg(long, conflicts_with_all = ["replay", "exhaustive", "network", "check_history"])]
     pub verify_determinism: bool,
     /// Threads, each with a seed of its own; the cores by default.

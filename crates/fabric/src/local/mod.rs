@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{MemberChange, MemberEvent, Presence};
 use crate::region::{Pages, Region};
 use crate::rpc::{RpcHandler, ServiceId};
-use crate::transport::{Fabric, Transport};
+use crate::transport::{Fabric, Nanos, Transport};
 
 use crate::host::{Host, Power};
 pub(crate) use transport::LocalTransport;
@@ -53,9 +53,9 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    fn now(&self) -> crate::transport::Nanos {
+    fn now(&self) -> Nanos {
         match self {
-            Self::Real(epoch) => epoch.elapsed().as_nanos() as u64,
+            Self::Real(epoch) => epoch.elapsed().as_nanos() as Nanos,
             Self::Virtual(picos) => picos.load(Ordering::Relaxed) / 1000,
         }
     }
