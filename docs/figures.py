@@ -94,7 +94,7 @@ def main():
     p.add_argument("table", nargs="+", type=Path, help="a CSV table, or a folder with simple_results_*.csv")
     p.add_argument("--out", type=Path, default=Path("."), help="folder of the figures (default: this one)")
     p.add_argument("--format", choices=["pdf", "svg", "png"], default="pdf", help="form of the files (default: pdf)")
-    p.add_argument("--published", help="published figures, such as crates/bench/published/fast26-micro.csv")
+    p.add_argument("--published", help="published figures, such as lab/experiments/published/fast26-micro.csv")
     a = p.parse_args()
     try:
         import matplotlib

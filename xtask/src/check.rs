@@ -26,8 +26,8 @@ const SEEDS: [(&str, &str, &str); 12] = [
 ];
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
-/// indexes/dmtree/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
-/// beside it, `regressions` are the cases in crates/bench/tests/suite/regressions, and `rare` is
+/// crates/engine/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
+/// beside it, `regressions` are the cases in lab/bench/tests/suite/regressions, and `rare` is
 /// the engine's module of that name.
 const BY_TESTS: &[(&str, &str)] = &[
     ("get: a table is unbuilt, and maintenance will build it", "tables: any_reader_has_tables"),

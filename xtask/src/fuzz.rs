@@ -23,7 +23,7 @@ const TARGETS: [(&str, Option<&str>); 9] = [
     ("messages", None),
     ("heads", None),
     ("pool_config", None),
-    ("config", Some("crates/bench/experiments")),
+    ("config", Some("lab/experiments")),
     ("profile", Some("crates/fabric/profiles")),
     ("dump", None),
     ("trace", None),
@@ -55,9 +55,9 @@ pub fn run_all(args: &[String]) -> Result<()> {
     // With a target named, build scripts and macros are not instrumented.
     run(Command::new("cargo")
         .env("RUSTFLAGS", FLAGS)
-        .args(["+nightly", "build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
-        .args(["--target", host]))?;
-    let binaries = root().join("fuzz/target").join(host).join("release");
+        .args(["+nightly", "build", "--profile", "fuzz", "--package", "dmtree-fuzz"])
+        .args(["--features", "libfuzzer,bench", "--target-dir", "fuzz/target", "--target", host]))?;
+    let binaries = root().join("fuzz/target").join(host).join("fuzz");
     let chosen = |name: &str| only.is_empty() || only.iter().any(|o| o == name);
     let targets: Vec<_> = TARGETS.iter().filter(|(name, _)| chosen(name)).collect();
     let failed = fuzz_each(&binaries, &targets, seconds);

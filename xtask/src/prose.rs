@@ -39,7 +39,7 @@ const MOST_COLUMNS: usize = 100;
 /// Least share of comment lines in the sources of the crates that carry the protocol, per cent.
 const LEAST_COMMENT_PERCENT: f64 = 14.0;
 /// The crates that carry the protocol.
-const PROTOCOL: [&str; 2] = ["indexes/dmtree", "crates/pool"];
+const PROTOCOL: [&str; 2] = ["crates/engine", "crates/pool"];
 /// Where own words may stand: the glossary explains them, and this file lists them.
 const SPARED: [&str; 2] = ["docs/glossary.md", "xtask/src/prose.rs"];
 
@@ -171,14 +171,14 @@ fn parts(name: &str) -> Vec<String> {
 
 /// The crate that a file belongs to; documents at the root are "documents".
 fn crate_of(path: &str) -> &str {
-    for folder in ["crates/", "indexes/", "systems/", "lab/"] {
+    for folder in ["crates/", "systems/", "lab/"] {
         if let Some(rest) = path.strip_prefix(folder) {
             let name = rest.split('/').next().unwrap_or(rest);
             return &path[..folder.len() + name.len()];
         }
     }
     match path.split_once('/') {
-        Some((folder @ ("xtask" | "fuzz" | "bench-compare"), _)) => folder,
+        Some((folder @ ("xtask" | "fuzz"), _)) => folder,
         _ => "documents",
     }
 }

@@ -225,7 +225,7 @@ impl Found {
     fn text(&self) -> String {
         let c = &self.minimal;
         format!(
-            "\nsmallest case after {} runs: {} operations of {} clients on {} keys\n{}\n\nas a file of crates/bench/tests/suite/regressions:\n\n{}\n\nreplay: {}",
+            "\nsmallest case after {} runs: {} operations of {} clients on {} keys\n{}\n\nas a file of lab/bench/tests/suite/regressions:\n\n{}\n\nreplay: {}",
             self.runs,
             c.operations(),
             (0..c.total()).filter(|n| !c.numbers_of(*n).is_empty()).count(),

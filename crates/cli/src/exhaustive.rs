@@ -85,7 +85,7 @@ fn one(
         let what = verdict.finding.as_ref().map(ToString::to_string).unwrap_or_default();
         let grants = granted(&case.grants).join(",");
         output::line(&format!(
-            "violation: {} seed {seed}, granted {}: {what}\n{}\n\nas a file of crates/bench/tests/suite/regressions:\n\n{}",
+            "violation: {} seed {seed}, granted {}: {what}\n{}\n\nas a file of lab/bench/tests/suite/regressions:\n\n{}",
             system.name,
             if grants.is_empty() { "nothing" } else { &grants },
             trace(case, verdict),

@@ -52,8 +52,8 @@ pub fn run(a: &ToolArgs) -> Result<()> {
 }
 
 fn history() -> Option<PathBuf> {
-    let owner = std::env::var_os("OWNER")?;
-    Some(Path::new(&owner).join(".dmtree_history"))
+    let home = std::env::var_os("HOME")?;
+    Some(Path::new(&home).join(".dmtree_history"))
 }
 
 impl Shell {

@@ -55,7 +55,7 @@ fn a_violation_is_small_and_replays() {
     assert!(!last(&out).ends_with("violations 0"), "{out}");
     assert!(
         out.contains("smallest case after")
-            && out.contains("as a file of crates/bench/tests/suite/regressions"),
+            && out.contains("as a file of lab/bench/tests/suite/regressions"),
         "{out}"
     );
     // The command that is printed, and the file that was saved, go wrong again.

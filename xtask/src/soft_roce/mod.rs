@@ -74,8 +74,8 @@ const WANTED: &[(&str, &str)] = &[
     ("crates/fabric", "verbs_no_allocation"),
     ("crates/fabric", "tcp"),
     ("crates/pool", "multi_process"),
-    ("indexes/dmtree", "verbs"),
-    ("indexes/dmtree", "conformance"),
+    ("crates/engine", "verbs"),
+    ("crates/engine", "conformance"),
     ("crates/cli", "processes"),
     ("crates/cli", "dmtree"),
 ];

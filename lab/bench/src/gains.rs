@@ -10,7 +10,8 @@ use crate::published::Sheet;
 use crate::results::Cell;
 
 /// The tables: name and text.
-const TABLES: [(&str, &str); 1] = [("smart-gains", include_str!("../published/smart-gains.csv"))];
+const TABLES: [(&str, &str); 1] =
+    [("smart-gains", include_str!("../../experiments/published/smart-gains.csv"))];
 
 /// A published claim: the throughput of a system relative to another.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,8 +8,8 @@ use crate::offered::LoadShape;
 
 /// The tables: name and text.
 const TABLES: [(&str, &str); 2] = [
-    ("fast26-micro", include_str!("../published/fast26-micro.csv")),
-    ("sherman-slides", include_str!("../published/sherman-slides.csv")),
+    ("fast26-micro", include_str!("../../experiments/published/fast26-micro.csv")),
+    ("sherman-slides", include_str!("../../experiments/published/sherman-slides.csv")),
 ];
 
 /// The settings that a published table holds for.

@@ -104,7 +104,7 @@ fn overflow(test_cluster: &TestCluster<FpTree>, _: &Options) {
     assert!(shape.table_bytes > 3 * (8 << 10), "{} bytes of tables", shape.table_bytes);
 }
 
-/// What `crates/check/README.md` lists of DMTree as published.
+/// What `lab/check/README.md` lists of DMTree as published.
 fn defects() -> Vec<Defect<Options>> {
     let of = |name, grants, seed, repair| {
         let setting = Setting::new("dmtree-published", Options::dmtree_published(), grants);
