@@ -55,5 +55,6 @@ pub mod sweep;
 pub mod system;
 pub mod table;
 pub mod window;
+pub mod workers;
 
 pub use failure::{Failure, Result};

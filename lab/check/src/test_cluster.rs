@@ -26,7 +26,7 @@ pub struct TestCluster<I: RangeIndex> {
     /// The pool.
     pub cluster: Cluster,
     cache_bytes: u64,
-    options: I::Options,
+    pub(crate) options: I::Options,
     root: Root,
     /// The index's shared state on each compute node.
     pub nodes: Vec<Arc<I::Node>>,
@@ -400,7 +400,7 @@ impl<I: RangeIndex> Client<I> {
         }
     }
 
-    /// Does all maintenance that is due.
+    /// Does all maintenance and all work of workers that is due.
     ///
     /// # Errors
     /// The index's.
@@ -410,7 +410,8 @@ impl<I: RangeIndex> Client<I> {
             Self::RemoteClient(client) => return client.operate(Operation::Maintain),
         };
         for _ in 0..100_000 {
-            if core.block_on(slot, index.maintain())? == Work::None {
+            let idle = core.block_on(slot, index.maintain())? == Work::None;
+            if idle && core.block_on(slot, index.work())?.is_rest() {
                 return Ok(());
             }
         }

@@ -8,8 +8,8 @@ use super::toy::{Mutant, Options, Toy};
 use super::*;
 use crate::conformance::Keys;
 
-const SOUND: Options = Options { mutant: Mutant::None };
-const RACES: Options = Options { mutant: Mutant::Races };
+const SOUND: Options = Options { mutant: Mutant::None, workers: 0 };
+const RACES: Options = Options { mutant: Mutant::Races, workers: 0 };
 
 fn peer(options: Options) -> Peer<Toy> {
     Peer {
@@ -28,7 +28,7 @@ fn one(failures: &[String], words: &str) {
 fn an_index_that_loses_a_key_fails() {
     assert_eq!(rows::local(&peer(SOUND)), Vec::<String>::new());
     assert_eq!(rows::apart(&peer(SOUND)), Vec::<String>::new());
-    let loses = peer(Options { mutant: Mutant::LosesKeys });
+    let loses = peer(Options { mutant: Mutant::LosesKeys, ..SOUND });
     one(&rows::local(&loses), "toy: hashed keys: ");
     one(&rows::apart(&loses), "toy, apart: ");
 }
@@ -39,6 +39,14 @@ fn seeds_that_must_find_nothing_find_a_race() {
     assert!(!defects::sound(&peer(RACES)).is_empty());
     assert_eq!(workloads::interleaved(&peer(SOUND)), Vec::<String>::new());
     assert!(!workloads::interleaved(&peer(RACES)).is_empty());
+}
+
+/// Workers run beside the clients of a seed.
+#[test]
+fn seeds_find_what_a_worker_does_wrong() {
+    let peer = |mutant| peer(Options { mutant, workers: 2 });
+    assert_eq!(defects::sound(&peer(Mutant::None)), Vec::<String>::new());
+    assert!(!defects::sound(&peer(Mutant::LosesInWork)).is_empty());
 }
 
 /// A defect: it has to show, and its repair has to remove it.
