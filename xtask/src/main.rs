@@ -139,8 +139,8 @@ fn hostile() -> Result<()> {
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
     for (package, tests, filter) in [
-        ("dmtree-engine", "conformance", "interleaved"),
-        ("dmtree-engine", "conformance", "adversarial"),
+        ("dmtree-engine", "suite", "interleaved"),
+        ("dmtree-engine", "suite", "adversarial"),
         ("dmtree-fptree", "suite", "interleaved"),
     ] {
         run(Command::new("cargo").env("DMTREE_SEEDS", n.to_string()).args([

@@ -2,8 +2,8 @@
 
 use dmtree_engine::Options;
 
-use crate::scenario::{DelayScenario, Op, Script, value};
-use crate::{one_leaf, relocating};
+use super::scenario::{DelayScenario, Op, Script, value};
+use super::{one_leaf, relocating};
 
 pub fn load(n: u64, fill: f64) -> (Vec<u64>, f64) {
     ((0..n).map(|n| n * 10).collect(), fill)

@@ -6,7 +6,7 @@ use dmtree_check::peer::rows;
 use dmtree_engine::{DmNode, DmTree, Options, Tables};
 
 dmtree_check::peer_tests! {
-    engine: crate::peer(crate::local());
+    engine: crate::conformance::peer(crate::conformance::local());
 }
 
 /// Apart from the others: a slow fabric leaves it out.

@@ -11,10 +11,10 @@ use dmtree_parts::RangeIndex;
 
 use dmtree_check::scenario::sweeps::{at_least, every};
 
-use crate::scenario::{
+use super::scenario::{
     Op, PLACES, Scenario, Script, effect, get, key, one_holder, perform, value, with_mutant,
 };
-use crate::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
+use super::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
 /// One client of the node has to call maintenance now and then: after this long, ns.
 const TEND_NS: u64 = 100_000;

@@ -17,8 +17,8 @@ use dmtree_parts::RangeIndex;
 
 use dmtree_check::scenario::sweeps::{at_least, every};
 
-use crate::one_leaf;
-use crate::scenario::{
+use super::one_leaf;
+use super::scenario::{
     Op, PAUSE_NS, PLACES, READ_BOUND_NS, Scenario, Script, WRITE_BOUND_NS, get, key, one_holder,
     perform, value, was_accepted,
 };

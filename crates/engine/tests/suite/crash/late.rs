@@ -5,13 +5,13 @@ use dmtree_check::scenario::sweeps::some_of;
 use dmtree_engine::Mutant;
 use dmtree_fabric::sim::{CrashPoint, Place};
 
-use crate::late_scripts::{
+use super::late_scripts::{
     closing, counted, counting, growing, growing_and_merged, handing_over, handing_over_twice,
     loading, merging, merging_again, merging_inner, moving, moving_again, reading, reading_moved,
     reading_uncached, repairing_a_merge, repairing_a_split, repairing_an_update, split_and_merged,
     splitting, writing,
 };
-use crate::scenario::{DelayScenario, with_mutant};
+use super::scenario::{DelayScenario, with_mutant};
 
 #[test]
 fn late_while_tables_move() {

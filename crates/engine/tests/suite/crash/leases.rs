@@ -7,8 +7,8 @@ use dmtree_engine::Mutant;
 use dmtree_fabric::SeededRandom;
 use dmtree_parts::RangeIndex;
 
-use crate::one_leaf;
-use crate::scenario::{Op, PAUSE_NS, Scenario, Script, get, key, perform, value, with_mutant};
+use super::one_leaf;
+use super::scenario::{Op, PAUSE_NS, Scenario, Script, get, key, perform, value, with_mutant};
 
 /// The node that does not renew its lease.
 const SLOW: u16 = 1;

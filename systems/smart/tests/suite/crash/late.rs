@@ -5,7 +5,7 @@ use dmtree_check::scenario::delay::{DelayScenario, harmless};
 use dmtree_check::scenario::{Op, value};
 use dmtree_smart::sound::{Mutant, Smart};
 
-use crate::{
+use super::{
     Script, changing, emptying, few, growing, in_blocks, loading, script, splitting_leaves,
     splitting_prefixes,
 };
