@@ -13,7 +13,7 @@ use crate::root;
 const MOST_LINES: usize = 800;
 /// Most third-party crates of a build without dev-dependencies.
 const MOST_CRATES: usize = 81;
-/// The one manifest of `crates/` that may name packages of `systems/` and `lab/`.
+/// The one package of `crates/` that may depend on packages of `systems/` and `lab/`, optionally.
 const BINARY: &str = "dmtree-cli";
 
 /// Runs every check; fails with a line for each problem.
@@ -71,7 +71,7 @@ fn source_file(file: &str, text: &str) -> Vec<String> {
 }
 
 /// Dependencies that point upwards between the folders of the workspace, from what `cargo metadata`
-/// says: only the binary, and tests, may use what measures, checks or is compared.
+/// says: only tests, and the binary by a feature, may use what measures, checks or is compared.
 fn imports(metadata: &Value) -> Result<Vec<String>> {
     let root = metadata["workspace_root"].as_str().context("no workspace_root")?;
     let folder = |path: &Value| {
@@ -82,16 +82,18 @@ fn imports(metadata: &Value) -> Result<Vec<String>> {
     for package in metadata["packages"].as_array().context("no packages")? {
         let name = package["name"].as_str().context("a package without a name")?;
         let forbidden: &[&str] = match folder(&package["manifest_path"]).as_deref() {
-            Some("crates") if name != BINARY => &["systems", "lab"],
+            Some("crates") => &["systems", "lab"],
             Some("systems") => &["lab"],
             _ => &[],
         };
         for dependency in package["dependencies"].as_array().context("no dependencies")? {
             let Some(folder) = folder(&dependency["path"]) else { continue };
-            if dependency["kind"] != "dev" && forbidden.contains(&folder.as_str()) {
+            let allowed = dependency["kind"] == "dev"
+                || (name == BINARY && dependency["optional"] == Value::Bool(true));
+            if !allowed && forbidden.contains(&folder.as_str()) {
                 let of = dependency["name"].as_str().unwrap_or_default();
                 problems.push(format!(
-                    "{name} depends on {of} of {folder}/: only its tests may (ARCHITECTURE.md, The folders)"
+                    "{name} depends on {of} of {folder}/: only tests may, and {BINARY} by a feature (ARCHITECTURE.md, The folders)"
                 ));
             }
         }
@@ -145,7 +147,7 @@ mod tests {
     use serde_json::json;
 
     /// What `imports` says of a package with one dependency.
-    fn said(package: &str, dependency: &str, kind: Option<&str>) -> Vec<String> {
+    fn said(package: &str, dependency: &str, kind: Option<&str>, optional: bool) -> Vec<String> {
         let name = |path: &str| format!("dmtree-{}", path.rsplit('/').next().unwrap_or_default());
         let found = imports(&json!({
             "workspace_root": "/w",
@@ -153,8 +155,13 @@ mod tests {
                 "name": name(package),
                 "manifest_path": format!("/w/{package}/Cargo.toml"),
                 "dependencies": [
-                    { "name": name(dependency), "kind": kind, "path": format!("/w/{dependency}") },
-                    { "name": "serde", "kind": null },
+                    {
+                        "name": name(dependency),
+                        "kind": kind,
+                        "optional": optional,
+                        "path": format!("/w/{dependency}"),
+                    },
+                    { "name": "serde", "kind": null, "optional": false },
                 ],
             }],
         }));
@@ -169,25 +176,31 @@ mod tests {
             ("systems/fptree", "lab/workload"),
         ] {
             for kind in [None, Some("build")] {
-                let said = said(package, dependency, kind);
+                let said = said(package, dependency, kind, true);
                 assert_eq!(said.len(), 1, "{package} {dependency}: {said:?}");
             }
-            assert!(said(package, dependency, Some("dev")).is_empty(), "{package} {dependency}");
+            let tests = said(package, dependency, Some("dev"), false);
+            assert!(tests.is_empty(), "{package} {dependency}");
         }
-        let said = said("crates/engine", "lab/check", None);
+        let said = said("crates/engine", "lab/check", None, false);
         assert!(said[0].starts_with("dmtree-engine depends on dmtree-check of lab/"), "{said:?}");
+    }
+
+    #[test]
+    fn the_binary_may_by_a_feature() {
+        assert!(said("crates/cli", "lab/bench", None, true).is_empty());
+        assert_eq!(said("crates/cli", "lab/bench", None, false).len(), 1);
     }
 
     #[test]
     fn what_points_downwards_is_fine() {
         for (package, dependency) in [
-            ("crates/cli", "lab/bench"),
             ("crates/dmtree", "crates/engine"),
             ("systems/sherman", "crates/engine"),
             ("lab/bench", "systems/smart"),
             ("xtask", "lab/check"),
         ] {
-            assert!(said(package, dependency, None).is_empty(), "{package} {dependency}");
+            assert!(said(package, dependency, None, false).is_empty(), "{package} {dependency}");
         }
     }
 }
