@@ -3,10 +3,11 @@
 use dmtree_workload::{Distribution, Workload, WorkloadSpec};
 
 use crate::config::{Config, FillBy, GivenOption};
+use crate::fabrics::{FABRICS, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
-use crate::registry::{FABRICS, VERBS, data_path, find, select};
+use crate::registry::{find, select};
 use crate::sizing;
 
 /// Most clients that one thread simulates.
@@ -180,7 +181,8 @@ impl Config {
                 let spec = c.workload(w, *d);
                 // Checks whether the workload can be built; zipf tables are left for later.
                 WorkloadSpec { distribution: Distribution::Uniform, nominal: None, ..spec.clone() }
-                    .build()?;
+                    .build()
+                    .map_err(Failure::refused)?;
                 if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)
                     && n < spec.records
                 {

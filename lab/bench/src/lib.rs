@@ -3,12 +3,9 @@
 //! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
 //!
 //! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
-//! traces ([`replay`]), the text form of dumps ([`dump`]), and checked runs ([`checked`],
-//! [`campaign`]).
+//! traces ([`replay`]), and checked runs ([`checked`], [`campaign`]).
 #![forbid(unsafe_code)]
 
-pub mod access;
-pub mod bytes;
 pub mod campaign;
 pub mod checked;
 pub mod client;
@@ -21,10 +18,8 @@ pub mod crash;
 pub mod crash_text;
 pub mod csv;
 pub mod determinism;
-pub mod dump;
 pub mod experiment;
 pub mod facade;
-pub mod failure;
 pub mod files;
 pub mod gains;
 pub mod group;
@@ -57,4 +52,6 @@ pub mod table;
 pub mod window;
 pub mod workers;
 
-pub use failure::{Failure, Result};
+pub use dmtree_command::{Failure, Result};
+
+use dmtree_command::{access, bytes, fabrics, failure};

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
+use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, Snapshot, Transport, Worker};
 use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root, worker};
 use dmtree_pool::{Cluster, IndexEntry, Place, PoolOptions};
@@ -144,7 +144,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         FabricSpec::Joined { first, data_path, nic_config } => {
             let (listen, wanted, within) = (nic_config.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, data_path: *data_path, nic_config };
-            let joined = Cluster::join_as(&place, spec.cns).map_err(|e| Failure::missing(&e))?;
+            let joined = Cluster::join_as(&place, spec.cns).map_err(Failure::refused)?;
             for (node, presence) in joined.compute_node(0)?.away() {
                 let _ = writeln!(std::io::stderr(), "note: {}", presence.refusal(node));
             }
@@ -484,16 +484,3 @@ fn run_thread<I: RangeIndex, T: 'static>(
     }
     Ok(out)
 }
-
-/// Kinds of operations that are the workload, in contrast to maintenance.
-pub const FOREGROUND: [OpKind; 9] = [
-    OpKind::Get,
-    OpKind::Put,
-    OpKind::Insert,
-    OpKind::Update,
-    OpKind::Delete,
-    OpKind::CompareAndSet,
-    OpKind::Scan,
-    OpKind::GetMany,
-    OpKind::WriteMany,
-];

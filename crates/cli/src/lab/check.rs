@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 
 use dmtree_bench::campaign::{Campaign, Tally, smallest};
 use dmtree_bench::checked::{self, Setting, granted, grants};
+use dmtree_bench::clock;
 use dmtree_bench::registry::{find, select};
-use dmtree_bench::{Failure, Result, clock};
 use dmtree_check::NodeFaultSet;
 use dmtree_check::case::Case;
 use dmtree_check::file;
 use dmtree_check::trace::trace;
 use dmtree_check::verdict::keep_panics;
+use dmtree_command::{Failure, Result};
 
-use crate::args::{CheckArgs, Faults};
-use crate::{exhaustive, network, output};
+use super::args::{CheckArgs, Faults};
+use super::{exhaustive, network};
+use crate::output;
 
 /// Seeds when neither seeds nor minutes are given.
 const USUAL_SEEDS: u64 = 200;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use dmtree_bench::crash::{self, Setup};
-use dmtree_bench::{Failure, Result, files, report};
+use dmtree_bench::{files, report};
+use dmtree_command::{Failure, Result};
 
 use crate::output;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dmtree_bench::config::{Flags, Resolved};
 use dmtree_bench::determinism::{Traces, differing, traces};
 use dmtree_bench::results::Results;
-use dmtree_bench::{Failure, Result};
+use dmtree_command::{Failure, Result};
 
 use crate::output;
 

@@ -5,16 +5,15 @@ use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 use dmtree::{Index, Outcome, Session};
-use dmtree_bench::{Failure, Result};
+use dmtree_command::{Failure, Result};
 
 use super::DriveArgs;
 use crate::output;
 
 /// Says `ready`, waits for a line, contends, and says how many of its writes have taken effect.
 pub fn run(a: &DriveArgs, index: &Index) -> Result<()> {
-    let failed = |e: dmtree::Error| Failure::missing(&e);
     for k in 0..a.keys {
-        index.insert(key(k), 0u64.to_le_bytes()).map_err(failed)?;
+        index.insert(key(k), 0u64.to_le_bytes()).map_err(Failure::refused)?;
     }
     output::line("ready");
     let mut line = String::new();
@@ -38,7 +37,7 @@ pub fn run(a: &DriveArgs, index: &Index) -> Result<()> {
             .collect();
         threads.into_iter().map(|t| t.join().expect("no thread panics")).sum()
     });
-    output::line(&format!("done {}", done.map_err(failed)?));
+    output::line(&format!("done {}", done.map_err(Failure::refused)?));
     Ok(())
 }
 

@@ -15,10 +15,10 @@ pub const KEY_VARIABLE: &str = "DMTREE_KEY";
 /// Bad input: a key that is too short, a file that is not there or that others may read.
 pub fn access(key_file: Option<&Path>, insecure: bool) -> Result<Access> {
     let key = match (key_file, std::env::var_os(KEY_VARIABLE)) {
-        (Some(path), _) => Key::read(path).map_err(|e| Failure::missing(&e))?,
+        (Some(path), _) => Key::read(path).map_err(Failure::refused)?,
         (None, Some(text)) => {
             let text = text.into_string().unwrap_or_default();
-            Key::of(&text).map_err(|e| Failure::missing(&e.context(KEY_VARIABLE)))?
+            Key::of(&text).map_err(|e| Failure::refused(e.context(KEY_VARIABLE)))?
         }
         (None, None) => Key::NONE,
     };

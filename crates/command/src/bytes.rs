@@ -7,8 +7,6 @@ use bytesize::{GB, GIB, KIB, MB, MIB, TIB};
 use dmtree_pool::parse_bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::settings::number_or_text;
-
 /// A size. As text: `4096`, `64KiB`, `1.5MiB`, `2GiB`; decimal units (`MB`) work too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
@@ -43,6 +41,28 @@ impl Serialize for Bytes {
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         number_or_text(d, Self)
+    }
+}
+
+/// Reads a setting that is a number or a text.
+///
+/// # Errors
+/// Neither, or a text that does not parse.
+pub fn number_or_text<'de, D, N, T>(d: D, number: fn(N) -> T) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    N: Deserialize<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a number or a text")]
+    enum Form<N> {
+        Number(N),
+        Text(String),
+    }
+    match Form::deserialize(d)? {
+        Form::Number(n) => Ok(number(n)),
+        Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
     }
 }
 

@@ -4,11 +4,12 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dmtree_bench::{Result, clock};
+use dmtree_bench::clock;
 use dmtree_check::network::{self, Outcome};
+use dmtree_command::Result;
 
-use crate::args::CheckArgs;
-use crate::check::ended;
+use super::args::CheckArgs;
+use super::check::ended;
 use crate::output;
 
 /// Seeds when none are given.

@@ -5,11 +5,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use dmtree_bench::conform::{Extent, second};
-use dmtree_bench::{Failure, Result, registry};
+use dmtree_bench::registry;
 use dmtree_check::remote_client::{Pipe, RemoteClient};
+use dmtree_command::fabrics::TCP;
+use dmtree_command::{Failure, Result};
 use dmtree_pool::{Cluster, Place};
 
-use crate::args_nodes::{ConformArgs, carried};
+use super::args::ConformArgs;
+use crate::args::carried;
 use crate::output;
 
 /// How long the compute nodes wait for the memory node.
@@ -74,7 +77,10 @@ impl Process {
 fn nic_args(a: &ConformArgs) -> Vec<String> {
     let device = a.nic.device.iter().flat_map(|d| ["--device".to_owned(), d.clone()]);
     let index = a.nic.gid_index.iter().flat_map(|i| ["--gid-index".to_owned(), i.to_string()]);
-    device.chain(index).chain(a.access.words()).collect()
+    let key_file = a.access.key_file.iter();
+    let key_file = key_file.flat_map(|p| ["--key-file".to_owned(), p.display().to_string()]);
+    let insecure = a.access.insecure.then(|| "--insecure".to_owned());
+    device.chain(index).chain(key_file).chain(insecure).collect()
 }
 
 /// A memory node.
@@ -87,7 +93,7 @@ struct Memory {
 }
 
 fn memory_node(a: &ConformArgs) -> Result<Memory> {
-    let fabric = a.fabric.as_deref().unwrap_or(registry::TCP);
+    let fabric = a.fabric.as_deref().unwrap_or(TCP);
     carried(fabric)?;
     let nic = nic_args(a);
     let mut args = vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", MEMORY];
@@ -109,7 +115,7 @@ fn join(a: &ConformArgs, first: &str) -> Result<Cluster> {
     let nic_config = &a.nic.nic_config(&a.access)?;
     let (listen, wanted, within) = (nic_config.access.any_port(), None, WITHIN);
     let joined = Cluster::join(&Place { first, listen, wanted, within, data_path, nic_config });
-    joined.map_err(|e| Failure::missing(&e))
+    joined.map_err(Failure::refused)
 }
 
 fn drive(a: &ConformArgs, at: &str) -> Result<()> {

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dmtree::{Effect, Index, Pool, Session};
-use dmtree_bench::{Failure, Result};
+use dmtree_command::{Failure, Result};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
@@ -59,7 +59,7 @@ pub fn run(a: &DriveArgs, pool: &Pool, index: &Index) -> Result<()> {
         stop.store(true, Ordering::SeqCst);
         writers.into_iter().try_for_each(|w| w.join().expect("no thread panics"))
     });
-    ended.map_err(|e| Failure::missing(&e))?;
+    ended.map_err(Failure::refused)?;
     output::line("over");
     Ok(())
 }

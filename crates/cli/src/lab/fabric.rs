@@ -4,9 +4,9 @@ use dmtree_bench::probe::{self, Bench, Plan, Verb};
 use dmtree_bench::profile;
 use dmtree_bench::simulated::Profile;
 use dmtree_bench::table::Table;
-use dmtree_bench::{Failure, Result};
+use dmtree_command::{Failure, Result};
 
-use crate::args::ProbeArgs;
+use super::args::ProbeArgs;
 use crate::output;
 
 /// `fabric list`.

@@ -5,7 +5,7 @@ mod contend;
 mod work;
 
 use clap::{Args, ValueEnum};
-use dmtree_bench::{Failure, Result};
+use dmtree_command::{Failure, Result};
 
 /// What a driver does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,9 +51,9 @@ pub struct DriveArgs {
 
 /// Opens the pool and does it.
 pub fn run(a: &DriveArgs) -> Result<()> {
-    let failed = |e: dmtree::Error| Failure::missing(&e);
-    let pool = dmtree::Pool::connect(&a.connect).open().map_err(failed)?;
-    let index = pool.open_or_create(&a.index, dmtree::Options::default()).map_err(failed)?;
+    let pool = dmtree::Pool::connect(&a.connect).open().map_err(Failure::refused)?;
+    let index =
+        pool.open_or_create(&a.index, dmtree::Options::default()).map_err(Failure::refused)?;
     match a.task {
         Task::Work => work::run(a, &pool, &index),
         Task::Contend => contend::run(a, &index),

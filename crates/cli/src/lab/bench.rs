@@ -10,13 +10,15 @@ use dmtree_bench::replay::replay;
 use dmtree_bench::results::{Cell, Machine};
 use dmtree_bench::resume::resumable;
 use dmtree_bench::table::Table;
-use dmtree_bench::{Failure, Result, compare as comparison, files, registry, run, table};
+use dmtree_bench::{compare as comparison, files, registry, run, table};
+use dmtree_command::fabrics::FABRICS;
+use dmtree_command::{Failure, Result};
 use dmtree_workload::Workload;
 
-use crate::args::{CompareArgs, Output, ReportArgs, TraceArgs};
+use super::args::{CompareArgs, Output, ReportArgs, TraceArgs};
+use super::progress::Shown;
+use super::verify;
 use crate::output;
-use crate::progress::Shown;
-use crate::verify;
 
 /// `bench NAME|FILE.toml`.
 pub fn experiment(name: &str, flags: &Flags, o: &Output) -> Result<()> {
@@ -159,7 +161,7 @@ pub fn list() -> Result<()> {
     output::line(&t.text());
     output::line(&format!("workloads      {}", Workload::names().collect::<Vec<_>>().join(", ")));
     output::line("distributions  uniform, zipfian-exact(THETA), zipfian-ycsb(THETA), latest");
-    output::line(&format!("fabrics        {}", registry::FABRICS.join(", ")));
+    output::line(&format!("fabrics        {}", FABRICS.join(", ")));
     Ok(())
 }
 

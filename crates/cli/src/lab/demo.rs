@@ -3,11 +3,13 @@
 use std::ops::Bound;
 
 use dmtree_bench::facade::Session;
-use dmtree_bench::opened::FOREGROUND;
-use dmtree_bench::{Failure, Result, registry};
+use dmtree_bench::registry;
+use dmtree_command::{Failure, Result};
+use dmtree_fabric::OpKind;
 use dmtree_parts::{Outcome, ScanRequest, Write};
 
-use crate::args_nodes::ToolArgs;
+use super::any_system::pool;
+use crate::args::ToolArgs;
 use crate::output;
 use crate::words::shown;
 
@@ -21,7 +23,7 @@ struct Cost {
 
 impl Cost {
     fn now(s: &Session) -> Self {
-        let c = s.endpoint().snapshot().total(&FOREGROUND).counts;
+        let c = s.endpoint().snapshot().total(&OpKind::FOREGROUND).counts;
         Self { trips: c.round_trips, mn: c.mn.verbs(), cn: c.cn.verbs() }
     }
 
@@ -51,7 +53,7 @@ const SPICES: [(&str, &str); 8] = [
 /// `demo`.
 pub fn run(a: &ToolArgs) -> Result<()> {
     let system = registry::find(&a.system)?;
-    let pool = system.open(&a.pool(2, false)?, 24, 24)?;
+    let pool = system.open(&pool(a, 2, false)?, 24, 24)?;
     match &a.connect {
         None => output::line(&format!(
             "1. A pool in this process: 1 memory node of {}, 2 compute nodes, an empty {}.",

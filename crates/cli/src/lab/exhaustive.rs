@@ -3,14 +3,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_bench::checked::{self, granted, grants};
+use dmtree_bench::clock;
 use dmtree_bench::registry::select;
 use dmtree_bench::system::System;
-use dmtree_bench::{Failure, Result, clock};
 use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::trace::trace;
+use dmtree_command::{Failure, Result};
 
-use crate::args::CheckArgs;
-use crate::check::ended;
+use super::args::CheckArgs;
+use super::check::ended;
 use crate::output;
 
 /// Seeds when none are given.

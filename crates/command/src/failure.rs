@@ -25,7 +25,7 @@ pub enum Failure {
     Interrupted,
 }
 
-/// Result type of this crate.
+/// Result type of commands.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
@@ -34,14 +34,14 @@ impl Failure {
         Self::Input(message.into())
     }
 
+    /// What a layer below refuses: its input, or a node, pool or port that is not there.
+    pub fn refused(e: impl fmt::Display) -> Self {
+        Self::Input(e.to_string())
+    }
+
     /// A mismatch or violation.
     pub fn violation(message: impl Into<String>) -> Self {
         Self::Violation(message.into())
-    }
-
-    /// A node, pool or port that a command needs is not there.
-    pub fn missing(e: &dmtree_fabric::Error) -> Self {
-        Self::Input(e.to_string())
     }
 
     /// A file that cannot be read or written.
@@ -89,18 +89,6 @@ impl From<dmtree_fabric::Error> for Failure {
             | ErrorKind::Incompatible => Self::Input(e.to_string()),
             _ => Self::Violation(e.to_string()),
         }
-    }
-}
-
-impl From<dmtree_workload::Error> for Failure {
-    fn from(e: dmtree_workload::Error) -> Self {
-        Self::Input(e.to_string())
-    }
-}
-
-impl From<dmtree_workload::TraceError> for Failure {
-    fn from(e: dmtree_workload::TraceError) -> Self {
-        Self::Input(e.to_string())
     }
 }
 
