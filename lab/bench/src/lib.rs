@@ -3,16 +3,12 @@
 //! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
 //!
 //! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
-//! traces ([`replay`]), the text form of dumps ([`dump`]), and checked runs ([`checked`],
-//! [`campaign`]).
+//! traces ([`replay`]), and the text form of dumps ([`dump`]).
 #![forbid(unsafe_code)]
 
 pub mod access;
 pub mod bytes;
-pub mod campaign;
-pub mod checked;
 pub mod client;
-pub mod clock;
 pub mod compare;
 pub mod config;
 mod config_check;
@@ -56,4 +52,5 @@ pub mod system;
 pub mod table;
 pub mod window;
 
+pub use dmtree_check::clock;
 pub use failure::{Failure, Result};

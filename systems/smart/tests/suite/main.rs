@@ -1,6 +1,5 @@
 //! The tests of SMART in one program, so that it is linked once.
 
-mod defects;
 mod published;
 mod sound;
 
