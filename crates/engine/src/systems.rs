@@ -1,11 +1,12 @@
 //! The systems of this crate: DMTree, and DMTree with one technique left out.
 
-use dmtree_parts::peer::{self, Below, Drawn, Fit, SystemSpec, Visitor, typed, value};
+use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, Visitor, typed, value};
 use serde_json::Value;
 
 use crate::client::DmTree;
 use crate::format::Geometry;
 use crate::marks::Mark;
+use crate::mutants::Mutant;
 use crate::node::DmNode;
 use crate::options::{Options, Tables};
 
@@ -54,10 +55,27 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
         recovers: true,
         fit,
         draw: |options, below| draw(options, false, below),
+        least_cache_bytes: |o| DmNode::least_cache_bytes(&typed::<Options>(o).geometry()),
         has_tables_on_memory_nodes: options.tables == Tables::Memory,
         marks: || [Mark::reached(), dmtree_pool::Mark::reached()].concat(),
+        mutants: mutants(options.tables == Tables::None),
+        enable: Mutant::enable_named,
         ..SystemSpec::of::<DmTree>((name, "dmtree"), description, options)
     }
+}
+
+/// The mutants of indexes with lock words beside leaves, or of those with fingerprint tables.
+fn mutants(lock_words: bool) -> Vec<peer::Mutant> {
+    let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
+    let soon = [
+        ("RetireMergedEarly", soon(NodeFaultSet::None, 3, "access")),
+        // Few writes are judged, because one beside another write of its leaf is not: of seeds
+        // 0..800 none shows the mutant with a write.
+        ("StopForDeath", soon(NodeFaultSet::Crash, 200, "slow")),
+        ("WordBesideEntry", soon(NodeFaultSet::All, 2, "history")),
+    ];
+    let names = Mutant::ALL.iter().map(|m| m.name());
+    peer::Mutant::list(names.filter(|name| name.starts_with("Word") == lock_words), &soon)
 }
 
 /// Inline areas that hold keys and values where possible. Without tables a leaf is read whole: it
@@ -78,12 +96,10 @@ fn fit(options: &Value, fit: &Fit) -> Value {
 }
 
 /// Of the family's first system the techniques are drawn, too.
-fn draw_all(options: &Value, below: Below<'_>) -> Drawn {
+fn draw_all(options: &Value, below: Below<'_>) -> Value {
     draw(options, true, below)
 }
 
-fn draw(options: &Value, techniques: bool, below: Below<'_>) -> Drawn {
-    let o = typed::<Options>(options).drawn(techniques, below);
-    let least_cache_bytes = DmNode::least_cache_bytes(&o.geometry());
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: None }
+fn draw(options: &Value, techniques: bool, below: Below<'_>) -> Value {
+    value(&typed::<Options>(options).drawn(techniques, below))
 }

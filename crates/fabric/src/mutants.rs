@@ -61,6 +61,12 @@ macro_rules! mutants {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name),+];
 
+            /// Enables the mutants of these names, and disables all others.
+            pub fn enable_named(names: &[&str]) {
+                let named = |d: &&Self| names.contains(&d.name());
+                ENABLED.set(Self::ALL.iter().filter(named).map(|d| *d as usize));
+            }
+
             /// Its name on a checker's command line.
             pub fn name(self) -> &'static str {
                 match self {
@@ -120,6 +126,10 @@ mod tests {
         assert!(!after.has(Mutant::First));
         after.set(&[Mutant::First]);
         assert!(after.has(Mutant::First) && !after.has(Mutant::Second));
+        Mutant::enable_named(&["First", "Third"]);
+        let named = Mutants::default();
+        Mutant::enable_named(&[]);
+        assert!(named.has(Mutant::First) && !named.has(Mutant::Second));
         assert_eq!(Mutant::ALL.iter().map(|d| d.name()).collect::<Vec<_>>(), ["First", "Second"]);
     }
 

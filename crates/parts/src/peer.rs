@@ -10,12 +10,18 @@
 //! The benchmark, the checker and the tools know a system by its description alone: they name no
 //! option. What needs the index type itself is a [`Visitor`].
 
+mod hazard;
+
 use dmtree_fabric::mark::Reached;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::contract::{OpSet, RangeIndex};
+
+pub use hazard::{
+    Clients, EVERYTHING, Hazard, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
+};
 
 /// A source of numbers below a bound.
 pub type Below<'a> = &'a mut dyn FnMut(u64) -> u64;
@@ -78,8 +84,12 @@ pub struct SystemSpec {
     /// Bytes of memory nodes that a key takes with these options, nodes half full; keys and values
     /// of the lengths of [`Fit`].
     pub bytes_per_key: fn(&Value, &Fit) -> u64,
-    /// Random options for a checked run.
-    pub draw: fn(&Value, Below<'_>) -> Drawn,
+    /// Options for a checked run: these, with a geometry that is drawn.
+    pub draw: fn(&Value, Below<'_>) -> Value,
+    /// The smallest useful cache budget with these options, bytes.
+    pub least_cache_bytes: fn(&Value) -> u64,
+    /// The only length of values with these options, bytes; `None` when any length will do.
+    pub value_bytes: fn(&Value) -> Option<u32>,
     /// Options of the small index of the conformance suite: without what its presets are known to
     /// get wrong when several processes change the index in turn.
     pub conforming: fn(&Value) -> Value,
@@ -87,6 +97,43 @@ pub struct SystemSpec {
     pub has_tables_on_memory_nodes: bool,
     /// The rare branches of its code, with the number of times that this process took each.
     pub marks: fn() -> Vec<Reached>,
+    /// Its mutants.
+    pub mutants: Vec<Mutant>,
+    /// Enables the mutants of these names for everything that this process opens from then on, and
+    /// disables all others: for checkers.
+    pub enable: fn(&[&str]),
+    /// Its published defects.
+    pub hazards: Vec<Hazard>,
+}
+
+/// A mutant of a system: a step that is left out, or executed too early, so that a check has
+/// something to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mutant {
+    /// Its name.
+    pub name: &'static str,
+    /// How few seeds find it, for those that show it soon.
+    pub soon: Option<Soon>,
+}
+
+impl Mutant {
+    /// Mutants by their names, and those among them that few seeds find.
+    pub fn list(names: impl Iterator<Item = &'static str>, soon: &[(&str, Soon)]) -> Vec<Self> {
+        let of = |name| soon.iter().find(|(n, _)| *n == name).map(|(_, soon)| *soon);
+        names.map(|name| Self { name, soon: of(name) }).collect()
+    }
+}
+
+/// Seeds that find a mutant: one of the first `seeds` with these faults of nodes, as a finding of
+/// this kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Soon {
+    /// The faults of nodes.
+    pub node_faults: NodeFaultSet,
+    /// The number of seeds.
+    pub seeds: u64,
+    /// The kind of the finding.
+    pub kind: &'static str,
 }
 
 impl SystemSpec {
@@ -110,15 +157,23 @@ impl SystemSpec {
             },
             fit: |options, _| options.clone(),
             bytes_per_key: |_, fit| leaf_bytes_per_key(fit),
-            draw: |options, _| Drawn {
-                options: options.clone(),
-                least_cache_bytes: 1 << 20,
-                value_bytes: None,
-            },
+            draw: |options, _| options.clone(),
+            least_cache_bytes: |_| 1 << 20,
+            value_bytes: |_| None,
             conforming: Value::clone,
             has_tables_on_memory_nodes: false,
             marks: Vec::new,
+            mutants: Vec::new(),
+            enable: |_| {},
+            hazards: Vec::new(),
         }
+    }
+
+    /// Draws options for a checked run: these, or those of the system.
+    pub fn drawn(&self, options: Option<&Value>, below: Below<'_>) -> Drawn {
+        let options = (self.draw)(options.unwrap_or(&self.options), below);
+        let least_cache_bytes = (self.least_cache_bytes)(&options);
+        Drawn { value_bytes: (self.value_bytes)(&options), options, least_cache_bytes }
     }
 }
 

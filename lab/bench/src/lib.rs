@@ -3,13 +3,10 @@
 //! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
 //!
 //! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
-//! traces ([`replay`]), and checked runs ([`checked`], [`campaign`]).
+//! traces ([`replay`]).
 #![forbid(unsafe_code)]
 
-pub mod campaign;
-pub mod checked;
 pub mod client;
-pub mod clock;
 pub mod compare;
 pub mod config;
 mod config_check;
@@ -52,6 +49,7 @@ pub mod table;
 pub mod window;
 pub mod workers;
 
+pub use dmtree_check::clock;
 pub use dmtree_command::{Failure, Result};
 
 use dmtree_command::{access, bytes, fabrics, failure};

@@ -1,5 +1,6 @@
 //! The registry of systems that can be measured and used.
 
+use dmtree_check::{Case, Verdict};
 use dmtree_parts::peer::Visitor;
 
 use crate::failure::{Failure, Result};
@@ -65,6 +66,14 @@ pub fn select(names: &[String]) -> Result<Vec<System>> {
     Ok(out)
 }
 
+/// Runs a case with the system that it names.
+///
+/// # Errors
+/// An unknown system, or a case that cannot run.
+pub fn check(case: &Case) -> Result<Verdict> {
+    Ok(find(&case.system)?.check(case)?)
+}
+
 /// Whether a name is that of a system.
 pub fn known(name: &str) -> bool {
     systems().iter().any(|s| s.name == name)
@@ -72,7 +81,30 @@ pub fn known(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dmtree_parts::peer::Repair;
+
     use super::*;
+
+    /// A hazard whose repair changes nothing, or names no sound system, would be seen only in a
+    /// long run.
+    #[test]
+    fn every_hazard_has_a_repair() {
+        for system in systems() {
+            for h in &system.hazards {
+                let name = format!("{}: {}", system.name, h.name);
+                let options = h.setting.options.as_ref().unwrap_or(&system.options);
+                (system.spec.check)(options).unwrap_or_else(|e| panic!("{name}: {e}"));
+                match &h.repair {
+                    Repair::Options(repaired) => {
+                        assert_ne!(repaired, options, "{name}");
+                        (system.spec.check)(repaired).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    }
+                    Repair::Grants(grants) => assert_ne!(*grants, h.setting.grants, "{name}"),
+                    Repair::System(other) => assert!(!find(other).unwrap().published, "{name}"),
+                }
+            }
+        }
+    }
 
     #[test]
     fn names_are_unique_and_selectable() {

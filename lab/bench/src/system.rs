@@ -1,14 +1,11 @@
 //! A system of the registry, and what this crate does with its index type.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
-use dmtree_check::case::{Case, Draw};
-use dmtree_check::exhaustive::{Depth, Explored};
+use dmtree_check::checked::Subject;
 use dmtree_check::remote_client::{Pipe, RemoteClient};
-use dmtree_check::verdict::Verdict;
-use dmtree_fabric::mark::Reached;
 use dmtree_parts::RangeIndex;
-use dmtree_parts::peer::{Drawn, Fit, SystemSpec, Visitor, leaf_bytes_per_key};
+use dmtree_parts::peer::{Fit, SystemSpec, Visitor, leaf_bytes_per_key};
 use dmtree_pool::Cluster;
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 use serde_json::Value;
@@ -21,24 +18,18 @@ use crate::group::{Group, Host};
 use crate::opened::PoolSpec;
 use crate::sizing;
 
-/// A system: its description, and the functions of its index type.
+/// A system: its description with what the checker does with it, and what this crate does.
 #[derive(Clone, Debug)]
 pub struct System {
-    spec: SystemSpec,
+    subject: Subject,
     does: Does,
 }
 
 impl Deref for System {
-    type Target = SystemSpec;
+    type Target = Subject;
 
-    fn deref(&self) -> &SystemSpec {
-        &self.spec
-    }
-}
-
-impl DerefMut for System {
-    fn deref_mut(&mut self) -> &mut SystemSpec {
-        &mut self.spec
+    fn deref(&self) -> &Subject {
+        &self.subject
     }
 }
 
@@ -49,7 +40,7 @@ impl Visitor for ToSystem {
     type Out = System;
 
     fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> System {
-        System { spec, does: Does::of::<I>() }
+        System { subject: subject::<I>(spec), does: Does::of::<I>() }
     }
 }
 
@@ -61,8 +52,6 @@ type Conform = fn(&str, &Value, (&Cluster, &RemoteClient), Extent) -> Result<()>
 struct Does {
     run: fn(&Group, &mut Host<'_>) -> Result<()>,
     open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
-    check: fn(&Case) -> dmtree_fabric::Result<Verdict>,
-    explore: fn(&Case, Depth, &dyn Fn() -> bool) -> dmtree_fabric::Result<Explored>,
     conform: Conform,
     second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
 }
@@ -73,8 +62,6 @@ impl Does {
         Self {
             run: crate::group::run_group::<I>,
             open: crate::facade::open_pool::<I>,
-            check: dmtree_check::run::<I>,
-            explore: dmtree_check::exhaustive::explore::<I>,
             conform: crate::conform::conform::<I>,
             second: crate::conform::serve_index::<I>,
         }
@@ -91,12 +78,22 @@ impl Does {
         Self {
             run: |_, _| nothing(),
             open: |_, _, _| nothing(),
-            check: |_| unreachable!("unit tests of this crate check no system: tests/suite does"),
-            explore: |_, _, _| unreachable!("unit tests of this crate check no system"),
             conform: |_, _, _, _| nothing(),
             second: |_, _, _| nothing(),
         }
     }
+}
+
+#[cfg(not(test))]
+fn subject<I: RangeIndex>(spec: SystemSpec) -> Subject {
+    Subject::of::<I>(spec)
+}
+
+#[cfg(test)]
+#[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
+fn subject<I: RangeIndex>(spec: SystemSpec) -> Subject {
+    let run = |_: &_| unreachable!("unit tests of this crate check no system: tests/suite does");
+    Subject { spec, run, explore: |_, _, _| unreachable!("unit tests explore no system") }
 }
 
 impl System {
@@ -105,34 +102,12 @@ impl System {
         ToSystem.visit::<I>(spec)
     }
 
-    /// The rare branches of its code, with the number of times that any system of this process took
-    /// each.
-    pub fn marks(&self) -> Vec<Reached> {
-        (self.spec.marks)()
-    }
-
     /// Measures the cells of a group, which share one loaded pool.
     ///
     /// # Errors
     /// Those of [`crate::group::run_group`].
     pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
         (self.does.run)(group, host)
-    }
-
-    /// Runs a case with this system.
-    ///
-    /// # Errors
-    /// A case that cannot run. Findings of a run are in the verdict.
-    pub fn check(&self, case: &Case) -> Result<Verdict> {
-        Ok((self.does.check)(case)?)
-    }
-
-    /// Explores the orders of a small case with this system.
-    ///
-    /// # Errors
-    /// A case that cannot run.
-    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
-        Ok((self.does.explore)(case, depth, go_on)?)
     }
 
     /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind
@@ -151,11 +126,6 @@ impl System {
     /// The first process has ended in the middle of a request.
     pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
         (self.does.second)(cluster, index, pipe)
-    }
-
-    /// Options for a checked run.
-    pub fn draw(&self, d: &mut Draw) -> Drawn {
-        (self.spec.draw)(&self.options, &mut |n| d.below(n))
     }
 
     /// Its options for keys and values of these lengths.

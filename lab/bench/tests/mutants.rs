@@ -1,13 +1,14 @@
-//! Seeds find the mutants of the engine, of the membership and of the pool that are enabled for the
-//! whole process: one test at a time.
+//! Seeds find the mutants of the systems, of the membership and of the pool that are enabled for
+//! the whole process: one test at a time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dmtree_bench::checked::{Setting, case, first_wrong};
-use dmtree_bench::registry::find;
-use dmtree_check::{Case, Finding, NodeFaultSet, Verdict};
-use dmtree_engine::Mutant;
+use dmtree_bench::registry::systems;
+use dmtree_bench::system::System;
+use dmtree_check::peer::{mutants, passes};
+use dmtree_check::{Case, NodeFaultSet, Verdict};
 use dmtree_fabric::Mutant as MembershipMutant;
+use dmtree_parts::peer::Setting;
 use dmtree_pool::PoolMutant;
 
 /// Until the guard is dropped no other test runs.
@@ -16,45 +17,34 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The first finding in seeds of DMTree.
-fn found(node_faults: NodeFaultSet, seeds: std::ops::Range<u64>) -> Option<Finding> {
-    let setting = Setting { node_faults, ..Setting::default() };
-    first_wrong(&find("dmtree").expect("registered"), seeds, setting).map(|(_, finding)| finding)
+/// The first system that recovers from crashes, and a setting with faults.
+fn faulty(node_faults: NodeFaultSet) -> (System, Setting) {
+    let system = systems().into_iter().find(|s| s.recovers).expect("a system that recovers");
+    (system, Setting { node_faults, ..Setting::default() })
 }
 
-/// A merged leaf that is retired before readers have left it: the merge then writes memory that has
-/// another owner or none.
 #[test]
-fn a_write_to_memory_that_was_given_back_is_found() {
+fn few_seeds_find_the_mutants_of_every_system() {
     let _alone = alone();
-    assert_eq!(found(NodeFaultSet::None, 0..3), None);
-    Mutant::enable(&[Mutant::RetireMergedEarly]);
-    let found = found(NodeFaultSet::None, 0..3);
-    Mutant::enable(&[]);
-    let found = found.expect("a leaf was retired too early");
-    assert_eq!(found.kind(), "access", "{found}");
+    let mut tried = 0;
+    for system in systems() {
+        passes(&mutants::found(&system).expect("cases that run"));
+        tried += system.mutants.iter().filter(|m| m.soon.is_some()).count();
+    }
+    assert!(tried >= 6, "{tried} mutants");
 }
 
-/// Operations during a fault that does not touch their leaf: the checker counts them, and finds
-/// those that wait for the fault.
+/// Operations during a fault that does not touch their leaf: the checker counts them.
 #[test]
-fn an_index_that_stops_during_a_failover_is_found() {
+fn operations_beside_a_fault_are_judged() {
     let _alone = alone();
-    let system = find("dmtree").expect("registered");
-    let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
-    let run = |seed| system.check(&case(&system, seed, setting)).expect("a seed's case runs");
+    let (system, setting) = faulty(NodeFaultSet::Crash);
+    let run = |seed| system.check(&system.case(seed, &setting)).expect("a seed's case runs");
     let verdicts: Vec<Verdict> = (0..24).map(run).collect();
     assert_eq!(verdicts.iter().find_map(|v| v.finding.clone()), None);
     let judged = |of: fn(&Verdict) -> u64| verdicts.iter().map(of).sum::<u64>();
     let (gets, writes) = (judged(|v| v.available.gets), judged(|v| v.available.writes));
     assert!(gets > 50 && writes > 10, "{gets} gets and {writes} writes are judged");
-    Mutant::enable(&[Mutant::StopForDeath]);
-    let found = (0..200).find_map(|seed| run(seed).finding.filter(|f| f.kind() == "slow"));
-    Mutant::enable(&[]);
-    // Few writes are judged, because one beside another write of its leaf is not: of seeds 0..800
-    // none shows the mutant with a write.
-    let found = found.expect("an operation that waits for a failover is too slow").to_string();
-    assert!(found.contains("beside a fault that does not touch its leaf"), "{found}");
 }
 
 /// [`MembershipMutant::NumbersStay`] is not among them: here a number is drawn for an incarnation
@@ -62,15 +52,16 @@ fn an_index_that_stops_during_a_failover_is_found() {
 #[test]
 fn restarts_find_the_mutants_of_membership_and_pool() {
     let _alone = alone();
-    let system = find("dmtree").expect("registered");
-    let setting = Setting { node_faults: NodeFaultSet::Restarts, ..Setting::default() };
+    let (system, setting) = faulty(NodeFaultSet::Restarts);
+    let is_found = |mutant| {
+        let case = |seed| Case { mutant, ..system.case(seed, &setting) };
+        (0..100).any(|seed| system.check(&case(seed)).expect("it runs").finding.is_some())
+    };
     for mutant in [MembershipMutant::NewcomersOwe, MembershipMutant::AwayOwe] {
-        let with_mutant = |seed| Case { mutant: Some(mutant), ..case(&system, seed, setting) };
-        let mut runs = (0..100).map(|seed| system.check(&with_mutant(seed)).expect("it runs"));
-        assert!(runs.any(|verdict| verdict.finding.is_some()), "{mutant:?} is not found");
+        assert!(is_found(Some(mutant)), "{mutant:?} is not found");
     }
     PoolMutant::enable(&[PoolMutant::NothingComesBack]);
-    let found = found(NodeFaultSet::Restarts, 0..100);
+    let found = is_found(None);
     PoolMutant::enable(&[]);
-    assert!(found.is_some(), "{} is not found", PoolMutant::NothingComesBack.name());
+    assert!(found, "{} is not found", PoolMutant::NothingComesBack.name());
 }

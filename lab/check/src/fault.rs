@@ -7,33 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::case::Draw;
 
-/// The set of faults that a run draws.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeFaultSet {
-    /// No fault.
-    #[default]
-    None,
-    /// Compute nodes crash, and some come back.
-    Crash,
-    /// Every fault that hits single nodes.
-    All,
-    /// Nodes end and come back, again and again, all at once too; all nodes stall; memory nodes are
-    /// lost; clocks jump.
-    Restarts,
-}
-
-impl NodeFaultSet {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Crash => "crash",
-            Self::All => "all",
-            Self::Restarts => "restarts",
-        }
-    }
-}
+pub use dmtree_parts::peer::NodeFaultSet;
 
 /// A fault. Verbs are counted among those that the node posts, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,12 +1,15 @@
 //! One conformance suite for all indexes ([`conformance`]), runs that are a function of a seed
-//! ([`case`], [`mod@run`]), histories with a linearizability check per key ([`log`], [`history`]),
+//! ([`case`], [`mod@run`]), many of them in a [`campaign`], histories with a linearizability check per key ([`log`], [`history`]),
 //! and the test cluster that all of them use ([`test_cluster`]).
 #![forbid(unsafe_code)]
 
 mod actors;
 mod availability;
 pub mod brute;
+pub mod campaign;
 pub mod case;
+pub mod checked;
+pub mod clock;
 pub mod concurrent;
 pub mod conformance;
 mod drive;

@@ -1,6 +1,10 @@
 //! The systems of this crate: FPTree, and its steps to DMTree as published.
 
-use dmtree_parts::peer::{Below, Drawn, Fit, SystemSpec, Visitor, typed, value};
+use dmtree_fabric::Capabilities;
+use dmtree_parts::peer::{
+    EVERYTHING, Fit, Hazard, KIND, NOTHING, READONLY, Repair, Setting, SystemSpec, Visitor, typed,
+    value,
+};
 use serde_json::Value;
 
 use crate::client::FpTree;
@@ -14,10 +18,12 @@ const CONFORMING_CHUNK_BYTES: u64 = 4 << 10;
 
 /// Every system of this crate.
 pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
-    let of_family = |name, family, description, options| {
-        v.visit::<FpTree>(spec((name, family), description, &options))
+    let fptree = |name, description, options| {
+        v.visit::<FpTree>(spec((name, "fptree"), description, &options))
     };
-    let fptree = |name, description, options| of_family(name, "fptree", description, options);
+    let about = "DMTree as its artifact does it: every verb awaited";
+    let artifact =
+        spec(("dmtree-published", "dmtree-published"), about, &Options::dmtree_published());
     vec![
         fptree("fptree", "FPTree: fingerprint tables and locks on memory nodes", Options::fptree()),
         fptree("fptree-rtc", "FPTree with round trips combined", Options::fptree_rtc()),
@@ -27,12 +33,7 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
             "and locks on compute nodes: every published technique",
             Options::fptree_locking(),
         ),
-        of_family(
-            "dmtree-published",
-            "dmtree-published",
-            "DMTree as its artifact does it: every verb awaited",
-            Options::dmtree_published(),
-        ),
+        v.visit::<FpTree>(SystemSpec { hazards: hazards(), ..artifact }),
     ]
 }
 
@@ -44,7 +45,9 @@ fn spec(
     SystemSpec {
         published: true,
         fit,
-        draw,
+        draw: |options, below| value(&typed::<Options>(options).drawn(below)),
+        least_cache_bytes: |o| FpNode::least_cache_bytes(&Geometry::new(&typed(o))),
+        value_bytes: |o| Some(typed::<Options>(o).value_bytes),
         conforming: |options| {
             value(&Options { table_chunk_bytes: CONFORMING_CHUNK_BYTES, ..typed(options) })
         },
@@ -60,8 +63,18 @@ fn fit(options: &Value, fit: &Fit) -> Value {
     value(&Options { key_bytes, value_bytes, table_chunk_bytes, ..o })
 }
 
-fn draw(options: &Value, below: Below<'_>) -> Drawn {
-    let o = typed::<Options>(options).drawn(below);
-    let least_cache_bytes = FpNode::least_cache_bytes(&Geometry::new(&o));
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
+/// What `lab/check/README.md` lists of DMTree as published.
+fn hazards() -> Vec<Hazard> {
+    let of = |name, grants, seed, repair| {
+        Hazard::new(name, Setting::new(&Options::dmtree_published(), grants), seed, repair)
+    };
+    let whole = Capabilities { whole_write_bytes: 4096, ..READONLY };
+    let lock = of("a lock is lost", NOTHING, 1, Repair::Grants(READONLY));
+    let key = of("a key is lost", whole, 28, Repair::Grants(KIND)).seeds(26..40, 26..32);
+    let torn = of("a torn entry is read", EVERYTHING, 18, Repair::System("dmtree"));
+    vec![
+        Hazard { beside: &["torn", "history"], ..lock.found(&["failed", "hung"]) },
+        torn.found(&["torn"]),
+        Hazard { beside: &["torn"], ..key },
+    ]
 }

@@ -11,6 +11,7 @@
 mod client;
 pub mod format;
 mod get;
+mod hazards;
 mod index;
 mod leaf;
 mod load;

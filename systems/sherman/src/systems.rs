@@ -1,10 +1,11 @@
 //! The systems of this crate: the sound Sherman, and the steps from FG to Sherman as published.
 
-use dmtree_parts::peer::{Below, Drawn, Fit, SystemSpec, Visitor, typed, value};
+use dmtree_parts::peer::{Fit, SystemSpec, Visitor, typed, value};
 use serde_json::Value;
 
 use crate::client::Sherman;
 use crate::format::Geometry;
+use crate::hazards::hazards;
 use crate::node::ShermanNode;
 use crate::options::Options;
 use crate::sound;
@@ -29,7 +30,10 @@ fn published(name: &'static str, description: &'static str, options: &Options) -
     SystemSpec {
         published: true,
         fit,
-        draw,
+        draw: |options, below| value(&typed::<Options>(options).drawn(below)),
+        least_cache_bytes: |o| ShermanNode::least_cache_bytes(&Geometry::new(&typed(o))),
+        value_bytes: |o| Some(typed::<Options>(o).value_bytes),
+        hazards: hazards(name),
         ..SystemSpec::of::<Sherman>((name, "sherman"), description, options)
     }
 }
@@ -39,10 +43,4 @@ fn fit(options: &Value, fit: &Fit) -> Value {
     let page_bytes = fit.page_bytes.unwrap_or(o.page_bytes);
     let (key_bytes, value_bytes) = (fit.key_bytes, fit.value_bytes);
     value(&Options { key_bytes, value_bytes, page_bytes, ..o })
-}
-
-fn draw(options: &Value, below: Below<'_>) -> Drawn {
-    let o = typed::<Options>(options).drawn(below);
-    let least_cache_bytes = ShermanNode::least_cache_bytes(&Geometry::new(&o));
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
 }

@@ -14,6 +14,7 @@ mod client;
 mod cursor;
 pub mod format;
 mod get;
+mod hazards;
 mod index;
 mod insert;
 mod load;

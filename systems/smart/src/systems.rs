@@ -1,10 +1,13 @@
 //! The systems of this crate: the sound SMART, and the steps from ART to SMART as published.
 
-use dmtree_parts::peer::{Below, Drawn, Fit, SystemSpec, Visitor, inline_bytes, typed, value};
+use dmtree_parts::peer::{
+    Fit, Mutant, NodeFaultSet, Soon, SystemSpec, Visitor, inline_bytes, typed, value,
+};
 use serde_json::Value;
 
 use crate::client::Smart;
 use crate::format::Geometry;
+use crate::hazards::hazards;
 use crate::node::SmartNode;
 use crate::options::Options;
 use crate::sound;
@@ -44,12 +47,15 @@ fn spec(name: &'static str, description: &'static str, options: &Options) -> Sys
             let leaf = record.next_multiple_of(u64::from(o.leaf_step.max(1)));
             leaf + inner_bytes_per_key(u64::from(o.largest_node))
         },
-        draw,
+        draw: |options, below| value(&typed::<Options>(options).drawn(below)),
+        least_cache_bytes: |o| SmartNode::least_cache_bytes(&Geometry::new(&typed(o))),
+        value_bytes: |o| Some(typed::<Options>(o).value_bytes),
         // As published, operations miss keys that copies of another process lack. The suite covers
         // everything else.
         conforming: |options| {
             value(&Options { cached_scans: false, recheck_absent: true, ..typed(options) })
         },
+        hazards: hazards(name),
         ..SystemSpec::of::<Smart>((name, "smart"), description, options)
     }
 }
@@ -66,13 +72,13 @@ fn fit(options: &Value, fit: &Fit) -> Value {
     value(&Options { key_bytes, value_bytes, largest_node, ..o })
 }
 
-fn draw(options: &Value, below: Below<'_>) -> Drawn {
-    let o = typed::<Options>(options).drawn(below);
-    let least_cache_bytes = SmartNode::least_cache_bytes(&Geometry::new(&o));
-    Drawn { options: value(&o), least_cache_bytes, value_bytes: Some(o.value_bytes) }
-}
-
 fn sound_spec() -> SystemSpec {
+    let soon = |seeds, kind| Soon { node_faults: NodeFaultSet::None, seeds, kind };
+    let soon = [
+        ("SlotBeforeNode", soon(4, "history")),
+        ("RetireNamed", soon(1, "structure")),
+        ("CloseUnfrozen", soon(5, "history")),
+    ];
     SystemSpec {
         recovers: true,
         fit: |options, fit| {
@@ -87,11 +93,10 @@ fn sound_spec() -> SystemSpec {
             let block = if is_long { u64::from(fit.value_bytes) + 64 } else { 0 };
             leaf + block + inner_bytes_per_key(257)
         },
-        draw: |options, below| Drawn {
-            options: value(&typed::<sound::Options>(options).drawn(below)),
-            least_cache_bytes: LEAST_SOUND_CACHE_BYTES,
-            value_bytes: None,
-        },
+        draw: |options, below| value(&typed::<sound::Options>(options).drawn(below)),
+        least_cache_bytes: |_| LEAST_SOUND_CACHE_BYTES,
+        mutants: Mutant::list(sound::Mutant::ALL.iter().map(|m| m.name()), &soon),
+        enable: sound::Mutant::enable_named,
         ..SystemSpec::of::<sound::Smart>(
             ("smart", "smart"),
             "SMART made sound: every operation, crash recovery",

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dmtree_bench::campaign::{Campaign, Tally, smallest};
-use dmtree_bench::checked::{self, Setting, granted, grants};
 use dmtree_bench::clock;
-use dmtree_bench::registry::{find, select};
+use dmtree_bench::registry::{self, find, select};
 use dmtree_check::NodeFaultSet;
+use dmtree_check::campaign::{Campaign, Tally, smallest};
 use dmtree_check::case::Case;
+use dmtree_check::checked::{granted, grants};
 use dmtree_check::file;
 use dmtree_check::trace::trace;
 use dmtree_check::verdict::keep_panics;
 use dmtree_command::{Failure, Result};
+use dmtree_parts::peer::Setting;
 
 use super::args::{CheckArgs, Faults};
 use super::{exhaustive, network};
@@ -51,7 +52,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
 
 fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
     let campaign = Campaign {
-        systems: select(&args.systems())?,
+        systems: select(&args.systems())?.iter().map(|s| (**s).clone()).collect(),
         seeds: args.seeds(USUAL_SEEDS),
         setting: setting(args)?,
         twice: args.verify_determinism,
@@ -71,7 +72,8 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
     let tally = campaign.run(&mut |t| progress(args, t, &mut told))?;
     let found = match tally.violations.first() {
         Some(first) => {
-            let case = checked::case(&find(&first.system)?, first.seed, campaign.setting);
+            let system = find(&first.system)?;
+            let case = system.case(first.seed, &system.spared(&campaign.setting));
             Some(smaller(args, &case, SHRINK_SECONDS, stop)?)
         }
         None => None,
@@ -101,7 +103,7 @@ fn setting(args: &CheckArgs) -> Result<Setting> {
         Faults::All => NodeFaultSet::All,
         Faults::Restarts => NodeFaultSet::Restarts,
     };
-    Ok(Setting { grants: grants(&args.grant)?, node_faults })
+    Ok(Setting { grants: grants(&args.grant)?, node_faults, ..Setting::default() })
 }
 
 /// The verdict on seeds, unless the user has ended them.
@@ -256,7 +258,8 @@ fn smaller(args: &CheckArgs, case: &Case, usual: f64, stop: &AtomicBool) -> Resu
     if !args.quiet && seconds > 0.0 {
         output::note(&format!("making seed {} of {} small", case.seed, case.system));
     }
-    let s = smallest(case, Duration::from_secs_f64(seconds), stop)?;
+    let system = find(&case.system)?;
+    let s = smallest(&system, case, Duration::from_secs_f64(seconds), stop)?;
     if let Some(path) = &args.save {
         write(path, &(s.case.to_json() + "\n"))?;
     }
@@ -301,7 +304,7 @@ fn replay(args: &CheckArgs, what: &str, stop: &Arc<AtomicBool>) -> Result<()> {
         }
         _ => (file_case(args, Path::new(what))?, 0.0),
     };
-    let v = checked::run(&case)?;
+    let v = registry::check(&case)?;
     if let Some(path) = &args.history {
         write(path, &file::write(&v.log))?;
     }
@@ -370,7 +373,7 @@ fn seed_case(args: &CheckArgs, seed: &str, fingerprint: &str) -> Result<Case> {
     let [system] = &systems[..] else {
         return Err(Failure::input("--replay runs one seed of one system: name it with --system"));
     };
-    let case = checked::case(system, seed, setting(args)?);
+    let case = system.case(seed, &system.spared(&setting(args)?));
     let have = format!("{:08x}", case.fingerprint());
     if !fingerprint.is_empty() && fingerprint != have {
         return Err(Failure::input(format!(

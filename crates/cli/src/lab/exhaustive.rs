@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_bench::checked::{self, granted, grants};
 use dmtree_bench::clock;
 use dmtree_bench::registry::select;
 use dmtree_bench::system::System;
+use dmtree_check::checked::{granted, grants};
 use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::trace::trace;
 use dmtree_command::{Failure, Result};
@@ -69,8 +69,8 @@ fn one(
     depth: Depth,
     go_on: &dyn Fn() -> bool,
 ) -> Result<Explored> {
-    let case = checked::tiny(system, seed, grants(&args.grant)?);
-    let e = system.explore(&case, depth, go_on)?;
+    let case = system.tiny(seed, grants(&args.grant)?);
+    let e = (system.explore)(&case, depth, go_on)?;
     if !args.quiet {
         output::note(&format!(
             "{} seed {seed}: {} clients, {} operations each: {} orders of up to {} choices{}",

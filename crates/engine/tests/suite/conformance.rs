@@ -3,7 +3,7 @@
 use dmtree_check::NodeFaultSet;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::peer::rows;
-use dmtree_engine::{DmNode, DmTree, Options, Tables};
+use dmtree_engine::{DmTree, Options, Tables};
 
 dmtree_check::peer_tests! {
     engine: crate::conformance::peer(crate::conformance::local());
@@ -16,20 +16,23 @@ fn loads_as_random_inserts_would() {
 }
 
 fn peer(local: Vec<Row<DmTree>>) -> Peer<DmTree> {
-    let systems = vec![("dmtree", Options::default()), ("small nodes", small(Options::default()))];
-    let least_cache = |o: &Options| DmNode::least_cache_bytes(&o.geometry());
-    let setting = |grants| Setting::new("dmtree", Options::default(), grants);
+    let mut subjects = dmtree_engine::systems(&Only::<DmTree>::default());
+    subjects.truncate(1);
+    let setting = |grants| Setting { grants, ..Setting::default() };
     let crashes = setting(NOTHING).faults(NodeFaultSet::Crash);
-    let sound = vec![
-        (setting(NOTHING), 0..200),
-        (setting(EVERYTHING), 0..8),
-        (crashes, 1_000_060..1_000_108),
-    ];
-    let peer = Peer::new(systems, least_cache, |o: &Options, below| o.drawn(true, below));
-    let interleaved = Some((Tearing::AnyOrder, (|_| true) as fn(&_) -> _));
-    // A split of small nodes leaves verbs that are not awaited.
-    let repeats = |o: &Options| o.fanout > 8;
-    Peer { repeats, local, sound, interleaved, ..peer }
+    Peer {
+        systems: vec![("dmtree", Options::default()), ("small nodes", small(Options::default()))],
+        // A split of small nodes leaves verbs that are not awaited.
+        repeats: |o| o.fanout > 8,
+        local,
+        sound: vec![
+            ("dmtree", setting(NOTHING), 0..200),
+            ("dmtree", setting(EVERYTHING), 0..8),
+            ("dmtree", crashes, 1_000_060..1_000_108),
+        ],
+        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        ..Peer::of(subjects)
+    }
 }
 
 fn small(o: Options) -> Options {

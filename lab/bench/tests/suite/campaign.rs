@@ -2,15 +2,21 @@
 
 use std::sync::Arc;
 
-use dmtree_bench::campaign::Campaign;
-use dmtree_bench::checked::{self, Setting, replay, run};
-use dmtree_bench::registry::{select, systems};
+use dmtree_bench::registry::{self, select, systems};
 use dmtree_check::NodeFaultSet;
+use dmtree_check::campaign::Campaign;
 use dmtree_check::case::Case;
+use dmtree_check::checked::Subject;
+use dmtree_parts::peer::Setting;
+
+fn subjects(names: &[&str]) -> Vec<Subject> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    select(&names).unwrap().iter().map(|system| (**system).clone()).collect()
+}
 
 fn campaign(threads: usize) -> Campaign {
     Campaign {
-        systems: select(&["dmtree".to_owned(), "dmtree-no-rtc".to_owned()]).unwrap(),
+        systems: subjects(&["dmtree", "dmtree-no-rtc"]),
         seeds: 3..6,
         setting: Setting::default(),
         twice: false,
@@ -33,7 +39,7 @@ fn all_seeds_are_run_on_any_number_of_threads() {
 /// Regression: seeds of this range differed from run to run, as collections read the real clock.
 #[test]
 fn a_seed_gives_the_same_run_twice() {
-    let systems = select(&["dmtree".to_owned()]).unwrap();
+    let systems = subjects(&["dmtree"]);
     let setting = Setting { node_faults: NodeFaultSet::Restarts, ..Setting::default() };
     let t = Campaign { systems, seeds: 20569..20573, setting, twice: true, ..campaign(2) };
     assert_eq!(t.run(&mut |_| {}).unwrap().violations, []);
@@ -43,28 +49,28 @@ fn a_seed_gives_the_same_run_twice() {
 #[test]
 fn faults_happen_inside_operations() {
     for node_faults in [NodeFaultSet::Crash, NodeFaultSet::All] {
-        let systems = select(&["dmtree".to_owned()]).unwrap();
+        let systems = subjects(&["dmtree"]);
         let setting = Setting { node_faults, ..Setting::default() };
         let t = Campaign { systems, seeds: 0..6, setting, ..campaign(2) };
         let t = t.run(&mut |_| {}).unwrap();
         assert!(t.inside * 2 >= t.seeds, "{node_faults:?}: {} of {}", t.inside, t.seeds);
     }
-    let systems = select(&["fptree".to_owned()]).unwrap();
+    let systems = subjects(&["fptree"]);
     let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
-    assert_eq!(checked::case(&systems[0], 1, setting).node_faults, []);
+    assert_eq!(systems[0].case(1, &systems[0].spared(&setting)).node_faults, []);
 }
 
 #[test]
 fn every_system_draws_cases_that_can_be_run() {
     for system in systems() {
         for seed in 0..3 {
-            let case = checked::case(&system, seed, Setting::default());
+            let case = system.case(seed, &Setting::default());
             let small = Case { kept: Some(vec![vec![0, 1, 2]]), ..case };
-            let verdict = replay(&small.to_json()).unwrap();
+            let verdict = registry::check(&Case::parse(&small.to_json()).unwrap()).unwrap();
             assert_eq!(verdict.finding, None, "{} {seed}", system.name);
         }
     }
-    let mut case = checked::case(&systems()[0], 0, Setting::default());
+    let mut case = systems()[0].case(0, &Setting::default());
     case.system = "x".to_owned();
-    assert!(run(&case).unwrap_err().to_string().contains("unknown system"));
+    assert!(registry::check(&case).unwrap_err().to_string().contains("unknown system"));
 }

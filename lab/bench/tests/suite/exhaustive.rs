@@ -1,6 +1,5 @@
 //! Exhaustive exploration: every order of the verbs of small cases.
 
-use dmtree_bench::checked::tiny;
 use dmtree_bench::registry::find;
 use dmtree_check::exhaustive::Depth;
 use dmtree_fabric::Capabilities;
@@ -12,8 +11,8 @@ fn no_order_of_two_small_operations_goes_wrong() {
     let depth = Depth { switches: u32::MAX, paths: 3_000 };
     let mut complete = 0;
     for seed in [1, 2, 5, 7, 8] {
-        let case = tiny(&dmtree, seed, Capabilities::NONE);
-        let e = dmtree.explore(&case, depth, &|| true).unwrap();
+        let case = dmtree.tiny(seed, Capabilities::NONE);
+        let e = (dmtree.explore)(&case, depth, &|| true).unwrap();
         assert!(e.wrong.is_none(), "seed {seed}: {:?}", e.wrong);
         assert!(e.paths > 20 && e.longest > 5, "seed {seed}: {} paths", e.paths);
         complete += u32::from(e.complete);
@@ -28,8 +27,8 @@ fn a_published_system_fails_in_some_order_and_replays() {
     let depth = Depth { switches: 4, paths: 400 };
     let (case, verdict) = (0..20)
         .find_map(|seed| {
-            let case = tiny(&published, seed, Capabilities::NONE);
-            published.explore(&case, depth, &|| true).unwrap().wrong
+            let case = published.tiny(seed, Capabilities::NONE);
+            (published.explore)(&case, depth, &|| true).unwrap().wrong
         })
         .expect("an order that goes wrong");
     assert!(case.choices.is_some());

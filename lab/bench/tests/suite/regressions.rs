@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use dmtree_bench::checked::{replay, run};
-use dmtree_bench::registry::find;
+use dmtree_bench::registry::{check, find};
 use dmtree_check::Case;
 
 /// A lock of `dmtree-published` is lost when a failing compare-and-swap writes back the value that
@@ -27,7 +26,7 @@ fn every_case_of_the_folder_keeps_its_verdict() {
                 while let Some(file) = next() {
                     let text = std::fs::read_to_string(&file).expect("text");
                     let case = Case::parse(&text).unwrap_or_else(|e| panic!("{file:?}: {e}"));
-                    let finding = run(&case).expect("a case that runs").finding;
+                    let finding = check(&case).expect("a case that runs").finding;
                     if finding.is_some() != find(&case.system).expect("a system").published {
                         wrong.lock().unwrap().push((file, case.about, finding));
                     }
@@ -41,10 +40,11 @@ fn every_case_of_the_folder_keeps_its_verdict() {
 /// The fabric or the checker misses the defect if the finding is another one.
 #[test]
 fn a_published_lock_needs_atomics_that_do_not_write_back() {
-    let finding = replay(LOST_LOCK).unwrap().finding.expect("a lost lock");
+    let finding_of = |text: &str| check(&Case::parse(text).unwrap()).unwrap().finding;
+    let finding = finding_of(LOST_LOCK).expect("a lost lock");
     assert_eq!(finding.kind(), "failed");
     assert!(finding.to_string().contains("lock of a leaf"), "{finding}");
     let granted =
         LOST_LOCK.replace("\"cas_fail_is_readonly\":false", "\"cas_fail_is_readonly\":true");
-    assert_eq!(replay(&granted).unwrap().finding, None);
+    assert_eq!(finding_of(&granted), None);
 }

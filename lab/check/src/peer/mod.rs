@@ -1,25 +1,28 @@
-//! A test kit for the crates that bring indexes. Such a crate states as data what its systems are,
-//! how they are configured, what their operations cost and which defects they have ([`Peer`]);
-//! [`crate::peer_tests!`] makes tests of it:
+//! A test kit for the crates that bring indexes. Such a crate describes its systems with their
+//! hazards and mutants ([`dmtree_parts::peer`]), and states as data how they are configured and what
+//! their operations cost ([`Peer`]); [`crate::peer_tests!`] makes tests of it:
 //!
 //! | test | what it runs |
 //! |---|---|
 //! | `local` | the conformance suite on every system, in every geometry ([`rows`]) |
 //! | `apart` | the suite with every node a process of its own, and the same verbs as in one |
 //! | `interleaved` | histories of coroutines, key by key ([`workloads::interleaved`]) |
-//! | `adversarial` | seeds on the adversarial fabric that must find nothing ([`defects`]) |
-//! | `defects` | seeds that must find a defect, and find nothing once it is repaired |
+//! | `adversarial` | seeds on the adversarial fabric that must find nothing ([`hazards`]) |
+//! | `hazards` | seeds that must show a hazard, and find nothing once it is repaired |
 //! | `costs` | operations one by one, against the table of costs ([`costs`]) |
-//! | `tables` (ignored) | prints the costs and the defects as Markdown |
+//! | `tables` (ignored) | prints the costs as Markdown |
 
 pub mod costs;
-pub mod defects;
+pub mod hazards;
+pub mod mutants;
 pub mod rows;
 #[cfg(test)]
 mod tests;
 pub mod toy;
 pub mod workloads;
 
+use std::any::TypeId;
+use std::marker::PhantomData;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -27,10 +30,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmtree_fabric::local::Tearing;
 use dmtree_parts::RangeIndex;
-use dmtree_parts::peer::Below;
+use dmtree_parts::peer::{Setting, SystemSpec, Visitor, typed, value};
 
 pub use costs::Budget;
-pub use defects::{Defect, Repair, Setting};
 pub use rows::Row;
 
 /// What the tests of a crate use.
@@ -38,32 +40,47 @@ pub mod prelude {
     pub use super::costs::{
         BYTES, Cost, KINDS, Sheet, Side, TRIPS, VERBS, broken, cost, means, row,
     };
-    pub use super::defects::{EVERYTHING, KIND, NOTHING, READONLY, crowd};
     pub use super::rows::{
         Site, chips, fills, full, load, model, of_any_length, of_one_length, on_all_memory_nodes,
         random_fill, three_memory_nodes,
     };
-    pub use super::{Budget, Defect, Peer, Repair, Row, Setting, passes};
+    pub use super::{Budget, Only, Peer, Row, passes};
     pub use crate::conformance::Keys;
     pub use dmtree_fabric::Capabilities;
     pub use dmtree_fabric::local::Tearing;
+    pub use dmtree_parts::peer::{Clients, EVERYTHING, KIND, NOTHING, READONLY, Setting};
 }
 
+use crate::checked::Subject;
 use crate::verdict::panic_text;
 
 /// Which options something holds for.
 pub type Which<O> = fn(&O) -> bool;
 
+/// Visits the systems of index type `I` among those of a crate.
+#[derive(Debug)]
+pub struct Only<I>(PhantomData<I>);
+
+impl<I> Default for Only<I> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<I: RangeIndex> Visitor for Only<I> {
+    type Out = Option<Subject>;
+
+    fn visit<J: RangeIndex>(&self, spec: SystemSpec) -> Self::Out {
+        (TypeId::of::<I>() == TypeId::of::<J>()).then(|| Subject::of::<I>(spec))
+    }
+}
+
 /// The systems of a crate that share an index type.
 pub struct Peer<I: RangeIndex> {
-    /// Name and options of each system.
+    /// The systems. The first one draws the options of seeds.
+    pub subjects: Vec<Subject>,
+    /// Name and options of each system of the conformance suite.
     pub systems: Vec<(&'static str, I::Options)>,
-    /// The smallest cache with which an index works.
-    pub least_cache: fn(&I::Options) -> u64,
-    /// Options of a seed.
-    pub drawn: fn(&I::Options, Below<'_>) -> I::Options,
-    /// The length of all values, where there is one only.
-    pub value_bytes: Option<fn(&I::Options) -> u32>,
     /// Whether one client posts the same verbs in every run: each verb is awaited.
     pub repeats: Which<I::Options>,
     /// How verbs may be torn where histories of concurrent clients must be linearizable, and
@@ -71,33 +88,45 @@ pub struct Peer<I: RangeIndex> {
     pub interleaved: Option<(Tearing, Which<I::Options>)>,
     /// The conformance suite in one process.
     pub local: Vec<Row<I>>,
-    /// Settings under which these seeds find nothing.
-    pub sound: Vec<(Setting<I::Options>, std::ops::Range<u64>)>,
-    /// Published defects.
-    pub defects: Vec<Defect<I::Options>>,
+    /// Settings of systems under which these seeds find nothing.
+    pub sound: Vec<(&'static str, Setting, std::ops::Range<u64>)>,
     /// Tables of costs.
     pub budgets: Vec<Budget<I>>,
 }
 
 impl<I: RangeIndex> Peer<I> {
-    /// Systems that await all of their verbs; what is to be checked of them is added.
-    pub fn new(
-        systems: Vec<(&'static str, I::Options)>,
-        least_cache: fn(&I::Options) -> u64,
-        drawn: fn(&I::Options, Below<'_>) -> I::Options,
-    ) -> Self {
+    /// The systems that [`Only`] has found, which await all of their verbs; what is to be checked
+    /// of them beside their hazards is added.
+    pub fn of(found: Vec<Option<Subject>>) -> Self {
+        let subjects: Vec<Subject> = found.into_iter().flatten().collect();
+        let conforming = |s: &Subject| (s.name, typed(&(s.conforming)(&s.options)));
         Self {
-            systems,
-            least_cache,
-            drawn,
-            value_bytes: None,
+            systems: subjects.iter().map(conforming).collect(),
+            subjects,
             repeats: |_| true,
             interleaved: None,
             local: Vec::new(),
             sound: Vec::new(),
-            defects: Vec::new(),
             budgets: Vec::new(),
         }
+    }
+
+    /// A system by name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn subject(&self, name: &str) -> &Subject {
+        self.subjects.iter().find(|s| s.name == name).expect("a system of this crate")
+    }
+
+    /// Name and options of each system, as they are.
+    pub fn presets(&self) -> Vec<(&'static str, I::Options)> {
+        self.subjects.iter().map(|s| (s.name, typed(&s.options))).collect()
+    }
+
+    /// The smallest cache with which an index works.
+    pub fn least_cache(&self, o: &I::Options) -> u64 {
+        (self.subjects[0].least_cache_bytes)(&value(o))
     }
 }
 
@@ -140,11 +169,9 @@ pub fn passes(failures: &[String]) {
     assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The Markdown tables of a peer: its costs, and its defects with the number of seeds that show
-/// each.
+/// The Markdown tables of the costs of a peer.
 pub fn tables<I: RangeIndex>(peer: &Peer<I>) -> String {
-    let costs = peer.budgets.iter().map(|b| costs::measure(b).markdown());
-    costs.chain([defects::markdown(peer)]).collect::<Vec<_>>().join("\n")
+    peer.budgets.iter().map(|b| costs::measure(b).markdown()).collect::<Vec<_>>().join("\n")
 }
 
 /// The tests of peers: each line is a module of tests, and an expression that makes its peer.
@@ -172,12 +199,12 @@ macro_rules! peer_tests {
 
             #[test]
             fn adversarial() {
-                peer::passes(&peer::defects::sound(&$peer));
+                peer::passes(&peer::hazards::sound(&$peer));
             }
 
             #[test]
-            fn defects() {
-                peer::passes(&peer::defects::found(&$peer));
+            fn hazards() {
+                peer::passes(&peer::hazards::found(&$peer.subjects));
             }
 
             #[test]
@@ -186,7 +213,7 @@ macro_rules! peer_tests {
             }
 
             #[test]
-            #[ignore = "prints the tables of costs and defects"]
+            #[ignore = "prints the tables of costs"]
             #[expect(clippy::disallowed_macros, reason = "it prints")]
             fn tables() {
                 println!("{}", peer::tables(&$peer));

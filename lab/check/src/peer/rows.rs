@@ -121,7 +121,7 @@ impl<I: RangeIndex> Row<I> {
     fn run(&self, peer: &Peer<I>, number: usize) -> Result<(), String> {
         let (system, options) = &peer.systems[number];
         let options = (self.options)(options.clone());
-        let cache_bytes = self.cache.0.max(self.cache.1 * (peer.least_cache)(&options));
+        let cache_bytes = self.cache.0.max(self.cache.1 * peer.least_cache(&options));
         let site = Site { row: self, seed: self.seed + number as u64, options, cache_bytes };
         named(&format!("{system}: {}", self.name), || (self.check)(&site))
     }

@@ -1,22 +1,31 @@
 //! The kit fails where it must.
 
+use std::sync::atomic::AtomicBool;
+
 use dmtree_fabric::Capabilities;
+use dmtree_parts::peer::{Hazard, Mutant, NodeFaultSet, Repair, Soon};
 
 use super::costs::{self, cost, means, row};
 use super::rows::{self, basics, model};
-use super::toy::{Mutant, Options, Toy};
+use super::toy::{self, Options, Toy};
 use super::*;
+use crate::case::Case;
 use crate::conformance::Keys;
 
-const SOUND: Options = Options { mutant: Mutant::None, workers: 0 };
-const RACES: Options = Options { mutant: Mutant::Races, workers: 0 };
+const SOUND: Options = Options { mutant: toy::Mutant::None, workers: 0 };
+const RACES: Options = Options { mutant: toy::Mutant::Races, workers: 0 };
+
+fn toy(options: &Options) -> Subject {
+    let spec = SystemSpec::of::<Toy>(("toy", "toy"), "a map", options);
+    Subject::of::<Toy>(SystemSpec { least_cache_bytes: |_| 1 << 10, ..spec })
+}
 
 fn peer(options: Options) -> Peer<Toy> {
     Peer {
         local: vec![basics(), model("hashed keys", Keys::Hashed24, 300, 1_000)],
-        sound: vec![(Setting::new("toy", options, Capabilities::NONE), 0..4)],
+        sound: vec![("toy", Setting::default(), 0..4)],
         interleaved: Some((Tearing::AnyOrder, |_| true)),
-        ..Peer::new(vec![("toy", options)], |_| 1 << 10, |o, _| *o)
+        ..Peer::of(vec![Some(toy(&options))])
     }
 }
 
@@ -28,15 +37,15 @@ fn one(failures: &[String], words: &str) {
 fn an_index_that_loses_a_key_fails() {
     assert_eq!(rows::local(&peer(SOUND)), Vec::<String>::new());
     assert_eq!(rows::apart(&peer(SOUND)), Vec::<String>::new());
-    let loses = peer(Options { mutant: Mutant::LosesKeys, ..SOUND });
+    let loses = peer(Options { mutant: toy::Mutant::LosesKeys, ..SOUND });
     one(&rows::local(&loses), "toy: hashed keys: ");
     one(&rows::apart(&loses), "toy, apart: ");
 }
 
 #[test]
 fn seeds_that_must_find_nothing_find_a_race() {
-    assert_eq!(defects::sound(&peer(SOUND)), Vec::<String>::new());
-    assert!(!defects::sound(&peer(RACES)).is_empty());
+    assert_eq!(hazards::sound(&peer(SOUND)), Vec::<String>::new());
+    assert!(!hazards::sound(&peer(RACES)).is_empty());
     assert_eq!(workloads::interleaved(&peer(SOUND)), Vec::<String>::new());
     assert!(!workloads::interleaved(&peer(RACES)).is_empty());
 }
@@ -45,23 +54,56 @@ fn seeds_that_must_find_nothing_find_a_race() {
 #[test]
 fn seeds_find_what_a_worker_does_wrong() {
     let peer = |mutant| peer(Options { mutant, workers: 2 });
-    assert_eq!(defects::sound(&peer(Mutant::None)), Vec::<String>::new());
-    assert!(!defects::sound(&peer(Mutant::LosesInWork)).is_empty());
+    assert_eq!(hazards::sound(&peer(toy::Mutant::None)), Vec::<String>::new());
+    assert!(!hazards::sound(&peer(toy::Mutant::LosesInWork)).is_empty());
 }
 
-/// A defect: it has to show, and its repair has to remove it.
+/// A hazard has to show, and its repair has to remove it.
 #[test]
-fn a_defect_that_is_repaired_fails() {
-    let defect = |broken, repaired| {
-        let setting = Setting::new("toy", broken, Capabilities::NONE);
-        let defect = Defect::new("a race", setting, 0, Repair::Options(repaired));
-        Peer { defects: vec![Defect { counted: 3, ..defect }], ..peer(SOUND) }
+fn a_hazard_that_is_repaired_fails() {
+    let hazard = |broken: &Options, repaired: &Options| {
+        let setting = Setting::new(broken, Capabilities::NONE);
+        let hazard = Hazard::new("a race", setting, 0, Repair::Options(value(repaired)));
+        let hazards = vec![Hazard { counted: 3, ..hazard }];
+        let subject = toy(&SOUND);
+        [Subject { spec: SystemSpec { hazards, ..subject.spec }, ..subject }]
     };
-    assert_eq!(defects::found(&defect(RACES, SOUND)), Vec::<String>::new());
-    one(&defects::found(&defect(SOUND, SOUND)), "a race: no seed of 0..20 shows it");
-    one(&defects::found(&defect(RACES, RACES)), "a race, repaired: seed ");
-    let table = tables(&defect(RACES, SOUND));
+    assert_eq!(hazards::found(&hazard(&RACES, &SOUND)), Vec::<String>::new());
+    one(&hazards::found(&hazard(&SOUND, &SOUND)), "a race: no seed of 0..20 shows it");
+    one(&hazards::found(&hazard(&RACES, &RACES)), "a race, repaired: seed ");
+    let table = hazards::markdown(&hazard(&RACES, &SOUND)[0]);
     assert!(table.contains("| a race | toy |  | ") && table.contains(" | none of 3 |"));
+}
+
+/// Whether the toy races.
+static RACING: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn a_mutant_that_does_nothing_is_not_found() {
+    let soon = |seeds, kind| Some(Soon { node_faults: NodeFaultSet::None, seeds, kind });
+    let subject = toy(&SOUND);
+    let of = |name, soon| Subject {
+        spec: SystemSpec {
+            mutants: vec![Mutant { name, soon }],
+            enable: |names| RACING.store(names.contains(&"Races"), Ordering::Relaxed),
+            ..subject.spec.clone()
+        },
+        run: |case| {
+            let o = if RACING.load(Ordering::Relaxed) { RACES } else { SOUND };
+            crate::run::<Toy>(&Case { options: value(&o), ..case.clone() })
+        },
+        ..subject.clone()
+    };
+    assert_eq!(mutants::found(&of("Races", soon(20, "history"))).unwrap(), Vec::<String>::new());
+    assert!(!RACING.load(Ordering::Relaxed), "a mutant stays enabled");
+    let table = mutants::markdown(&of("Races", None), 20, &[]).unwrap();
+    assert!(
+        table.contains("| `Races` | ") && table.contains(" | no faults | history |"),
+        "{table}"
+    );
+    one(&mutants::found(&of("Idle", soon(3, "history"))).unwrap(), "Idle is not found as history");
+    one(&mutants::found(&of("Races", soon(3, "hung"))).unwrap(), "not found as hung");
+    assert_eq!(mutants::markdown(&of("Idle", None), 2, &["Races".to_owned()]).unwrap(), "");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{Core, Endpoint, Worker, golden_hash};
+use dmtree_parts::peer::{typed, value};
 use dmtree_parts::{Outcome, Page, RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
@@ -60,10 +61,10 @@ pub fn interleaved<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
     each(&all, |&seed| {
         let (system, o) = &peer.systems[seed as usize % peer.systems.len()];
         let mut rng = Rng::new(seed);
-        let o = (peer.drawn)(o, &mut |n| rng.below(n));
-        let cache_bytes = if seed % 5 == 4 { 3 * (peer.least_cache)(&o) } else { 4 << 20 };
-        let value_bytes =
-            peer.value_bytes.map_or([8, 8, 60, 200][seed as usize % 4], |of| of(&o) as usize);
+        let drawn = peer.subjects[0].drawn(Some(&value(o)), &mut |n| rng.below(n));
+        let o: I::Options = typed(&drawn.options);
+        let cache_bytes = if seed % 5 == 4 { 3 * drawn.least_cache_bytes } else { 4 << 20 };
+        let value_bytes = drawn.value_bytes.unwrap_or([8, 8, 60, 200][seed as usize % 4]) as usize;
         let scan_one_in = if scans(&o) { [30, 60, 8][seed as usize % 3] } else { 0 };
         let few = Stress { value_bytes, scan_one_in, keys: 8 + seed % 100, ..Stress::of(seed) };
         let wave_ops = if I::OPS.delete { seed % 2 * (60 + seed % 60) } else { 0 };

@@ -15,16 +15,16 @@ use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::local::Tearing;
 use dmtree_fptree::{FpTree, Options, Tables};
 
-use crate::systems::{least_cache, switched, systems};
+use crate::systems::{peer, switched};
 
 /// The cache is usually enough; sometimes it has room for a few nodes only.
 fn test_cluster(seed: u64, o: &Options, tearing: Tearing) -> TestCluster<FpTree> {
-    let cache_bytes = if seed % 5 == 4 { 3 * least_cache(o) } else { 4 << 20 };
+    let cache_bytes = if seed % 5 == 4 { 3 * peer().least_cache(o) } else { 4 << 20 };
     suspended(seed, o, cache_bytes, tearing)
 }
 
 fn preset(seed: u64) -> Options {
-    let (_, o) = systems().swap_remove([4, 3, 0, 1, 2][seed as usize % 5]);
+    let (_, o) = peer().systems.swap_remove([4, 3, 0, 1, 2][seed as usize % 5]);
     Options { fanout: 8, ..o }
 }
 

@@ -2,37 +2,19 @@
 
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_fptree::format::Geometry;
-use dmtree_fptree::{FpNode, FpTree, Locks, Options, Tables};
+use dmtree_fptree::{FpTree, Locks, Options, Tables};
 use dmtree_parts::{Fill, Write};
 
 const ENDS: &str = "fptree, dmtree-published";
 
-pub fn systems() -> Vec<(&'static str, Options)> {
-    let all = [
-        ("fptree", Options::fptree()),
-        ("fptree-rtc", Options::fptree_rtc()),
-        ("fptree-cache", Options::fptree_cache()),
-        ("fptree-locking", Options::fptree_locking()),
-        ("dmtree-published", Options::dmtree_published()),
-    ];
-    // Small stretches, so that tables are spread over all compute nodes.
-    all.map(|(name, o)| (name, Options { table_chunk_bytes: 4 << 10, ..o })).into()
-}
-
-pub fn least_cache(o: &Options) -> u64 {
-    FpNode::least_cache_bytes(&Geometry::new(o))
-}
-
 pub fn peer() -> Peer<FpTree> {
+    let peer = Peer::of(dmtree_fptree::systems(&Only::<FpTree>::default()));
     Peer {
-        value_bytes: Some(|o| o.value_bytes),
         // Scans are exact where tables show which pairs count.
         interleaved: Some((Tearing::Never, |o| o.tables == Tables::Compute)),
         local: local(),
-        defects: defects(),
-        budgets: vec![budget(), published_means()],
-        ..Peer::new(systems(), least_cache, |o: &Options, below| o.drawn(below))
+        budgets: vec![budget(&peer), published_means(&peer)],
+        ..peer
     }
 }
 
@@ -104,28 +86,12 @@ fn overflow(test_cluster: &TestCluster<FpTree>, _: &Options) {
     assert!(shape.table_bytes > 3 * (8 << 10), "{} bytes of tables", shape.table_bytes);
 }
 
-/// What `lab/check/README.md` lists of DMTree as published.
-fn defects() -> Vec<Defect<Options>> {
-    let of = |name, grants, seed, repair| {
-        let setting = Setting::new("dmtree-published", Options::dmtree_published(), grants);
-        Defect::new(name, setting, seed, repair)
-    };
-    let whole = Capabilities { whole_write_bytes: 4096, ..READONLY };
-    let lock = of("a lock is lost", NOTHING, 1, Repair::Grants(READONLY));
-    let key = of("a key is lost", whole, 28, Repair::Grants(KIND)).seeds(26..40, 26..32);
-    vec![
-        Defect { beside: &["torn", "history"], ..lock.found(&["failed", "hung"]) },
-        of("a torn entry is read", EVERYTHING, 18, Repair::Nothing).found(&["torn"]),
-        Defect { beside: &["torn"], ..key },
-    ]
-}
-
 /// One more entry with the key's fingerprint.
 const AGAIN: Cost = cost(1, [1, 0, 0, 40, 0]);
 
 /// The costs at the published geometry (24-byte keys, 8-byte values, 32 slots): an entry has 40
 /// bytes, a leaf 1360, an inner node 1752, a table 56.
-fn budget() -> Budget<FpTree> {
+fn budget(peer: &Peer<FpTree>) -> Budget<FpTree> {
     const NONE: Side = [0; 5];
     const PUBLISHED: &str = "dmtree-published";
     const AT_CN: &str = "fptree-cache, fptree-locking, dmtree-published";
@@ -178,14 +144,14 @@ fn budget() -> Budget<FpTree> {
         cell(PUBLISHED, "insert split", (10, split_cn, splitting)).share(0.7),
         cell(PUBLISHED, "insert split", (20, inner, splitting)).share(0.01),
     ];
-    Budget { fill: Fill::RandomInserts { seed: 5 }, ..Budget::new(systems(), rows) }
+    Budget { fill: Fill::RandomInserts { seed: 5 }, ..Budget::new(peer.systems.clone(), rows) }
 }
 
 /// Means over random keys that the paper's design implies. A search READs a false positive for each
 /// 254 other keys of the leaf that come before its own slot, half of them on average; an absent key
 /// all of them, in the mirror and again in the table. Inserts read 324 and 257 bytes at 10^9 keys,
 /// and inner nodes besides where caches are stale, which is more often in this small tree.
-fn published_means() -> Budget<FpTree> {
+fn published_means(peer: &Peer<FpTree>) -> Budget<FpTree> {
     let ([reads, ..], [read, written]) = (KINDS, BYTES);
     let of = |system, [absent, leaves, tables, scanned, verbs, out, sent]: [f64; 7]| {
         let absent = means(system, "get absent", &[(reads, absent)]);
@@ -203,7 +169,7 @@ fn published_means() -> Budget<FpTree> {
         row("dmtree-published", "get", AGAIN).again(AGAIN, Some(0.0446)),
         row("fptree", "scan", Cost::default()).again(cost(1, [1, 0, 0, 1360, 0]), None),
     ];
-    let mut systems = systems();
+    let mut systems = peer.systems.clone();
     systems.drain(1..4);
     let fill = Fill::RandomInserts { seed: 5 };
     Budget { keys: 400_000, fill, means: means.concat(), ..Budget::new(systems, rows) }

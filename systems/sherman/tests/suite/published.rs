@@ -1,31 +1,16 @@
 //! FG, Sherman as published, and the steps between them.
 
-use dmtree_check::NodeFaultSet;
-use dmtree_check::case::Case;
 use dmtree_check::peer::prelude::*;
-use dmtree_sherman::format::Geometry;
-use dmtree_sherman::{Options, Sherman, ShermanNode};
-
-fn systems() -> Vec<(&'static str, Options)> {
-    vec![
-        ("fg", Options::fg()),
-        ("fg-combine", Options::combine()),
-        ("fg-on-chip", Options::on_chip()),
-        ("fg-hierarchical", Options::hierarchical()),
-        ("sherman-published", Options::published()),
-    ]
-}
+use dmtree_sherman::{Options, Sherman};
 
 pub fn peer() -> Peer<Sherman> {
-    let least_cache = |o: &_| ShermanNode::least_cache_bytes(&Geometry::new(o));
+    let peer = Peer::of(dmtree_sherman::systems(&Only::<Sherman>::default()));
     Peer {
-        value_bytes: Some(|o| o.value_bytes),
         local: local(),
         // Checksums show every torn page, and every verb is awaited.
-        sound: vec![(Setting::new("fg", Options::fg(), NOTHING), 0..12)],
-        defects: defects(),
-        budgets: vec![budget()],
-        ..Peer::new(systems(), least_cache, |o: &Options, below| o.drawn(below))
+        sound: vec![("fg", Setting::default(), 0..12)],
+        budgets: vec![budget(peer.presets())],
+        ..peer
     }
 }
 
@@ -53,9 +38,8 @@ fn local() -> Vec<Row<Sherman>> {
 }
 
 /// The figures of DESIGN.md section 4, at the geometry of the DMTree artifact.
-fn budget() -> Budget<Sherman> {
+fn budget(mut systems: Vec<(&'static str, Options)>) -> Budget<Sherman> {
     const WRITES: &str = "update, insert, compare-and-set, delete";
-    let mut systems = systems();
     systems.push(("eager", Options { lazy_splits: false, ..Options::published() }));
     let leaf = cost(1, [1, 0, 0, 1166, 0]);
     let rows = vec![
@@ -70,53 +54,4 @@ fn budget() -> Budget<Sherman> {
         row("eager", "insert split", cost(11, [6, 5, 2, 5792, 3468])).share(0.9),
     ];
     Budget::new(systems, rows)
-}
-
-/// Each defect by itself, with the others repaired; DESIGN.md section 7 has the seeds.
-fn defects() -> Vec<Defect<Options>> {
-    const SHERMAN: &str = "sherman-published";
-    const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
-    let published = Options::published();
-    let eager = Options { lazy_splits: false, ..published.clone() };
-    let retry = Options { retry_torn: true, ..eager.clone() };
-    let around = Options { versions_around: true, ..retry.clone() };
-    let locked = Options { locked_reads: true, ..eager.clone() };
-    let hierarchical = Options::hierarchical();
-    let lazy = Options { lazy_splits: true, ..hierarchical.clone() };
-    let bits = |version_bits| Options { version_bits, ..around.clone() };
-    let of = |name, system, grants, (broken, seed): (&Options, _), repaired: &Options| {
-        let setting = Setting::new(system, broken.clone(), grants);
-        Defect::new(name, setting, seed, Repair::Options(repaired.clone())).found(ANY)
-    };
-    let wraps = |broken, seeds: std::ops::Range<u64>| {
-        let defect = of("versions wrap", SHERMAN, KIND, (broken, 0), &bits(7));
-        let setting = defect.setting.clone().clients(one_key);
-        Defect { setting, ..defect }.found(&["torn"]).seeds(seeds.clone(), seeds)
-    };
-    let crashes = Setting::new("fg", Options::fg(), NOTHING).faults(NodeFaultSet::Crash);
-    let mut all = vec![
-        of("two-level versions", SHERMAN, READONLY, (&published, 0), &locked).seeds(0..40, 0..20),
-        of("an entry between two versions", SHERMAN, KIND, (&eager, 11), &retry),
-        of("equal versions at both ends", SHERMAN, KIND, (&retry, 96), &around),
-        of("splits reported early", "fg-hierarchical", KIND, (&lazy, 269), &hierarchical),
-        wraps(&bits(1), 0..50),
-        wraps(&bits(4), 20..30),
-        Defect::new("an abandoned lock", crashes, 20, Repair::Nothing).found(ANY),
-    ];
-    // A failing compare-and-swap that writes back undoes a release that is a WRITE.
-    let on_chip = Capabilities { on_chip_bytes: 1024, ..READONLY };
-    all.extend(systems().into_iter().skip(1).take(3).map(|(system, o)| {
-        let setting = Setting::new(system, o, NOTHING);
-        let defect = Defect::new("a release is a WRITE", setting, 0, Repair::Grants(on_chip));
-        defect.found(&["failed"]).seeds(0..12, 0..8)
-    }));
-    all
-}
-
-/// Nine clients on one key with a value that spans lines.
-fn one_key(case: Case) -> Case {
-    let mut case = Case { value_bytes: vec![64], ..crowd(case, 9, 1, 150) };
-    case.options["value_bytes"] = 64.into();
-    case.pool.memory_nodes = 1;
-    case
 }

@@ -3,11 +3,10 @@
 use dmtree_check::NodeFaultSet;
 use dmtree_check::peer::prelude::*;
 use dmtree_engine::Options;
-use dmtree_sherman::sound::{Node, Sherman, options};
+use dmtree_sherman::sound::Sherman;
 
 pub fn peer() -> Peer<Sherman> {
-    let systems = || vec![("sherman", options())];
-    let setting = |grants| Setting::new("sherman", options(), grants);
+    let setting = |grants| Setting { grants, ..Setting::default() };
     // Lock, READ, [WRITE entry, unlock]: the published verbs, and the published bytes (1166 and 34)
     // within 3 %.
     let write = cost(3, [1, 1, 2, 1160, 40]);
@@ -23,14 +22,18 @@ pub fn peer() -> Peer<Sherman> {
     // A garbage collection read the chunks of the index before it opened the GC logs of the nodes.
     // A chunk that was given back in between was in no log: it was taken for lost, and had two
     // owners after its memory node granted it again.
-    let given_back =
-        [102_330, 102_875].map(|seed| (setting(NOTHING).faults(NodeFaultSet::All), seed..seed + 1));
+    let given_back = setting(NOTHING).faults(NodeFaultSet::All);
+    let given_back = [102_330, 102_875].map(|seed| (given_back.clone(), seed..seed + 1));
     let mut sound = vec![(setting(NOTHING), 0..8), (setting(EVERYTHING), 0..8)];
     sound.extend(given_back);
-    let least_cache = |o: &Options| Node::least_cache_bytes(&o.geometry());
-    let peer = Peer::new(systems(), least_cache, |o: &Options, below| o.drawn(false, below));
-    let interleaved = Some((Tearing::AnyOrder, (|_| true) as fn(&_) -> _));
-    Peer { local: local(), sound, interleaved, budgets: vec![Budget::new(systems(), rows)], ..peer }
+    let peer = Peer::of(dmtree_sherman::systems(&Only::<Sherman>::default()));
+    Peer {
+        local: local(),
+        sound: sound.into_iter().map(|(s, seeds)| ("sherman", s, seeds)).collect(),
+        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        budgets: vec![Budget::new(peer.presets(), rows)],
+        ..peer
+    }
 }
 
 fn local() -> Vec<Row<Sherman>> {

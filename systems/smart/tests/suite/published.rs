@@ -3,44 +3,48 @@
 use dmtree_check::peer::prelude::*;
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::{Outcome, Write};
-use dmtree_smart::format::Geometry;
-use dmtree_smart::{Options, Smart, SmartNode};
-
-use crate::defects::{defects, sound};
+use dmtree_smart::{Options, Smart};
 
 pub const PUBLISHED: &str = "smart-published";
 
-fn systems() -> Vec<(&'static str, Options)> {
-    vec![
-        ("art", Options::art()),
-        ("smart-lock-free", Options::lock_free()),
-        ("smart-in-place", Options::in_place()),
-        ("smart-rear-lock", Options::rear_lock()),
-        ("smart-delegation", Options::delegation()),
-        (PUBLISHED, Options::published()),
-    ]
-}
-
-/// Each preset as published but for the effects of stale copies, which the defects show: scans
-/// begin at the root, and absences are checked twice. And each with every repair.
-fn conforming() -> Vec<(&'static str, Options)> {
-    let reading = |o: Options| Options { cached_scans: false, recheck_absent: true, ..o };
-    let repaired = systems().into_iter().map(|(name, o)| (name, o.repaired()));
-    systems().into_iter().map(|(name, o)| (name, reading(o))).chain(repaired).collect()
-}
-
 pub fn peer() -> Peer<Smart> {
-    let least_cache = |o: &_| SmartNode::least_cache_bytes(&Geometry::new(o));
+    let mut peer = Peer::of(dmtree_smart::systems(&Only::<Smart>::default()));
+    let presets = peer.presets();
+    // Each preset is also checked with every repair.
+    peer.systems.extend(presets.iter().map(|(name, o): &(_, Options)| (*name, o.repaired())));
     Peer {
-        value_bytes: Some(|o| o.value_bytes),
         // A verb that is not awaited may execute late; another client then has to do it.
         repeats: |o| !o.lazy_repairs,
         local: local(),
-        sound: sound(),
-        defects: defects(),
-        budgets: vec![budget(), inserts(), average_insert()],
-        ..Peer::new(conforming(), least_cache, |o: &Options, below| o.drawn(below))
+        sound: sound(&peer),
+        budgets: vec![budget(presets), inserts(), average_insert()],
+        ..peer
     }
+}
+
+/// What a rear lock needs: a leaf's last byte lands last, and a failing compare-and-swap writes
+/// nothing.
+const NEEDED: Capabilities =
+    Capabilities { cas_fail_is_readonly: true, write_ascending: true, ..NOTHING };
+
+/// Settings that find nothing, with every repair.
+fn sound(peer: &Peer<Smart>) -> Vec<(&'static str, Setting, std::ops::Range<u64>)> {
+    // Of ART only words change, and by compare-and-swap only.
+    let grants = |name| if ["art", "smart-lock-free"].contains(&name) { NOTHING } else { KIND };
+    let of = |(name, o): (&'static str, Options)| {
+        (name, Setting::new(&o.repaired(), grants(name)), 0..12)
+    };
+    let mut sound: Vec<_> = peer.presets().into_iter().map(of).collect();
+    let rear_lock = Setting::new(&Options::rear_lock().repaired(), NEEDED);
+    sound.push(("smart-rear-lock", rear_lock.clients(Clients::crowd(9, 1, 120)), 0..8));
+    // The leader of a batch searched a key and did not find it. Another client put the key. A third
+    // client then joined the batch with an update, and was told that the key is absent. The batch
+    // was closed only at its end, because nothing was written.
+    let batch = Options { in_place: false, rear_lock: false, ..Options::published().repaired() };
+    let mut digits = Clients::crowd(9, 10, 10);
+    digits.fields["pool"]["cache_bytes"] = (4 << 20).into();
+    sound.push((PUBLISHED, Setting::new(&batch, NOTHING).clients(digits), 970..971));
+    sound
 }
 
 fn local() -> Vec<Row<Smart>> {
@@ -91,8 +95,7 @@ fn largest_node(site: &Site<'_, Smart>) {
 
 /// The figures of DESIGN.md section 4: warm and uncontended, with 24-byte decimal keys and 8-byte
 /// values as in the DMTree artifact.
-fn budget() -> Budget<Smart> {
-    let mut systems = systems();
+fn budget(mut systems: Vec<(&'static str, Options)>) -> Budget<Smart> {
     systems.push(("original", Options { key_bytes: 24, ..Options::published().original() }));
     const REAR: &str = "smart-rear-lock, smart-delegation, smart-published";
     let search = |bytes| cost(1, [1, 0, 0, bytes, 0]);

@@ -4,8 +4,7 @@ use dmtree_check::peer::prelude::*;
 use dmtree_smart::sound::{Options, Smart};
 
 pub fn peer() -> Peer<Smart> {
-    let systems = || vec![("smart", Options::default())];
-    let setting = |grants| (Setting::new("smart", Options::default(), grants), 0..8);
+    let setting = |grants| ("smart", Setting { grants, ..Setting::default() }, 0..8);
     let rows = vec![
         row("*", "get", cost(1, [1, 0, 0, 72, 0])),
         // READ, lock, [WRITE area, release]; READs again if versions could have wrapped.
@@ -27,13 +26,14 @@ pub fn peer() -> Peer<Smart> {
         means("smart", "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
     ]
     .concat();
+    let peer = Peer::of(dmtree_smart::systems(&Only::<Smart>::default()));
     Peer {
         repeats: |_| false,
         interleaved: Some((Tearing::AnyOrder, |_| true)),
         local: local(),
         sound: vec![setting(NOTHING), setting(EVERYTHING)],
-        budgets: vec![Budget { keys: 5_000, means, ..Budget::new(systems(), rows) }],
-        ..Peer::new(systems(), |_| 300, |o: &Options, below| o.drawn(below))
+        budgets: vec![Budget { keys: 5_000, means, ..Budget::new(peer.presets(), rows) }],
+        ..peer
     }
 }
 

@@ -7,16 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dmtree_check::case::Case;
-use dmtree_check::shrink::{Shrunk, shrink};
-use dmtree_check::verdict::{Judged, Verdict, panic_text};
-use dmtree_fabric::mark;
+use dmtree_fabric::{Error, Result, mark};
+use dmtree_parts::peer::Setting;
 use serde::Serialize;
 
-use crate::checked::{self, Setting};
+use crate::case::Case;
+use crate::checked::Subject;
 use crate::clock;
-use crate::failure::{Failure, Result};
-use crate::system::System;
+use crate::shrink::{Shrunk, shrink};
+use crate::verdict::{Judged, Verdict, panic_text};
 
 /// Time between two calls of an observer.
 const TELL_EVERY: Duration = Duration::from_millis(200);
@@ -25,7 +24,7 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The systems; every seed is run with each.
-    pub systems: Vec<System>,
+    pub systems: Vec<Subject>,
     /// The seeds.
     pub seeds: Range<u64>,
     /// The grants of the fabric, and the node faults.
@@ -149,14 +148,14 @@ impl Campaign {
     /// shows what ran.
     pub fn run(&self, tell: &mut dyn FnMut(&Tally)) -> Result<Tally> {
         if self.seeds.is_empty() || self.systems.is_empty() {
-            return Err(Failure::input("no seeds to run: give a range such as 0..200"));
+            return Err(Error::invalid("no seeds to run: give a range such as 0..200"));
         }
         let began = clock::now();
         let before = self.marks();
         mark::set_on(true);
         let next = AtomicU64::new(0);
         let tally = Mutex::new(Tally::default());
-        let failed: Mutex<Option<Failure>> = Mutex::new(None);
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
         let fail = |e| {
             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
             next.store(u64::MAX / 2, Ordering::Relaxed);
@@ -173,10 +172,8 @@ impl Campaign {
             for thread in threads {
                 if let Err(panic) = thread.join() {
                     // A panic of an index is a finding. This panic was the checker's own.
-                    fail(Failure::violation(format!(
-                        "a checking thread panicked: {}",
-                        panic_text(&*panic)
-                    )));
+                    let what = panic_text(&*panic);
+                    fail(Error::corrupt(format!("a checking thread panicked: {what}")));
                 }
             }
         });
@@ -194,7 +191,7 @@ impl Campaign {
     }
 
     fn marks(&self) -> BTreeMap<String, u64> {
-        let all = self.systems.iter().flat_map(System::marks);
+        let all = self.systems.iter().flat_map(|s| (s.marks)());
         all.map(|(name, hits)| (name.to_owned(), hits)).collect()
     }
 
@@ -212,13 +209,10 @@ impl Campaign {
                 return Ok(());
             }
             let system = &self.systems[(job % systems) as usize];
-            let case = checked::case(system, seed, self.setting);
-            let check = || {
-                system.check(&case).map_err(|e| e.context(&format!("{} seed {seed}", system.name)))
-            };
-            let mut verdict = check()?;
+            let case = system.case(seed, &system.spared(&self.setting));
+            let mut verdict = system.check(&case)?;
             if self.twice {
-                verdict.compare(&check()?);
+                verdict.compare(&system.check(&case)?);
             }
             tally.lock().unwrap_or_else(PoisonError::into_inner).add(&case, &verdict);
         }
@@ -229,21 +223,29 @@ impl Campaign {
 ///
 /// # Errors
 /// A case that cannot run.
-pub fn smallest(case: &Case, within: Duration, stop: &AtomicBool) -> Result<Shrunk> {
-    let verdict = checked::run(case)?;
+pub fn smallest(
+    system: &Subject,
+    case: &Case,
+    within: Duration,
+    stop: &AtomicBool,
+) -> Result<Shrunk> {
+    let verdict = system.check(case)?;
     let until = clock::now() + within;
     let mut more = || clock::now() < until && !stop.load(Ordering::Relaxed);
-    Ok(shrink(case.clone(), verdict, &mut |c| checked::run(c).ok(), &mut more))
+    Ok(shrink(case.clone(), verdict, &mut |c| system.check(c).ok(), &mut more))
 }
 
 #[cfg(test)]
 mod tests {
+    use dmtree_parts::peer::SystemSpec;
+
     use super::*;
-    use crate::registry::select;
+    use crate::peer::toy::{Options, Toy};
 
     fn campaign(threads: usize) -> Campaign {
+        let toy = SystemSpec::of::<Toy>(("toy", "toy"), "a map", &Options::default());
         Campaign {
-            systems: select(&["dmtree".to_owned()]).unwrap(),
+            systems: vec![Subject::of::<Toy>(toy)],
             seeds: 3..6,
             setting: Setting::default(),
             twice: false,
@@ -256,8 +258,10 @@ mod tests {
     /// Regression: the campaign waited for the panicked thread for ever.
     #[test]
     fn a_checker_that_panics_ends_it() {
-        let e = campaign(2).run(&mut |_| {}).unwrap_err().to_string();
-        assert!(e.contains("panicked") && e.contains("check no system"), "{e}");
+        let mut campaign = campaign(2);
+        campaign.systems[0].run = |_| panic!("no run");
+        let e = campaign.run(&mut |_| {}).unwrap_err().to_string();
+        assert!(e.contains("panicked") && e.contains("no run"), "{e}");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The only place of this crate that reads clocks.
+//! The only place of the laboratory that reads clocks.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The monotonic clock.
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+#[expect(clippy::disallowed_methods, reason = "campaigns and benchmarks measure real time")]
 #[inline]
 pub fn now() -> Instant {
     Instant::now()

@@ -1,0 +1,174 @@
+//! Systems as the checker knows them, and their cases.
+
+use std::ops::{Deref, DerefMut};
+
+use dmtree_fabric::sim::Place;
+use dmtree_fabric::{Capabilities, Error, Result};
+use dmtree_parts::RangeIndex;
+use dmtree_parts::peer::{Clients, EVERYTHING, NodeFaultSet, Setting, SystemSpec, Visitor, merge};
+
+use crate::case::Case;
+use crate::exhaustive::{Depth, Explored, explore};
+use crate::fault::NodeFault;
+use crate::log::Call;
+use crate::plan::{draws, operation};
+use crate::verdict::{Finding, Verdict};
+
+/// A system: its description, and what a checked run of its index type is.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The description.
+    pub spec: SystemSpec,
+    /// Runs a case.
+    pub run: fn(&Case) -> Result<Verdict>,
+    /// Explores the orders of a small case.
+    pub explore: fn(&Case, Depth, &dyn Fn() -> bool) -> Result<Explored>,
+}
+
+impl Deref for Subject {
+    type Target = SystemSpec;
+
+    fn deref(&self) -> &SystemSpec {
+        &self.spec
+    }
+}
+
+impl DerefMut for Subject {
+    fn deref_mut(&mut self) -> &mut SystemSpec {
+        &mut self.spec
+    }
+}
+
+/// Makes a [`Subject`] of each system that a crate describes.
+#[derive(Clone, Copy, Debug)]
+pub struct ToSubject;
+
+impl Visitor for ToSubject {
+    type Out = Subject;
+
+    fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> Subject {
+        Subject::of::<I>(spec)
+    }
+}
+
+impl Subject {
+    /// A system of index type `I`.
+    pub fn of<I: RangeIndex>(spec: SystemSpec) -> Self {
+        Self { spec, run: crate::run::<I>, explore: explore::<I> }
+    }
+
+    /// A setting for this system: only systems that recover from crashes get node faults.
+    #[must_use]
+    pub fn spared(&self, setting: &Setting) -> Setting {
+        let node_faults = if self.recovers { setting.node_faults } else { NodeFaultSet::None };
+        Setting { node_faults, ..setting.clone() }
+    }
+
+    /// The case of a seed.
+    ///
+    /// # Panics
+    /// When the clients of the setting are no clients of a case.
+    pub fn case(&self, seed: u64, setting: &Setting) -> Case {
+        let Setting { options, grants, node_faults, clients } = setting;
+        let case = Case::of_seed(self.name, seed, (*grants, *node_faults), &|d| {
+            self.drawn(options.as_ref(), &mut |n| d.below(n))
+        });
+        self.with_clients(case, clients)
+    }
+
+    /// The small case of a seed; it has few enough orders to try all.
+    pub fn tiny(&self, seed: u64, grants: Capabilities) -> Case {
+        Case::tiny(self.name, seed, grants, &|d| self.drawn(None, &mut |n| d.below(n)))
+    }
+
+    fn with_clients(&self, mut case: Case, clients: &Clients) -> Case {
+        if !clients.fields.is_null() {
+            let mut fields = serde_json::to_value(&case).unwrap_or_default();
+            merge(&mut fields, clients.fields.clone());
+            case = serde_json::from_value(fields).expect("fields of a case");
+        }
+        for fault in &mut case.node_faults {
+            if let (NodeFault::Crash { verb, place, back_ns, .. }, Some(verbs)) =
+                (fault, clients.crash_inside)
+            {
+                (*verb, *place, *back_ns) = (1 + *verb % verbs, Place::Inside, None);
+            }
+        }
+        if clients.only_gets_and_inserts {
+            let is_kept = |client: u32, op: &u32| {
+                let mut draws = draws(&case, client, *op);
+                let call = operation(&case, self.ops, (client, *op), &mut draws, None);
+                matches!(call, Call::Get(_) | Call::Insert(..))
+            };
+            let of = |c| (0..case.ops).filter(|op| is_kept(c, op)).collect();
+            case.kept = Some((0..case.clients).map(of).collect());
+        }
+        case
+    }
+
+    /// Runs a seed; `None` when it finds nothing.
+    ///
+    /// # Errors
+    /// A case that cannot run; the message names system and seed.
+    pub fn finding(&self, seed: u64, setting: &Setting) -> Result<Option<Finding>> {
+        Ok(self.check(&self.case(seed, setting))?.finding)
+    }
+
+    /// Runs a case. Findings of a run are in the verdict.
+    ///
+    /// # Errors
+    /// A case that cannot run; the message names system and seed.
+    pub fn check(&self, case: &Case) -> Result<Verdict> {
+        (self.run)(case).map_err(|e| e.context(format!("{} seed {}", self.name, case.seed)))
+    }
+}
+
+/// The names of grants; empty for none.
+pub fn granted(c: &Capabilities) -> Vec<&'static str> {
+    let all = [
+        (c.line_atomic, "line_atomic"),
+        (c.write_ascending, "write_ascending"),
+        (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
+        (c.whole_write_bytes > 0, "whole_write"),
+        (c.on_chip_bytes > 0, "on_chip"),
+    ];
+    all.into_iter().filter_map(|(on, name)| on.then_some(name)).collect()
+}
+
+/// Capabilities by name.
+///
+/// # Errors
+/// An unknown name, or one that the adversarial fabric cannot grant.
+pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
+    let mut out = Capabilities::NONE;
+    for name in names {
+        match name.as_ref() {
+            "line_atomic" => out.line_atomic = true,
+            "write_ascending" => out.write_ascending = true,
+            "cas_fail_is_readonly" => out.cas_fail_is_readonly = true,
+            "whole_write" => out.whole_write_bytes = EVERYTHING.whole_write_bytes,
+            "on_chip" => out.on_chip_bytes = EVERYTHING.on_chip_bytes,
+            "none" => {}
+            other => {
+                return Err(Error::invalid(format!(
+                    "{other:?} cannot be granted: give none or some of line_atomic, \
+                     write_ascending, cas_fail_is_readonly, whole_write, on_chip"
+                )));
+            }
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_have_names() {
+        let names = ["line_atomic", "write_ascending", "cas_fail_is_readonly", "whole_write"];
+        assert_eq!(granted(&grants(&names).unwrap()), names);
+        assert!(granted(&grants(&["none"]).unwrap()).is_empty());
+        assert!(grants(&["x"]).unwrap_err().to_string().contains("line_atomic"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Seeds on the adversarial fabric: those that must find nothing, and those that show a hazard,
+//! until it is repaired.
+
+use std::fmt::Write as _;
+
+use dmtree_fabric::Result;
+use dmtree_parts::RangeIndex;
+use dmtree_parts::peer::{Hazard, Setting};
+
+use super::{Peer, each};
+use crate::case::Case;
+use crate::checked::{Subject, granted};
+use crate::concurrent::seeds;
+use crate::verdict::Finding;
+
+/// Runs the seeds that must find nothing, and a few of each setting twice: the same seed gives the
+/// same run, and another order of events another one. Returns what went wrong.
+pub fn sound<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
+    let mut cells = Vec::new();
+    for (system, setting, range) in &peer.sound {
+        let subject = peer.subject(system);
+        let all = seeds(range.start, range.end - range.start);
+        cells.extend(all.map(|seed| (subject, setting, seed, seed < range.start + 3)));
+    }
+    each(&cells, |(subject, setting, seed, twice)| {
+        let case = subject.case(*seed, setting);
+        run_sound(subject, &case, *twice)
+            .map_err(|why| format!("{} seed {seed}: {why}", case.system))
+    })
+}
+
+fn run_sound(subject: &Subject, case: &Case, twice: bool) -> Result<(), String> {
+    let run = |case: &Case| subject.check(case).map_err(|e| e.to_string());
+    let verdict = run(case)?;
+    if let Some(finding) = verdict.finding {
+        return Err(format!("{finding}\n{}", case.to_json()));
+    }
+    let (ran, few) = (verdict.operations, verdict.operations < case.operations());
+    if few && case.node_faults.is_empty() {
+        return Err(format!("{ran} operations of {}", case.operations()));
+    }
+    if twice {
+        let again = run(case)?;
+        let other = run(&Case { order: 1 << 40, ..case.clone() })?;
+        let same = (again.trace_hash, &again.log) == (verdict.trace_hash, &verdict.log);
+        if !same || other.trace_hash == verdict.trace_hash {
+            return Err("a run is no function of its case".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn shows(hazard: &Hazard, finding: &Finding) -> bool {
+    hazard.found.contains(&finding.kind()) && finding.to_string().contains(hazard.says)
+}
+
+/// Looks for the hazards of systems. Returns those that no seed shows, and those that a seed shows
+/// in spite of the repair.
+pub fn found(subjects: &[Subject]) -> Vec<String> {
+    let all: Vec<(&Subject, &Hazard)> =
+        subjects.iter().flat_map(|s| s.hazards.iter().map(move |hazard| (s, hazard))).collect();
+    each(&all, |(subject, hazard)| {
+        let run = |seed, s| subject.finding(seed, s).map_err(|e| e.to_string());
+        let mut shown = false;
+        for seed in hazard.seeds.clone() {
+            shown |= run(seed, &hazard.setting)?.is_some_and(|f| shows(hazard, &f));
+            if shown {
+                break;
+            }
+        }
+        if !shown {
+            return Err(format!("{}: no seed of {:?} shows it", hazard.name, hazard.seeds));
+        }
+        let Some(repaired) = hazard.repaired() else { return Ok(()) };
+        for seed in hazard.clean.clone() {
+            let finding = run(seed, &repaired)?;
+            if let Some(f) = finding.filter(|f| !hazard.beside.contains(&f.kind())) {
+                return Err(format!("{}, repaired: seed {seed}: {f}", hazard.name));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The number of seeds that show a hazard in a setting, and the first of them.
+fn count(subject: &Subject, hazard: &Hazard, s: &Setting) -> String {
+    let shown = |seed: &u64| matches!(subject.finding(*seed, s), Ok(Some(f)) if shows(hazard, &f));
+    let wrong: Vec<u64> = (0..hazard.counted).filter(shown).collect();
+    match wrong.first() {
+        None => format!("none of {}", hazard.counted),
+        Some(first) => format!("{} of {}, first {first}", wrong.len(), hazard.counted),
+    }
+}
+
+/// The hazards of a system as a Markdown table; nothing when it has none.
+pub fn markdown(subject: &Subject) -> String {
+    if subject.hazards.is_empty() {
+        return String::new();
+    }
+    let mut out =
+        "| hazard | system | granted | wrong | repaired |\n|---|---|---|---|---|\n".to_owned();
+    for h in &subject.hazards {
+        let granted = granted(&h.setting.grants).join(", ");
+        let wrong = count(subject, h, &h.setting);
+        let repaired = match (h.repaired(), &h.repair) {
+            (Some(setting), _) => count(subject, h, &setting),
+            (None, repair) => format!("{repair:?}"),
+        };
+        let system = subject.name;
+        let _ = writeln!(out, "| {} | {system} | {granted} | {wrong} | {repaired} |", h.name);
+    }
+    out
+}

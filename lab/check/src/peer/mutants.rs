@@ -1,0 +1,117 @@
+//! Mutants of systems, and the seeds that find them. A mutant is enabled for the whole process: one
+//! of these runs at a time, and no other.
+
+use std::fmt::Write as _;
+
+use dmtree_fabric::{Capabilities, Result};
+use dmtree_parts::peer::{NodeFaultSet, Setting};
+
+use crate::checked::Subject;
+use crate::exhaustive::Depth;
+
+/// Exploration depth: orders of one small case.
+const ORDERS: Depth = Depth { switches: 3, paths: 2_000 };
+/// Number of small cases.
+const SMALL: u64 = 12;
+
+/// Node faults; every seed runs with each of these, one after the other.
+const NODE_FAULTS: [(&str, NodeFaultSet); 3] = [
+    ("no faults", NodeFaultSet::None),
+    ("crashes", NodeFaultSet::Crash),
+    ("all faults", NodeFaultSet::All),
+];
+
+/// Disables all mutants of a system when it is dropped.
+struct Enabled<'a>(&'a Subject);
+
+impl<'a> Enabled<'a> {
+    fn of(subject: &'a Subject, mutant: &str) -> Self {
+        (subject.enable)(&[mutant]);
+        Self(subject)
+    }
+}
+
+impl Drop for Enabled<'_> {
+    fn drop(&mut self) {
+        (self.0.enable)(&[]);
+    }
+}
+
+fn setting(node_faults: NodeFaultSet) -> Setting {
+    Setting { node_faults, ..Setting::default() }
+}
+
+/// Looks for the mutants of a system that few seeds find. Returns those that are not found, and
+/// the seeds that find something without a mutant.
+///
+/// # Errors
+/// A case that cannot run.
+pub fn found(subject: &Subject) -> Result<Vec<String>> {
+    let mut wrong = Vec::new();
+    for (mutant, soon) in subject.mutants.iter().filter_map(|m| Some((m.name, m.soon?))) {
+        let setting = setting(soon.node_faults);
+        for seed in 0..soon.seeds.min(3) {
+            if let Some(f) = subject.finding(seed, &setting)? {
+                wrong.push(format!("{}: seed {seed} finds without a mutant: {f}", subject.name));
+            }
+        }
+        let _enabled = Enabled::of(subject, mutant);
+        let mut is_found = false;
+        for seed in 0..soon.seeds {
+            is_found |= subject.finding(seed, &setting)?.is_some_and(|f| f.kind() == soon.kind);
+            if is_found {
+                break;
+            }
+        }
+        if !is_found {
+            wrong.push(format!("{}: {mutant} is not found as {}", subject.name, soon.kind));
+        }
+    }
+    Ok(wrong)
+}
+
+/// The mutants of a system as a Markdown table, all or those of these names: the number of seeds
+/// until each is found, at most so many. Nothing when it has none.
+///
+/// # Errors
+/// A case that cannot run.
+pub fn markdown(subject: &Subject, seeds: u64, names: &[String]) -> Result<String> {
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let mut rows = String::new();
+    for mutant in subject.mutants.iter().filter(|m| wanted(m.name)) {
+        let _enabled = Enabled::of(subject, mutant.name);
+        let found = match first(subject, seeds)? {
+            Some(found) => Some(found),
+            None => small(subject)?,
+        };
+        let found = found.unwrap_or_else(|| "- | | not found".to_owned());
+        let _ = writeln!(rows, "| `{}` | {found} |", mutant.name);
+    }
+    let head = "| mutant | seeds | with | found as |\n|---|---|---|---|\n";
+    Ok(if rows.is_empty() { rows } else { head.to_owned() + &rows })
+}
+
+/// The number of seeds until the first finding, the node faults of that seed, and the kind of the
+/// finding.
+fn first(subject: &Subject, seeds: u64) -> Result<Option<String>> {
+    for seed in 0..seeds {
+        for (name, node_faults) in NODE_FAULTS {
+            if let Some(f) = subject.finding(seed, &setting(node_faults))? {
+                return Ok(Some(format!("{} | {name} | {}", seed + 1, f.kind())));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The same among all orders of small cases: the case and the number of orders.
+fn small(subject: &Subject) -> Result<Option<String>> {
+    for seed in 0..SMALL {
+        let case = subject.tiny(seed, Capabilities::NONE);
+        let explored = (subject.explore)(&case, ORDERS, &|| true)?;
+        if explored.wrong.is_some() {
+            return Ok(Some(format!("- | small case {seed}, order {} | ", explored.paths)));
+        }
+    }
+    Ok(None)
+}
