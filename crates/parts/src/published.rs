@@ -284,8 +284,10 @@ pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {
     /// The shared state of a compute node.
     type Shared: Deref<Target = Base> + Send + Sync + 'static;
 
-    /// The smallest cache budget, bytes.
-    fn least_cache(o: &Self::Settings) -> u64;
+    /// The smallest cache budget, bytes; by default a design has no cache.
+    fn least_cache(_: &Self::Settings) -> u64 {
+        0
+    }
     /// The shared state of a compute node.
     ///
     /// # Errors
@@ -293,8 +295,10 @@ pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {
     fn open(cx: &NodeContext, o: &Self::Settings, root: Root) -> Result<Self::Shared>;
     /// The client of one slot.
     fn connect(ep: Endpoint, node: Arc<Self::Shared>) -> Self;
-    /// The cache of a compute node, without hits and misses.
-    fn cache_use(node: &Self::Shared) -> CacheStats;
+    /// The cache of a compute node, without hits and misses; by default there is none.
+    fn cache_use(_: &Self::Shared) -> CacheStats {
+        CacheStats::default()
+    }
 
     /// Writes an empty index; the root word is set last.
     async fn format_empty(&self) -> Result<()>;

@@ -1,0 +1,33 @@
+//! What the crate says of its systems.
+
+use dmtree_parts::peer::{
+    self, Fit, Hazard, NOTHING, Repair, Setting, SystemSpec, Visitor, typed, value,
+};
+
+use crate::{Array, Mutant, Options};
+
+/// The array, and the array with its hazard.
+pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+    let sound = Options::default();
+    let unlocked = Options { locked_reads: false, ..sound.clone() };
+    let (setting, repair) = (Setting::new(&unlocked, NOTHING), Repair::Options(value(&sound)));
+    let hazard = Hazard::new("reads without the lock", setting, 10, repair);
+    let spec = |name, about, o| SystemSpec {
+        published: true,
+        fit: |o, fit| value(&fitted(typed(o), fit)),
+        value_bytes: |o| Some(typed::<Options>(o).value_bytes as u32),
+        mutants: peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()), &[]),
+        enable: Mutant::enable_named,
+        ..SystemSpec::of::<Array>((name, "array"), about, o)
+    };
+    let hazards = vec![hazard.found(&["history", "failed", "torn"])];
+    let broken = spec("array-unlocked", "reads without the lock", &unlocked);
+    vec![
+        v.visit::<Array>(spec("array", "a sorted array under one lock", &sound)),
+        v.visit::<Array>(SystemSpec { hazards, ..broken }),
+    ]
+}
+
+fn fitted(o: Options, fit: &Fit) -> Options {
+    Options { key_bytes: fit.key_bytes as usize, value_bytes: fit.value_bytes as usize, ..o }
+}
