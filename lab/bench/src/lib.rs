@@ -6,6 +6,7 @@
 //! traces ([`replay`]), and checked runs ([`checked`], [`campaign`]).
 #![forbid(unsafe_code)]
 
+mod ablation;
 pub mod campaign;
 pub mod checked;
 pub mod client;
