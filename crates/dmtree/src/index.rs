@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use dmtree_engine::Options;
 use dmtree_fabric::Result;
 use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest};
 
@@ -10,6 +9,7 @@ use crate::async_client::{AsyncClient, AsyncOptions};
 use crate::batch::Batch;
 use crate::bounds::KeyRange;
 use crate::open::OpenIndex;
+use crate::options::Options;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
 use crate::session::Session;
@@ -67,8 +67,8 @@ impl Index {
     }
 
     /// The options it was created with.
-    pub fn options(&self) -> &Options {
-        &self.0.open.options
+    pub fn options(&self) -> Options {
+        Options::of(&self.0.open.options)
     }
 
     /// A session for the present thread; every new one goes to the next compute node in turn.

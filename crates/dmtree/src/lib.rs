@@ -11,6 +11,7 @@ mod incarnation;
 mod index;
 pub mod keys;
 mod open;
+mod options;
 mod pool;
 mod scan;
 mod session;
@@ -23,13 +24,13 @@ pub use crate::batch::Batch;
 pub use crate::bounds::KeyRange;
 pub use crate::builder::{Connector, PoolBuilder};
 pub use crate::index::{Index, LoadOrder};
+pub use crate::options::Options;
 pub use crate::pool::Pool;
 pub use crate::scan::{PageSource, Pairs, Scan};
 pub use crate::session::Session;
 pub use crate::size::ByteSize;
 pub use crate::stats::{MemoryStats, Operation, OperationCounts, PoolStats, ShapeStats, Stats};
 
-pub use dmtree_engine::{Options, Tables};
 pub use dmtree_fabric::{
     Effect, Error, ErrorKind, OpCounts, OpKind, OpOutcome, Result, SideCounts, Snapshot, Totals,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::DmTree;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
 use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, IndexRequest};
@@ -14,6 +14,7 @@ use crate::builder::{Connector, PoolBuilder, Way};
 use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
 use crate::index::Index;
 use crate::open::OpenIndex;
+use crate::options::Options;
 use crate::stats::PoolStats;
 
 /// Which kind of index the catalog says it is.
@@ -115,7 +116,7 @@ impl Pool {
     /// once one creates it, and the others wait for it.
     ///
     /// An index that exists keeps the options it was created with. Those that lay out its memory
-    /// must be the same here; the switches may differ and are ignored.
+    /// must be the same here; the timeout may differ and is ignored.
     ///
     /// # Errors
     /// [`ErrorKind::Incompatible`] when it exists with another layout, naming the option; otherwise
@@ -126,7 +127,7 @@ impl Pool {
         // Another attempt opens what a first one has left, or waits until it is gone.
         let entry = self.0.admin(true, |a| a.open_or_create(name, &options, cache_bytes))?;
         check_system(&entry)?;
-        same_layout(name, &stored_options(&entry)?, &options)?;
+        Options::of(&stored_options(&entry)?).check_layout(name, &options)?;
         self.opened(&entry)
     }
 
@@ -287,6 +288,7 @@ impl Admin {
 
     fn create(&self, name: &str, options: &Options, cache_bytes: u64) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
+        let options = &options.creation();
         let encoded = &encoded(options)?;
         let request = IndexRequest { name, system: SYSTEM, options, encoded };
         self.run(naming::create::<DmTree>(&self.ep, &cx, request))
@@ -299,13 +301,14 @@ impl Admin {
         cache_bytes: u64,
     ) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
+        let options = &options.creation();
         let encoded = &encoded(options)?;
         let request = IndexRequest { name, system: SYSTEM, options, encoded };
         self.run(naming::open_or_create::<DmTree>(&self.ep, &cx, request))
     }
 }
 
-fn encoded(options: &Options) -> Result<Vec<u8>> {
+fn encoded(options: &dmtree_engine::Options) -> Result<Vec<u8>> {
     serde_json::to_vec(options)
         .map_err(|e| Error::invalid(format!("the options cannot be stored: {e}")))
 }
@@ -323,35 +326,11 @@ fn check_system(entry: &IndexEntry) -> Result<()> {
     ))
 }
 
-fn stored_options(entry: &IndexEntry) -> Result<Options> {
+fn stored_options(entry: &IndexEntry) -> Result<dmtree_engine::Options> {
     serde_json::from_slice(&entry.options).map_err(|e| {
         Error::new(
             ErrorKind::Incompatible,
             format!("the options of index {:?} were stored by another version: {e}", entry.name),
         )
     })
-}
-
-fn same_layout(name: &str, stored: &Options, asked: &Options) -> Result<()> {
-    let pairs = [
-        ("key_inline_bytes", stored.key_inline_bytes, asked.key_inline_bytes),
-        ("value_inline_bytes", stored.value_inline_bytes, asked.value_inline_bytes),
-        ("leaf_capacity", stored.leaf_capacity, asked.leaf_capacity),
-        ("fanout", stored.fanout, asked.fanout),
-    ];
-    let refuse = |option: &str, has: String, wants: String| {
-        Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "index {name:?} exists with {option} {has}, not {wants}: open it with that, or use another name"
-            ),
-        ))
-    };
-    if let Some((option, has, wants)) = pairs.into_iter().find(|(_, has, wants)| has != wants) {
-        return refuse(option, has.to_string(), wants.to_string());
-    }
-    if stored.tables != asked.tables {
-        return refuse("tables", format!("{:?}", stored.tables), format!("{:?}", asked.tables));
-    }
-    Ok(())
 }

@@ -190,7 +190,7 @@ impl DmTree {
         // The upper half of a lock word's tags is for changes of whole leaves.
         let client = node.next_client() & if node.has_tables() { u16::MAX } else { 0x7fff };
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
-        ep.set_attached_only(!node.o.round_trip_combining);
+        ep.set_attached_only(!node.o.techniques.round_trip_combining);
         let epoch = Rc::new(node.pool.register());
         let leaf_hook = UnlockHook::of(&node, &node.leaf_fifo);
         epoch.used_by(&ep);
@@ -329,7 +329,7 @@ impl DmTree {
         body: GlobalAddr,
         len: usize,
     ) -> Result<(u64, dmtree_fabric::Sampled)> {
-        if self.node.o.round_trip_combining {
+        if self.node.o.techniques.round_trip_combining {
             return self.ep.chain((cas(lock, tags.0, tags.1), read(body, len as u32))).await;
         }
         let was = self.ep.cas(lock, tags.0, tags.1).await?;

@@ -92,7 +92,7 @@ impl DmTree {
         out: &mut Vec<u8>,
     ) -> Result<(bool, OpOutcome)> {
         let mut leader = None;
-        if self.node.o.delegation {
+        if self.node.o.techniques.delegation {
             let (key_hash, rest) = ((key, hash), || self.quiescent_section());
             match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),

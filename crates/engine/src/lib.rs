@@ -50,5 +50,5 @@ pub use client::DmTree;
 pub use marks::Mark;
 pub use mutants::Mutant;
 pub use node::DmNode;
-pub use options::{Options, Tables};
+pub use options::{Options, Tables, Techniques};
 pub use systems::systems;

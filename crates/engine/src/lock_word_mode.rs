@@ -84,7 +84,11 @@ impl LockTag {
 impl DmNode {
     /// The kind of lock tables that the index has.
     pub(crate) fn lock_tables(&self) -> LockTables {
-        LockTables { words: self.o.locks, on_chip: self.o.on_chip, kind: KIND_WORDS }
+        LockTables {
+            words: self.o.techniques.locks,
+            on_chip: self.o.techniques.on_chip,
+            kind: KIND_WORDS,
+        }
     }
 }
 
@@ -124,7 +128,7 @@ impl DmTree {
         if sharer >> SHARER_BITS != 0 {
             return Err(Error::invalid(format!(
                 "{} locks per memory node are too few to name leaf {leaf}: create the index with more",
-                self.node.o.locks
+                self.node.o.techniques.locks
             )));
         }
         let own = self.next_tag().0 >> 32 << 32;

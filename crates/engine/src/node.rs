@@ -217,7 +217,7 @@ impl DmNode {
 
     /// Whether leaves have tables, and their locks there.
     pub(crate) fn has_tables(&self) -> bool {
-        self.o.tables != Tables::None
+        self.o.techniques.tables != Tables::None
     }
 
     /// A number for a new client: 16 bits of a lock tag.

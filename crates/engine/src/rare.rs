@@ -20,7 +20,7 @@ use crate::format::{Ver, block};
 
 use crate::marks::Mark;
 use crate::node::Chore;
-use crate::options::Options;
+use crate::options::{Options, Techniques};
 use crate::parent::LockedInner;
 use crate::probe::{Pair, pair_of};
 
@@ -55,7 +55,8 @@ fn scenario(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scenario<D
 }
 
 fn small() -> Options {
-    Options { fanout: 8, adaptive_capacity: false, ..Options::default() }
+    let techniques = Techniques { adaptive_capacity: false, ..Techniques::default() };
+    Options { fanout: 8, techniques, ..Options::default() }
 }
 
 /// Runs this in virtual time on the first node; afterwards the tree has to be sound.

@@ -95,7 +95,7 @@ impl DmTree {
     /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
     /// slots when there is no mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
-        let mirrors = self.node.o.mirrors;
+        let mirrors = self.node.o.techniques.mirrors;
         self.ep.stage_cost(Stage::CacheLookup, 1);
         let found = self.node.cache.lookup(1, key, |node, i| {
             let mut candidates = Candidates::default();
@@ -437,7 +437,7 @@ impl DmTree {
 
     /// Copies a table into the mirror of its leaf, when the leaf's record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], route: &Route, fps: &[u8]) {
-        if !self.node.o.mirrors {
+        if !self.node.o.techniques.mirrors {
             return;
         }
         self.node.cache.lookup(1, key, |node, i| {
@@ -452,7 +452,7 @@ impl DmTree {
 
     /// Records one fingerprint in the mirror of a leaf.
     pub(crate) fn note_mirror(&self, key: &[u8], route: &Route, slot: usize, fp: u8) {
-        if !self.node.o.mirrors {
+        if !self.node.o.techniques.mirrors {
             return;
         }
         self.node.cache.lookup(1, key, |node, i| {

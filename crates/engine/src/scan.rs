@@ -337,7 +337,9 @@ impl DmTree {
             });
             let known = match view {
                 Some((0, View::Whole(t))) if route.matches(&t) => {
-                    if let Some(key) = (self.node.o.mirrors).then(|| node.keys().get(first + i)) {
+                    if let Some(key) =
+                        (self.node.o.techniques.mirrors).then(|| node.keys().get(first + i))
+                    {
                         self.fill_mirror(key, route, t.fps());
                     }
                     Some((t.used(), t.ver))

@@ -94,7 +94,7 @@ impl DmTree {
         let node = &self.node;
         let arena = node.leaf_arena(capacity);
         let grant = node.pool.alloc(&self.ep, arena, None).await?;
-        let side = match node.o.tables {
+        let side = match node.o.techniques.tables {
             Tables::Compute => TableSide::Compute,
             Tables::Memory => TableSide::Memory,
             Tables::None => {
@@ -515,7 +515,10 @@ impl DmTree {
     pub(crate) fn must_relocate(&self, l: &Locked) -> Option<usize> {
         let capacity = l.route.capacity;
         let least = DmNode::least_cache_bytes(&self.node.g);
-        if self.node.o.adaptive_capacity && capacity < 128 && self.node.cache.is_short_of(least) {
+        if self.node.o.techniques.adaptive_capacity
+            && capacity < 128
+            && self.node.cache.is_short_of(least)
+        {
             Mark::RelocateTight.hit();
             return Some(capacity * 2);
         }

@@ -1,4 +1,4 @@
-//! The systems of this crate: DMTree, and DMTree with one technique left out.
+//! The system of this crate, and what presets of its engine have in common.
 
 use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, Visitor, typed, value};
 use serde_json::Value;
@@ -12,41 +12,8 @@ use crate::options::{Options, Tables};
 
 /// Every system of this crate.
 pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
-    let o = Options::default;
-    let all = [
-        SystemSpec { draw: draw_all, ..spec("dmtree", "DMTree with every technique on", &o()) },
-        spec(
-            "dmtree-no-mirrors",
-            "without copies of fingerprint tables in the cache",
-            &Options { mirrors: false, ..o() },
-        ),
-        spec(
-            "dmtree-tables-on-mn",
-            "fingerprint tables and locks on memory nodes",
-            &Options { tables: Tables::Memory, ..o() },
-        ),
-        spec(
-            "dmtree-no-delegation",
-            "readers of one key do not share a READ",
-            &Options { delegation: false, ..o() },
-        ),
-        spec(
-            "dmtree-no-combining",
-            "writers of one key do not share a WRITE",
-            &Options { combining: false, ..o() },
-        ),
-        spec(
-            "dmtree-fixed-capacity",
-            "leaves never grow, whatever the cache has room for",
-            &Options { adaptive_capacity: false, ..o() },
-        ),
-        spec(
-            "dmtree-no-rtc",
-            "lock, table and unlock in round trips of their own",
-            &Options { round_trip_combining: false, ..o() },
-        ),
-    ];
-    all.into_iter().map(|spec| v.visit::<DmTree>(spec)).collect()
+    let spec = spec("dmtree", "DMTree with every technique on", &Options::default());
+    vec![v.visit::<DmTree>(SystemSpec { draw: draw_all, ..spec })]
 }
 
 /// A system of this engine with some options, for the crates that give presets of it.
@@ -56,9 +23,9 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
         fit,
         draw: |options, below| draw(options, false, below),
         least_cache_bytes: |o| DmNode::least_cache_bytes(&typed::<Options>(o).geometry()),
-        has_tables_on_memory_nodes: options.tables == Tables::Memory,
+        has_tables_on_memory_nodes: options.techniques.tables == Tables::Memory,
         marks: || [Mark::reached(), dmtree_pool::Mark::reached()].concat(),
-        mutants: mutants(options.tables == Tables::None),
+        mutants: mutants(options.techniques.tables == Tables::None),
         enable: Mutant::enable_named,
         ..SystemSpec::of::<DmTree>((name, "dmtree"), description, options)
     }
@@ -83,7 +50,7 @@ fn mutants(lock_words: bool) -> Vec<peer::Mutant> {
 fn fit(options: &Value, fit: &Fit) -> Value {
     let mut o: Options = typed(options);
     (o.key_inline_bytes, o.value_inline_bytes) = peer::inline_bytes(fit);
-    if let (Some(page), Tables::None) = (fit.page_bytes, o.tables) {
+    if let (Some(page), Tables::None) = (fit.page_bytes, o.techniques.tables) {
         let g = Geometry {
             k: o.key_inline_bytes as usize,
             v: o.value_inline_bytes as usize,

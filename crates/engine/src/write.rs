@@ -84,7 +84,7 @@ impl DmTree {
 
     async fn write_shared(&self, key: &[u8], hash: KeyHash, w: Write<'_>) -> Result<Written> {
         let mut leader = None;
-        if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
+        if let Some(intent) = w.intent().filter(|_| self.node.o.techniques.combining) {
             let (writers, none) = (&self.node.writers, &mut Vec::new());
             let rest = || self.quiescent_section();
             match writers.turn(&self.ep, (key, hash), &intent, none, rest).await? {

@@ -6,6 +6,7 @@
 //! traces ([`replay`]).
 #![forbid(unsafe_code)]
 
+mod ablation;
 pub mod client;
 pub mod compare;
 pub mod config;

@@ -10,6 +10,7 @@ use crate::system::{System, ToSystem};
 pub fn visit<V: Visitor>(v: &V) -> Vec<V::Out> {
     let crates = [
         dmtree_engine::systems(v),
+        crate::ablation::systems(v),
         dmtree_fptree::systems(v),
         dmtree_sherman::systems(v),
         dmtree_smart::systems(v),

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use dmtree::{
-    Batch, ErrorKind, Index, LoadOrder, Operation, Options, Outcome, Pool, Session, Tables,
-};
+use dmtree::{Batch, ErrorKind, Index, LoadOrder, Operation, Options, Outcome, Pool, Session};
 
 fn pool() -> Pool {
     Pool::embedded().memory("32MiB").compute_nodes(2).cache("4MiB").open().expect("a small pool")
@@ -59,9 +57,9 @@ fn names_and_layouts() {
     let a = p.create("a", Options::default()).expect("new");
     assert_eq!(p.create("a", Options::default()).expect_err("taken").kind(), ErrorKind::Exists);
     a.put("k", "1").expect("put");
-    // Every opening yields the same index; switches may differ, layouts may not.
-    let switched = Options { combining: false, ..Options::default() };
-    for same in [p.open("a"), p.open_or_create("a", switched)] {
+    // Every opening yields the same index; the timeout may differ, the layout may not.
+    let patient = Options { timeout_ms: 60_000, ..Options::default() };
+    for same in [p.open("a"), p.open_or_create("a", patient)] {
         assert_eq!(same.expect("it is there").get("k").expect("get").as_deref(), Some(&b"1"[..]));
     }
     let others = [
@@ -69,7 +67,6 @@ fn names_and_layouts() {
         ("value_inline_bytes", Options { value_inline_bytes: 16, ..Options::default() }),
         ("leaf_capacity", Options { leaf_capacity: 64, ..Options::default() }),
         ("fanout", Options { fanout: 16, ..Options::default() }),
-        ("tables", Options { tables: Tables::Memory, ..Options::default() }),
     ];
     for (option, other) in others {
         let e = p.open_or_create("a", other).expect_err("another layout");

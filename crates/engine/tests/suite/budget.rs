@@ -4,7 +4,7 @@
 
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::{Client, TestCluster};
-use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_engine::{DmTree, Options, Tables, Techniques};
 use dmtree_fabric::OpKind;
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
@@ -43,8 +43,10 @@ const AT_MN: &str = "tables on memory nodes";
 const STEPS: &str = "no combined round trips";
 
 fn budget() -> Budget<DmTree> {
-    let at_mn = Options { tables: Tables::Memory, mirrors: false, ..Options::default() };
-    let steps = Options { round_trip_combining: false, ..Options::default() };
+    let of = |techniques| Options { techniques, ..Options::default() };
+    let t = Techniques::default;
+    let at_mn = of(Techniques { tables: Tables::Memory, mirrors: false, ..t() });
+    let steps = of(Techniques { round_trip_combining: false, ..t() });
     let systems = vec![(THIS, Options::default()), (AT_MN, at_mn), (STEPS, steps)];
     // An entry with the key's fingerprint.
     let again = cost(1, [1, 0, 0, 40, 0]);

@@ -2,7 +2,7 @@
 
 use dmtree_check::concurrent::{Stress, seeds};
 use dmtree_check::peer::workloads::{check_history, check_threads, suspended};
-use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_engine::{DmTree, Options, Tables, Techniques};
 use dmtree_fabric::local::Tearing;
 
 /// Every combination of the ablation switches, sound under interleaving.
@@ -10,16 +10,16 @@ use dmtree_fabric::local::Tearing;
 fn interleaved_with_every_combination_of_switches() {
     for bits in 0..64u64 {
         let on = |n: u64| bits >> n & 1 == 1;
-        let o = Options {
+        let techniques = Techniques {
             mirrors: on(0),
             tables: if on(1) { Tables::Memory } else { Tables::Compute },
             delegation: on(2),
             combining: on(3),
             adaptive_capacity: on(4),
             round_trip_combining: on(5),
-            fanout: 8,
-            ..Options::default()
+            ..Techniques::default()
         };
+        let o = Options { techniques, fanout: 8, ..Options::default() };
         for seed in seeds(bits * 1_000, 2) {
             let keys = [12, 400][seed as usize % 2];
             let s = Stress { ops: 150, keys, scan_one_in: 40, ..Stress::of(seed) };
@@ -35,12 +35,13 @@ fn interleaved_with_every_combination_of_switches() {
 fn real_threads_on_few_keys() {
     for seed in seeds(0, 6) {
         let wide = seed % 4 == 3;
-        let o = Options {
-            value_inline_bytes: if wide { 64 } else { 8 },
+        let techniques = Techniques {
             mirrors: !seed.is_multiple_of(5),
             delegation: !seed.is_multiple_of(7),
-            ..Options::default()
+            ..Techniques::default()
         };
+        let value_inline_bytes = if wide { 64 } else { 8 };
+        let o = Options { value_inline_bytes, techniques, ..Options::default() };
         let keys = [64, 8, 200, 30][seed as usize % 4];
         let value_bytes = [8, 200, 8, 60][seed as usize % 4];
         let s = Stress { ops: 1_500, keys, value_bytes, ..Stress::of(seed) };

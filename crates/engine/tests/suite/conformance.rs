@@ -3,7 +3,7 @@
 use dmtree_check::NodeFaultSet;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::peer::rows;
-use dmtree_engine::{DmTree, Options, Tables};
+use dmtree_engine::{DmTree, Options, Tables, Techniques};
 
 dmtree_check::peer_tests! {
     engine: crate::conformance::peer(crate::conformance::local());
@@ -52,7 +52,10 @@ fn local() -> Vec<Row<DmTree>> {
             .cache(0, 3),
         model("a cache of three nodes, leaves of one size", Keys::LongPrefix, 2_000, 10_000)
             .seed(8)
-            .options(|o| Options { fanout: 8, adaptive_capacity: false, ..o })
+            .options(|o| {
+                let techniques = Techniques { adaptive_capacity: false, ..Techniques::default() };
+                Options { fanout: 8, techniques, ..o }
+            })
             .cache(0, 3),
         model("high trees", Keys::Ascending, 10_000, 40_000).seed(9).options(small),
         model("few generations", Keys::Hashed24, 2_000, 30_000)
@@ -79,13 +82,14 @@ fn local() -> Vec<Row<DmTree>> {
 
 fn switched_off(bits: u64, o: Options) -> Options {
     let on = |n: u64| bits >> n & 1 == 0;
-    Options {
+    let techniques = Techniques {
         mirrors: on(0),
         tables: if on(1) { Tables::Compute } else { Tables::Memory },
         delegation: on(2),
         combining: on(3),
         adaptive_capacity: on(4),
         round_trip_combining: on(5),
-        ..o
-    }
+        ..Techniques::default()
+    };
+    Options { techniques, ..o }
 }

@@ -63,7 +63,10 @@ fn local() -> Vec<Row<Sherman>> {
     }));
     rows.extend([(1, 1), (1, 3), (7, 2)].map(|(locks, memory_nodes)| {
         let row = model("few locks", Keys::Hashed24, 2_000, 10_000).seed(7);
-        row.pool(|p| p.memory_nodes = memory_nodes).options(move |o| Options { locks, ..o })
+        row.pool(|p| p.memory_nodes = memory_nodes).options(move |mut o: Options| {
+            o.techniques.locks = locks;
+            o
+        })
     }));
     rows
 }

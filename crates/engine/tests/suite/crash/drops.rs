@@ -146,7 +146,8 @@ fn points_dropped() {
     let load = ((0..96).map(|n| n * 10).collect(), 0.5);
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
     at_every_await(&Script { name: "several at once", load, ops, ..one_leaf() }, 1);
-    let apart = dmtree_engine::Options { round_trip_combining: false, ..script.options.clone() };
+    let mut apart = script.options.clone();
+    apart.techniques.round_trip_combining = false;
     at_every_await(&Script { name: "without combining", options: apart, ..script }, 1);
 }
 

@@ -13,7 +13,7 @@ mod scenario;
 
 use dmtree_check::scenario::death::{ScriptedCrash, run};
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, caught, some_of};
-use dmtree_engine::{Mutant, Options};
+use dmtree_engine::{Mutant, Options, Techniques};
 use dmtree_fabric::sim::{How, Place};
 use scenario::{Op, Script, value};
 
@@ -30,7 +30,7 @@ fn double_crash(script: &Script, steps: (u64, u64)) {
 }
 
 fn relocating(keys: u64) -> Script {
-    let options = Options { adaptive_capacity: true, ..one_leaf().options };
+    let options = Options { techniques: Techniques::default(), ..one_leaf().options };
     let g = options.geometry();
     let cache_bytes = dmtree_engine::DmNode::least_cache_bytes(&g) + 64;
     let load = ((0..keys).map(|n| n * 10).collect(), 1.0);

@@ -7,7 +7,7 @@ pub use dmtree_check::scenario::{
     Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, effect, get, key, one_holder, perform,
     value,
 };
-use dmtree_engine::{DmTree, Mutant, Options};
+use dmtree_engine::{DmTree, Mutant, Options, Techniques};
 
 pub type Script = dmtree_check::scenario::Script<DmTree>;
 pub type Scenario = dmtree_check::scenario::Scenario<DmTree>;
@@ -15,8 +15,8 @@ pub type DelayScenario = dmtree_check::scenario::delay::DelayScenario<DmTree>;
 
 /// Small nodes, nothing loaded.
 pub fn script(name: &'static str) -> Script {
-    let options =
-        Options { fanout: 8, key_inline_bytes: 8, adaptive_capacity: false, ..Options::default() };
+    let techniques = Techniques { adaptive_capacity: false, ..Techniques::default() };
+    let options = Options { fanout: 8, key_inline_bytes: 8, techniques, ..Options::default() };
     Script { unmet: Some("inner lock"), ..Script::new(name, options) }
 }
 

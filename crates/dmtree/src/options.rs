@@ -1,0 +1,73 @@
+//! What a user chooses of an index.
+
+use dmtree_fabric::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// Layout of an index, and how long its operations wait. The layout is stored with the index and
+/// cannot change later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Options {
+    /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of
+    /// 8, 8 to 256.
+    pub key_inline_bytes: u32,
+    /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple
+    /// of 8, 0 to 1024.
+    pub value_inline_bytes: u32,
+    /// Slots of a new leaf: 32, 64 or 128.
+    pub leaf_capacity: u32,
+    /// Records of an inner node, 8 to 64.
+    pub fanout: u32,
+    /// Longest wait of one operation for others, ms.
+    pub timeout_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::of(&dmtree_engine::Options::default())
+    }
+}
+
+impl Options {
+    /// Those of an index.
+    pub(crate) fn of(o: &dmtree_engine::Options) -> Self {
+        Self {
+            key_inline_bytes: o.key_inline_bytes,
+            value_inline_bytes: o.value_inline_bytes,
+            leaf_capacity: o.leaf_capacity,
+            fanout: o.fanout,
+            timeout_ms: o.timeout_ms,
+        }
+    }
+
+    /// What the engine creates an index with: every technique is on.
+    pub(crate) fn creation(&self) -> dmtree_engine::Options {
+        dmtree_engine::Options {
+            key_inline_bytes: self.key_inline_bytes,
+            value_inline_bytes: self.value_inline_bytes,
+            leaf_capacity: self.leaf_capacity,
+            fanout: self.fanout,
+            timeout_ms: self.timeout_ms,
+            ..dmtree_engine::Options::default()
+        }
+    }
+
+    /// Refuses to open an index of these options with another layout.
+    pub(crate) fn check_layout(&self, name: &str, asked: &Self) -> Result<()> {
+        let pairs = [
+            ("key_inline_bytes", self.key_inline_bytes, asked.key_inline_bytes),
+            ("value_inline_bytes", self.value_inline_bytes, asked.value_inline_bytes),
+            ("leaf_capacity", self.leaf_capacity, asked.leaf_capacity),
+            ("fanout", self.fanout, asked.fanout),
+        ];
+        match pairs.into_iter().find(|(_, has, wants)| has != wants) {
+            None => Ok(()),
+            Some((option, has, wants)) => Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "index {name:?} exists with {option} {has}, not {wants}: open it with that, or use another name"
+                ),
+            )),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The ablation of DMTree: the engine with one technique left out.
+
+use dmtree_engine::systems::spec;
+use dmtree_engine::{DmTree, Options, Tables, Techniques};
+use dmtree_parts::peer::Visitor;
+
+/// Every system of the ablation.
+pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+    let t = Techniques::default;
+    let all = [
+        (
+            "dmtree-no-mirrors",
+            "without copies of fingerprint tables in the cache",
+            Techniques { mirrors: false, ..t() },
+        ),
+        (
+            "dmtree-tables-on-mn",
+            "fingerprint tables and locks on memory nodes",
+            Techniques { tables: Tables::Memory, ..t() },
+        ),
+        (
+            "dmtree-no-delegation",
+            "readers of one key do not share a READ",
+            Techniques { delegation: false, ..t() },
+        ),
+        (
+            "dmtree-no-combining",
+            "writers of one key do not share a WRITE",
+            Techniques { combining: false, ..t() },
+        ),
+        (
+            "dmtree-fixed-capacity",
+            "leaves never grow, whatever the cache has room for",
+            Techniques { adaptive_capacity: false, ..t() },
+        ),
+        (
+            "dmtree-no-rtc",
+            "lock, table and unlock in round trips of their own",
+            Techniques { round_trip_combining: false, ..t() },
+        ),
+    ];
+    let visit = |(name, description, techniques)| {
+        let options = Options { techniques, ..Options::default() };
+        v.visit::<DmTree>(spec(name, description, &options))
+    };
+    all.into_iter().map(visit).collect()
+}
