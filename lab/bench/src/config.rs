@@ -54,10 +54,6 @@ settings! {
         /// Systems: names, `families` (one per family), or `all`.
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         systems: Vec<String> = vec!["families".to_owned()],
-        /// Requested systems that are not built yet.
-        #[arg(skip)]
-        #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
-        not_built: Vec<String> = Vec::new(),
         /// Workloads: search, insert, update, scan, ycsb-a, ...
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         workloads: Vec<Workload> = each(&["search", "insert", "update", "scan"]),
