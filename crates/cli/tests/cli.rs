@@ -86,6 +86,12 @@ fn bad_input_is_status_2() {
     refused(&["bench", "quick", "--fabric", "ether"], &["unknown fabric", "local"]);
     refused(&["bench", "quick", "--cns", "0", "--out", o], &["--cns is 0"]);
     refused(&["bench", "quick", "--mns", "0", "--out", o], &["--mns is 0"]);
+    let own = ["bench", "quick", "--affinity", "own", "--out", o];
+    refused(&[&own[..], &["--cns", "1"]].concat(), &["affinity own", "--cns"]);
+    let keys = format!("file({})", file(dir.path(), "keys", b"a\nb\nc\n"));
+    let of_file = ["--key-form", &keys, "--keys", "2"];
+    refused(&[&own[..], &of_file].concat(), &["affinity own", "keys of a file"]);
+    refused(&["bench", "quick", "--affinity", "other"], &["other", "own"]);
     refused(&["bench", "quick", "--keys", "x"], &["x"]);
     refused(
         &["bench", "quick", "--cache-bytes", "100", "--keys", "1000", "--out", o],
