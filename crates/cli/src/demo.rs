@@ -21,7 +21,7 @@ struct Cost {
 
 impl Cost {
     fn now(s: &Session) -> Self {
-        let c = s.endpoint().snapshot().total(&FOREGROUND).counts;
+        let c = s.counts().total(&FOREGROUND).counts;
         Self { trips: c.round_trips, mn: c.mn.verbs(), cn: c.cn.verbs() }
     }
 
