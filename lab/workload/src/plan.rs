@@ -150,6 +150,13 @@ impl Plan {
         OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", number))
     }
 
+    /// The loaded records of a slice of the key space, in the order of their keys; `None` where the
+    /// key space is not cut.
+    #[must_use]
+    pub fn loaded_in(&self, slice: u32) -> Option<&[u64]> {
+        self.sides.get(slice as usize)?.loaded()
+    }
+
     /// Replaces the content of `out` by the key of `record`.
     pub fn key(&self, record: u64, out: &mut Vec<u8>) {
         self.keys.key(record, out);

@@ -105,6 +105,13 @@ impl Side {
         }
     }
 
+    /// The loaded records of this slice, if it is one, in the order of their keys.
+    pub(crate) fn loaded(&self) -> Option<&[u64]> {
+        let (slices, slice) = self.slices.as_ref()?;
+        let (start, len) = slices.positions(*slice);
+        Some(&slices.order[start as usize..(start + len) as usize])
+    }
+
     /// A drawn record, where this side has it.
     pub(crate) fn fold(&self, record: u64) -> u64 {
         match &self.slices {
