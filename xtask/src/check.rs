@@ -7,23 +7,40 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::root;
+use crate::{listing, root};
 
-/// Seeds of CI: system, node faults, seeds. A single seed reaches a mark that the ranges do not.
-const SEEDS: [(&str, &str, &str); 12] = [
-    ("dmtree", "none", "0..1000"),
-    ("dmtree", "crash", "0..400"),
-    ("dmtree", "all", "0..400"),
-    ("dmtree", "all", "802..803"),
-    ("dmtree", "restarts", "0..60"),
-    ("sherman", "none", "0..200"),
-    ("sherman", "crash", "0..200"),
-    ("sherman", "all", "0..200"),
-    ("fg", "none", "0..100"),
-    ("smart", "none", "0..400"),
-    ("smart", "crash", "0..200"),
-    ("smart", "all", "0..200"),
+/// A range of seeds, and the node faults.
+type Seeds = (&'static str, &'static str);
+
+/// Seeds of CI of the first system of the list. A single seed reaches a mark that the ranges do not.
+const OF_THE_FIRST: [Seeds; 5] = [
+    ("none", "0..1000"),
+    ("crash", "0..400"),
+    ("all", "0..400"),
+    ("all", "802..803"),
+    ("restarts", "0..60"),
 ];
+/// Of the first system of each other family, if it recovers from crashes.
+const OF_FAMILIES: [Seeds; 3] = [("none", "0..400"), ("crash", "0..200"), ("all", "0..200")];
+/// Of sound systems that do not recover.
+const OF_OTHERS: [Seeds; 1] = [("none", "0..100")];
+
+/// The seeds of every system of a list.
+fn plan(list: &Value) -> Vec<(&str, Seeds)> {
+    let systems = list["systems"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut plan = Vec::new();
+    for (i, s) in systems.iter().enumerate() {
+        let leads = systems[..i].iter().all(|earlier| earlier["family"] != s["family"]);
+        let seeds = match (i, s["recovers"] == true, s["sound"] == true) {
+            (0, ..) => &OF_THE_FIRST[..],
+            (_, true, _) if leads => &OF_FAMILIES,
+            (_, false, true) => &OF_OTHERS,
+            _ => &[],
+        };
+        plan.extend(seeds.iter().map(|of| (s["name"].as_str().unwrap_or_default(), *of)));
+    }
+    plan
+}
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
 /// crates/engine/tests/suite/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
@@ -123,7 +140,8 @@ pub fn run(long: bool) -> Result<()> {
         bail!("checked seeds of the simulated network: {status}");
     }
     let mut reached = BTreeMap::new();
-    for (system, faults, seeds) in SEEDS {
+    let list = listing()?;
+    for (system, (faults, seeds)) in plan(&list) {
         if long && !seeds.starts_with("0..") {
             continue;
         }
@@ -157,6 +175,19 @@ mod tests {
 
     fn all() -> BTreeMap<String, u64> {
         BY_TESTS.iter().map(|(m, _)| ((*m).to_owned(), 0)).collect()
+    }
+
+    #[test]
+    fn every_family_and_every_sound_system_is_checked() {
+        let system = |name, family, sound, recovers| serde_json::json!({"name": name, "family": family, "sound": sound, "recovers": recovers});
+        let list = serde_json::json!({"systems": [
+            system("a", "a", true, true), system("a-without", "a", true, true),
+            system("b", "b", true, true), system("b-published", "b", false, false),
+            system("c", "b", true, false),
+        ]});
+        let plan = plan(&list);
+        let of = |name| plan.iter().filter(|(n, _)| *n == name).count();
+        assert_eq!(["a", "a-without", "b", "b-published", "c"].map(of), [5, 0, 3, 0, 1]);
     }
 
     #[test]

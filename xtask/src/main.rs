@@ -140,22 +140,27 @@ fn hostile() -> Result<()> {
         .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
+/// The suites of the engine, and of every crate of systems.
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    for (package, tests, filter) in [
-        ("dmtree-engine", "suite", "interleaved"),
-        ("dmtree-engine", "suite", "adversarial"),
-        ("dmtree-fptree", "suite", "interleaved"),
-    ] {
-        run(Command::new("cargo").env("DMTREE_SEEDS", n.to_string()).args([
-            "test",
-            "--release",
-            "-p",
-            package,
-            "--test",
-            tests,
-            filter,
-        ]))?;
+    let suite = |package: &str, tests: &str, filter: &str| {
+        let mut c = Command::new("cargo");
+        c.env("DMTREE_SEEDS", n.to_string()).args(["test", "--release", "-p", package]);
+        run(c.args(["--test", tests, filter]))
+    };
+    suite("dmtree-engine", "suite", "interleaved")?;
+    suite("dmtree-engine", "suite", "adversarial")?;
+    for folder in std::fs::read_dir(root().join("systems"))? {
+        let name = folder?.file_name();
+        suite(&format!("dmtree-{}", name.to_string_lossy()), "suite", "interleaved")?;
     }
     Ok(())
+}
+
+/// What `dmtree bench list --json` lists.
+fn listing() -> Result<serde_json::Value> {
+    let mut c = Command::new("cargo");
+    c.args(["run", "--release", "-q", "-p", "dmtree-cli", "--", "bench", "list", "--json"]);
+    let out = c.current_dir(root()).stderr(std::process::Stdio::inherit()).output()?;
+    serde_json::from_slice(&out.stdout).context("the list of systems and experiments")
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{root, run};
+use crate::{listing, root, run};
 
 /// Names under which Chromium is installed.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
@@ -17,14 +17,28 @@ const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "c
 const WIDTHS: [u32; 2] = [1300, 700];
 
 /// Small experiments: speedups beside published ones; bars beside published figures, with times by
-/// step; curves, one point of which was published; an open load; a node that dies.
+/// step; curves, one point of which was published; an open load; a node that dies. `GAINS` is an
+/// experiment with published speedups and its last two systems, `FIRST` the first system there is.
 const RUNS: [&str; 5] = [
-    "smart-factors --systems smart-delegation,smart-published --workloads ycsb-a --keys 20000 --ops 5000 -q",
-    "quick-sim --systems dmtree --keys 20000 --ops 6000 --steps -q",
-    "quick-sim --systems dmtree --keys 20000 --ops 3000 --sweep threads=1,12,72 -q",
-    "quick-sim --systems dmtree --keys 20000 --ops 3000 --threads 4 --load open:1M -q",
+    "GAINS --workloads ycsb-a --keys 20000 --ops 5000 -q",
+    "quick-sim --systems FIRST --keys 20000 --ops 6000 --steps -q",
+    "quick-sim --systems FIRST --keys 20000 --ops 3000 --sweep threads=1,12,72 -q",
+    "quick-sim --systems FIRST --keys 20000 --ops 3000 --threads 4 --load open:1M -q",
     "crash --keys 5000 --cns 3 --threads 2 --coroutines 2 --lease-us 2000 --crash-us 1000 --until-us 8000",
 ];
+
+/// What stands for `GAINS` and `FIRST` in [`RUNS`].
+fn names(list: &Value) -> Result<(String, &str)> {
+    let first = list["systems"][0]["name"].as_str().context("no system")?;
+    let experiments = list["experiments"].as_array().context("no experiments")?;
+    let gains = experiments.iter().find(|e| e["published_gains"].is_string());
+    let gains = gains.context("no experiment with published speedups")?;
+    let systems = gains["systems"].as_array().context("no systems")?;
+    let last = systems.iter().skip(systems.len().saturating_sub(2)).filter_map(Value::as_str);
+    let last: Vec<_> = last.collect();
+    let name = gains["name"].as_str().context("no name")?;
+    Ok((format!("{name} --systems {}", last.join(",")), first))
+}
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints, and a skip is loud")]
 pub fn check(given: &[String]) -> Result<()> {
@@ -42,7 +56,10 @@ pub fn check(given: &[String]) -> Result<()> {
         return one(browser, Path::new(dir));
     }
     let place = root().join("target/report-check");
+    let list = listing()?;
+    let (gains, first) = names(&list)?;
     for (n, args) in RUNS.iter().enumerate() {
+        let args = args.replace("GAINS", &gains).replace("FIRST", first);
         let dir = place.join(n.to_string());
         let _ = std::fs::remove_dir_all(&dir);
         let mut command = Command::new("cargo");

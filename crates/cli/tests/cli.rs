@@ -55,6 +55,24 @@ fn piped(args: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// What other tools take their lists from.
+#[test]
+fn the_list_is_one_json_document() {
+    let list: serde_json::Value = serde_json::from_str(&ok(&["bench", "list", "--json"])).unwrap();
+    let of = |what: &str| list[what].as_array().unwrap_or_else(|| panic!("{what}")).clone();
+    let systems = of("systems");
+    let dmtree = systems.iter().find(|s| s["name"] == "dmtree").unwrap();
+    assert_eq!((&dmtree["family"], &dmtree["recovers"]), (&"dmtree".into(), &true.into()));
+    assert!(dmtree["options"].is_object() && dmtree["ops"]["delete"] == true, "{dmtree}");
+    for s in &systems {
+        assert!(s["published"].is_boolean() && s["sound"].is_boolean(), "{s}");
+        assert!(s["recovers"] == false || s["sound"] == true, "{s}");
+    }
+    assert!(of("experiments").iter().any(|e| e["name"] == "quick" && e["systems"].is_array()));
+    assert!(of("workloads").iter().any(|w| w == "ycsb-a"));
+    assert!(of("fabrics").iter().any(|f| f == "sim"));
+}
+
 #[test]
 fn bad_input_is_status_2() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,6 +86,12 @@ fn bad_input_is_status_2() {
     refused(&["bench", "quick", "--fabric", "ether"], &["unknown fabric", "local"]);
     refused(&["bench", "quick", "--cns", "0", "--out", o], &["--cns is 0"]);
     refused(&["bench", "quick", "--mns", "0", "--out", o], &["--mns is 0"]);
+    let own = ["bench", "quick", "--affinity", "own", "--out", o];
+    refused(&[&own[..], &["--cns", "1"]].concat(), &["affinity own", "--cns"]);
+    let keys = format!("file({})", file(dir.path(), "keys", b"a\nb\nc\n"));
+    let of_file = ["--key-form", &keys, "--keys", "2"];
+    refused(&[&own[..], &of_file].concat(), &["affinity own", "keys of a file"]);
+    refused(&["bench", "quick", "--affinity", "other"], &["other", "own"]);
     refused(&["bench", "quick", "--keys", "x"], &["x"]);
     refused(
         &["bench", "quick", "--cache-bytes", "100", "--keys", "1000", "--out", o],

@@ -19,6 +19,7 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
 /// A system of this engine with some options, for the crates that give presets of it.
 pub fn spec(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
+        sound: true,
         recovers: true,
         fit,
         draw: |options, below| draw(options, false, below),

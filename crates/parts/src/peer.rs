@@ -71,6 +71,8 @@ pub struct SystemSpec {
     pub description: &'static str,
     /// Whether it is "as published": layouts, verbs and unsoundness included.
     pub published: bool,
+    /// Whether checked runs find nothing in it, with nothing granted and without node faults.
+    pub sound: bool,
     /// Whether it recovers from crashes of nodes.
     pub recovers: bool,
     /// Its operations.
@@ -148,6 +150,7 @@ impl SystemSpec {
             family,
             description,
             published: false,
+            sound: false,
             recovers: false,
             ops: I::OPS,
             options: value(options),

@@ -219,7 +219,8 @@ impl From<dmtree_fabric::Error> for Bad {
 pub async fn work<I: RangeIndex>(mut placed: PlacedClient<I>, o: Arc<Orders>) -> Tally {
     let mut t = Tally::default();
     let mut b = Buffers::default();
-    let mut stream = o.plan.stream(o.first_stream.wrapping_add(placed.number));
+    let number = o.first_stream.wrapping_add(placed.number);
+    let mut stream = o.plan.stream_of(number, placed.cn as u32);
     placed.ep.reset_counters();
     placed.ep.set_timed_steps(o.steps);
     let mut turns = Turns::new(&o, *o.start.get_or_init(|| placed.ep.now()));

@@ -18,7 +18,7 @@ use crate::sizing;
 use crate::sweep::Sweep;
 
 pub use crate::layers::{Flags, Origin, Origins, Resolved, cores, resolve};
-pub use crate::settings::{CellSettings, FillBy, GivenOption, LoadBy, Measure};
+pub use crate::settings::{Affinity, CellSettings, FillBy, GivenOption, LoadBy, Measure};
 
 /// Minimum number of operations of a cell under a time budget.
 pub const MIN_OPS: u64 = 10_000;
@@ -54,10 +54,6 @@ settings! {
         /// Systems: names, `families` (one per family), or `all`.
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         systems: Vec<String> = vec!["families".to_owned()],
-        /// Requested systems that are not built yet.
-        #[arg(skip)]
-        #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
-        not_built: Vec<String> = Vec::new(),
         /// Workloads: search, insert, update, scan, ycsb-a, ...
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         workloads: Vec<Workload> = each(&["search", "insert", "update", "scan"]),
@@ -147,6 +143,11 @@ settings! {
         /// How keys are made: hashed24, u64, sequential, random(MIN..=MAX), file(PATH).
         #[arg(long, value_name = "FORM")]
         key_form: KeyForm = KeyForm::Hashed24,
+        /// Keys that a client draws: any, or own: those in its compute node's slice of the key
+        /// space.
+        #[arg(long, value_name = "KEYS", hide_possible_values = true)]
+        #[serde(skip_serializing_if = "Affinity::is_any")]
+        affinity: Affinity = Affinity::Any,
         /// Bytes of values: 8, or 16..=1024.
         #[arg(long, value_name = "BYTES")]
         value_size: ValueSize = ValueSize::Fixed(8),
@@ -282,6 +283,7 @@ impl Config {
             value_size: self.value_size,
             scan_length: self.scan_length,
             seed: Seed(self.seed),
+            slices: if self.affinity.is_any() { 1 } else { self.cns.into() },
         }
     }
 

@@ -177,12 +177,20 @@ impl Config {
             self.systems.iter().flat_map(|s| self.workloads.iter().map(move |w| (s, w)))
         {
             let c = self.for_cell(system, w);
+            if !c.affinity.is_any() && c.cns == 1 {
+                return refuse(
+                    "affinity own cuts the key space into a slice for each compute node, and there is 1: give more --cns, or --affinity any"
+                        .to_owned(),
+                );
+            }
             for d in &c.distributions {
                 let spec = c.workload(w, *d);
                 // Checks whether the workload can be built; zipf tables are left for later.
-                WorkloadSpec { distribution: Distribution::Uniform, nominal: None, ..spec.clone() }
+                let whole = WorkloadSpec { nominal: None, slices: 1, ..spec.clone() };
+                WorkloadSpec { distribution: Distribution::Uniform, ..whole }
                     .build()
                     .map_err(Failure::refused)?;
+                spec.check_slices().map_err(|e| Failure::refused(e).context("affinity own"))?;
                 if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)
                     && n < spec.records
                 {

@@ -23,6 +23,7 @@ pub mod gains;
 pub mod group;
 pub mod latency;
 mod layers;
+pub mod listing;
 mod measure;
 pub mod memory;
 pub mod offered;

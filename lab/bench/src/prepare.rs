@@ -174,7 +174,11 @@ pub(crate) fn warm_up<I: RangeIndex>(
             // The clients of a compute node share its keys.
             let mine = u64::from(placed.number / cns);
             let sharers = u64::from((clients - placed.cn as u32).div_ceil(cns));
-            let record = records(&plan, oracle.as_ref());
+            let any = records(&plan, oracle.as_ref());
+            // Of a key space in slices, its own.
+            let own = plan.loaded_in(placed.cn as u32);
+            let n = own.map_or(n, |own| own.len() as u64);
+            let record = |at: u64| own.map_or_else(|| any(at), |own| own[at as usize]);
             let (mut key, mut value) = (Vec::new(), Vec::new());
             let (mut reads, mut wrong) = (0u64, Vec::new());
             let mut position = mine * I::PAIRS_PER_LEAF;
@@ -209,7 +213,8 @@ pub(crate) fn warm_up<I: RangeIndex>(
         })
     };
     let (what, place) = (name(g, Some(cell)), at(host));
-    let all = (n / I::PAIRS_PER_LEAF).max(1) * u64::from(cns.min(clients));
+    let each = plan.loaded_in(0).map_or(n, |own| own.len() as u64);
+    let all = (each / I::PAIRS_PER_LEAF).max(1) * u64::from(cns.min(clients));
     let mut tick = || {
         let done = done.load(Ordering::Relaxed);
         let share = done as f64 / all as f64;

@@ -92,6 +92,24 @@ pub enum Measure {
     All,
 }
 
+/// Which keys a client draws.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Affinity {
+    /// Any.
+    #[default]
+    Any,
+    /// Those in its compute node's slice of the key space.
+    Own,
+}
+
+impl Affinity {
+    /// Whether it is the usual one.
+    pub fn is_any(&self) -> bool {
+        *self == Self::Any
+    }
+}
+
 /// Settings of some cells: of a system, of a workload, or of both.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]

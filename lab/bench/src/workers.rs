@@ -31,7 +31,8 @@ impl Workers {
         let mut all = Self { stop: Arc::default(), running: Vec::new() };
         for (cn, node) in nodes.iter().enumerate() {
             for number in 0..workers {
-                let (pool, node, stop) = (cluster.compute_node(cn)?, node.clone(), all.stop.clone());
+                let (pool, node, stop) =
+                    (cluster.compute_node(cn)?, node.clone(), all.stop.clone());
                 let work = move || {
                     let ep = pool.endpoint(SLAB_BYTES)?;
                     let mut index = I::client(ep.clone(), node);
@@ -41,7 +42,8 @@ impl Workers {
                     Ok(ep.snapshot())
                 };
                 let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
-                let failed = |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
+                let failed =
+                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
                 all.running.push(thread.map_err(failed)?);
             }
         }

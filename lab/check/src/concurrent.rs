@@ -11,7 +11,6 @@ use dmtree_parts::peer::Drawn;
 use crate::case::{Case, KeyForm};
 use crate::drive::operate;
 use crate::fault::NodeFaultSet;
-use crate::history::History;
 use crate::log::{Answer, Call, Log, Record, Return};
 use crate::plan;
 use crate::rng::Rng;
@@ -89,10 +88,8 @@ pub fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
 ///
 /// # Panics
 /// Otherwise.
-pub fn judge<I: RangeIndex>(test_cluster: &TestCluster<I>, history: &History, what: &str) {
-    if let Err((key, violation)) = history.check() {
-        panic!("{what}: key {:?}: {violation}", String::from_utf8_lossy(&key));
-    }
+pub fn judge<I: RangeIndex>(test_cluster: &TestCluster<I>, log: &Log, what: &str) {
+    log.check().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
     let mut c = test_cluster.client(0).expect("attach");
     c.maintain().expect("maintain");
     c.walk().expect("every invariant holds");
@@ -145,19 +142,14 @@ impl Shared {
         clients: Vec<(u32, I)>,
         first: usize,
         policy: &mut dyn Policy,
-    ) -> History {
-        let all = RefCell::new(History::default());
+    ) -> Log {
+        let all = RefCell::new(Log::new(1, self.stress.keys));
         let mut worker = Worker::new(core);
         for (number, (slot, index)) in (first as u64..).zip(clients) {
             let all = &all;
             worker.spawn(slot, async move {
                 let log = self.client(index, number).await;
-                let keys = log.per_key().unwrap_or_else(|wrong| panic!("{wrong}"));
-                for (key, op) in
-                    keys.iter().flat_map(|(key, ops)| ops.iter().map(move |op| (key, op)))
-                {
-                    all.borrow_mut().push(&plan::key(self.case.key_form, *key), *op);
-                }
+                all.borrow_mut().append(log);
             });
         }
         worker.run(policy).expect("every client ends");
@@ -172,7 +164,7 @@ pub fn coroutines<I: RangeIndex>(
     test_cluster: &TestCluster<I>,
     s: Stress,
     policy: &mut dyn Policy,
-) -> History {
+) -> Log {
     let attach = |cn: usize| {
         let node = test_cluster.cluster.compute_node(cn).expect("a node");
         node.fabric().attach(node.cn()).expect("attach")
@@ -191,14 +183,14 @@ pub fn coroutines<I: RangeIndex>(
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
-pub fn threads<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress) -> History {
+pub fn threads<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress) -> Log {
     let shared = &Shared::new(s);
     let thread = |t: usize| {
         let cn = t % test_cluster.nodes.len();
         let (core, clients) = test_cluster.coroutines(cn, s.coroutines).expect("attach");
         shared.run(core, clients, t * s.coroutines, &mut Fifo)
     };
-    let mut all = History::default();
+    let mut all = Log::new(1, s.keys);
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..s.threads).map(|t| scope.spawn(move || thread(t))).collect();
         handles.into_iter().for_each(|h| all.append(h.join().expect("no client panics")));

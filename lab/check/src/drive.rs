@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
 use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
-use dmtree_parts::{Outcome, Page, RangeIndex, ScanRequest, Write};
+use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
 use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
@@ -531,12 +531,7 @@ pub(crate) async fn operate<I: RangeIndex>(
         Call::Scan(a, b) => return scan(index, case.key_form, (a, b, false), rng).await,
         Call::ScanDown(a, b) => return scan(index, case.key_form, (a, b, true), rng).await,
     };
-    Ok(match outcome {
-        Outcome::Done => Answer::Done,
-        Outcome::Exists => Answer::Exists,
-        Outcome::NotFound => Answer::NotFound,
-        Outcome::Mismatch => Answer::Mismatch,
-    })
+    Ok(outcome.into())
 }
 
 async fn scan<I: RangeIndex>(

@@ -239,33 +239,17 @@ fn explain(ops: &[Op], running: &BTreeSet<usize>, configs: Configs, i: usize) ->
     out
 }
 
-/// Histories of many keys.
+/// Histories of many keys, all absent at first.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    keys: BTreeMap<Vec<u8>, KeyHistory>,
+    keys: BTreeMap<Vec<u8>, Vec<Op>>,
     /// Calls and returns so far.
     ticks: u64,
 }
 
-#[derive(Clone, Debug, Default)]
-struct KeyHistory {
-    initial: Option<ValueId>,
-    ops: Vec<Op>,
-}
-
 impl History {
-    fn key(&mut self, key: &[u8]) -> &mut KeyHistory {
+    fn key(&mut self, key: &[u8]) -> &mut Vec<Op> {
         self.keys.entry(key.to_vec()).or_default()
-    }
-
-    /// The first value of a key, which is absent otherwise.
-    pub fn begins_with(&mut self, key: &[u8], value: ValueId) {
-        self.key(key).initial = Some(value);
-    }
-
-    /// Adds an operation, in the caller's time.
-    pub fn push(&mut self, key: &[u8], op: Op) {
-        self.key(key).ops.push(op);
     }
 
     /// The time, in the order of all calls and returns that this history counts.
@@ -278,14 +262,14 @@ impl History {
     /// until it ends.
     pub fn call(&mut self, key: &[u8], event: Event) -> u64 {
         let call = self.tick();
-        self.push(key, Op { call, ret: None, event });
+        self.key(key).push(Op { call, ret: None, event });
         call
     }
 
     /// An operation ends; `None` when it had no effect.
     pub fn ret(&mut self, key: &[u8], call: u64, event: Option<Event>) {
         let now = self.tick();
-        let ops = &mut self.key(key).ops;
+        let ops = self.key(key);
         let Some(at) = ops.iter().rposition(|op| op.call == call) else { return };
         match event {
             Some(event) => ops[at] = Op { call, ret: Some(now), event },
@@ -296,34 +280,17 @@ impl History {
     /// An operation that began at `call` has ended.
     pub fn ended(&mut self, key: &[u8], call: u64, event: Event) {
         let ret = Some(self.tick());
-        self.push(key, Op { call, ret, event });
+        self.key(key).push(Op { call, ret, event });
     }
 
     /// Ends the puts of a key that run: none takes effect any more.
     pub fn end_puts(&mut self, key: &[u8]) {
         let now = self.tick();
-        for op in self.key(key).ops.iter_mut().rev().filter(|op| op.ret.is_none()) {
+        for op in self.key(key).iter_mut().rev().filter(|op| op.ret.is_none()) {
             if let Event::Put(v) = op.event {
                 (op.ret, op.event) = (Some(now), Event::Tried(v));
             }
         }
-    }
-
-    /// Adds all operations of another history.
-    pub fn append(&mut self, other: Self) {
-        for (key, mut more) in other.keys {
-            self.key(&key).ops.append(&mut more.ops);
-        }
-    }
-
-    /// How many operations.
-    pub fn len(&self) -> usize {
-        self.keys.values().map(|key| key.ops.len()).sum()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Checks every key.
@@ -331,8 +298,8 @@ impl History {
     /// # Errors
     /// The first key with a history that is not linearizable.
     pub fn check(&self) -> Result<(), (Vec<u8>, Violation)> {
-        for (key, of) in &self.keys {
-            check_key(&of.ops, of.initial).map_err(|v| (key.clone(), v))?;
+        for (key, ops) in &self.keys {
+            check_key(ops, None).map_err(|v| (key.clone(), v))?;
         }
         Ok(())
     }

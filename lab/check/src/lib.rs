@@ -5,6 +5,7 @@
 
 mod actors;
 mod availability;
+pub mod blocking;
 pub mod brute;
 pub mod campaign;
 pub mod case;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dmtree_parts::Outcome;
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Event, Op, Swap, ValueId, Violation, check_key};
@@ -72,6 +73,17 @@ pub enum Answer {
     Failed(String),
     /// An error without effect.
     Refused(String),
+}
+
+impl From<Outcome> for Answer {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::Done,
+            Outcome::Exists => Self::Exists,
+            Outcome::NotFound => Self::NotFound,
+            Outcome::Mismatch => Self::Mismatch,
+        }
+    }
 }
 
 /// One operation.
@@ -178,12 +190,24 @@ impl Log {
         self.records[record].ret = Some(Return { at, at_ns: now, answer });
     }
 
+    /// An operation that was called at a time of this log ends.
+    pub(crate) fn ended(&mut self, called: u64, call: Call, answer: Answer) {
+        let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
+        self.push(Record { client: 0, call, called, called_ns: 0, ret });
+    }
+
     /// Adds an operation that has its times.
     pub(crate) fn push(&mut self, record: Record) {
         self.records.push(record);
     }
 
-    fn tick(&mut self) -> u64 {
+    /// Adds all operations of a log with times of the same clock.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.records.append(&mut other.records);
+    }
+
+    /// The next time.
+    pub(crate) fn tick(&mut self) -> u64 {
         self.ticks += 1;
         self.ticks - 1
     }
@@ -278,7 +302,7 @@ fn wrong_answer(call: Call, answer: &Answer) -> String {
 }
 
 /// A point operation as the checker of one key takes it.
-fn event(call: Call, answer: Option<&Answer>) -> Result<(u64, Event), String> {
+pub(crate) fn event(call: Call, answer: Option<&Answer>) -> Result<(u64, Event), String> {
     use Answer as A;
     Ok(match (call, answer) {
         (Call::Get(k), None) => (k, Event::Get(None)),

@@ -5,12 +5,14 @@ use std::io::{Read, Write as _};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dmtree_fabric::{Error, ErrorKind, Failure, Result};
-use dmtree_parts::{Fill, Outcome, Page, RangeIndex, Resume, ScanRequest, Values, Write};
+use dmtree_fabric::{Error, ErrorKind, Failure, Result, Snapshot};
+use dmtree_parts::{
+    Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::test_cluster::Client;
+use crate::blocking::{Blocking, Client, Pairs};
 
 /// Longer messages are refused unread.
 const MAX_BYTES: usize = 256 << 20;
@@ -166,7 +168,7 @@ fn gone(e: &std::io::Error) -> Error {
 ///
 /// # Errors
 /// `Unreachable`, `Corrupt`.
-pub fn serve<I: RangeIndex>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
+pub fn serve<I>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
     loop {
         match pipe.question()? {
             None => return Ok(()),
@@ -177,7 +179,7 @@ pub fn serve<I: RangeIndex>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
     }
 }
 
-fn answer<I: RangeIndex>(c: &mut Client<I>, operation: Operation, pipe: &mut Pipe) -> Result<()> {
+fn answer<I>(c: &mut Client<I>, operation: Operation, pipe: &mut Pipe) -> Result<()> {
     match operation {
         Operation::Get(key) => pipe.give(c.get(&key)),
         Operation::Write(key, change) => pipe.give(c.write(&key, change.write())),
@@ -244,11 +246,24 @@ impl RemoteClient {
     }
 
     /// Runs an operation on the open index.
-    pub(crate) fn operate<T: DeserializeOwned>(&self, operation: Operation) -> Result<T> {
+    fn operate<T: DeserializeOwned>(&self, operation: Operation) -> Result<T> {
         self.ask(&Ask::Do(operation))
     }
+}
 
-    pub(crate) fn scan(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+impl Blocking for RemoteClient {
+    fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let found: Option<Vec<u8>> = self.operate(Operation::Get(key.to_vec()))?;
+        let is_present = found.is_some();
+        *out = found.unwrap_or_default();
+        Ok(is_present)
+    }
+
+    fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        self.operate(Operation::Write(key.to_vec(), w.into()))
+    }
+
+    fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         let (low, high) = (r.low.map(<[u8]>::to_vec), r.high.map(<[u8]>::to_vec));
         let (reverse, limit) = (r.reverse, r.limit);
         page.clear();
@@ -258,7 +273,7 @@ impl RemoteClient {
         Ok(next.map(Resume))
     }
 
-    pub(crate) fn get_many(&self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+    fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
         let keys = keys.iter().map(|k| k.to_vec()).collect();
         let values: Vec<Option<Vec<u8>>> = self.operate(Operation::GetMany(keys))?;
         out.reset(values.len());
@@ -267,9 +282,37 @@ impl RemoteClient {
         Ok(())
     }
 
-    pub(crate) fn write_many(&self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
+    fn write_many(
+        &mut self,
+        writes: &[(&[u8], Write<'_>)],
+        out: &mut Vec<Result<Outcome>>,
+    ) -> Result<()> {
         let writes = writes.iter().map(|(k, w)| (k.to_vec(), (*w).into())).collect();
         let all: Vec<Answer<Outcome>> = self.operate(Operation::WriteMany(writes))?;
-        Ok(all.into_iter().map(|o| o.map_err(Error::from)).collect())
+        *out = all.into_iter().map(|o| o.map_err(Error::from)).collect();
+        Ok(())
     }
+
+    fn load(&mut self, pairs: Pairs<'_>, sorted: bool, fill: Fill) -> Result<Loaded> {
+        self.operate(Operation::Load { pairs: pairs.collect(), sorted, fill })
+    }
+
+    /// All that is due, in one request.
+    fn maintain(&mut self) -> Result<Work> {
+        self.operate(Operation::Maintain).map(|()| Work::None)
+    }
+
+    fn gc(&mut self) -> Result<Found> {
+        self.operate(Operation::Gc)
+    }
+
+    fn walk(&mut self) -> Result<Shape> {
+        self.operate(Operation::Walk)
+    }
+
+    fn counts(&self) -> Snapshot {
+        Snapshot::default()
+    }
+
+    fn reset_counts(&mut self) {}
 }

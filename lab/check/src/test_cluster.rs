@@ -7,16 +7,15 @@ use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::sim::{FabricFaults, Profile, SimFabric};
 use dmtree_fabric::{
     Capabilities, Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId,
-    Result, Snapshot,
+    Result,
 };
 use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_parts::{
-    Fill, Found, Loaded, NodeContext, Outcome, Page, RangeIndex, Resume, Root, ScanRequest, Shape,
-    Values, Work, Write,
-};
+use dmtree_parts::{NodeContext, RangeIndex, Root};
 use dmtree_pool::{Cluster, PoolNode, PoolOptions};
 
-use crate::remote_client::{Operation, RemoteClient};
+use crate::remote_client::RemoteClient;
+
+pub use crate::blocking::Client;
 
 /// Bytes of buffers per client.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -252,7 +251,7 @@ impl<I: RangeIndex> TestCluster<I> {
         if let Some(client) =
             cn.checked_sub(self.nodes.len()).and_then(|n| self.remote_clients.get(n))
         {
-            return Ok(Client::RemoteClient(client.clone()));
+            return Ok(Client::of(client.clone()));
         }
         self.client_of(cn, self.nodes[cn].clone())
     }
@@ -263,8 +262,7 @@ impl<I: RangeIndex> TestCluster<I> {
     /// Those of attaching.
     pub fn client_of(&self, cn: usize, node: Arc<I::Node>) -> Result<Client<I>> {
         let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
-        let core = ep.core().clone();
-        Ok(Client::Here { core, slot: ep.slot(), index: I::client(ep, node) })
+        Ok(Client::of(I::client(ep, node)))
     }
 
     /// Clients for the coroutines of one thread, on one executor.
@@ -294,162 +292,3 @@ fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
 
 /// An executor, and the clients of its slots.
 pub type Coroutines<I> = (Rc<Core>, Vec<(u32, I)>);
-
-/// A client with blocking calls.
-pub enum Client<I: RangeIndex> {
-    /// A client of this process.
-    #[doc(hidden)]
-    Here { core: Rc<Core>, slot: u32, index: I },
-    /// A client of another process.
-    #[doc(hidden)]
-    RemoteClient(RemoteClient),
-}
-
-impl<I: RangeIndex> std::fmt::Debug for Client<I> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Here { slot, .. } => write!(f, "Client(slot {slot})"),
-            Self::RemoteClient(_) => write!(f, "Client(of another process)"),
-        }
-    }
-}
-
-impl<I: RangeIndex> Client<I> {
-    /// Reads a key.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let mut out = Vec::new();
-        match self {
-            Self::Here { core, slot, index } => {
-                Ok(core.block_on(*slot, index.get(key, &mut out))?.then_some(out))
-            }
-            Self::RemoteClient(client) => client.operate(Operation::Get(key.to_vec())),
-        }
-    }
-
-    /// Writes a key.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        match self {
-            Self::Here { core, slot, index } => core.block_on(*slot, index.write(key, w)),
-            Self::RemoteClient(client) => client.operate(Operation::Write(key.to_vec(), w.into())),
-        }
-    }
-
-    /// Fills a page.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        match self {
-            Self::Here { core, slot, index } => core.block_on(*slot, index.scan(r, page)),
-            Self::RemoteClient(client) => client.scan(r, page),
-        }
-    }
-
-    /// Reads several keys.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Values> {
-        let mut out = Values::new();
-        match self {
-            Self::Here { core, slot, index } => {
-                core.block_on(*slot, index.get_many(keys, &mut out))?;
-            }
-            Self::RemoteClient(client) => client.get_many(keys, &mut out)?,
-        }
-        Ok(out)
-    }
-
-    /// Applies several writes.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn write_many(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
-        let mut out = Vec::new();
-        match self {
-            Self::Here { core, slot, index } => {
-                core.block_on(*slot, index.write_many(writes, &mut out))?;
-            }
-            Self::RemoteClient(client) => out = client.write_many(writes)?,
-        }
-        Ok(out)
-    }
-
-    /// Bulk load.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn load(
-        &mut self,
-        pairs: Vec<(Vec<u8>, Vec<u8>)>,
-        sorted: bool,
-        fill: impl Into<Fill>,
-    ) -> Result<Loaded> {
-        let fill = fill.into();
-        match self {
-            Self::Here { core, slot, index } => {
-                core.block_on(*slot, index.load(&mut pairs.into_iter(), sorted, fill))
-            }
-            Self::RemoteClient(client) => client.operate(Operation::Load { pairs, sorted, fill }),
-        }
-    }
-
-    /// Does all maintenance and all work of workers that is due.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn maintain(&mut self) -> Result<()> {
-        let (core, slot, index) = match self {
-            Self::Here { core, slot, index } => (core, *slot, index),
-            Self::RemoteClient(client) => return client.operate(Operation::Maintain),
-        };
-        for _ in 0..100_000 {
-            let idle = core.block_on(slot, index.maintain())? == Work::None;
-            if idle && core.block_on(slot, index.work())?.is_rest() {
-                return Ok(());
-            }
-        }
-        Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
-    }
-
-    /// Runs GC.
-    ///
-    /// # Errors
-    /// The index's.
-    pub fn gc(&mut self) -> Result<Found> {
-        match self {
-            Self::Here { core, slot, index } => core.block_on(*slot, index.gc()),
-            Self::RemoteClient(client) => client.operate(Operation::Gc),
-        }
-    }
-
-    /// Walks the structure.
-    ///
-    /// # Errors
-    /// `Corrupt` for a broken invariant.
-    pub fn walk(&mut self) -> Result<Shape> {
-        match self {
-            Self::Here { core, slot, index } => core.block_on(*slot, index.walk()),
-            Self::RemoteClient(client) => client.operate(Operation::Walk),
-        }
-    }
-
-    /// The counters since the last call; zero for a client of another process, which counts for
-    /// itself.
-    pub fn take_counts(&mut self) -> Snapshot {
-        match self {
-            Self::Here { index, .. } => {
-                let snapshot = index.endpoint().snapshot();
-                index.endpoint().reset_counters();
-                snapshot
-            }
-            Self::RemoteClient(_) => Snapshot::default(),
-        }
-    }
-}

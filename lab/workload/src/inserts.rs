@@ -1,6 +1,8 @@
 //! Record numbers for inserts, shared by all clients.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
 /// The number of inserts that may finish after an unfinished one before that one is taken as lost.
 const WINDOW: u64 = 1 << 14;
@@ -14,7 +16,6 @@ const WINDOW: u64 = 1 << 14;
 /// "Stored" is the highest count such that this and all earlier inserts were acknowledged, so that
 /// `latest` does not read an insert in flight. An insert of a client that gave up delays this until
 /// 16 384 later ones have finished.
-#[derive(Debug)]
 pub struct InsertCounter {
     first: u64,
     end: u64,
@@ -25,6 +26,17 @@ pub struct InsertCounter {
     /// Slot `t % WINDOW` has the largest acknowledged ticket of that slot, plus one. Tickets only
     /// grow, so a slot is never cleared.
     window: Box<[AtomicU64]>,
+    /// Where only some numbers are handed out: which, and those that were, by ticket.
+    only: Option<(Only, Mutex<Vec<u64>>)>,
+}
+
+/// Whether a record is handed out.
+type Only = Box<dyn Fn(u64) -> bool + Send + Sync>;
+
+impl fmt::Debug for InsertCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InsertCounter({} taken, {} stored)", self.taken(), self.acknowledged())
+    }
 }
 
 /// One insert: the count of inserts before it in this part.
@@ -43,16 +55,35 @@ impl InsertCounter {
             next: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
             window: (0..WINDOW).map(|_| AtomicU64::new(0)).collect(),
+            only: None,
         }
+    }
+
+    /// Only numbers of which this is true.
+    pub(crate) fn only(self, only: Only) -> Self {
+        Self { only: Some((only, Mutex::default())), ..self }
+    }
+
+    /// Number `count` of this part, unless the numbers are used up.
+    fn at(&self, count: u64) -> Option<u64> {
+        let at = count.checked_mul(self.parts)?.checked_add(self.part)?.checked_add(self.first)?;
+        (at < self.end).then_some(at)
     }
 
     /// The next insert; `None` when the numbers are used up.
     pub fn take(&self) -> Option<Ticket> {
-        let room = |ticket: u64| {
-            let at =
-                ticket.checked_mul(self.parts)?.checked_add(self.part)?.checked_add(self.first)?;
-            (at < self.end).then_some(ticket + 1)
-        };
+        if let Some((only, taken)) = &self.only {
+            let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                let record = self.at(self.next.load(SeqCst))?;
+                self.next.fetch_add(1, SeqCst);
+                if only(record) {
+                    taken.push(record);
+                    return Some(Ticket(taken.len() as u64 - 1));
+                }
+            }
+        }
+        let room = |ticket| self.at(ticket).map(|_| ticket + 1);
         self.next.fetch_update(SeqCst, SeqCst, room).ok().map(Ticket)
     }
 
@@ -64,7 +95,13 @@ impl InsertCounter {
 
     /// The record number of this part's insert `count` (from 0).
     pub(crate) fn number(&self, count: u64) -> u64 {
-        self.first + self.part + count * self.parts
+        match &self.only {
+            None => self.first + self.part + count * self.parts,
+            // A ticket is there since it was taken.
+            Some((_, taken)) => {
+                taken.lock().unwrap_or_else(PoisonError::into_inner)[count as usize]
+            }
+        }
     }
 
     /// Records that an insert is stored.
@@ -94,7 +131,10 @@ impl InsertCounter {
     /// Number of inserts of this part that were handed out.
     #[must_use]
     pub fn taken(&self) -> u64 {
-        self.next.load(SeqCst)
+        match &self.only {
+            None => self.next.load(SeqCst),
+            Some((_, taken)) => taken.lock().unwrap_or_else(PoisonError::into_inner).len() as u64,
+        }
     }
 }
 

@@ -178,8 +178,13 @@ impl KeySpace {
         out.clear();
         match &self.maker {
             Maker::File(keys) => keys.absent(record, out),
-            _ => self.make(self.capacity() + record % self.capacity(), out),
+            _ => self.make(self.absent_number(record), out),
         }
+    }
+
+    /// The number of the key that [`KeySpace::absent`] makes of a computed form.
+    pub(crate) fn absent_number(&self, record: u64) -> u64 {
+        self.capacity() + record % self.capacity()
     }
 
     fn make(&self, number: u64, out: &mut Vec<u8>) {

@@ -41,6 +41,7 @@ mod permute;
 mod plan;
 mod rng;
 mod scan_len;
+mod slices;
 mod spec;
 mod stream;
 mod text;

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::dist::{Chooser, Distribution};
 use crate::error::{Error, Result};
@@ -12,6 +11,7 @@ use crate::mix::Workload;
 use crate::permute::Permutation;
 use crate::rng::Seed;
 use crate::scan_len::ScanLengths;
+use crate::slices::{self, Side, Slices};
 use crate::spec::WorkloadSpec;
 use crate::stream::OpStream;
 use crate::values::{Mismatch, ValueMaker};
@@ -30,9 +30,8 @@ pub struct Plan {
     scans: ScanLengths,
     part: u32,
     parts: u32,
-    inserts: InsertCounter,
-    delete_order: Permutation,
-    deletes: AtomicU64,
+    /// One for every slice of the key space.
+    sides: Vec<Side>,
     value_lengths: Seed,
 }
 
@@ -62,10 +61,20 @@ impl Plan {
         } else {
             None
         };
+        slices::check(&spec)?;
+        let side = || {
+            let deletes = seed.child("deletes");
+            Side::whole(spec.records, keys.capacity(), (part, parts), deletes)
+        };
+        let sides = match spec.slices {
+            1 => vec![side()],
+            n => {
+                let all = Arc::new(Slices::new(&keys, spec.records, n));
+                (0..n).map(|slice| Side::of(&all, slice, side(), seed.child("deletes"))).collect()
+            }
+        };
         Ok(Plan {
-            inserts: InsertCounter::new(spec.records, keys.capacity(), part, parts),
-            delete_order: Permutation::new(spec.records, seed.child("deletes")),
-            deletes: AtomicU64::new(0),
+            sides,
             value_lengths: seed.child("value lengths"),
             keys,
             chooser,
@@ -118,11 +127,11 @@ impl Plan {
         &self.keys
     }
 
-    /// The counter of inserts. A driver that knows better when an insert is stored may acknowledge
+    /// The counter of inserts; of a key space in slices, that of the first. A driver that knows better when an insert is stored may acknowledge
     /// it there.
     #[must_use]
     pub fn inserts(&self) -> &InsertCounter {
-        &self.inserts
+        &self.sides[0].inserts
     }
 
     /// The operations of client `client` of this process. The same client of the same plan settings
@@ -130,8 +139,22 @@ impl Plan {
     /// get in the order of arrival.
     #[must_use]
     pub fn stream(self: &Arc<Self>, client: u32) -> OpStream {
+        self.stream_of(client, 0)
+    }
+
+    /// The same, with all keys in this slice of the key space; beyond the last slice, in the last.
+    #[must_use]
+    pub fn stream_of(self: &Arc<Self>, client: u32, slice: u32) -> OpStream {
         let number = u64::from(self.part) << 32 | u64::from(client);
-        OpStream::new(self.clone(), self.spec.seed.numbered("client", number))
+        let slice = (slice as usize).min(self.sides.len() - 1);
+        OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", number))
+    }
+
+    /// The loaded records of a slice of the key space, in the order of their keys; `None` where the
+    /// key space is not cut.
+    #[must_use]
+    pub fn loaded_in(&self, slice: u32) -> Option<&[u64]> {
+        self.sides.get(slice as usize)?.loaded()
     }
 
     /// Replaces the content of `out` by the key of `record`.
@@ -177,15 +200,13 @@ impl Plan {
         &self.scans
     }
 
-    /// The next loaded record to delete; each is returned once. `None` when this part has no more.
-    pub(crate) fn take_delete(&self) -> Option<u64> {
-        let mine = |count: u64| {
-            let at = count.checked_mul(u64::from(self.parts))?.checked_add(u64::from(self.part))?;
-            (at < self.spec.records).then_some(at)
-        };
-        let step = |count| mine(count).map(|_| count + 1);
-        let count = self.deletes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
-        mine(count).map(|at| self.delete_order.apply(at))
+    pub(crate) fn side(&self, slice: usize) -> &Side {
+        &self.sides[slice]
+    }
+
+    /// The next loaded record of a slice to delete; `None` when this part has no more.
+    pub(crate) fn take_delete(&self, slice: usize) -> Option<u64> {
+        self.sides[slice].take_delete((self.part, self.parts), self.spec.records)
     }
 }
 

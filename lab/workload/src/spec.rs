@@ -57,6 +57,14 @@ pub struct WorkloadSpec {
     pub scan_length: ScanLength,
     /// The seed of all random choices. Default 42.
     pub seed: Seed,
+    /// The key space is cut into so many slices; a client draws in one ([`Plan::stream_of`]).
+    /// Default 1.
+    #[serde(skip_serializing_if = "is_one")]
+    pub slices: u32,
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 impl Default for WorkloadSpec {
@@ -70,6 +78,7 @@ impl Default for WorkloadSpec {
             value_size: ValueSize::Fixed(8),
             scan_length: ScanLength::default(),
             seed: Seed(42),
+            slices: 1,
         }
     }
 }
@@ -81,6 +90,14 @@ impl WorkloadSpec {
     /// Contradictory settings, or a key file that cannot be used.
     pub fn build(&self) -> Result<Arc<Plan>> {
         self.build_part(0, 1)
+    }
+
+    /// Refuses slices in which some operation has no keys, without preparing anything.
+    ///
+    /// # Errors
+    /// The contradiction.
+    pub fn check_slices(&self) -> Result<()> {
+        crate::slices::check(self)
     }
 
     /// Like [`WorkloadSpec::build`], for process `part` (from 0) of `parts` that run the workload

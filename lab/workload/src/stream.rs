@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::inserts::Ticket;
+use crate::inserts::{InsertCounter, Ticket};
 use crate::mix::OpKind;
 use crate::plan::{LOADED, Plan};
 use crate::rng::{Rng, Seed};
@@ -104,6 +104,7 @@ pub enum Exhausted {
 #[derive(Debug)]
 pub struct OpStream {
     plan: Arc<Plan>,
+    slice: usize,
     kinds: Rng,
     records: Rng,
     lengths: Rng,
@@ -115,8 +116,9 @@ pub struct OpStream {
 }
 
 impl OpStream {
-    pub(crate) fn new(plan: Arc<Plan>, seed: Seed) -> Self {
+    pub(crate) fn new(plan: Arc<Plan>, slice: usize, seed: Seed) -> Self {
         OpStream {
+            slice,
             kinds: seed.child("kinds").rng(),
             records: seed.child("records").rng(),
             lengths: seed.child("scan lengths").rng(),
@@ -139,25 +141,29 @@ impl OpStream {
         }
         let kind = self.plan.workload().mix().draw(&mut self.kinds);
         let record = match kind {
-            OpKind::Insert => match self.plan.inserts().take() {
+            OpKind::Insert => match self.inserts().take() {
                 Some(ticket) => {
                     self.under_way = Some(ticket);
-                    self.plan.inserts().record(ticket)
+                    self.inserts().record(ticket)
                 }
                 None => return self.end(Exhausted::Inserts),
             },
-            OpKind::Delete => match self.plan.take_delete() {
+            OpKind::Delete => match self.plan.take_delete(self.slice) {
                 Some(record) => record,
                 None => return self.end(Exhausted::Deletes),
             },
             _ => match self.plan.chooser() {
-                Some(chooser) => chooser.draw(&mut self.records, self.plan.inserts()),
+                Some(chooser) => {
+                    let side = self.plan.side(self.slice);
+                    side.fold(chooser.draw(&mut self.records, &side.inserts))
+                }
                 // Only a plan of inserts has no chooser.
                 None => return self.end(Exhausted::Inserts),
             },
         };
         if kind == OpKind::ReadAbsent {
-            self.plan.keys().absent(record, &mut self.key);
+            let keys = self.plan.keys();
+            keys.absent(self.plan.side(self.slice).absent(keys, record), &mut self.key);
             return Some(Op::ReadAbsent { record, key: &self.key });
         }
         self.plan.key(record, &mut self.key);
@@ -188,7 +194,7 @@ impl OpStream {
     /// ends.
     pub fn acknowledge(&mut self) {
         if let Some(ticket) = self.under_way.take() {
-            self.plan.inserts().acknowledge(ticket);
+            self.inserts().acknowledge(ticket);
         }
     }
 
@@ -202,6 +208,10 @@ impl OpStream {
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
+    }
+
+    fn inserts(&self) -> &InsertCounter {
+        &self.plan.side(self.slice).inserts
     }
 
     fn end(&mut self, why: Exhausted) -> Option<Op<'_>> {

@@ -343,3 +343,67 @@ fn plans_are_shared_between_threads() {
     assert_eq!(inserted, (1000..1000 + inserted.len() as u64).collect::<Vec<_>>());
     assert_eq!(plan.inserts().acknowledged(), inserted.len() as u64);
 }
+
+/// Every kind of operation stays in its slice; the slices cover the key space, and no two meet.
+#[test]
+fn streams_of_slices_do_not_meet() {
+    for form in ["hashed24", "u64", "random(9..=20)", "sequential"] {
+        for name in Workload::names() {
+            let spec = WorkloadSpec { slices: 3, keys: form.parse().unwrap(), ..spec(name, 900) };
+            let Ok(plan) = spec.build() else {
+                assert_eq!(form, "sequential", "{name}");
+                continue;
+            };
+            let mut slices: Vec<BTreeSet<Vec<u8>>> = (0..3)
+                .map(|slice| {
+                    let mut stream = plan.stream_of(slice, slice);
+                    take(&mut stream, 2000).into_iter().map(|op| op.2).collect()
+                })
+                .collect();
+            slices.iter().for_each(|keys| assert!(keys.len() > 100, "{form} {name}"));
+            slices.sort_by(|a, b| a.first().cmp(&b.first()));
+            for pair in slices.windows(2) {
+                assert!(pair[0].last() < pair[1].first(), "{form} {name}");
+            }
+        }
+    }
+}
+
+/// Folding keeps the law: the popular keys of a slice are as hot as those of the whole.
+#[test]
+fn the_distribution_within_a_slice_is_kept() {
+    let hottest = |slices: u32, slice: u32| {
+        let distribution = "zipfian".parse().unwrap();
+        let spec = WorkloadSpec { slices, distribution, ..spec("search", 40_000) };
+        let mut hits = BTreeMap::<u64, u32>::new();
+        let mut stream = spec.build().unwrap().stream_of(7, slice);
+        (0..200_000).for_each(|_| *hits.entry(stream.next().unwrap().record()).or_default() += 1);
+        let mut hits: Vec<u32> = hits.into_values().collect();
+        hits.sort_unstable_by_key(|n| std::cmp::Reverse(*n));
+        [1, 10, 100].map(|n| f64::from(hits[..n].iter().sum::<u32>()) / 200_000.0)
+    };
+    let whole = hottest(1, 0);
+    for slice in 0..4 {
+        for (here, there) in hottest(4, slice).iter().zip(whole) {
+            assert!((here / there - 1.0).abs() < 0.05, "{here} {there}");
+        }
+    }
+    let uniform = WorkloadSpec { slices: 4, ..spec("search", 40_000) };
+    let plan = uniform.build().unwrap();
+    let mut stream = plan.stream_of(0, 3);
+    let drawn: BTreeSet<u64> = (0..200_000).map(|_| stream.next().unwrap().record()).collect();
+    let loaded = plan.loaded_in(3).unwrap().iter().copied().collect();
+    assert_eq!(drawn, loaded, "every key of the slice");
+}
+
+#[test]
+fn slices_without_keys_are_refused() {
+    let refused = |spec: WorkloadSpec, words: &str| {
+        let e = spec.build().unwrap_err().to_string();
+        assert!(e.contains(words) && spec.check_slices().is_err(), "{e}");
+    };
+    refused(WorkloadSpec { slices: 0, ..spec("search", 10) }, "0 slices");
+    refused(WorkloadSpec { slices: 11, ..spec("search", 10) }, "11 slices of 10 records");
+    let sequential = WorkloadSpec { keys: KeyForm::Sequential, ..spec("insert", 10) };
+    refused(WorkloadSpec { slices: 2, ..sequential }, "another key form");
+}

@@ -29,6 +29,8 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        // Checksums show every torn page, and every verb is awaited.
+        sound: name == "fg",
         fit,
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
         least_cache_bytes: |o| ShermanNode::least_cache_bytes(&Geometry::new(&typed(o))),

@@ -20,7 +20,11 @@ const LEAST_SOUND_CACHE_BYTES: u64 = 300;
 /// Every system of this crate; the sound one represents the family.
 pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
     let step = |name, description, options, published| {
-        v.visit::<Smart>(SystemSpec { published, ..spec(name, description, &options) })
+        v.visit::<Smart>(SystemSpec {
+            published,
+            sound: !published,
+            ..spec(name, description, &options)
+        })
     };
     vec![
         v.visit::<sound::Smart>(sound_spec()),
@@ -80,6 +84,7 @@ fn sound_spec() -> SystemSpec {
         ("CloseUnfrozen", soon(5, "history")),
     ];
     SystemSpec {
+        sound: true,
         recovers: true,
         fit: |options, fit| {
             let (_, value_inline_bytes) = inline_bytes(fit);

@@ -84,8 +84,7 @@ const WANTED: &[(&str, &str)] = &[
 fn build() -> Result<Vec<String>> {
     let mut c = Command::new("cargo");
     c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
-    for test in ["verbs", "verbs_no_allocation", "tcp", "multi_process", "suite", "processes"]
-    {
+    for test in ["verbs", "verbs_no_allocation", "tcp", "multi_process", "suite", "processes"] {
         c.args(["--test", test]);
     }
     // All of them are built with the feature of the fabric.
@@ -123,8 +122,7 @@ fn build() -> Result<Vec<String>> {
 /// us there. Tests that only matter with many keys are left out.
 fn list() -> Result<Vec<String>> {
     let made = build()?;
-    let [verbs, no_allocation, net, pool, counts, suite, processes, dmtree] = &made[..]
-    else {
+    let [verbs, no_allocation, net, pool, counts, suite, processes, dmtree] = &made[..] else {
         bail!("cargo made {} executables", made.len());
     };
     let scripts = crate::root().join("xtask/src/soft_roce");

@@ -77,7 +77,7 @@ impl Store for AnySystem {
 
     fn report(&mut self) -> FabricResult<Report> {
         let shape = self.session.walk()?;
-        let total = self.session.endpoint().snapshot().total(&OpKind::FOREGROUND);
+        let total = self.session.counts().total(&OpKind::FOREGROUND);
         Ok(Report { shape, cache: self.pool.cache_stats(0), total })
     }
 }

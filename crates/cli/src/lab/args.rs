@@ -71,7 +71,11 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// List experiments, systems, workloads, distributions and fabrics.
-    List,
+    List {
+        /// Print one JSON document instead of text.
+        #[arg(long)]
+        json: bool,
+    },
     /// Replay traces of the YCSB client's basic binding, and verify every read.
     Trace(TraceArgs),
     /// Compare two results cell by cell.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::experiment::{BUILTIN, Experiment};
+use dmtree_bench::listing::listing;
 use dmtree_bench::replay::replay;
 use dmtree_bench::results::{Cell, Machine};
 use dmtree_bench::resume::resumable;
@@ -146,7 +147,11 @@ fn say_written(written: &[PathBuf], o: &Output) {
 }
 
 /// `bench list`.
-pub fn list() -> Result<()> {
+pub fn list(json: bool) -> Result<()> {
+    if json {
+        output::line(&serde_json::to_string_pretty(&listing()?).unwrap_or_default());
+        return Ok(());
+    }
     let mut t = Table::new(&["experiment", "what for"], 2);
     for (name, _) in BUILTIN.iter().copied() {
         let e = Experiment::find(name)?;

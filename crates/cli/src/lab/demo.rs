@@ -23,7 +23,7 @@ struct Cost {
 
 impl Cost {
     fn now(s: &Session) -> Self {
-        let c = s.endpoint().snapshot().total(&OpKind::FOREGROUND).counts;
+        let c = s.counts().total(&OpKind::FOREGROUND).counts;
         Self { trips: c.round_trips, mn: c.mn.verbs(), cn: c.cn.verbs() }
     }
 

@@ -50,7 +50,7 @@ pub fn run(command: Command) -> Result<()> {
                 let name = args.experiment.unwrap_or_else(|| "quick".to_owned());
                 bench::experiment(&name, &args.settings, &args.output)
             }
-            Some(BenchCommand::List) => bench::list(),
+            Some(BenchCommand::List { json }) => bench::list(json),
             Some(BenchCommand::Trace(args)) => bench::trace(&args),
             Some(BenchCommand::Compare(args)) => bench::compare(&args),
             Some(BenchCommand::Report(args)) => bench::report(&args),

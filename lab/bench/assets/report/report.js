@@ -275,7 +275,6 @@ function facts(r) {
     varied.length > 0 && ["varied", `from ${varied[0]} to ${varied.at(-1)}`],
     ["seed", r.seed], ["rounds", c.rounds], ["configuration", r.config_hash],
     ["made", `${made} UTC by dmtree ${r.version} on ${r.machine.cpu} (${r.machine.cores} cores, ${r.machine.os})`],
-    c["not-built"] && ["not built yet", `${c["not-built"].join(", ")}: not run`],
   ];
   return h("dl", {}, rows.filter(Boolean).flatMap(([k, v]) => [h("dt", {}, k), h("dd", {}, String(v))]));
 }

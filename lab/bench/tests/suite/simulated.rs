@@ -259,3 +259,13 @@ fn settings_of_some_cells() {
     assert_eq!((of("search").ops, of("update").ops), (1500, 1500));
     assert_eq!(r.config.cells[0].described(), "where coroutines 1, workload search");
 }
+
+/// Clients of a compute node in its slice of the key space: every kind of operation finds what it
+/// must.
+#[test]
+fn clients_keep_to_the_slice_of_their_compute_node() {
+    let r = small(
+        "affinity = \"own\"\nsystems = [\"dmtree\", \"sherman-published\"]\nworkloads = [\"search\", \"search-absent\", \"insert\", \"update\", \"scan\", \"ycsb-d\"]\n",
+    );
+    assert_eq!((r.errors(), r.cells.len()), (0, 12), "{}", table::render(&r));
+}

@@ -40,16 +40,16 @@ pub fn suspended<I: RangeIndex>(
 
 /// The history of coroutines is linearizable.
 pub fn check_history<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress, what: &str) {
-    let history = concurrent::coroutines(test_cluster, s, &mut *policy(s.seed));
-    concurrent::judge(test_cluster, &history, &format!("seed {}, {what}", s.seed));
+    let log = concurrent::coroutines(test_cluster, s, &mut *policy(s.seed));
+    concurrent::judge(test_cluster, &log, &format!("seed {}, {what}", s.seed));
 }
 
 /// The history of real threads on an index in a contended pool is linearizable.
 pub fn check_threads<I: RangeIndex>(o: &I::Options, s: Stress) {
     let test_cluster: TestCluster<I> =
         TestCluster::new(&contended(s.seed), 4 << 20, o).expect("an index");
-    let history = concurrent::threads(&test_cluster, s);
-    concurrent::judge(&test_cluster, &history, &format!("seed {}, {o:?}", s.seed));
+    let log = concurrent::threads(&test_cluster, s);
+    concurrent::judge(&test_cluster, &log, &format!("seed {}, {o:?}", s.seed));
 }
 
 /// Coroutines that are suspended at random verbs, on every system with options drawn from the seed:

@@ -8,13 +8,14 @@ use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How};
 use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
-use dmtree_parts::{Outcome, RangeIndex};
+use dmtree_parts::RangeIndex;
 
 use super::delay::was_accepted;
 use super::{
-    Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, key, one_holder, perform, scan,
+    Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, one_holder, perform, scan,
 };
-use crate::history::{Event, History, Swap, ValueId};
+use crate::history::ValueId;
+use crate::log::{Answer, Call, Log, event};
 
 /// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
 /// may have seen.
@@ -22,7 +23,7 @@ const RECLAIM_NS: u64 = 1_000_000;
 
 /// The operations of all clients of a run.
 pub(super) struct Observed {
-    history: RefCell<History>,
+    log: RefCell<Log>,
     /// The identity of every value.
     values: RefCell<BTreeMap<Vec<u8>, ValueId>>,
     /// The keys that are present, or that an operation names.
@@ -34,11 +35,13 @@ impl Observed {
     fn new<'o>(values: &Values, later: impl Iterator<Item = &'o Op>) -> Self {
         let named = later.flat_map(|op| effect(op).into_iter().map(|(k, _)| k));
         let keys: BTreeSet<u64> = values.keys().copied().chain(named).collect();
-        let (history, known) = Default::default();
-        let new = Self { history, values: known, keys: keys.into_iter().collect() };
+        let keys = keys.into_iter().collect();
+        let new =
+            Self { log: RefCell::new(Log::new(0, u64::MAX)), values: RefCell::default(), keys };
         for (k, v) in values {
-            let id = new.id(v);
-            new.history.borrow_mut().begins_with(&key(*k), id);
+            let put = Call::Put(*k, new.id(v));
+            let record = new.log.borrow_mut().call(0, 0, put);
+            new.log.borrow_mut().ret(record, 0, Answer::Done);
         }
         new
     }
@@ -49,19 +52,20 @@ impl Observed {
         *values.entry(value.to_vec()).or_insert(next)
     }
 
-    /// An operation, for each of its keys, as it is when it succeeds.
-    fn events(&self, op: &Op) -> Vec<(Vec<u8>, Event)> {
-        let one = |k: &u64, event| vec![(key(*k), event)];
+    /// An operation, for each of its keys.
+    fn calls(&self, op: &Op) -> Vec<Call> {
         match op {
-            Op::Insert(k, v) => one(k, Event::Insert(self.id(v), true)),
-            Op::Update(k, v) => one(k, Event::Update(self.id(v), true)),
+            Op::Insert(k, v) => vec![Call::Insert(*k, self.id(v))],
+            Op::Update(k, v) => vec![Call::Update(*k, self.id(v))],
             Op::Set(k, old, Some(new)) => {
-                one(k, Event::CompareAndSet(self.id(old), self.id(new), Swap::Done))
+                vec![Call::CompareAndSet(*k, self.id(old), self.id(new))]
             }
             op => {
-                let event = |v: Option<Vec<u8>>| v.map(|v| Event::Put(self.id(&v)));
-                let each = effect(op).into_iter();
-                each.map(|(k, v)| (key(k), event(v).unwrap_or(Event::Delete(true)))).collect()
+                let call = |(k, v): (u64, Option<Vec<u8>>)| match v {
+                    Some(v) => Call::Put(k, self.id(&v)),
+                    None => Call::Delete(k),
+                };
+                effect(op).into_iter().map(call).collect()
             }
         }
     }
@@ -69,41 +73,29 @@ impl Observed {
     /// Does an operation. The history judges its outcome.
     pub async fn perform<I: RangeIndex>(&self, c: &mut I, op: &Op) -> Result<(), Error> {
         let mut begun = Vec::new();
-        for (key, event) in self.events(op) {
-            let call = self.history.borrow_mut().call(&key, event);
-            begun.push((key, call, event));
+        for call in self.calls(op) {
+            begun.push((self.log.borrow_mut().call(0, 0, call), call));
         }
         let outcome = attempt(c, op).await.map_err(|e| e.context(format!("{op:?}")))?;
-        for (key, call, event) in begun {
-            let event = match (event, outcome) {
-                (event, Outcome::Done) => event,
-                (Event::Insert(v, _), Outcome::Exists) => Event::Insert(v, false),
-                (Event::Update(v, _), Outcome::NotFound) => Event::Update(v, false),
-                (Event::Delete(_), Outcome::NotFound) => Event::Delete(false),
-                (Event::CompareAndSet(e, v, _), Outcome::Mismatch) => {
-                    Event::CompareAndSet(e, v, Swap::Mismatch)
-                }
-                (Event::CompareAndSet(e, v, _), Outcome::NotFound) => {
-                    Event::CompareAndSet(e, v, Swap::NotFound)
-                }
-                _ => return Err(Error::corrupt(format!("{op:?} was answered {outcome:?}"))),
-            };
-            self.history.borrow_mut().ret(&key, call, Some(event));
+        for (record, call) in begun {
+            let answer = Answer::from(outcome);
+            event(call, Some(&answer)).map_err(Error::corrupt)?;
+            self.log.borrow_mut().ret(record, 0, answer);
         }
         Ok(())
     }
 
     /// Reads a key.
     pub async fn read<I: RangeIndex>(&self, c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Error> {
-        let since = self.history.borrow_mut().tick();
+        let since = self.log.borrow_mut().tick();
         let found = get(c, k).await.map_err(|e| e.context(format!("get of {k}")))?;
         self.saw(k, since, found.as_deref());
         Ok(found)
     }
 
     fn saw(&self, k: u64, since: u64, found: Option<&[u8]>) {
-        let event = Event::Get(found.map(|v| self.id(v)));
-        self.history.borrow_mut().ended(&key(k), since, event);
+        let answer = Answer::Found(found.map(|v| self.id(v)));
+        self.log.borrow_mut().ended(since, Call::Get(k), answer);
     }
 
     /// Reads every `nth` key by itself, then all by a scan, each within a bound.
@@ -119,7 +111,7 @@ impl Observed {
             self.read(c, *k).await?;
             within(ep.now() - began, bound_ns)?;
         }
-        let (began, since) = (ep.now(), self.history.borrow_mut().tick());
+        let (began, since) = (ep.now(), self.log.borrow_mut().tick());
         let found = scan(c).await.map_err(|e| e.context("scan"))?;
         within(ep.now() - began, bound_ns)?;
         let all: BTreeSet<&u64> = self.keys.iter().chain(found.keys()).collect();
@@ -128,13 +120,13 @@ impl Observed {
     }
 
     fn check(&self) -> Result<(), String> {
-        self.history.borrow().check().map_err(|(key, violation)| {
+        self.log.borrow().check().map_err(|wrong| {
             let values = self.values.borrow();
             let named: Vec<_> = values
                 .iter()
                 .map(|(v, id)| format!("{id}: {}({})", v[..v.len().min(8)].escape_ascii(), v.len()))
                 .collect();
-            format!("key {}: {violation} (values {})", key.escape_ascii(), named.join(", "))
+            format!("{wrong} (values {})", named.join(", "))
         })
     }
 }
