@@ -1,5 +1,5 @@
-//! The binary `dmtree`: memory nodes, a shell, and, with the feature `lab`, what measures, checks and
-//! compares systems.
+//! The binary `dmtree`: memory nodes, a shell, and, with the feature `lab`, what measures, checks
+//! and compares systems.
 #![forbid(unsafe_code)]
 
 mod args;

@@ -53,8 +53,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Applies a driver's line about an operation, as `crates/cli/src/lab/drive` writes it; false when
-    /// it is another line.
+    /// Applies a driver's line about an operation, as `crates/cli/src/lab/drive` writes it; false
+    /// when it is another line.
     pub fn apply(&mut self, line: &str) -> bool {
         let mut words = line.split(' ');
         let (Some(what), Some(key)) = (words.next(), words.next()) else { return false };

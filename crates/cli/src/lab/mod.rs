@@ -1,5 +1,5 @@
-//! The laboratory's commands: measuring, checking and comparing systems. A build without the feature
-//! `lab` has `no_lab.rs` in place of this module.
+//! The laboratory's commands: measuring, checking and comparing systems. A build without the
+//! feature `lab` has `no_lab.rs` in place of this module.
 
 mod any_system;
 mod args;
