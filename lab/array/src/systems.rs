@@ -1,7 +1,8 @@
 //! What the crate says of its systems.
 
 use dmtree_parts::peer::{
-    self, Fit, Hazard, NOTHING, Repair, Setting, SystemSpec, Visitor, typed, value,
+    self, Fit, Hazard, NOTHING, NodeFaultSet, Repair, Setting, Soon, SystemSpec, Visitor, typed,
+    value,
 };
 
 use crate::{Array, Mutant, Options};
@@ -12,11 +13,12 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
     let unlocked = Options { locked_reads: false, ..sound.clone() };
     let (setting, repair) = (Setting::new(&unlocked, NOTHING), Repair::Options(value(&sound)));
     let hazard = Hazard::new("reads without the lock", setting, 10, repair);
+    let soon = Soon { node_faults: NodeFaultSet::None, seeds: 40, kind: "history" };
     let spec = |name, about, o| SystemSpec {
         published: true,
         fit: |o, fit| value(&fitted(typed(o), fit)),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes as u32),
-        mutants: peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()), &[]),
+        mutants: peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()), &[("NoLock", soon)]),
         enable: Mutant::enable_named,
         ..SystemSpec::of::<Array>((name, "array"), about, o)
     };

@@ -1,5 +1,7 @@
 //! The registry of systems that can be measured and used.
 
+use std::sync::{PoisonError, RwLock};
+
 use dmtree_check::{Case, Verdict};
 use dmtree_parts::peer::Visitor;
 
@@ -18,9 +20,31 @@ pub fn visit<V: Visitor>(v: &V) -> Vec<V::Out> {
     crates.into_iter().flatten().collect()
 }
 
+/// The systems that [`add`] has added.
+static ADDED: RwLock<Vec<System>> = RwLock::new(Vec::new());
+
+/// Adds the systems of a crate, `add(that_crate::systems(&ToSystem))`, for as long as this process
+/// runs: a program with an index of its own needs no line in [`visit`]. Names must be new.
+///
+/// # Errors
+/// A name that is taken; no system is added then.
+pub fn add(more: Vec<System>) -> Result<()> {
+    let taken = more
+        .iter()
+        .enumerate()
+        .find(|(i, s)| known(s.name) || more[..*i].iter().any(|earlier| earlier.name == s.name));
+    if let Some((_, s)) = taken {
+        return Err(Failure::input(format!("there is a system {:?} already", s.name)));
+    }
+    ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more);
+    Ok(())
+}
+
 /// Every system.
 pub fn systems() -> Vec<System> {
-    visit(&ToSystem)
+    let mut all = visit(&ToSystem);
+    all.extend(ADDED.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+    all
 }
 
 /// A system by name.

@@ -34,7 +34,8 @@ impl Deref for System {
 }
 
 /// Makes a [`System`] of each system that a crate describes.
-pub(crate) struct ToSystem;
+#[derive(Debug)]
+pub struct ToSystem;
 
 impl Visitor for ToSystem {
     type Out = System;
