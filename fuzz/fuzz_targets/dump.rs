@@ -1,7 +1,7 @@
 #![no_main]
 //! Dumps: what is read whole is written as it was.
 
-use dmtree_bench::dump::{Dumper, read};
+use dmtree_command::dump::{Dumper, read};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let mut pairs = Vec::new();

@@ -43,7 +43,7 @@ fn plan(list: &Value) -> Vec<(&str, Seeds)> {
 }
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
-/// crates/engine/tests/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
+/// crates/engine/tests/suite/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
 /// beside it, `regressions` are the cases in lab/bench/tests/suite/regressions, and `rare` is
 /// the engine's module of that name.
 const BY_TESTS: &[(&str, &str)] = &[

@@ -7,6 +7,7 @@ mod prose;
 mod report;
 mod soak;
 mod soft_roce;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -14,7 +15,10 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 const VERBS: &[(&str, &str)] = &[
-    ("tidy", "file sizes, leftovers, number of locked crates, rust-version"),
+    (
+        "tidy",
+        "file sizes, leftovers, imports between folders, number of locked crates, rust-version",
+    ),
     ("prose", "the language of comments, documents and names: words per crate that depart from it"),
     ("loom", "every interleaving of the shared kernels (about a minute)"),
     (
@@ -55,7 +59,7 @@ const VERBS: &[(&str, &str)] = &[
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let done = match args.first().map(String::as_str) {
-        Some("tidy") => tidy(),
+        Some("tidy") => tidy::run(),
         Some("prose") => prose::run(),
         Some("loom") => loom(),
         Some("miri") => miri(),
@@ -144,8 +148,8 @@ fn seeds(n: &str) -> Result<()> {
         c.env("DMTREE_SEEDS", n.to_string()).args(["test", "--release", "-p", package]);
         run(c.args(["--test", tests, filter]))
     };
-    suite("dmtree-engine", "conformance", "interleaved")?;
-    suite("dmtree-engine", "conformance", "adversarial")?;
+    suite("dmtree-engine", "suite", "interleaved")?;
+    suite("dmtree-engine", "suite", "adversarial")?;
     for folder in std::fs::read_dir(root().join("systems"))? {
         let name = folder?.file_name();
         suite(&format!("dmtree-{}", name.to_string_lossy()), "suite", "interleaved")?;
@@ -159,82 +163,4 @@ fn listing() -> Result<serde_json::Value> {
     c.args(["run", "--release", "-q", "-p", "dmtree-cli", "--", "bench", "list", "--json"]);
     let out = c.current_dir(root()).stderr(std::process::Stdio::inherit()).output()?;
     serde_json::from_slice(&out.stdout).context("the list of systems and experiments")
-}
-
-#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
-fn tidy() -> Result<()> {
-    let mut problems = Vec::new();
-    let listed = Command::new("git").args(["ls-files"]).current_dir(root()).output()?;
-    let listed = String::from_utf8(listed.stdout)?;
-    for file in listed.lines().filter(|f| f.ends_with(".rs")) {
-        let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
-        let lines = text.lines().count();
-        if lines > 800 {
-            problems.push(format!("{file}: {lines} lines; split it by role"));
-        }
-        for (n, line) in text.lines().enumerate() {
-            let leftover = ["TO", "DO"].concat();
-            let fix = ["FIX", "ME"].concat();
-            if line.contains(&leftover) || line.contains(&fix) {
-                problems.push(format!("{file}:{}: left open: {}", n + 1, line.trim()));
-            }
-        }
-    }
-    let crates = locked_crates()?;
-    if crates > 81 {
-        problems.push(format!("{crates} locked crates without dev-dependencies; the limit is 81"));
-    }
-    problems.extend(rust_version()?);
-    if problems.is_empty() {
-        println!(
-            "tidy: {} files, {crates} locked crates without dev-dependencies",
-            listed.lines().count()
-        );
-        return Ok(());
-    }
-    bail!("{}", problems.join("\n"));
-}
-
-/// Third-party crates that a build without dev-dependencies needs.
-fn locked_crates() -> Result<usize> {
-    let tree = Command::new("cargo")
-        .args(["tree", "--workspace", "-e", "no-dev", "--prefix", "none", "--format", "{p}"])
-        .current_dir(root())
-        .output()?;
-    let text = String::from_utf8(tree.stdout)?;
-    let names: std::collections::BTreeSet<&str> = text
-        .lines()
-        .map(|l| l.trim_end_matches(" (*)").trim_end_matches(" (proc-macro)"))
-        .filter(|l| !l.is_empty() && !l.contains('('))
-        .collect();
-    Ok(names.len())
-}
-
-/// The workspace says which compiler it needs; this one must be that one, or CI proves nothing
-/// about it.
-fn rust_version() -> Result<Option<String>> {
-    let manifest = std::fs::read_to_string(root().join("Cargo.toml"))?;
-    let wanted = manifest
-        .lines()
-        .find_map(|l| l.strip_prefix("rust-version = "))
-        .context("the root manifest has no rust-version")?
-        .trim_matches('"')
-        .to_owned();
-    let version = Command::new("rustc").arg("--version").output()?;
-    let version = String::from_utf8(version.stdout)?;
-    let found = version.split_whitespace().nth(1).unwrap_or("").to_owned();
-    if found.starts_with(&wanted) {
-        return Ok(None);
-    }
-    let pinned = format!("+{wanted}.0");
-    let checked = Command::new("cargo")
-        .args([&pinned, "check", "--workspace"])
-        .current_dir(root())
-        .status()
-        .is_ok_and(|s| s.success());
-    Ok((!checked).then(|| {
-        format!(
-            "rust-version {wanted} is not proved: rustc is {found}, and `cargo {pinned}` failed"
-        )
-    }))
 }

@@ -1,28 +1,20 @@
 //! The command line.
 
-use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use dmtree_bench::bytes::Bytes;
-use dmtree_bench::config::{Flags, LoadBy, cores};
-use dmtree_bench::replay::ReplayOptions;
-use dmtree_bench::{Failure, Result, clock};
-use dmtree_workload::{KeyForm, ValueSize};
+use clap::{Args, Parser, Subcommand};
+use dmtree_command::access::access;
+use dmtree_command::bytes::Bytes;
+use dmtree_command::fabrics::{TCP, VERBS, data_path};
+use dmtree_command::{Failure, Result};
+use dmtree_fabric::net::{Access, DataPath, NicConfig};
 
-use crate::args_nodes::{AccessArgs, ConformArgs, MemnodeArgs, ToolArgs};
+use crate::{lab, output};
 
-/// An ordered key-value index in disaggregated memory, and a bench for such indexes.
+/// The binary.
 #[derive(Debug, Parser)]
 #[command(name = "dmtree", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Examples:
-  dmtree demo                                  a short tour
-  dmtree bench quick                           the main table, about 100 seconds
-  dmtree bench quick --budget 10 --out results
-  dmtree shell                                 put, get, scan by hand
-
-Exit status: 0 done; 1 a mismatch or violation; 2 bad input; 130 interrupted.")]
+#[command(about = lab::ABOUT, after_help = lab::EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -32,38 +24,18 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure systems under workloads, with every result checked.
-    Bench(Box<BenchArgs>),
-    /// Compare two results cell by cell: ratios, and whether the counters agree.
-    Compare(CompareArgs),
-    /// Render table, CSV and the page again from a results.json.
-    Report(ReportArgs),
-    /// Check systems on a simulated fabric that does everything it may, seed by seed.
-    Check(Box<CheckArgs>),
-    /// Hardware that the simulated fabric knows, and measuring real hardware.
-    Fabric(FabricArgs),
+    /// Measuring, checking and comparing.
+    #[command(flatten)]
+    Lab(lab::Command),
     /// What this machine has of what a fabric needs, and how to get the rest. Status 1 when
     /// something needed is missing.
     Doctor(DoctorArgs),
-    /// Settings.
-    Config(ConfigArgs),
     /// Make a key for a pool, on standard output: `(umask 077; dmtree key > pool.key)`.
     Key,
     /// Be a memory node: serve a region to compute nodes, over TCP or RDMA.
     Memnode(MemnodeArgs),
-    /// The conformance suite of systems on a memory node process and two compute processes.
-    Conform(ConformArgs),
-    /// A short tour of the index, in this process or on a running pool.
-    Demo(ToolArgs),
     /// The operations by hand.
     Shell(ToolArgs),
-    /// Work for a test of several processes.
-    #[command(hide = true)]
-    Drive(crate::drive::DriveArgs),
-    /// Write generated keys, or what a trace leaves behind, as a dump.
-    Dump(DumpArgs),
-    /// Load a dump into a fresh embedded pool, and verify it by scanning back.
-    Load(LoadArgs),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -71,320 +43,151 @@ pub enum Command {
     },
 }
 
-/// `bench`.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-#[command(after_help = "Examples:
-  dmtree bench quick --systems all --budget 300
-  dmtree bench ycsb --workloads ycsb-a,ycsb-e --keys 200000 --duration 3
-  dmtree bench mine.toml --out results --rounds 5
-  dmtree bench list
-  dmtree bench trace load.txt.gz run.txt
-
-Fabric local is memory of this process: counts of verbs, bytes and round trips hold anywhere, times say nothing about a NIC.")]
-pub struct BenchArgs {
-    /// Other things than running an experiment.
-    #[command(subcommand)]
-    pub command: Option<BenchCommand>,
-    /// A built-in experiment (see `bench list`) or a file that ends with .toml.
-    #[arg(required = true, value_name = "NAME|FILE.toml")]
-    pub experiment: Option<String>,
-    /// Settings of the experiment; each replaces what the experiment says.
-    #[command(flatten)]
-    pub settings: Flags,
-    /// Where to go.
-    #[command(flatten)]
-    pub output: Output,
+/// How a process shows that it belongs to a pool.
+#[derive(Clone, Debug, Default, Args)]
+pub struct AccessArgs {
+    /// The file with the key of the pool, which its owner alone may read (`dmtree key` makes one);
+    /// or else the key is what the environment variable DMTREE_KEY says. Without a key nodes listen
+    /// on the loopback only.
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    pub key_file: Option<PathBuf>,
+    /// Without a key: listen on other addresses than the loopback nevertheless. Every process that
+    /// can connect reads and changes all.
+    #[arg(long, help_heading = "Access")]
+    pub insecure: bool,
 }
 
-/// What `bench` can do besides running experiments.
-#[derive(Debug, Subcommand)]
-pub enum BenchCommand {
-    /// List experiments, systems, workloads, distributions and fabrics.
-    List {
-        /// Print one JSON document instead of text.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Replay traces of the YCSB client's basic binding, and verify every read.
-    Trace(TraceArgs),
-    /// Compare two results cell by cell.
-    Compare(CompareArgs),
-    /// Render table, CSV and the page again from a results.json.
-    Report(ReportArgs),
-    /// A compute node of a simulated cluster dies under load: what the others notice.
-    Crash(Box<crate::crash::CrashArgs>),
-}
-
-/// Where output goes.
-#[derive(Debug, Args)]
-pub struct Output {
-    /// Write results.json, CSV tables and report.html, a page with the charts, here.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Print results as JSON instead of text.
-    #[arg(long)]
-    pub json: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// Exit with 1 when a cell's ratio to the published figure lies outside of the experiment's
-    /// bounds.
-    #[arg(long)]
-    pub check_bounds: bool,
-    /// Take over the finished cells of the results.json in this directory, run the others, and
-    /// write there.
-    #[arg(long, value_name = "DIR", conflicts_with = "out")]
-    pub resume: Option<PathBuf>,
-    /// Run the experiment, reduced, in two processes, and in one that ran another seed first: do
-    /// the simulations agree?
-    #[arg(long, conflicts_with_all = ["out", "resume", "check_bounds"])]
-    pub verify_determinism: bool,
-    /// Run this seed before, and forget it.
-    #[arg(long, hide = true)]
-    pub first_seed: Option<u64>,
-}
-
-/// `bench trace`.
-#[derive(Debug, Args)]
-pub struct TraceArgs {
-    /// The replay.
-    #[command(flatten)]
-    pub replay: ReplayOptions,
-    /// Write trace.json here.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Print JSON instead of text.
-    #[arg(long)]
-    pub json: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
-}
-
-/// `compare`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Exit status: 0 when round trips, verbs and bytes of all common cells agree within the tolerance, 1 when not, 2 when the files cannot be compared. Times are shown and never judged."
-)]
-pub struct CompareArgs {
-    /// A results.json, or the directory of one.
-    pub a: PathBuf,
-    /// Another.
-    pub b: PathBuf,
-    /// Tolerated difference of counters, percent.
-    #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
-    pub tolerance: f64,
-}
-
-/// `report`.
-#[derive(Debug, Args)]
-pub struct ReportArgs {
-    /// The directory of a results.json.
-    pub dir: PathBuf,
-    /// No text, only files.
-    #[arg(long, short)]
-    pub quiet: bool,
-}
-
-/// What happens to nodes in a checked run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Faults {
-    /// Nothing.
-    None,
-    /// Compute nodes crash, and some come back.
-    Crash,
-    /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
-    All,
-    /// Restarts: nodes end and come back, also all at once; standstills, lost memory nodes, clock
-    /// jumps.
-    Restarts,
-}
-
-/// Seeds from the first to before the second.
-fn seed_range(text: &str) -> Result<(u64, u64), String> {
-    let parsed = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    match parsed {
-        Some((a, b)) if a < b => Ok((a, b)),
-        _ => Err("give a range such as 0..200, the end not included".to_owned()),
-    }
-}
-
-/// Refuses a former name with the present one.
-fn former_faults(_: &str) -> Result<String, String> {
-    Err("this flag is --node-faults now, and its value lives is restarts".to_owned())
-}
-
-/// `check`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  dmtree check                                         200 seeds of dmtree
-  dmtree check --system all --minutes 5
-  dmtree check --system dmtree-published --seeds 0..200 --grant line_atomic,write_ascending
-  dmtree check --system dmtree --replay 17             one seed
-  dmtree check --replay 17 --history run.jsonl         and what its clients saw
-  dmtree check --check-history run.jsonl
-  dmtree check --replay case.json                      a case that --save wrote
-
-Ends in one line: seeds N operations M violations V. Exit status: 0 no violation; 1 violations; 2 bad input.")]
-pub struct CheckArgs {
-    /// Systems: names, `families` (one per family), or `all`; dmtree by default.
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
-    pub system: Option<Vec<String>>,
-    /// Seeds, the end not included; 0..200 by default, or as many as --minutes allows.
-    #[arg(long, value_parser = seed_range, value_name = "A..B")]
-    pub seeds: Option<(u64, u64)>,
-    /// Begin no seed after this time.
-    #[arg(long, value_name = "M")]
-    pub minutes: Option<f64>,
-    /// What happens to nodes.
-    #[arg(long, value_enum, default_value = "none")]
-    pub node_faults: Faults,
-    /// The former name of --node-faults.
-    #[arg(long = "faults", hide = true, value_parser = former_faults)]
-    pub former_faults: Option<String>,
-    /// What the fabric promises beyond its contract: line_atomic, write_ascending,
-    /// cas_fail_is_readonly, whole_write.
-    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
-    pub grant: Vec<String>,
-    /// Run one seed (SEED, or SEED:CASE as printed with a violation), or the case in a file.
-    #[arg(long, value_name = "SEED|FILE", conflicts_with_all = ["seeds", "minutes"])]
-    pub replay: Option<String>,
-    /// Try every order of the verbs of small cases, one case per seed.
-    #[arg(long, conflicts_with_all = ["replay", "check_history"])]
-    pub exhaustive: bool,
-    /// With --exhaustive: choices other than to go on with the same client, at most, per order.
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "exhaustive")]
-    pub switches: u32,
-    /// With --exhaustive: orders per case, at most.
-    #[arg(long, value_name = "N", default_value_t = 20_000, requires = "exhaustive")]
-    pub orders: u64,
-    /// Run the network code of every process on a simulated network.
-    #[arg(long, conflicts_with_all = ["system", "node_faults", "grant", "replay", "exhaustive", "check_history"])]
-    pub network: bool,
-    /// Run each seed twice, and report a difference between the two runs as a violation.
-    #[arg(long, conflicts_with_all = ["replay", "exhaustive", "network", "check_history"])]
-    pub verify_determinism: bool,
-    /// Threads, each with a seed of its own; the cores by default.
-    #[arg(long, value_name = "N")]
-    pub threads: Option<usize>,
-    /// Time to make the first violation small; 30 by default, and 0 for a file.
-    #[arg(long, value_name = "SECONDS")]
-    pub shrink_seconds: Option<f64>,
-    /// Write the smallest case of the first violation here, for --replay.
-    #[arg(long, value_name = "FILE")]
-    pub save: Option<PathBuf>,
-    /// Write the history of the replayed run here: JSON, a line per call and return.
-    #[arg(long, value_name = "FILE", requires = "replay")]
-    pub history: Option<PathBuf>,
-    /// Run nothing; check the history in this file.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "seeds", "minutes", "system"])]
-    pub check_history: Option<PathBuf>,
-    /// Print JSON instead of text.
-    #[arg(long)]
-    pub json: bool,
-    /// No progress.
-    #[arg(long, short)]
-    pub quiet: bool,
-}
-
-impl CheckArgs {
-    /// The systems given, or the usual one.
-    pub fn systems(&self) -> Vec<String> {
-        self.system.clone().unwrap_or_else(|| vec!["dmtree".to_owned()])
-    }
-
-    /// The seeds given, or all that there is time for, or so many.
-    pub fn seeds(&self, usual: u64) -> Range<u64> {
-        match (self.seeds, self.minutes) {
-            (Some((from, to)), _) => from..to,
-            (None, Some(_)) => 0..u64::MAX,
-            (None, None) => 0..usual,
+impl AccessArgs {
+    /// The key, and a warning where there is none and the user has insisted.
+    pub fn access(&self) -> Result<Access> {
+        let access = access(self.key_file.as_deref(), self.insecure)?;
+        if access.insecure {
+            output::note(INSECURE);
         }
-    }
-
-    /// The time after which no seed begins.
-    pub fn until(&self) -> Result<Option<Instant>> {
-        let end = |m: f64| {
-            if m.is_finite() && m > 0.0 {
-                return Ok(clock::now() + Duration::from_secs_f64(m * 60.0));
-            }
-            Err(Failure::input(format!("--minutes {m}: give a time above 0")))
-        };
-        self.minutes.map(end).transpose()
-    }
-
-    /// The threads given, or as many as there are cores.
-    pub fn threads(&self) -> usize {
-        self.threads.unwrap_or(cores() as usize)
+        Ok(access)
     }
 }
 
-/// `fabric`.
-#[derive(Debug, Args)]
-pub struct FabricArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: FabricCommand,
-}
+/// What every start without a key says that may be reached by strangers.
+pub const INSECURE: &str = "INSECURE: this pool has no key; whatever can connect to its nodes reads and changes all of it (`dmtree key > pool.key` makes a key for --key-file)";
 
-/// What `fabric` can do.
-#[derive(Debug, Subcommand)]
-pub enum FabricCommand {
-    /// List the profiles.
-    List,
-    /// Show every field of a profile: value, unit, meaning, source, confidence.
-    Show {
-        /// A profile (see `fabric list`), or a file that ends with .toml.
-        #[arg(value_name = "NAME|FILE.toml")]
-        name: String,
-        /// Print the file to start an own profile from.
-        #[arg(long)]
-        toml: bool,
-    },
-    /// Measure round trips, rates and bandwidth by verb and size, atomics on one word, and what
-    /// doorbells cost.
-    Probe(ProbeArgs),
-}
-
-/// `fabric probe`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  dmtree fabric probe                          memory of this process
-  dmtree fabric probe --fabric verbs --out my-nic.toml
-  dmtree bench quick-sim --profile my-nic.toml
-  dmtree fabric probe --fabric verbs --verb read --bytes 64 --clients 8
-
-Between two nodes of this process; on fabric verbs the NIC carries every byte.")]
-pub struct ProbeArgs {
-    /// The fabric: local or verbs.
-    #[arg(long, default_value = "local")]
-    pub fabric: String,
-    /// The RDMA device; the first with an active port by default.
+/// Which NIC, in a pool over RDMA.
+#[derive(Clone, Debug, Args)]
+pub struct NicArgs {
+    /// The RDMA device, in a pool on fabric verbs; the first with an active port by default.
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Length of each measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
-    pub seconds: f64,
-    /// Write a profile for the simulated fabric: what was measured, and the rest from the profile
-    /// --base.
-    #[arg(long, value_name = "FILE.toml")]
-    pub out: Option<PathBuf>,
-    /// The profile that the rest is taken from.
-    #[arg(long, value_name = "NAME|FILE.toml", default_value = "cx6-100g")]
-    pub base: String,
-    /// One measurement only: read, write, cas or same-word.
-    #[arg(long, value_name = "VERB", conflicts_with = "out")]
-    pub verb: Option<String>,
-    /// Payload of its verbs, 1 byte to 64 KiB.
-    #[arg(long, value_name = "N", default_value_t = 64, requires = "verb", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub bytes: u32,
-    /// Its clients: lists on their way.
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "verb", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub clients: u32,
-    /// Verbs of a list: one doorbell.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "verb", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub list: u32,
+    /// Index into the table of addresses of its port (`dmtree doctor --fabric verbs` lists them);
+    /// chosen by kind by default.
+    #[arg(long, value_name = "N")]
+    pub gid_index: Option<u8>,
+}
+
+impl NicArgs {
+    /// As the fabric wants it.
+    pub fn nic_config(&self, access: &AccessArgs) -> Result<NicConfig> {
+        let mut nic_config = NicConfig::of(self.device.clone(), self.gid_index);
+        nic_config.access = access.access()?;
+        Ok(nic_config)
+    }
+}
+
+/// What a fabric's name says of what carries verbs between processes.
+pub fn carried(fabric: &str) -> Result<DataPath> {
+    data_path(fabric).ok_or_else(|| {
+        Failure::input(format!("processes are not on fabric {fabric:?}: give {TCP} or {VERBS}"))
+    })
+}
+
+/// `demo` and `shell`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The pool is embedded, in the memory of this process, and ends with it, unless --connect names another."
+)]
+pub struct ToolArgs {
+    /// The system.
+    #[arg(long, default_value = "dmtree", value_name = "NAME")]
+    pub system: String,
+    /// Size of the memory node.
+    #[arg(long, default_value = "256MiB", value_name = "SIZE")]
+    pub memory_bytes: Bytes,
+    /// Join the running pool with its first memory node at this address, instead of an embedded
+    /// one.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
+    pub connect: Option<String>,
+    /// With --connect, for the shell: the index; it is made if there is none of this name, and
+    /// stays.
+    #[arg(long, value_name = "NAME", default_value = "shell", requires = "connect")]
+    pub index: String,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// `memnode`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree memnode --memory-bytes 4GiB                         # for processes of this machine
+  (umask 077; dmtree key > pool.key)                         # once; copy it to every machine
+  dmtree memnode --key-file pool.key --memory-bytes 4GiB     # for processes with that key
+  export DMTREE_KEY=$(cat pool.key)                          # instead of --key-file
+  dmtree memnode --memory-bytes 4GiB --memory-nodes 2        # founds a pool of two
+  dmtree memnode --memory-bytes 4GiB --join 10.0.0.1:7000    # the second
+  dmtree memnode --fabric verbs --device mlx5_0              # verbs over RDMA
+  dmtree shell --connect 10.0.0.1:7000                       # a compute node
+
+The first memory node says what carries verbs, and the others follow. Processes may start in any order. What a memory node holds is lost with its process.")]
+pub struct MemnodeArgs {
+    /// Where to listen; by default port 7000, of all addresses when there is a key, and of the
+    /// loopback when there is none.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Size of the region.
+    #[arg(long, default_value = "1GiB", value_name = "SIZE")]
+    pub memory_bytes: Bytes,
+    /// What carries verbs: tcp (frames, which this process executes) or verbs (RDMA, which the NIC
+    /// executes). With --join: what the pool must say, if it matters.
+    #[arg(long, value_name = "NAME")]
+    pub fabric: Option<String>,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// On fabric verbs: ordinary pages for the region, even where the system has huge ones.
+    #[arg(long)]
+    pub ordinary_pages: bool,
+    /// On fabric verbs: on-chip memory to expose for locks; as much as the device has by default.
+    #[arg(long, value_name = "SIZE")]
+    pub on_chip_bytes: Option<Bytes>,
+    /// Join the pool with its first memory node at this address, instead of founding one.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub join: Option<String>,
+    /// With --join: which memory node this is.
+    #[arg(long, value_name = "N", requires = "join")]
+    pub index: Option<u16>,
+    /// How many memory nodes the pool has; compute nodes are let in when all are there.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "join")]
+    pub memory_nodes: u16,
+    /// How many compute nodes the pool can have at a time.
+    #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "join")]
+    pub compute_nodes: u16,
+    /// Table memory of each compute node; 0 chooses 1/32 of all memory.
+    #[arg(long, default_value = "0B", value_name = "SIZE", conflicts_with = "join")]
+    pub compute_bytes: Bytes,
+    /// Bytes of a chunk, a power of two; chosen from the size of the region by default.
+    #[arg(long, value_name = "SIZE", conflicts_with = "join")]
+    pub chunk_bytes: Option<Bytes>,
+    /// Length of a lease, ms: a compute node that does not renew it is declared dead.
+    #[arg(long, value_name = "MS", default_value_t = 1000, conflicts_with = "join", value_parser = clap::value_parser!(u64).range(20..=600_000))]
+    pub lease_ms: u64,
+    /// With --join: how long to wait for the pool, s.
+    #[arg(long, value_name = "S", default_value_t = 60, requires = "join")]
+    pub wait: u64,
 }
 
 /// `doctor`.
@@ -402,83 +205,4 @@ pub struct DoctorArgs {
     /// Look for /proc, /sys, /dev and /usr below this directory.
     #[arg(long, default_value = "/", hide = true)]
     pub root: PathBuf,
-}
-
-/// `config`.
-#[derive(Debug, Args)]
-pub struct ConfigArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
-
-/// What `config` can do.
-#[derive(Debug, Subcommand)]
-pub enum ConfigCommand {
-    /// Show every setting in effect, with where it comes from.
-    Show {
-        /// The experiment.
-        #[arg(long, default_value = "quick", value_name = "NAME|FILE.toml")]
-        experiment: String,
-        /// Print JSON instead of text.
-        #[arg(long)]
-        json: bool,
-        /// Settings.
-        #[command(flatten)]
-        settings: Box<Flags>,
-    },
-}
-
-/// `dump`.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  dmtree dump --keys 1000 keys.dump
-  dmtree dump --from-trace load.txt.gz --from-trace run.txt - | head
-
-An embedded pool lives in the memory of one process, so there is none to dump from outside: this fills one first. In the shell, `dump FILE` writes what you have put.")]
-pub struct DumpArgs {
-    /// The file; - for standard output.
-    pub to: PathBuf,
-    /// Generate this many keys.
-    #[arg(
-        long,
-        value_name = "N",
-        required_unless_present = "from_trace",
-        conflicts_with = "from_trace"
-    )]
-    pub keys: Option<u64>,
-    /// What the operations of this trace leave behind; may be given several times.
-    #[arg(long, value_name = "FILE")]
-    pub from_trace: Vec<PathBuf>,
-    /// How generated keys are made.
-    #[arg(long, default_value = "hashed24", value_name = "FORM")]
-    pub key_form: KeyForm,
-    /// Bytes of generated values.
-    #[arg(long, default_value = "8", value_name = "BYTES")]
-    pub value_size: ValueSize,
-    /// Seed of generated keys and values.
-    #[arg(long, default_value_t = 42)]
-    pub seed: u64,
-    /// The system.
-    #[arg(long, default_value = "dmtree", value_name = "NAME")]
-    pub system: String,
-}
-
-/// `load`.
-#[derive(Debug, Args)]
-#[command(
-    after_help = "An embedded pool lives in the memory of this process and ends with it: use --then-dump, or `load` in the shell."
-)]
-pub struct LoadArgs {
-    /// The dump.
-    pub file: PathBuf,
-    /// Write the loaded index as a dump again; - for standard output.
-    #[arg(long, value_name = "OUT")]
-    pub then_dump: Option<PathBuf>,
-    /// The system.
-    #[arg(long, default_value = "dmtree", value_name = "NAME")]
-    pub system: String,
-    /// How pairs are loaded: bulk (whole leaves) or put.
-    #[arg(long, default_value = "bulk", value_name = "WAY", hide_possible_values = true)]
-    pub load_by: LoadBy,
 }

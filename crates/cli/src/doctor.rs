@@ -3,13 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use dmtree_bench::access::access;
-use dmtree_bench::bytes::Bytes;
-use dmtree_bench::registry::{LOCAL, SIM, TCP, VERBS};
-use dmtree_bench::{Failure, Result};
+use dmtree_command::access::access;
+use dmtree_command::bytes::Bytes;
+use dmtree_command::fabrics::{LOCAL, SIM, TCP, VERBS};
+use dmtree_command::{Failure, Result};
 
-use crate::args::DoctorArgs;
-use crate::args_nodes::{AccessArgs, INSECURE};
+use crate::args::{AccessArgs, DoctorArgs, INSECURE};
 use crate::output;
 
 /// How a check came out.

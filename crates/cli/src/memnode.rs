@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dmtree_bench::bytes::Bytes;
-use dmtree_bench::{Failure, Result};
+use dmtree_command::bytes::Bytes;
+use dmtree_command::{Failure, Result};
 use dmtree_fabric::LeaseParameters;
 use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_pool::{MemoryNode, Place, PoolOptions};
 
-use crate::args_nodes::{MemnodeArgs, carried};
-use crate::{output, stop_flag};
+use crate::args::{MemnodeArgs, carried};
+use crate::{lab, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
@@ -36,7 +36,7 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
             MemoryNode::join(&place, a.memory_bytes.0)
         }
     };
-    let node = node.map_err(|e| Failure::missing(&e))?;
+    let node = node.map_err(Failure::refused)?;
     output::line(&format!(
         "{} serves {} at {}; what it holds is lost when it stops",
         node.node(),
@@ -53,9 +53,9 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
     }
     if a.join.is_none() {
         output::line(&format!(
-            "compute nodes: dmtree shell --connect {0}, or dmtree bench quick --fabric {1} --nodes {0}",
+            "compute nodes: dmtree shell --connect {}{}",
             node.listens(),
-            fabric.data_path()
+            lab::or_measure(node.listens(), fabric.data_path())
         ));
     }
     while !stop.load(Ordering::SeqCst) {

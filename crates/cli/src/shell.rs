@@ -4,12 +4,12 @@ use std::io::{BufRead, IsTerminal};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use dmtree_bench::{Failure, Result};
+use dmtree_command::{Failure, Result};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use crate::args_nodes::ToolArgs;
+use crate::args::ToolArgs;
 use crate::dumps::{read_dump, write_dump};
 use crate::output;
 use crate::store::{self, Report, Store};

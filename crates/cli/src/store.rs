@@ -1,18 +1,17 @@
-//! What the shell works on: an index of any system, or the library's own index in a pool of several
-//! processes, which this process joins again by itself when it has lost its membership.
+//! What the shell works on: the library's own index, embedded or in a pool of several processes
+//! (which this process joins again by itself when it has lost its membership), or an index of
+//! another system.
 
 use std::ops::Bound;
 use std::time::Duration;
 
 use dmtree::{Index, Options, Pool};
-use dmtree_bench::facade::{DynPool, Session};
-use dmtree_bench::opened::FOREGROUND;
-use dmtree_bench::{Failure, Result, registry};
-use dmtree_fabric::{ErrorKind, Result as FabricResult, Totals};
+use dmtree_command::{Failure, Result};
+use dmtree_fabric::{ErrorKind, OpKind, Result as FabricResult, Totals};
 use dmtree_parts::{CacheStats, Outcome, ScanRequest, Shape, Write};
 
-use crate::args_nodes::ToolArgs;
-use crate::output;
+use crate::args::ToolArgs;
+use crate::{lab, output};
 
 /// How long to wait for a pool that is not ready.
 const POOL_WITHIN: Duration = Duration::from_secs(10);
@@ -66,75 +65,37 @@ pub trait Store: Source {
 /// # Errors
 /// Unknown systems; a pool that cannot be joined.
 pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
-    match &a.connect {
-        Some(first) if a.system == LIBRARY => Ok(Box::new(Library(join(a, first)?))),
-        connect => {
-            let cns = if connect.is_some() { 1 } else { 2 };
-            let pool = registry::find(&a.system)?.open(&a.pool(cns, true)?, 24, 24)?;
-            let session = pool.client(0)?;
-            Ok(Box::new(AnySystem { pool, session }))
-        }
+    if a.system != LIBRARY {
+        return lab::open(a);
     }
+    let index = match &a.connect {
+        None => embedded(a)?,
+        Some(first) => join(a, first)?,
+    };
+    Ok(Box::new(Library(index)))
+}
+
+fn embedded(a: &ToolArgs) -> Result<Index> {
+    let pool = Pool::embedded().memory(a.memory_bytes.0).compute_nodes(2).open()?;
+    Ok(pool.create(&a.index, options())?)
 }
 
 /// Joins, and opens the index with the options that it has, or makes it.
 fn join(a: &ToolArgs, first: &str) -> Result<Index> {
     let connector = Pool::connect(first).nic_config(a.nic.nic_config(&a.access)?).wait(POOL_WITHIN);
-    let pool = connector.open().map_err(|e| Failure::missing(&e))?;
+    let pool = connector.open().map_err(Failure::refused)?;
     for missing in pool.missing()? {
         output::note(&format!("note: {missing}"));
     }
     match pool.open(&a.index) {
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            let options = registry::find(LIBRARY)?.fitted(24, 24);
-            let options: Options = serde_json::from_value(options)
-                .map_err(|e| Failure::input(format!("options of {LIBRARY}: {e}")))?;
-            Ok(pool.open_or_create(&a.index, options)?)
-        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(pool.open_or_create(&a.index, options())?),
         opened => Ok(opened?),
     }
 }
 
-/// An index of any system.
-struct AnySystem {
-    pool: Box<dyn DynPool>,
-    session: Session,
-}
-
-impl Source for Session {
-    fn for_each(
-        &mut self,
-        request: ScanRequest<'_>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> FabricResult<()> {
-        (**self).for_each(request, each)
-    }
-}
-
-impl Source for AnySystem {
-    fn for_each(
-        &mut self,
-        request: ScanRequest<'_>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> FabricResult<()> {
-        self.session.for_each(request, each)
-    }
-}
-
-impl Store for AnySystem {
-    fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>> {
-        self.session.get(key)
-    }
-
-    fn write(&mut self, key: &[u8], w: Write<'_>) -> FabricResult<Outcome> {
-        self.session.write(key, w)
-    }
-
-    fn report(&mut self) -> FabricResult<Report> {
-        let shape = self.session.walk()?;
-        let total = self.session.counts().total(&FOREGROUND);
-        Ok(Report { shape, cache: self.pool.cache_stats(0), total })
-    }
+/// What an index is made with: words that are typed stay inside of entries.
+fn options() -> Options {
+    Options { key_inline_bytes: 24, value_inline_bytes: 24, ..Options::default() }
 }
 
 /// The library's index.
@@ -182,6 +143,6 @@ impl Store for Library {
         let shape = self.0.shape()?.shape;
         let stats = self.0.stats()?;
         let cache = stats.caches.first().copied().unwrap_or_default();
-        Ok(Report { shape, cache, total: stats.costs.total(&FOREGROUND) })
+        Ok(Report { shape, cache, total: stats.costs.total(&OpKind::FOREGROUND) })
     }
 }

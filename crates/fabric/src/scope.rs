@@ -47,6 +47,19 @@ impl OpKind {
         Self::Admin,
     ];
 
+    /// Kinds of operations that are the workload, in contrast to maintenance.
+    pub const FOREGROUND: [Self; 9] = [
+        Self::Get,
+        Self::Put,
+        Self::Insert,
+        Self::Update,
+        Self::Delete,
+        Self::CompareAndSet,
+        Self::Scan,
+        Self::GetMany,
+        Self::WriteMany,
+    ];
+
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {

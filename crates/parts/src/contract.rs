@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::combine::Intent;
 use crate::fill::Fill;
+use crate::worker::Pause;
 
 /// Longest key, bytes. The shortest has one.
 pub const MAX_KEY_BYTES: usize = 1 << 10;
@@ -579,6 +580,20 @@ pub trait RangeIndex: Sized + 'static {
     /// Performs one bounded step of merging or reclamation, if any is due.
     async fn maintain(&mut self) -> Result<Work> {
         Ok(Work::None)
+    }
+
+    /// Number of workers of each compute node (see [`crate::worker`]).
+    fn workers(_: &Self::Options) -> u32 {
+        0
+    }
+
+    /// Executes one bounded piece of background work, on a client that does nothing else; says when
+    /// the next piece is due.
+    ///
+    /// # Errors
+    /// Those of the fabric; the work stays due.
+    async fn work(&mut self) -> Result<Pause> {
+        Ok(Pause::For(u64::MAX))
     }
 
     /// Recovers at once all locks and changes that crashed nodes have left unfinished and no

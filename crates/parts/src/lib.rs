@@ -4,7 +4,7 @@
 //! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
 //! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
-//! ([`blink`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
+//! ([`blink`]), background workers ([`worker`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
 //! ([`pairs`]), what operations count ([`op`]), the driver of garbage collections ([`gc`]), fixed
 //! hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ pub mod peer;
 pub mod published;
 pub mod sync;
 pub mod tree;
+pub mod worker;
 
 pub use contract::{
     CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,
@@ -37,3 +38,4 @@ pub use contract::{
 };
 pub use dmtree_fabric::mutants;
 pub use fill::Fill;
+pub use worker::Pause;

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::bytes::Bytes;
+use crate::fabrics::{LOCAL, SIM};
 use crate::offered::LoadShape;
 use crate::profile::ProfileText;
 use crate::published::Bound;
-use crate::registry::{LOCAL, SIM};
 use crate::sizing;
 use crate::sweep::Sweep;
 

@@ -3,10 +3,11 @@
 use dmtree_workload::{Distribution, Workload, WorkloadSpec};
 
 use crate::config::{Config, FillBy, GivenOption};
+use crate::fabrics::{FABRICS, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
-use crate::registry::{FABRICS, VERBS, data_path, find, select};
+use crate::registry::{find, select};
 use crate::sizing;
 
 /// Most clients that one thread simulates.
@@ -186,8 +187,10 @@ impl Config {
                 let spec = c.workload(w, *d);
                 // Checks whether the workload can be built; zipf tables are left for later.
                 let whole = WorkloadSpec { nominal: None, slices: 1, ..spec.clone() };
-                WorkloadSpec { distribution: Distribution::Uniform, ..whole }.build()?;
-                spec.check_slices().map_err(|e| Failure::from(e).context("affinity own"))?;
+                WorkloadSpec { distribution: Distribution::Uniform, ..whole }
+                    .build()
+                    .map_err(Failure::refused)?;
+                spec.check_slices().map_err(|e| Failure::refused(e).context("affinity own"))?;
                 if let (Some(n), false) = (spec.nominal, *d == Distribution::Uniform)
                     && n < spec.records
                 {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::failure::Result;
 use crate::opened::{Opened, PoolSpec};
+use crate::workers::Workers;
 
 /// A client of any index.
 pub type Session = Box<dyn Blocking>;
@@ -26,18 +27,30 @@ pub trait DynPool: Send + Sync + std::fmt::Debug {
     fn fabric(&self) -> &'static str;
 }
 
-impl<I: RangeIndex> DynPool for Opened<I> {
+/// An open index with its workers, which end first.
+struct Tool<I: RangeIndex> {
+    _workers: Workers,
+    opened: Opened<I>,
+}
+
+impl<I: RangeIndex> std::fmt::Debug for Tool<I> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.opened.fmt(f)
+    }
+}
+
+impl<I: RangeIndex> DynPool for Tool<I> {
     fn client(&self, cn: usize) -> Result<Session> {
-        Ok(Box::new(Opened::client(self, cn)?))
+        Ok(Box::new(self.opened.client(cn)?))
     }
     fn cache_stats(&self, cn: usize) -> CacheStats {
-        Opened::cache_stats(self, cn)
+        self.opened.cache_stats(cn)
     }
     fn compute_nodes(&self) -> usize {
-        Opened::compute_nodes(self)
+        self.opened.compute_nodes()
     }
     fn fabric(&self) -> &'static str {
-        Opened::fabric(self)
+        self.opened.fabric()
     }
 }
 
@@ -50,5 +63,6 @@ pub fn open_pool<I: RangeIndex>(
     options: &Value,
     spec: &PoolSpec,
 ) -> Result<Box<dyn DynPool>> {
-    Ok(Box::new(Opened::<I>::create(system, options, spec)?))
+    let opened = Opened::<I>::create(system, options, spec)?;
+    Ok(Box::new(Tool { _workers: opened.start_workers()?, opened }))
 }

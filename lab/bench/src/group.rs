@@ -13,6 +13,7 @@ use crate::access::access;
 use crate::client::{Ended, Tally};
 use crate::clock;
 use crate::config::{Config, LoadBy};
+use crate::fabrics::data_path;
 use crate::failure::{Failure, Result};
 use crate::measure::measure;
 use crate::memory;
@@ -21,7 +22,6 @@ use crate::opened::{Opened, Placement, PoolSpec};
 use crate::oracle::Oracle;
 use crate::peak::Peak;
 use crate::prepare::{load, walk, warm_up};
-use crate::registry::data_path;
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
@@ -200,7 +200,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let peak = Peak::begin();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
     let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;
-    let plan = c.workload(&first.workload, first.distribution).build()?;
+    let plan = c.workload(&first.workload, first.distribution).build().map_err(Failure::refused)?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
@@ -228,7 +228,11 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
             warm = complete;
         }
         host.stopped()?;
-        let plan = cell.config.workload(&cell.workload, cell.distribution).build()?;
+        let plan = cell
+            .config
+            .workload(&cell.workload, cell.distribution)
+            .build()
+            .map_err(Failure::refused)?;
         let before = lookups(&opened);
         let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
         let after = lookups(&opened);

@@ -3,11 +3,9 @@
 //! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
 //!
 //! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
-//! traces ([`replay`]), and the text form of dumps ([`dump`]).
+//! traces ([`replay`]).
 #![forbid(unsafe_code)]
 
-pub mod access;
-pub mod bytes;
 pub mod client;
 pub mod compare;
 pub mod config;
@@ -17,10 +15,8 @@ pub mod crash;
 pub mod crash_text;
 pub mod csv;
 pub mod determinism;
-pub mod dump;
 pub mod experiment;
 pub mod facade;
-pub mod failure;
 pub mod files;
 pub mod gains;
 pub mod group;
@@ -52,6 +48,9 @@ pub mod sweep;
 pub mod system;
 pub mod table;
 pub mod window;
+pub mod workers;
 
 pub use dmtree_check::clock;
-pub use failure::{Failure, Result};
+pub use dmtree_command::{Failure, Result};
+
+use dmtree_command::{access, bytes, fabrics, failure};

@@ -4,8 +4,9 @@ use dmtree_workload::Workload;
 use serde_json::{Value, json};
 
 use crate::experiment::{BUILTIN, Experiment};
+use crate::fabrics::FABRICS;
 use crate::failure::Result;
-use crate::registry::{FABRICS, systems};
+use crate::registry::systems;
 use crate::system::System;
 
 /// Everything that a name can be given of.

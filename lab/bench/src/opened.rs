@@ -1,6 +1,6 @@
 //! An index on an embedded pool, open on every compute node.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,20 +9,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, OpKind, Snapshot, Transport, Worker};
+use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, Snapshot, Transport, Worker};
 use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root};
+use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root, worker};
 use dmtree_pool::{Cluster, IndexEntry, Place, PoolOptions};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
 use crate::simulated::{FabricSpec, SimFabric};
+use crate::workers::{self, Workers};
 
 /// Bytes of buffers of one simulated client.
 const SIM_SLAB_BYTES: u64 = 256 << 10;
 /// Bytes of buffers of all clients of a thread.
-const SLAB_BYTES: u64 = 64 << 20;
+pub(crate) const SLAB_BYTES: u64 = 64 << 20;
 /// The name of the index in the catalog by default.
 const INDEX_NAME: &str = "bench";
 /// Longest wait for a pool that is not ready.
@@ -68,6 +69,8 @@ pub struct Opened<I: RangeIndex> {
     cluster: Cluster,
     nodes: Vec<Arc<I::Node>>,
     sim: Option<(SimFabric, u64)>,
+    /// Workers of each compute node.
+    workers: u32,
     /// The index, if it must be removed from a pool that stays.
     fleeting: Option<String>,
 }
@@ -141,7 +144,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         FabricSpec::Joined { first, data_path, nic_config } => {
             let (listen, wanted, within) = (nic_config.access.any_port(), None, POOL_WITHIN);
             let place = Place { first, listen, wanted, within, data_path: *data_path, nic_config };
-            let joined = Cluster::join_as(&place, spec.cns).map_err(|e| Failure::missing(&e))?;
+            let joined = Cluster::join_as(&place, spec.cns).map_err(Failure::refused)?;
             for (node, presence) in joined.compute_node(0)?.away() {
                 let _ = writeln!(std::io::stderr(), "note: {}", presence.refusal(node));
             }
@@ -235,7 +238,7 @@ impl<I: RangeIndex> Opened<I> {
             let cx = NodeContext { pool, cache_bytes: spec.cache_bytes };
             nodes.push(I::node(&cx, &options, root)?);
         }
-        Ok(Self { cluster, nodes, sim, fleeting })
+        Ok(Self { cluster, nodes, sim, workers: I::workers(&options), fleeting })
     }
 
     /// Number of compute nodes.
@@ -274,9 +277,19 @@ impl<I: RangeIndex> Opened<I> {
         }
     }
 
+    /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
+    ///
+    /// # Errors
+    /// Those of [`Workers::start`].
+    pub fn start_workers(&self) -> Result<Workers> {
+        let workers = if self.sim.is_some() { 0 } else { self.workers };
+        Workers::start::<I>(&self.cluster, &self.nodes, workers)
+    }
+
     /// Runs clients until they end, spread over the compute nodes in turn, and returns their
-    /// results by number. No client begins before all exist. `tick` is called at intervals while
-    /// they run. Simulated clients share one real thread.
+    /// results by number. No client begins before all exist. The workers of the index run beside
+    /// them, and their verbs count. `tick` is called at intervals. Simulated clients share one real
+    /// thread.
     ///
     /// # Errors
     /// A client thread that cannot be started or stalls.
@@ -289,7 +302,8 @@ impl<I: RangeIndex> Opened<I> {
         let threads = if self.sim.is_some() { 1 } else { placement.threads };
         let barrier = std::sync::Barrier::new(threads as usize + 1);
         let failed = AtomicBool::new(false);
-        let mut all = Vec::new();
+        let mut all: Vec<Left<T>> = Vec::new();
+        let workers = self.start_workers()?;
         std::thread::scope(|scope| -> Result<()> {
             let mut running = Vec::new();
             for thread in 0..threads {
@@ -298,7 +312,8 @@ impl<I: RangeIndex> Opened<I> {
                     let placed_clients = || match &self.sim {
                         Some((_, seed)) => self.simulated_clients(placement, *seed),
                         None => {
-                            self.placed_clients(thread * placement.coroutines, placement.coroutines)
+                            let count = placement.coroutines;
+                            Ok((self.placed_clients(thread * count, count)?, Vec::new()))
                         }
                     };
                     // The others wait for this thread at the barrier.
@@ -307,11 +322,11 @@ impl<I: RangeIndex> Opened<I> {
                     failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
                     barrier.wait();
                     barrier.wait();
-                    let placed_clients = placed_clients?;
+                    let (placed_clients, workers) = placed_clients?;
                     if failed.load(Ordering::SeqCst) {
                         return Ok(Vec::new());
                     }
-                    run_thread(placed_clients, self.sim.is_some(), body)
+                    run_thread((placed_clients, workers), self.sim.is_some(), body)
                 }));
             }
             barrier.wait();
@@ -331,6 +346,10 @@ impl<I: RangeIndex> Opened<I> {
             Ok(())
         })?;
         all.sort_by_key(|l| l.number);
+        let counts = workers.stop()?;
+        if let Some(first) = all.first_mut() {
+            first.counts.add(&counts);
+        }
         Ok(all)
     }
 
@@ -353,8 +372,12 @@ impl<I: RangeIndex> Opened<I> {
     }
 
     /// All clients of a simulation, on one executor: `placement.threads` client threads on every
-    /// compute node.
-    fn simulated_clients(&self, placement: Placement, seed: u64) -> Result<Vec<PlacedClient<I>>> {
+    /// compute node, and the workers, each on a thread of its own.
+    fn simulated_clients(
+        &self,
+        placement: Placement,
+        seed: u64,
+    ) -> Result<(Vec<PlacedClient<I>>, Vec<I>)> {
         let cns = self.nodes.len() as u32;
         let clients = cns * placement.threads * placement.coroutines;
         let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
@@ -362,7 +385,7 @@ impl<I: RangeIndex> Opened<I> {
             let pool = self.cluster.compute_node((thread % cns) as usize)?;
             transports.push(pool.fabric().attach(pool.cn())?);
         }
-        let Some(first) = transports.first() else { return Ok(Vec::new()) };
+        let Some(first) = transports.first() else { return Ok((Vec::new(), Vec::new())) };
         let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
         core.seed(seed);
         let latency = Rc::<RefCell<ByKind>>::default();
@@ -389,7 +412,17 @@ impl<I: RangeIndex> Opened<I> {
                 latency,
             });
         }
-        Ok(placed_clients)
+        let mut workers = Vec::new();
+        for (cn, node) in self.nodes.iter().enumerate() {
+            for _ in 0..self.workers {
+                let pool = self.cluster.compute_node(cn)?;
+                let transport = pool.fabric().attach(pool.cn())?;
+                let (slot, sums) = (core.add_slot(), &placed_clients[0].ep);
+                let ep = Endpoint::counting_with(core.clone(), transport, slot, sums);
+                workers.push(I::client(ep, node.clone()));
+            }
+        }
+        Ok((placed_clients, workers))
     }
 }
 
@@ -410,41 +443,44 @@ fn panicked() -> Failure {
 }
 
 fn run_thread<I: RangeIndex, T: 'static>(
-    placed_clients: Vec<PlacedClient<I>>,
+    (placed_clients, workers): (Vec<PlacedClient<I>>, Vec<I>),
     shared_sums: bool,
     body: &(impl Fn(PlacedClient<I>) -> Loop<T> + Sync),
 ) -> Result<Vec<Left<T>>> {
     let Some(first) = placed_clients.first().map(|s| s.ep.clone()) else { return Ok(Vec::new()) };
-    let mut worker = Worker::new(first.core().clone());
+    let mut executor = Worker::new(first.core().clone());
     let left: Rc<RefCell<Vec<Left<T>>>> = Rc::default();
+    let clients = Rc::new(Cell::new(placed_clients.len()));
+    let broken: Rc<RefCell<Option<Failure>>> = Rc::default();
+    for mut index in workers {
+        let (clients, broken) = (clients.clone(), broken.clone());
+        let slot = index.endpoint().slot();
+        executor.spawn(slot, async move {
+            let done = worker::run(&mut index, || clients.get() == 0, |_| false).await;
+            if let Err(e) = done {
+                broken.replace(Some(workers::failed("a worker", &e)));
+            }
+        });
+    }
     for placed in placed_clients {
         let (number, cn, ep) = (placed.number, placed.cn, placed.ep.clone());
-        let left = left.clone();
+        let (left, clients) = (left.clone(), clients.clone());
         let task = body(placed);
         ep.prefetch(&*task);
-        worker.spawn(ep.slot(), async move {
+        executor.spawn(ep.slot(), async move {
             let out = task.await;
             let counts = if shared_sums { Snapshot::default() } else { ep.snapshot() };
             left.borrow_mut().push(Left { number, cn, out, counts });
+            clients.set(clients.get() - 1);
         });
     }
-    worker.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))?;
+    executor.run(&mut Fifo).map_err(|stalled| Failure::violation(stalled.to_string()))?;
+    if let Some(e) = broken.take() {
+        return Err(e);
+    }
     let mut out = left.take();
     if let (true, Some(one)) = (shared_sums, out.first_mut()) {
         one.counts = first.snapshot();
     }
     Ok(out)
 }
-
-/// Kinds of operations that are the workload, in contrast to maintenance.
-pub const FOREGROUND: [OpKind; 9] = [
-    OpKind::Get,
-    OpKind::Put,
-    OpKind::Insert,
-    OpKind::Update,
-    OpKind::Delete,
-    OpKind::CompareAndSet,
-    OpKind::Scan,
-    OpKind::GetMany,
-    OpKind::WriteMany,
-];

@@ -1,27 +1,10 @@
 //! The registry of systems that can be measured and used.
 
 use dmtree_check::{Case, Verdict};
-use dmtree_fabric::net::DataPath;
 use dmtree_parts::peer::Visitor;
 
 use crate::failure::{Failure, Result};
 use crate::system::{System, ToSystem};
-
-/// The fabric in this process's memory.
-pub const LOCAL: &str = "local";
-/// The simulated fabric.
-pub const SIM: &str = "sim";
-/// Nodes in several processes, over TCP.
-pub const TCP: &str = "tcp";
-/// Real RDMA.
-pub const VERBS: &str = "verbs";
-/// The fabrics that a system can run on here.
-pub const FABRICS: [&str; 4] = [LOCAL, SIM, TCP, VERBS];
-
-/// The data path of a fabric with several processes; `None` for the fabrics of one process.
-pub fn data_path(fabric: &str) -> Option<DataPath> {
-    [DataPath::Frames, DataPath::Rdma].into_iter().find(|c| c.name() == fabric)
-}
 
 /// Visits every system: a line for each crate.
 pub fn visit<V: Visitor>(v: &V) -> Vec<V::Out> {

@@ -128,11 +128,11 @@ pub struct ReplayReport {
 /// # Errors
 /// The first malformed line, or a key that no index accepts.
 pub fn survey(files: &[PathBuf]) -> Result<Survey> {
-    let mut reader = TraceReader::open(files)?;
+    let mut reader = TraceReader::open(files).map_err(Failure::refused)?;
     let mut s = Survey::default();
     let mut encoded = Vec::new();
     for op in reader.by_ref() {
-        let op = op?;
+        let op = op.map_err(Failure::refused)?;
         check_key(&op.key).map_err(|e| Failure::input(format!("the trace has {e}")))?;
         s.longest_key = s.longest_key.max(op.key.len() as u64);
         if let Action::Insert(r) | Action::Update(r) = &op.action {
@@ -198,7 +198,7 @@ pub fn replay(
     };
     let pool = system.open(&spec, key, value.min(64))?;
     let done = AtomicU64::new(0);
-    let mut reader = TraceReader::open(&o.files)?;
+    let mut reader = TraceReader::open(&o.files).map_err(Failure::refused)?;
     let began = clock::now();
     let tallies = std::thread::scope(|scope| -> Result<Vec<Tally>> {
         let (mut to, mut running): (Vec<SyncSender<Vec<TraceOp>>>, _) = (Vec::new(), Vec::new());
@@ -218,7 +218,7 @@ pub fn replay(
             let op = match op {
                 Ok(op) => op,
                 Err(e) => {
-                    fed = Err(Failure::from(e));
+                    fed = Err(Failure::refused(e));
                     break;
                 }
             };

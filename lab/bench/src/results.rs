@@ -6,12 +6,12 @@ use dmtree_fabric::SideCounts;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::fabrics::{TCP, VERBS};
 use crate::failure::{Failure, Result};
 use crate::gains::Gains;
 use crate::offered::OpenFigures;
 use crate::place::Place;
 use crate::published::{CellName, Reference};
-use crate::registry::{TCP, VERBS};
 use crate::simulated::SimFigures;
 use crate::summary::Summary;
 

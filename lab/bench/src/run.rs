@@ -6,20 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dmtree_fabric::{OpCounts, Role, SideCounts, Snapshot, Step, StepTimes, Totals};
+use dmtree_fabric::{
+    OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
+};
 use dmtree_workload::OpKind;
 
 use crate::client::Tally;
 use crate::clock;
 use crate::config::{Config, Resolved};
+use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
 use crate::offered::{CRITERION, OpenFigures};
-use crate::opened::FOREGROUND;
 use crate::place::Place;
 use crate::published::{CellName, Table};
-use crate::registry::{self, LOCAL, VERBS};
+use crate::registry;
 use crate::results::{
     Cell, KindFigures, Machine, MemoryFigures, NodeFigures, OutcomeCost, PublishedTable, Results,
     Round, SCHEMA_VERSION, Side, cell_key, note,
@@ -185,7 +187,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
 }
 
 fn here(fabric: &str) -> String {
-    if registry::data_path(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
+    if data_path(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
 /// The sum of a cell over all its rounds so far.
@@ -221,7 +223,7 @@ impl Sum {
     fn add(&mut self, m: Measured) {
         let (rate_ops, seconds) = m.rate;
         let latency = m.tally.latency.total();
-        let trips = m.counts.total(&FOREGROUND).counts.round_trips;
+        let trips = m.counts.total(&Kind::FOREGROUND).counts.round_trips;
         self.rounds.push(Round {
             mops: rate_ops as f64 / seconds / 1e6,
             ops: m.tally.ops,
@@ -385,7 +387,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
     let c = &plan.config;
     // The operations that the counters cover; failed operations have counted, too.
     let ops = s.tally.counted;
-    let all = s.counts.total(&FOREGROUND);
+    let all = s.counts.total(&Kind::FOREGROUND);
     let latency = s.tally.latency.total();
     let mops: Vec<f64> = s.rounds.iter().map(|r| r.mops).collect();
     let summary = Summary::of(&mops).unwrap_or(Summary {
@@ -466,8 +468,8 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
 
 /// Time of an average operation by kind and step, ns.
 fn steps(counts: &Snapshot) -> BTreeMap<String, BTreeMap<String, f64>> {
-    let kinds = counts.steps.iter().filter(|(kind, _)| FOREGROUND.contains(kind));
-    let of = |(kind, times): &(dmtree_fabric::OpKind, StepTimes)| {
+    let kinds = counts.steps.iter().filter(|(kind, _)| Kind::FOREGROUND.contains(kind));
+    let of = |(kind, times): &(Kind, StepTimes)| {
         let ops = counts.total(&[*kind]).ops;
         let steps = Step::ALL.iter().zip(times).filter(|(_, ns)| **ns > 0);
         let steps = steps.map(|(step, ns)| (step.name().to_owned(), per(*ns, ops))).collect();
@@ -480,7 +482,7 @@ fn steps(counts: &Snapshot) -> BTreeMap<String, BTreeMap<String, f64>> {
 fn outcomes(counts: &Snapshot) -> (BTreeMap<String, OutcomeCost>, u64) {
     let mut totals: BTreeMap<&'static str, Totals> = BTreeMap::new();
     for (kind, outcome, t) in &counts.ops {
-        if FOREGROUND.contains(kind) {
+        if Kind::FOREGROUND.contains(kind) {
             totals.entry(outcome.name()).or_default().add(t);
         }
     }
@@ -512,7 +514,7 @@ fn background(counts: &Snapshot, ops: u64) -> Side {
     };
     add(&counts.loose);
     for (kind, _, t) in &counts.ops {
-        if !FOREGROUND.contains(kind) {
+        if !Kind::FOREGROUND.contains(kind) {
             add(&t.counts);
         }
     }

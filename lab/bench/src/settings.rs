@@ -9,7 +9,7 @@ use dmtree_workload::KeyForm;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, number_or_text};
 use crate::config::Config;
 
 /// How the index is filled before a cell.
@@ -77,25 +77,6 @@ impl Serialize for FillBy {
 impl<'de> Deserialize<'de> for FillBy {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         number_or_text(d, Self::Share)
-    }
-}
-
-/// Reads a setting that is a number or a text.
-pub(crate) fn number_or_text<'de, D, N, T>(d: D, number: fn(N) -> T) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    N: Deserialize<'de>,
-    T: FromStr<Err: fmt::Display>,
-{
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a number or a text")]
-    enum Form<N> {
-        Number(N),
-        Text(String),
-    }
-    match Form::deserialize(d)? {
-        Form::Number(n) => Ok(number(n)),
-        Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
     }
 }
 

@@ -9,14 +9,14 @@ use dmtree_fabric::{
     Endpoint, ErrorKind, Fabric, Member, MemberPhase, MembershipState, MemoryAgent, MemoryState,
     NodeId, Result, Transport, Worker,
 };
-use dmtree_parts::{RangeIndex, Work};
+use dmtree_parts::{Pause, RangeIndex, Work, worker};
 use dmtree_pool::PoolNode;
 
 use crate::drive::{
     Guarded, POLL_NS, RunContext, TaskRole, droppable, excused, failed, issuer, liveness, safety,
 };
 use crate::fault::NodeFault;
-use crate::node_states::{Due, NodeCondition, wait_until};
+use crate::node_states::{Due, Issuer, NodeCondition, wait_until};
 use crate::test_cluster::TestCluster;
 use crate::verdict::Finding;
 
@@ -48,6 +48,8 @@ pub(crate) struct Actors<'a, I: RangeIndex> {
     membership_agents: Vec<u32>,
     /// A slot for the maintenance of each.
     maintenance_actors: Vec<u32>,
+    /// The workers of the index: node and slot.
+    workers: Vec<(usize, u32)>,
     pub nodes: RefCell<Vec<Arc<I::Node>>>,
     /// The memory nodes that have agents, each with an endpoint for waits; empty where compute
     /// nodes do without.
@@ -78,6 +80,9 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
         client_actors.retain(|actor| !case.numbers_of(actor.number).is_empty());
         let membership_agents = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
         let maintenance_actors = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
+        let workers = (0..I::workers(&test_cluster.options) as usize * nodes)
+            .map(|n| (n % nodes, slot_of(Some(n % nodes))))
+            .collect();
         let of_test = || Endpoint::new(shared.core.clone(), neutral.clone(), slot_of(None));
         let agent = |mn| {
             let node = NodeId::memory(mn);
@@ -94,6 +99,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
             client_actors,
             membership_agents,
             maintenance_actors,
+            workers,
             nodes,
             agents,
             fault_scheduler,
@@ -180,6 +186,11 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
     pub(crate) fn phase<'w>(&'w self, worker: &mut Worker<'w>, liveness_now: bool) {
         let shared = self.shared;
         self.spawn_clients(worker, liveness_now);
+        for (cn, slot) in &self.workers {
+            self.spawn(worker, (*slot, TaskRole::Worker(*cn)), move || async move {
+                self.run_worker(*cn, *slot).await.unwrap_or_default()
+            });
+        }
         if shared.case.node_faults.is_empty() {
             return;
         }
@@ -217,6 +228,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
         }
         let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
         while self.must("maintenance", index.maintain().await)? != Work::None {}
+        while !self.must("a worker", index.work().await)?.is_rest() {}
         Some(())
     }
 
@@ -300,18 +312,51 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
             if self.shared.node_states.is_leaving(cn) {
                 continue;
             }
-            let _inside = self.shared.node_states.enter(cn);
             let by = issuer(self.shared, cn, index.endpoint());
-            match droppable(self.shared, cn, index.maintain()).await {
-                Some(Err(e)) if e.kind() == ErrorKind::Revoked && !self.shared.case.rejoins() => {
-                    return None;
-                }
-                Some(Err(e)) if !excused(self.shared, &by, &e) => {
-                    self.shared.found(failed(cn as u32, "maintenance of its node".to_owned(), &e));
-                }
-                _ => {}
-            }
+            self.piece("maintenance of its node", by, index.maintain()).await?;
         }
+    }
+
+    /// A worker of the index in one incarnation of its node.
+    async fn run_worker(&self, cn: usize, slot: u32) -> Option<()> {
+        let ep = self.endpoint(cn, slot)?;
+        if !self.shared.case.node_faults.is_empty() {
+            self.joined(cn, &ep).await?;
+        }
+        let mut index = I::client(ep.clone(), self.nodes.borrow()[cn].clone());
+        loop {
+            while self.shared.node_states.is_leaving(cn) {
+                ep.sleep(POLL_NS).await;
+            }
+            let by = issuer(self.shared, cn, &ep);
+            ep.renew_deadline();
+            let pause = self.piece("a worker of its node", by, index.work()).await?;
+            let pause = pause.unwrap_or(Pause::For(MAINTENANCE_PAUSE_NS));
+            worker::rest(&ep, &pause, &|| self.shared.node_states.is_leaving(cn)).await;
+        }
+    }
+
+    /// Executes a piece of background work of a node: `Some(None)` when it fails with an excuse, or
+    /// is dropped; `None` when the membership is lost for good.
+    async fn piece<T>(
+        &self,
+        what: &str,
+        by: Issuer,
+        work: impl Future<Output = Result<T>>,
+    ) -> Option<Option<T>> {
+        let shared = self.shared;
+        let _inside = shared.node_states.enter(by.cn);
+        match droppable(shared, by.cn, work).await {
+            Some(Ok(out)) => return Some(Some(out)),
+            Some(Err(e)) if e.kind() == ErrorKind::Revoked && !shared.case.rejoins() => {
+                return None;
+            }
+            Some(Err(e)) if !excused(shared, &by, &e) => {
+                shared.found(failed(by.cn as u32, what.to_owned(), &e));
+            }
+            _ => {}
+        }
+        Some(None)
     }
 
     /// The membership agent of a node in one incarnation.

@@ -225,6 +225,8 @@ pub(crate) enum TaskRole {
     Client(u32, usize),
     /// The membership agent of a compute node.
     MembershipAgent(usize),
+    /// A worker of the index on a compute node.
+    Worker(usize),
     /// The agent of a memory node.
     Agent,
     /// The last maintenance of a compute node, for which the phase waits.
@@ -238,9 +240,10 @@ pub(crate) enum TaskRole {
 impl TaskRole {
     fn cn(self) -> Option<usize> {
         match self {
-            Self::Client(_, cn) | Self::MembershipAgent(cn) | Self::FinalMaintenance(cn) => {
-                Some(cn)
-            }
+            Self::Client(_, cn)
+            | Self::MembershipAgent(cn)
+            | Self::Worker(cn)
+            | Self::FinalMaintenance(cn) => Some(cn),
             Self::Agent | Self::FaultScheduler | Self::FaultActor => None,
         }
     }

@@ -25,7 +25,7 @@ pub struct TestCluster<I: RangeIndex> {
     /// The pool.
     pub cluster: Cluster,
     cache_bytes: u64,
-    options: I::Options,
+    pub(crate) options: I::Options,
     root: Root,
     /// The index's shared state on each compute node.
     pub nodes: Vec<Arc<I::Node>>,

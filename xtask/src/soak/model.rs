@@ -53,7 +53,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Applies a driver's line about an operation, as `crates/cli/src/drive` writes it; false when
+    /// Applies a driver's line about an operation, as `crates/cli/src/lab/drive` writes it; false when
     /// it is another line.
     pub fn apply(&mut self, line: &str) -> bool {
         let mut words = line.split(' ');

@@ -75,7 +75,7 @@ const WANTED: &[(&str, &str)] = &[
     ("crates/fabric", "tcp"),
     ("crates/pool", "multi_process"),
     ("crates/engine", "verbs"),
-    ("crates/engine", "conformance"),
+    ("crates/engine", "suite"),
     ("crates/cli", "processes"),
     ("crates/cli", "dmtree"),
 ];
@@ -84,8 +84,7 @@ const WANTED: &[(&str, &str)] = &[
 fn build() -> Result<Vec<String>> {
     let mut c = Command::new("cargo");
     c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
-    for test in ["verbs", "verbs_no_allocation", "tcp", "multi_process", "conformance", "processes"]
-    {
+    for test in ["verbs", "verbs_no_allocation", "tcp", "multi_process", "suite", "processes"] {
         c.args(["--test", test]);
     }
     // All of them are built with the feature of the fabric.
@@ -123,8 +122,7 @@ fn build() -> Result<Vec<String>> {
 /// us there. Tests that only matter with many keys are left out.
 fn list() -> Result<Vec<String>> {
     let made = build()?;
-    let [verbs, no_allocation, net, pool, counts, conformance, processes, dmtree] = &made[..]
-    else {
+    let [verbs, no_allocation, net, pool, counts, suite, processes, dmtree] = &made[..] else {
         bail!("cargo made {} executables", made.len());
     };
     let scripts = crate::root().join("xtask/src/soft_roce");
@@ -138,7 +136,7 @@ fn list() -> Result<Vec<String>> {
         format!("DMTREE_NEED_RDMA=1 {verbs} --test-threads=1"),
         format!("DMTREE_NEED_RDMA=1 {no_allocation}"),
         format!("DMTREE_NEED_RDMA=1 {counts}"),
-        format!("{shortened} {conformance} local"),
+        format!("{shortened} {suite} conformance::engine::local"),
         script("throughput.sh"),
         // Multi-process: the fabric, the pool, processes, every system.
         format!("DMTREE_TEST_FABRIC=verbs {net} --test-threads=1"),

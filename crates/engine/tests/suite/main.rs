@@ -2,6 +2,8 @@
 
 mod budget;
 mod concurrent;
+mod conformance;
+mod crash;
 mod digest;
 mod dropped_leader;
 mod fair;

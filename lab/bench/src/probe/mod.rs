@@ -8,8 +8,8 @@ pub use measure::{Bench, Measured, Plan, Verb};
 use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::{Fabric, Nanos, NodeId};
 
+use crate::fabrics::{LOCAL, VERBS};
 use crate::failure::{Failure, Result};
-use crate::registry::{LOCAL, VERBS};
 use crate::simulated::Profile;
 use crate::table::Table;
 

@@ -10,12 +10,21 @@ use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress};
 use dmtree_bench::system::System;
 use dmtree_bench::{Failure, Result};
 use dmtree_check::peer::toy::{Mutant, Options, Toy};
+use dmtree_fabric::OpKind;
 use dmtree_parts::peer::SystemSpec;
 use dmtree_workload::Workload;
 
 fn measure(mutant: Mutant, workload: &str, flags: &[&str], stop: bool) -> Result<Vec<Measured>> {
-    let system =
-        System::of::<Toy>(SystemSpec::of::<Toy>(("toy", "toy"), "a map", &Options { mutant }));
+    measure_with(&Options { mutant, workers: 0 }, workload, flags, stop)
+}
+
+fn measure_with(
+    options: &Options,
+    workload: &str,
+    flags: &[&str],
+    stop: bool,
+) -> Result<Vec<Measured>> {
+    let system = System::of::<Toy>(SystemSpec::of::<Toy>(("toy", "toy"), "a map", options));
     let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
     let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
     let workload: Workload = workload.parse().unwrap();
@@ -57,6 +66,18 @@ fn an_honest_index_has_no_errors() {
     for workload in ["ycsb-a", "ycsb-d", "ycsb-e", "ycsb-f"] {
         let m = measure(Mutant::None, workload, &[], false).unwrap().remove(0);
         assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
+    }
+}
+
+/// On threads of their own, and on the simulator's: what they do is counted, and not as operations.
+#[test]
+fn workers_run_beside_the_clients() {
+    for fabric in [&[][..], &["--fabric=sim"]] {
+        let options = Options { workers: 2, ..Options::default() };
+        let m = measure_with(&options, "update", fabric, false).unwrap().remove(0);
+        assert_eq!(m.tally.errors, 0, "{fabric:?}: {:?}", m.tally.samples);
+        let work = m.counts.total(&[OpKind::Maintain]);
+        assert!(work.ops > 0 && work.counts.mn.read == work.ops, "{fabric:?}: {work:?}");
     }
 }
 

@@ -12,8 +12,8 @@ use super::*;
 use crate::case::Case;
 use crate::conformance::Keys;
 
-const SOUND: Options = Options { mutant: toy::Mutant::None };
-const RACES: Options = Options { mutant: toy::Mutant::Races };
+const SOUND: Options = Options { mutant: toy::Mutant::None, workers: 0 };
+const RACES: Options = Options { mutant: toy::Mutant::Races, workers: 0 };
 
 fn toy(options: &Options) -> Subject {
     let spec = SystemSpec::of::<Toy>(("toy", "toy"), "a map", options);
@@ -37,7 +37,7 @@ fn one(failures: &[String], words: &str) {
 fn an_index_that_loses_a_key_fails() {
     assert_eq!(rows::local(&peer(SOUND)), Vec::<String>::new());
     assert_eq!(rows::apart(&peer(SOUND)), Vec::<String>::new());
-    let loses = peer(Options { mutant: toy::Mutant::LosesKeys });
+    let loses = peer(Options { mutant: toy::Mutant::LosesKeys, ..SOUND });
     one(&rows::local(&loses), "toy: hashed keys: ");
     one(&rows::apart(&loses), "toy, apart: ");
 }
@@ -48,6 +48,14 @@ fn seeds_that_must_find_nothing_find_a_race() {
     assert!(!hazards::sound(&peer(RACES)).is_empty());
     assert_eq!(workloads::interleaved(&peer(SOUND)), Vec::<String>::new());
     assert!(!workloads::interleaved(&peer(RACES)).is_empty());
+}
+
+/// Workers run beside the clients of a seed.
+#[test]
+fn seeds_find_what_a_worker_does_wrong() {
+    let peer = |mutant| peer(Options { mutant, workers: 2 });
+    assert_eq!(hazards::sound(&peer(toy::Mutant::None)), Vec::<String>::new());
+    assert!(!hazards::sound(&peer(toy::Mutant::LosesInWork)).is_empty());
 }
 
 /// A hazard has to show, and its repair has to remove it.

@@ -1,5 +1,6 @@
 //! A toy index that can be told to go wrong, to try on it what judges indexes. It keeps its pairs
-//! in a map of this process, and READs one word for each operation.
+//! in a map of this process, and READs one word for each operation. Its workers READ it once more
+//! for each write.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::ThreadId;
 
 use dmtree_fabric::{Capabilities, Endpoint, OpKind, OpOutcome, Result};
+use dmtree_parts::worker::WorkerSignal;
 use dmtree_parts::{
-    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root,
+    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex, Resume, Root,
     ScanRequest, Shape, Write, check_key,
 };
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,8 @@ pub enum Mutant {
     PanicsInReads,
     /// A new key beside twenty others, always.
     LosesKeys,
+    /// A worker removes the least key, always.
+    LosesInWork,
     /// A write acts on what was there before its verb, always.
     Races,
 }
@@ -47,6 +51,9 @@ pub enum Mutant {
 pub struct Options {
     /// What goes wrong.
     pub mutant: Mutant,
+    /// Workers of each compute node.
+    #[serde(default)]
+    pub workers: u32,
 }
 
 /// The toy on a compute node.
@@ -55,6 +62,9 @@ pub struct Node {
     map: Map,
     mutant: Mutant,
     calls: AtomicU64,
+    /// Writes that no worker has seen.
+    unseen: AtomicU64,
+    signal: Arc<WorkerSignal>,
     root: Root,
     made_by: ThreadId,
 }
@@ -126,7 +136,8 @@ impl RangeIndex for Toy {
         let number = ep.core().block_on(ep.slot(), ep.faa(root.word, 0))?;
         let map = MAPS.lock().expect("no panic under this lock")[number as usize - 1].clone();
         let made_by = std::thread::current().id();
-        Ok(Arc::new(Node { map, mutant: o.mutant, calls: AtomicU64::new(0), root, made_by }))
+        let (calls, unseen, signal) = (AtomicU64::new(0), AtomicU64::new(0), Arc::default());
+        Ok(Arc::new(Node { map, mutant: o.mutant, calls, unseen, signal, root, made_by }))
     }
     fn client(ep: Endpoint, node: Arc<Node>) -> Self {
         let elsewhere = node.made_by != std::thread::current().id();
@@ -165,7 +176,27 @@ impl RangeIndex for Toy {
         let before = if self.node.mutant == Mutant::Races { early } else { late };
         let outcome = self.write_to(key, before.as_ref(), w);
         op.end(OpOutcome::InsertPlain);
+        self.node.unseen.fetch_add(1, Ordering::Relaxed);
+        self.node.signal.raise();
         Ok(outcome)
+    }
+
+    fn workers(o: &Options) -> u32 {
+        o.workers
+    }
+
+    async fn work(&mut self) -> Result<Pause> {
+        let take = |n: u64| n.checked_sub(1);
+        if self.node.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            return Ok(Pause::Until(self.node.signal.clone(), 1_000_000_000));
+        }
+        let op = self.ep.begin(OpKind::Maintain);
+        self.ep.read(self.node.root.word, 8).await?;
+        if self.node.mutant == Mutant::LosesInWork {
+            self.map().pop_first();
+        }
+        op.end(OpOutcome::Other);
+        Ok(Pause::None)
     }
 
     /// With a mutant pages are small, so that scans take several.

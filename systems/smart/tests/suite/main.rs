@@ -1,5 +1,6 @@
 //! The tests of SMART in one program, so that it is linked once.
 
+mod crash;
 mod published;
 mod sound;
 

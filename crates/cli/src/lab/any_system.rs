@@ -1,0 +1,83 @@
+//! An index of any system for the shell and the tour.
+
+use dmtree_bench::facade::{DynPool, Session};
+use dmtree_bench::opened::PoolSpec;
+use dmtree_bench::registry;
+use dmtree_bench::simulated::FabricSpec;
+use dmtree_command::Result;
+use dmtree_fabric::{OpKind, Result as FabricResult};
+use dmtree_parts::{Outcome, ScanRequest, Write};
+
+use crate::args::ToolArgs;
+use crate::store::{Report, Source, Store};
+
+/// The index that the arguments name.
+///
+/// # Errors
+/// Unknown systems; a pool that cannot be joined.
+pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
+    let cns = if a.connect.is_some() { 1 } else { 2 };
+    let pool = registry::find(&a.system)?.open(&pool(a, cns, true)?, 24, 24)?;
+    let session = pool.client(0)?;
+    Ok(Box::new(AnySystem { pool, session }))
+}
+
+/// The pool that is meant, of so many compute nodes of this process; with the index that stays,
+/// or one of its own.
+pub fn pool(a: &ToolArgs, cns: u16, stays: bool) -> Result<PoolSpec> {
+    let small = PoolSpec::small(cns, a.memory_bytes.0);
+    Ok(match &a.connect {
+        None => small,
+        Some(first) => PoolSpec {
+            fabric: FabricSpec::Joined {
+                first: first.clone(),
+                data_path: None,
+                nic_config: a.nic.nic_config(&a.access)?,
+            },
+            index: stays.then(|| a.index.clone()),
+            ..small
+        },
+    })
+}
+
+/// An index of any system.
+struct AnySystem {
+    pool: Box<dyn DynPool>,
+    session: Session,
+}
+
+impl Source for Session {
+    fn for_each(
+        &mut self,
+        request: ScanRequest<'_>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> FabricResult<()> {
+        (**self).for_each(request, each)
+    }
+}
+
+impl Source for AnySystem {
+    fn for_each(
+        &mut self,
+        request: ScanRequest<'_>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> FabricResult<()> {
+        self.session.for_each(request, each)
+    }
+}
+
+impl Store for AnySystem {
+    fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>> {
+        self.session.get(key)
+    }
+
+    fn write(&mut self, key: &[u8], w: Write<'_>) -> FabricResult<Outcome> {
+        self.session.write(key, w)
+    }
+
+    fn report(&mut self) -> FabricResult<Report> {
+        let shape = self.session.walk()?;
+        let total = self.session.counts().total(&OpKind::FOREGROUND);
+        Ok(Report { shape, cache: self.pool.cache_stats(0), total })
+    }
+}

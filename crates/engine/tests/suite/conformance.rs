@@ -1,0 +1,91 @@
+//! The conformance suite on DMTree, in many geometries and with every switch in every position.
+
+use dmtree_check::NodeFaultSet;
+use dmtree_check::peer::prelude::*;
+use dmtree_check::peer::rows;
+use dmtree_engine::{DmTree, Options, Tables};
+
+dmtree_check::peer_tests! {
+    engine: crate::conformance::peer(crate::conformance::local());
+}
+
+/// Apart from the others: a slow fabric leaves it out.
+#[test]
+fn loads_as_random_inserts_would() {
+    passes(&rows::local(&peer(vec![random_fill(400_000).on("dmtree")])));
+}
+
+fn peer(local: Vec<Row<DmTree>>) -> Peer<DmTree> {
+    let mut subjects = dmtree_engine::systems(&Only::<DmTree>::default());
+    subjects.truncate(1);
+    let setting = |grants| Setting { grants, ..Setting::default() };
+    let crashes = setting(NOTHING).faults(NodeFaultSet::Crash);
+    Peer {
+        systems: vec![("dmtree", Options::default()), ("small nodes", small(Options::default()))],
+        // A split of small nodes leaves verbs that are not awaited.
+        repeats: |o| o.fanout > 8,
+        local,
+        sound: vec![
+            ("dmtree", setting(NOTHING), 0..200),
+            ("dmtree", setting(EVERYTHING), 0..8),
+            ("dmtree", crashes, 1_000_060..1_000_108),
+        ],
+        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        ..Peer::of(subjects)
+    }
+}
+
+fn small(o: Options) -> Options {
+    Options { fanout: 8, ..o }
+}
+
+fn local() -> Vec<Row<DmTree>> {
+    let mut rows = of_any_length();
+    rows.extend(fills().map(|row| row.options(small)));
+    rows.extend([
+        model("two memory nodes", Keys::Hashed24, 3_000, 20_000)
+            .seed(6)
+            .pool(|p| p.memory_nodes = 2),
+        model("a cache of three nodes", Keys::Hashed24, 3_000, 15_000)
+            .seed(7)
+            .options(small)
+            .cache(0, 3),
+        model("a cache of three nodes, leaves of one size", Keys::LongPrefix, 2_000, 10_000)
+            .seed(8)
+            .options(|o| Options { fanout: 8, adaptive_capacity: false, ..o })
+            .cache(0, 3),
+        model("high trees", Keys::Ascending, 10_000, 40_000).seed(9).options(small),
+        model("few generations", Keys::Hashed24, 2_000, 30_000)
+            .seed(10)
+            .pool(|p| p.generation_bits = 2)
+            .options(small),
+        load(Keys::LongPrefix, 5_000).options(small),
+    ]);
+    rows.extend([64, 128].map(|leaf_capacity| {
+        let row = model("capacities", Keys::Hashed24, 4_000, 15_000).seed(5);
+        row.options(move |o| Options { leaf_capacity, ..o })
+    }));
+    rows.extend([(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)].map(|(k, v)| {
+        let row = model("inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
+        row.options(move |o| Options { key_inline_bytes: k, value_inline_bytes: v, ..o })
+    }));
+    // One switch off at a time, and then all.
+    rows.extend([1, 2, 4, 8, 16, 32, 63].map(|off| {
+        let row = model("switches", Keys::Hashed24, 1_500, 8_000).seed(20 + off);
+        row.options(move |o| switched_off(off, o))
+    }));
+    rows.into_iter().map(|row| row.on("dmtree")).collect()
+}
+
+fn switched_off(bits: u64, o: Options) -> Options {
+    let on = |n: u64| bits >> n & 1 == 0;
+    Options {
+        mirrors: on(0),
+        tables: if on(1) { Tables::Compute } else { Tables::Memory },
+        delegation: on(2),
+        combining: on(3),
+        adaptive_capacity: on(4),
+        round_trip_combining: on(5),
+        ..o
+    }
+}

@@ -1,0 +1,115 @@
+//! Workers of a compute node: clients that execute the background work of an index, such as
+//! retraining, flushing or compaction.
+//!
+//! An index says how many workers a compute node has ([`RangeIndex::workers`]), and executes one
+//! bounded piece of work at a time ([`RangeIndex::work`]). The program that opens the index gives
+//! each worker a thread of its own, or a thread with its own CPU in the simulator, and runs the loop
+//! of this module there until the index is closed. A worker holds nothing between two pieces, so
+//! that it may stop, or die with its node, after any of them.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use dmtree_fabric::wait::WaitQueue;
+use dmtree_fabric::{Endpoint, Result};
+
+use crate::contract::RangeIndex;
+
+/// A waiting worker looks for the end of its index at least this often, ns.
+const LOOK_NS: u64 = 1_000_000;
+
+/// When the next piece of work of a worker is due.
+#[derive(Clone, Debug)]
+pub enum Pause {
+    /// Now: more work is waiting.
+    None,
+    /// After this time, ns.
+    For(u64),
+    /// When a client of the compute node asks for it, or after this time, ns.
+    Until(Arc<WorkerSignal>, u64),
+}
+
+impl Pause {
+    /// Whether no work is due now.
+    pub fn is_rest(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
+/// Wakes the workers of a compute node. A signal that comes while none of them waits is kept for the
+/// next one that does.
+#[derive(Debug, Default)]
+pub struct WorkerSignal {
+    raised: AtomicBool,
+    queue: WaitQueue,
+}
+
+impl WorkerSignal {
+    /// Work is waiting.
+    pub fn raise(&self) {
+        if !self.raised.swap(true, Ordering::AcqRel) {
+            self.queue.wake_all();
+        }
+    }
+
+    fn take(&self) -> bool {
+        self.raised.swap(false, Ordering::AcqRel)
+    }
+
+    /// Waits for a signal, at most this long.
+    async fn wait(&self, ep: &Endpoint, at_most_ns: u64) {
+        let mut listener = self.queue.listen();
+        let mut sleep = std::pin::pin!(ep.sleep(at_most_ns));
+        poll_fn(|cx| {
+            if self.take() || listener.poll(cx.waker()).is_ready() {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+    }
+}
+
+/// Runs a worker until `stopped`.
+///
+/// # Errors
+/// Those of a piece of work that `tolerated` refuses. After a tolerated error the worker rests for a
+/// moment and tries again.
+pub async fn run<I: RangeIndex>(
+    index: &mut I,
+    stopped: impl Fn() -> bool,
+    mut tolerated: impl FnMut(&dmtree_fabric::Error) -> bool,
+) -> Result<()> {
+    while !stopped() {
+        index.endpoint().renew_deadline();
+        let pause = match index.work().await {
+            Ok(pause) => pause,
+            Err(e) if tolerated(&e) => Pause::For(LOOK_NS),
+            Err(e) => return Err(e),
+        };
+        rest(index.endpoint(), &pause, &stopped).await;
+    }
+    Ok(())
+}
+
+/// Waits as a pause says, or until `stopped`.
+pub async fn rest(ep: &Endpoint, pause: &Pause, stopped: &impl Fn() -> bool) {
+    let ns = match pause {
+        Pause::None => return ep.yield_now().await,
+        Pause::For(ns) | Pause::Until(_, ns) => *ns,
+    };
+    let until = ep.now().saturating_add(ns);
+    loop {
+        let left = until.saturating_sub(ep.now());
+        if left == 0 || stopped() {
+            return;
+        }
+        match pause {
+            Pause::Until(signal, _) if signal.take() => return,
+            Pause::Until(signal, _) => signal.wait(ep, left.min(LOOK_NS)).await,
+            _ => ep.sleep(left.min(LOOK_NS)).await,
+        }
+    }
+}
