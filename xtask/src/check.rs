@@ -12,7 +12,8 @@ use crate::{listing, root};
 /// A range of seeds, and the node faults.
 type Seeds = (&'static str, &'static str);
 
-/// Seeds of CI of the first system of the list. A single seed reaches a mark that the ranges do not.
+/// Seeds of CI of the first system of the list. A single seed reaches a mark that the ranges do
+/// not.
 const OF_THE_FIRST: [Seeds; 5] = [
     ("none", "0..1000"),
     ("crash", "0..400"),
@@ -43,8 +44,8 @@ fn plan(list: &Value) -> Vec<(&str, Seeds)> {
 }
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
-/// crates/engine/tests/suite/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the suite
-/// beside it, `regressions` are the cases in lab/bench/tests/suite/regressions, and `rare` is
+/// crates/engine/tests/suite/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the
+/// suite beside it, `regressions` are the cases in lab/bench/tests/suite/regressions, and `rare` is
 /// the engine's module of that name.
 const BY_TESTS: &[(&str, &str)] = &[
     ("get: a table is unbuilt, and maintenance will build it", "tables: any_reader_has_tables"),

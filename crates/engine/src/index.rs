@@ -30,6 +30,10 @@ impl RangeIndex for DmTree {
     type Options = Options;
     type Node = DmNode;
 
+    fn carries(o: &Options) -> bool {
+        o.combining || o.delegation
+    }
+
     fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
         let root = Root { index: 0, word: GlobalAddr::NULL };
         o.check()?;

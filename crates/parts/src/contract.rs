@@ -510,6 +510,11 @@ pub trait RangeIndex: Sized + 'static {
     /// The state that the clients of one compute node share.
     type Node: Send + Sync + 'static;
 
+    /// Whether a client may execute operations of other clients of its compute node: a fault that
+    /// it meets then fails theirs, too.
+    fn carries(_: &Self::Options) -> bool {
+        true
+    }
     /// Refuses options that contradict each other or the pool.
     ///
     /// # Errors

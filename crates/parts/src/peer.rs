@@ -10,7 +10,7 @@
 //! The benchmark, the checker and the tools know a system by its description alone: they name no
 //! option. What needs the index type itself is a [`Visitor`].
 
-mod hazard;
+mod defect;
 
 use dmtree_fabric::mark::Reached;
 use serde::Serialize;
@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use crate::contract::{OpSet, RangeIndex};
 
-pub use hazard::{
-    Clients, EVERYTHING, Hazard, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
+pub use defect::{
+    Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
 };
 
 /// A source of numbers below a bound.
@@ -105,7 +105,7 @@ pub struct SystemSpec {
     /// disables all others: for checkers.
     pub enable: fn(&[&str]),
     /// Its published defects.
-    pub hazards: Vec<Hazard>,
+    pub defects: Vec<Defect>,
 }
 
 /// A mutant of a system: a step that is left out, or executed too early, so that a check has
@@ -168,7 +168,7 @@ impl SystemSpec {
             marks: Vec::new,
             mutants: Vec::new(),
             enable: |_| {},
-            hazards: Vec::new(),
+            defects: Vec::new(),
         }
     }
 

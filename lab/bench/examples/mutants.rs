@@ -1,12 +1,12 @@
-//! Mutation tests of systems, and their hazards: which the checker finds, and with how many seeds.
+//! Mutation tests of systems, and their defects: which the checker finds, and with how many seeds.
 //!
 //! `mutants [--system NAME] [--seeds N] [MUTANT...]`: tables in Markdown, of the mutants of the
-//! system, all or those named, and without names of its hazards.
+//! system, all or those named, and without names of its defects.
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
 use dmtree_bench::{Failure, Result, registry};
-use dmtree_check::peer::{hazards, mutants};
+use dmtree_check::peer::{defects, mutants};
 use dmtree_check::verdict::keep_panics;
 
 fn main() -> Result<()> {
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     for system in registry::select(&systems)? {
         print!("{}", mutants::markdown(&system, seeds, &names)?);
         if names.is_empty() {
-            print!("{}", hazards::markdown(&system));
+            print!("{}", defects::markdown(&system));
         }
     }
     Ok(())

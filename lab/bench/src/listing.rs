@@ -42,7 +42,7 @@ fn of_system(s: &System) -> Value {
         "ops": ops,
         "options": s.options,
         "mutants": s.mutants.iter().map(|m| m.name).collect::<Vec<_>>(),
-        "hazards": s.hazards.iter().map(|h| h.name).collect::<Vec<_>>(),
+        "defects": s.defects.iter().map(|h| h.name).collect::<Vec<_>>(),
     })
 }
 

@@ -110,12 +110,12 @@ mod tests {
 
     use super::*;
 
-    /// A hazard whose repair changes nothing, or names no sound system, would be seen only in a
+    /// A defect whose repair changes nothing, or names no sound system, would be seen only in a
     /// long run.
     #[test]
-    fn every_hazard_has_a_repair() {
+    fn every_defect_has_a_repair() {
         for system in systems() {
-            for h in &system.hazards {
+            for h in &system.defects {
                 let name = format!("{}: {}", system.name, h.name);
                 let options = h.setting.options.as_ref().unwrap_or(&system.options);
                 (system.spec.check)(options).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -33,6 +33,8 @@ pub trait Blocking {
     fn load(&mut self, pairs: Pairs<'_>, sorted: bool, fill: Fill) -> Result<Loaded>;
     /// Executes a bounded piece of due maintenance, or else of the work of a worker.
     fn maintain(&mut self) -> Result<Work>;
+    /// Executes a piece of a worker's work; whether the worker rests then.
+    fn work(&mut self) -> Result<bool>;
     /// Runs GC.
     fn gc(&mut self) -> Result<Found>;
     /// Walks and checks the structure; `Corrupt` for a broken invariant.
@@ -116,6 +118,9 @@ impl<I: RangeIndex> Blocking for I {
         }
         Ok(done)
     }
+    fn work(&mut self) -> Result<bool> {
+        block!(self, work()).map(|pause| pause.is_rest())
+    }
     fn gc(&mut self) -> Result<Found> {
         block!(self, gc())
     }
@@ -185,10 +190,10 @@ impl<I> Client<I> {
         self.it.load(&mut pairs.into_iter(), sorted, fill.into())
     }
 
-    /// Does all maintenance that is due.
+    /// Does all maintenance and all work of workers that is due.
     pub fn maintain(&mut self) -> Result<()> {
         for _ in 0..100_000 {
-            if self.it.maintain()? == Work::None {
+            if self.it.maintain()? == Work::None && self.it.work()? {
                 return Ok(());
             }
         }

@@ -42,6 +42,8 @@ pub(crate) struct Bounds {
 /// The state that the tasks of a run share.
 pub(crate) struct RunContext<'a> {
     pub case: &'a Case,
+    /// [`RangeIndex::carries`].
+    pub carries: bool,
     pub fabric: SimFabric,
     pub server: Arc<Server>,
     pub core: Rc<Core>,
@@ -62,7 +64,7 @@ pub(crate) struct RunContext<'a> {
 
 impl<'a> RunContext<'a> {
     pub(crate) fn new(
-        case: &'a Case,
+        (case, carries): (&'a Case, bool),
         (fabric, server): (SimFabric, Arc<Server>),
         core: Rc<Core>,
         bounds: Bounds,
@@ -70,6 +72,7 @@ impl<'a> RunContext<'a> {
         Self {
             availability: Availability::new(case, server.judge().clone()),
             case,
+            carries,
             node_states: NodeStates::new(case, fabric.clone(), server.clone()),
             fabric,
             server,
@@ -427,8 +430,7 @@ pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
 
 /// The issuer of an operation that begins now.
 pub(crate) fn issuer(shared: &RunContext<'_>, cn: usize, ep: &Endpoint) -> Issuer {
-    let shares = |name: &str| shared.case.options[name].as_bool().unwrap_or(true);
-    let carried = shares("combining") || shares("delegation");
+    let carried = shared.carries;
     Issuer { cn, slot: Some(ep.slot()), carried, since_ns: shared.fabric.now() }
 }
 

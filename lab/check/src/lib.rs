@@ -1,6 +1,6 @@
 //! One conformance suite for all indexes ([`conformance`]), runs that are a function of a seed
-//! ([`case`], [`mod@run`]), many of them in a [`campaign`], histories with a linearizability check per key ([`log`], [`history`]),
-//! and the test cluster that all of them use ([`test_cluster`]).
+//! ([`case`], [`mod@run`]), many of them in a [`campaign`], histories with a linearizability check
+//! per key ([`log`], [`history`]), and the test cluster that all of them use ([`test_cluster`]).
 #![forbid(unsafe_code)]
 
 mod actors;

@@ -302,6 +302,10 @@ impl Blocking for RemoteClient {
         self.operate(Operation::Maintain).map(|()| Work::None)
     }
 
+    fn work(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
     fn gc(&mut self) -> Result<Found> {
         self.operate(Operation::Gc)
     }

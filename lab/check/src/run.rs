@@ -149,7 +149,12 @@ impl<I: RangeIndex> Run<'_, I> {
             Order::Listed { .. } => LISTED,
             _ => Bounds { until_ns, ..SAFETY },
         };
-        let shared = RunContext::new(case, (fabric.clone(), server.clone()), core.clone(), bounds);
+        let shared = RunContext::new(
+            (case, I::carries(&self.test_cluster.options)),
+            (fabric.clone(), server.clone()),
+            core.clone(),
+            bounds,
+        );
         let actors = Actors::new(self.test_cluster, &shared, neutral);
         self.begin_faults()?;
         let mut policy = case.schedule.policy(case.order);

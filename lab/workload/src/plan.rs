@@ -127,8 +127,8 @@ impl Plan {
         &self.keys
     }
 
-    /// The counter of inserts; of a key space in slices, that of the first. A driver that knows better when an insert is stored may acknowledge
-    /// it there.
+    /// The counter of inserts; of a key space in slices, that of the first. A driver that knows
+    /// better when an insert is stored may acknowledge it there.
     #[must_use]
     pub fn inserts(&self) -> &InsertCounter {
         &self.sides[0].inserts

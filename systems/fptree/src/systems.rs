@@ -2,7 +2,7 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    EVERYTHING, Fit, Hazard, KIND, NOTHING, READONLY, Repair, Setting, SystemSpec, Visitor, typed,
+    Defect, EVERYTHING, Fit, KIND, NOTHING, READONLY, Repair, Setting, SystemSpec, Visitor, typed,
     value,
 };
 use serde_json::Value;
@@ -33,7 +33,7 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
             "and locks on compute nodes: every published technique",
             Options::fptree_locking(),
         ),
-        v.visit::<FpTree>(SystemSpec { hazards: hazards(), ..artifact }),
+        v.visit::<FpTree>(SystemSpec { defects: defects(), ..artifact }),
     ]
 }
 
@@ -64,17 +64,17 @@ fn fit(options: &Value, fit: &Fit) -> Value {
 }
 
 /// What `lab/check/README.md` lists of DMTree as published.
-fn hazards() -> Vec<Hazard> {
+fn defects() -> Vec<Defect> {
     let of = |name, grants, seed, repair| {
-        Hazard::new(name, Setting::new(&Options::dmtree_published(), grants), seed, repair)
+        Defect::new(name, Setting::new(&Options::dmtree_published(), grants), seed, repair)
     };
     let whole = Capabilities { whole_write_bytes: 4096, ..READONLY };
     let lock = of("a lock is lost", NOTHING, 1, Repair::Grants(READONLY));
     let key = of("a key is lost", whole, 28, Repair::Grants(KIND)).seeds(26..40, 26..32);
     let torn = of("a torn entry is read", EVERYTHING, 18, Repair::System("dmtree"));
     vec![
-        Hazard { beside: &["torn", "history"], ..lock.found(&["failed", "hung"]) },
+        Defect { beside: &["torn", "history"], ..lock.found(&["failed", "hung"]) },
         torn.found(&["torn"]),
-        Hazard { beside: &["torn"], ..key },
+        Defect { beside: &["torn"], ..key },
     ]
 }

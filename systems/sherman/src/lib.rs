@@ -9,9 +9,9 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod defects;
 pub mod format;
 mod get;
-mod hazards;
 mod index;
 mod leaf;
 mod load;

@@ -4,8 +4,8 @@ use dmtree_parts::peer::{Fit, SystemSpec, Visitor, typed, value};
 use serde_json::Value;
 
 use crate::client::Sherman;
+use crate::defects::defects;
 use crate::format::Geometry;
-use crate::hazards::hazards;
 use crate::node::ShermanNode;
 use crate::options::Options;
 use crate::sound;
@@ -35,7 +35,7 @@ fn published(name: &'static str, description: &'static str, options: &Options) -
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
         least_cache_bytes: |o| ShermanNode::least_cache_bytes(&Geometry::new(&typed(o))),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes),
-        hazards: hazards(name),
+        defects: defects(name),
         ..SystemSpec::of::<Sherman>((name, "sherman"), description, options)
     }
 }

@@ -12,9 +12,9 @@
 pub mod cache;
 mod client;
 mod cursor;
+mod defects;
 pub mod format;
 mod get;
-mod hazards;
 mod index;
 mod insert;
 mod load;

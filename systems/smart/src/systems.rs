@@ -6,8 +6,8 @@ use dmtree_parts::peer::{
 use serde_json::Value;
 
 use crate::client::Smart;
+use crate::defects::defects;
 use crate::format::Geometry;
-use crate::hazards::hazards;
 use crate::node::SmartNode;
 use crate::options::Options;
 use crate::sound;
@@ -59,7 +59,7 @@ fn spec(name: &'static str, description: &'static str, options: &Options) -> Sys
         conforming: |options| {
             value(&Options { cached_scans: false, recheck_absent: true, ..typed(options) })
         },
-        hazards: hazards(name),
+        defects: defects(name),
         ..SystemSpec::of::<Smart>((name, "smart"), description, options)
     }
 }

@@ -1,19 +1,19 @@
 //! A test kit for the crates that bring indexes. Such a crate describes its systems with their
-//! hazards and mutants ([`dmtree_parts::peer`]), and states as data how they are configured and what
-//! their operations cost ([`Peer`]); [`crate::peer_tests!`] makes tests of it:
+//! defects and mutants ([`dmtree_parts::peer`]), and states as data how they are configured and
+//! what their operations cost ([`Peer`]); [`crate::peer_tests!`] makes tests of it:
 //!
 //! | test | what it runs |
 //! |---|---|
 //! | `local` | the conformance suite on every system, in every geometry ([`rows`]) |
 //! | `apart` | the suite with every node a process of its own, and the same verbs as in one |
 //! | `interleaved` | histories of coroutines, key by key ([`workloads::interleaved`]) |
-//! | `adversarial` | seeds on the adversarial fabric that must find nothing ([`hazards`]) |
-//! | `hazards` | seeds that must show a hazard, and find nothing once it is repaired |
+//! | `adversarial` | seeds on the adversarial fabric that must find nothing ([`defects`]) |
+//! | `defects` | seeds that must show a defect, and find nothing once it is repaired |
 //! | `costs` | operations one by one, against the table of costs ([`costs`]) |
 //! | `tables` (ignored) | prints the costs as Markdown |
 
 pub mod costs;
-pub mod hazards;
+pub mod defects;
 pub mod mutants;
 pub mod rows;
 #[cfg(test)]
@@ -96,7 +96,7 @@ pub struct Peer<I: RangeIndex> {
 
 impl<I: RangeIndex> Peer<I> {
     /// The systems that [`Only`] has found, which await all of their verbs; what is to be checked
-    /// of them beside their hazards is added.
+    /// of them beside their defects is added.
     pub fn of(found: Vec<Option<Subject>>) -> Self {
         let subjects: Vec<Subject> = found.into_iter().flatten().collect();
         let conforming = |s: &Subject| (s.name, typed(&(s.conforming)(&s.options)));
@@ -199,12 +199,12 @@ macro_rules! peer_tests {
 
             #[test]
             fn adversarial() {
-                peer::passes(&peer::hazards::sound(&$peer));
+                peer::passes(&peer::defects::sound(&$peer));
             }
 
             #[test]
-            fn hazards() {
-                peer::passes(&peer::hazards::found(&$peer.subjects));
+            fn defects() {
+                peer::passes(&peer::defects::found(&$peer.subjects));
             }
 
             #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use dmtree_fabric::Capabilities;
-use dmtree_parts::peer::{Hazard, Mutant, NodeFaultSet, Repair, Soon};
+use dmtree_parts::peer::{Defect, Mutant, NodeFaultSet, Repair, Soon};
 
 use super::costs::{self, cost, means, row};
 use super::rows::{self, basics, model};
@@ -44,8 +44,8 @@ fn an_index_that_loses_a_key_fails() {
 
 #[test]
 fn seeds_that_must_find_nothing_find_a_race() {
-    assert_eq!(hazards::sound(&peer(SOUND)), Vec::<String>::new());
-    assert!(!hazards::sound(&peer(RACES)).is_empty());
+    assert_eq!(defects::sound(&peer(SOUND)), Vec::<String>::new());
+    assert!(!defects::sound(&peer(RACES)).is_empty());
     assert_eq!(workloads::interleaved(&peer(SOUND)), Vec::<String>::new());
     assert!(!workloads::interleaved(&peer(RACES)).is_empty());
 }
@@ -54,24 +54,24 @@ fn seeds_that_must_find_nothing_find_a_race() {
 #[test]
 fn seeds_find_what_a_worker_does_wrong() {
     let peer = |mutant| peer(Options { mutant, workers: 2 });
-    assert_eq!(hazards::sound(&peer(toy::Mutant::None)), Vec::<String>::new());
-    assert!(!hazards::sound(&peer(toy::Mutant::LosesInWork)).is_empty());
+    assert_eq!(defects::sound(&peer(toy::Mutant::None)), Vec::<String>::new());
+    assert!(!defects::sound(&peer(toy::Mutant::LosesInWork)).is_empty());
 }
 
-/// A hazard has to show, and its repair has to remove it.
+/// A defect has to show, and its repair has to remove it.
 #[test]
-fn a_hazard_that_is_repaired_fails() {
-    let hazard = |broken: &Options, repaired: &Options| {
+fn a_defect_that_is_repaired_fails() {
+    let defect = |broken: &Options, repaired: &Options| {
         let setting = Setting::new(broken, Capabilities::NONE);
-        let hazard = Hazard::new("a race", setting, 0, Repair::Options(value(repaired)));
-        let hazards = vec![Hazard { counted: 3, ..hazard }];
+        let defect = Defect::new("a race", setting, 0, Repair::Options(value(repaired)));
+        let defects = vec![Defect { counted: 3, ..defect }];
         let subject = toy(&SOUND);
-        [Subject { spec: SystemSpec { hazards, ..subject.spec }, ..subject }]
+        [Subject { spec: SystemSpec { defects, ..subject.spec }, ..subject }]
     };
-    assert_eq!(hazards::found(&hazard(&RACES, &SOUND)), Vec::<String>::new());
-    one(&hazards::found(&hazard(&SOUND, &SOUND)), "a race: no seed of 0..20 shows it");
-    one(&hazards::found(&hazard(&RACES, &RACES)), "a race, repaired: seed ");
-    let table = hazards::markdown(&hazard(&RACES, &SOUND)[0]);
+    assert_eq!(defects::found(&defect(&RACES, &SOUND)), Vec::<String>::new());
+    one(&defects::found(&defect(&SOUND, &SOUND)), "a race: no seed of 0..20 shows it");
+    one(&defects::found(&defect(&RACES, &RACES)), "a race, repaired: seed ");
+    let table = defects::markdown(&defect(&RACES, &SOUND)[0]);
     assert!(table.contains("| a race | toy |  | ") && table.contains(" | none of 3 |"));
 }
 

@@ -23,6 +23,10 @@ impl RangeIndex for Smart {
     type Options = Options;
     type Node = SmartNode;
 
+    fn carries(o: &Options) -> bool {
+        o.combining || o.delegation
+    }
+
     fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
         SmartNode::new(cx, o, Root { index: 0, word: GlobalAddr::NULL }).map(|_| ())
     }

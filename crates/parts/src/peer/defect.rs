@@ -119,7 +119,7 @@ impl Setting {
     }
 }
 
-/// What removes a hazard.
+/// What removes a defect.
 #[derive(Clone, Debug)]
 pub enum Repair {
     /// These options.
@@ -132,7 +132,7 @@ pub enum Repair {
 
 /// A published defect: seeds show it, and none does once it is repaired.
 #[derive(Clone, Debug)]
-pub struct Hazard {
+pub struct Defect {
     /// Its name.
     pub name: &'static str,
     /// A setting that has it.
@@ -153,8 +153,8 @@ pub struct Hazard {
     pub counted: u64,
 }
 
-impl Hazard {
-    /// A hazard that some seed around this one shows, as a wrong history or as a failed operation.
+impl Defect {
+    /// A defect that some seed around this one shows, as a wrong history or as a failed operation.
     pub fn new(name: &'static str, setting: Setting, seed: u64, repair: Repair) -> Self {
         Self {
             name,

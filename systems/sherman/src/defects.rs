@@ -3,7 +3,7 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Clients, Hazard, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, value,
+    Clients, Defect, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, value,
 };
 use serde_json::json;
 
@@ -12,13 +12,13 @@ use crate::options::Options;
 const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
 
 /// Those of a system.
-pub(crate) fn hazards(system: &str) -> Vec<Hazard> {
+pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
         "sherman-published" => of_sherman(),
         "fg" => {
             let crashes = Setting::new(&Options::fg(), NOTHING).faults(NodeFaultSet::Crash);
             let repair = Repair::System("sherman");
-            vec![Hazard::new("an abandoned lock", crashes, 20, repair).found(ANY)]
+            vec![Defect::new("an abandoned lock", crashes, 20, repair).found(ANY)]
         }
         "fg-combine" => vec![written_release(&Options::combine())],
         "fg-on-chip" => vec![written_release(&Options::on_chip())],
@@ -37,20 +37,20 @@ fn of(
     grants: Capabilities,
     (broken, seed): (&Options, u64),
     repaired: &Options,
-) -> Hazard {
+) -> Defect {
     let repair = Repair::Options(value(repaired));
-    Hazard::new(name, Setting::new(broken, grants), seed, repair).found(ANY)
+    Defect::new(name, Setting::new(broken, grants), seed, repair).found(ANY)
 }
 
 /// A failing compare-and-swap that writes back undoes a release that is a WRITE.
-fn written_release(o: &Options) -> Hazard {
+fn written_release(o: &Options) -> Defect {
     let on_chip = Capabilities { on_chip_bytes: 1024, ..READONLY };
     let setting = Setting::new(o, NOTHING);
-    let hazard = Hazard::new("a release is a WRITE", setting, 0, Repair::Grants(on_chip));
-    hazard.found(&["failed"]).seeds(0..12, 0..8)
+    let defect = Defect::new("a release is a WRITE", setting, 0, Repair::Grants(on_chip));
+    defect.found(&["failed"]).seeds(0..12, 0..8)
 }
 
-fn of_sherman() -> Vec<Hazard> {
+fn of_sherman() -> Vec<Defect> {
     let published = Options::published();
     let eager = Options { lazy_splits: false, ..published.clone() };
     let retry = Options { retry_torn: true, ..eager.clone() };
@@ -62,8 +62,8 @@ fn of_sherman() -> Vec<Hazard> {
         "value_bytes": [64], "options": {"value_bytes": 64}, "pool": {"memory_nodes": 1},
     }));
     let wraps = |broken, seeds: std::ops::Range<u64>| {
-        let hazard = of("versions wrap", KIND, (broken, 0), &bits(7)).clients(one_key.clone());
-        hazard.found(&["torn"]).seeds(seeds.clone(), seeds)
+        let defect = of("versions wrap", KIND, (broken, 0), &bits(7)).clients(one_key.clone());
+        defect.found(&["torn"]).seeds(seeds.clone(), seeds)
     };
     vec![
         of("two-level versions", READONLY, (&published, 0), &locked).seeds(0..40, 0..20),

@@ -3,7 +3,7 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Clients, EVERYTHING, Hazard, NOTHING, NodeFaultSet, Repair, Setting, value,
+    Clients, Defect, EVERYTHING, NOTHING, NodeFaultSet, Repair, Setting, value,
 };
 use serde_json::json;
 
@@ -15,7 +15,7 @@ const NEEDED: Capabilities =
     Capabilities { cas_fail_is_readonly: true, write_ascending: true, ..NOTHING };
 
 /// Those of a system.
-pub(crate) fn hazards(system: &str) -> Vec<Hazard> {
+pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
         "smart-published" => of_published(),
         "smart-delegation" => {
@@ -39,9 +39,9 @@ fn of(
     clients: Clients,
     seed: u64,
     repaired: &Options,
-) -> Hazard {
+) -> Defect {
     let setting = Setting::new(broken, EVERYTHING).clients(clients);
-    Hazard::new(name, setting, seed, Repair::Options(value(repaired)))
+    Defect::new(name, setting, seed, Repair::Options(value(repaired)))
 }
 
 fn on_one_key() -> Clients {
@@ -52,7 +52,7 @@ fn cached(clients: Clients) -> Clients {
     clients.with(json!({"pool": {"cache_bytes": 4 << 20}}))
 }
 
-fn of_published() -> Vec<Hazard> {
+fn of_published() -> Vec<Defect> {
     let published = Options::published().repaired();
     let alone = Options { combining: false, ..published.clone() };
     let combined = Options { delegation: false, ..published.clone() };
@@ -75,26 +75,26 @@ fn of_published() -> Vec<Hazard> {
     for (name, o) in [("stale delegated reads", &alone), ("lost combined writes", &combined)] {
         // Leaves are replaced, so no lock depends on the hardware.
         let repaired = Options { in_place: false, rear_lock: false, ..o.clone() };
-        let hazard = of(name, &open(&repaired), on_one_key(), 10, &repaired);
-        let setting = Setting { grants: NOTHING, ..hazard.setting.clone() };
-        all.push(Hazard { setting, ..hazard }.found(&["history"]));
+        let defect = of(name, &open(&repaired), on_one_key(), 10, &repaired);
+        let setting = Setting { grants: NOTHING, ..defect.setting.clone() };
+        all.push(Defect { setting, ..defect }.found(&["history"]));
     }
     all
 }
 
 /// One of the two grants without the other, or with all others, is not enough.
-fn rear_locks() -> Vec<Hazard> {
+fn rear_locks() -> Vec<Defect> {
     let missing = [
         Capabilities { cas_fail_is_readonly: false, ..EVERYTHING },
         Capabilities { write_ascending: false, ..EVERYTHING },
         NOTHING,
     ];
-    let hazard = |grants| {
+    let defect = |grants| {
         let setting = Setting::new(&Options::rear_lock().repaired(), grants).clients(on_one_key());
-        let hazard = Hazard::new("a rear lock", setting, 0, Repair::Grants(NEEDED));
-        hazard.found(&["history", "failed", "structure", "torn", "hung"]).seeds(0..12, 0..8)
+        let defect = Defect::new("a rear lock", setting, 0, Repair::Grants(NEEDED));
+        defect.found(&["history", "failed", "structure", "torn", "hung"]).seeds(0..12, 0..8)
     };
-    missing.map(hazard).into()
+    missing.map(defect).into()
 }
 
 /// Ten of eleven keys share one byte more; a compute node crashes inside one of its verbs: the two
@@ -108,8 +108,8 @@ fn crash() -> Clients {
 /// A client that splits a node's shared bytes compares with a word that is not in the slot, and
 /// repeats this for ever. The crashed node leaves structure that only a recovery could repair, and
 /// there is none.
-fn crash_of(hazard: Hazard) -> Hazard {
-    let setting = hazard.setting.clone().faults(NodeFaultSet::Crash);
+fn crash_of(defect: Defect) -> Defect {
+    let setting = defect.setting.clone().faults(NodeFaultSet::Crash);
     let says = "waiting for a slot to split";
-    Hazard { setting, says, beside: &["structure"], ..hazard }.found(&["failed", "history"])
+    Defect { setting, says, beside: &["structure"], ..defect }.found(&["failed", "history"])
 }

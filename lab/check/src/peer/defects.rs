@@ -1,11 +1,11 @@
-//! Seeds on the adversarial fabric: those that must find nothing, and those that show a hazard,
+//! Seeds on the adversarial fabric: those that must find nothing, and those that show a defect,
 //! until it is repaired.
 
 use std::fmt::Write as _;
 
 use dmtree_fabric::Result;
 use dmtree_parts::RangeIndex;
-use dmtree_parts::peer::{Hazard, Setting};
+use dmtree_parts::peer::{Defect, Setting};
 
 use super::{Peer, each};
 use crate::case::Case;
@@ -50,56 +50,56 @@ fn run_sound(subject: &Subject, case: &Case, twice: bool) -> Result<(), String> 
     Ok(())
 }
 
-fn shows(hazard: &Hazard, finding: &Finding) -> bool {
-    hazard.found.contains(&finding.kind()) && finding.to_string().contains(hazard.says)
+fn shows(defect: &Defect, finding: &Finding) -> bool {
+    defect.found.contains(&finding.kind()) && finding.to_string().contains(defect.says)
 }
 
-/// Looks for the hazards of systems. Returns those that no seed shows, and those that a seed shows
+/// Looks for the defects of systems. Returns those that no seed shows, and those that a seed shows
 /// in spite of the repair.
 pub fn found(subjects: &[Subject]) -> Vec<String> {
-    let all: Vec<(&Subject, &Hazard)> =
-        subjects.iter().flat_map(|s| s.hazards.iter().map(move |hazard| (s, hazard))).collect();
-    each(&all, |(subject, hazard)| {
+    let all: Vec<(&Subject, &Defect)> =
+        subjects.iter().flat_map(|s| s.defects.iter().map(move |defect| (s, defect))).collect();
+    each(&all, |(subject, defect)| {
         let run = |seed, s| subject.finding(seed, s).map_err(|e| e.to_string());
         let mut shown = false;
-        for seed in hazard.seeds.clone() {
-            shown |= run(seed, &hazard.setting)?.is_some_and(|f| shows(hazard, &f));
+        for seed in defect.seeds.clone() {
+            shown |= run(seed, &defect.setting)?.is_some_and(|f| shows(defect, &f));
             if shown {
                 break;
             }
         }
         if !shown {
-            return Err(format!("{}: no seed of {:?} shows it", hazard.name, hazard.seeds));
+            return Err(format!("{}: no seed of {:?} shows it", defect.name, defect.seeds));
         }
-        let Some(repaired) = hazard.repaired() else { return Ok(()) };
-        for seed in hazard.clean.clone() {
+        let Some(repaired) = defect.repaired() else { return Ok(()) };
+        for seed in defect.clean.clone() {
             let finding = run(seed, &repaired)?;
-            if let Some(f) = finding.filter(|f| !hazard.beside.contains(&f.kind())) {
-                return Err(format!("{}, repaired: seed {seed}: {f}", hazard.name));
+            if let Some(f) = finding.filter(|f| !defect.beside.contains(&f.kind())) {
+                return Err(format!("{}, repaired: seed {seed}: {f}", defect.name));
             }
         }
         Ok(())
     })
 }
 
-/// The number of seeds that show a hazard in a setting, and the first of them.
-fn count(subject: &Subject, hazard: &Hazard, s: &Setting) -> String {
-    let shown = |seed: &u64| matches!(subject.finding(*seed, s), Ok(Some(f)) if shows(hazard, &f));
-    let wrong: Vec<u64> = (0..hazard.counted).filter(shown).collect();
+/// The number of seeds that show a defect in a setting, and the first of them.
+fn count(subject: &Subject, defect: &Defect, s: &Setting) -> String {
+    let shown = |seed: &u64| matches!(subject.finding(*seed, s), Ok(Some(f)) if shows(defect, &f));
+    let wrong: Vec<u64> = (0..defect.counted).filter(shown).collect();
     match wrong.first() {
-        None => format!("none of {}", hazard.counted),
-        Some(first) => format!("{} of {}, first {first}", wrong.len(), hazard.counted),
+        None => format!("none of {}", defect.counted),
+        Some(first) => format!("{} of {}, first {first}", wrong.len(), defect.counted),
     }
 }
 
-/// The hazards of a system as a Markdown table; nothing when it has none.
+/// The defects of a system as a Markdown table; nothing when it has none.
 pub fn markdown(subject: &Subject) -> String {
-    if subject.hazards.is_empty() {
+    if subject.defects.is_empty() {
         return String::new();
     }
     let mut out =
-        "| hazard | system | granted | wrong | repaired |\n|---|---|---|---|---|\n".to_owned();
-    for h in &subject.hazards {
+        "| defect | system | granted | wrong | repaired |\n|---|---|---|---|---|\n".to_owned();
+    for h in &subject.defects {
         let granted = granted(&h.setting.grants).join(", ");
         let wrong = count(subject, h, &h.setting);
         let repaired = match (h.repaired(), &h.repair) {
