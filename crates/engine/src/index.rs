@@ -31,7 +31,7 @@ impl RangeIndex for DmTree {
     type Node = DmNode;
 
     fn carries(o: &Options) -> bool {
-        o.combining || o.delegation
+        o.techniques.combining || o.techniques.delegation
     }
 
     fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {

@@ -515,6 +515,7 @@ pub trait RangeIndex: Sized + 'static {
     fn carries(_: &Self::Options) -> bool {
         true
     }
+
     /// Refuses options that contradict each other or the pool.
     ///
     /// # Errors

@@ -1,18 +1,18 @@
 //! What the crate says of its systems.
 
 use dmtree_parts::peer::{
-    self, Fit, Hazard, NOTHING, NodeFaultSet, Repair, Setting, Soon, SystemSpec, Visitor, typed,
+    self, Defect, Fit, NOTHING, NodeFaultSet, Repair, Setting, Soon, SystemSpec, Visitor, typed,
     value,
 };
 
 use crate::{Array, Mutant, Options};
 
-/// The array, and the array with its hazard.
+/// The array, and the array with its defect.
 pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
     let sound = Options::default();
     let unlocked = Options { locked_reads: false, ..sound.clone() };
     let (setting, repair) = (Setting::new(&unlocked, NOTHING), Repair::Options(value(&sound)));
-    let hazard = Hazard::new("reads without the lock", setting, 10, repair);
+    let defect = Defect::new("reads without the lock", setting, 10, repair);
     let soon = Soon { node_faults: NodeFaultSet::None, seeds: 40, kind: "history" };
     let spec = |name, about, o| SystemSpec {
         published: true,
@@ -22,11 +22,11 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
         enable: Mutant::enable_named,
         ..SystemSpec::of::<Array>((name, "array"), about, o)
     };
-    let hazards = vec![hazard.found(&["history", "failed", "torn"])];
+    let defects = vec![defect.found(&["history", "failed", "torn"])];
     let broken = spec("array-unlocked", "reads without the lock", &unlocked);
     vec![
         v.visit::<Array>(spec("array", "a sorted array under one lock", &sound)),
-        v.visit::<Array>(SystemSpec { hazards, ..broken }),
+        v.visit::<Array>(SystemSpec { defects, ..broken }),
     ]
 }
 
