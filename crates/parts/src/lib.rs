@@ -4,9 +4,10 @@
 //! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
 //! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
-//! ([`blink`]), background workers ([`worker`]), indexes by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded
-//! ([`pairs`]), what operations count ([`op`]), the driver of garbage collections ([`gc`]), fixed
-//! hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
+//! ([`blink`]), background workers ([`worker`]), indexes by name ([`naming`]), sorted keys
+//! ([`keys`]), pairs to be loaded ([`pairs`]), what operations count ([`op`]), the driver of
+//! garbage collections ([`gc`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load
+//! ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod blink;

@@ -3,9 +3,9 @@
 //!
 //! An index says how many workers a compute node has ([`RangeIndex::workers`]), and executes one
 //! bounded piece of work at a time ([`RangeIndex::work`]). The program that opens the index gives
-//! each worker a thread of its own, or a thread with its own CPU in the simulator, and runs the loop
-//! of this module there until the index is closed. A worker holds nothing between two pieces, so
-//! that it may stop, or die with its node, after any of them.
+//! each worker a thread of its own, or a thread with its own CPU in the simulator, and runs the
+//! loop of this module there until the index is closed. A worker holds nothing between two pieces,
+//! so that it may stop, or die with its node, after any of them.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl Pause {
     }
 }
 
-/// Wakes the workers of a compute node. A signal that comes while none of them waits is kept for the
-/// next one that does.
+/// Wakes the workers of a compute node. A signal that comes while none of them waits is kept for
+/// the next one that does.
 #[derive(Debug, Default)]
 pub struct WorkerSignal {
     raised: AtomicBool,
@@ -75,8 +75,8 @@ impl WorkerSignal {
 /// Runs a worker until `stopped`.
 ///
 /// # Errors
-/// Those of a piece of work that `tolerated` refuses. After a tolerated error the worker rests for a
-/// moment and tries again.
+/// Those of a piece of work that `tolerated` refuses. After a tolerated error the worker rests for
+/// a moment and tries again.
 pub async fn run<I: RangeIndex>(
     index: &mut I,
     stopped: impl Fn() -> bool,

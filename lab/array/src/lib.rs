@@ -1,9 +1,11 @@
-//! A sorted array under one lock on a memory node: an example of what an index crate says of itself.
+//! A sorted array under one lock on a memory node: an example of what an index crate says of
+//! itself.
 //!
-//! Layout: the number of pairs, then the pairs in order of their keys. The root word names the array,
-//! the word behind it is the lock. A write acquires the lock with compare-and-swap, READs the array,
-//! WRITEs it, and releases the lock; a client that crashes in between keeps it. Readers acquire the
-//! lock, too, unless `locked_reads` is off: their READ may then mix two WRITEs, a defect.
+//! Layout: the number of pairs, then the pairs in order of their keys. The root word names the
+//! array, the word behind it is the lock. A write acquires the lock with compare-and-swap, READs
+//! the array, WRITEs it, and releases the lock; a client that crashes in between keeps it. Readers
+//! acquire the lock, too, unless `locked_reads` is off: their READ may then mix two WRITEs, a
+//! defect.
 #![forbid(unsafe_code)]
 
 mod systems;
