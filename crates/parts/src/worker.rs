@@ -58,15 +58,15 @@ impl WorkerSignal {
         self.raised.swap(false, Ordering::AcqRel)
     }
 
-    /// Waits for a signal, at most this long.
-    async fn wait(&self, ep: &Endpoint, at_most_ns: u64) {
+    /// Waits for a signal, at most this long. Returns whether one came.
+    async fn wait(&self, ep: &Endpoint, at_most_ns: u64) -> bool {
         let mut listener = self.queue.listen();
         let mut sleep = std::pin::pin!(ep.sleep(at_most_ns));
         poll_fn(|cx| {
             if self.take() || listener.poll(cx.waker()).is_ready() {
-                return Poll::Ready(());
+                return Poll::Ready(true);
             }
-            sleep.as_mut().poll(cx)
+            sleep.as_mut().poll(cx).map(|()| false)
         })
         .await;
     }
@@ -107,8 +107,11 @@ pub async fn rest(ep: &Endpoint, pause: &Pause, stopped: &impl Fn() -> bool) {
             return;
         }
         match pause {
-            Pause::Until(signal, _) if signal.take() => return,
-            Pause::Until(signal, _) => signal.wait(ep, left.min(LOOK_NS)).await,
+            Pause::Until(signal, _) => {
+                if signal.wait(ep, left.min(LOOK_NS)).await {
+                    return;
+                }
+            }
             _ => ep.sleep(left.min(LOOK_NS)).await,
         }
     }

@@ -24,12 +24,6 @@ pub(crate) struct Slices {
 /// Refuses slices that some operation of the workload has no keys in.
 pub(crate) fn check(spec: &WorkloadSpec) -> Result<()> {
     let slices = spec.slices;
-    if slices == 0 || u64::from(slices) > spec.records.max(1) {
-        return Err(Error::bad_value(format!(
-            "{slices} slices of {} records: give 1 to as many slices as there are records",
-            spec.records
-        )));
-    }
     let mix = spec.workload.mix();
     match spec.keys {
         _ if slices == 1 => Ok(()),
@@ -40,6 +34,12 @@ pub(crate) fn check(spec: &WorkloadSpec) -> Result<()> {
             Err(Error::bad_value(
                 "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them",
             ))
+        }
+        _ if slices == 0 || u64::from(slices) > spec.records.max(1) => {
+            Err(Error::bad_value(format!(
+                "{slices} slices of {} records: give 1 to as many slices as there are records",
+                spec.records
+            )))
         }
         _ => Ok(()),
     }
