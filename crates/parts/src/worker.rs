@@ -68,7 +68,7 @@ impl WorkerSignal {
             }
             sleep.as_mut().poll(cx).map(|()| false)
         })
-        .await;
+        .await
     }
 }
 
