@@ -77,11 +77,11 @@ fn fit(options: &Value, fit: &Fit) -> Value {
 }
 
 fn sound_spec() -> SystemSpec {
-    let soon = |seeds, kind| Soon { node_faults: NodeFaultSet::None, seeds, kind };
+    let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
     let soon = [
-        ("SlotBeforeNode", soon(4, "history")),
-        ("RetireNamed", soon(1, "structure")),
-        ("CloseUnfrozen", soon(5, "history")),
+        ("SlotBeforeNode", soon(NodeFaultSet::All, 13, "history")),
+        ("RetireNamed", soon(NodeFaultSet::None, 2, "structure")),
+        ("CloseUnfrozen", soon(NodeFaultSet::None, 5, "history")),
     ];
     SystemSpec {
         sound: true,
