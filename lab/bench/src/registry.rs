@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// A defect whose repair changes nothing, or names no sound system, would be seen only in a
+    /// A defect with a repair that changes nothing, or names no sound system, would be seen only in a
     /// long run.
     #[test]
     fn every_defect_has_a_repair() {
