@@ -75,20 +75,11 @@ impl WorkerSignal {
 /// Runs a worker until `stopped`.
 ///
 /// # Errors
-/// Those of a piece of work that `tolerated` refuses. After a tolerated error the worker rests for
-/// a moment and tries again.
-pub async fn run<I: RangeIndex>(
-    index: &mut I,
-    stopped: impl Fn() -> bool,
-    mut tolerated: impl FnMut(&dmtree_fabric::Error) -> bool,
-) -> Result<()> {
+/// Those of a piece of work.
+pub async fn run<I: RangeIndex>(index: &mut I, stopped: impl Fn() -> bool) -> Result<()> {
     while !stopped() {
         index.endpoint().renew_deadline();
-        let pause = match index.work().await {
-            Ok(pause) => pause,
-            Err(e) if tolerated(&e) => Pause::For(LOOK_NS),
-            Err(e) => return Err(e),
-        };
+        let pause = index.work().await?;
         rest(index.endpoint(), &pause, &stopped).await;
     }
     Ok(())

@@ -456,7 +456,7 @@ fn run_thread<I: RangeIndex, T: 'static>(
         let (clients, broken) = (clients.clone(), broken.clone());
         let slot = index.endpoint().slot();
         executor.spawn(slot, async move {
-            let done = worker::run(&mut index, || clients.get() == 0, |_| false).await;
+            let done = worker::run(&mut index, || clients.get() == 0).await;
             if let Err(e) = done {
                 broken.replace(Some(workers::failed("a worker", &e)));
             }

@@ -37,7 +37,7 @@ impl Workers {
                     let ep = pool.endpoint(SLAB_BYTES)?;
                     let mut index = I::client(ep.clone(), node);
                     let stopped = || stop.load(Ordering::Relaxed);
-                    let run = worker::run(&mut index, stopped, |_| false);
+                    let run = worker::run(&mut index, stopped);
                     ep.core().block_on(ep.slot(), Box::pin(run))?;
                     Ok(ep.snapshot())
                 };

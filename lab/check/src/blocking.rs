@@ -31,7 +31,7 @@ pub trait Blocking {
     ) -> Result<()>;
     /// Stores many pairs.
     fn load(&mut self, pairs: Pairs<'_>, sorted: bool, fill: Fill) -> Result<Loaded>;
-    /// Executes a bounded piece of due maintenance, or else of the work of a worker.
+    /// Executes a bounded piece of due maintenance.
     fn maintain(&mut self) -> Result<Work>;
     /// Executes a piece of a worker's work; whether the worker rests then.
     fn work(&mut self) -> Result<bool>;
@@ -112,11 +112,7 @@ impl<I: RangeIndex> Blocking for I {
         block!(self, load(pairs, sorted, fill))
     }
     fn maintain(&mut self) -> Result<Work> {
-        let done = block!(self, maintain())?;
-        if done == Work::None && !block!(self, work())?.is_rest() {
-            return Ok(Work::Some);
-        }
-        Ok(done)
+        block!(self, maintain())
     }
     fn work(&mut self) -> Result<bool> {
         block!(self, work()).map(|pause| pause.is_rest())

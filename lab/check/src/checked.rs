@@ -1,11 +1,11 @@
 //! Systems as the checker knows them, and their cases.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use dmtree_fabric::sim::Place;
 use dmtree_fabric::{Capabilities, Error, Result};
 use dmtree_parts::RangeIndex;
-use dmtree_parts::peer::{Clients, EVERYTHING, NodeFaultSet, Setting, SystemSpec, Visitor, merge};
+use dmtree_parts::peer::{Clients, EVERYTHING, NodeFaultSet, Setting, SystemSpec, merge};
 
 use crate::case::Case;
 use crate::exhaustive::{Depth, Explored, explore};
@@ -30,24 +30,6 @@ impl Deref for Subject {
 
     fn deref(&self) -> &SystemSpec {
         &self.spec
-    }
-}
-
-impl DerefMut for Subject {
-    fn deref_mut(&mut self) -> &mut SystemSpec {
-        &mut self.spec
-    }
-}
-
-/// Makes a [`Subject`] of each system that a crate describes.
-#[derive(Clone, Copy, Debug)]
-pub struct ToSubject;
-
-impl Visitor for ToSubject {
-    type Out = Subject;
-
-    fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> Subject {
-        Subject::of::<I>(spec)
     }
 }
 
