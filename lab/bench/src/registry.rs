@@ -110,8 +110,8 @@ mod tests {
 
     use super::*;
 
-    /// A defect with a repair that changes nothing, or names no sound system, would be seen only in a
-    /// long run.
+    /// A defect with a repair that changes nothing, or names no sound system, would be seen only in
+    /// a long run.
     #[test]
     fn every_defect_has_a_repair() {
         for system in systems() {
