@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dmtree_engine::DmTree;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
 use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, IndexRequest};
@@ -289,9 +288,9 @@ impl Admin {
     fn create(&self, name: &str, options: &Options, cache_bytes: u64) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let options = &options.creation();
-        let encoded = &encoded(options)?;
+        let (encoded, options) = (&encoded(options)?, &options.into());
         let request = IndexRequest { name, system: SYSTEM, options, encoded };
-        self.run(naming::create::<DmTree>(&self.ep, &cx, request))
+        self.run(naming::create(&self.ep, &cx, request))
     }
 
     fn open_or_create(
@@ -302,9 +301,9 @@ impl Admin {
     ) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let options = &options.creation();
-        let encoded = &encoded(options)?;
+        let (encoded, options) = (&encoded(options)?, &options.into());
         let request = IndexRequest { name, system: SYSTEM, options, encoded };
-        self.run(naming::open_or_create::<DmTree>(&self.ep, &cx, request))
+        self.run(naming::open_or_create(&self.ep, &cx, request))
     }
 }
 

@@ -44,10 +44,10 @@ fn long_key(n: u64) -> Vec<u8> {
 }
 
 /// A cluster with these keys in it.
-fn scenario(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scenario<DmTree> {
+fn scenario(options: Options, keys: impl Iterator<Item = Vec<u8>>) -> Scenario {
     dmtree_fabric::mark::set_on(true);
     let script = Script { cache_bytes: SMALL_CACHE, ..Script::new("rare", options) };
-    let scenario: Scenario<DmTree> = Scenario::new(&script, false, 1);
+    let scenario = Scenario::new(&script, false, 1);
     let mut pairs = keys.map(|k| (k, b"a value".to_vec()));
     let mut c = scenario.client(0);
     scenario.now(c.load(&mut pairs, true, Fill::Even(0.5))).expect("room");
@@ -59,9 +59,15 @@ fn small() -> Options {
     Options { fanout: 8, techniques, ..Options::default() }
 }
 
+/// A client with the steps of its type.
+fn client(scenario: &Scenario, cn: u16) -> DmTree {
+    let node = scenario.test_cluster.nodes[usize::from(cn)].typed();
+    DmTree::new(scenario.own_endpoint(cn), node)
+}
+
 /// Runs this in virtual time on the first node; afterwards the tree has to be sound.
-fn alone<F: Future<Output = ()>>(scenario: &Scenario<DmTree>, f: impl FnOnce(DmTree) -> F) {
-    scenario.run(&mut Fifo, f(scenario.client(0)));
+fn alone<F: Future<Output = ()>>(scenario: &Scenario, f: impl FnOnce(DmTree) -> F) {
+    scenario.run(&mut Fifo, f(client(scenario, 0)));
     assert_eq!(scenario.trouble(), None);
     let mut c = scenario.client(0);
     scenario.now(c.walk()).expect("a sound tree");
@@ -104,7 +110,7 @@ async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
 /// While bytes in memory are wrong another node's client reads a key: it retries, and finds the key
 /// once the bytes are right again.
 fn reads_again(
-    scenario: &Scenario<DmTree>,
+    scenario: &Scenario,
     (key, value): (Vec<u8>, Vec<u8>),
     mark: Mark,
     wrong: impl AsyncFnOnce(&DmTree) -> (GlobalAddr, Vec<u8>),
@@ -113,7 +119,7 @@ fn reads_again(
     let (went, did, wanted) = (go.clone(), done.clone(), key.clone());
     scenario.worker(1, |mut c| async move {
         while !go.get() {
-            c.ep.sleep(1_000).await;
+            c.endpoint().sleep(1_000).await;
         }
         let mut out = Vec::new();
         assert!(c.get(&key, &mut out).await.expect("works"));

@@ -1,6 +1,6 @@
 //! The system of this crate, and what presets of its engine have in common.
 
-use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, Visitor, typed, value};
+use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed, value};
 use serde_json::Value;
 
 use crate::client::DmTree;
@@ -11,10 +11,12 @@ use crate::node::DmNode;
 use crate::options::{Options, Tables};
 
 /// Every system of this crate.
-pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+pub fn systems() -> Vec<SystemSpec> {
     let spec = spec("dmtree", "DMTree with every technique on", &Options::default());
-    vec![v.visit::<DmTree>(SystemSpec { draw: draw_all, ..spec })]
+    vec![SystemSpec { draw: draw_all, ..spec }]
 }
+
+dmtree_parts::any_options! { Options => DmTree }
 
 /// A system of this engine with some options, for the crates that give presets of it.
 pub fn spec(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
@@ -28,7 +30,7 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
         marks: || [Mark::reached(), dmtree_pool::Mark::reached()].concat(),
         mutants: mutants(options.techniques.tables == Tables::None),
         enable: Mutant::enable_named,
-        ..SystemSpec::of::<DmTree>((name, "dmtree"), description, options)
+        ..SystemSpec::of((name, "dmtree"), description, options)
     }
 }
 

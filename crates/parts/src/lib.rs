@@ -4,12 +4,14 @@
 //! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
 //! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
 //! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
-//! ([`blink`]), background workers ([`worker`]), indexes by name ([`naming`]), sorted keys
+//! ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
+//! and by name ([`naming`]), sorted keys
 //! ([`keys`]), pairs to be loaded ([`pairs`]), what operations count ([`op`]), the driver of
 //! garbage collections ([`gc`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load
 //! ([`fill`]).
 #![forbid(unsafe_code)]
 
+pub mod any;
 pub mod blink;
 pub mod bytes;
 pub mod cache;
@@ -32,6 +34,7 @@ pub mod sync;
 pub mod tree;
 pub mod worker;
 
+pub use any::{AnyClient, AnyIndex, AnyNode, AnyOptions};
 pub use contract::{
     CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,
     Outcome, PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write,

@@ -4,17 +4,18 @@
 use dmtree_fabric::{Endpoint, Result};
 use dmtree_pool::{Creation, IndexEntry, Opening};
 
-use crate::contract::{NodeContext, RangeIndex, Root};
+use crate::any::AnyOptions;
+use crate::contract::{NodeContext, Root};
 
 /// The index to create.
 #[derive(Clone, Copy, Debug)]
-pub struct IndexRequest<'a, O> {
+pub struct IndexRequest<'a> {
     /// Its name.
     pub name: &'a str,
     /// The kind of index.
     pub system: &'a str,
     /// Its options.
-    pub options: &'a O,
+    pub options: &'a AnyOptions,
     /// The options as the catalog keeps them.
     pub encoded: &'a [u8],
 }
@@ -22,17 +23,17 @@ pub struct IndexRequest<'a, O> {
 /// Creates an index that does not exist yet.
 ///
 /// # Errors
-/// `Exists`; those of [`RangeIndex::check_options`] and [`RangeIndex::format`], after which the
+/// `Exists`; those of [`AnyOptions::check_for`] and [`AnyOptions::format`], after which the
 /// name is free.
-pub async fn create<I: RangeIndex>(
+pub async fn create(
     ep: &Endpoint,
     cx: &NodeContext,
-    request: IndexRequest<'_, I::Options>,
+    request: IndexRequest<'_>,
 ) -> Result<IndexEntry> {
-    I::check_options(request.options, cx)?;
+    request.options.check_for(cx)?;
     let IndexRequest { name, system, encoded, .. } = request;
     let begun = cx.pool.begin_index(ep, name, system, encoded).await?;
-    finish::<I>(ep, cx, request.options, begun).await
+    finish(ep, cx, request.options, begun).await
 }
 
 /// The index of a name, created if there is none; one that another node is creating is waited for.
@@ -40,28 +41,28 @@ pub async fn create<I: RangeIndex>(
 ///
 /// # Errors
 /// As [`create`], but for `Exists`; `Busy` when another creation takes too long.
-pub async fn open_or_create<I: RangeIndex>(
+pub async fn open_or_create(
     ep: &Endpoint,
     cx: &NodeContext,
-    request: IndexRequest<'_, I::Options>,
+    request: IndexRequest<'_>,
 ) -> Result<IndexEntry> {
-    I::check_options(request.options, cx)?;
+    request.options.check_for(cx)?;
     let IndexRequest { name, system, encoded, .. } = request;
     match cx.pool.open_or_begin_index(ep, name, system, encoded).await? {
         Opening::Ready(entry) => Ok(entry),
-        Opening::Begun(begun) => finish::<I>(ep, cx, request.options, begun).await,
+        Opening::Begun(begun) => finish(ep, cx, request.options, begun).await,
     }
 }
 
-async fn finish<I: RangeIndex>(
+async fn finish(
     ep: &Endpoint,
     cx: &NodeContext,
-    options: &I::Options,
+    options: &AnyOptions,
     begun: Creation,
 ) -> Result<IndexEntry> {
     let entry = begun.entry();
     let root = Root { index: entry.id, word: entry.root_word };
-    match I::format(ep, cx, options, root).await {
+    match options.format(ep, cx, root).await {
         Ok(()) => begun.publish().await,
         Err(e) => {
             let what = format!("create index {:?}", entry.name);

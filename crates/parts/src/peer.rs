@@ -4,35 +4,26 @@
 //! compared. Its crate describes it here, and exports all of its systems by one function:
 //!
 //! ```text
-//! pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out>
+//! pub fn systems() -> Vec<SystemSpec>
 //! ```
 //!
 //! The benchmark, the checker and the tools know a system by its description alone: they name no
-//! option. What needs the index type itself is a [`Visitor`].
+//! option, and its index type is behind the vtable of its [`AnyOptions`].
 
 mod defect;
 
 use dmtree_fabric::mark::Reached;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::contract::{OpSet, RangeIndex};
+use crate::any::AnyOptions;
 
+pub use crate::any::{typed, value};
 pub use defect::{
     Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
 };
 
 /// A source of numbers below a bound.
 pub type Below<'a> = &'a mut dyn FnMut(u64) -> u64;
-
-/// Does something with an index type.
-pub trait Visitor {
-    /// The result for one system.
-    type Out;
-    /// Visits a system of index type `I`.
-    fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> Self::Out;
-}
 
 /// The data that creation options must fit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,12 +66,8 @@ pub struct SystemSpec {
     pub sound: bool,
     /// Whether it recovers from crashes of nodes.
     pub recovers: bool,
-    /// Its operations.
-    pub ops: OpSet,
-    /// Its creation options.
-    pub options: Value,
-    /// Refuses what are no options of its index type: an unknown field, a value of another type.
-    pub check: fn(&Value) -> Result<(), String>,
+    /// Its creation options, and its index type.
+    pub options: AnyOptions,
     /// Its options, changed to fit data.
     pub fit: fn(&Value, &Fit) -> Value,
     /// Bytes of memory nodes that a key takes with these options, nodes half full; keys and values
@@ -139,11 +126,11 @@ pub struct Soon {
 }
 
 impl SystemSpec {
-    /// A system of index type `I` with these options: as they are, whatever the data.
-    pub fn of<I: RangeIndex>(
+    /// A system with these options: as they are, whatever the data.
+    pub fn of(
         (name, family): (&'static str, &'static str),
         description: &'static str,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
     ) -> Self {
         Self {
             name,
@@ -152,12 +139,7 @@ impl SystemSpec {
             published: false,
             sound: false,
             recovers: false,
-            ops: I::OPS,
-            options: value(options),
-            check: |options| match serde_json::from_value::<I::Options>(options.clone()) {
-                Ok(_) => Ok(()),
-                Err(e) => Err(e.to_string()),
-            },
+            options: options.into(),
             fit: |options, _| options.clone(),
             bytes_per_key: |_, fit| leaf_bytes_per_key(fit),
             draw: |options, _| options.clone(),
@@ -178,19 +160,6 @@ impl SystemSpec {
         let least_cache_bytes = (self.least_cache_bytes)(&options);
         Drawn { value_bytes: (self.value_bytes)(&options), options, least_cache_bytes }
     }
-}
-
-/// Options as their JSON form.
-pub fn value(options: &impl Serialize) -> Value {
-    serde_json::to_value(options).unwrap_or_default()
-}
-
-/// Options from the JSON form that [`value`] gave.
-///
-/// # Panics
-/// On the options of another index.
-pub fn typed<O: DeserializeOwned>(options: &Value) -> O {
-    serde_json::from_value(options.clone()).expect("options of this index")
 }
 
 /// Inline bytes of keys and values, large enough for them if possible.

@@ -1,8 +1,8 @@
 //! Workers of a compute node: clients that execute the background work of an index, such as
 //! retraining, flushing or compaction.
 //!
-//! An index says how many workers a compute node has ([`RangeIndex::workers`]), and executes one
-//! bounded piece of work at a time ([`RangeIndex::work`]). The program that opens the index gives
+//! An index says how many workers a compute node has ([`RangeIndex::workers`](crate::RangeIndex::workers)), and executes one
+//! bounded piece of work at a time ([`RangeIndex::work`](crate::RangeIndex::work)). The program that opens the index gives
 //! each worker a thread of its own, or a thread with its own CPU in the simulator, and runs the
 //! loop of this module there until the index is closed. A worker holds nothing between two pieces,
 //! so that it may stop, or die with its node, after any of them.
@@ -15,7 +15,7 @@ use std::task::Poll;
 use dmtree_fabric::wait::WaitQueue;
 use dmtree_fabric::{Endpoint, Result};
 
-use crate::contract::RangeIndex;
+use crate::any::AnyIndex;
 
 /// A waiting worker looks for the end of its index at least this often, ns.
 const LOOK_NS: u64 = 1_000_000;
@@ -76,7 +76,7 @@ impl WorkerSignal {
 ///
 /// # Errors
 /// Those of a piece of work.
-pub async fn run<I: RangeIndex>(index: &mut I, stopped: impl Fn() -> bool) -> Result<()> {
+pub async fn run(index: &mut AnyIndex, stopped: impl Fn() -> bool) -> Result<()> {
     while !stopped() {
         index.endpoint().renew_deadline();
         let pause = index.work().await?;

@@ -1,14 +1,13 @@
 //! What the crate says of its systems.
 
 use dmtree_parts::peer::{
-    self, Defect, Fit, NOTHING, NodeFaultSet, Repair, Setting, Soon, SystemSpec, Visitor, typed,
-    value,
+    self, Defect, Fit, NOTHING, NodeFaultSet, Repair, Setting, Soon, SystemSpec, typed, value,
 };
 
 use crate::{Array, Mutant, Options};
 
 /// The array, and the array with its defect.
-pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+pub fn systems() -> Vec<SystemSpec> {
     let sound = Options::default();
     let unlocked = Options { locked_reads: false, ..sound.clone() };
     let (setting, repair) = (Setting::new(&unlocked, NOTHING), Repair::Options(value(&sound)));
@@ -18,7 +17,7 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
         published: true,
         fit: |o, fit| value(&fitted(typed(o), fit)),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes as u32),
-        ..SystemSpec::of::<Array>((name, "array"), about, o)
+        ..SystemSpec::of((name, "array"), about, o)
     };
     let whole = SystemSpec {
         sound: true,
@@ -30,8 +29,10 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
         defects: vec![defect.found(&["history", "failed", "torn"])],
         ..spec("array-unlocked", "reads without the lock", &unlocked)
     };
-    vec![v.visit::<Array>(whole), v.visit::<Array>(broken)]
+    vec![whole, broken]
 }
+
+dmtree_parts::any_options! { Options => Array }
 
 fn fitted(o: Options, fit: &Fit) -> Options {
     Options { key_bytes: fit.key_bytes as usize, value_bytes: fit.value_bytes as usize, ..o }

@@ -1,6 +1,6 @@
 //! The tests of the array.
 
-use dmtree_array::{Array, Options};
+use dmtree_array::Options;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::peer::rows::basics;
 
@@ -8,8 +8,8 @@ dmtree_check::peer_tests! {
     array: crate::peer();
 }
 
-fn peer() -> Peer<Array> {
-    let peer = Peer::of(dmtree_array::systems(&Only::<Array>::default()));
+fn peer() -> Peer {
+    let peer = Peer::of(dmtree_array::systems());
     let whole = 8 + 8 + 300 * 32;
     let read = |locked| match locked {
         true => cost(5, [3, 0, 2, whole, 0]),

@@ -1,11 +1,11 @@
 //! The ablation of DMTree: the engine with one technique left out.
 
 use dmtree_engine::systems::spec;
-use dmtree_engine::{DmTree, Options, Tables, Techniques};
-use dmtree_parts::peer::Visitor;
+use dmtree_engine::{Options, Tables, Techniques};
+use dmtree_parts::peer::SystemSpec;
 
 /// Every system of the ablation.
-pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+pub fn systems() -> Vec<SystemSpec> {
     let t = Techniques::default;
     let all = [
         (
@@ -39,9 +39,8 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
             Techniques { round_trip_combining: false, ..t() },
         ),
     ];
-    let visit = |(name, description, techniques)| {
-        let options = Options { techniques, ..Options::default() };
-        v.visit::<DmTree>(spec(name, description, &options))
+    let of = |(name, description, techniques)| {
+        spec(name, description, &Options { techniques, ..Options::default() })
     };
-    all.into_iter().map(visit).collect()
+    all.into_iter().map(of).collect()
 }

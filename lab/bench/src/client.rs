@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dmtree_fabric::{ErrorKind, Snapshot};
-use dmtree_parts::{Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
+use dmtree_parts::{AnyIndex, Outcome, Page, Resume, ScanRequest, Write};
 use dmtree_workload::{Op, OpKind, Plan, Seed};
 
 use crate::clock;
@@ -216,7 +216,7 @@ impl From<dmtree_fabric::Error> for Bad {
 }
 
 /// The measured phase of a client.
-pub async fn work<I: RangeIndex>(mut placed: PlacedClient<I>, o: Arc<Orders>) -> Tally {
+pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
     let mut t = Tally::default();
     let mut b = Buffers::default();
     let number = o.first_stream.wrapping_add(placed.number);
@@ -320,11 +320,7 @@ impl<'o> Turns<'o> {
 
     /// Waits until the next operation may begin. Returns when it fell due (open load), or why the
     /// client stops.
-    async fn next<I: RangeIndex>(
-        &mut self,
-        placed: &mut PlacedClient<I>,
-        t: &Tally,
-    ) -> Result<Option<u64>, Ended> {
+    async fn next(&mut self, placed: &mut PlacedClient, t: &Tally) -> Result<Option<u64>, Ended> {
         if self.turn.is_multiple_of(STEP) {
             self.report(t);
             if self.o.stop.load(Ordering::Relaxed) {
@@ -360,7 +356,7 @@ impl<'o> Turns<'o> {
     }
 
     /// Records the end of an operation; returns whether it counts.
-    fn end<I>(&self, placed: &PlacedClient<I>, now: u64) -> bool {
+    fn end(&self, placed: &PlacedClient, now: u64) -> bool {
         let ending = self.o.window.as_ref().map_or(Ending::Inside, |w| w.end(self.start, now));
         match (self.windowed, ending) {
             (true, Ending::Opens) => placed.ep.reset_counters(),
@@ -372,7 +368,7 @@ impl<'o> Turns<'o> {
 
     /// Records that this client stops. A window that is still open ends here, before clients stop
     /// one by one.
-    fn run_dry<I>(&self, placed: &PlacedClient<I>) {
+    fn run_dry(&self, placed: &PlacedClient) {
         if let Some(w) = &self.o.window
             && w.run_dry(placed.ep.now())
             && self.windowed
@@ -381,7 +377,7 @@ impl<'o> Turns<'o> {
         }
     }
 
-    fn read_counters<I>(&self, placed: &PlacedClient<I>) {
+    fn read_counters(&self, placed: &PlacedClient) {
         let _ = self.o.counted.set(placed.ep.snapshot());
     }
 
@@ -414,8 +410,8 @@ fn read(o: &Orders, key: &[u8], found: bool, value: &[u8]) -> Checked {
 
 /// Executes one operation. Long checks that need no index are left to the caller, outside of the
 /// measured time.
-async fn one<I: RangeIndex>(
-    client: &mut I,
+async fn one(
+    client: &mut AnyIndex,
     o: &Orders,
     op: &Op<'_>,
     b: &mut Buffers,
@@ -457,8 +453,8 @@ async fn one<I: RangeIndex>(
 }
 
 /// Scans from a key on, page by page; the pages stay in the buffers.
-async fn scan<I: RangeIndex>(
-    client: &mut I,
+async fn scan(
+    client: &mut AnyIndex,
     key: &[u8],
     len: usize,
     b: &mut Buffers,

@@ -4,9 +4,8 @@ use dmtree_check::conformance::{Part, parts};
 use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, serve};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_check::verdict::panic_text;
-use dmtree_parts::RangeIndex;
+use dmtree_parts::AnyOptions;
 use dmtree_pool::Cluster;
-use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 use crate::registry::find;
@@ -32,26 +31,24 @@ pub struct Extent {
 ///
 /// # Errors
 /// A result that does not conform, or options of another index.
-pub fn conform<I: RangeIndex>(
+pub fn conform(
     system: &str,
-    options: &Value,
+    options: &AnyOptions,
     (cluster, other): (&Cluster, &RemoteClient),
     e: Extent,
 ) -> Result<()> {
-    let options: I::Options = serde_json::from_value(options.clone())
-        .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
-    for (name, part) in parts::<I>(e.seed, e.steps, e.together) {
-        run_part::<I>(system, &options, (cluster, other), (name, part))
+    for (name, part) in parts(options.ops(), e.seed, e.steps, e.together) {
+        run_part(system, options, (cluster, other), (name, part))
             .map_err(|e| e.context(&format!("{system}: {name}")))?;
     }
     Ok(())
 }
 
-fn run_part<I: RangeIndex>(
+fn run_part(
     system: &str,
-    options: &I::Options,
+    options: &AnyOptions,
     (cluster, other): (&Cluster, &RemoteClient),
-    (name, part): Part<I>,
+    (name, part): Part,
 ) -> Result<()> {
     let pool = cluster.compute_node(0)?;
     // No other living process uses this name. A killed process of the same number may have left it.
@@ -64,8 +61,7 @@ fn run_part<I: RangeIndex>(
         Ok(())
     };
     drop_index()?;
-    let test_cluster =
-        TestCluster::<I>::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
+    let test_cluster = TestCluster::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
     other.open(system, &index).map_err(|e| e.context("the other process"))?;
     let test_cluster = test_cluster.with(other.clone());
     let ran = std::thread::scope(|s| s.spawn(|| part(&test_cluster)).join());
@@ -100,8 +96,13 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
 ///
 /// # Errors
 /// The first process has ended in the middle of a request.
-pub fn serve_index<I: RangeIndex>(cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
-    let opened = TestCluster::<I>::find(cluster.clone(), CACHE_BYTES, index);
+pub fn serve_index(
+    cluster: &Cluster,
+    options: &AnyOptions,
+    index: &str,
+    pipe: &mut Pipe,
+) -> Result<()> {
+    let opened = TestCluster::find(cluster.clone(), CACHE_BYTES, options, index);
     match opened.and_then(|test_cluster| Ok((test_cluster.client(0)?, test_cluster))) {
         Ok((mut client, _test_cluster)) => {
             pipe.done(Ok(()))?;

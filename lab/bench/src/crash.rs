@@ -15,7 +15,7 @@ use dmtree_check::scenario::Scenario;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sim::{How, Profile};
 use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
-use dmtree_parts::{Fill, RangeIndex, Write};
+use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
@@ -227,7 +227,7 @@ impl Board {
 }
 
 /// One client's loop.
-async fn client<I: RangeIndex>(mut index: I, number: u64, s: Setup, b: Rc<Board>) {
+async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
     let (ep, clients) = (index.endpoint().clone(), s.clients());
     let node = ep.node();
     let mut rng = Seed(s.seed).numbered("crash", number).rng();
@@ -284,7 +284,7 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
 }
 
 /// A simulated cluster with a loaded index and warm caches.
-fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Scenario<I>> {
+fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -294,7 +294,7 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Scenario<I>> {
     };
     let cache_bytes = 12 * s.keys + (16 << 20);
     let (test_cluster, fabric) =
-        TestCluster::<I>::simulated(&profile, s.seed, &pool, cache_bytes, options)?;
+        TestCluster::simulated(&profile, s.seed, &pool, cache_bytes, options)?;
     let lease_ns = s.lease_us * 1000;
     test_cluster.membership().set_lease_parameters(LeaseParameters {
         lease_ns,
@@ -302,12 +302,12 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Scenario<I>> {
         ..LeaseParameters::default()
     });
     let ep = test_cluster.cluster.compute_node(0)?.endpoint(1 << 30)?;
-    let mut loader = I::client(ep.clone(), test_cluster.nodes[0].clone());
+    let mut loader = test_cluster.nodes[0].client(ep.clone());
     let mut pairs = (0..s.keys).map(|i| (key(i).to_vec(), 0u64.to_le_bytes().to_vec()));
     let fill = Fill::RandomInserts { seed: s.seed };
     ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
     for node in &test_cluster.nodes {
-        let mut c = I::client(ep.clone(), node.clone());
+        let mut c = node.client(ep.clone());
         ep.core().block_on(ep.slot(), async {
             let mut value = Vec::new();
             for i in (0..s.keys).step_by(8) {
@@ -326,16 +326,16 @@ fn make<I: RangeIndex>(s: &Setup, options: &I::Options) -> Result<Scenario<I>> {
 /// # Errors
 /// Those of [`run`].
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
-    run::<dmtree_engine::DmTree>(setup, &dmtree_engine::Options::default())
+    run(setup, &(&dmtree_engine::Options::default()).into())
 }
 
 /// Simulates a crash.
 ///
 /// # Errors
 /// Impossible parameters, or a simulation that stalls.
-pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome> {
+pub fn run(setup: &Setup, options: &AnyOptions) -> Result<Outcome> {
     setup.check()?;
-    let scenario = make::<I>(setup, options)?;
+    let scenario = make(setup, options)?;
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
     let curve = vec![Bucket::default(); buckets];
@@ -362,7 +362,7 @@ pub fn run<I: RangeIndex>(setup: &Setup, options: &I::Options) -> Result<Outcome
 }
 
 /// Runs the clients, the membership agents and the watcher; the last node crashes meanwhile.
-fn live<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Rc<Board>) -> Result<()> {
+fn live(scenario: &Scenario, s: &Setup, b: &Rc<Board>) -> Result<()> {
     let (fabric, cluster) = (&scenario.fabric, &scenario.test_cluster.cluster);
     let core = scenario.core();
     let mut sums: Option<Endpoint> = None;
@@ -377,7 +377,7 @@ fn live<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Rc<Board>) -> Resu
                     None => Endpoint::new(core, transport, slot),
                 };
                 sums.get_or_insert(ep.clone());
-                let index = I::client(ep, scenario.test_cluster.nodes[usize::from(cn)].clone());
+                let index = scenario.test_cluster.nodes[usize::from(cn)].client(ep);
                 scenario.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
                 number += 1;
             }
@@ -408,10 +408,10 @@ fn live<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Rc<Board>) -> Resu
 }
 
 /// Reads every written key.
-fn look<I: RangeIndex>(scenario: &Scenario<I>, s: &Setup, b: &Board) -> Result<()> {
+fn look(scenario: &Scenario, s: &Setup, b: &Board) -> Result<()> {
     let TestCluster { cluster, nodes, .. } = &scenario.test_cluster;
     let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
-    let mut index = I::client(ep.clone(), nodes[0].clone());
+    let mut index = nodes[0].client(ep.clone());
     let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;
     let o = &mut *b.outcome.borrow_mut();
     ep.core().block_on(ep.slot(), async {

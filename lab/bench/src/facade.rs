@@ -2,8 +2,7 @@
 //! not use it.
 
 use dmtree_check::blocking::Blocking;
-use dmtree_parts::{CacheStats, RangeIndex};
-use serde_json::Value;
+use dmtree_parts::{AnyOptions, CacheStats};
 
 use crate::failure::Result;
 use crate::opened::{Opened, PoolSpec};
@@ -28,18 +27,18 @@ pub trait DynPool: Send + Sync + std::fmt::Debug {
 }
 
 /// An open index with its workers, which end first.
-struct Tool<I: RangeIndex> {
+struct Tool {
     _workers: Workers,
-    opened: Opened<I>,
+    opened: Opened,
 }
 
-impl<I: RangeIndex> std::fmt::Debug for Tool<I> {
+impl std::fmt::Debug for Tool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.opened.fmt(f)
     }
 }
 
-impl<I: RangeIndex> DynPool for Tool<I> {
+impl DynPool for Tool {
     fn client(&self, cn: usize) -> Result<Session> {
         Ok(Box::new(self.opened.client(cn)?))
     }
@@ -58,11 +57,7 @@ impl<I: RangeIndex> DynPool for Tool<I> {
 ///
 /// # Errors
 /// Impossible options or sizes.
-pub fn open_pool<I: RangeIndex>(
-    system: &str,
-    options: &Value,
-    spec: &PoolSpec,
-) -> Result<Box<dyn DynPool>> {
-    let opened = Opened::<I>::create(system, options, spec)?;
+pub fn open_pool(system: &str, options: &AnyOptions, spec: &PoolSpec) -> Result<Box<dyn DynPool>> {
+    let opened = Opened::create(system, options, spec)?;
     Ok(Box::new(Tool { _workers: opened.start_workers()?, opened }))
 }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use dmtree_fabric::Snapshot;
 use dmtree_fabric::net::NicConfig;
-use dmtree_parts::RangeIndex;
 use dmtree_workload::{Distribution, Plan, Workload};
 
 use crate::access::access;
@@ -192,14 +191,14 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
 /// # Errors
 /// Impossible settings, a load that does not fit or has wrong results, or an interrupt. Errors of
 /// operations are counted instead.
-pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
+pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let Some(first) = g.cells.first() else { return Ok(()) };
     let c = &first.config;
     let memory_bytes = g.system.memory(c, &first.workload);
     let began = clock::now();
     let peak = Peak::begin();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
-    let opened = Opened::<I>::create(g.system.name, &g.system.options_for(c), &spec)?;
+    let opened = Opened::create(g.system.name, &g.system.options_for(c), &spec)?;
     let plan = c.workload(&first.workload, first.distribution).build().map_err(Failure::refused)?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
@@ -277,7 +276,7 @@ pub fn run_group<I: RangeIndex>(g: &Group, host: &mut Host<'_>) -> Result<()> {
 }
 
 /// Hits and misses of all compute nodes so far.
-fn lookups<I: RangeIndex>(opened: &Opened<I>) -> (u64, u64) {
+fn lookups(opened: &Opened) -> (u64, u64) {
     let stats = (0..opened.compute_nodes()).map(|cn| opened.cache_stats(cn));
     stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }

@@ -27,10 +27,10 @@ pub fn listing() -> Result<Value> {
 
 fn of_system(s: &System) -> Value {
     let ops = json!({
-        "delete": s.ops.delete,
-        "compare_and_set": s.ops.compare_and_set,
-        "reverse_scan": s.ops.reverse_scan,
-        "any_length": s.ops.any_length,
+        "delete": s.options.ops().delete,
+        "compare_and_set": s.options.ops().compare_and_set,
+        "reverse_scan": s.options.ops().reverse_scan,
+        "any_length": s.options.ops().any_length,
     });
     json!({
         "name": s.name,

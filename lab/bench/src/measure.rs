@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dmtree_fabric::{Fabric, Snapshot};
-use dmtree_parts::RangeIndex;
 use dmtree_workload::{Plan, Seed};
 
 use crate::client::{self, Orders, Tally};
@@ -21,11 +20,11 @@ use crate::sizing;
 use crate::window::{Extent, Window};
 
 /// Measures a cell on a loaded and warm pool.
-pub(crate) fn measure<I: RangeIndex>(
+pub(crate) fn measure(
     g: &Group,
     cell: &CellPlan,
     host: &mut Host<'_>,
-    opened: &Opened<I>,
+    opened: &Opened,
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
 ) -> Result<Measured> {
@@ -39,7 +38,7 @@ pub(crate) fn measure<I: RangeIndex>(
     };
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
     let body =
-        |placed: PlacedClient<I>| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
+        |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
     let (what, place) = (name(g, Some(cell)), at(host));
     let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
@@ -67,16 +66,16 @@ pub(crate) fn measure<I: RangeIndex>(
 }
 
 /// Number of verbs that all compute nodes of a simulated pool have posted.
-fn issued<I: RangeIndex>(opened: &Opened<I>) -> u64 {
+fn issued(opened: &Opened) -> u64 {
     let Some(sim) = opened.sim() else { return 0 };
     sim.nodes().into_iter().map(|node| sim.issued(node)).sum()
 }
 
-fn orders<I: RangeIndex>(
+fn orders(
     g: &Group,
     cell: &CellPlan,
     host: &Host<'_>,
-    opened: &Opened<I>,
+    opened: &Opened,
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
     time: Option<Duration>,

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, Snapshot, Transport, Worker};
 use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_parts::{CacheStats, NodeContext, RangeIndex, Root, worker};
-use dmtree_pool::{Cluster, IndexEntry, Place, PoolOptions};
-use serde_json::Value;
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, CacheStats, NodeContext, Root, worker};
+use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
@@ -65,9 +64,9 @@ impl PoolSpec {
 }
 
 /// An index on an embedded pool, open on every compute node.
-pub struct Opened<I: RangeIndex> {
+pub struct Opened {
     cluster: Cluster,
-    nodes: Vec<Arc<I::Node>>,
+    nodes: Vec<AnyNode>,
     sim: Option<(SimFabric, u64)>,
     /// Workers of each compute node.
     workers: u32,
@@ -84,14 +83,14 @@ pub struct Placement {
     pub coroutines: u32,
 }
 
-impl<I: RangeIndex> std::fmt::Debug for Opened<I> {
+impl std::fmt::Debug for Opened {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Opened({:?})", self.cluster)
     }
 }
 
 /// A client and its placement.
-pub struct PlacedClient<I> {
+pub struct PlacedClient {
     /// Its number among all clients.
     pub number: u32,
     /// Its compute node.
@@ -99,7 +98,7 @@ pub struct PlacedClient<I> {
     /// Whether other clients share its thread.
     pub shares_thread: bool,
     /// The client.
-    pub client: I,
+    pub client: AnyIndex,
     /// Its endpoint.
     pub ep: Endpoint,
     /// Latencies of all clients of the executor. One histogram per client would take more memory
@@ -107,7 +106,7 @@ pub struct PlacedClient<I> {
     pub latency: Rc<RefCell<ByKind>>,
 }
 
-impl<I> std::fmt::Debug for PlacedClient<I> {
+impl std::fmt::Debug for PlacedClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PlacedClient({} on cn{})", self.number, self.cn)
     }
@@ -177,20 +176,20 @@ fn fleeting(cluster: &Cluster) -> Result<String> {
 }
 
 /// Opens the index of this name, with the options of its creation, or creates it.
-fn open_index<I: RangeIndex>(
+fn open_index(
     cluster: &Cluster,
     system: &str,
     name: &str,
-    options: I::Options,
+    options: &AnyOptions,
     cache_bytes: u64,
-) -> Result<(I::Options, Root)> {
+) -> Result<(AnyOptions, Root)> {
     let pool = cluster.compute_node(0)?;
     let ep = pool.endpoint(SLAB_BYTES)?;
-    let encoded = &serde_json::to_vec(&options)
+    let encoded = &serde_json::to_vec(options)
         .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
     let cx = NodeContext { pool: pool.clone(), cache_bytes };
-    let request = IndexRequest { name, system, options: &options, encoded };
-    let made: Step<'_> = Box::pin(naming::open_or_create::<I>(&ep, &cx, request));
+    let request = IndexRequest { name, system, options, encoded };
+    let made = Box::pin(naming::open_or_create(&ep, &cx, request));
     let entry = ep.core().block_on(ep.slot(), made)?;
     if entry.system != system {
         return Err(Failure::input(format!(
@@ -198,27 +197,23 @@ fn open_index<I: RangeIndex>(
             entry.system
         )));
     }
-    let options = serde_json::from_slice(&entry.options)
-        .map_err(|e| Failure::input(format!("options of the index {name:?}: {e}")))?;
+    let wrong = |e| Failure::input(format!("options of the index {name:?}: {e}"));
+    let options = options.with(serde_json::from_slice(&entry.options).map_err(wrong)?);
+    options.check().map_err(wrong)?;
     Ok((options, Root { index: entry.id, word: entry.root_word }))
 }
-
-/// A step of the creation of an index.
-type Step<'a> = Pin<Box<dyn Future<Output = dmtree_fabric::Result<IndexEntry>> + 'a>>;
 
 /// The loop of a client.
 pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
 
-impl<I: RangeIndex> Opened<I> {
+impl Opened {
     /// Creates a pool, formats an index on it, and opens it on every compute node.
     ///
     /// # Errors
     /// Impossible options or sizes.
-    pub fn create(system: &str, options: &Value, spec: &PoolSpec) -> Result<Self> {
-        let options: I::Options = serde_json::from_value(options.clone())
-            .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
+    pub fn create(system: &str, options: &AnyOptions, spec: &PoolSpec) -> Result<Self> {
         let (cluster, sim) = cluster(spec)?;
-        let missing = cluster.fabric().caps().missing(&I::NEEDS);
+        let missing = cluster.fabric().caps().missing(&options.needs());
         if !missing.is_empty() {
             return Err(Failure::input(format!(
                 "{system} needs what fabric {} does not grant: {}",
@@ -231,14 +226,14 @@ impl<I: RangeIndex> Opened<I> {
             _ => None,
         };
         let name = fleeting.as_deref().or(spec.index.as_deref()).unwrap_or(INDEX_NAME);
-        let (options, root) = open_index::<I>(&cluster, system, name, options, spec.cache_bytes)?;
+        let (options, root) = open_index(&cluster, system, name, options, spec.cache_bytes)?;
         let mut nodes = Vec::new();
         for cn in 0..cluster.compute_nodes() {
             let pool = cluster.compute_node(cn)?;
             let cx = NodeContext { pool, cache_bytes: spec.cache_bytes };
-            nodes.push(I::node(&cx, &options, root)?);
+            nodes.push(options.node(&cx, root)?);
         }
-        Ok(Self { cluster, nodes, sim, workers: I::workers(&options), fleeting })
+        Ok(Self { cluster, nodes, sim, workers: options.workers()?, fleeting })
     }
 
     /// Number of compute nodes.
@@ -253,16 +248,16 @@ impl<I: RangeIndex> Opened<I> {
 
     /// The caches of a compute node.
     pub fn cache_stats(&self, cn: usize) -> CacheStats {
-        I::cache_stats(&self.nodes[cn])
+        self.nodes[cn].cache_stats()
     }
 
     /// A client for exclusive use by the present thread.
     ///
     /// # Errors
     /// No such compute node.
-    pub fn client(&self, cn: usize) -> Result<I> {
+    pub fn client(&self, cn: usize) -> Result<AnyIndex> {
         let pool = self.cluster.compute_node(cn)?;
-        Ok(I::client(pool.endpoint(SLAB_BYTES)?, self.nodes[cn].clone()))
+        Ok(self.nodes[cn].client(pool.endpoint(SLAB_BYTES)?))
     }
 
     /// The simulated fabric, if it is one.
@@ -283,7 +278,7 @@ impl<I: RangeIndex> Opened<I> {
     /// Those of [`Workers::start`].
     pub fn start_workers(&self) -> Result<Workers> {
         let workers = if self.sim.is_some() { 0 } else { self.workers };
-        Workers::start::<I>(&self.cluster, &self.nodes, workers)
+        Workers::start(&self.cluster, &self.nodes, workers)
     }
 
     /// Runs clients until they end, spread over the compute nodes in turn, and returns their
@@ -296,7 +291,7 @@ impl<I: RangeIndex> Opened<I> {
     pub fn run<T: Send + 'static>(
         &self,
         placement: Placement,
-        body: &(impl Fn(PlacedClient<I>) -> Loop<T> + Sync),
+        body: &(impl Fn(PlacedClient) -> Loop<T> + Sync),
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
         let threads = if self.sim.is_some() { 1 } else { placement.threads };
@@ -353,7 +348,7 @@ impl<I: RangeIndex> Opened<I> {
         Ok(all)
     }
 
-    fn placed_clients(&self, first: u32, count: u32) -> Result<Vec<PlacedClient<I>>> {
+    fn placed_clients(&self, first: u32, count: u32) -> Result<Vec<PlacedClient>> {
         let mut core: Option<Rc<Core>> = None;
         let latency = Rc::<RefCell<ByKind>>::default();
         let mut placed_clients = Vec::new();
@@ -364,7 +359,7 @@ impl<I: RangeIndex> Opened<I> {
             let core = core.get_or_insert_with(|| Core::new(transport.clone(), SLAB_BYTES));
             let slot = core.add_slot();
             let ep = Endpoint::new(core.clone(), transport, slot);
-            let client = I::client(ep.clone(), self.nodes[cn].clone());
+            let client = self.nodes[cn].client(ep.clone());
             let (shares_thread, latency) = (count > 1, latency.clone());
             placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
         }
@@ -377,7 +372,7 @@ impl<I: RangeIndex> Opened<I> {
         &self,
         placement: Placement,
         seed: u64,
-    ) -> Result<(Vec<PlacedClient<I>>, Vec<I>)> {
+    ) -> Result<(Vec<PlacedClient>, Vec<AnyIndex>)> {
         let cns = self.nodes.len() as u32;
         let clients = cns * placement.threads * placement.coroutines;
         let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
@@ -389,7 +384,7 @@ impl<I: RangeIndex> Opened<I> {
         let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
         core.seed(seed);
         let latency = Rc::<RefCell<ByKind>>::default();
-        let mut placed_clients: Vec<PlacedClient<I>> = Vec::new();
+        let mut placed_clients: Vec<PlacedClient> = Vec::new();
         for number in 0..clients {
             let transport = &transports[(number % (cns * placement.threads)) as usize];
             let cn = (number % cns) as usize;
@@ -401,7 +396,7 @@ impl<I: RangeIndex> Opened<I> {
                     Endpoint::counting_with(core.clone(), transport, slot, ep)
                 }
             };
-            let client = I::client(ep.clone(), self.nodes[cn].clone());
+            let client = self.nodes[cn].client(ep.clone());
             let latency = latency.clone();
             placed_clients.push(PlacedClient {
                 number,
@@ -419,14 +414,14 @@ impl<I: RangeIndex> Opened<I> {
                 let transport = pool.fabric().attach(pool.cn())?;
                 let (slot, sums) = (core.add_slot(), &placed_clients[0].ep);
                 let ep = Endpoint::counting_with(core.clone(), transport, slot, sums);
-                workers.push(I::client(ep, node.clone()));
+                workers.push(node.client(ep));
             }
         }
         Ok((placed_clients, workers))
     }
 }
 
-impl<I: RangeIndex> Drop for Opened<I> {
+impl Drop for Opened {
     fn drop(&mut self) {
         let Some(name) = self.fleeting.take() else { return };
         let removed = self.cluster.compute_node(0).and_then(|pool| {
@@ -442,10 +437,10 @@ fn panicked() -> Failure {
     Failure::violation("a client thread panicked: this is a defect of the system measured")
 }
 
-fn run_thread<I: RangeIndex, T: 'static>(
-    (placed_clients, workers): (Vec<PlacedClient<I>>, Vec<I>),
+fn run_thread<T: 'static>(
+    (placed_clients, workers): (Vec<PlacedClient>, Vec<AnyIndex>),
     shared_sums: bool,
-    body: &(impl Fn(PlacedClient<I>) -> Loop<T> + Sync),
+    body: &(impl Fn(PlacedClient) -> Loop<T> + Sync),
 ) -> Result<Vec<Left<T>>> {
     let Some(first) = placed_clients.first().map(|s| s.ep.clone()) else { return Ok(Vec::new()) };
     let mut executor = Worker::new(first.core().clone());

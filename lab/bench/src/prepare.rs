@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dmtree_parts::{Outcome, RangeIndex, Shape, Write};
+use dmtree_parts::{Outcome, Shape, Write};
 use dmtree_workload::{LOADED, LoadOrder, Plan};
 
 use crate::clock;
@@ -15,10 +15,10 @@ use crate::opened::{Loop, Opened, PlacedClient, Placement};
 use crate::oracle::Oracle;
 
 /// Loads the keys.
-pub(crate) fn load<I: RangeIndex>(
+pub(crate) fn load(
     g: &Group,
     host: &mut Host<'_>,
-    opened: &Opened<I>,
+    opened: &Opened,
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
 ) -> Result<()> {
@@ -67,7 +67,7 @@ pub(crate) fn load<I: RangeIndex>(
             let order = plan.load(LoadOrder::Random);
             let done = Arc::new(AtomicU64::new(0));
             let (stop, counter) = (host.stop.clone(), done.clone());
-            let body = |mut placed: PlacedClient<I>| -> Loop<Result<(), dmtree_fabric::Error>> {
+            let body = |mut placed: PlacedClient| -> Loop<Result<(), dmtree_fabric::Error>> {
                 let (plan, order) = (plan.clone(), order.clone());
                 let (stop, done) = (stop.clone(), counter.clone());
                 Box::pin(async move {
@@ -131,11 +131,7 @@ fn fits(e: dmtree_fabric::Error) -> Failure {
     }
 }
 
-pub(crate) fn walk<I: RangeIndex>(
-    g: &Group,
-    host: &mut Host<'_>,
-    opened: &Opened<I>,
-) -> Result<Shape> {
+pub(crate) fn walk(g: &Group, host: &mut Host<'_>, opened: &Opened) -> Result<Shape> {
     let what = name(g, None);
     let cell = at(host);
     (host.progress)(Progress { what: &what, phase: "walk", cell, done: 0, share: 0.0 });
@@ -148,11 +144,11 @@ pub(crate) fn walk<I: RangeIndex>(
 
 /// Reads keys on every compute node with clients. Returns how many keys the average node read, and
 /// whether all nodes completed.
-pub(crate) fn warm_up<I: RangeIndex>(
+pub(crate) fn warm_up(
     g: &Group,
     cell: &CellPlan,
     host: &mut Host<'_>,
-    opened: &Opened<I>,
+    opened: &Opened,
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
     limit: Option<Duration>,
@@ -163,11 +159,12 @@ pub(crate) fn warm_up<I: RangeIndex>(
         if c.simulated() { Placement { threads: 1, coroutines: 1 } } else { placement(c) };
     let cns = u32::from(c.cns);
     let clients = if c.simulated() { cns } else { c.clients() };
+    let pairs_per_leaf = g.system.options.pairs_per_leaf();
     let n = plan.records();
     let deadline = limit.map(|limit| clock::now() + limit);
     let done = Arc::new(AtomicU64::new(0));
     let stop = host.stop.clone();
-    let body = |mut placed: PlacedClient<I>| -> Loop<(u64, bool, Vec<String>)> {
+    let body = |mut placed: PlacedClient| -> Loop<(u64, bool, Vec<String>)> {
         let (plan, oracle, stop, done) =
             (plan.clone(), oracle.cloned(), stop.clone(), done.clone());
         Box::pin(async move {
@@ -181,7 +178,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
             let record = |at: u64| own.map_or_else(|| any(at), |own| own[at as usize]);
             let (mut key, mut value) = (Vec::new(), Vec::new());
             let (mut reads, mut wrong) = (0u64, Vec::new());
-            let mut position = mine * I::PAIRS_PER_LEAF;
+            let mut position = mine * pairs_per_leaf;
             while position < n {
                 plan.key(record(position), &mut key);
                 match placed.client.get(&key, &mut value).await {
@@ -194,7 +191,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
                     Err(e) => wrong.push(e.to_string()),
                 }
                 reads += 1;
-                position += sharers * I::PAIRS_PER_LEAF;
+                position += sharers * pairs_per_leaf;
                 if reads.is_multiple_of(16) {
                     done.fetch_add(16, Ordering::Relaxed);
                     let late = deadline.is_some_and(|d| clock::now() >= d);
@@ -214,7 +211,7 @@ pub(crate) fn warm_up<I: RangeIndex>(
     };
     let (what, place) = (name(g, Some(cell)), at(host));
     let each = plan.loaded_in(0).map_or(n, |own| own.len() as u64);
-    let all = (each / I::PAIRS_PER_LEAF).max(1) * u64::from(cns.min(clients));
+    let all = (each / pairs_per_leaf).max(1) * u64::from(cns.min(clients));
     let mut tick = || {
         let done = done.load(Ordering::Relaxed);
         let share = done as f64 / all as f64;

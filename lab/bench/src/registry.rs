@@ -3,19 +3,19 @@
 use std::sync::{PoisonError, RwLock};
 
 use dmtree_check::{Case, Verdict};
-use dmtree_parts::peer::Visitor;
+use dmtree_parts::peer::SystemSpec;
 
 use crate::failure::{Failure, Result};
-use crate::system::{System, ToSystem};
+use crate::system::System;
 
-/// Visits every system: a line for each crate.
-pub fn visit<V: Visitor>(v: &V) -> Vec<V::Out> {
+/// What the crates describe: a line for each.
+fn described() -> Vec<SystemSpec> {
     let crates = [
-        dmtree_engine::systems(v),
-        crate::ablation::systems(v),
-        dmtree_fptree::systems(v),
-        dmtree_sherman::systems(v),
-        dmtree_smart::systems(v),
+        dmtree_engine::systems(),
+        crate::ablation::systems(),
+        dmtree_fptree::systems(),
+        dmtree_sherman::systems(),
+        dmtree_smart::systems(),
     ];
     crates.into_iter().flatten().collect()
 }
@@ -23,12 +23,12 @@ pub fn visit<V: Visitor>(v: &V) -> Vec<V::Out> {
 /// The systems that [`add`] has added.
 static ADDED: RwLock<Vec<System>> = RwLock::new(Vec::new());
 
-/// Adds the systems of a crate, `add(that_crate::systems(&ToSystem))`, for as long as this process
-/// runs: a program with an index of its own needs no line in [`visit`]. Names must be new.
+/// Adds the systems of a crate, `add(that_crate::systems())`, for as long as this process
+/// runs: a program with an index of its own needs no line in the list of crates. Names must be new.
 ///
 /// # Errors
 /// A name that is taken; no system is added then.
-pub fn add(more: Vec<System>) -> Result<()> {
+pub fn add(more: Vec<SystemSpec>) -> Result<()> {
     let taken = more
         .iter()
         .enumerate()
@@ -36,13 +36,13 @@ pub fn add(more: Vec<System>) -> Result<()> {
     if let Some((_, s)) = taken {
         return Err(Failure::input(format!("there is a system {:?} already", s.name)));
     }
-    ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more);
+    ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more.into_iter().map(System::of));
     Ok(())
 }
 
 /// Every system.
 pub fn systems() -> Vec<System> {
-    let mut all = visit(&ToSystem);
+    let mut all: Vec<System> = described().into_iter().map(System::of).collect();
     all.extend(ADDED.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
     all
 }
@@ -118,11 +118,12 @@ mod tests {
             for h in &system.defects {
                 let name = format!("{}: {}", system.name, h.name);
                 let options = h.setting.options.as_ref().unwrap_or(&system.options);
-                (system.spec.check)(options).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let check = |o: &serde_json::Value| system.options.with(o.clone()).check();
+                check(options).unwrap_or_else(|e| panic!("{name}: {e}"));
                 match &h.repair {
                     Repair::Options(repaired) => {
                         assert_ne!(repaired, options, "{name}");
-                        (system.spec.check)(repaired).unwrap_or_else(|e| panic!("{name}: {e}"));
+                        check(repaired).unwrap_or_else(|e| panic!("{name}: {e}"));
                     }
                     Repair::Grants(grants) => assert_ne!(*grants, h.setting.grants, "{name}"),
                     Repair::System(other) => assert!(!find(other).unwrap().published, "{name}"),

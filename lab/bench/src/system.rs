@@ -4,11 +4,10 @@ use std::ops::Deref;
 
 use dmtree_check::checked::Subject;
 use dmtree_check::remote_client::{Pipe, RemoteClient};
-use dmtree_parts::RangeIndex;
-use dmtree_parts::peer::{Fit, SystemSpec, Visitor, leaf_bytes_per_key};
+use dmtree_parts::AnyOptions;
+use dmtree_parts::peer::{Fit, SystemSpec, leaf_bytes_per_key};
 use dmtree_pool::Cluster;
 use dmtree_workload::{KeyForm, ValueSize, Workload};
-use serde_json::Value;
 
 use crate::config::Config;
 use crate::conform::Extent;
@@ -18,89 +17,22 @@ use crate::group::{Group, Host};
 use crate::opened::PoolSpec;
 use crate::sizing;
 
-/// A system: its description with what the checker does with it, and what this crate does.
+/// A system that is measured.
 #[derive(Clone, Debug)]
-pub struct System {
-    subject: Subject,
-    does: Does,
-}
+pub struct System(pub Subject);
 
 impl Deref for System {
     type Target = Subject;
 
     fn deref(&self) -> &Subject {
-        &self.subject
+        &self.0
     }
-}
-
-/// Makes a [`System`] of each system that a crate describes.
-#[derive(Debug)]
-pub struct ToSystem;
-
-impl Visitor for ToSystem {
-    type Out = System;
-
-    fn visit<I: RangeIndex>(&self, spec: SystemSpec) -> System {
-        System { subject: subject::<I>(spec), does: Does::of::<I>() }
-    }
-}
-
-/// Runs the conformance suite of an index with some options.
-type Conform = fn(&str, &Value, (&Cluster, &RemoteClient), Extent) -> Result<()>;
-
-/// The functions of an index type.
-#[derive(Clone, Copy, Debug)]
-struct Does {
-    run: fn(&Group, &mut Host<'_>) -> Result<()>,
-    open: fn(&str, &Value, &PoolSpec) -> Result<Box<dyn DynPool>>,
-    conform: Conform,
-    second: fn(&Cluster, &str, &mut Pipe) -> Result<()>,
-}
-
-impl Does {
-    #[cfg(not(test))]
-    fn of<I: RangeIndex>() -> Self {
-        Self {
-            run: crate::group::run_group::<I>,
-            open: crate::facade::open_pool::<I>,
-            conform: crate::conform::conform::<I>,
-            second: crate::conform::serve_index::<I>,
-        }
-    }
-
-    /// Unit tests use the registry but run no system, because that would compile every index once
-    /// more; `tests/suite` runs them.
-    #[cfg(test)]
-    #[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
-    fn of<I: RangeIndex>() -> Self {
-        fn nothing<T>() -> Result<T> {
-            Err(Failure::violation("unit tests of this crate run no system: tests/suite does"))
-        }
-        Self {
-            run: |_, _| nothing(),
-            open: |_, _, _| nothing(),
-            conform: |_, _, _, _| nothing(),
-            second: |_, _, _| nothing(),
-        }
-    }
-}
-
-#[cfg(not(test))]
-fn subject<I: RangeIndex>(spec: SystemSpec) -> Subject {
-    Subject::of::<I>(spec)
-}
-
-#[cfg(test)]
-#[expect(clippy::extra_unused_type_parameters, reason = "the same face")]
-fn subject<I: RangeIndex>(spec: SystemSpec) -> Subject {
-    let run = |_: &_| unreachable!("unit tests of this crate check no system: tests/suite does");
-    Subject { spec, run, explore: |_, _, _| unreachable!("unit tests explore no system") }
 }
 
 impl System {
-    /// A system of index type `I`.
-    pub fn of<I: RangeIndex>(spec: SystemSpec) -> Self {
-        ToSystem.visit::<I>(spec)
+    /// A system with this description.
+    pub fn of(spec: SystemSpec) -> Self {
+        Self(Subject(spec))
     }
 
     /// Measures the cells of a group, which share one loaded pool.
@@ -108,7 +40,7 @@ impl System {
     /// # Errors
     /// Those of [`crate::group::run_group`].
     pub fn run(&self, group: &Group, host: &mut Host<'_>) -> Result<()> {
-        (self.does.run)(group, host)
+        crate::group::run_group(group, host)
     }
 
     /// Runs the conformance suite on compute nodes of two processes: this one's, and the one behind
@@ -118,7 +50,8 @@ impl System {
     /// A result that does not conform.
     pub fn conform(&self, cluster: &Cluster, other: &RemoteClient, extent: Extent) -> Result<()> {
         let extent = Extent { together: extent.together && !self.published, ..extent };
-        (self.does.conform)(self.name, &(self.conforming)(&self.options), (cluster, other), extent)
+        let options = self.options.with((self.conforming)(&self.options));
+        crate::conform::conform(self.name, &options, (cluster, other), extent)
     }
 
     /// Runs the second of these processes, for one index.
@@ -126,32 +59,32 @@ impl System {
     /// # Errors
     /// The first process has ended in the middle of a request.
     pub fn second(&self, cluster: &Cluster, index: &str, pipe: &mut Pipe) -> Result<()> {
-        (self.does.second)(cluster, index, pipe)
+        crate::conform::serve_index(cluster, &self.options, index, pipe)
     }
 
     /// Its options for keys and values of these lengths.
-    pub fn fitted(&self, key: u64, value: u64) -> Value {
-        (self.fit)(&self.options, &fit(key, value))
+    pub fn fitted(&self, key: u64, value: u64) -> AnyOptions {
+        self.options.with((self.fit)(&self.options, &fit(key, value)))
     }
 
     /// Its options for the settings of a cell: what the settings give counts more than what fits
     /// the data.
-    pub fn options_for(&self, c: &Config) -> Value {
+    pub fn options_for(&self, c: &Config) -> AnyOptions {
         let mut options = (self.fit)(&self.options, &fit_of(c));
         for (field, value) in c.options.get(self.name).into_iter().flatten() {
             options[field] = value.clone();
         }
-        options
+        self.options.with(options)
     }
 
     /// The same, if they are options of this index.
     ///
     /// # Errors
     /// An unknown field, or a value of another type.
-    pub fn checked_options(&self, c: &Config) -> Result<Value> {
+    pub fn checked_options(&self, c: &Config) -> Result<AnyOptions> {
         let options = self.options_for(c);
         let wrong = |e| Failure::Input(format!("options.{}: {e}", self.name));
-        (self.spec.check)(&options).map(|()| options).map_err(wrong)
+        options.check().map_err(wrong).map(|()| options)
     }
 
     /// Bytes of each memory node for a cell: as given, or computed.
@@ -162,7 +95,7 @@ impl System {
     /// Bytes of memory nodes that one key may take under these settings.
     pub fn bytes_per_key(&self, c: &Config) -> u64 {
         let fit = fit_of(c);
-        let bytes = (self.spec.bytes_per_key)(&self.options_for(c), &fit);
+        let bytes = (self.0.0.bytes_per_key)(&self.options_for(c), &fit);
         bytes.max(leaf_bytes_per_key(&fit))
     }
 
@@ -173,11 +106,11 @@ impl System {
             KeyForm::Random { min, max } => min == max,
             _ => false,
         };
-        let what = if !self.ops.delete && w.mix().delete > 0 {
+        let what = if !self.options.ops().delete && w.mix().delete > 0 {
             "delete"
-        } else if !self.ops.any_length && !one_key {
+        } else if !self.options.ops().any_length && !one_key {
             "keys of different lengths"
-        } else if !self.ops.any_length && !matches!(c.value_size, ValueSize::Fixed(_)) {
+        } else if !self.options.ops().any_length && !matches!(c.value_size, ValueSize::Fixed(_)) {
             "values of different lengths"
         } else {
             return None;
@@ -190,7 +123,7 @@ impl System {
     /// # Errors
     /// Options that the system refuses.
     pub fn open_for(&self, c: &Config, spec: &PoolSpec) -> Result<Box<dyn DynPool>> {
-        (self.does.open)(self.name, &self.checked_options(c)?, spec)
+        crate::facade::open_pool(self.name, &self.checked_options(c)?, spec)
     }
 
     /// An empty index on an embedded pool, for tools. `key` and `value` are typical lengths.
@@ -198,7 +131,7 @@ impl System {
     /// # Errors
     /// Impossible sizes.
     pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
-        (self.does.open)(self.name, &self.fitted(key, value), spec)
+        crate::facade::open_pool(self.name, &self.fitted(key, value), spec)
     }
 }
 

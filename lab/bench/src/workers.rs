@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
 use dmtree_fabric::Snapshot;
-use dmtree_parts::{RangeIndex, worker};
+use dmtree_parts::{AnyNode, worker};
 use dmtree_pool::Cluster;
 
 use crate::failure::{Failure, Result};
@@ -23,11 +23,7 @@ impl Workers {
     ///
     /// # Errors
     /// A compute node that is gone, a thread that cannot be started.
-    pub fn start<I: RangeIndex>(
-        cluster: &Cluster,
-        nodes: &[Arc<I::Node>],
-        workers: u32,
-    ) -> Result<Self> {
+    pub fn start(cluster: &Cluster, nodes: &[AnyNode], workers: u32) -> Result<Self> {
         let mut all = Self { stop: Arc::default(), running: Vec::new() };
         for (cn, node) in nodes.iter().enumerate() {
             for number in 0..workers {
@@ -35,7 +31,7 @@ impl Workers {
                     (cluster.compute_node(cn)?, node.clone(), all.stop.clone());
                 let work = move || {
                     let ep = pool.endpoint(SLAB_BYTES)?;
-                    let mut index = I::client(ep.clone(), node);
+                    let mut index = node.client(ep.clone());
                     let stopped = || stop.load(Ordering::Relaxed);
                     let run = worker::run(&mut index, stopped);
                     ep.core().block_on(ep.slot(), Box::pin(run))?;

@@ -7,7 +7,7 @@ use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::registry::{self, systems};
 use dmtree_bench::run::{Silent, run};
-use dmtree_bench::system::{System, ToSystem};
+use dmtree_bench::system::System;
 use dmtree_check::peer::{mutants, passes};
 use dmtree_check::{Case, NodeFaultSet, Verdict};
 use dmtree_fabric::Mutant as MembershipMutant;
@@ -41,7 +41,7 @@ fn few_seeds_find_the_mutants_of_every_system() {
 #[test]
 fn a_system_of_another_crate_is_one_like_the_others() {
     let _alone = alone();
-    let add = || registry::add(dmtree_array::systems(&ToSystem));
+    let add = || registry::add(dmtree_array::systems());
     add().expect("new names");
     assert!(add().expect_err("taken").to_string().contains("\"array\" already"));
     passes(&mutants::found(&registry::find("array").expect("added")).expect("cases that run"));

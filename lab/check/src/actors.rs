@@ -3,13 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use dmtree_fabric::{
     Endpoint, ErrorKind, Fabric, Member, MemberPhase, MembershipState, MemoryAgent, MemoryState,
     NodeId, Result, Transport, Worker,
 };
-use dmtree_parts::{Pause, RangeIndex, Work, worker};
+use dmtree_parts::{AnyIndex, AnyNode, Pause, Work, worker};
 use dmtree_pool::PoolNode;
 
 use crate::drive::{
@@ -29,28 +28,28 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 const LANDED_NS: u64 = 2_000_000;
 
 /// A client of the run across all incarnations of its node.
-struct ClientActor<I> {
+struct ClientActor {
     number: u32,
     cn: usize,
     slot: u32,
     /// Its next operation.
     next: Cell<usize>,
     /// The client, and the incarnation of the node to which it belongs.
-    index: RefCell<Option<(u32, I)>>,
+    index: RefCell<Option<(u32, AnyIndex)>>,
 }
 
 /// The actors of a run and their parts.
-pub(crate) struct Actors<'a, I: RangeIndex> {
-    test_cluster: &'a TestCluster<I>,
+pub(crate) struct Actors<'a> {
+    test_cluster: &'a TestCluster,
     shared: &'a RunContext<'a>,
-    client_actors: Vec<ClientActor<I>>,
+    client_actors: Vec<ClientActor>,
     /// A slot for the membership agent of each compute node.
     membership_agents: Vec<u32>,
     /// A slot for the maintenance of each.
     maintenance_actors: Vec<u32>,
     /// The workers of the index: node and slot.
     workers: Vec<(usize, u32)>,
-    pub nodes: RefCell<Vec<Arc<I::Node>>>,
+    pub nodes: RefCell<Vec<AnyNode>>,
     /// The memory nodes that have agents, each with an endpoint for waits; empty where compute
     /// nodes do without.
     agents: Vec<(Member, Endpoint)>,
@@ -58,10 +57,10 @@ pub(crate) struct Actors<'a, I: RangeIndex> {
     fault_actor: Endpoint,
 }
 
-impl<'a, I: RangeIndex> Actors<'a, I> {
+impl<'a> Actors<'a> {
     /// All of a case, each with a slot of its own; those of the test itself attach by `neutral`.
     pub(crate) fn new(
-        test_cluster: &'a TestCluster<I>,
+        test_cluster: &'a TestCluster,
         shared: &'a RunContext<'a>,
         neutral: Rc<dyn Transport>,
     ) -> Self {
@@ -80,7 +79,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
         client_actors.retain(|actor| !case.numbers_of(actor.number).is_empty());
         let membership_agents = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
         let maintenance_actors = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
-        let workers = (0..I::workers(&test_cluster.options) as usize * nodes)
+        let workers = (0..shared.workers as usize * nodes)
             .map(|n| (n % nodes, slot_of(Some(n % nodes))))
             .collect();
         let of_test = || Endpoint::new(shared.core.clone(), neutral.clone(), slot_of(None));
@@ -153,7 +152,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
     }
 
     /// A client of the present incarnation of its node, when the node has joined.
-    async fn attach_client(&self, actor: &ClientActor<I>) -> Option<I> {
+    async fn attach_client(&self, actor: &ClientActor) -> Option<AnyIndex> {
         let incarnation = self.shared.node_states.incarnation(actor.cn);
         let ep = self.endpoint(actor.cn, actor.slot)?;
         if !self.shared.case.node_faults.is_empty() {
@@ -169,7 +168,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
         if let Some((_, client)) = actor.index.take().filter(|(its, _)| *its == incarnation) {
             return Some(client);
         }
-        Some(I::client(ep, self.nodes.borrow()[actor.cn].clone()))
+        Some(self.nodes.borrow()[actor.cn].client(ep))
     }
 
     fn must<T>(&self, what: &str, result: Result<T>) -> Option<T> {
@@ -226,7 +225,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
             self.must("dropped verbs", ep.check_deadline("verbs that were dropped", 0))?;
             ep.sleep(1_000).await;
         }
-        let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
+        let mut index = self.nodes.borrow()[cn].client(ep);
         while self.must("maintenance", index.maintain().await)? != Work::None {}
         while !self.must("a worker", index.work().await)?.is_rest() {}
         Some(())
@@ -306,7 +305,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
     async fn maintain_periodically(&self, cn: usize, slot: u32) -> Option<()> {
         let ep = self.endpoint(cn, slot)?;
         self.joined(cn, &ep).await?;
-        let mut index = I::client(ep, self.nodes.borrow()[cn].clone());
+        let mut index = self.nodes.borrow()[cn].client(ep);
         loop {
             index.endpoint().sleep(MAINTENANCE_PAUSE_NS).await;
             if self.shared.node_states.is_leaving(cn) {
@@ -323,7 +322,7 @@ impl<'a, I: RangeIndex> Actors<'a, I> {
         if !self.shared.case.node_faults.is_empty() {
             self.joined(cn, &ep).await?;
         }
-        let mut index = I::client(ep.clone(), self.nodes.borrow()[cn].clone());
+        let mut index = self.nodes.borrow()[cn].client(ep.clone());
         loop {
             while self.shared.node_states.is_leaving(cn) {
                 ep.sleep(POLL_NS).await;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::FabricFaults;
 use dmtree_fabric::{GlobalAddr, InProcess, Member, MemberPhase, NodeId};
-use dmtree_parts::{KeyPlace, RangeIndex};
+use dmtree_parts::{AnyIndex, KeyPlace};
 
 use crate::case::Case;
 use crate::fault::NodeFault;
@@ -109,12 +109,7 @@ impl Availability {
     }
 
     /// The resources that an operation needs, where the check asks for them.
-    pub(crate) fn place<I: RangeIndex>(
-        &self,
-        index: &I,
-        case: &Case,
-        call: Call,
-    ) -> Option<KeyPlace> {
+    pub(crate) fn place(&self, index: &AnyIndex, case: &Case, call: Call) -> Option<KeyPlace> {
         let key = call.key().filter(|_| self.bound_ns > 0)?;
         index.place_of(&plan::key(case.key_form, key))
     }

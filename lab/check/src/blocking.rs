@@ -1,12 +1,11 @@
 //! Any index behind one object-safe trait with blocking calls: for tests, which also have clients
 //! in other processes, and for the tools of the command line. Measured operations do not use it.
 
-use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut};
 
 use dmtree_fabric::{Error, ErrorKind, Result, Snapshot};
 use dmtree_parts::{
-    Fill, Found, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Work, Write,
+    AnyIndex, Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
 };
 
 /// The pairs of a load.
@@ -84,11 +83,11 @@ pub trait Blocking {
 macro_rules! block {
     ($self:ident, $call:ident($($with:expr),*)) => {{
         let ep = $self.endpoint().clone();
-        ep.core().block_on(ep.slot(), RangeIndex::$call($self, $($with),*))
+        ep.core().block_on(ep.slot(), $self.as_mut().$call($($with),*))
     }};
 }
 
-impl<I: RangeIndex> Blocking for I {
+impl Blocking for AnyIndex {
     fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         block!(self, get(key, out))
     }
@@ -133,18 +132,17 @@ impl<I: RangeIndex> Blocking for I {
 
 /// A client of an index of type `I`, here or in another process, for tests. The errors are those of
 /// the index.
-pub struct Client<I> {
+pub struct Client {
     it: Box<dyn Blocking>,
-    index: PhantomData<fn() -> I>,
 }
 
-impl<I> std::fmt::Debug for Client<I> {
+impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Client")
     }
 }
 
-impl<I> Deref for Client<I> {
+impl Deref for Client {
     type Target = dyn Blocking;
 
     fn deref(&self) -> &Self::Target {
@@ -152,16 +150,16 @@ impl<I> Deref for Client<I> {
     }
 }
 
-impl<I> DerefMut for Client<I> {
+impl DerefMut for Client {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut *self.it
     }
 }
 
 #[allow(clippy::missing_errors_doc, reason = "they are the index's")]
-impl<I> Client<I> {
+impl Client {
     pub(crate) fn of(it: impl Blocking + 'static) -> Self {
-        Self { it: Box::new(it), index: PhantomData }
+        Self { it: Box::new(it) }
     }
 
     /// Reads several keys.

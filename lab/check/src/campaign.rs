@@ -240,12 +240,12 @@ mod tests {
     use dmtree_parts::peer::SystemSpec;
 
     use super::*;
-    use crate::peer::toy::{Options, Toy};
+    use crate::peer::toy::Options;
 
     fn campaign(threads: usize) -> Campaign {
-        let toy = SystemSpec::of::<Toy>(("toy", "toy"), "a map", &Options::default());
+        let toy = SystemSpec::of(("toy", "toy"), "a map", &Options::default());
         Campaign {
-            systems: vec![Subject::of::<Toy>(toy)],
+            systems: vec![Subject(toy)],
             seeds: 3..6,
             setting: Setting::default(),
             twice: false,
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_checker_that_panics_ends_it() {
         let mut campaign = campaign(2);
-        campaign.systems[0].run = |_| panic!("no run");
+        campaign.systems[0].0.draw = |_, _| panic!("no run");
         let e = campaign.run(&mut |_| {}).unwrap_err().to_string();
         assert!(e.contains("panicked") && e.contains("no run"), "{e}");
     }

@@ -4,7 +4,6 @@ use std::ops::Deref;
 
 use dmtree_fabric::sim::Place;
 use dmtree_fabric::{Capabilities, Error, Result};
-use dmtree_parts::RangeIndex;
 use dmtree_parts::peer::{Clients, EVERYTHING, NodeFaultSet, Setting, SystemSpec, merge};
 
 use crate::case::Case;
@@ -14,31 +13,19 @@ use crate::log::Call;
 use crate::plan::{draws, operation};
 use crate::verdict::{Finding, Verdict};
 
-/// A system: its description, and what a checked run of its index type is.
+/// A system that is checked.
 #[derive(Clone, Debug)]
-pub struct Subject {
-    /// The description.
-    pub spec: SystemSpec,
-    /// Runs a case.
-    pub run: fn(&Case) -> Result<Verdict>,
-    /// Explores the orders of a small case.
-    pub explore: fn(&Case, Depth, &dyn Fn() -> bool) -> Result<Explored>,
-}
+pub struct Subject(pub SystemSpec);
 
 impl Deref for Subject {
     type Target = SystemSpec;
 
     fn deref(&self) -> &SystemSpec {
-        &self.spec
+        &self.0
     }
 }
 
 impl Subject {
-    /// A system of index type `I`.
-    pub fn of<I: RangeIndex>(spec: SystemSpec) -> Self {
-        Self { spec, run: crate::run::<I>, explore: explore::<I> }
-    }
-
     /// A setting for this system: only systems that recover from crashes get node faults.
     #[must_use]
     pub fn spared(&self, setting: &Setting) -> Setting {
@@ -79,7 +66,7 @@ impl Subject {
         if clients.only_gets_and_inserts {
             let is_kept = |client: u32, op: &u32| {
                 let mut draws = draws(&case, client, *op);
-                let call = operation(&case, self.ops, (client, *op), &mut draws, None);
+                let call = operation(&case, self.options.ops(), (client, *op), &mut draws, None);
                 matches!(call, Call::Get(_) | Call::Insert(..))
             };
             let of = |c| (0..case.ops).filter(|op| is_kept(c, op)).collect();
@@ -101,7 +88,16 @@ impl Subject {
     /// # Errors
     /// A case that cannot run; the message names system and seed.
     pub fn check(&self, case: &Case) -> Result<Verdict> {
-        (self.run)(case).map_err(|e| e.context(format!("{} seed {}", self.name, case.seed)))
+        crate::run(&self.options, case)
+            .map_err(|e| e.context(format!("{} seed {}", self.name, case.seed)))
+    }
+
+    /// Explores the orders of a small case.
+    ///
+    /// # Errors
+    /// A case that cannot run.
+    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
+        explore(&self.options, case, depth, go_on)
     }
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{Capabilities, Core, Endpoint, Fifo, Policy, SeededRandom, Unfair, Worker};
-use dmtree_parts::RangeIndex;
+use dmtree_parts::AnyIndex;
 use dmtree_parts::peer::Drawn;
 
 use crate::case::{Case, KeyForm};
@@ -88,7 +88,7 @@ pub fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
 ///
 /// # Panics
 /// Otherwise.
-pub fn judge<I: RangeIndex>(test_cluster: &TestCluster<I>, log: &Log, what: &str) {
+pub fn judge(test_cluster: &TestCluster, log: &Log, what: &str) {
     log.check().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
     let mut c = test_cluster.client(0).expect("attach");
     c.maintain().expect("maintain");
@@ -112,13 +112,13 @@ impl Shared {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    async fn client<I: RangeIndex>(&self, mut index: I, number: u64) -> Log {
+    async fn client(&self, mut index: AnyIndex, number: u64) -> Log {
         let (s, client) = (self.stress, number as u32);
         let mut rng = Rng::new(s.seed ^ number.wrapping_mul(0xff51_afd7_ed55_8ccd));
         let mut log = Log::new(1, s.keys);
         let mut seen = None;
         for op in 0..s.ops as u32 {
-            let call = plan::operation(&self.case, I::OPS, (client, op), &mut rng, seen);
+            let call = plan::operation(&self.case, index.ops(), (client, op), &mut rng, seen);
             let called = self.tick();
             let answer = operate(&mut index, &self.case, call, &mut rng).await;
             let answer = answer.unwrap_or_else(|e| panic!("{call}: {e}"));
@@ -136,10 +136,10 @@ impl Shared {
     }
 
     /// Runs the clients of one thread, with these numbers from `first` on.
-    fn run<I: RangeIndex>(
+    fn run(
         &self,
         core: Rc<Core>,
-        clients: Vec<(u32, I)>,
+        clients: Vec<(u32, AnyIndex)>,
         first: usize,
         policy: &mut dyn Policy,
     ) -> Log {
@@ -160,11 +160,7 @@ impl Shared {
 
 /// Runs clients of one thread as coroutines, spread over all compute nodes, in the order that a
 /// policy picks. Needs the suspending knob of the fabric.
-pub fn coroutines<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    s: Stress,
-    policy: &mut dyn Policy,
-) -> Log {
+pub fn coroutines(test_cluster: &TestCluster, s: Stress, policy: &mut dyn Policy) -> Log {
     let attach = |cn: usize| {
         let node = test_cluster.cluster.compute_node(cn).expect("a node");
         node.fabric().attach(node.cn()).expect("attach")
@@ -176,14 +172,14 @@ pub fn coroutines<I: RangeIndex>(
         let transport = if cn == 0 { first.clone() } else { attach(cn) };
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport, slot);
-        (slot, I::client(ep, test_cluster.nodes[cn].clone()))
+        (slot, test_cluster.nodes[cn].client(ep))
     };
     let clients = (0..s.coroutines).map(client).collect();
     Shared::new(s).run(core, clients, 0, policy)
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
-pub fn threads<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress) -> Log {
+pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
     let shared = &Shared::new(s);
     let thread = |t: usize| {
         let cn = t % test_cluster.nodes.len();

@@ -1,6 +1,6 @@
 //! The behaviour that every index must have, checked against a `BTreeMap`. Each function runs on a
 //! test cluster of its own; an index's test file calls them with its options. An operation that the
-//! index lacks (`RangeIndex::OPS`) is called only once, to be refused. An index without
+//! index lacks ([`TestCluster::ops`]) is called only once, to be refused. An index without
 //! [`dmtree_parts::OpSet::any_length`] gets keys of the family's one length and values of 8 bytes.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::fill::distance;
-use dmtree_parts::{Fill, Outcome, Page, RangeIndex, Resume, ScanRequest, Write};
+use dmtree_parts::{Fill, OpSet, Outcome, Page, Resume, ScanRequest, Write};
 
 use crate::rng::Rng;
 use crate::test_cluster::{Client, TestCluster};
@@ -77,8 +77,8 @@ pub fn value(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// A value that the index takes.
-fn value_for<I: RangeIndex>(rng: &mut Rng) -> Vec<u8> {
-    if I::OPS.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
+fn value_for(rng: &mut Rng, ops: OpSet) -> Vec<u8> {
+    if ops.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
 }
 
 /// Scales a long run of a test suite: one part in `DMTREE_STEPS_DIVISOR`, for fabrics with slow
@@ -91,10 +91,10 @@ fn scaled(n: u64) -> u64 {
 }
 
 /// The write itself, or a put in its place where the index lacks it.
-fn possible<'a, I: RangeIndex>(w: Write<'a>, value: &'a [u8]) -> Write<'a> {
+fn possible<'a>(w: Write<'a>, value: &'a [u8], ops: OpSet) -> Write<'a> {
     match w {
-        Write::Delete if !I::OPS.delete => Write::Put(value),
-        Write::CompareAndSet { .. } if !I::OPS.compare_and_set => Write::Put(value),
+        Write::Delete if !ops.delete => Write::Put(value),
+        Write::CompareAndSet { .. } if !ops.compare_and_set => Write::Put(value),
         w => w,
     }
 }
@@ -109,21 +109,16 @@ const ALL: ScanRequest<'static> =
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
-pub fn model<I: RangeIndex>(c: &TestCluster<I>, seed: u64, keys: Keys, space: u64, steps: u64) {
+pub fn model(c: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
     run_model(c, seed, keys, scaled(space), scaled(steps));
 }
 
-fn run_model<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    seed: u64,
-    keys: Keys,
-    space: u64,
-    steps: u64,
-) {
-    let mut clients: Vec<Client<I>> =
+fn run_model(test_cluster: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
+    let mut clients: Vec<Client> =
         (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
     let (rng, model) = (Rng::new(seed), Model::new());
-    let mut run = ModelRun { rng, model, keys, space, step: 0 };
+    let ops = test_cluster.ops();
+    let mut run = ModelRun { rng, model, keys, ops, space, step: 0 };
     for step in 0..steps {
         run.step = step;
         let c = &mut clients[run.rng.below(test_cluster.places() as u64) as usize];
@@ -153,6 +148,7 @@ struct ModelRun {
     rng: Rng,
     model: Model,
     keys: Keys,
+    ops: OpSet,
     space: u64,
     step: u64,
 }
@@ -162,8 +158,8 @@ impl ModelRun {
         self.keys.key(self.rng.below(self.space))
     }
 
-    fn write<I: RangeIndex>(&mut self, c: &mut Client<I>, key: &[u8], growing: bool) {
-        let v = value_for::<I>(&mut self.rng);
+    fn write(&mut self, c: &mut Client, key: &[u8], growing: bool) {
+        let v = value_for(&mut self.rng, self.ops);
         let w = match self.rng.below(10) {
             0..=2 => Write::Put(&v),
             3 => Write::Update(&v),
@@ -171,13 +167,13 @@ impl ModelRun {
             4..=8 => Write::Delete,
             _ => Write::CompareAndSet { expected: &v, new: Some(b"not this") },
         };
-        let w = possible::<I>(w, &v);
+        let w = possible(w, &v, self.ops);
         let was_present = self.model.contains_key(key);
         let wanted = apply(&mut self.model, key, &w);
         expect("write", self.step, c.write(key, w).expect("write"), wanted);
         if was_present
             && self.step % 10 == 9
-            && I::OPS.compare_and_set
+            && self.ops.compare_and_set
             && let Some(now) = self.model.get(key).cloned()
         {
             let new = (self.step % 20 == 9).then_some(&v[..]);
@@ -188,7 +184,7 @@ impl ModelRun {
         }
     }
 
-    fn scan<I: RangeIndex>(&mut self, c: &mut Client<I>) {
+    fn scan(&mut self, c: &mut Client) {
         let (mut a, mut b) = (self.key(), self.key());
         if a > b {
             std::mem::swap(&mut a, &mut b);
@@ -199,7 +195,7 @@ impl ModelRun {
             _ => Bound::Included(key),
         };
         let (low, high) = (bound(&a[..]), bound(&b[..]));
-        let reverse = I::OPS.reverse_scan && self.rng.below(2) == 0;
+        let reverse = self.ops.reverse_scan && self.rng.below(2) == 0;
         let limit = 1 + self.rng.below(60) as usize;
         let r = ScanRequest { low, high, reverse, limit };
         let found = scan_all(c, &r);
@@ -212,7 +208,7 @@ impl ModelRun {
         assert!(found == wanted, "step {step}: {r:?}: {n} pairs, wanted {m}");
     }
 
-    fn get_many<I: RangeIndex>(&mut self, c: &mut Client<I>) {
+    fn get_many(&mut self, c: &mut Client) {
         let wanted: Vec<Vec<u8>> = (0..self.rng.below(70)).map(|_| self.key()).collect();
         let refs: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
         let values = c.get_many(&refs).expect("get_many");
@@ -221,10 +217,10 @@ impl ModelRun {
         }
     }
 
-    fn write_many<I: RangeIndex>(&mut self, c: &mut Client<I>) {
+    fn write_many(&mut self, c: &mut Client) {
         let n = 1 + self.rng.below(40);
         let pairs: Vec<(Vec<u8>, Vec<u8>, u64)> = (0..n)
-            .map(|_| (self.key(), value_for::<I>(&mut self.rng), self.rng.below(4)))
+            .map(|_| (self.key(), value_for(&mut self.rng, self.ops), self.rng.below(4)))
             .collect();
         let writes: Vec<(&[u8], Write<'_>)> = pairs
             .iter()
@@ -235,7 +231,7 @@ impl ModelRun {
                     2 => Write::Update(v),
                     _ => Write::Delete,
                 };
-                (&k[..], possible::<I>(w, v))
+                (&k[..], possible(w, v, self.ops))
             })
             .collect();
         let outcomes = c.write_many(&writes).expect("write_many");
@@ -280,7 +276,7 @@ pub fn above(low: &[u8], limit: usize) -> ScanRequest<'_> {
 }
 
 /// All pages of a scan.
-pub fn scan_all<I: RangeIndex>(c: &mut Client<I>, r: &ScanRequest<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn scan_all(c: &mut Client, r: &ScanRequest<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut out = Vec::new();
     let mut page = Page::new();
     let mut resume = None;
@@ -300,7 +296,7 @@ pub fn scan_all<I: RangeIndex>(c: &mut Client<I>, r: &ScanRequest<'_>) -> Vec<(V
 }
 
 /// The empty index, the first key, every outcome of every operation.
-pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+pub fn basics(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     assert_eq!(c.get(b"k").expect("get"), None);
     assert_eq!(scan_all(c, &ALL), []);
@@ -326,7 +322,7 @@ pub fn basics<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 
 /// As [`basics`], for an index with keys of 24 bytes and values of 8: an unsupported operation is
 /// refused and changes nothing.
-pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+pub fn basics_of_fixed_lengths(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     // Both ends of the key space are keys.
     for (n, key) in [[b'k'; 24], [0; 24], [0xff; 24]].iter().enumerate() {
@@ -346,11 +342,11 @@ pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     };
     let (lacking, invalid) = (ErrorKind::Unsupported, ErrorKind::InvalidArgument);
     let cas = Write::CompareAndSet { expected: &[4; 8], new: Some(&[5; 8]) };
-    match I::OPS.compare_and_set {
+    match test_cluster.ops().compare_and_set {
         true => assert_eq!(c.write(&[b'k'; 24], cas).expect("cas"), Outcome::Done),
         false => refused(c.write(&[b'k'; 24], cas), lacking),
     }
-    if I::OPS.delete {
+    if test_cluster.ops().delete {
         assert_eq!(c.write(&[b'k'; 24], Write::Delete).expect("delete"), Outcome::Done);
         assert_eq!(c.write(&[b'k'; 24], Write::Delete).expect("delete"), Outcome::NotFound);
         assert_eq!(c.write(&[b'k'; 24], Write::Put(&[4; 8])).expect("put"), Outcome::Done);
@@ -372,7 +368,7 @@ pub fn basics_of_fixed_lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 }
 
 /// Keys of every length, values of many lengths up to the limit, rewritten with other lengths.
-pub fn lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
+pub fn lengths(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     for round in 0..3u64 {
@@ -397,7 +393,7 @@ pub fn lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
     for (k, v) in &model {
         assert_eq!(c.get(k).expect("get").as_ref(), Some(v), "key of {} bytes", k.len());
     }
-    for reverse in [false, I::OPS.reverse_scan] {
+    for reverse in [false, test_cluster.ops().reverse_scan] {
         let mut wanted: Vec<_> = model.clone().into_iter().collect();
         if reverse {
             wanted.reverse();
@@ -413,12 +409,7 @@ pub fn lengths<I: RangeIndex>(test_cluster: &TestCluster<I>) {
 }
 
 /// Fills with ascending or descending keys, empties, and fills again: first splits, merges, reuse.
-pub fn fill_and_empty<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    keys: Keys,
-    n: u64,
-    descending: bool,
-) {
+pub fn fill_and_empty(test_cluster: &TestCluster, keys: Keys, n: u64, descending: bool) {
     let n = scaled(n);
     let c = &mut test_cluster.client(0).expect("attach");
     let mut structure = Vec::new();
@@ -450,11 +441,11 @@ pub fn fill_and_empty<I: RangeIndex>(
 
 /// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else
 /// works on it.
-pub fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+pub fn load(test_cluster: &TestCluster, keys: Keys, n: u64) {
     run_load(test_cluster, keys, scaled(n));
 }
 
-fn run_load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+fn run_load(test_cluster: &TestCluster, keys: Keys, n: u64) {
     let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
@@ -484,7 +475,7 @@ fn run_load<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
 /// Bulk load with a target distribution leaves leaves (and inner nodes) as full as inserts in
 /// random order do: Kolmogorov's distance of the two histograms is below 1 %. Both test clusters
 /// are empty and alike; `n` is some 10^5, so that chance stays below that.
-pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluster<I>, n: u64) {
+pub fn random_fill(inserted: &TestCluster, loaded: &TestCluster, n: u64) {
     let pair = |i: u64| (Keys::Hashed24.key(i), i.to_le_bytes().to_vec());
     let c = &mut inserted.client(0).expect("attach");
     for (k, v) in (0..n).map(pair) {
@@ -510,11 +501,7 @@ pub fn random_fill<I: RangeIndex>(inserted: &TestCluster<I>, loaded: &TestCluste
 
 /// An index with one length of keys and of values. Half of the keys differ in their first bytes;
 /// the others in their last ones, and, where they are long, in the middle.
-pub fn one_length<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    key_bytes: usize,
-    value_bytes: usize,
-) {
+pub fn one_length(test_cluster: &TestCluster, key_bytes: usize, value_bytes: usize) {
     let key = |n: u32| {
         let hash = n.wrapping_mul(0x9e37_79b9).to_be_bytes();
         let mut key =
@@ -541,7 +528,7 @@ pub fn one_length<I: RangeIndex>(
 
 /// Loads that end with the highest of all keys of 24 bytes. It is alone in the position where the
 /// last leaf would begin.
-pub fn highest_key<I: RangeIndex>(cluster: &dyn Fn() -> TestCluster<I>) {
+pub fn highest_key(cluster: &dyn Fn() -> TestCluster) {
     for (n, fill) in [(33u64, 1.0), (34, 1.0), (2, 0.01), (23, 0.7)] {
         let test_cluster = cluster();
         let mut c = test_cluster.client(0).expect("attach");
@@ -561,7 +548,7 @@ pub fn highest_key<I: RangeIndex>(cluster: &dyn Fn() -> TestCluster<I>) {
 
 /// A pool that fills up: stored pairs stay, and no operation stays incomplete. The pool has room
 /// for `least` keys. An index that `updates` in place does so in a full pool, too.
-pub fn full<I: RangeIndex>(test_cluster: &TestCluster<I>, least: u64, updates: bool) {
+pub fn full(test_cluster: &TestCluster, least: u64, updates: bool) {
     let c = &mut test_cluster.client(0).expect("attach");
     let (mut stored, mut failures) = (0, 0);
     for n in 0..6 * least {
@@ -584,7 +571,7 @@ pub fn full<I: RangeIndex>(test_cluster: &TestCluster<I>, least: u64, updates: b
 /// Clients on all compute nodes write at once: keys of their own, neighbours of other clients'
 /// keys, and some that all of them write. The last write of a client to its own keys is present; a
 /// key that all write holds the last write of one of them.
-fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64) {
+fn run_at_once(test_cluster: &TestCluster, keys: Keys, n: u64) {
     let places = test_cluster.places() as u64;
     let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();
     let (own, common) = (|place: u64, i: u64| keys.key(i * places + place), n / 10);
@@ -621,18 +608,18 @@ fn run_at_once<I: RangeIndex>(test_cluster: &TestCluster<I>, keys: Keys, n: u64)
 
 /// A part of the suite: its name, and its function on a test cluster of its own. The index there
 /// has keys of 24 bytes and values of 8 if it has one length only.
-pub type Part<I> = (&'static str, Box<dyn Fn(&TestCluster<I>) + Sync>);
+pub type Part = (&'static str, Box<dyn Fn(&TestCluster) + Sync>);
 
 /// The suite in a few parts, for expensive test clusters. `steps` operations in the longest;
 /// several clients at once only if `together`.
-pub fn parts<I: RangeIndex>(seed: u64, steps: u64, together: bool) -> Vec<Part<I>> {
+pub fn parts(ops: OpSet, seed: u64, steps: u64, together: bool) -> Vec<Part> {
     let few = steps / 10;
-    let (basics, keys): (fn(&TestCluster<I>), _) = match I::OPS.any_length {
+    let (basics, keys): (fn(&TestCluster), _) = match ops.any_length {
         true => (basics, Keys::AnyLength),
         false => (basics_of_fixed_lengths, Keys::Hashed24),
     };
-    let neighbours = if I::OPS.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
-    let mut parts: Vec<Part<I>> = vec![
+    let neighbours = if ops.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
+    let mut parts: Vec<Part> = vec![
         ("basics", Box::new(basics)),
         (
             "model",

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
 use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
-use dmtree_parts::{Page, RangeIndex, ScanRequest, Write};
+use dmtree_parts::{AnyIndex, Page, ScanRequest, Write};
 use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
@@ -42,8 +42,10 @@ pub(crate) struct Bounds {
 /// The state that the tasks of a run share.
 pub(crate) struct RunContext<'a> {
     pub case: &'a Case,
-    /// [`RangeIndex::carries`].
+    /// [`AnyOptions::carries`](dmtree_parts::AnyOptions::carries).
     pub carries: bool,
+    /// Workers of the index on each compute node.
+    pub workers: u32,
     pub fabric: SimFabric,
     pub server: Arc<Server>,
     pub core: Rc<Core>,
@@ -64,7 +66,8 @@ pub(crate) struct RunContext<'a> {
 
 impl<'a> RunContext<'a> {
     pub(crate) fn new(
-        (case, carries): (&'a Case, bool),
+        case: &'a Case,
+        (carries, workers): (bool, u32),
         (fabric, server): (SimFabric, Arc<Server>),
         core: Rc<Core>,
         bounds: Bounds,
@@ -73,6 +76,7 @@ impl<'a> RunContext<'a> {
             availability: Availability::new(case, server.judge().clone()),
             case,
             carries,
+            workers,
             node_states: NodeStates::new(case, fabric.clone(), server.clone()),
             fabric,
             server,
@@ -329,8 +333,8 @@ impl Future for Guarded<'_> {
 }
 
 /// One client's operations before the liveness phase.
-pub(crate) async fn safety<I: RangeIndex>(
-    index: &mut I,
+pub(crate) async fn safety(
+    index: &mut AnyIndex,
     shared: &RunContext<'_>,
     (client, pool): (u32, &PoolNode),
     next: &Cell<usize>,
@@ -343,7 +347,7 @@ pub(crate) async fn safety<I: RangeIndex>(
         // The next incarnation of its node continues after this operation.
         next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
-        let call = plan::operation(case, I::OPS, (client, op), &mut rng, seen);
+        let call = plan::operation(case, index.ops(), (client, op), &mut rng, seen);
         let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
             return;
         };
@@ -378,7 +382,7 @@ async fn pause(ep: &Endpoint, shared: &RunContext<'_>, (client, pool): (u32, &Po
 
 /// A call of maintenance between two operations; false when it fails without a fault that explains
 /// it.
-async fn maintained<I: RangeIndex>(index: &mut I, shared: &RunContext<'_>, client: u32) -> bool {
+async fn maintained(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) -> bool {
     let cn = cn_of(shared, client);
     let _inside = shared.node_states.enter(cn);
     let by = issuer(shared, cn, index.endpoint());
@@ -395,8 +399,8 @@ async fn maintained<I: RangeIndex>(index: &mut I, shared: &RunContext<'_>, clien
 }
 
 /// One client's operations in the liveness phase.
-pub(crate) async fn liveness<I: RangeIndex>(index: &mut I, shared: &RunContext<'_>, client: u32) {
-    for call in plan::liveness(shared.case, I::OPS, client) {
+pub(crate) async fn liveness(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) {
+    for call in plan::liveness(shared.case, index.ops(), client) {
         let mut rng = Rng::new(0);
         if perform(index, shared, client, call, &mut rng).await.is_none() {
             return;
@@ -444,8 +448,8 @@ pub(crate) fn excused(shared: &RunContext<'_>, by: &Issuer, e: &Error) -> bool {
 
 /// Runs one operation and logs it. `None` when the client cannot continue: the operation failed,
 /// which is a finding, or the node has lost its membership or a memory node.
-async fn perform<I: RangeIndex>(
-    index: &mut I,
+async fn perform(
+    index: &mut AnyIndex,
     shared: &RunContext<'_>,
     client: u32,
     call: Call,
@@ -504,8 +508,8 @@ fn seen(v: &[u8]) -> Result<ValueId, Answer> {
 }
 
 /// Runs one operation.
-pub(crate) async fn operate<I: RangeIndex>(
-    index: &mut I,
+pub(crate) async fn operate(
+    index: &mut AnyIndex,
     case: &Case,
     call: Call,
     rng: &mut Rng,
@@ -536,8 +540,8 @@ pub(crate) async fn operate<I: RangeIndex>(
     Ok(outcome.into())
 }
 
-async fn scan<I: RangeIndex>(
-    index: &mut I,
+async fn scan(
+    index: &mut AnyIndex,
     form: KeyForm,
     (a, b, reverse): (u64, u64, bool),
     rng: &mut Rng,

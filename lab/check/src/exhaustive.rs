@@ -6,7 +6,7 @@
 
 use dmtree_fabric::Result;
 use dmtree_fabric::sim::{Order, next_choices};
-use dmtree_parts::RangeIndex;
+use dmtree_parts::AnyOptions;
 
 use crate::case::Case;
 use crate::run::run_in;
@@ -41,7 +41,8 @@ pub struct Explored {
 ///
 /// # Errors
 /// A case that cannot be run.
-pub fn explore<I: RangeIndex>(
+pub fn explore(
+    index: &AnyOptions,
     case: &Case,
     depth: Depth,
     go_on: &dyn Fn() -> bool,
@@ -53,7 +54,7 @@ pub fn explore<I: RangeIndex>(
             return Ok(out);
         }
         let order = Order::Listed { choices, switches: depth.switches };
-        let (verdict, made) = run_in::<I>(case, &order)?;
+        let (verdict, made) = run_in(index, case, &order)?;
         out.paths += 1;
         out.operations += verdict.operations;
         out.longest = out.longest.max(made.len());

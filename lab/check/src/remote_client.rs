@@ -168,7 +168,7 @@ fn gone(e: &std::io::Error) -> Error {
 ///
 /// # Errors
 /// `Unreachable`, `Corrupt`.
-pub fn serve<I>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
+pub fn serve(c: &mut Client, pipe: &mut Pipe) -> Result<()> {
     loop {
         match pipe.question()? {
             None => return Ok(()),
@@ -179,7 +179,7 @@ pub fn serve<I>(c: &mut Client<I>, pipe: &mut Pipe) -> Result<()> {
     }
 }
 
-fn answer<I>(c: &mut Client<I>, operation: Operation, pipe: &mut Pipe) -> Result<()> {
+fn answer(c: &mut Client, operation: Operation, pipe: &mut Pipe) -> Result<()> {
     match operation {
         Operation::Get(key) => pipe.give(c.get(&key)),
         Operation::Write(key, change) => pipe.give(c.write(&key, change.write())),

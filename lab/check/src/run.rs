@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
 use dmtree_fabric::{Core, Error, Fabric, LeaseParameters, Membership, NodeId, Result, Worker};
-use dmtree_parts::{Fill, RangeIndex, Shape};
+use dmtree_parts::{AnyNode, AnyOptions, Fill, Shape};
 use dmtree_pool::{ChunkUse, block_class_bytes};
 
 use crate::actors::Actors;
@@ -37,12 +37,12 @@ const LIVENESS_NS: u64 = 5_000_000_000;
 /// The same when operations may wait until their deadline.
 const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
 
-/// Runs a case with an index of type `I`.
+/// Runs a case with an index of the type of these options; its options are those of the case.
 ///
 /// # Errors
 /// A case that cannot be run. Failures of a run are in the verdict.
-pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
-    run_in::<I>(case, &case.order()).map(|(verdict, _)| verdict)
+pub fn run(index: &AnyOptions, case: &Case) -> Result<Verdict> {
+    run_in(index, case, &case.order()).map(|(verdict, _)| verdict)
 }
 
 /// The same with verbs in another order than the case's; also the choices made on the way, when
@@ -50,10 +50,10 @@ pub fn run<I: RangeIndex>(case: &Case) -> Result<Verdict> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
+pub fn run_in(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
     case.check()?;
-    let options: I::Options = serde_json::from_value(case.options.clone())
-        .map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;
+    let options = index.with(case.options.clone());
+    options.check().map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;
     let fabric = SimFabric::adversarial(case.fabric_faults, case.grants, case.order)?;
     let server = Arc::new(Server::new());
     if case.rejoins() {
@@ -61,7 +61,7 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
     }
     let way = (server.judge().clone(), server.clone() as Arc<dyn Membership>);
     let (pool, cache_bytes) = (case.pool.options(), case.pool.cache_bytes);
-    let test_cluster = TestCluster::<I>::served(&fabric, &pool, cache_bytes, &options, way)?;
+    let test_cluster = TestCluster::served(&fabric, &pool, cache_bytes, &options, way)?;
     fabric.sanitize();
     load(&test_cluster, case)?;
     let mut choices = Vec::new();
@@ -82,7 +82,7 @@ pub fn run_in<I: RangeIndex>(case: &Case, order: &Order) -> Result<(Verdict, Vec
 }
 
 /// The keys that are present at first.
-fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, case: &Case) -> Result<()> {
+fn load(test_cluster: &TestCluster, case: &Case) -> Result<()> {
     let there = (0..case.numbers()).filter(|n| !case.is_written(*n));
     let pair =
         |n| (plan::key(case.key_form, n), plan::value(loaded(n), plan::length(case, loaded(n))));
@@ -95,17 +95,17 @@ fn load<I: RangeIndex>(test_cluster: &TestCluster<I>, case: &Case) -> Result<()>
 }
 
 /// The index on the compute nodes that are up.
-type Living<I> = Vec<(usize, Arc<<I as RangeIndex>::Node>)>;
+type Living = Vec<(usize, AnyNode)>;
 
 /// The parts of a run.
-struct Run<'a, I: RangeIndex> {
-    test_cluster: &'a TestCluster<I>,
+struct Run<'a> {
+    test_cluster: &'a TestCluster,
     fabric: &'a SimFabric,
     server: &'a Arc<Server>,
     case: &'a Case,
 }
 
-impl<I: RangeIndex> Run<'_, I> {
+impl Run<'_> {
     fn phases(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<Verdict> {
         let Self { test_cluster, fabric, case, .. } = *self;
         fabric.set_timed(true);
@@ -140,7 +140,7 @@ impl<I: RangeIndex> Run<'_, I> {
     }
 
     /// Runs all clients on one executor, first with fabric and node faults, then without.
-    fn clients(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<(Verdict, Living<I>)> {
+    fn clients(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<(Verdict, Living)> {
         let Self { fabric, server, case, .. } = *self;
         let neutral = fabric.attach(NodeId::memory(0))?;
         let core = Core::new(neutral.clone(), SLAB_BYTES);
@@ -150,7 +150,8 @@ impl<I: RangeIndex> Run<'_, I> {
             _ => Bounds { until_ns, ..SAFETY },
         };
         let shared = RunContext::new(
-            (case, I::carries(&self.test_cluster.options)),
+            case,
+            (self.test_cluster.options.carries()?, self.test_cluster.options.workers()?),
             (fabric.clone(), server.clone()),
             core.clone(),
             bounds,
@@ -221,13 +222,13 @@ impl<I: RangeIndex> Run<'_, I> {
 
 /// After the last client has ended: reads every key once more, compares with a scan, and walks the
 /// structure.
-fn afterwards<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
+fn afterwards(
+    test_cluster: &TestCluster,
     case: &Case,
-    living: &Living<I>,
+    living: &Living,
     log: &mut Log,
 ) -> Result<()> {
-    let client = |(cn, node): &(usize, Arc<I::Node>)| test_cluster.client_of(*cn, node.clone());
+    let client = |(cn, node): &(usize, AnyNode)| test_cluster.client_of(*cn, node.clone());
     let nodes = living.iter().map(|(cn, _)| test_cluster.cluster.compute_node(*cn));
     quiesce(test_cluster.membership(), case, nodes.collect::<Result<_>>()?)?;
     for node in living {
@@ -276,11 +277,7 @@ fn afterwards<I: RangeIndex>(
 /// Memory that holds no data is returned. Once every node has handed in its free memory, each chunk
 /// for blocks holds at least one block: a chunk without one is whole, and a whole chunk has no
 /// owner.
-fn space<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    living: &Living<I>,
-    shape: &Shape,
-) -> Result<()> {
+fn space(test_cluster: &TestCluster, living: &Living, shape: &Shape) -> Result<()> {
     let mut last = None;
     for (cn, _) in living {
         let node = test_cluster.cluster.compute_node(*cn)?;

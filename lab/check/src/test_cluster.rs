@@ -10,7 +10,7 @@ use dmtree_fabric::{
     Result,
 };
 use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_parts::{NodeContext, RangeIndex, Root};
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, NodeContext, OpSet, Root};
 use dmtree_pool::{Cluster, PoolNode, PoolOptions};
 
 use crate::remote_client::RemoteClient;
@@ -21,43 +21,35 @@ pub use crate::blocking::Client;
 const SLAB_BYTES: u64 = 16 << 20;
 
 /// An index on every compute node of a fresh pool.
-pub struct TestCluster<I: RangeIndex> {
+#[derive(Clone)]
+pub struct TestCluster {
     /// The pool.
     pub cluster: Cluster,
     cache_bytes: u64,
-    pub(crate) options: I::Options,
+    pub(crate) options: AnyOptions,
     root: Root,
     /// The index's shared state on each compute node.
-    pub nodes: Vec<Arc<I::Node>>,
+    pub nodes: Vec<AnyNode>,
     /// Clients on compute nodes of other processes, which have opened the index, too.
     remote_clients: Vec<RemoteClient>,
 }
 
-impl<I: RangeIndex> Clone for TestCluster<I> {
-    fn clone(&self) -> Self {
-        Self {
-            cluster: self.cluster.clone(),
-            cache_bytes: self.cache_bytes,
-            options: self.options.clone(),
-            root: self.root,
-            nodes: self.nodes.clone(),
-            remote_clients: self.remote_clients.clone(),
-        }
-    }
-}
-
-impl<I: RangeIndex> std::fmt::Debug for TestCluster<I> {
+impl std::fmt::Debug for TestCluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TestCluster({} compute nodes)", self.nodes.len())
     }
 }
 
-impl<I: RangeIndex> TestCluster<I> {
+impl TestCluster {
     /// Makes the pool, formats the index, and opens it on every compute node.
     ///
     /// # Errors
     /// Those of the pool and of the index.
-    pub fn new(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+    pub fn new(
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: impl Into<AnyOptions>,
+    ) -> Result<Self> {
         #[cfg(feature = "verbs")]
         if std::env::var("DMTREE_TEST_FABRIC").is_ok_and(|f| f == "verbs") {
             return Self::on_verbs(pool, cache_bytes, options);
@@ -70,7 +62,11 @@ impl<I: RangeIndex> TestCluster<I> {
     /// # Errors
     /// Those of the device, of the pool and of the index.
     #[cfg(feature = "verbs")]
-    pub fn on_verbs(pool: &PoolOptions, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+    pub fn on_verbs(
+        pool: &PoolOptions,
+        cache_bytes: u64,
+        options: impl Into<AnyOptions>,
+    ) -> Result<Self> {
         use dmtree_fabric::verbs::{Config, VerbsFabric};
         let fabric = VerbsFabric::new(&Config::default())?;
         for (node, bytes) in nodes(pool) {
@@ -87,7 +83,7 @@ impl<I: RangeIndex> TestCluster<I> {
         fabric: LocalFabric,
         pool: &PoolOptions,
         cache_bytes: u64,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
     ) -> Result<Self> {
         for (node, bytes) in nodes(pool) {
             fabric.add_node(node, bytes)?;
@@ -99,7 +95,7 @@ impl<I: RangeIndex> TestCluster<I> {
     ///
     /// # Errors
     /// Those of the pool and of the index.
-    pub fn on(cluster: Cluster, cache_bytes: u64, options: &I::Options) -> Result<Self> {
+    pub fn on(cluster: Cluster, cache_bytes: u64, options: impl Into<AnyOptions>) -> Result<Self> {
         Self::named(cluster, cache_bytes, options, ("test", "test"))
     }
 
@@ -110,36 +106,44 @@ impl<I: RangeIndex> TestCluster<I> {
     pub fn named(
         cluster: Cluster,
         cache_bytes: u64,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
         (name, system): (&str, &str),
     ) -> Result<Self> {
+        let options = options.into();
         let cx = NodeContext { pool: cluster.compute_node(0)?, cache_bytes };
         let ep = cx.pool.endpoint(SLAB_BYTES)?;
-        let encoded = &serde_json::to_vec(options).expect("options are plain data");
-        let request = IndexRequest { name, system, options, encoded };
-        let entry = ep.core().block_on(ep.slot(), naming::create::<I>(&ep, &cx, request))?;
+        let encoded = &serde_json::to_vec(&options).expect("options are plain data");
+        let request = IndexRequest { name, system, options: &options, encoded };
+        let entry = ep.core().block_on(ep.slot(), naming::create(&ep, &cx, request))?;
         let root = Root { index: entry.id, word: entry.root_word };
-        Self::opened(cluster, cache_bytes, options.clone(), root)
+        Self::opened(cluster, cache_bytes, options, root)
     }
 
-    /// Opens an index that is in the catalog of a pool, on every compute node of this process.
+    /// Opens an index that is in the catalog of a pool, of the type of these options, on every
+    /// compute node of this process.
     ///
     /// # Errors
     /// Those of the pool and of the index; `NotFound`.
-    pub fn find(cluster: Cluster, cache_bytes: u64, name: &str) -> Result<Self> {
+    pub fn find(
+        cluster: Cluster,
+        cache_bytes: u64,
+        options: &AnyOptions,
+        name: &str,
+    ) -> Result<Self> {
         let first = cluster.compute_node(0)?;
         let ep = first.endpoint(SLAB_BYTES)?;
         let found = ep.core().block_on(ep.slot(), first.find_index(&ep, name))?;
         let entry = found.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("the pool has no index {name:?}"))
         })?;
-        let options = serde_json::from_slice(&entry.options)
-            .map_err(|e| Error::corrupt(format!("options of the index {name:?}: {e}")))?;
+        let corrupt = |e| Error::corrupt(format!("options of the index {name:?}: {e}"));
+        let options = options.with(serde_json::from_slice(&entry.options).map_err(corrupt)?);
+        options.check().map_err(corrupt)?;
         let root = Root { index: entry.id, word: entry.root_word };
         Self::opened(cluster, cache_bytes, options, root)
     }
 
-    fn opened(cluster: Cluster, cache_bytes: u64, options: I::Options, root: Root) -> Result<Self> {
+    fn opened(cluster: Cluster, cache_bytes: u64, options: AnyOptions, root: Root) -> Result<Self> {
         let (nodes, remote_clients) = Default::default();
         let mut new = Self { cluster, cache_bytes, options, root, nodes, remote_clients };
         for cn in 0..new.cluster.compute_nodes() {
@@ -147,6 +151,11 @@ impl<I: RangeIndex> TestCluster<I> {
             new.nodes.push(node);
         }
         Ok(new)
+    }
+
+    /// The operations of the index.
+    pub fn ops(&self) -> OpSet {
+        self.options.ops()
     }
 
     /// The membership of the pool, which is in this process.
@@ -173,12 +182,13 @@ impl<I: RangeIndex> TestCluster<I> {
     ///
     /// # Errors
     /// Those of the pool and of the index.
-    pub fn revive(&self, cn: usize) -> Result<Arc<I::Node>> {
+    pub fn revive(&self, cn: usize) -> Result<AnyNode> {
         self.open(self.cluster.revive(cn)?)
     }
 
-    fn open(&self, pool: Arc<PoolNode>) -> Result<Arc<I::Node>> {
-        I::node(&NodeContext { pool, cache_bytes: self.cache_bytes }, &self.options, self.root)
+    fn open(&self, pool: Arc<PoolNode>) -> Result<AnyNode> {
+        let cx = NodeContext { pool, cache_bytes: self.cache_bytes };
+        self.options.node(&cx, self.root)
     }
 
     /// The same in a simulated cluster; its time stands until `set_timed` starts the fabric's
@@ -191,7 +201,7 @@ impl<I: RangeIndex> TestCluster<I> {
         seed: u64,
         pool: &PoolOptions,
         cache_bytes: u64,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
     ) -> Result<(Self, SimFabric)> {
         Self::in_fabric(SimFabric::new(profile, seed), pool, cache_bytes, options)
     }
@@ -206,7 +216,7 @@ impl<I: RangeIndex> TestCluster<I> {
         seed: u64,
         pool: &PoolOptions,
         cache_bytes: u64,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
     ) -> Result<(Self, SimFabric)> {
         let fabric = SimFabric::adversarial(fabric_faults, grants, seed)?;
         Self::in_fabric(fabric, pool, cache_bytes, options)
@@ -216,7 +226,7 @@ impl<I: RangeIndex> TestCluster<I> {
         fabric: SimFabric,
         pool: &PoolOptions,
         cache_bytes: u64,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
     ) -> Result<(Self, SimFabric)> {
         let judge = Arc::new(InProcess::new(LeaseParameters::default()));
         let test_cluster =
@@ -233,7 +243,7 @@ impl<I: RangeIndex> TestCluster<I> {
         fabric: &SimFabric,
         pool: &PoolOptions,
         cache_bytes: u64,
-        options: &I::Options,
+        options: impl Into<AnyOptions>,
         (judge, path): (Arc<InProcess>, Arc<dyn Membership>),
     ) -> Result<Self> {
         for (node, bytes) in nodes(pool) {
@@ -247,7 +257,7 @@ impl<I: RangeIndex> TestCluster<I> {
     ///
     /// # Errors
     /// Those of attaching.
-    pub fn client(&self, cn: usize) -> Result<Client<I>> {
+    pub fn client(&self, cn: usize) -> Result<Client> {
         if let Some(client) =
             cn.checked_sub(self.nodes.len()).and_then(|n| self.remote_clients.get(n))
         {
@@ -260,23 +270,23 @@ impl<I: RangeIndex> TestCluster<I> {
     ///
     /// # Errors
     /// Those of attaching.
-    pub fn client_of(&self, cn: usize, node: Arc<I::Node>) -> Result<Client<I>> {
+    pub fn client_of(&self, cn: usize, node: AnyNode) -> Result<Client> {
         let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
-        Ok(Client::of(I::client(ep, node)))
+        Ok(Client::of(node.client(ep)))
     }
 
     /// Clients for the coroutines of one thread, on one executor.
     ///
     /// # Errors
     /// Those of attaching.
-    pub fn coroutines(&self, cn: usize, n: usize) -> Result<Coroutines<I>> {
+    pub fn coroutines(&self, cn: usize, n: usize) -> Result<Coroutines> {
         let pool = self.cluster.compute_node(cn)?;
         let transport = pool.fabric().attach(pool.cn())?;
         let core = Core::new(transport.clone(), SLAB_BYTES);
         let clients = (0..n).map(|_| {
             let slot = core.add_slot();
             let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-            (slot, I::client(ep, self.nodes[cn].clone()))
+            (slot, self.nodes[cn].client(ep))
         });
         let clients = clients.collect();
         Ok((core, clients))
@@ -291,4 +301,4 @@ fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
 }
 
 /// An executor, and the clients of its slots.
-pub type Coroutines<I> = (Rc<Core>, Vec<(u32, I)>);
+pub type Coroutines = (Rc<Core>, Vec<(u32, AnyIndex)>);

@@ -2,8 +2,7 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Defect, EVERYTHING, Fit, KIND, NOTHING, READONLY, Repair, Setting, SystemSpec, Visitor, typed,
-    value,
+    Defect, EVERYTHING, Fit, KIND, NOTHING, READONLY, Repair, Setting, SystemSpec, typed, value,
 };
 use serde_json::Value;
 
@@ -17,10 +16,8 @@ use crate::options::{Options, Tables};
 const CONFORMING_CHUNK_BYTES: u64 = 4 << 10;
 
 /// Every system of this crate.
-pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
-    let fptree = |name, description, options| {
-        v.visit::<FpTree>(spec((name, "fptree"), description, &options))
-    };
+pub fn systems() -> Vec<SystemSpec> {
+    let fptree = |name, description, options| spec((name, "fptree"), description, &options);
     let about = "DMTree as its artifact does it: every verb awaited";
     let artifact =
         spec(("dmtree-published", "dmtree-published"), about, &Options::dmtree_published());
@@ -33,9 +30,11 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
             "and locks on compute nodes: every published technique",
             Options::fptree_locking(),
         ),
-        v.visit::<FpTree>(SystemSpec { defects: defects(), ..artifact }),
+        SystemSpec { defects: defects(), ..artifact },
     ]
 }
+
+dmtree_parts::any_options! { Options => FpTree }
 
 fn spec(
     names: (&'static str, &'static str),
@@ -52,7 +51,7 @@ fn spec(
             value(&Options { table_chunk_bytes: CONFORMING_CHUNK_BYTES, ..typed(options) })
         },
         has_tables_on_memory_nodes: options.tables == Tables::Memory,
-        ..SystemSpec::of::<FpTree>(names, description, options)
+        ..SystemSpec::of(names, description, options)
     }
 }
 

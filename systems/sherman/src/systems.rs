@@ -1,6 +1,6 @@
 //! The systems of this crate: the sound Sherman, and the steps from FG to Sherman as published.
 
-use dmtree_parts::peer::{Fit, SystemSpec, Visitor, typed, value};
+use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use serde_json::Value;
 
 use crate::client::Sherman;
@@ -11,13 +11,12 @@ use crate::options::Options;
 use crate::sound;
 
 /// Every system of this crate; the sound one represents the family.
-pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
-    let step =
-        |name, description, options| v.visit::<Sherman>(published(name, description, &options));
+pub fn systems() -> Vec<SystemSpec> {
+    let step = |name, description, options| published(name, description, &options);
     let about = "Sherman made sound: every operation, crash recovery";
     let sound_spec = dmtree_engine::systems::spec("sherman", about, &sound::options());
     vec![
-        v.visit::<sound::Sherman>(SystemSpec { family: "sherman", ..sound_spec }),
+        SystemSpec { family: "sherman", ..sound_spec },
         step("sherman-published", "Sherman with every published technique", Options::published()),
         step("fg", "FG with Sherman's cache: every verb awaited", Options::fg()),
         step("fg-combine", "FG with a page and its unlock together", Options::combine()),
@@ -25,6 +24,8 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
         step("fg-hierarchical", "and local locks with hand-over", Options::hierarchical()),
     ]
 }
+
+dmtree_parts::any_options! { Options => Sherman }
 
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
@@ -36,7 +37,7 @@ fn published(name: &'static str, description: &'static str, options: &Options) -
         least_cache_bytes: |o| ShermanNode::least_cache_bytes(&Geometry::new(&typed(o))),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes),
         defects: defects(name),
-        ..SystemSpec::of::<Sherman>((name, "sherman"), description, options)
+        ..SystemSpec::of((name, "sherman"), description, options)
     }
 }
 

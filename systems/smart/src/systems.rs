@@ -1,8 +1,6 @@
 //! The systems of this crate: the sound SMART, and the steps from ART to SMART as published.
 
-use dmtree_parts::peer::{
-    Fit, Mutant, NodeFaultSet, Soon, SystemSpec, Visitor, inline_bytes, typed, value,
-};
+use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, inline_bytes, typed, value};
 use serde_json::Value;
 
 use crate::client::Smart;
@@ -18,16 +16,13 @@ const TEN_SYMBOLS: u32 = 16;
 const LEAST_SOUND_CACHE_BYTES: u64 = 300;
 
 /// Every system of this crate; the sound one represents the family.
-pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
+pub fn systems() -> Vec<SystemSpec> {
     let step = |name, description, options, published| {
-        v.visit::<Smart>(SystemSpec {
-            published,
-            sound: !published,
-            ..spec(name, description, &options)
-        })
+        let spec = spec(name, description, &options);
+        SystemSpec { published, sound: !published, ..spec }
     };
     vec![
-        v.visit::<sound::Smart>(sound_spec()),
+        sound_spec(),
         step("smart-published", "SMART with every published technique", Options::published(), true),
         step("art", "the radix tree that SMART starts from, sound", Options::art(), false),
         step(
@@ -41,6 +36,8 @@ pub fn systems<V: Visitor>(v: &V) -> Vec<V::Out> {
         step("smart-delegation", "and readers that share a READ", Options::delegation(), true),
     ]
 }
+
+dmtree_parts::any_options! { Options => Smart, sound::Options => sound::Smart }
 
 fn spec(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
@@ -60,7 +57,7 @@ fn spec(name: &'static str, description: &'static str, options: &Options) -> Sys
             value(&Options { cached_scans: false, recheck_absent: true, ..typed(options) })
         },
         defects: defects(name),
-        ..SystemSpec::of::<Smart>((name, "smart"), description, options)
+        ..SystemSpec::of((name, "smart"), description, options)
     }
 }
 
@@ -102,10 +99,10 @@ fn sound_spec() -> SystemSpec {
         least_cache_bytes: |_| LEAST_SOUND_CACHE_BYTES,
         mutants: Mutant::list(sound::Mutant::ALL.iter().map(|m| m.name()), &soon),
         enable: sound::Mutant::enable_named,
-        ..SystemSpec::of::<sound::Smart>(
+        ..SystemSpec::of(
             ("smart", "smart"),
             "SMART made sound: every operation, crash recovery",
-            &sound::Options::default(),
+            sound::Options::default(),
         )
     }
 }

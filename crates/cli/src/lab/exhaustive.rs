@@ -70,7 +70,7 @@ fn one(
     go_on: &dyn Fn() -> bool,
 ) -> Result<Explored> {
     let case = system.tiny(seed, grants(&args.grant)?);
-    let e = (system.explore)(&case, depth, go_on)?;
+    let e = system.explore(&case, depth, go_on)?;
     if !args.quiet {
         output::note(&format!(
             "{} seed {seed}: {} clients, {} operations each: {} orders of up to {} choices{}",

@@ -4,7 +4,7 @@
 
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::{Client, TestCluster};
-use dmtree_engine::{DmTree, Options, Tables, Techniques};
+use dmtree_engine::{Options, Tables, Techniques};
 use dmtree_fabric::OpKind;
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
@@ -15,7 +15,7 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn test_cluster(o: &Options) -> TestCluster<DmTree> {
+fn test_cluster(o: &Options) -> TestCluster {
     let pool = PoolOptions {
         compute_nodes: 6,
         memory_bytes_per_node: 128 << 20,
@@ -25,7 +25,7 @@ fn test_cluster(o: &Options) -> TestCluster<DmTree> {
 }
 
 /// Loaded as random inserts would leave it, and every mirror warm on one node.
-fn warm(o: &Options) -> (TestCluster<DmTree>, Client<DmTree>) {
+fn warm(o: &Options) -> (TestCluster, Client) {
     let test_cluster = test_cluster(o);
     let mut c = test_cluster.client(0).expect("attach");
     c.load((0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect(), false, 0.7).expect("load");
@@ -42,7 +42,7 @@ const THIS: &str = "dmtree";
 const AT_MN: &str = "tables on memory nodes";
 const STEPS: &str = "no combined round trips";
 
-fn budget() -> Budget<DmTree> {
+fn budget() -> Budget {
     let of = |techniques| Options { techniques, ..Options::default() };
     let t = Techniques::default;
     let at_mn = of(Techniques { tables: Tables::Memory, mirrors: false, ..t() });

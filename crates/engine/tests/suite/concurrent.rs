@@ -2,7 +2,7 @@
 
 use dmtree_check::concurrent::{Stress, seeds};
 use dmtree_check::peer::workloads::{check_history, check_threads, suspended};
-use dmtree_engine::{DmTree, Options, Tables, Techniques};
+use dmtree_engine::{Options, Tables, Techniques};
 use dmtree_fabric::local::Tearing;
 
 /// Every combination of the ablation switches, sound under interleaving.
@@ -23,7 +23,7 @@ fn interleaved_with_every_combination_of_switches() {
         for seed in seeds(bits * 1_000, 2) {
             let keys = [12, 400][seed as usize % 2];
             let s = Stress { ops: 150, keys, scan_one_in: 40, ..Stress::of(seed) };
-            let test_cluster = suspended::<DmTree>(seed, &o, 4 << 20, Tearing::AnyOrder);
+            let test_cluster = suspended(seed, &o, 4 << 20, Tearing::AnyOrder);
             check_history(&test_cluster, s, &format!("switches {bits:06b}"));
         }
     }
@@ -45,7 +45,7 @@ fn real_threads_on_few_keys() {
         let keys = [64, 8, 200, 30][seed as usize % 4];
         let value_bytes = [8, 200, 8, 60][seed as usize % 4];
         let s = Stress { ops: 1_500, keys, value_bytes, ..Stress::of(seed) };
-        check_threads::<DmTree>(
+        check_threads(
             &o,
             Stress { coroutines: 4, scan_one_in: 40, wave_ops: (seed % 3) * 40, ..s },
         );
@@ -56,5 +56,5 @@ fn real_threads_on_few_keys() {
 fn real_threads_with_structure_changes() {
     let o = Options { fanout: 8, ..Options::default() };
     let s = Stress { ops: 4_000, keys: 1_500, scan_one_in: 300, value_bytes: 20, ..Stress::of(9) };
-    check_threads::<DmTree>(&o, Stress { coroutines: 4, ..s });
+    check_threads(&o, Stress { coroutines: 4, ..s });
 }

@@ -3,7 +3,7 @@
 use dmtree_check::NodeFaultSet;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::peer::rows;
-use dmtree_engine::{DmTree, Options, Tables, Techniques};
+use dmtree_engine::{Options, Tables, Techniques};
 
 dmtree_check::peer_tests! {
     engine: crate::conformance::peer(crate::conformance::local());
@@ -15,22 +15,25 @@ fn loads_as_random_inserts_would() {
     passes(&rows::local(&peer(vec![random_fill(400_000).on("dmtree")])));
 }
 
-fn peer(local: Vec<Row<DmTree>>) -> Peer<DmTree> {
-    let mut subjects = dmtree_engine::systems(&Only::<DmTree>::default());
+fn peer(local: Vec<Row>) -> Peer {
+    let mut subjects = dmtree_engine::systems();
     subjects.truncate(1);
     let setting = |grants| Setting { grants, ..Setting::default() };
     let crashes = setting(NOTHING).faults(NodeFaultSet::Crash);
     Peer {
-        systems: vec![("dmtree", Options::default()), ("small nodes", small(Options::default()))],
+        systems: vec![
+            ("dmtree", Options::default().into()),
+            ("small nodes", small(Options::default()).into()),
+        ],
         // A split of small nodes leaves verbs that are not awaited.
-        repeats: |o| o.fanout > 8,
+        repeats: which(|o: &Options| o.fanout > 8),
         local,
         sound: vec![
             ("dmtree", setting(NOTHING), 0..200),
             ("dmtree", setting(EVERYTHING), 0..8),
             ("dmtree", crashes, 1_000_060..1_000_108),
         ],
-        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         ..Peer::of(subjects)
     }
 }
@@ -39,7 +42,7 @@ fn small(o: Options) -> Options {
     Options { fanout: 8, ..o }
 }
 
-fn local() -> Vec<Row<DmTree>> {
+fn local() -> Vec<Row> {
     let mut rows = of_any_length();
     rows.extend(fills().map(|row| row.options(small)));
     rows.extend([

@@ -24,7 +24,7 @@
 use dmtree_check::concurrent::{Stress, coroutines, judge, policy};
 use dmtree_check::conformance::{Keys, everything, scan_all};
 use dmtree_check::test_cluster::{Client, TestCluster};
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::Options;
 use dmtree_fabric::local::Knobs;
 use dmtree_fabric::{ErrorKind, OpKind};
 use dmtree_parts::{Fill, Outcome, Write};
@@ -34,12 +34,12 @@ fn pool() -> PoolOptions {
     PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() }
 }
 
-fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster<DmTree> {
+fn test_cluster(pool: &PoolOptions, o: &Options) -> TestCluster {
     TestCluster::new(pool, 4 << 20, o).expect("a pool and an index")
 }
 
 /// Coroutines on a fresh index; their history is linearizable, and every invariant holds.
-fn check(pool: PoolOptions, o: &Options, s: Stress) -> TestCluster<DmTree> {
+fn check(pool: PoolOptions, o: &Options, s: Stress) -> TestCluster {
     let knobs = Knobs { suspend_one_in: 2, seed: s.seed };
     let test_cluster = test_cluster(&PoolOptions { knobs, ..pool }, o);
     let history = coroutines(&test_cluster, s, &mut *policy(s.seed));
@@ -47,7 +47,7 @@ fn check(pool: PoolOptions, o: &Options, s: Stress) -> TestCluster<DmTree> {
     test_cluster
 }
 
-fn fill(c: &mut Client<DmTree>, keys: Keys, range: std::ops::Range<u64>) {
+fn fill(c: &mut Client, keys: Keys, range: std::ops::Range<u64>) {
     for n in range {
         assert_eq!(
             c.write(&keys.key(n), Write::Put(&n.to_le_bytes())).expect("put"),
@@ -142,7 +142,7 @@ fn a_lost_lock_ends_in_an_error_and_readers_go_on() {
 
 /// Sets the lock word of the first cells of both compute nodes' regions, wherever a table has been
 /// written.
-fn hold_every_table_lock(test_cluster: &TestCluster<DmTree>, ep: &dmtree_fabric::Endpoint) -> u64 {
+fn hold_every_table_lock(test_cluster: &TestCluster, ep: &dmtree_fabric::Endpoint) -> u64 {
     let mut held = 0;
     for cn in 0..2 {
         let node = dmtree_fabric::NodeId::compute(cn);
@@ -256,7 +256,7 @@ fn full_at_every_moment() {
 fn adaptive_capacity_leaves_no_empty_leaves_behind() {
     let o = Options { fanout: 8, ..Options::default() };
     let least = dmtree_engine::DmNode::least_cache_bytes(&o.geometry());
-    let test_cluster: TestCluster<DmTree> =
+    let test_cluster: TestCluster =
         TestCluster::new(&pool(), 3 * least, &o).expect("a pool and an index");
     let mut c = test_cluster.client(0).expect("attach");
     for n in 0..4_000 {
@@ -306,7 +306,7 @@ fn relocated_twice_unlinked_in_any_order() {
     for seed in 0..30 {
         let pool =
             PoolOptions { knobs: Knobs { suspend_one_in: 3, seed }, generation_bits: 4, ..pool() };
-        let test_cluster: TestCluster<DmTree> =
+        let test_cluster: TestCluster =
             TestCluster::new(&pool, 3 * least, &o).expect("a pool and an index");
         let s = Stress { ops: 500, keys: 1_500, scan_one_in: 50, ..Stress::of(seed) };
         let history = coroutines(&test_cluster, s, &mut *policy(seed));

@@ -5,9 +5,9 @@ use std::future::Future;
 use std::task::{Context, Poll, Waker};
 
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_engine::{DmTree, Mark, Options};
+use dmtree_engine::{Mark, Options};
 use dmtree_fabric::local::Knobs;
-use dmtree_parts::{Outcome, RangeIndex, Write};
+use dmtree_parts::{Outcome, Write};
 use dmtree_pool::PoolOptions;
 
 fn poll<F: Future + Unpin>(f: &mut F) -> Poll<F::Output> {
@@ -22,7 +22,7 @@ fn the_members_of_a_group_go_alone() {
     for seed in 0..20 {
         let knobs = Knobs { suspend_one_in: 1, seed };
         let pool = PoolOptions { memory_bytes_per_node: 16 << 20, knobs, ..PoolOptions::default() };
-        let test_cluster: TestCluster<DmTree> =
+        let test_cluster: TestCluster =
             TestCluster::new(&pool, 1 << 20, &Options::default()).expect("an index");
         let (core, clients) = test_cluster.coroutines(0, 2).expect("attach");
         let mut clients = clients.into_iter();

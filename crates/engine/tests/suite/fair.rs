@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::Options;
 use dmtree_fabric::LeaseParameters;
 use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_parts::{Outcome, Write};
@@ -27,7 +27,7 @@ fn number(bytes: &[u8]) -> u64 {
 /// Adds to counters by compare-and-set from threads of all local nodes until the end; returns how
 /// often each succeeded.
 fn additions(
-    test_cluster: &TestCluster<DmTree>,
+    test_cluster: &TestCluster,
     threads: u64,
     is_over: impl Fn(u64) -> bool + Sync,
 ) -> Vec<u64> {
@@ -58,7 +58,7 @@ fn additions(
     done.into_iter().map(AtomicU64::into_inner).collect()
 }
 
-fn make_counters(test_cluster: &TestCluster<DmTree>) {
+fn make_counters(test_cluster: &TestCluster) {
     let mut c = test_cluster.client(0).expect("attach");
     for n in 0..COUNTERS {
         c.write(&key(n), Write::Insert(&0u64.to_le_bytes())).expect("room");
@@ -66,7 +66,7 @@ fn make_counters(test_cluster: &TestCluster<DmTree>) {
 }
 
 /// The sum of all counters.
-fn total(test_cluster: &TestCluster<DmTree>) -> u64 {
+fn total(test_cluster: &TestCluster) -> u64 {
     let mut c = test_cluster.client(0).expect("attach");
     (0..COUNTERS).map(|n| number(&c.get(&key(n)).expect("get").expect("there"))).sum()
 }
@@ -89,7 +89,7 @@ fn two_nodes_add_to_counters_about_as_often() {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
     let cluster = Cluster::over_tcp(&pool).expect("nodes");
-    let test_cluster: TestCluster<DmTree> =
+    let test_cluster: TestCluster =
         TestCluster::on(cluster, 8 << 20, &options()).expect("an index");
     make_counters(&test_cluster);
     let done = additions(&test_cluster, 16, |sum| sum >= 3_000);
@@ -117,8 +117,8 @@ fn cluster(first: &str) -> Cluster {
 #[expect(clippy::disallowed_macros, reason = "what the test that has started it reads")]
 fn a_process_that_adds() {
     let Ok(first) = std::env::var(FIRST) else { return };
-    let test_cluster: TestCluster<DmTree> =
-        TestCluster::find(cluster(&first), 8 << 20, "test").expect("the index");
+    let test_cluster: TestCluster =
+        TestCluster::find(cluster(&first), 8 << 20, &options().into(), "test").expect("the index");
     println!("there");
     std::io::stdin().read_line(&mut String::new()).expect("told to begin");
     let began = Instant::now();
@@ -154,7 +154,7 @@ fn two_processes_add_to_counters_about_as_often() {
         MemoryNode::found("127.0.0.1:0", &pool, lease_parameters, DataPath::Frames, &nic_config)
             .expect("a free port");
     let first = mn.listens().to_owned();
-    let test_cluster: TestCluster<DmTree> =
+    let test_cluster: TestCluster =
         TestCluster::on(cluster(&first), 8 << 20, &options()).expect("an index");
     make_counters(&test_cluster);
     let (mut other, mut line) = process(&first);

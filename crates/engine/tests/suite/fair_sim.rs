@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::task::Poll;
 
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::Options;
 use dmtree_fabric::sim::Profile;
 use dmtree_fabric::{Core, Endpoint, Fifo, Worker};
-use dmtree_parts::{RangeIndex as _, Write};
+use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
 
 /// Clients of a node have keys of their own, all of one leaf.
@@ -18,7 +18,7 @@ fn key(cn: usize, n: usize) -> Vec<u8> {
     format!("key {:02}", cn * CLIENTS + n).into_bytes()
 }
 
-fn test_cluster(profile: &str, nodes: usize) -> TestCluster<DmTree> {
+fn test_cluster(profile: &str, nodes: usize) -> TestCluster {
     let pool = PoolOptions {
         compute_nodes: nodes as u16,
         memory_bytes_per_node: 16 << 20,
@@ -38,7 +38,7 @@ fn test_cluster(profile: &str, nodes: usize) -> TestCluster<DmTree> {
 
 /// Runs `clients` of each node; each gets its endpoint, its node and its number there.
 fn run<F: Future<Output = ()>>(
-    test_cluster: &TestCluster<DmTree>,
+    test_cluster: &TestCluster,
     clients: &[usize],
     client: impl Fn(Endpoint, usize, usize) -> F,
 ) {
@@ -64,7 +64,7 @@ fn shares(profile: &str, clients: &[usize], for_ns: u64) -> Vec<u64> {
     let test_cluster = test_cluster(profile, clients.len());
     let done: Vec<_> = clients.iter().map(|_| Cell::new(0)).collect();
     run(&test_cluster, clients, |ep, cn, n| {
-        let mut client = DmTree::client(ep.clone(), test_cluster.nodes[cn].clone());
+        let mut client = test_cluster.nodes[cn].client(ep.clone());
         let (done, until) = (&done[cn], ep.now() + for_ns);
         async move {
             while ep.now() < until {
@@ -125,7 +125,7 @@ fn a_waiter_that_has_gone_stops_a_node_once_and_for_a_bounded_time() {
         let test_cluster = test_cluster("dmtree-artifact-100g", 2);
         let gaps = RefCell::new(Vec::new());
         run(&test_cluster, &[1, CLIENTS], |ep, cn, n| {
-            let mut client = DmTree::client(ep.clone(), test_cluster.nodes[cn].clone());
+            let mut client = test_cluster.nodes[cn].client(ep.clone());
             let (gaps, began) = (&gaps, ep.now());
             let (gone, end) = (began + gone_ns, began + 100_000_000);
             async move {

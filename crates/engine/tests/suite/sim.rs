@@ -3,13 +3,13 @@
 use dmtree_check::concurrent::{self, Stress};
 use dmtree_check::conformance::above;
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::Options;
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fifo, OpKind, Role, Stage, Step, Worker};
-use dmtree_parts::{Page, RangeIndex, Write};
+use dmtree_parts::{Page, Write};
 use dmtree_pool::PoolOptions;
 
-fn test_cluster(profile: &str, seed: u64) -> (TestCluster<DmTree>, SimFabric) {
+fn test_cluster(profile: &str, seed: u64) -> (TestCluster, SimFabric) {
     let pool = PoolOptions {
         memory_nodes: 2,
         compute_nodes: 3,
@@ -59,7 +59,7 @@ fn every_stage_is_charged() {
     }
     fabric.set_timed(true);
     c.take_counts();
-    let charged = |c: &mut dmtree_check::test_cluster::Client<DmTree>| {
+    let charged = |c: &mut dmtree_check::test_cluster::Client| {
         let counts = c.take_counts().charged;
         let all = Stage::ALL.into_iter().zip(counts);
         all.filter(|(_, n)| *n > 0).map(|(s, _)| s).collect::<Vec<_>>()
@@ -99,7 +99,7 @@ fn steps_add_up_to_latency() {
     let ep = Endpoint::new(core.clone(), transport, slot);
     ep.set_timed_steps(true);
     let mut worker = Worker::new(core);
-    let mut client = DmTree::client(ep.clone(), test_cluster.nodes[0].clone());
+    let mut client = test_cluster.nodes[0].client(ep.clone());
     worker.spawn(slot, async move {
         let (mut gets, mut updates) = (0, 0);
         let mut out = Vec::new();
@@ -145,7 +145,7 @@ fn any_number_of_writers_share_a_hot_key() {
         let core = first.core().clone();
         let slot = core.add_slot();
         let ep = Endpoint::counting_with(core, transport, slot, first);
-        let mut client = DmTree::client(ep, test_cluster.nodes[0].clone());
+        let mut client = test_cluster.nodes[0].client(ep);
         worker.spawn(slot, async move {
             for _ in 0..rounds {
                 let value = [i as u8; 8];

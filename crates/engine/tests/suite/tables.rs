@@ -3,7 +3,7 @@
 
 use dmtree_check::conformance::{Keys, everything};
 use dmtree_check::test_cluster::{Client, TestCluster};
-use dmtree_engine::{DmTree, Options};
+use dmtree_engine::Options;
 use dmtree_fabric::{Endpoint, LeaseParameters, MemberPhase, OpKind, Result, Totals};
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::PoolOptions;
@@ -15,10 +15,10 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 /// Two compute nodes with leases that hold as long as the test runs.
-fn test_cluster() -> TestCluster<DmTree> {
+fn test_cluster() -> TestCluster {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() };
-    let test_cluster: TestCluster<DmTree> =
+    let test_cluster: TestCluster =
         TestCluster::new(&pool, 16 << 20, &Options::default()).expect("a pool");
     let lease_parameters = LeaseParameters {
         lease_ns: 600_000_000_000,
@@ -40,7 +40,7 @@ fn run<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> T {
 }
 
 /// The first node hands its tables over to the second one, and leaves.
-fn first_leaves(test_cluster: &TestCluster<DmTree>) {
+fn first_leaves(test_cluster: &TestCluster) {
     let nodes = [0, 1].map(|i| test_cluster.cluster.compute_node(i).expect("exists"));
     let eps = [0, 1].map(|i: usize| nodes[i].endpoint(0).expect("a member"));
     let keep = |i: usize| run(&eps[i], nodes[i].membership_step(&eps[i]));
@@ -54,7 +54,7 @@ fn first_leaves(test_cluster: &TestCluster<DmTree>) {
     }
 }
 
-fn gets(c: &mut Client<DmTree>, keys: std::ops::Range<u64>, present: bool) -> Totals {
+fn gets(c: &mut Client, keys: std::ops::Range<u64>, present: bool) -> Totals {
     c.take_counts();
     keys.for_each(|n| assert_eq!(c.get(&key(n)).expect("get").is_some(), present, "key {n}"));
     c.take_counts().total(&[OpKind::Get])

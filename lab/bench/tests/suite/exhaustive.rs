@@ -12,7 +12,7 @@ fn no_order_of_two_small_operations_goes_wrong() {
     let mut complete = 0;
     for seed in [1, 2, 5, 7, 8] {
         let case = dmtree.tiny(seed, Capabilities::NONE);
-        let e = (dmtree.explore)(&case, depth, &|| true).unwrap();
+        let e = dmtree.explore(&case, depth, &|| true).unwrap();
         assert!(e.wrong.is_none(), "seed {seed}: {:?}", e.wrong);
         assert!(e.paths > 20 && e.longest > 5, "seed {seed}: {} paths", e.paths);
         complete += u32::from(e.complete);
@@ -28,7 +28,7 @@ fn a_published_system_fails_in_some_order_and_replays() {
     let (case, verdict) = (0..20)
         .find_map(|seed| {
             let case = published.tiny(seed, Capabilities::NONE);
-            (published.explore)(&case, depth, &|| true).unwrap().wrong
+            published.explore(&case, depth, &|| true).unwrap().wrong
         })
         .expect("an order that goes wrong");
     assert!(case.choices.is_some());

@@ -9,7 +9,7 @@ use dmtree_bench::experiment::Experiment;
 use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress};
 use dmtree_bench::system::System;
 use dmtree_bench::{Failure, Result};
-use dmtree_check::peer::toy::{Mutant, Options, Toy};
+use dmtree_check::peer::toy::{Mutant, Options};
 use dmtree_fabric::OpKind;
 use dmtree_parts::peer::SystemSpec;
 use dmtree_workload::Workload;
@@ -24,7 +24,7 @@ fn measure_with(
     flags: &[&str],
     stop: bool,
 ) -> Result<Vec<Measured>> {
-    let system = System::of::<Toy>(SystemSpec::of::<Toy>(("toy", "toy"), "a map", options));
+    let system = System::of(SystemSpec::of(("toy", "toy"), "a map", options));
     let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
     let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
     let workload: Workload = workload.parse().unwrap();

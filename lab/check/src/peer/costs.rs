@@ -18,7 +18,7 @@ use std::sync::Mutex;
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{OpCounts, OpKind, OpOutcome, SideCounts};
-use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Write};
+use dmtree_parts::{AnyOptions, Fill, Outcome, Page, ScanRequest, Write};
 use dmtree_pool::PoolOptions;
 
 use super::{Peer, each, listed, named};
@@ -141,9 +141,9 @@ pub fn means(system: &'static str, operation: &'static str, parts: &[(Part, f64)
 }
 
 /// What operations of some systems must cost.
-pub struct Budget<I: RangeIndex> {
+pub struct Budget {
     /// The systems with their options.
-    pub systems: Vec<(&'static str, I::Options)>,
+    pub systems: Vec<(&'static str, AnyOptions)>,
     /// The pool.
     pub pool: PoolOptions,
     /// On-chip memory of memory nodes.
@@ -159,12 +159,13 @@ pub struct Budget<I: RangeIndex> {
     /// What operations cost on average.
     pub means: Vec<Mean>,
     /// Measures operations in situations that the kit does not have.
-    pub more: fn(&mut Sheet<'_, I>),
+    pub more: fn(&mut Sheet<'_>),
 }
 
-impl<I: RangeIndex> Budget<I> {
+impl Budget {
     /// A table over 20 000 keys on six compute nodes, with room for everything in caches and chips.
-    pub fn new(systems: Vec<(&'static str, I::Options)>, rows: Vec<Row>) -> Self {
+    pub fn new<O: Into<AnyOptions>>(systems: Vec<(&'static str, O)>, rows: Vec<Row>) -> Self {
+        let systems = systems.into_iter().map(|(name, o)| (name, o.into())).collect();
         let pool = PoolOptions {
             compute_nodes: 6,
             memory_bytes_per_node: 512 << 20,
@@ -172,7 +173,7 @@ impl<I: RangeIndex> Budget<I> {
         };
         let fill = Fill::Even(0.7);
         let (chip_bytes, cache_bytes, keys) = (128 << 10, 1 << 30, 20_000);
-        let (means, more) = (Vec::new(), |_: &mut Sheet<'_, I>| {});
+        let (means, more) = (Vec::new(), |_: &mut Sheet<'_>| {});
         Self { systems, pool, chip_bytes, cache_bytes, keys, fill, rows, means, more }
     }
 
@@ -191,17 +192,17 @@ type Costs = BTreeMap<String, BTreeMap<Cost, u64>>;
 pub struct Table(Vec<(&'static str, Costs)>);
 
 /// The measurements of one system.
-pub struct Sheet<'a, I: RangeIndex> {
-    budget: &'a Budget<I>,
+pub struct Sheet<'a> {
+    budget: &'a Budget,
     /// The system.
     pub system: &'static str,
     /// Its options.
-    pub options: I::Options,
+    pub options: AnyOptions,
     costs: Costs,
 }
 
 /// The outcome and the cost of a client's only operation since the last call.
-fn taken<I: RangeIndex>(c: &mut Client<I>) -> (OpOutcome, Cost) {
+fn taken(c: &mut Client) -> (OpOutcome, Cost) {
     let counts = c.take_counts();
     let kinds = |k: &OpKind| !matches!(k, OpKind::Maintain | OpKind::Load | OpKind::Admin);
     let mut ops = counts.ops.iter().filter(|(kind, ..)| kinds(kind));
@@ -214,16 +215,16 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-impl<'a, I: RangeIndex> Sheet<'a, I> {
+impl<'a> Sheet<'a> {
     /// A pool without keys.
-    pub fn empty(&self) -> TestCluster<I> {
+    pub fn empty(&self) -> TestCluster {
         let Budget { pool, chip_bytes, cache_bytes, .. } = self.budget;
         let fabric = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, *chip_bytes);
         TestCluster::on_local(fabric, pool, *cache_bytes, &self.options).expect("an index")
     }
 
     /// A loaded index.
-    pub fn loaded(&self) -> TestCluster<I> {
+    pub fn loaded(&self) -> TestCluster {
         let test_cluster = self.empty();
         let mut c = test_cluster.client(0).expect("attach");
         let pairs = (0..self.budget.keys).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
@@ -232,7 +233,7 @@ impl<'a, I: RangeIndex> Sheet<'a, I> {
     }
 
     /// A client with everything in its cache: it has read all keys, and written one.
-    fn warm(&self, test_cluster: &TestCluster<I>, cn: usize) -> Client<I> {
+    fn warm(&self, test_cluster: &TestCluster, cn: usize) -> Client {
         let mut c = test_cluster.client(cn).expect("attach");
         (0..self.budget.keys).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
         let last = self.budget.keys - 1;
@@ -243,17 +244,17 @@ impl<'a, I: RangeIndex> Sheet<'a, I> {
     }
 
     /// Counts a client's last operation.
-    pub fn note(&mut self, operation: &str, c: &mut Client<I>) {
+    pub fn note(&mut self, operation: &str, c: &mut Client) {
         let (_, cost) = taken(c);
         *self.costs.entry(operation.to_owned()).or_default().entry(cost).or_default() += 1;
     }
 
-    fn get(&mut self, operation: &str, c: &mut Client<I>, n: u64) {
+    fn get(&mut self, operation: &str, c: &mut Client, n: u64) {
         assert_eq!(c.get(&key(n)).expect("get").is_some(), operation != "get absent", "key {n}");
         self.note(operation, c);
     }
 
-    fn write(&mut self, operation: &str, c: &mut Client<I>, n: u64, w: Write<'_>) {
+    fn write(&mut self, operation: &str, c: &mut Client, n: u64, w: Write<'_>) {
         c.get(&key(n)).expect("get");
         c.take_counts();
         assert_eq!(c.write(&key(n), w).expect("write"), Outcome::Done, "{operation} of key {n}");
@@ -261,7 +262,7 @@ impl<'a, I: RangeIndex> Sheet<'a, I> {
     }
 
     /// Inserts a key; the outcome is part of the operation's name.
-    fn insert(&mut self, operation: &str, c: &mut Client<I>, n: u64) -> bool {
+    fn insert(&mut self, operation: &str, c: &mut Client, n: u64) -> bool {
         c.take_counts();
         assert_eq!(c.write(&key(n), Write::Insert(&[8; 8])).expect("insert"), Outcome::Done);
         let (outcome, cost) = taken(c);
@@ -355,11 +356,11 @@ impl<'a, I: RangeIndex> Sheet<'a, I> {
         }
     }
 
-    fn measured(budget: &'a Budget<I>, system: &'static str, options: I::Options) -> Costs {
+    fn measured(budget: &'a Budget, system: &'static str, options: AnyOptions) -> Costs {
         let wanted = budget.operations(system);
         let mut sheet = Self { budget, system, options, costs: Costs::new() };
-        type Part<'a, I> = fn(&mut Sheet<'a, I>, &BTreeSet<&str>);
-        let parts: [(&[&str], Part<'a, I>); 5] = [
+        type Part<'a> = fn(&mut Sheet<'a>, &BTreeSet<&str>);
+        let parts: [(&[&str], Part<'a>); 5] = [
             (&["get", "get absent", "get first", "get cold", "scan", "scan of 100"], Self::reads),
             (&["update", "compare-and-set", "delete"], Self::writes),
             (&["insert", "insert split"], Self::inserts),
@@ -377,7 +378,7 @@ impl<'a, I: RangeIndex> Sheet<'a, I> {
 }
 
 /// Measures what a budget names.
-pub fn measure<I: RangeIndex>(budget: &Budget<I>) -> Table {
+pub fn measure(budget: &Budget) -> Table {
     let table = Mutex::new(Vec::new());
     let failed = each(&budget.systems, |(system, options)| {
         named(system, || {
@@ -392,12 +393,12 @@ pub fn measure<I: RangeIndex>(budget: &Budget<I>) -> Table {
 }
 
 /// Measures all budgets of a peer. Returns the rows that are not kept.
-pub fn check<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
+pub fn check(peer: &Peer) -> Vec<String> {
     peer.budgets.iter().flat_map(broken).collect()
 }
 
 /// Measures a budget. Returns the rows that are not kept.
-pub fn broken<I: RangeIndex>(budget: &Budget<I>) -> Vec<String> {
+pub fn broken(budget: &Budget) -> Vec<String> {
     let table = measure(budget);
     let rows = budget.rows.iter().flat_map(|row| table.broken(row));
     rows.chain(budget.means.iter().filter_map(|mean| table.off(mean))).collect()

@@ -21,16 +21,15 @@ mod tests;
 pub mod toy;
 pub mod workloads;
 
-use std::any::TypeId;
-use std::marker::PhantomData;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dmtree_fabric::local::Tearing;
-use dmtree_parts::RangeIndex;
-use dmtree_parts::peer::{Setting, SystemSpec, Visitor, typed, value};
+use dmtree_parts::AnyOptions;
+use dmtree_parts::peer::{Setting, SystemSpec, typed};
+use serde::de::DeserializeOwned;
 
 pub use costs::Budget;
 pub use rows::Row;
@@ -44,7 +43,7 @@ pub mod prelude {
         Site, chips, fills, full, load, model, of_any_length, of_one_length, on_all_memory_nodes,
         random_fill, three_memory_nodes,
     };
-    pub use super::{Budget, Only, Peer, Row, passes};
+    pub use super::{Budget, Peer, Row, passes, which};
     pub use crate::conformance::Keys;
     pub use dmtree_fabric::Capabilities;
     pub use dmtree_fabric::local::Tearing;
@@ -55,55 +54,42 @@ use crate::checked::Subject;
 use crate::verdict::panic_text;
 
 /// Which options something holds for.
-pub type Which<O> = fn(&O) -> bool;
+pub type Which = Box<dyn Fn(&AnyOptions) -> bool + Send + Sync>;
 
-/// Visits the systems of index type `I` among those of a crate.
-#[derive(Debug)]
-pub struct Only<I>(PhantomData<I>);
-
-impl<I> Default for Only<I> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<I: RangeIndex> Visitor for Only<I> {
-    type Out = Option<Subject>;
-
-    fn visit<J: RangeIndex>(&self, spec: SystemSpec) -> Self::Out {
-        (TypeId::of::<I>() == TypeId::of::<J>()).then(|| Subject::of::<I>(spec))
-    }
+/// What holds for options of a type.
+pub fn which<O: DeserializeOwned + 'static>(holds: fn(&O) -> bool) -> Which {
+    Box::new(move |o| holds(&typed(o)))
 }
 
 /// The systems of a crate that share an index type.
-pub struct Peer<I: RangeIndex> {
+pub struct Peer {
     /// The systems. The first one draws the options of seeds.
     pub subjects: Vec<Subject>,
     /// Name and options of each system of the conformance suite.
-    pub systems: Vec<(&'static str, I::Options)>,
+    pub systems: Vec<(&'static str, AnyOptions)>,
     /// Whether one client posts the same verbs in every run: each verb is awaited.
-    pub repeats: Which<I::Options>,
+    pub repeats: Which,
     /// How verbs may be torn where histories of concurrent clients must be linearizable, and
     /// whether scans are; `None`: nowhere.
-    pub interleaved: Option<(Tearing, Which<I::Options>)>,
+    pub interleaved: Option<(Tearing, Which)>,
     /// The conformance suite in one process.
-    pub local: Vec<Row<I>>,
+    pub local: Vec<Row>,
     /// Settings of systems under which these seeds find nothing.
     pub sound: Vec<(&'static str, Setting, std::ops::Range<u64>)>,
     /// Tables of costs.
-    pub budgets: Vec<Budget<I>>,
+    pub budgets: Vec<Budget>,
 }
 
-impl<I: RangeIndex> Peer<I> {
-    /// The systems that [`Only`] has found, which await all of their verbs; what is to be checked
-    /// of them beside their defects is added.
-    pub fn of(found: Vec<Option<Subject>>) -> Self {
-        let subjects: Vec<Subject> = found.into_iter().flatten().collect();
-        let conforming = |s: &Subject| (s.name, typed(&(s.conforming)(&s.options)));
+impl Peer {
+    /// Systems that await all of their verbs; what is to be checked of them beside their defects is
+    /// added.
+    pub fn of(systems: Vec<SystemSpec>) -> Self {
+        let subjects: Vec<Subject> = systems.into_iter().map(Subject).collect();
+        let conforming = |s: &Subject| (s.name, s.options.with((s.conforming)(&s.options)));
         Self {
             systems: subjects.iter().map(conforming).collect(),
             subjects,
-            repeats: |_| true,
+            repeats: Box::new(|_| true),
             interleaved: None,
             local: Vec::new(),
             sound: Vec::new(),
@@ -120,13 +106,13 @@ impl<I: RangeIndex> Peer<I> {
     }
 
     /// Name and options of each system, as they are.
-    pub fn presets(&self) -> Vec<(&'static str, I::Options)> {
-        self.subjects.iter().map(|s| (s.name, typed(&s.options))).collect()
+    pub fn presets(&self) -> Vec<(&'static str, AnyOptions)> {
+        self.subjects.iter().map(|s| (s.name, s.options.clone())).collect()
     }
 
     /// The smallest cache with which an index works.
-    pub fn least_cache(&self, o: &I::Options) -> u64 {
-        (self.subjects[0].least_cache_bytes)(&value(o))
+    pub fn least_cache(&self, o: &AnyOptions) -> u64 {
+        (self.subjects[0].least_cache_bytes)(o)
     }
 }
 
@@ -170,7 +156,7 @@ pub fn passes(failures: &[String]) {
 }
 
 /// The Markdown tables of the costs of a peer.
-pub fn tables<I: RangeIndex>(peer: &Peer<I>) -> String {
+pub fn tables(peer: &Peer) -> String {
     peer.budgets.iter().map(|b| costs::measure(b).markdown()).collect::<Vec<_>>().join("\n")
 }
 

@@ -108,7 +108,7 @@ fn first(subject: &Subject, seeds: u64) -> Result<Option<String>> {
 fn small(subject: &Subject) -> Result<Option<String>> {
     for seed in 0..SMALL {
         let case = subject.tiny(seed, Capabilities::NONE);
-        let explored = (subject.explore)(&case, ORDERS, &|| true)?;
+        let explored = subject.explore(&case, ORDERS, &|| true)?;
         if explored.wrong.is_some() {
             return Ok(Some(format!("- | small case {seed}, order {} | ", explored.paths)));
         }

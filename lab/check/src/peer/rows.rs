@@ -2,8 +2,12 @@
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{NodeId, Snapshot};
-use dmtree_parts::{Page, RangeIndex, Write};
+use dmtree_parts::peer::typed;
+use dmtree_parts::{AnyOptions, Page, Write};
 use dmtree_pool::{Cluster, PoolOptions};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::workloads::scans_over_splits;
 use super::{Peer, each, listed, named};
@@ -11,37 +15,36 @@ use crate::conformance::{self, Keys, above};
 use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
-/// Looks at an index with its options.
-pub type Look<I> = fn(&TestCluster<I>, &<I as RangeIndex>::Options);
-type Check<I> = Box<dyn Fn(&Site<'_, I>) + Send + Sync>;
+type Look = Box<dyn Fn(&TestCluster, &AnyOptions) + Send + Sync>;
+type Check = Box<dyn Fn(&Site<'_>) + Send + Sync>;
 
 /// A check in one geometry. It runs on every system, or on some.
-pub struct Row<I: RangeIndex> {
+pub struct Row {
     name: String,
     seed: u64,
     systems: &'static str,
-    options: Change<I::Options>,
+    options: Change<AnyOptions>,
     pool: PoolOptions,
     /// Bytes, or as many times the smallest cache.
     cache: (u64, u64),
     chip_bytes: u32,
-    then: Option<Look<I>>,
-    check: Check<I>,
+    then: Option<Look>,
+    check: Check,
 }
 
 /// Where a check runs: a system with the options and in the pool of a row.
-pub struct Site<'a, I: RangeIndex> {
-    row: &'a Row<I>,
+pub struct Site<'a> {
+    row: &'a Row,
     /// The seed of this system.
     pub seed: u64,
     /// The options.
-    pub options: I::Options,
+    pub options: AnyOptions,
     cache_bytes: u64,
 }
 
-impl<I: RangeIndex> Site<'_, I> {
+impl Site<'_> {
     /// A new pool with an empty index.
-    pub fn cluster(&self) -> TestCluster<I> {
+    pub fn cluster(&self) -> TestCluster {
         let Row { pool, chip_bytes, .. } = self.row;
         if *chip_bytes == 0 {
             return TestCluster::new(pool, self.cache_bytes, &self.options).expect("an index");
@@ -51,10 +54,10 @@ impl<I: RangeIndex> Site<'_, I> {
     }
 }
 
-impl<I: RangeIndex> Row<I> {
+impl Row {
     /// A check of its own, in the usual pool: one memory node, three compute nodes, with a cache
     /// for every node of a small tree.
-    pub fn of(name: &str, check: impl Fn(&Site<'_, I>) + Send + Sync + 'static) -> Self {
+    pub fn of(name: &str, check: impl Fn(&Site<'_>) + Send + Sync + 'static) -> Self {
         let pool = PoolOptions {
             compute_nodes: 3,
             memory_bytes_per_node: 64 << 20,
@@ -87,8 +90,11 @@ impl<I: RangeIndex> Row<I> {
 
     /// With other options.
     #[must_use]
-    pub fn options(self, o: impl Fn(I::Options) -> I::Options + Send + Sync + 'static) -> Self {
-        Self { options: Box::new(o), ..self }
+    pub fn options<O: Serialize + DeserializeOwned>(
+        self,
+        change: impl Fn(O) -> O + Send + Sync + 'static,
+    ) -> Self {
+        Self { options: Box::new(move |o: AnyOptions| o.changed(&change)), ..self }
     }
 
     /// In another pool.
@@ -107,8 +113,9 @@ impl<I: RangeIndex> Row<I> {
 
     /// A model, and a look at what it leaves.
     #[must_use]
-    pub fn then(self, then: Look<I>) -> Self {
-        Self { then: Some(then), ..self }
+    pub fn then<O: DeserializeOwned + 'static>(self, then: fn(&TestCluster, &O)) -> Self {
+        let then = move |test_cluster: &TestCluster, o: &AnyOptions| then(test_cluster, &typed(o));
+        Self { then: Some(Box::new(then)), ..self }
     }
 
     /// With clients suspended at one verb of so many.
@@ -118,7 +125,7 @@ impl<I: RangeIndex> Row<I> {
         self.pool(|p| p.knobs = Knobs { suspend_one_in, seed })
     }
 
-    fn run(&self, peer: &Peer<I>, number: usize) -> Result<(), String> {
+    fn run(&self, peer: &Peer, number: usize) -> Result<(), String> {
         let (system, options) = &peer.systems[number];
         let options = (self.options)(options.clone());
         let cache_bytes = self.cache.0.max(self.cache.1 * peer.least_cache(&options));
@@ -128,36 +135,36 @@ impl<I: RangeIndex> Row<I> {
 }
 
 /// The empty index, and every outcome of every operation.
-pub fn basics<I: RangeIndex>() -> Row<I> {
+pub fn basics() -> Row {
     Row::of("basics", |site| basics_on(&site.cluster()))
 }
 
-fn basics_on<I: RangeIndex>(test_cluster: &TestCluster<I>) {
-    match I::OPS.any_length {
+fn basics_on(test_cluster: &TestCluster) {
+    match test_cluster.ops().any_length {
         true => conformance::basics(test_cluster),
         false => conformance::basics_of_fixed_lengths(test_cluster),
     }
 }
 
 /// [`conformance::model`].
-pub fn model<I: RangeIndex>(name: &str, keys: Keys, space: u64, steps: u64) -> Row<I> {
+pub fn model(name: &str, keys: Keys, space: u64, steps: u64) -> Row {
     Row::of(name, move |site| {
         let test_cluster = site.cluster();
         conformance::model(&test_cluster, site.seed, keys, space, steps);
-        if let Some(then) = site.row.then {
+        if let Some(then) = &site.row.then {
             then(&test_cluster, &site.options);
         }
     })
 }
 
 /// [`conformance::load`].
-pub fn load<I: RangeIndex>(keys: Keys, n: u64) -> Row<I> {
+pub fn load(keys: Keys, n: u64) -> Row {
     Row::of(&format!("load of {n} keys"), move |site| conformance::load(&site.cluster(), keys, n))
 }
 
 /// [`conformance::random_fill`].
-pub fn random_fill<I: RangeIndex>(n: u64) -> Row<I> {
-    let check = move |site: &Site<'_, I>| {
+pub fn random_fill(n: u64) -> Row {
+    let check = move |site: &Site<'_>| {
         conformance::random_fill(&site.cluster(), &site.cluster(), n);
     };
     Row::of("loads as random inserts would", check)
@@ -167,10 +174,10 @@ pub fn random_fill<I: RangeIndex>(n: u64) -> Row<I> {
 
 /// The rows of every index with one length of keys and of values, which the change sets; so many
 /// operations in the longest.
-pub fn of_one_length<I: RangeIndex>(
+pub fn of_one_length<O: Serialize + DeserializeOwned + 'static>(
     steps: u64,
-    set: fn(I::Options, u32, u32) -> I::Options,
-) -> Vec<Row<I>> {
+    set: fn(O, u32, u32) -> O,
+) -> Vec<Row> {
     let mut rows = vec![
         basics(),
         model("hashed keys", Keys::Hashed24, 3_000, steps),
@@ -186,7 +193,7 @@ pub fn of_one_length<I: RangeIndex>(
 }
 
 /// The rows of every index with keys and values of any length.
-pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
+pub fn of_any_length() -> Vec<Row> {
     vec![
         basics(),
         model("short keys", Keys::Short, 2_000, 30_000).seed(1),
@@ -207,14 +214,14 @@ pub fn of_any_length<I: RangeIndex>() -> Vec<Row<I>> {
 }
 
 /// A model on three memory nodes with small chunks.
-pub fn three_memory_nodes<I: RangeIndex>(space: u64, steps: u64) -> Row<I> {
+pub fn three_memory_nodes(space: u64, steps: u64) -> Row {
     model("three memory nodes", Keys::Hashed24, space, steps)
         .seed(30)
         .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
 }
 
 /// All of three memory nodes have a part of the index.
-pub fn on_all_memory_nodes<I: RangeIndex>(test_cluster: &TestCluster<I>, _: &I::Options) {
+pub fn on_all_memory_nodes(test_cluster: &TestCluster, _: &Value) {
     let mut c = test_cluster.client(0).expect("attach");
     c.walk().expect("walk");
     let counts = c.take_counts();
@@ -224,21 +231,21 @@ pub fn on_all_memory_nodes<I: RangeIndex>(test_cluster: &TestCluster<I>, _: &I::
 }
 
 /// [`conformance::fill_and_empty`] in several orders.
-pub fn fills<I: RangeIndex>() -> [Row<I>; 3] {
+pub fn fills() -> [Row; 3] {
     let ways = [
         (Keys::Ascending, 6_000, false),
         (Keys::Ascending, 6_000, true),
         (Keys::LongPrefix, 3_000, false),
     ];
     ways.map(|(keys, n, descending)| {
-        Row::of("fill and empty", move |site: &Site<'_, I>| {
+        Row::of("fill and empty", move |site: &Site<'_>| {
             conformance::fill_and_empty(&site.cluster(), keys, n, descending);
         })
     })
 }
 
 /// Two memory nodes without on-chip memory, with room for few locks there, and for all.
-pub fn chips<I: RangeIndex>(space: u64, steps: u64) -> [Row<I>; 3] {
+pub fn chips(space: u64, steps: u64) -> [Row; 3] {
     [0, 64, 128 << 10].map(|chip_bytes| {
         let row = model("locks on chip or not", Keys::Hashed24, space, steps).seed(30);
         Row { chip_bytes, ..row }.pool(|p| p.memory_nodes = 2)
@@ -246,10 +253,10 @@ pub fn chips<I: RangeIndex>(space: u64, steps: u64) -> [Row<I>; 3] {
 }
 
 /// Lengths of keys and values that are no whole words.
-fn odd_lengths<I: RangeIndex>(set: fn(I::Options, u32, u32) -> I::Options) -> Vec<Row<I>> {
+fn odd_lengths<O: Serialize + DeserializeOwned + 'static>(set: fn(O, u32, u32) -> O) -> Vec<Row> {
     let lengths = [(1, 0), (3, 1), (13, 7), (16, 100), (200, 1000), (250, 9)];
     let row = |(key, value): (u32, u32)| {
-        Row::of(&format!("keys of {key} bytes, values of {value}"), move |site: &Site<'_, I>| {
+        Row::of(&format!("keys of {key} bytes, values of {value}"), move |site: &Site<'_>| {
             conformance::one_length(&site.cluster(), key as usize, value as usize);
         })
         .options(move |o| set(o, key, value))
@@ -258,16 +265,16 @@ fn odd_lengths<I: RangeIndex>(set: fn(I::Options, u32, u32) -> I::Options) -> Ve
 }
 
 /// A pool that fills up, [`conformance::full`]: it has room for so many keys at least.
-pub fn full<I: RangeIndex>(least: u64, updates: fn(&I::Options) -> bool) -> Row<I> {
-    Row::of("full memory nodes", move |site: &Site<'_, I>| {
-        conformance::full(&site.cluster(), least, updates(&site.options));
+pub fn full<O: DeserializeOwned + 'static>(least: u64, updates: fn(&O) -> bool) -> Row {
+    Row::of("full memory nodes", move |site: &Site<'_>| {
+        conformance::full(&site.cluster(), least, updates(&typed(&site.options)));
     })
     .pool(|p| p.memory_bytes_per_node = 2 << 20)
 }
 
 /// Runs the rows of a peer on its systems. Returns what failed.
-pub fn local<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
-    let cells: Vec<(&Row<I>, usize)> = (peer.local.iter())
+pub fn local(peer: &Peer) -> Vec<String> {
+    let cells: Vec<(&Row, usize)> = (peer.local.iter())
         .flat_map(|row| (0..peer.systems.len()).map(move |number| (row, number)))
         .filter(|(row, number)| listed(row.systems, peer.systems[*number].0))
         .collect();
@@ -285,22 +292,23 @@ fn pool(memory_nodes: u16) -> PoolOptions {
 
 /// Runs every system on nodes that share nothing but TCP connections; one client posts the same
 /// verbs there as in one process. Returns what failed.
-pub fn apart<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
-    let keys = if I::OPS.any_length { Keys::AnyLength } else { Keys::Hashed24 };
-    let steps = if I::OPS.any_length { 4_000 } else { 1_500 };
+pub fn apart(peer: &Peer) -> Vec<String> {
     each(&peer.systems, |(name, o)| {
+        let any_length = o.ops().any_length;
+        let (keys, steps) =
+            if any_length { (Keys::AnyLength, 4_000) } else { (Keys::Hashed24, 1_500) };
         let cluster = |memory_nodes| {
             let cluster = Cluster::over_tcp(&pool(memory_nodes)).expect("nodes");
-            TestCluster::<I>::on(cluster, 8 << 20, o).expect("an index")
+            TestCluster::on(cluster, 8 << 20, o).expect("an index")
         };
         named(&format!("{name}, apart"), || {
             basics_on(&cluster(1));
             conformance::model(&cluster(2), 4, keys, 500, steps);
-            if I::OPS.any_length {
+            if any_length {
                 conformance::fill_and_empty(&cluster(1), Keys::Hashed24, 2_000, false);
             }
             if (peer.repeats)(o) {
-                let here = TestCluster::<I>::new(&pool(1), 8 << 20, o).expect("an index");
+                let here = TestCluster::new(&pool(1), 8 << 20, o).expect("an index");
                 let pairs = counts(&cluster(1)).into_iter().zip(counts(&here));
                 pairs.enumerate().for_each(|(i, (a, b))| assert_eq!(a, b, "round {i}"));
             }
@@ -309,24 +317,24 @@ pub fn apart<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
 }
 
 /// The verb counts of one client for the same operations of every kind.
-pub fn counts<I: RangeIndex>(test_cluster: &TestCluster<I>) -> Vec<Snapshot> {
+pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
     let mut c = test_cluster.client(0).expect("a member");
-    let long = vec![7; if I::OPS.any_length { 300 } else { 8 }];
+    let long = vec![7; if test_cluster.ops().any_length { 300 } else { 8 }];
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
     let pairs = keys[..1_500].iter().map(|k| (k.clone(), vec![6; 8])).collect();
     c.load(pairs, false, 0.7).expect("load");
     rounds.push(c.take_counts());
-    let mut all = |keys: &[Vec<u8>], op: &mut dyn FnMut(&mut Client<I>, &[u8])| {
+    let mut all = |keys: &[Vec<u8>], op: &mut dyn FnMut(&mut Client, &[u8])| {
         keys.iter().for_each(|k| op(&mut c, k));
         rounds.push(c.take_counts());
     };
-    let write = |c: &mut Client<I>, k: &[u8], w| _ = c.write(k, w).expect("room");
+    let write = |c: &mut Client, k: &[u8], w| _ = c.write(k, w).expect("room");
     all(&keys[1_000..2_000], &mut |c, k| write(c, k, Write::Put(b"12345678")));
     all(&keys, &mut |c, k| _ = c.get(k).expect("works"));
     all(&keys[..1_000], &mut |c, k| write(c, k, Write::Update(b"87654321")));
     all(&keys[2_000..], &mut |c, k| write(c, k, Write::Insert(&long)));
-    if I::OPS.delete {
+    if test_cluster.ops().delete {
         all(&keys[..500], &mut |c, k| write(c, k, Write::Delete));
     }
     let mut page = Page::new();

@@ -3,29 +3,28 @@
 use std::sync::atomic::AtomicBool;
 
 use dmtree_fabric::Capabilities;
-use dmtree_parts::peer::{Defect, Mutant, NodeFaultSet, Repair, Soon};
+use dmtree_parts::peer::{Defect, Mutant, NodeFaultSet, Repair, Soon, value};
 
 use super::costs::{self, cost, means, row};
 use super::rows::{self, basics, model};
-use super::toy::{self, Options, Toy};
+use super::toy::{self, Options};
 use super::*;
-use crate::case::Case;
 use crate::conformance::Keys;
 
 const SOUND: Options = Options { mutant: toy::Mutant::None, workers: 0 };
 const RACES: Options = Options { mutant: toy::Mutant::Races, workers: 0 };
 
-fn toy(options: &Options) -> Subject {
-    let spec = SystemSpec::of::<Toy>(("toy", "toy"), "a map", options);
-    Subject::of::<Toy>(SystemSpec { least_cache_bytes: |_| 1 << 10, ..spec })
+fn toy(options: &Options) -> SystemSpec {
+    let spec = SystemSpec::of(("toy", "toy"), "a map", options);
+    SystemSpec { least_cache_bytes: |_| 1 << 10, ..spec }
 }
 
-fn peer(options: Options) -> Peer<Toy> {
+fn peer(options: Options) -> Peer {
     Peer {
         local: vec![basics(), model("hashed keys", Keys::Hashed24, 300, 1_000)],
         sound: vec![("toy", Setting::default(), 0..4)],
-        interleaved: Some((Tearing::AnyOrder, |_| true)),
-        ..Peer::of(vec![Some(toy(&options))])
+        interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
+        ..Peer::of(vec![toy(&options)])
     }
 }
 
@@ -65,8 +64,7 @@ fn a_defect_that_is_repaired_fails() {
         let setting = Setting::new(broken, Capabilities::NONE);
         let defect = Defect::new("a race", setting, 0, Repair::Options(value(repaired)));
         let defects = vec![Defect { counted: 3, ..defect }];
-        let subject = toy(&SOUND);
-        [Subject { spec: SystemSpec { defects, ..subject.spec }, ..subject }]
+        [Subject(SystemSpec { defects, ..toy(&SOUND) })]
     };
     assert_eq!(defects::found(&defect(&RACES, &SOUND)), Vec::<String>::new());
     one(&defects::found(&defect(&SOUND, &SOUND)), "a race: no seed of 0..20 shows it");
@@ -81,18 +79,13 @@ static RACING: AtomicBool = AtomicBool::new(false);
 #[test]
 fn a_mutant_that_does_nothing_is_not_found() {
     let soon = |seeds, kind| Some(Soon { node_faults: NodeFaultSet::None, seeds, kind });
-    let subject = toy(&SOUND);
-    let of = |name, soon| Subject {
-        spec: SystemSpec {
+    let of = |name, soon| {
+        Subject(SystemSpec {
             mutants: vec![Mutant { name, soon }],
             enable: |names| RACING.store(names.contains(&"Races"), Ordering::Relaxed),
-            ..subject.spec.clone()
-        },
-        run: |case| {
-            let o = if RACING.load(Ordering::Relaxed) { RACES } else { SOUND };
-            crate::run::<Toy>(&Case { options: value(&o), ..case.clone() })
-        },
-        ..subject.clone()
+            draw: |_, _| value(if RACING.load(Ordering::Relaxed) { &RACES } else { &SOUND }),
+            ..toy(&SOUND)
+        })
     };
     assert_eq!(mutants::found(&of("Races", soon(20, "history"))).unwrap(), Vec::<String>::new());
     assert!(!RACING.load(Ordering::Relaxed), "a mutant stays enabled");
@@ -110,7 +103,7 @@ fn a_mutant_that_does_nothing_is_not_found() {
 fn a_wrong_number_in_a_table_of_costs_fails() {
     let verb = cost(1, [1, 0, 0, 8, 0]);
     let with = |rows: Vec<costs::Row>, means: Vec<costs::Mean>| {
-        let budget = Budget::<Toy>::new(vec![("toy", SOUND)], rows);
+        let budget = Budget::new(vec![("toy", SOUND)], rows);
         let budget = Budget { keys: 1_000, means, ..budget };
         Peer { budgets: vec![budget], ..peer(SOUND) }
     };

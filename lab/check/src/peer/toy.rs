@@ -56,6 +56,8 @@ pub struct Options {
     pub workers: u32,
 }
 
+dmtree_parts::any_options! { Options => Toy }
+
 /// The toy on a compute node.
 #[derive(Debug)]
 pub struct Node {

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::{Core, Endpoint, Worker, golden_hash};
-use dmtree_parts::peer::{typed, value};
-use dmtree_parts::{Outcome, Page, RangeIndex, Write};
+use dmtree_parts::{AnyIndex, AnyOptions, Outcome, Page, Write};
 use dmtree_pool::PoolOptions;
 
 use super::{Peer, each, named};
@@ -28,26 +27,26 @@ pub fn contended(seed: u64) -> PoolOptions {
 }
 
 /// An index in such a pool with clients suspended at every second verb.
-pub fn suspended<I: RangeIndex>(
+pub fn suspended(
     seed: u64,
-    o: &I::Options,
+    o: impl Into<AnyOptions>,
     cache_bytes: u64,
     tearing: Tearing,
-) -> TestCluster<I> {
+) -> TestCluster {
     let fabric = LocalFabric::with_tearing(Knobs { suspend_one_in: 2, seed }, tearing);
     TestCluster::on_local(fabric, &contended(seed), cache_bytes, o).expect("an index")
 }
 
 /// The history of coroutines is linearizable.
-pub fn check_history<I: RangeIndex>(test_cluster: &TestCluster<I>, s: Stress, what: &str) {
+pub fn check_history(test_cluster: &TestCluster, s: Stress, what: &str) {
     let log = concurrent::coroutines(test_cluster, s, &mut *policy(s.seed));
     concurrent::judge(test_cluster, &log, &format!("seed {}, {what}", s.seed));
 }
 
 /// The history of real threads on an index in a contended pool is linearizable.
-pub fn check_threads<I: RangeIndex>(o: &I::Options, s: Stress) {
-    let test_cluster: TestCluster<I> =
-        TestCluster::new(&contended(s.seed), 4 << 20, o).expect("an index");
+pub fn check_threads(o: impl Into<AnyOptions>, s: Stress) {
+    let o = &o.into();
+    let test_cluster = TestCluster::new(&contended(s.seed), 4 << 20, o).expect("an index");
     let log = concurrent::threads(&test_cluster, s);
     concurrent::judge(&test_cluster, &log, &format!("seed {}, {o:?}", s.seed));
 }
@@ -55,35 +54,35 @@ pub fn check_threads<I: RangeIndex>(o: &I::Options, s: Stress) {
 /// Coroutines that are suspended at random verbs, on every system with options drawn from the seed:
 /// few keys (one leaf or two), then many, with splits, and with merges in waves. Returns the
 /// seeds with a history that is not linearizable.
-pub fn interleaved<I: RangeIndex>(peer: &Peer<I>) -> Vec<String> {
-    let Some((tearing, scans)) = peer.interleaved else { return Vec::new() };
+pub fn interleaved(peer: &Peer) -> Vec<String> {
+    let Some((tearing, scans)) = &peer.interleaved else { return Vec::new() };
     let all: Vec<u64> = seeds(0, 60).chain(seeds(1 << 20, 60)).collect();
     each(&all, |&seed| {
         let (system, o) = &peer.systems[seed as usize % peer.systems.len()];
         let mut rng = Rng::new(seed);
-        let drawn = peer.subjects[0].drawn(Some(&value(o)), &mut |n| rng.below(n));
-        let o: I::Options = typed(&drawn.options);
+        let drawn = peer.subjects[0].drawn(Some(o), &mut |n| rng.below(n));
+        let o = o.with(drawn.options);
         let cache_bytes = if seed % 5 == 4 { 3 * drawn.least_cache_bytes } else { 4 << 20 };
         let value_bytes = drawn.value_bytes.unwrap_or([8, 8, 60, 200][seed as usize % 4]) as usize;
         let scan_one_in = if scans(&o) { [30, 60, 8][seed as usize % 3] } else { 0 };
         let few = Stress { value_bytes, scan_one_in, keys: 8 + seed % 100, ..Stress::of(seed) };
-        let wave_ops = if I::OPS.delete { seed % 2 * (60 + seed % 60) } else { 0 };
+        let wave_ops = if o.ops().delete { seed % 2 * (60 + seed % 60) } else { 0 };
         // (Regression: a scan repeated keys when the leaf that covers its cursor had meanwhile
         // taken over its left neighbour's range.)
         let keys = if wave_ops > 0 { 100 + seed % 300 } else { 150 + seed % 1_500 };
         let many = Stress { coroutines: 8, ops: 500, keys, wave_ops, ..few };
         named(&format!("{system}, interleaved"), || {
             let s = if seed >> 20 == 0 { few } else { many };
-            check_history(&suspended::<I>(seed, &o, cache_bytes, tearing), s, &format!("{o:?}"));
+            check_history(&suspended(seed, &o, cache_bytes, *tearing), s, &format!("{o:?}"));
         })
     })
 }
 
 /// Six clients on one thread, spread over the compute nodes.
-fn six<I: RangeIndex, F: Future<Output = ()>>(
-    test_cluster: &TestCluster<I>,
+fn six<F: Future<Output = ()>>(
+    test_cluster: &TestCluster,
     seed: u64,
-    client: impl Fn(u64, I) -> F,
+    client: impl Fn(u64, AnyIndex) -> F,
 ) {
     let attach = |cn: usize| {
         let node = test_cluster.cluster.compute_node(cn).expect("a node");
@@ -94,7 +93,7 @@ fn six<I: RangeIndex, F: Future<Output = ()>>(
     for number in 0..6 {
         let (slot, cn) = (core.add_slot(), number as usize % test_cluster.nodes.len());
         let ep = Endpoint::new(core.clone(), attach(cn), slot);
-        worker.spawn(slot, client(number, I::client(ep, test_cluster.nodes[cn].clone())));
+        worker.spawn(slot, client(number, test_cluster.nodes[cn].client(ep)));
     }
     worker.run(&mut *policy(seed)).expect("every client ends");
 }
@@ -124,19 +123,14 @@ struct Present {
 /// insert keys between them and divide leaves. Updates raise the value of each key, and a scan
 /// never returns less than the acknowledged value. Where its READs can be `torn`, a scan
 /// misses at most the key of one torn entry, the last one of a leaf, and never a part of a leaf.
-pub fn scans_over_splits<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
-    seed: u64,
-    torn: bool,
-    exact: bool,
-) {
+pub fn scans_over_splits(test_cluster: &TestCluster, seed: u64, torn: bool, exact: bool) {
     let mut c = test_cluster.client(0).expect("attach");
     for i in 0..EVEN {
         c.write(&numbered(2 * i), Write::Put(&0u64.to_le_bytes())).expect("put");
     }
     let acknowledged = RefCell::new(vec![0; EVEN as usize]);
     let present = &Present { seed, torn, exact, acknowledged };
-    six(test_cluster, seed, |client, mut index: I| async move {
+    six(test_cluster, seed, |client, mut index: AnyIndex| async move {
         let mut rng = Rng::new(seed << 8 | client);
         for round in 0..150 {
             let i = rng.below(EVEN);
@@ -157,14 +151,14 @@ pub fn scans_over_splits<I: RangeIndex>(
 }
 
 impl Present {
-    async fn update<I: RangeIndex>(&self, index: &mut I, i: u64) {
+    async fn update(&self, index: &mut AnyIndex, i: u64) {
         let new = self.acknowledged.borrow()[i as usize] + 1;
         let done = index.write(&numbered(2 * i), Write::Update(&new.to_le_bytes())).await;
         assert!(self.torn || done.expect("update") == Outcome::Done, "seed {}", self.seed);
         self.acknowledged.borrow_mut()[i as usize] = new;
     }
 
-    async fn get<I: RangeIndex>(&self, index: &mut I, i: u64) {
+    async fn get(&self, index: &mut AnyIndex, i: u64) {
         let before = self.acknowledged.borrow()[i as usize];
         let mut v = Vec::new();
         let found = index.get(&numbered(2 * i), &mut v).await.expect("get");
@@ -172,7 +166,7 @@ impl Present {
         assert!(self.torn || number(&v) >= before, "seed {}: an old value", self.seed);
     }
 
-    async fn scan<I: RangeIndex>(&self, index: &mut I, from: u64) {
+    async fn scan(&self, index: &mut AnyIndex, from: u64) {
         let Self { seed, torn, .. } = *self;
         let before = self.acknowledged.borrow().clone();
         let low = numbered(2 * from);
@@ -204,14 +198,14 @@ impl Present {
 
 /// Six clients write keys of their own, and read at random. Returns the number of failed writes,
 /// and the last acknowledged value of each key.
-pub fn write_own_keys<I: RangeIndex>(
-    test_cluster: &TestCluster<I>,
+pub fn write_own_keys(
+    test_cluster: &TestCluster,
     seed: u64,
     ops: u64,
 ) -> (u64, BTreeMap<Vec<u8>, u64>) {
     let (failed, written) = (&RefCell::new(0), &RefCell::new(BTreeMap::new()));
     let key = |n: u64| format!("{:024}", n * 7919 % 1_000_003).into_bytes();
-    six(test_cluster, seed, |client, mut index: I| async move {
+    six(test_cluster, seed, |client, mut index: AnyIndex| async move {
         let (mut rng, mut out) = (Rng::new(seed << 8 | client), Vec::new());
         for i in 0..ops {
             let n = rng.below(ops / 2) * 6 + client;
@@ -226,7 +220,7 @@ pub fn write_own_keys<I: RangeIndex>(
 }
 
 /// Every acknowledged write is there at the end, whatever reads meet meanwhile.
-pub fn lose_no_write<I: RangeIndex>(test_cluster: &TestCluster<I>, seed: u64, ops: u64) {
+pub fn lose_no_write(test_cluster: &TestCluster, seed: u64, ops: u64) {
     let (failed, written) = write_own_keys(test_cluster, seed, ops);
     assert_eq!(failed, 0, "seed {seed}");
     let mut c = test_cluster.client(0).expect("attach");
@@ -239,9 +233,8 @@ pub fn lose_no_write<I: RangeIndex>(test_cluster: &TestCluster<I>, seed: u64, op
 
 /// Four threads insert keys of their own and update them at once. Every key is there at the end,
 /// with its last value.
-pub fn threads_lose_no_write<I: RangeIndex>(seed: u64, o: &I::Options, each: u64) {
-    let test_cluster: &TestCluster<I> =
-        &TestCluster::new(&contended(seed), 4 << 20, o).expect("an index");
+pub fn threads_lose_no_write(seed: u64, o: impl Into<AnyOptions>, each: u64) {
+    let test_cluster = &TestCluster::new(&contended(seed), 4 << 20, o).expect("an index");
     let key = |n: u64| format!("key-{:020}", golden_hash(n)).into_bytes();
     std::thread::scope(|scope| {
         for t in 0..4u64 {

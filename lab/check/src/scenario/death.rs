@@ -7,7 +7,6 @@ use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Error, ErrorKind, NodeId};
-use dmtree_parts::RangeIndex;
 
 use super::play::{Play, within};
 use super::{Op, READ_BOUND_NS, Script, WRITE_BOUND_NS, perform, value};
@@ -44,7 +43,7 @@ pub struct CrashRun {
 ///
 /// # Errors
 /// Its description.
-pub fn run<I: RangeIndex>(script: &Script<I>, cut: ScriptedCrash) -> Result<CrashRun, String> {
+pub fn run(script: &Script, cut: ScriptedCrash) -> Result<CrashRun, String> {
     let others: Vec<u16> = (0..script.compute_nodes).filter(|n| *n != cut.victim).collect();
     let (survivor, last) = (others[0], *others.last().expect("three at least"));
     let seeded = (cut.whole_write, cut.seed);
@@ -65,7 +64,7 @@ pub fn run<I: RangeIndex>(script: &Script<I>, cut: ScriptedCrash) -> Result<Cras
 }
 
 /// A second survivor recovers every lock that it meets, and may crash in a recovery.
-fn second_survivor<I: RangeIndex>(play: &Rc<Play<I>>, victim: u16, cn: u16) {
+fn second_survivor(play: &Rc<Play>, victim: u16, cn: u16) {
     play.client((cn, "the second survivor"), |play, mut c| async move {
         while !play.is_down(victim) {
             c.endpoint().sleep(10_000).await;
@@ -82,9 +81,9 @@ fn second_survivor<I: RangeIndex>(play: &Rc<Play<I>>, victim: u16, cn: u16) {
 }
 
 /// Waits for the crash, runs into all its traces, and lets the reader end.
-async fn survive<I: RangeIndex>(
-    play: &Play<I>,
-    script: &Script<I>,
+async fn survive(
+    play: &Play,
+    script: &Script,
     cut: ScriptedCrash,
     (cn, last): (u16, u16),
     (done, ran): (&Cell<bool>, &Cell<CrashRun>),

@@ -8,7 +8,6 @@ use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Error, ErrorKind, NodeId};
-use dmtree_parts::RangeIndex;
 
 use super::play::{Play, within};
 use super::sweeps::{every, tried};
@@ -26,9 +25,9 @@ const READER: u16 = 2;
 const VICTIM: u16 = 3;
 
 /// A scenario with a delayed verb.
-pub struct DelayScenario<I: RangeIndex> {
+pub struct DelayScenario {
     /// The initial state, and the operations of the delayed client.
-    pub script: Script<I>,
+    pub script: Script,
     /// Operations of the other client, concurrent with the script. No key is in both.
     pub others: Vec<Op>,
     /// The delayed client reads in a loop after its operations.
@@ -46,22 +45,22 @@ pub struct DelayScenario<I: RangeIndex> {
     pub by_ns: u64,
 }
 
-impl<I: RangeIndex> DelayScenario<I> {
+impl DelayScenario {
     /// Others work while one verb of the script is delayed; every verb is, in turn.
-    pub fn new(script: Script<I>, others: Vec<Op>) -> Self {
+    pub fn new(script: Script, others: Vec<Op>) -> Self {
         let (reads, twin, again) = (false, false, 0);
         Self { script, others, reads, step: 1, dead: Vec::new(), twin, again, by_ns: DELAY_NS }
     }
 }
 
-impl<I: RangeIndex> Clone for DelayScenario<I> {
+impl Clone for DelayScenario {
     fn clone(&self) -> Self {
         let Self { script, others, dead, .. } = self;
         Self { script: script.clone(), others: others.clone(), dead: dead.clone(), ..*self }
     }
 }
 
-impl<I: RangeIndex> std::fmt::Debug for DelayScenario<I> {
+impl std::fmt::Debug for DelayScenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DelayScenario({:?}, {:?}, {:?})", self.script, self.others, self.dead)
     }
@@ -84,15 +83,15 @@ struct Progress {
 }
 
 /// One run.
-struct Run<'b, I: RangeIndex> {
-    plan: &'b DelayScenario<I>,
-    play: Rc<Play<I>>,
+struct Run<'b> {
+    plan: &'b DelayScenario,
+    play: Rc<Play>,
     progress: Rc<Progress>,
 }
 
 /// One run; `crash`: the crash point of the victim.
-fn once<I: RangeIndex>(
-    plan: &DelayScenario<I>,
+fn once(
+    plan: &DelayScenario,
     point: CrashPoint,
     crash: Option<CrashPoint>,
     seed: u64,
@@ -117,11 +116,11 @@ fn once<I: RangeIndex>(
 }
 
 /// Whether a verb has been delayed.
-fn is_late<I: RangeIndex>(play: &Play<I>) -> bool {
+fn is_late(play: &Play) -> bool {
     play.scenario.fabric.late_until(NodeId::compute(DELAYED)).is_some()
 }
 
-impl<I: RangeIndex> Run<'_, I> {
+impl Run<'_> {
     /// The client with the delayed verb.
     fn delayed(&self, point: CrashPoint) {
         let (progress, ops) = (self.progress.clone(), self.plan.script.ops.clone());
@@ -200,7 +199,7 @@ impl<I: RangeIndex> Run<'_, I> {
 ///
 /// # Panics
 /// When a run fails.
-pub fn harmless<I: RangeIndex>(plan: &DelayScenario<I>) {
+pub fn harmless(plan: &DelayScenario) {
     let sparse = DelayScenario { step: every(plan.step), ..plan.clone() };
     if let (runs, Some(what)) = delay_every_verb(&sparse, 1) {
         panic!("{}, run {runs}: {what}", plan.script.name);
@@ -211,7 +210,7 @@ pub fn harmless<I: RangeIndex>(plan: &DelayScenario<I>) {
 ///
 /// # Panics
 /// When the operations never end.
-pub fn delay_every_verb<I: RangeIndex>(plan: &DelayScenario<I>, again: u64) -> Tally {
+pub fn delay_every_verb(plan: &DelayScenario, again: u64) -> Tally {
     if plan.dead.is_empty() {
         return delay_every_verb_after(plan, None, again).0;
     }
@@ -235,8 +234,8 @@ pub type Tally = (u64, Option<String>);
 ///
 /// # Panics
 /// When the operations never end.
-pub fn delay_every_verb_after<I: RangeIndex>(
-    plan: &DelayScenario<I>,
+pub fn delay_every_verb_after(
+    plan: &DelayScenario,
     crash: Option<CrashPoint>,
     again: u64,
 ) -> (Tally, bool) {

@@ -18,7 +18,7 @@ use dmtree_fabric::{
     Capabilities, Core, Endpoint, Error, Fabric, LeaseParameters, MemberPhase, NodeId, Policy,
     Worker,
 };
-use dmtree_parts::{Fill, Outcome, Page, RangeIndex, ScanRequest, Work, Write};
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, Fill, Outcome, Page, ScanRequest, Work, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 
 use crate::test_cluster::TestCluster;
@@ -78,11 +78,11 @@ pub fn value(n: u64) -> Vec<u8> {
 }
 
 /// The initial state of a run, and the operations of the victim.
-pub struct Script<I: RangeIndex> {
+pub struct Script {
     /// Its name.
     pub name: &'static str,
     /// The index's options.
-    pub options: I::Options,
+    pub options: AnyOptions,
     /// Bytes of cache per compute node.
     pub cache_bytes: u64,
     /// Loaded first, with leaves as full as this.
@@ -94,7 +94,7 @@ pub struct Script<I: RangeIndex> {
     /// Number of compute nodes.
     pub compute_nodes: u16,
     /// The mutant, enabled on every node.
-    pub enable: Option<Enable<I>>,
+    pub enable: Option<Enable>,
     /// Survivors sweep in the end. Otherwise they recover only locks that they meet.
     pub swept: bool,
     /// An error of the walk that is allowed without a sweep, because no operation needed the
@@ -103,9 +103,9 @@ pub struct Script<I: RangeIndex> {
 }
 
 /// Enables a mutant on a node.
-pub type Enable<I> = Rc<dyn Fn(&<I as RangeIndex>::Node)>;
+pub type Enable = Rc<dyn Fn(&AnyNode)>;
 
-impl<I: RangeIndex> Clone for Script<I> {
+impl Clone for Script {
     fn clone(&self) -> Self {
         Self {
             options: self.options.clone(),
@@ -118,18 +118,18 @@ impl<I: RangeIndex> Clone for Script<I> {
     }
 }
 
-impl<I: RangeIndex> std::fmt::Debug for Script<I> {
+impl std::fmt::Debug for Script {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Script({}: {:?})", self.name, self.ops)
     }
 }
 
-impl<I: RangeIndex> Script<I> {
+impl Script {
     /// A script without load and operations.
-    pub fn new(name: &'static str, options: I::Options) -> Self {
+    pub fn new(name: &'static str, options: impl Into<AnyOptions>) -> Self {
         Self {
             name,
-            options,
+            options: options.into(),
             cache_bytes: 1 << 20,
             load: (Vec::new(), 1.0),
             before: Vec::new(),
@@ -160,9 +160,9 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
 type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
 
 /// The cluster, and its tasks.
-pub struct Scenario<I: RangeIndex> {
+pub struct Scenario {
     /// The index on every node.
-    pub test_cluster: TestCluster<I>,
+    pub test_cluster: TestCluster,
     /// The fabric that injects the fault.
     pub fabric: SimFabric,
     core: Rc<Core>,
@@ -172,15 +172,15 @@ pub struct Scenario<I: RangeIndex> {
     trouble: Rc<RefCell<Option<String>>>,
 }
 
-impl<I: RangeIndex> std::fmt::Debug for Scenario<I> {
+impl std::fmt::Debug for Scenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Scenario({:?})", self.test_cluster)
     }
 }
 
-impl<I: RangeIndex> Scenario<I> {
+impl Scenario {
     /// A cluster with an empty index.
-    pub fn new(script: &Script<I>, whole_write: bool, seed: u64) -> Self {
+    pub fn new(script: &Script, whole_write: bool, seed: u64) -> Self {
         let pool = PoolOptions {
             memory_nodes: 2,
             compute_nodes: script.compute_nodes,
@@ -202,7 +202,7 @@ impl<I: RangeIndex> Scenario<I> {
             false => Capabilities::NONE,
         };
         let (cache_bytes, options) = (script.cache_bytes, &script.options);
-        let (test_cluster, fabric): (TestCluster<I>, SimFabric) =
+        let (test_cluster, fabric): (TestCluster, SimFabric) =
             TestCluster::adversarial(fabric_faults, grants, seed, &pool, cache_bytes, options)
                 .expect("a cluster");
         if let Some(enable) = &script.enable {
@@ -214,7 +214,7 @@ impl<I: RangeIndex> Scenario<I> {
     }
 
     /// A cluster with an index of the caller's.
-    pub fn over(test_cluster: TestCluster<I>, fabric: SimFabric, core: Rc<Core>) -> Self {
+    pub fn over(test_cluster: TestCluster, fabric: SimFabric, core: Rc<Core>) -> Self {
         let own = core.add_slot();
         let (over, tasks, trouble) = Default::default();
         Self { test_cluster, fabric, core, own, over, tasks, trouble }
@@ -225,7 +225,7 @@ impl<I: RangeIndex> Scenario<I> {
     ///
     /// # Errors
     /// The index's.
-    pub fn prepare(&self, c: &mut I, script: &Script<I>) -> Result<Values, Error> {
+    pub fn prepare(&self, c: &mut AnyIndex, script: &Script) -> Result<Values, Error> {
         let (keys, fill) = &script.load;
         let mut values: Values = keys.iter().map(|k| (*k, value(*k))).collect();
         if !keys.is_empty() {
@@ -256,12 +256,12 @@ impl<I: RangeIndex> Scenario<I> {
     }
 
     /// A client for the test itself.
-    pub fn client(&self, cn: u16) -> I {
+    pub fn client(&self, cn: u16) -> AnyIndex {
         self.client_at(cn, self.own)
     }
 
-    fn client_at(&self, cn: u16, slot: u32) -> I {
-        I::client(self.endpoint(cn, slot), self.test_cluster.nodes[usize::from(cn)].clone())
+    fn client_at(&self, cn: u16, slot: u32) -> AnyIndex {
+        self.test_cluster.nodes[usize::from(cn)].client(self.endpoint(cn, slot))
     }
 
     /// The executor of all tasks.
@@ -287,7 +287,7 @@ impl<I: RangeIndex> Scenario<I> {
     }
 
     /// A client that runs until its node crashes, or the run is over.
-    pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(I) -> F) {
+    pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(AnyIndex) -> F) {
         let slot = self.core.add_slot();
         let client = self.client_at(cn, slot);
         self.spawn(cn, slot, f(client));
@@ -321,7 +321,7 @@ impl<I: RangeIndex> Scenario<I> {
     }
 
     /// Reports a failure; the first one counts.
-    pub fn complain(&self) -> impl Fn(String) + use<I> {
+    pub fn complain(&self) -> impl Fn(String) + use<> {
         let trouble = self.trouble.clone();
         move |what| _ = trouble.borrow_mut().get_or_insert(what)
     }
@@ -392,14 +392,14 @@ impl<I: RangeIndex> Scenario<I> {
 ///
 /// # Errors
 /// The index's, and any other outcome.
-pub async fn perform<I: RangeIndex>(c: &mut I, op: &Op) -> Result<(), Error> {
+pub async fn perform(c: &mut AnyIndex, op: &Op) -> Result<(), Error> {
     match attempt(c, op).await? {
         Outcome::Done => Ok(()),
         other => Err(Error::corrupt(format!("{op:?} was answered {other:?}"))),
     }
 }
 
-async fn attempt<I: RangeIndex>(c: &mut I, op: &Op) -> Result<Outcome, Error> {
+async fn attempt(c: &mut AnyIndex, op: &Op) -> Result<Outcome, Error> {
     match op {
         Op::Put(k, v) => return c.write(&key(*k), Write::Put(v)).await,
         Op::Insert(k, v) => return c.write(&key(*k), Write::Insert(v)).await,
@@ -439,7 +439,7 @@ async fn attempt<I: RangeIndex>(c: &mut I, op: &Op) -> Result<Outcome, Error> {
 ///
 /// # Errors
 /// The index's.
-pub async fn get<I: RangeIndex>(c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Error> {
+pub async fn get(c: &mut AnyIndex, k: u64) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
     Ok(c.get(&key(k), &mut out).await?.then_some(out))
 }
@@ -448,7 +448,7 @@ pub async fn get<I: RangeIndex>(c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Er
 ///
 /// # Errors
 /// The index's; keys without a write, or twice.
-pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
+pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
     let mut out = Values::new();
     let mut low = Bound::Unbounded;
     let mut page = Page::new();
@@ -479,7 +479,7 @@ pub async fn scan<I: RangeIndex>(c: &mut I) -> Result<Values, Error> {
 ///
 /// # Errors
 /// The leaked or doubly owned memory.
-pub fn one_holder<I: RangeIndex>(scenario: &Scenario<I>, c: &mut I) -> Result<(), String> {
+pub fn one_holder(scenario: &Scenario, c: &mut AnyIndex) -> Result<(), String> {
     let fail = |e: Error| format!("a gc: {e}");
     let found = scenario.now(c.gc()).map_err(fail)?;
     let again = scenario.now(c.gc()).map_err(fail)?;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use dmtree_fabric::sim::{CrashPoint, How};
 use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
-use dmtree_parts::RangeIndex;
+use dmtree_parts::AnyIndex;
 
 use super::delay::was_accepted;
 use super::{
@@ -71,7 +71,7 @@ impl Observed {
     }
 
     /// Does an operation. The history judges its outcome.
-    pub async fn perform<I: RangeIndex>(&self, c: &mut I, op: &Op) -> Result<(), Error> {
+    pub async fn perform(&self, c: &mut AnyIndex, op: &Op) -> Result<(), Error> {
         let mut begun = Vec::new();
         for call in self.calls(op) {
             begun.push((self.log.borrow_mut().call(0, 0, call), call));
@@ -86,7 +86,7 @@ impl Observed {
     }
 
     /// Reads a key.
-    pub async fn read<I: RangeIndex>(&self, c: &mut I, k: u64) -> Result<Option<Vec<u8>>, Error> {
+    pub async fn read(&self, c: &mut AnyIndex, k: u64) -> Result<Option<Vec<u8>>, Error> {
         let since = self.log.borrow_mut().tick();
         let found = get(c, k).await.map_err(|e| e.context(format!("get of {k}")))?;
         self.saw(k, since, found.as_deref());
@@ -99,12 +99,7 @@ impl Observed {
     }
 
     /// Reads every `nth` key by itself, then all by a scan, each within a bound.
-    pub async fn read_all<I: RangeIndex>(
-        &self,
-        c: &mut I,
-        nth: usize,
-        bound_ns: u64,
-    ) -> Result<(), Error> {
+    pub async fn read_all(&self, c: &mut AnyIndex, nth: usize, bound_ns: u64) -> Result<(), Error> {
         let ep = c.endpoint().clone();
         for k in self.keys.iter().skip(ep.now() as usize % nth).step_by(nth) {
             let began = ep.now();
@@ -140,19 +135,19 @@ pub(super) fn within(took_ns: u64, bound_ns: u64) -> Result<(), Error> {
 }
 
 /// A run.
-pub(super) struct Play<I: RangeIndex> {
-    pub scenario: Scenario<I>,
+pub(super) struct Play {
+    pub scenario: Scenario,
     pub observed: Observed,
     /// Readers are to end.
     pub stop: Cell<bool>,
     readers: Cell<u32>,
 }
 
-impl<I: RangeIndex> Play<I> {
+impl Play {
     /// Prepares the index of a script by a client of node `first` before time begins; `later` are
     /// the operations of the run.
     pub fn begin<'o>(
-        (script, first): (&Script<I>, u16),
+        (script, first): (&Script, u16),
         later: impl Iterator<Item = &'o Op>,
         (whole_write, seed): (bool, u64),
     ) -> Result<Rc<Self>, String> {
@@ -170,7 +165,7 @@ impl<I: RangeIndex> Play<I> {
     pub fn client<F: Future<Output = Result<(), Error>> + 'static>(
         self: &Rc<Self>,
         (cn, name): (u16, &'static str),
-        work: impl FnOnce(Rc<Self>, I) -> F,
+        work: impl FnOnce(Rc<Self>, AnyIndex) -> F,
     ) {
         let (play, complain) = (self.clone(), self.scenario.complain());
         self.scenario.worker(cn, |c| {
@@ -216,7 +211,7 @@ impl<I: RangeIndex> Play<I> {
     }
 
     /// Runs these operations on a node.
-    pub async fn work(&self, c: &mut I, cn: u16, ops: &[Op]) -> Result<(), Error> {
+    pub async fn work(&self, c: &mut AnyIndex, cn: u16, ops: &[Op]) -> Result<(), Error> {
         let (ep, pool) = (c.endpoint().clone(), self.scenario.pool(cn));
         for op in ops {
             let began = ep.now();
@@ -255,7 +250,7 @@ impl<I: RangeIndex> Play<I> {
     }
 
     /// Lets the readers end: none is stopped in the middle of a recovery.
-    pub async fn stop_readers(&self, c: &I) {
+    pub async fn stop_readers(&self, c: &AnyIndex) {
         self.stop.set(true);
         while self.readers.get() > 0 && self.scenario.trouble().is_none() {
             c.endpoint().sleep(10_000).await;
@@ -279,7 +274,7 @@ impl<I: RangeIndex> Play<I> {
 
     /// Checks the history, the structure, and the holders of memory, after maintenance on these
     /// nodes.
-    pub fn judge(&self, script: &Script<I>, nodes: &[u16], crashed: bool) -> Result<(), String> {
+    pub fn judge(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), String> {
         let scenario = &self.scenario;
         self.observed.check()?;
         for cn in nodes.iter().filter(|_| script.swept) {

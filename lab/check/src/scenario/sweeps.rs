@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dmtree_fabric::sim::{How, Place};
-use dmtree_parts::RangeIndex;
 
 use super::death::{CrashRun, ScriptedCrash, run};
 use super::{PLACES, Script};
@@ -51,8 +50,8 @@ pub(super) fn tried<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, Str
 }
 
 /// The three places of a verb. Returns which nodes have crashed in any of these runs.
-fn each_place<I: RangeIndex>(
-    script: &Script<I>,
+fn each_place(
+    script: &Script,
     tally: &mut Tally,
     cut: impl Fn(u64, Place) -> ScriptedCrash,
 ) -> CrashRun {
@@ -73,7 +72,7 @@ fn each_place<I: RangeIndex>(
 ///
 /// # Panics
 /// When a run fails.
-pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
+pub fn everywhere(script: &Script, step: u64) -> Tally {
     let step = every(step);
     let mut tally = Tally::default();
     for victim in [1, 0] {
@@ -101,7 +100,7 @@ pub fn everywhere<I: RangeIndex>(script: &Script<I>, step: u64) -> Tally {
 ///
 /// # Panics
 /// When a run fails.
-pub fn double_crash<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tally {
+pub fn double_crash(script: &Script, steps: (u64, u64)) -> Tally {
     let mut tally = Tally::default();
     for first in (1..).step_by(steps.0 as usize) {
         let mut died = false;
@@ -132,7 +131,7 @@ pub fn double_crash<I: RangeIndex>(script: &Script<I>, steps: (u64, u64)) -> Tal
 }
 
 /// The first crash point at which an enabled mutant shows, and its failure.
-pub fn caught<I: RangeIndex>(script: &Script<I>) -> Option<(u64, String)> {
+pub fn caught(script: &Script) -> Option<(u64, String)> {
     let mut points = 0;
     for victim in [1, 0] {
         for verb in 1..400 {

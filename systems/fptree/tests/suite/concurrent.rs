@@ -13,19 +13,20 @@ use dmtree_check::peer::workloads::{
 };
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::local::Tearing;
-use dmtree_fptree::{FpTree, Options, Tables};
+use dmtree_fptree::{Options, Tables};
+use dmtree_parts::peer::typed;
 
 use crate::systems::{peer, switched};
 
 /// The cache is usually enough; sometimes it has room for a few nodes only.
-fn test_cluster(seed: u64, o: &Options, tearing: Tearing) -> TestCluster<FpTree> {
-    let cache_bytes = if seed % 5 == 4 { 3 * peer().least_cache(o) } else { 4 << 20 };
+fn test_cluster(seed: u64, o: &Options, tearing: Tearing) -> TestCluster {
+    let cache_bytes = if seed % 5 == 4 { 3 * peer().least_cache(&o.into()) } else { 4 << 20 };
     suspended(seed, o, cache_bytes, tearing)
 }
 
 fn preset(seed: u64) -> Options {
     let (_, o) = peer().systems.swap_remove([4, 3, 0, 1, 2][seed as usize % 5]);
-    Options { fanout: 8, ..o }
+    Options { fanout: 8, ..typed(&o) }
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn real_threads_on_one_leaf() {
         let scan_one_in = if o.tables == Tables::Compute { 40 } else { 0 };
         let keys = [64, 8, 120][seed as usize % 3];
         let s = Stress { coroutines: 3, ops: 500, keys, scan_one_in, ..Stress::of(seed) };
-        check_threads::<FpTree>(&o, s);
+        check_threads(&o, s);
     }
 }
 
@@ -93,6 +94,6 @@ fn real_threads_on_one_leaf() {
 fn real_threads_with_splits() {
     for seed in seeds(0, 5) {
         let o = Options { combining: true, ..preset(seed) };
-        threads_lose_no_write::<FpTree>(seed, &o, 4_000);
+        threads_lose_no_write(seed, &o, 4_000);
     }
 }

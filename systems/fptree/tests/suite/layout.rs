@@ -6,13 +6,13 @@ use std::sync::Arc;
 use dmtree_check::conformance::Keys;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::{Endpoint, GlobalAddr, Role};
+use dmtree_fptree::Options;
 use dmtree_fptree::format::{Geometry, table};
-use dmtree_fptree::{FpTree, Options};
 use dmtree_parts::Write;
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::{PoolNode, PoolOptions};
 
-fn test_cluster(o: &Options, compute_nodes: u16) -> TestCluster<FpTree> {
+fn test_cluster(o: &Options, compute_nodes: u16) -> TestCluster {
     let pool = PoolOptions { compute_nodes, ..PoolOptions::default() };
     TestCluster::new(&pool, 8 << 20, o).expect("a pool and an index")
 }
@@ -20,7 +20,7 @@ fn test_cluster(o: &Options, compute_nodes: u16) -> TestCluster<FpTree> {
 struct Raw(Endpoint, Arc<PoolNode>);
 
 impl Raw {
-    fn of(test_cluster: &TestCluster<FpTree>) -> Self {
+    fn of(test_cluster: &TestCluster) -> Self {
         let node = test_cluster.cluster.compute_node(0).expect("a node");
         Self(node.endpoint(0).expect("attach"), node)
     }
@@ -53,7 +53,7 @@ fn key(n: u64) -> Vec<u8> {
     Keys::Hashed24.key(n)
 }
 
-fn put(c: &mut Client<FpTree>, range: std::ops::Range<u64>) {
+fn put(c: &mut Client, range: std::ops::Range<u64>) {
     for n in range {
         c.write(&key(n), Write::Put(&n.to_le_bytes())).expect("put");
     }

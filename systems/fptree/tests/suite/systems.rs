@@ -2,23 +2,23 @@
 
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_fptree::{FpTree, Locks, Options, Tables};
+use dmtree_fptree::{Locks, Options, Tables};
 use dmtree_parts::{Fill, Write};
 
 const ENDS: &str = "fptree, dmtree-published";
 
-pub fn peer() -> Peer<FpTree> {
-    let peer = Peer::of(dmtree_fptree::systems(&Only::<FpTree>::default()));
+pub fn peer() -> Peer {
+    let peer = Peer::of(dmtree_fptree::systems());
     Peer {
         // Scans are exact where tables show which pairs count.
-        interleaved: Some((Tearing::Never, |o| o.tables == Tables::Compute)),
+        interleaved: Some((Tearing::Never, which(|o: &Options| o.tables == Tables::Compute))),
         local: local(),
         budgets: vec![budget(&peer), published_means(&peer)],
         ..peer
     }
 }
 
-fn local() -> Vec<Row<FpTree>> {
+fn local() -> Vec<Row> {
     let mut rows =
         of_one_length(20_000, |o, key_bytes, value_bytes| Options { key_bytes, value_bytes, ..o });
     rows.extend([
@@ -28,7 +28,7 @@ fn local() -> Vec<Row<FpTree>> {
         three_memory_nodes(3_000, 15_000).then(on_all_memory_nodes),
         load(Keys::Hashed24, 5_000).options(|o| Options { fanout: 8, ..o }),
         random_fill(400_000).on(ENDS),
-        full(10_000, |_| true),
+        full(10_000, |_: &Options| true),
         model("tables overflow to memory nodes", Keys::Hashed24, 8_000, 16_000)
             .then(overflow)
             .seed(130)
@@ -69,7 +69,7 @@ pub fn switched(bits: u32, o: Options) -> Options {
 
 /// A cache without room: a sibling is larger and takes everything. The leaf stays behind empty,
 /// with the range below its first key.
-fn larger_leaves(test_cluster: &TestCluster<FpTree>, o: &Options) {
+fn larger_leaves(test_cluster: &TestCluster, o: &Options) {
     let shape = test_cluster.client(0).expect("attach").walk().expect("walk");
     let adaptive = o.adaptive_capacity;
     assert_eq!(shape.leaves.iter().any(|(slots, _)| *slots == 128), adaptive, "{:?}", shape.leaves);
@@ -77,7 +77,7 @@ fn larger_leaves(test_cluster: &TestCluster<FpTree>, o: &Options) {
 }
 
 /// Compute nodes have no room for tables: further leaves have their tables on memory nodes.
-fn overflow(test_cluster: &TestCluster<FpTree>, _: &Options) {
+fn overflow(test_cluster: &TestCluster, _: &Options) {
     let mut writer = test_cluster.client(0).expect("attach");
     for n in 0..20_000u64 {
         writer.write(&Keys::Hashed24.key(n), Write::Put(&n.to_le_bytes())).expect("put");
@@ -91,7 +91,7 @@ const AGAIN: Cost = cost(1, [1, 0, 0, 40, 0]);
 
 /// The costs at the published geometry (24-byte keys, 8-byte values, 32 slots): an entry has 40
 /// bytes, a leaf 1360, an inner node 1752, a table 56.
-fn budget(peer: &Peer<FpTree>) -> Budget<FpTree> {
+fn budget(peer: &Peer) -> Budget {
     const NONE: Side = [0; 5];
     const PUBLISHED: &str = "dmtree-published";
     const AT_CN: &str = "fptree-cache, fptree-locking, dmtree-published";
@@ -151,7 +151,7 @@ fn budget(peer: &Peer<FpTree>) -> Budget<FpTree> {
 /// 254 other keys of the leaf that come before its own slot, half of them on average; an absent key
 /// all of them, in the mirror and again in the table. Inserts read 324 and 257 bytes at 10^9 keys,
 /// and inner nodes besides where caches are stale, which is more often in this small tree.
-fn published_means(peer: &Peer<FpTree>) -> Budget<FpTree> {
+fn published_means(peer: &Peer) -> Budget {
     let ([reads, ..], [read, written]) = (KINDS, BYTES);
     let of = |system, [absent, leaves, tables, scanned, verbs, out, sent]: [f64; 7]| {
         let absent = means(system, "get absent", &[(reads, absent)]);

@@ -1,10 +1,11 @@
 //! FG, Sherman as published, and the steps between them.
 
 use dmtree_check::peer::prelude::*;
-use dmtree_sherman::{Options, Sherman};
+use dmtree_parts::AnyOptions;
+use dmtree_sherman::Options;
 
-pub fn peer() -> Peer<Sherman> {
-    let peer = Peer::of(dmtree_sherman::systems(&Only::<Sherman>::default()));
+pub fn peer() -> Peer {
+    let peer = Peer::of(dmtree_sherman::systems());
     Peer {
         local: local(),
         // Checksums show every torn page, and every verb is awaited.
@@ -14,7 +15,7 @@ pub fn peer() -> Peer<Sherman> {
     }
 }
 
-fn local() -> Vec<Row<Sherman>> {
+fn local() -> Vec<Row> {
     let mut rows =
         of_one_length(20_000, |o, key_bytes, value_bytes| Options { key_bytes, value_bytes, ..o });
     rows.extend([
@@ -31,16 +32,16 @@ fn local() -> Vec<Row<Sherman>> {
             .cache(0, 3),
         load(Keys::Hashed24, 5_000).options(|o| Options { inner_slots: 8, ..o }),
         random_fill(300_000).on("fg, sherman-published"),
-        full(10_000, |_| true).options(|o| Options { locks: 1024, ..o }),
+        full(10_000, |_: &Options| true).options(|o| Options { locks: 1024, ..o }),
     ]);
     rows.extend(chips(1_000, 4_000));
     rows
 }
 
 /// The figures of DESIGN.md section 4, at the geometry of the DMTree artifact.
-fn budget(mut systems: Vec<(&'static str, Options)>) -> Budget<Sherman> {
+fn budget(mut systems: Vec<(&'static str, AnyOptions)>) -> Budget {
     const WRITES: &str = "update, insert, compare-and-set, delete";
-    systems.push(("eager", Options { lazy_splits: false, ..Options::published() }));
+    systems.push(("eager", Options { lazy_splits: false, ..Options::published() }.into()));
     let leaf = cost(1, [1, 0, 0, 1166, 0]);
     let rows = vec![
         row("*", "get, get absent", leaf),

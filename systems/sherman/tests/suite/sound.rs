@@ -3,9 +3,8 @@
 use dmtree_check::NodeFaultSet;
 use dmtree_check::peer::prelude::*;
 use dmtree_engine::Options;
-use dmtree_sherman::sound::Sherman;
 
-pub fn peer() -> Peer<Sherman> {
+pub fn peer() -> Peer {
     let setting = |grants| Setting { grants, ..Setting::default() };
     // Lock, READ, [WRITE entry, unlock]: the published verbs, and the published bytes (1166 and 34)
     // within 3 %.
@@ -26,19 +25,19 @@ pub fn peer() -> Peer<Sherman> {
     let given_back = [102_330, 102_875].map(|seed| (given_back.clone(), seed..seed + 1));
     let mut sound = vec![(setting(NOTHING), 0..8), (setting(EVERYTHING), 0..8)];
     sound.extend(given_back);
-    let peer = Peer::of(dmtree_sherman::systems(&Only::<Sherman>::default()));
+    let peer = Peer::of(dmtree_sherman::systems());
     Peer {
         local: local(),
         sound: sound.into_iter().map(|(s, seeds)| ("sherman", s, seeds)).collect(),
-        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         budgets: vec![Budget::new(peer.presets(), rows)],
         ..peer
     }
 }
 
-fn local() -> Vec<Row<Sherman>> {
-    let small = |o| Options { fanout: 8, ..o };
-    let high = |o| Options { fanout: 8, leaf_capacity: 6, ..o };
+fn local() -> Vec<Row> {
+    let small = |o: Options| Options { fanout: 8, ..o };
+    let high = |o: Options| Options { fanout: 8, leaf_capacity: 6, ..o };
     let tiny = |keys, space, steps| {
         model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
     };

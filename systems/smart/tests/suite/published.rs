@@ -2,19 +2,20 @@
 
 use dmtree_check::peer::prelude::*;
 use dmtree_fabric::ErrorKind;
-use dmtree_parts::{Outcome, Write};
-use dmtree_smart::{Options, Smart};
+use dmtree_parts::{AnyOptions, Outcome, Write};
+use dmtree_smart::Options;
 
 pub const PUBLISHED: &str = "smart-published";
 
-pub fn peer() -> Peer<Smart> {
-    let mut peer = Peer::of(dmtree_smart::systems(&Only::<Smart>::default()));
+pub fn peer() -> Peer {
+    let mut peer = Peer::of(dmtree_smart::systems());
     let presets = peer.presets();
     // Each preset is also checked with every repair.
-    peer.systems.extend(presets.iter().map(|(name, o): &(_, Options)| (*name, o.repaired())));
+    peer.systems
+        .extend(presets.iter().map(|(name, o)| (*name, o.changed(|o: Options| o.repaired()))));
     Peer {
         // A verb that is not awaited may execute late; another client then has to do it.
-        repeats: |o| !o.lazy_repairs,
+        repeats: which(|o: &Options| !o.lazy_repairs),
         local: local(),
         sound: sound(&peer),
         budgets: vec![budget(presets), inserts(), average_insert()],
@@ -28,11 +29,11 @@ const NEEDED: Capabilities =
     Capabilities { cas_fail_is_readonly: true, write_ascending: true, ..NOTHING };
 
 /// Settings that find nothing, with every repair.
-fn sound(peer: &Peer<Smart>) -> Vec<(&'static str, Setting, std::ops::Range<u64>)> {
+fn sound(peer: &Peer) -> Vec<(&'static str, Setting, std::ops::Range<u64>)> {
     // Of ART only words change, and by compare-and-swap only.
     let grants = |name| if ["art", "smart-lock-free"].contains(&name) { NOTHING } else { KIND };
-    let of = |(name, o): (&'static str, Options)| {
-        (name, Setting::new(&o.repaired(), grants(name)), 0..12)
+    let of = |(name, o): (&'static str, AnyOptions)| {
+        (name, Setting::new(&o.typed::<Options>().repaired(), grants(name)), 0..12)
     };
     let mut sound: Vec<_> = peer.presets().into_iter().map(of).collect();
     let rear_lock = Setting::new(&Options::rear_lock().repaired(), NEEDED);
@@ -47,12 +48,12 @@ fn sound(peer: &Peer<Smart>) -> Vec<(&'static str, Setting, std::ops::Range<u64>
     sound
 }
 
-fn local() -> Vec<Row<Smart>> {
+fn local() -> Vec<Row> {
     let mut rows = of_one_length(4_000, |o, key_bytes, value_bytes| {
         let lock_bytes = if [3, 16, 250].contains(&key_bytes) { 8 } else { 1 };
         Options { key_bytes, value_bytes, lock_bytes, ..o }
     });
-    let decimal = |o| Options { largest_node: 16, ..o };
+    let decimal = |o: Options| Options { largest_node: 16, ..o };
     rows.extend([
         model("ascending keys", Keys::Ascending, 1_000, 3_000)
             .seed(20)
@@ -82,7 +83,7 @@ fn local() -> Vec<Row<Smart>> {
 
 /// An insert into a node without a slot for one more byte returns an error, and the node stays
 /// unchanged.
-fn largest_node(site: &Site<'_, Smart>) {
+fn largest_node(site: &Site<'_>) {
     let c = &mut site.cluster().client(0).expect("attach");
     for n in 0..16u8 {
         c.write(&[1, n], Write::Insert(&[n; 8])).expect("room");
@@ -95,8 +96,8 @@ fn largest_node(site: &Site<'_, Smart>) {
 
 /// The figures of DESIGN.md section 4: warm and uncontended, with 24-byte decimal keys and 8-byte
 /// values as in the DMTree artifact.
-fn budget(mut systems: Vec<(&'static str, Options)>) -> Budget<Smart> {
-    systems.push(("original", Options { key_bytes: 24, ..Options::published().original() }));
+fn budget(mut systems: Vec<(&'static str, AnyOptions)>) -> Budget {
+    systems.push(("original", Options { key_bytes: 24, ..Options::published().original() }.into()));
     const REAR: &str = "smart-rear-lock, smart-delegation, smart-published";
     let search = |bytes| cost(1, [1, 0, 0, bytes, 0]);
     // READ; [WRITE leaf, WRITE valid], CAS. As published: READ, WRITE, CAS, and a WRITE that is not
@@ -125,7 +126,7 @@ const CASES: [(&str, &[&str], &str); 4] = [
     ("header split", &["01123", "01124", "021", "022", "1"], "0115"),
 ];
 
-fn inserts() -> Budget<Smart> {
+fn inserts() -> Budget {
     let lazy = |lazy_repairs, o| Options { lazy_repairs, ..o };
     let systems = vec![
         (PUBLISHED, Options::published()),
@@ -153,7 +154,7 @@ fn inserts() -> Budget<Smart> {
     Budget { more: insert_cases, ..Budget::new(systems, rows) }
 }
 
-fn insert_cases(sheet: &mut Sheet<'_, Smart>) {
+fn insert_cases(sheet: &mut Sheet<'_>) {
     let text = |digits: &&str| format!("{digits:0<24}").into_bytes();
     for (case, keys, new) in CASES {
         let mut c = sheet.empty().client(0).expect("attach");
@@ -169,11 +170,11 @@ fn insert_cases(sheet: &mut Sheet<'_, Smart>) {
 
 /// The figures of the published artifact: 6 compute nodes insert a tenth of a million decimal keys
 /// into a loaded tree, with warm caches; 0.40 nodes per key.
-fn average_insert() -> Budget<Smart> {
+fn average_insert() -> Budget {
     let o = Options { largest_node: 16, ..Options::published() };
     let [reads, writes, atomics] = KINDS;
     let parts = [(VERBS, 4.17), (reads, 1.10), (writes, 1.38), (atomics, 1.70)];
-    let more = |sheet: &mut Sheet<'_, Smart>| {
+    let more = |sheet: &mut Sheet<'_>| {
         let shape = sheet.loaded().client(0).expect("attach").walk().expect("walk");
         let nodes = shape.inner_nodes as f64 / shape.keys as f64;
         assert!((0.388..=0.412).contains(&nodes), "{nodes} nodes per key");

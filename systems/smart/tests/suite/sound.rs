@@ -1,9 +1,9 @@
 //! The sound `smart`.
 
 use dmtree_check::peer::prelude::*;
-use dmtree_smart::sound::{Options, Smart};
+use dmtree_smart::sound::Options;
 
-pub fn peer() -> Peer<Smart> {
+pub fn peer() -> Peer {
     let setting = |grants| ("smart", Setting { grants, ..Setting::default() }, 0..8);
     let rows = vec![
         row("*", "get", cost(1, [1, 0, 0, 72, 0])),
@@ -26,10 +26,10 @@ pub fn peer() -> Peer<Smart> {
         means("smart", "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
     ]
     .concat();
-    let peer = Peer::of(dmtree_smart::systems(&Only::<Smart>::default()));
+    let peer = Peer::of(dmtree_smart::systems());
     Peer {
-        repeats: |_| false,
-        interleaved: Some((Tearing::AnyOrder, |_| true)),
+        repeats: Box::new(|_| false),
+        interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         local: local(),
         sound: vec![setting(NOTHING), setting(EVERYTHING)],
         budgets: vec![Budget { keys: 5_000, means, ..Budget::new(peer.presets(), rows) }],
@@ -37,7 +37,7 @@ pub fn peer() -> Peer<Smart> {
     }
 }
 
-fn local() -> Vec<Row<Smart>> {
+fn local() -> Vec<Row> {
     let mut rows = of_any_length();
     rows.extend(fills());
     rows.extend([
@@ -62,6 +62,6 @@ fn local() -> Vec<Row<Smart>> {
         rows.push(cached(Keys::Hashed24, 2_000, 8_000).seed(seed));
         rows.push(cached(Keys::LongPrefix, 1_000, 5_000).seed(9));
     }
-    let roomy = |row: Row<Smart>| row.pool(|p| p.memory_bytes_per_node = 128 << 20);
+    let roomy = |row: Row| row.pool(|p| p.memory_bytes_per_node = 128 << 20);
     rows.into_iter().map(roomy).collect()
 }

@@ -7,7 +7,6 @@ use std::task::Poll;
 
 use dmtree_engine::Mutant;
 use dmtree_fabric::SeededRandom;
-use dmtree_parts::RangeIndex;
 
 use dmtree_check::scenario::sweeps::{at_least, every};
 
@@ -146,9 +145,11 @@ fn points_dropped() {
     let load = ((0..96).map(|n| n * 10).collect(), 0.5);
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
     at_every_await(&Script { name: "several at once", load, ops, ..one_leaf() }, 1);
-    let mut apart = script.options.clone();
-    apart.techniques.round_trip_combining = false;
-    at_every_await(&Script { name: "without combining", options: apart, ..script }, 1);
+    let options = script.options.changed(|mut o: dmtree_engine::Options| {
+        o.techniques.round_trip_combining = false;
+        o
+    });
+    at_every_await(&Script { name: "without combining", options, ..script }, 1);
 }
 
 #[test]

@@ -112,8 +112,9 @@ pub fn loading() -> DelayScenario {
 
 /// The delayed client reads while leaves split, merge, and reuse the addresses of other leaves.
 pub fn reading() -> DelayScenario {
-    let options = Options { value_inline_bytes: 64, ..one_leaf().options };
-    let script = Script { name: "reading", options, load: load(64, 1.0), ..one_leaf() };
+    let options = Options { value_inline_bytes: 64, ..one_leaf().options.typed() };
+    let script =
+        Script { name: "reading", options: options.into(), load: load(64, 1.0), ..one_leaf() };
     let blocks = (0..4).map(|n| Op::Update(n * 10, vec![7; 300])).collect();
     let shorter = (0..4).map(|n| Op::Update(n * 10, vec![8; 100])).collect();
     let others = concat(&[

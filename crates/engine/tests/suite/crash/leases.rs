@@ -5,7 +5,6 @@ use std::cell::Cell;
 
 use dmtree_engine::Mutant;
 use dmtree_fabric::SeededRandom;
-use dmtree_parts::RangeIndex;
 
 use super::one_leaf;
 use super::scenario::{Op, PAUSE_NS, Scenario, Script, get, key, perform, value, with_mutant};

@@ -30,11 +30,11 @@ fn double_crash(script: &Script, steps: (u64, u64)) {
 }
 
 fn relocating(keys: u64) -> Script {
-    let options = Options { techniques: Techniques::default(), ..one_leaf().options };
+    let options = Options { techniques: Techniques::default(), ..one_leaf().options.typed() };
     let g = options.geometry();
     let cache_bytes = dmtree_engine::DmNode::least_cache_bytes(&g) + 64;
     let load = ((0..keys).map(|n| n * 10).collect(), 1.0);
-    Script { name: "relocation", options, cache_bytes, load, ..one_leaf() }
+    Script { name: "relocation", options: options.into(), cache_bytes, load, ..one_leaf() }
 }
 
 fn merging() -> Script {
@@ -58,7 +58,7 @@ fn inner_merging() -> Script {
 fn in_blocks() -> Script {
     Script {
         name: "blocks",
-        options: Options { value_inline_bytes: 64, ..one_leaf().options },
+        options: Options { value_inline_bytes: 64, ..one_leaf().options.typed() }.into(),
         ops: vec![
             Op::Insert(55, vec![7; 300]),
             Op::Update(55, vec![8; 400]),
@@ -312,9 +312,7 @@ fn a_lost_memory_node_is_named() {
     let scenario = scenario::Scenario::new(&script, false, 5);
     let mut c = scenario.client(0);
     let mut pairs = load.iter().map(|k| (scenario::key(*k), value(*k)));
-    scenario
-        .now(dmtree_parts::RangeIndex::load(&mut c, &mut pairs, true, 0.5.into()))
-        .expect("room");
+    scenario.now(c.load(&mut pairs, true, 0.5.into())).expect("room");
     for k in &load {
         assert!(scenario.now(scenario::get(&mut c, *k)).expect("there").is_some());
     }
@@ -326,12 +324,12 @@ fn a_lost_memory_node_is_named() {
         tally.set(t);
     };
     scenario.run(&mut dmtree_fabric::Fifo, async {
-        let ep = dmtree_parts::RangeIndex::endpoint(&c).clone();
+        let ep = c.endpoint().clone();
         ep.set_timeout(200_000_000);
         ep.sleep(1_000_000).await;
         scenario.fabric.lose_memory_node(dmtree_fabric::NodeId::memory(1)).expect("known");
         let mut other = scenario.client(0);
-        dmtree_parts::RangeIndex::endpoint(&other).set_timeout(200_000_000);
+        other.endpoint().set_timeout(200_000_000);
         for k in load.iter().step_by(9) {
             let began = ep.now();
             let read = scenario::get(&mut c, *k).await;
@@ -364,15 +362,13 @@ fn a_restart_before_the_lease_ends() {
         let scenario = scenario::Scenario::new(&script, false, verb);
         let mut c = scenario.client(1);
         let mut pairs = script.load.0.iter().map(|k| (scenario::key(*k), value(*k)));
-        scenario
-            .now(dmtree_parts::RangeIndex::load(&mut c, &mut pairs, true, 1.0.into()))
-            .expect("room");
+        scenario.now(c.load(&mut pairs, true, 1.0.into())).expect("room");
         drop(c);
         scenario.membership_agents();
         let (fabric, cn1) = (scenario.fabric.clone(), dmtree_fabric::NodeId::compute(1));
         let f = fabric.clone();
         scenario.worker(1, |mut c| async move {
-            dmtree_parts::RangeIndex::endpoint(&c).sleep(1_000_000).await;
+            c.endpoint().sleep(1_000_000).await;
             let point = dmtree_fabric::sim::CrashPoint { verb, place: Place::After };
             f.crash_at(cn1, point, How::Process).expect("known");
             let _ = scenario::perform(&mut c, &Op::Insert(5, value(1))).await;
@@ -380,7 +376,7 @@ fn a_restart_before_the_lease_ends() {
         });
         scenario.run(&mut dmtree_fabric::SeededRandom::new(verb), async {
             let mut a = scenario.client(0);
-            let ep = dmtree_parts::RangeIndex::endpoint(&a).clone();
+            let ep = a.endpoint().clone();
             while !fabric.is_down(cn1) {
                 ep.sleep(5_000).await;
             }
@@ -408,6 +404,6 @@ fn a_restart_before_the_lease_ends() {
         assert_eq!(scenario.trouble(), None);
         let mut a = scenario.client(0);
         scenario.now(scenario::perform(&mut a, &Op::Maintain)).expect("maintained");
-        scenario.now(dmtree_parts::RangeIndex::walk(&mut a)).expect("every invariant holds");
+        scenario.now(a.walk()).expect("every invariant holds");
     }
 }

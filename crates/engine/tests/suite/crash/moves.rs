@@ -7,13 +7,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 
-use dmtree_engine::{DmNode, DmTree};
 use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Endpoint, Error, MemberPhase, NodeId, SeededRandom};
-use dmtree_parts::RangeIndex;
+use dmtree_parts::{AnyIndex, AnyNode};
 
 use dmtree_check::scenario::sweeps::{at_least, every};
 
@@ -62,9 +60,9 @@ fn arm(scenario: &Scenario, cut: Cut) {
 
 /// The mover's next incarnation: when its membership agent has joined, it takes its share, and
 /// works.
-async fn join(scenario: &Scenario, slot: u32, node: Arc<DmNode>) -> Result<(), Error> {
+async fn join(scenario: &Scenario, slot: u32, node: AnyNode) -> Result<(), Error> {
     let (pool, ep) = (scenario.pool(MOVER), scenario.endpoint(MOVER, slot));
-    let mut c = DmTree::new(ep.clone(), node);
+    let mut c = node.client(ep.clone());
     while pool.check_lease(&ep).is_err() || !was_accepted(pool.take_share(&ep).await)? {
         ep.sleep(PAUSE_NS).await;
         ep.renew_deadline();
@@ -84,7 +82,7 @@ async fn leave(scenario: &Scenario, slot: u32) -> Result<(), Error> {
 }
 
 /// Writes and reads all the time; no other client writes.
-async fn work(scenario: &Scenario, c: &mut DmTree, stop: &Cell<bool>) -> BTreeMap<u64, Vec<u8>> {
+async fn work(scenario: &Scenario, c: &mut AnyIndex, stop: &Cell<bool>) -> BTreeMap<u64, Vec<u8>> {
     let keys = script().load.0;
     let mut sure: BTreeMap<u64, Vec<u8>> = keys.iter().map(|k| (*k, value(*k))).collect();
     let (ep, complain) = (c.endpoint().clone(), scenario.complain());
@@ -143,7 +141,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
     let flag = || Rc::new(Cell::new(false));
     let (go, ended, stop, stopped) = (flag(), flag(), flag(), flag());
     let (slot, membership_agent) = (scenario.add_slot(), scenario.add_slot());
-    let node: Rc<RefCell<Option<Arc<DmNode>>>> = Rc::default();
+    let node: Rc<RefCell<Option<AnyNode>>> = Rc::default();
     let told = |go: Rc<Cell<bool>>| {
         poll_fn(move |_| if go.get() { Poll::Ready(()) } else { Poll::Pending })
     };

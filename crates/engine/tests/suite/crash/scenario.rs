@@ -7,11 +7,11 @@ pub use dmtree_check::scenario::{
     Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, effect, get, key, one_holder, perform,
     value,
 };
-use dmtree_engine::{DmTree, Mutant, Options, Techniques};
+use dmtree_engine::{DmNode, Mutant, Options, Techniques};
 
-pub type Script = dmtree_check::scenario::Script<DmTree>;
-pub type Scenario = dmtree_check::scenario::Scenario<DmTree>;
-pub type DelayScenario = dmtree_check::scenario::delay::DelayScenario<DmTree>;
+pub type Script = dmtree_check::scenario::Script;
+pub type Scenario = dmtree_check::scenario::Scenario;
+pub type DelayScenario = dmtree_check::scenario::delay::DelayScenario;
 
 /// Small nodes, nothing loaded.
 pub fn script(name: &'static str) -> Script {
@@ -22,5 +22,8 @@ pub fn script(name: &'static str) -> Script {
 
 /// The same with a mutant enabled.
 pub fn with_mutant(script: Script, mutant: Mutant) -> Script {
-    Script { enable: Some(Rc::new(move |node| node.set_mutants(&[mutant]))), ..script }
+    Script {
+        enable: Some(Rc::new(move |node| node.typed::<DmNode>().set_mutants(&[mutant]))),
+        ..script
+    }
 }

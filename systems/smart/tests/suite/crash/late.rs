@@ -3,14 +3,14 @@
 
 use dmtree_check::scenario::delay::{DelayScenario, harmless};
 use dmtree_check::scenario::{Op, value};
-use dmtree_smart::sound::{Mutant, Smart};
+use dmtree_smart::sound::Mutant;
 
 use super::{
     Script, changing, emptying, few, growing, in_blocks, loading, script, splitting_leaves,
     splitting_prefixes,
 };
 
-fn delayed(script: Script, others: Vec<Op>) -> DelayScenario<Smart> {
+fn delayed(script: Script, others: Vec<Op>) -> DelayScenario {
     DelayScenario::new(script, others)
 }
 
@@ -27,12 +27,12 @@ fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
 }
 
 /// Mutants, and the delay scenarios that show them.
-pub fn mutants() -> [(Mutant, DelayScenario<Smart>); 1] {
+pub fn mutants() -> [(Mutant, DelayScenario); 1] {
     [(Mutant::CloseUnfrozen, filled_again())]
 }
 
 /// One client collects garbage; the others allocate and free memory.
-fn collecting() -> DelayScenario<Smart> {
+fn collecting() -> DelayScenario {
     let script = Script { ops: vec![Op::Gc], ..script("collecting", (0..20).map(|n| n * 10)) };
     let others = inserts([51, 52, 53]).chain(deletes([10, 20, 30]));
     let others = others.chain([Op::Maintain, Op::Reclaim]).chain(inserts([10, 20, 31, 777]));
@@ -40,7 +40,7 @@ fn collecting() -> DelayScenario<Smart> {
 }
 
 /// The memory of deleted keys is reused for other keys.
-fn deleting() -> DelayScenario<Smart> {
+fn deleting() -> DelayScenario {
     let ops = deletes((0..4).map(|n| n * 10)).chain([Op::Maintain]).collect();
     let others = inserts((0..12).map(|n| n * 10 + 203)).chain([Op::Maintain, Op::Reclaim]);
     let others = others.chain(inserts((0..12).map(|n| n * 10 + 304))).chain([Op::Reclaim]);
@@ -48,7 +48,7 @@ fn deleting() -> DelayScenario<Smart> {
 }
 
 /// Other clients insert again into the node that is being removed.
-fn filled_again() -> DelayScenario<Smart> {
+fn filled_again() -> DelayScenario {
     delayed(emptying(), inserts([503, 504, 900_001]).collect())
 }
 

@@ -12,9 +12,10 @@ use std::rc::Rc;
 use dmtree_check::scenario::delay::delay_every_verb;
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, some_of};
 use dmtree_check::scenario::{Op, value};
-use dmtree_smart::sound::{Mutant, Options, Smart, SmartNode};
+use dmtree_parts::AnyNode;
+use dmtree_smart::sound::{Mutant, Options, SmartNode};
 
-type Script = dmtree_check::scenario::Script<Smart>;
+type Script = dmtree_check::scenario::Script;
 
 /// Keys are decimal, so a node has at most ten children, and types 4, 8 and 16.
 fn script(name: &'static str, load: impl Iterator<Item = u64>) -> Script {
@@ -162,7 +163,7 @@ fn two_crashes_around_the_removal_of_a_node() {
 #[test]
 fn mutants_are_found() {
     let enabled = |script: Script, d: Mutant| Script {
-        enable: Some(Rc::new(move |node: &SmartNode| node.set_mutants(&[d]))),
+        enable: Some(Rc::new(move |node: &AnyNode| node.typed::<SmartNode>().set_mutants(&[d]))),
         ..script
     };
     let by_crash: [(Mutant, Script); 4] = [

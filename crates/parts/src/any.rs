@@ -1,0 +1,405 @@
+//! An index of any type behind one vtable.
+//!
+//! The benchmark, the checker and the tools drive many types of indexes. Were their code generic, it
+//! would be compiled once for each type, with all the futures of that type in every program. They
+//! see an index as an [`AnyIndex`] instead, whose vtable the crate of the index has: it converts its
+//! options to [`AnyOptions`], and all else follows from them. The price is one allocation for each
+//! operation.
+
+use std::any::Any;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use dmtree_fabric::{Capabilities, Endpoint, Error, Result};
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::contract::{
+    CacheStats, Found, KeyPlace, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume,
+    Root, ScanRequest, Shape, Values, Work, Write,
+};
+use crate::fill::Fill;
+use crate::worker::Pause;
+
+/// A running operation.
+pub type Running<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
+/// A client of any index.
+pub type AnyIndex = Box<dyn AnyClient>;
+/// Pairs to be loaded.
+pub type LoadPairs<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
+
+/// The operations of [`RangeIndex`], object-safe.
+#[allow(clippy::missing_errors_doc, reason = "they are the index's")]
+#[expect(missing_docs, reason = "they are those of RangeIndex")]
+pub trait AnyClient: Any {
+    fn ops(&self) -> OpSet;
+    fn endpoint(&self) -> &Endpoint;
+    fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;
+    fn get<'a>(&'a mut self, key: &'a [u8], out: &'a mut Vec<u8>) -> Running<'a, bool>;
+    fn write<'a>(&'a mut self, key: &'a [u8], w: Write<'a>) -> Running<'a, Outcome>;
+    fn scan<'a>(
+        &'a mut self,
+        r: &'a ScanRequest<'_>,
+        page: &'a mut Page,
+    ) -> Running<'a, Option<Resume>>;
+    fn get_many<'a>(&'a mut self, keys: &'a [&[u8]], out: &'a mut Values) -> Running<'a, ()>;
+    fn write_many<'a>(
+        &'a mut self,
+        writes: &'a [(&[u8], Write<'_>)],
+        outcomes: &'a mut Vec<Result<Outcome>>,
+    ) -> Running<'a, ()>;
+    fn load<'a>(
+        &'a mut self,
+        pairs: LoadPairs<'a>,
+        sorted: bool,
+        fill: Fill,
+    ) -> Running<'a, Loaded>;
+    fn maintain(&mut self) -> Running<'_, Work>;
+    fn work(&mut self) -> Running<'_, Pause>;
+    fn sweep(&mut self) -> Running<'_, ()>;
+    fn gc(&mut self) -> Running<'_, Found>;
+    fn walk(&mut self) -> Running<'_, Shape>;
+}
+
+impl<I: RangeIndex> AnyClient for I {
+    fn ops(&self) -> OpSet {
+        I::OPS
+    }
+    fn endpoint(&self) -> &Endpoint {
+        RangeIndex::endpoint(self)
+    }
+    fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
+        RangeIndex::place_of(self, key)
+    }
+    fn get<'a>(&'a mut self, key: &'a [u8], out: &'a mut Vec<u8>) -> Running<'a, bool> {
+        Box::pin(RangeIndex::get(self, key, out))
+    }
+    fn write<'a>(&'a mut self, key: &'a [u8], w: Write<'a>) -> Running<'a, Outcome> {
+        Box::pin(RangeIndex::write(self, key, w))
+    }
+    fn scan<'a>(
+        &'a mut self,
+        r: &'a ScanRequest<'_>,
+        page: &'a mut Page,
+    ) -> Running<'a, Option<Resume>> {
+        Box::pin(RangeIndex::scan(self, r, page))
+    }
+    fn get_many<'a>(&'a mut self, keys: &'a [&[u8]], out: &'a mut Values) -> Running<'a, ()> {
+        Box::pin(RangeIndex::get_many(self, keys, out))
+    }
+    fn write_many<'a>(
+        &'a mut self,
+        writes: &'a [(&[u8], Write<'_>)],
+        outcomes: &'a mut Vec<Result<Outcome>>,
+    ) -> Running<'a, ()> {
+        Box::pin(RangeIndex::write_many(self, writes, outcomes))
+    }
+    fn load<'a>(
+        &'a mut self,
+        pairs: LoadPairs<'a>,
+        sorted: bool,
+        fill: Fill,
+    ) -> Running<'a, Loaded> {
+        Box::pin(RangeIndex::load(self, pairs, sorted, fill))
+    }
+    fn maintain(&mut self) -> Running<'_, Work> {
+        Box::pin(RangeIndex::maintain(self))
+    }
+    fn work(&mut self) -> Running<'_, Pause> {
+        Box::pin(RangeIndex::work(self))
+    }
+    fn sweep(&mut self) -> Running<'_, ()> {
+        Box::pin(RangeIndex::sweep(self))
+    }
+    fn gc(&mut self) -> Running<'_, Found> {
+        Box::pin(RangeIndex::gc(self))
+    }
+    fn walk(&mut self) -> Running<'_, Shape> {
+        Box::pin(RangeIndex::walk(self))
+    }
+}
+
+/// The state of an index of any type that the clients of one compute node share.
+#[derive(Clone)]
+pub struct AnyNode(Arc<dyn Node>);
+
+trait Node: Send + Sync {
+    fn client(&self, ep: Endpoint) -> AnyIndex;
+    fn cache_stats(&self) -> CacheStats;
+    fn typed(&self) -> Arc<dyn Any + Send + Sync>;
+}
+
+struct NodeOf<I: RangeIndex>(Arc<I::Node>);
+
+impl<I: RangeIndex> Node for NodeOf<I> {
+    fn client(&self, ep: Endpoint) -> AnyIndex {
+        Box::new(I::client(ep, self.0.clone()))
+    }
+    fn cache_stats(&self) -> CacheStats {
+        I::cache_stats(&self.0)
+    }
+    fn typed(&self) -> Arc<dyn Any + Send + Sync> {
+        self.0.clone()
+    }
+}
+
+impl std::fmt::Debug for AnyNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AnyNode")
+    }
+}
+
+impl AnyNode {
+    /// The client of one slot.
+    pub fn client(&self, ep: Endpoint) -> AnyIndex {
+        self.0.client(ep)
+    }
+
+    /// The caches of this compute node.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.0.cache_stats()
+    }
+
+    /// The state itself.
+    ///
+    /// # Panics
+    /// When it is of another type.
+    pub fn typed<N: Send + Sync + 'static>(&self) -> Arc<N> {
+        self.0.typed().downcast().expect("the state of this type of index")
+    }
+}
+
+/// A type of indexes; its options are JSON objects.
+trait IndexType: Sync {
+    fn ops(&self) -> OpSet;
+    fn needs(&self) -> Capabilities;
+    fn pairs_per_leaf(&self) -> u64;
+    fn check(&self, o: &Value) -> Result<(), serde_json::Error>;
+    fn carries(&self, o: &Value) -> Result<bool>;
+    fn workers(&self, o: &Value) -> Result<u32>;
+    fn check_options(&self, o: &Value, cx: &NodeContext) -> Result<()>;
+    fn format<'a>(
+        &self,
+        ep: &'a Endpoint,
+        cx: &'a NodeContext,
+        o: &Value,
+        root: Root,
+    ) -> Running<'a, ()>;
+    fn node(&self, cx: &NodeContext, o: &Value, root: Root) -> Result<AnyNode>;
+}
+
+struct Of<I>(PhantomData<fn() -> I>);
+
+impl<I: RangeIndex> Of<I> {
+    fn typed(o: &Value) -> Result<I::Options> {
+        let other = |e| Error::invalid(format!("options of another index: {e}"));
+        serde_json::from_value(o.clone()).map_err(other)
+    }
+}
+
+impl<I: RangeIndex> IndexType for Of<I> {
+    fn ops(&self) -> OpSet {
+        I::OPS
+    }
+    fn needs(&self) -> Capabilities {
+        I::NEEDS
+    }
+    fn pairs_per_leaf(&self) -> u64 {
+        I::PAIRS_PER_LEAF
+    }
+    fn check(&self, o: &Value) -> Result<(), serde_json::Error> {
+        serde_json::from_value::<I::Options>(o.clone()).map(drop)
+    }
+    fn carries(&self, o: &Value) -> Result<bool> {
+        Ok(I::carries(&Self::typed(o)?))
+    }
+    fn workers(&self, o: &Value) -> Result<u32> {
+        Ok(I::workers(&Self::typed(o)?))
+    }
+    fn check_options(&self, o: &Value, cx: &NodeContext) -> Result<()> {
+        I::check_options(&Self::typed(o)?, cx)
+    }
+    fn format<'a>(
+        &self,
+        ep: &'a Endpoint,
+        cx: &'a NodeContext,
+        o: &Value,
+        root: Root,
+    ) -> Running<'a, ()> {
+        let o = Self::typed(o);
+        Box::pin(async move { I::format(ep, cx, &o?, root).await })
+    }
+    fn node(&self, cx: &NodeContext, o: &Value, root: Root) -> Result<AnyNode> {
+        Ok(AnyNode(Arc::new(NodeOf::<I>(I::node(cx, &Self::typed(o)?, root)?))))
+    }
+}
+
+/// The creation options of an index, with its type: as JSON, to which it derefs.
+#[derive(Clone)]
+pub struct AnyOptions {
+    index: &'static dyn IndexType,
+    value: Value,
+}
+
+impl std::fmt::Debug for AnyOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.value)
+    }
+}
+
+impl std::fmt::Display for AnyOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl Serialize for AnyOptions {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        self.value.serialize(to)
+    }
+}
+
+impl PartialEq for AnyOptions {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl Deref for AnyOptions {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        &self.value
+    }
+}
+
+/// Makes options of a crate's index types convertible to [`AnyOptions`]: `Options => Index`. The
+/// index is compiled where this stands.
+#[macro_export]
+macro_rules! any_options {
+    ($($options:ty => $index:ty),*) => {$(
+        impl From<&$options> for $crate::AnyOptions {
+            #[inline(never)]
+            fn from(options: &$options) -> Self {
+                Self::of::<$index>(options)
+            }
+        }
+
+        impl From<$options> for $crate::AnyOptions {
+            fn from(options: $options) -> Self {
+                Self::from(&options)
+            }
+        }
+    )*};
+}
+
+impl From<&Self> for AnyOptions {
+    fn from(options: &Self) -> Self {
+        options.clone()
+    }
+}
+
+impl AnyOptions {
+    /// Options of index type `I`; by [`any_options`](crate::any_options).
+    #[doc(hidden)]
+    pub fn of<I: RangeIndex>(options: &I::Options) -> Self {
+        Self { index: &Of::<I>(PhantomData), value: value(options) }
+    }
+
+    /// The same with other options of this type.
+    #[must_use]
+    pub fn with(&self, options: Value) -> Self {
+        Self { value: options, ..self.clone() }
+    }
+
+    /// The options themselves.
+    ///
+    /// # Panics
+    /// When they are of another type.
+    pub fn typed<O: DeserializeOwned>(&self) -> O {
+        typed(&self.value)
+    }
+
+    /// The same, changed.
+    #[must_use]
+    pub fn changed<O: Serialize + DeserializeOwned>(&self, change: impl FnOnce(O) -> O) -> Self {
+        self.with(value(&change(self.typed())))
+    }
+
+    /// The operations of the index.
+    pub fn ops(&self) -> OpSet {
+        self.index.ops()
+    }
+
+    /// As [`RangeIndex::NEEDS`].
+    pub fn needs(&self) -> Capabilities {
+        self.index.needs()
+    }
+
+    /// As [`RangeIndex::PAIRS_PER_LEAF`].
+    pub fn pairs_per_leaf(&self) -> u64 {
+        self.index.pairs_per_leaf()
+    }
+
+    /// Refuses what are no options of this type: an unknown field, a value of another type.
+    ///
+    /// # Errors
+    /// The field.
+    pub fn check(&self) -> Result<(), serde_json::Error> {
+        self.index.check(&self.value)
+    }
+
+    /// As [`RangeIndex::carries`].
+    ///
+    /// # Errors
+    /// Those of [`AnyOptions::check`].
+    pub fn carries(&self) -> Result<bool> {
+        self.index.carries(&self.value)
+    }
+
+    /// As [`RangeIndex::workers`].
+    ///
+    /// # Errors
+    /// Those of [`AnyOptions::check`].
+    pub fn workers(&self) -> Result<u32> {
+        self.index.workers(&self.value)
+    }
+
+    /// As [`RangeIndex::check_options`].
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_for(&self, cx: &NodeContext) -> Result<()> {
+        self.index.check_options(&self.value, cx)
+    }
+
+    /// As [`RangeIndex::format`].
+    pub fn format<'a>(&self, ep: &'a Endpoint, cx: &'a NodeContext, root: Root) -> Running<'a, ()> {
+        self.index.format(ep, cx, &self.value, root)
+    }
+
+    /// As [`RangeIndex::node`].
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn node(&self, cx: &NodeContext, root: Root) -> Result<AnyNode> {
+        self.index.node(cx, &self.value, root)
+    }
+}
+
+/// Options as their JSON form.
+pub fn value(options: &impl Serialize) -> Value {
+    serde_json::to_value(options).unwrap_or_default()
+}
+
+/// Options from the JSON form that [`value`] gave.
+///
+/// # Panics
+/// On the options of another index.
+pub fn typed<O: DeserializeOwned>(options: &Value) -> O {
+    serde_json::from_value(options.clone()).expect("options of this index")
+}
