@@ -23,7 +23,7 @@ fn the_members_of_a_group_go_alone() {
         let knobs = Knobs { suspend_one_in: 1, seed };
         let pool = PoolOptions { memory_bytes_per_node: 16 << 20, knobs, ..PoolOptions::default() };
         let test_cluster: TestCluster =
-            TestCluster::new(&pool, 1 << 20, &Options::default()).expect("an index");
+            TestCluster::new(&pool, 1 << 20, Options::default()).expect("an index");
         let (core, clients) = test_cluster.coroutines(0, 2).expect("attach");
         let mut clients = clients.into_iter();
         let ((_, mut leader), (slot, mut member)) =

@@ -26,7 +26,7 @@ fn test_cluster(profile: &str, nodes: usize) -> TestCluster {
     };
     let profile = Profile::named(profile).expect("a profile");
     let (test_cluster, fabric) =
-        TestCluster::simulated(&profile, 1, &pool, 8 << 20, &Options::default())
+        TestCluster::simulated(&profile, 1, &pool, 8 << 20, Options::default())
             .expect("a test cluster");
     let mut c = test_cluster.client(0).expect("attach");
     for (cn, n) in (0..nodes).flat_map(|cn| (0..CLIENTS).map(move |n| (cn, n))) {

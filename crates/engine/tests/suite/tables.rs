@@ -19,7 +19,7 @@ fn test_cluster() -> TestCluster {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 32 << 20, ..PoolOptions::default() };
     let test_cluster: TestCluster =
-        TestCluster::new(&pool, 16 << 20, &Options::default()).expect("a pool");
+        TestCluster::new(&pool, 16 << 20, Options::default()).expect("a pool");
     let lease_parameters = LeaseParameters {
         lease_ns: 600_000_000_000,
         acknowledge_ns: 600_000_000_000,
