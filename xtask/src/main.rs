@@ -140,21 +140,19 @@ fn hostile() -> Result<()> {
         .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
-/// The suites of the engine, and of every crate of systems.
+/// The suites of the engine, and of every crate of systems: every crash point, every step of the
+/// conformance suites, and so many seeds of each interleaved and adversarial suite.
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    let suite = |package: &str, tests: &str, filter: &str| {
-        let mut c = Command::new("cargo");
-        c.env("DMTREE_SEEDS", n.to_string()).args(["test", "--release", "-p", package]);
-        run(c.args(["--test", tests, filter]))
-    };
-    suite("dmtree-engine", "suite", "interleaved")?;
-    suite("dmtree-engine", "suite", "adversarial")?;
+    let mut c = Command::new("cargo");
+    c.env("DMTREE_SEEDS", n.to_string())
+        .env("DMTREE_CRASH_STEP", "full")
+        .env("DMTREE_STEPS_DIVISOR", "1")
+        .args(["test", "--profile", "seeds", "--test", "suite", "-p", "dmtree-engine"]);
     for folder in std::fs::read_dir(root().join("systems"))? {
-        let name = folder?.file_name();
-        suite(&format!("dmtree-{}", name.to_string_lossy()), "suite", "interleaved")?;
+        c.arg("-p").arg(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
     }
-    Ok(())
+    run(&mut c)
 }
 
 /// What `dmtree bench list --json` lists.

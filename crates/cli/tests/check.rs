@@ -47,7 +47,7 @@ fn a_violation_is_small_and_replays() {
     let dir = tempfile::tempdir().unwrap();
     let case = dir.path().join("case.json");
     let case = case.to_str().unwrap();
-    let args = ["--system", "dmtree-published", "--seeds", "0..4", "--shrink-seconds", "8", "-q"];
+    let args = ["--system", "dmtree-published", "--seeds", "0..4", "--shrink-seconds", "2", "-q"];
     let o = run(&[&args[..], &["--save", case]].concat());
     let out = text(&o.stdout);
     assert_eq!(o.status.code(), Some(1), "{out}{}", text(&o.stderr));

@@ -50,7 +50,7 @@ pub fn check_value(value: &[u8]) -> Result<()> {
 }
 
 /// A point write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write<'a> {
     /// Sets the value, whether the key exists or not.
     Put(&'a [u8]),
@@ -65,6 +65,7 @@ pub enum Write<'a> {
         /// The value that must be there.
         expected: &'a [u8],
         /// The value to be there afterwards.
+        #[serde(borrow)]
         new: Option<&'a [u8]>,
     },
 }

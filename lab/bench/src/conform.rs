@@ -78,8 +78,8 @@ fn run_part(
 /// # Errors
 /// The first process has ended in the middle of a request.
 pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
-    while let Some(ask) = pipe.question()? {
-        match ask {
+    while let Some(message) = pipe.receive()? {
+        match message.ask()? {
             Ask::Open { system, index } => match find(&system) {
                 Ok(system) => system.second(cluster, &index, pipe)?,
                 Err(e) => pipe.done(Err(dmtree_fabric::Error::invalid(e.to_string())))?,

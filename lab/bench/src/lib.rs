@@ -2,7 +2,7 @@
 //! ([`experiment`], [`config`]), running and checking them ([`mod@run`]), and the results
 //! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
 //!
-//! Also, for the tools of the command line: any system behind one trait ([`facade`]), replay of
+//! Also, for the tools of the command line: an open index of any system ([`facade`]), replay of
 //! traces ([`replay`]).
 #![forbid(unsafe_code)]
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use clap::Args;
+use dmtree_check::client::Client;
 use dmtree_parts::{Outcome, ScanRequest, Write, check_key};
 use dmtree_workload::OpKind;
 use dmtree_workload::trace::{Action, Record, TraceOp, TraceReader, shard};
@@ -16,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use crate::bytes::Bytes;
 use crate::clock;
 use crate::config::cores;
-use crate::facade::Session;
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
 use crate::opened::PoolSpec;
@@ -207,7 +207,7 @@ pub fn replay(
             to.push(sender);
             let (pool, done) = (&pool, &done);
             running.push(scope.spawn(move || {
-                let session = pool.client(me % pool.compute_nodes())?;
+                let session = pool.client(me % pool.opened.compute_nodes())?;
                 Ok::<_, Failure>(Shard::new(session, me, threads).work(&from, done))
             }));
         }
@@ -347,7 +347,7 @@ impl ReplayReport {
 
 /// The keys of one thread.
 struct Shard {
-    session: Session,
+    session: Client,
     me: usize,
     threads: usize,
     model: BTreeMap<Vec<u8>, Record>,
@@ -357,7 +357,7 @@ struct Shard {
 }
 
 impl Shard {
-    fn new(session: Session, me: usize, threads: usize) -> Self {
+    fn new(session: Client, me: usize, threads: usize) -> Self {
         Self {
             session,
             me,

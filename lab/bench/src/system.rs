@@ -11,7 +11,7 @@ use dmtree_workload::{KeyForm, ValueSize, Workload};
 
 use crate::config::Config;
 use crate::conform::Extent;
-use crate::facade::DynPool;
+use crate::facade::Tool;
 use crate::failure::{Failure, Result};
 use crate::group::{Group, Host};
 use crate::opened::PoolSpec;
@@ -122,16 +122,16 @@ impl System {
     ///
     /// # Errors
     /// Options that the system refuses.
-    pub fn open_for(&self, c: &Config, spec: &PoolSpec) -> Result<Box<dyn DynPool>> {
-        crate::facade::open_pool(self.name, &self.checked_options(c)?, spec)
+    pub fn open_for(&self, c: &Config, spec: &PoolSpec) -> Result<Tool> {
+        Tool::open(self.name, &self.checked_options(c)?, spec)
     }
 
     /// An empty index on an embedded pool, for tools. `key` and `value` are typical lengths.
     ///
     /// # Errors
     /// Impossible sizes.
-    pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Box<dyn DynPool>> {
-        crate::facade::open_pool(self.name, &self.fitted(key, value), spec)
+    pub fn open(&self, spec: &PoolSpec, key: u64, value: u64) -> Result<Tool> {
+        Tool::open(self.name, &self.fitted(key, value), spec)
     }
 }
 

@@ -87,7 +87,8 @@ fn restarts_find_the_mutants_of_membership_and_pool() {
     let (system, setting) = faulty(NodeFaultSet::Restarts);
     let is_found = |mutant| {
         let case = |seed| Case { mutant, ..system.case(seed, &setting) };
-        (0..100).any(|seed| system.check(&case(seed)).expect("it runs").finding.is_some())
+        mutants::any(100, &|seed| Ok(system.check(&case(seed))?.finding.is_some()))
+            .expect("it runs")
     };
     for mutant in [MembershipMutant::NewcomersOwe, MembershipMutant::AwayOwe] {
         assert!(is_found(Some(mutant)), "{mutant:?} is not found");

@@ -243,7 +243,7 @@ mod tests {
     use crate::peer::toy::Options;
 
     fn campaign(threads: usize) -> Campaign {
-        let toy = SystemSpec::of(("toy", "toy"), "a map", &Options::default());
+        let toy = SystemSpec::of(("toy", "toy"), "a map", Options::default());
         Campaign {
             systems: vec![Subject(toy)],
             seeds: 3..6,

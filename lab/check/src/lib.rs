@@ -5,11 +5,11 @@
 
 mod actors;
 mod availability;
-pub mod blocking;
 pub mod brute;
 pub mod campaign;
 pub mod case;
 pub mod checked;
+pub mod client;
 pub mod clock;
 pub mod concurrent;
 pub mod conformance;

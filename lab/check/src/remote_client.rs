@@ -5,64 +5,25 @@ use std::io::{Read, Write as _};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dmtree_fabric::{Error, ErrorKind, Failure, Result, Snapshot};
+use dmtree_fabric::{Error, ErrorKind, Failure, Result};
+use dmtree_parts::any::LoadPairs;
 use dmtree_parts::{
-    Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
+    Fill, Found, Loaded, Outcome, Page, Pause, Resume, ScanRequest, Shape, Values, Work, Write,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::blocking::{Blocking, Client, Pairs};
+use crate::client::Client;
 
 /// Longer messages are refused unread.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A write with its own bytes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Change {
-    Put(Vec<u8>),
-    Insert(Vec<u8>),
-    Update(Vec<u8>),
-    Delete,
-    CompareAndSet { expected: Vec<u8>, new: Option<Vec<u8>> },
-}
-
-impl From<Write<'_>> for Change {
-    fn from(w: Write<'_>) -> Self {
-        match w {
-            Write::Put(v) => Self::Put(v.to_vec()),
-            Write::Insert(v) => Self::Insert(v.to_vec()),
-            Write::Update(v) => Self::Update(v.to_vec()),
-            Write::Delete => Self::Delete,
-            Write::CompareAndSet { expected, new } => {
-                Self::CompareAndSet { expected: expected.to_vec(), new: new.map(<[u8]>::to_vec) }
-            }
-        }
-    }
-}
-
-impl Change {
-    fn write(&self) -> Write<'_> {
-        match self {
-            Self::Put(v) => Write::Put(v),
-            Self::Insert(v) => Write::Insert(v),
-            Self::Update(v) => Write::Update(v),
-            Self::Delete => Write::Delete,
-            Self::CompareAndSet { expected, new } => {
-                Write::CompareAndSet { expected, new: new.as_deref() }
-            }
-        }
-    }
-}
-
 /// A key and a value.
 type Pair = (Vec<u8>, Vec<u8>);
-/// An end of a range with its own bytes.
-type End = Bound<Vec<u8>>;
 
 /// A request to the other process. The answer is a `Result` of what the request gives.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Ask {
+pub enum Ask<'a> {
     /// Open this index of this system; later operations are on it.
     Open {
         /// The system.
@@ -74,23 +35,53 @@ pub enum Ask {
     Close,
     /// An operation.
     #[doc(hidden)]
-    Do(Operation),
+    #[serde(borrow)]
+    Do(Operation<'a>),
 }
 
 /// An operation on the open index.
 #[derive(Debug, Serialize, Deserialize)]
-#[allow(private_interfaces, reason = "made and taken apart here alone")]
 #[doc(hidden)]
-pub enum Operation {
-    Get(Vec<u8>),
-    Write(Vec<u8>, Change),
-    Scan { low: End, high: End, reverse: bool, limit: usize },
-    GetMany(Vec<Vec<u8>>),
-    WriteMany(Vec<(Vec<u8>, Change)>),
-    Load { pairs: Vec<Pair>, sorted: bool, fill: Fill },
+pub enum Operation<'a> {
+    Get(&'a [u8]),
+    Write(&'a [u8], Write<'a>),
+    Scan {
+        #[serde(borrow)]
+        low: Bound<&'a [u8]>,
+        #[serde(borrow)]
+        high: Bound<&'a [u8]>,
+        reverse: bool,
+        limit: usize,
+    },
+    GetMany(#[serde(borrow)] Vec<&'a [u8]>),
+    WriteMany(#[serde(borrow)] Vec<(&'a [u8], Write<'a>)>),
+    Load {
+        pairs: Vec<Pair>,
+        sorted: bool,
+        fill: Fill,
+    },
     Maintain,
     Gc,
     Walk,
+}
+
+/// A message of the other process.
+#[derive(Debug)]
+pub struct Message(Vec<u8>);
+
+impl Message {
+    fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T> {
+        let message = postcard::from_bytes(&self.0);
+        message.map_err(|e| Error::corrupt(format!("the other process: {e}")))
+    }
+
+    /// The request that it is.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub fn ask(&self) -> Result<Ask<'_>> {
+        self.read()
+    }
 }
 
 /// What a request gives, or why there is nothing.
@@ -116,8 +107,11 @@ impl Pipe {
         sent.and_then(|()| self.to.flush()).map_err(|e| gone(&e))
     }
 
-    /// The next message; `None` at the end.
-    fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+    /// The next message; `None` when the other side has closed the pipe.
+    ///
+    /// # Errors
+    /// `Unreachable`, `Corrupt`.
+    pub fn receive(&mut self) -> Result<Option<Message>> {
         let mut length = [0; 8];
         match self.from.read_exact(&mut length) {
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -129,16 +123,7 @@ impl Pipe {
         }
         let mut body = vec![0; length];
         self.from.read_exact(&mut body).map_err(|e| gone(&e))?;
-        let message = postcard::from_bytes(&body);
-        message.map(Some).map_err(|e| Error::corrupt(format!("the other process: {e}")))
-    }
-
-    /// The next request; `None` when the other side has closed the pipe.
-    ///
-    /// # Errors
-    /// `Unreachable`, `Corrupt`.
-    pub fn question(&mut self) -> Result<Option<Ask>> {
-        self.receive()
+        Ok(Some(Message(body)))
     }
 
     fn give<T: Serialize>(&mut self, result: Result<T>) -> Result<()> {
@@ -169,36 +154,33 @@ fn gone(e: &std::io::Error) -> Error {
 /// # Errors
 /// `Unreachable`, `Corrupt`.
 pub fn serve(c: &mut Client, pipe: &mut Pipe) -> Result<()> {
-    loop {
-        match pipe.question()? {
-            None => return Ok(()),
-            Some(Ask::Close) => return pipe.done(Ok(())),
-            Some(Ask::Do(operation)) => answer(c, operation, pipe)?,
-            Some(Ask::Open { .. }) => pipe.done(Err(Error::invalid("one index is open")))?,
+    while let Some(message) = pipe.receive()? {
+        match message.ask()? {
+            Ask::Close => return pipe.done(Ok(())),
+            Ask::Do(operation) => answer(c, operation, pipe)?,
+            Ask::Open { .. } => pipe.done(Err(Error::invalid("one index is open")))?,
         }
     }
+    Ok(())
 }
 
-fn answer(c: &mut Client, operation: Operation, pipe: &mut Pipe) -> Result<()> {
+fn answer(c: &mut Client, operation: Operation<'_>, pipe: &mut Pipe) -> Result<()> {
     match operation {
-        Operation::Get(key) => pipe.give(c.get(&key)),
-        Operation::Write(key, change) => pipe.give(c.write(&key, change.write())),
+        Operation::Get(key) => pipe.give(c.get(key)),
+        Operation::Write(key, w) => pipe.give(c.write(key, w)),
         Operation::Scan { low, high, reverse, limit } => {
             let mut page = Page::new();
-            let (low, high) = (low.as_ref().map(Vec::as_slice), high.as_ref().map(Vec::as_slice));
             let next = c.scan(&ScanRequest { low, high, reverse, limit }, &mut page);
             let pairs: Vec<_> = page.iter().collect();
             pipe.give(next.map(|next| (pairs, next.map(|Resume(at)| at))))
         }
         Operation::GetMany(keys) => {
-            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
             let each = |values: Values| -> Vec<_> {
                 (0..keys.len()).map(|i| values.get(i).map(<[u8]>::to_vec)).collect()
             };
             pipe.give(c.get_many(&keys).map(each))
         }
         Operation::WriteMany(writes) => {
-            let writes: Vec<_> = writes.iter().map(|(k, w)| (&k[..], w.write())).collect();
             let each = |all: Vec<Result<Outcome>>| -> Vec<Answer<Outcome>> {
                 all.into_iter().map(|o| o.map_err(|e| (&e).into())).collect()
             };
@@ -221,11 +203,11 @@ impl RemoteClient {
         Self(Arc::new(Mutex::new(pipe)))
     }
 
-    fn ask<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T> {
+    fn ask<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T> {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pipe.send(ask)?;
         let ended = || Error::new(ErrorKind::Unreachable, "the other process has ended: see above");
-        let answer: Answer<T> = pipe.receive()?.ok_or_else(ended)?;
+        let answer: Answer<T> = pipe.receive()?.ok_or_else(ended)?.read()?;
         answer.map_err(Error::from)
     }
 
@@ -246,77 +228,75 @@ impl RemoteClient {
     }
 
     /// Runs an operation on the open index.
-    fn operate<T: DeserializeOwned>(&self, operation: Operation) -> Result<T> {
+    fn operate<T: DeserializeOwned>(&self, operation: Operation<'_>) -> Result<T> {
         self.ask(&Ask::Do(operation))
     }
 }
 
-impl Blocking for RemoteClient {
-    fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let found: Option<Vec<u8>> = self.operate(Operation::Get(key.to_vec()))?;
+/// The operations of a client.
+#[allow(clippy::missing_errors_doc, reason = "they are the index's, and those of the pipe")]
+impl RemoteClient {
+    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let found: Option<Vec<u8>> = self.operate(Operation::Get(key))?;
         let is_present = found.is_some();
         *out = found.unwrap_or_default();
         Ok(is_present)
     }
 
-    fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.operate(Operation::Write(key.to_vec(), w.into()))
+    pub(crate) fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        self.operate(Operation::Write(key, w))
     }
 
-    fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let (low, high) = (r.low.map(<[u8]>::to_vec), r.high.map(<[u8]>::to_vec));
-        let (reverse, limit) = (r.reverse, r.limit);
+    pub(crate) fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        let ScanRequest { low, high, reverse, limit } = *r;
         page.clear();
-        let (pairs, next): (Vec<Pair>, Option<End>) =
+        let (pairs, next): (Vec<Pair>, Option<Bound<Vec<u8>>>) =
             self.operate(Operation::Scan { low, high, reverse, limit })?;
         pairs.iter().for_each(|(k, v)| page.push(k, v));
         Ok(next.map(Resume))
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
-        let keys = keys.iter().map(|k| k.to_vec()).collect();
-        let values: Vec<Option<Vec<u8>>> = self.operate(Operation::GetMany(keys))?;
+    pub(crate) fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+        let values: Vec<Option<Vec<u8>>> = self.operate(Operation::GetMany(keys.to_vec()))?;
         out.reset(values.len());
         let present = values.iter().enumerate();
         present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
         Ok(())
     }
 
-    fn write_many(
+    pub(crate) fn write_many(
         &mut self,
         writes: &[(&[u8], Write<'_>)],
         out: &mut Vec<Result<Outcome>>,
     ) -> Result<()> {
-        let writes = writes.iter().map(|(k, w)| (k.to_vec(), (*w).into())).collect();
-        let all: Vec<Answer<Outcome>> = self.operate(Operation::WriteMany(writes))?;
+        let all: Vec<Answer<Outcome>> = self.operate(Operation::WriteMany(writes.to_vec()))?;
         *out = all.into_iter().map(|o| o.map_err(Error::from)).collect();
         Ok(())
     }
 
-    fn load(&mut self, pairs: Pairs<'_>, sorted: bool, fill: Fill) -> Result<Loaded> {
+    pub(crate) fn load(
+        &mut self,
+        pairs: LoadPairs<'_>,
+        sorted: bool,
+        fill: Fill,
+    ) -> Result<Loaded> {
         self.operate(Operation::Load { pairs: pairs.collect(), sorted, fill })
     }
 
     /// All that is due, in one request.
-    fn maintain(&mut self) -> Result<Work> {
+    pub(crate) fn maintain(&mut self) -> Result<Work> {
         self.operate(Operation::Maintain).map(|()| Work::None)
     }
 
-    fn work(&mut self) -> Result<bool> {
-        Ok(true)
+    pub(crate) fn work(&mut self) -> Result<Pause> {
+        Ok(Pause::For(u64::MAX))
     }
 
-    fn gc(&mut self) -> Result<Found> {
+    pub(crate) fn gc(&mut self) -> Result<Found> {
         self.operate(Operation::Gc)
     }
 
-    fn walk(&mut self) -> Result<Shape> {
+    pub(crate) fn walk(&mut self) -> Result<Shape> {
         self.operate(Operation::Walk)
     }
-
-    fn counts(&self) -> Snapshot {
-        Snapshot::default()
-    }
-
-    fn reset_counts(&mut self) {}
 }

@@ -15,7 +15,7 @@ use dmtree_pool::{Cluster, PoolNode, PoolOptions};
 
 use crate::remote_client::RemoteClient;
 
-pub use crate::blocking::Client;
+pub use crate::client::Client;
 
 /// Bytes of buffers per client.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -261,7 +261,7 @@ impl TestCluster {
         if let Some(client) =
             cn.checked_sub(self.nodes.len()).and_then(|n| self.remote_clients.get(n))
         {
-            return Ok(Client::of(client.clone()));
+            return Ok(client.clone().into());
         }
         self.client_of(cn, self.nodes[cn].clone())
     }
@@ -272,7 +272,7 @@ impl TestCluster {
     /// Those of attaching.
     pub fn client_of(&self, cn: usize, node: AnyNode) -> Result<Client> {
         let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
-        Ok(Client::of(node.client(ep)))
+        Ok(node.client(ep).into())
     }
 
     /// Clients for the coroutines of one thread, on one executor.

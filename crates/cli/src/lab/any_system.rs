@@ -1,9 +1,10 @@
 //! An index of any system for the shell and the tour.
 
-use dmtree_bench::facade::{DynPool, Session};
+use dmtree_bench::facade::Tool;
 use dmtree_bench::opened::PoolSpec;
 use dmtree_bench::registry;
 use dmtree_bench::simulated::FabricSpec;
+use dmtree_check::client::Client;
 use dmtree_command::Result;
 use dmtree_fabric::{OpKind, Result as FabricResult};
 use dmtree_parts::{Outcome, ScanRequest, Write};
@@ -42,17 +43,17 @@ pub fn pool(a: &ToolArgs, cns: u16, stays: bool) -> Result<PoolSpec> {
 
 /// An index of any system.
 struct AnySystem {
-    pool: Box<dyn DynPool>,
-    session: Session,
+    pool: Tool,
+    session: Client,
 }
 
-impl Source for Session {
+impl Source for Client {
     fn for_each(
         &mut self,
         request: ScanRequest<'_>,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> FabricResult<()> {
-        (**self).for_each(request, each)
+        Client::for_each(self, request, each)
     }
 }
 
@@ -78,6 +79,6 @@ impl Store for AnySystem {
     fn report(&mut self) -> FabricResult<Report> {
         let shape = self.session.walk()?;
         let total = self.session.counts().total(&OpKind::FOREGROUND);
-        Ok(Report { shape, cache: self.pool.cache_stats(0), total })
+        Ok(Report { shape, cache: self.pool.opened.cache_stats(0), total })
     }
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Bound;
 
-use dmtree_bench::facade::Session;
 use dmtree_bench::registry;
+use dmtree_check::client::Client;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::OpKind;
 use dmtree_parts::{Outcome, ScanRequest, Write};
@@ -22,13 +22,13 @@ struct Cost {
 }
 
 impl Cost {
-    fn now(s: &Session) -> Self {
+    fn now(s: &Client) -> Self {
         let c = s.counts().total(&OpKind::FOREGROUND).counts;
         Self { trips: c.round_trips, mn: c.mn.verbs(), cn: c.cn.verbs() }
     }
 
     /// What was done since, in words.
-    fn since(s: &Session, before: Self) -> String {
+    fn since(s: &Client, before: Self) -> String {
         let now = Self::now(s);
         format!(
             "{} round trips, {} verbs to memory nodes, {} to compute nodes",
@@ -61,7 +61,7 @@ pub fn run(a: &ToolArgs) -> Result<()> {
         )),
         Some(first) => output::line(&format!(
             "1. The pool of {first}, on fabric {}: this process is 2 of its compute nodes, with an empty {}.",
-            pool.fabric(),
+            pool.opened.fabric(),
             a.system
         )),
     }
@@ -147,7 +147,7 @@ pub fn run(a: &ToolArgs) -> Result<()> {
     Ok(())
 }
 
-fn expect(s: &mut Session, key: &str, w: Write<'_>, due: Outcome) -> Result<()> {
+fn expect(s: &mut Client, key: &str, w: Write<'_>, due: Outcome) -> Result<()> {
     let outcome = s.write(key.as_bytes(), w)?;
     if outcome == due {
         return Ok(());
@@ -156,7 +156,7 @@ fn expect(s: &mut Session, key: &str, w: Write<'_>, due: Outcome) -> Result<()> 
 }
 
 fn scan(
-    s: &mut Session,
+    s: &mut Client,
     what: &str,
     low: Bound<&[u8]>,
     high: Bound<&[u8]>,

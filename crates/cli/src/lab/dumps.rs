@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dmtree_bench::config::LoadBy;
-use dmtree_bench::facade::{DynPool, Session};
+use dmtree_bench::facade::Tool;
 use dmtree_bench::opened::PoolSpec;
 use dmtree_bench::{registry, sizing};
+use dmtree_check::client::Client;
 use dmtree_command::dump::Pair;
 use dmtree_command::{Failure, Result};
 use dmtree_parts::{Fill, Outcome, Write as IndexWrite};
@@ -16,11 +17,10 @@ use dmtree_workload::{LOADED, LoadOrder, Seed, WorkloadSpec};
 use super::args::{DumpArgs, LoadArgs};
 use crate::dumps::{ALL, read_dump, write_dump};
 use crate::output;
-use crate::store::Source;
 use crate::words::shown;
 
 /// An empty index with room for these pairs.
-fn open_for(system: &str, pairs: &[Pair]) -> Result<Box<dyn DynPool>> {
+fn open_for(system: &str, pairs: &[Pair]) -> Result<Tool> {
     let (mut key, mut value, mut bytes) = (1, 0, 0u64);
     for (k, v) in pairs {
         key = key.max(k.len() as u64);
@@ -34,10 +34,10 @@ fn open_for(system: &str, pairs: &[Pair]) -> Result<Box<dyn DynPool>> {
     registry::find(system)?.open(&PoolSpec::small(2, memory.next_multiple_of(1 << 20)), k, v)
 }
 
-fn store(session: &mut Session, pairs: &[Pair], by: LoadBy) -> Result<()> {
+fn store(session: &mut Client, pairs: &[Pair], by: LoadBy) -> Result<()> {
     match by {
         LoadBy::Bulk => {
-            let loaded = session.load(&mut pairs.iter().cloned(), true, Fill::Even(0.7))?;
+            let loaded = session.load(pairs.to_vec(), true, Fill::Even(0.7))?;
             if loaded.pairs != pairs.len() as u64 {
                 return Err(Failure::violation(format!(
                     "{} of {} pairs were stored",
@@ -62,7 +62,7 @@ fn store(session: &mut Session, pairs: &[Pair], by: LoadBy) -> Result<()> {
 }
 
 /// Compares what a scan returns with what was stored.
-fn verify(session: &mut Session, pairs: &[Pair]) -> Result<()> {
+fn verify(session: &mut Client, pairs: &[Pair]) -> Result<()> {
     let mut wrong = None;
     let mut due = pairs.iter();
     session.for_each(ALL, &mut |k, v| match due.next() {

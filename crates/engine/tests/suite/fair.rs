@@ -89,8 +89,7 @@ fn two_nodes_add_to_counters_about_as_often() {
     let pool =
         PoolOptions { compute_nodes: 2, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };
     let cluster = Cluster::over_tcp(&pool).expect("nodes");
-    let test_cluster: TestCluster =
-        TestCluster::on(cluster, 8 << 20, options()).expect("an index");
+    let test_cluster: TestCluster = TestCluster::on(cluster, 8 << 20, options()).expect("an index");
     make_counters(&test_cluster);
     let done = additions(&test_cluster, 16, |sum| sum >= 3_000);
     assert_eq!(total(&test_cluster), done.iter().sum::<u64>(), "every success has added one");

@@ -122,17 +122,40 @@ impl Profile {
         FIELDS
     }
 
-    /// Reads a profile's text; `from` names it in messages. Every field must be there.
+    /// Reads a profile's text; `from` names it in messages. Every field must be there, unless it
+    /// names a shipped profile as its `base`, which has the others.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the file, the field and the allowed range.
     pub fn parse(from: &str, text: &str) -> Result<Self> {
-        let table: Table = text.parse().map_err(|e: toml::de::Error| {
+        let mut table: Table = text.parse().map_err(|e: toml::de::Error| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
             let at = line.map(|l| format!(", line {l}")).unwrap_or_default();
             Error::invalid(format!("{from}{at}: {}", e.message().trim()))
         })?;
-        Self::from_table(from, table)
+        match table.remove("base") {
+            None => Self::from_table(from, table),
+            Some(Value::String(base)) => {
+                let base = Self::named(&base).map_err(|e| e.context(format!("{from}: base")))?;
+                Self::from_table(from, base.with(table))
+            }
+            Some(other) => Err(Error::invalid(format!(
+                "{from}: base is {other}: give the name of a shipped profile in quotes"
+            ))),
+        }
+    }
+
+    /// The numbers of this profile, changed by those of another table, which has the texts.
+    fn with(&self, changes: Table) -> Table {
+        let mut whole = self.to_table();
+        whole.retain(|_, section| section.is_table());
+        for (name, change) in changes {
+            match (whole.get_mut(&name), change) {
+                (Some(Value::Table(section)), Value::Table(change)) => section.extend(change),
+                (_, change) => _ = whole.insert(name, change),
+            }
+        }
+        whole
     }
 
     fn from_table(from: &str, table: Table) -> Result<Self> {
@@ -340,6 +363,26 @@ mod tests {
             Profile::parse("x.toml", "[link\n").unwrap_err().to_string().contains("x.toml, line 1")
         );
         assert!(Profile::named("cx9").unwrap_err().to_string().contains("cx5-100g"));
+    }
+
+    #[test]
+    fn a_profile_may_give_its_differences_to_another() {
+        let texts = "name = \"mine\"\ndescription = \"a card\"\ntrust = \"none\"\n";
+        let of =
+            |base: &str, rest: &str| Profile::parse("my.toml", &format!("{base}{texts}{rest}"));
+        let mine = of("base = \"cx5-100g\"\n", "[link]\ngbps = 50\n").unwrap();
+        let base = Profile::named("cx5-100g").unwrap();
+        assert_eq!((mine.link.gbps, mine.name.as_str()), (50.0, "mine"));
+        assert_eq!((mine.link.mtu_bytes, &mine.header), (base.link.mtu_bytes, &base.header));
+        let refused = |base: &str, rest: &str| of(base, rest).unwrap_err().to_string();
+        let e = refused("base = \"cx9\"\n", "");
+        assert!(e.contains("my.toml: base") && e.contains("cx5-100g"), "{e}");
+        assert!(refused("base = 5\n", "").contains("base is 5"));
+        let e = refused("base = \"ideal\"\n", "[link]\ngbsp = 1\n");
+        assert!(e.contains("my.toml: unknown field link.gbsp"), "{e}");
+        assert!(refused("base = \"ideal\"\n", "link = 5\n").contains("my.toml"));
+        let e = Profile::parse("my.toml", "base = \"ideal\"\n").unwrap_err().to_string();
+        assert!(e.contains("name"), "{e}");
     }
 
     #[test]

@@ -2,10 +2,13 @@
 //! of these runs at a time, and no other.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use dmtree_fabric::{Capabilities, Result};
 use dmtree_parts::peer::{NodeFaultSet, Setting};
 
+use super::{each, passes};
 use crate::checked::Subject;
 use crate::exhaustive::Depth;
 
@@ -56,18 +59,34 @@ pub fn found(subject: &Subject) -> Result<Vec<String>> {
             }
         }
         let _enabled = Enabled::of(subject, mutant);
-        let mut is_found = false;
-        for seed in 0..soon.seeds {
-            is_found |= subject.finding(seed, &setting)?.is_some_and(|f| f.kind() == soon.kind);
-            if is_found {
-                break;
-            }
-        }
-        if !is_found {
+        let shows =
+            |seed| Ok(subject.finding(seed, &setting)?.is_some_and(|f| f.kind() == soon.kind));
+        if !any(soon.seeds, &shows)? {
             wrong.push(format!("{}: {mutant} is not found as {}", subject.name, soon.kind));
         }
     }
     Ok(wrong)
+}
+
+/// Whether a seed below `seeds` shows something; on all processors.
+///
+/// # Errors
+/// A case that cannot run.
+pub fn any(seeds: u64, shows: &(dyn Fn(u64) -> Result<bool> + Sync)) -> Result<bool> {
+    let (found, failed) = (AtomicBool::new(false), Mutex::new(None));
+    let all: Vec<u64> = (0..seeds).collect();
+    let panics = each(&all, |seed| {
+        if !found.load(Ordering::Relaxed) {
+            match shows(*seed) {
+                Ok(shown) => _ = found.fetch_or(shown, Ordering::Relaxed),
+                Err(e) => _ = failed.lock().unwrap_or_else(PoisonError::into_inner).replace(e),
+            }
+        }
+        Ok(())
+    });
+    passes(&panics);
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(found.into_inner()), Err)
 }
 
 /// The mutants of a system as a Markdown table, all or those of these names: the number of seeds
