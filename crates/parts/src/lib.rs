@@ -1,14 +1,13 @@
 //! The contract of a range index on disaggregated memory ([`contract`]), and the parts that several
 //! indexes share: the cache of inner nodes with its mirrors ([`cache`]), delegation and combining
-//! ([`combine`]), local FIFO mutexes in front of remote locks ([`fifo_mutex`]), fairness between
-//! nodes ([`fairness`]) and hand-over ([`handover`]), lock words on memory nodes ([`lock_words`]),
-//! the leaves and inner nodes that DMTree and the sound Sherman have in common with their
-//! validation ([`tree`]), the frame of published designs ([`published`]) and their page tree
-//! ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
-//! and by name ([`naming`]), sorted keys
-//! ([`keys`]), pairs to be loaded ([`pairs`]), what operations count ([`op`]), the driver of
-//! garbage collections ([`gc`]), fixed hashes ([`hash`]) and the fill of nodes after a bulk load
-//! ([`fill`]).
+//! ([`combine`], and as published [`delegation`]), local FIFO mutexes in front of remote locks
+//! ([`fifo_mutex`]), fairness between nodes ([`fairness`]) and hand-over ([`handover`]), lock words
+//! on memory nodes ([`lock_words`]), the leaves and inner nodes that DMTree and the sound Sherman
+//! have in common with their validation ([`tree`]), the frame of published designs ([`published`])
+//! and their page tree ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
+//! and by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), what
+//! operations count ([`op`]), the driver of garbage collections ([`gc`]), fixed hashes ([`hash`])
+//! and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod any;
@@ -17,6 +16,7 @@ pub mod bytes;
 pub mod cache;
 pub mod combine;
 pub mod contract;
+pub mod delegation;
 pub mod fairness;
 pub mod fifo_mutex;
 pub mod fill;

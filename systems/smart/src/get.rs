@@ -17,12 +17,12 @@
 
 use dmtree_fabric::{OpOutcome, Result};
 use dmtree_parts::combine::{Intent, Turn};
+use dmtree_parts::delegation::{Entered, Side};
 use dmtree_parts::hash::KeyHash;
 
 use crate::client::Smart;
 use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
-use crate::local::{Entered, Side};
 
 impl Smart {
     /// A read that may share its READ, or that of another reader.

@@ -18,7 +18,6 @@ mod get;
 mod index;
 mod insert;
 mod load;
-mod local;
 mod lock;
 mod node;
 mod options;

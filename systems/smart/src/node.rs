@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::combine::Combiner;
+use dmtree_parts::delegation::LocalTable;
 use dmtree_parts::handover::LocalLocks;
 use dmtree_parts::lock_words::{LockTables, LockWords};
 use dmtree_parts::published::{Base, Limits};
@@ -13,7 +14,6 @@ use dmtree_pool::Bump;
 
 use crate::cache::PrefixCache;
 use crate::format::Geometry;
-use crate::local::LocalTable;
 use crate::options::Options;
 
 /// Kinds of chunks of this index, as the pool records them: leaves, inner nodes, lock tables.

@@ -22,13 +22,13 @@
 
 use dmtree_fabric::{Error, OpOutcome, Result};
 use dmtree_parts::combine::{Intent, LeaderGuard, Turn};
+use dmtree_parts::delegation::{Entered, QueueGuard, Side};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::Smart;
 use crate::cursor::{Cursor, parts_at};
 use crate::format::{byte_at, leaf};
-use crate::local::{Entered, QueueGuard, Side};
 use crate::lock::Held;
 
 /// The outcome of a write, and how it is counted.

@@ -1,4 +1,5 @@
-//! The local lock table as published: read delegation, write combining, and lock hand-over.
+//! The local lock table of SMART (OSDI'23, section 4.3) as published, which CHIME and ROLEX share:
+//! read delegation, write combining, and lock hand-over.
 //!
 //! Each entry has a FIFO of readers and a FIFO of writers of one key on this compute node.
 //! Operations that queue while another one executes can share its result ([`Entered::Follower`]),
@@ -14,15 +15,15 @@
 //! A *window* is the set of operations that may share: those in the queue when the first guard is
 //! released. This is the published rule, and it is too late, because the remote verb was executed
 //! before. A reader then gets a value that was overwritten before the reader came, and a writer is
-//! acknowledged although its value is never written (DESIGN.md, section 7). `dmtree_parts::combine`
-//! has the correct rule: it closes the batch before the verb is posted.
+//! acknowledged although its value is never written (DESIGN.md of SMART, section 7).
+//! [`crate::combine`] has the correct rule: it closes the batch before the verb is posted.
 
-use std::sync::Mutex;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Result, Stage, WaitReason};
-use dmtree_parts::hash::KeyHash;
+
+use crate::hash::KeyHash;
 
 /// Most readers in the queue of one key, as published. A reader that finds more acts alone.
 const MAX_READERS: u32 = 8;
@@ -31,8 +32,10 @@ const MAX_HANDOVERS: u32 = 8;
 
 /// The queue of readers or the queue of writers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub enum Side {
+    /// Readers.
     Read,
+    /// Writers.
     Write,
 }
 
@@ -67,13 +70,13 @@ struct TableEntry {
 
 /// The table of one compute node.
 #[derive(Debug)]
-pub(crate) struct LocalTable {
+pub struct LocalTable {
     entries: Box<[TableEntry]>,
 }
 
 /// The role of an operation when its ticket is served.
 #[derive(Debug)]
-pub(crate) enum Entered {
+pub enum Entered {
     /// Act alone: the entry has another key, or is full.
     Alone,
     /// Act for all, then [`QueueGuard::publish`].
@@ -84,7 +87,7 @@ pub(crate) enum Entered {
 
 /// The head of a queue. If it is dropped, the next operation inherits nothing.
 #[derive(Debug)]
-pub(crate) struct QueueGuard {
+pub struct QueueGuard {
     table: Arc<LocalTable>,
     entry: usize,
     side: Side,
@@ -124,11 +127,15 @@ impl TableEntry {
 }
 
 impl LocalTable {
+    /// A table with so many entries.
     pub fn new(entries: usize) -> Arc<Self> {
         Arc::new(Self { entries: (0..entries).map(|_| TableEntry::default()).collect() })
     }
 
     /// Queues an operation; `value` is a writer's. Returns when its ticket is served.
+    ///
+    /// # Errors
+    /// The deadline of the operation.
     pub async fn enter(
         self: &Arc<Self>,
         ep: &Endpoint,
