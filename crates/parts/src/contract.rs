@@ -156,7 +156,7 @@ pub struct ScanRequest<'a> {
     pub limit: usize,
 }
 
-impl ScanRequest<'_> {
+impl<'a> ScanRequest<'a> {
     /// Refuses bounds that no key can be (the empty one can), and a page without room.
     ///
     /// # Errors
@@ -202,6 +202,16 @@ impl ScanRequest<'_> {
             Bound::Included(high) => key > high,
             Bound::Excluded(high) => key >= high,
             Bound::Unbounded => false,
+        }
+    }
+
+    /// The rest of the scan, from where a page of it has ended.
+    #[must_use]
+    pub fn after(self, page_end: Option<&'a Resume>) -> Self {
+        match page_end.map(|Resume(at)| at.as_ref().map(Vec::as_slice)) {
+            None => self,
+            Some(high) if self.reverse => Self { high, ..self },
+            Some(low) => Self { low, ..self },
         }
     }
 
@@ -345,7 +355,7 @@ impl Values {
 }
 
 /// The operations an index has. A published design may lack some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OpSet {
     /// Removal.
     pub delete: bool,

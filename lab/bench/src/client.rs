@@ -1,13 +1,13 @@
 //! The loop of one client: draws operations, executes, measures and checks them.
 
-use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use dmtree_check::conformance::above;
 use dmtree_fabric::{ErrorKind, Snapshot};
-use dmtree_parts::{AnyIndex, Outcome, Page, Resume, ScanRequest, Write};
+use dmtree_parts::{AnyIndex, Outcome, Page, Write};
 use dmtree_workload::{Op, OpKind, Plan, Seed};
 
 use crate::clock;
@@ -459,34 +459,20 @@ async fn scan(
     len: usize,
     b: &mut Buffers,
 ) -> Result<u64, dmtree_fabric::Error> {
-    let mut low: Option<Bound<Vec<u8>>> = None;
-    let mut pairs = 0usize;
+    let (mut resume, mut pairs) = (None, 0usize);
     b.used = 0;
     b.exhausted = false;
-    while pairs < len {
+    while pairs < len && !b.exhausted {
         if b.pages.len() == b.used {
             b.pages.push(Page::new());
         }
         let page = &mut b.pages[b.used];
         page.clear();
-        let from = match &low {
-            None => Bound::Included(key),
-            Some(Bound::Included(k)) => Bound::Included(k.as_slice()),
-            Some(Bound::Excluded(k)) => Bound::Excluded(k.as_slice()),
-            Some(Bound::Unbounded) => Bound::Unbounded,
-        };
-        let r =
-            ScanRequest { low: from, high: Bound::Unbounded, reverse: false, limit: len - pairs };
-        let next = client.scan(&r, page).await?;
+        let r = above(key, len - pairs);
+        resume = client.scan(&r.after(resume.as_ref()), page).await?;
         pairs += page.len();
         b.used += 1;
-        match next {
-            Some(Resume(at)) => low = Some(at),
-            None => {
-                b.exhausted = true;
-                break;
-            }
-        }
+        b.exhausted = resume.is_none();
     }
     Ok(pairs as u64)
 }

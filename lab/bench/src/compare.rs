@@ -1,5 +1,9 @@
-//! Compares two results, cell by cell.
+//! Compares results: cell by cell, event by event, and with the settings of a run to be resumed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::config::Resolved;
+use crate::failure::{Failure, Result};
 use crate::results::{Cell, Results};
 use crate::table::Table;
 
@@ -67,7 +71,7 @@ fn ratios(a: &Cell, b: &Cell, tolerance: f64) -> Ratios {
     // Values near zero on both sides count as equal.
     let off = |x: f64, y: f64| (x - y).abs() > tolerance * x.abs().max(y.abs()) && x.max(y) > 1e-3;
     let differs = counters.iter().any(|(_, x, y)| off(*x, *y));
-    let p99 = ratio(a.p99_ns as f64, b.p99_ns as f64);
+    let p99 = ratio(a.latency.p99_ns as f64, b.latency.p99_ns as f64);
     Ratios { cell: a.key(), mops: ratio(a.mops, b.mops), p99, counters, differs }
 }
 
@@ -94,5 +98,52 @@ impl Comparison {
             }
         }
         out
+    }
+}
+
+/// The cells of earlier results that need not run again: those with all their rounds.
+///
+/// # Errors
+/// Results of other settings, because their cells are not comparable.
+pub fn resumable(have: &Results, r: &Resolved) -> Result<Vec<Cell>> {
+    let due = r.config.hash();
+    if have.config_hash != due || have.experiment != r.name {
+        return Err(Failure::input(format!(
+            "holds results of experiment {} with config {}, and this is {} with config {due}: resume with the same settings, or write to another directory",
+            have.experiment, have.config_hash, r.name
+        )));
+    }
+    let whole = |c: &&Cell| c.rounds.len() == r.config.rounds as usize;
+    Ok(have.cells.iter().filter(whole).cloned().collect())
+}
+
+/// Hash of all events up to the end of each simulated cell, by the cell's key.
+pub type Traces = BTreeMap<String, String>;
+
+/// The traces of results.
+pub fn traces(r: &Results) -> Traces {
+    let of = |c: &Cell| Some((c.key(), c.sim.as_ref()?.trace_hash.clone()));
+    r.cells.iter().filter_map(of).collect()
+}
+
+/// Cells with different traces, or with a trace on one side only, in the order of their keys.
+pub fn differing(a: &Traces, b: &Traces) -> Vec<String> {
+    let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    keys.into_iter().filter(|k| a.get(*k) != b.get(*k)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_named() {
+        let traces = |list: &[(&str, &str)]| -> Traces {
+            list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+        };
+        let a = traces(&[("x", "1"), ("y", "2")]);
+        assert!(differing(&a, &a).is_empty());
+        assert_eq!(differing(&a, &traces(&[("x", "1"), ("y", "3")])), ["y"]);
+        assert_eq!(differing(&a, &traces(&[("y", "2")])), ["x"]);
     }
 }

@@ -9,6 +9,7 @@ use crate::offered::LoadShape;
 use crate::published::Table;
 use crate::registry::{find, select};
 use crate::sizing;
+use crate::system::checked_options;
 
 /// Most clients that one thread simulates.
 const MAX_CLIENTS: u32 = 1 << 17;
@@ -158,7 +159,7 @@ impl Config {
         for (_, point) in self.sweep.points(self)? {
             for name in point.options.keys() {
                 let system = find(name).map_err(|e| e.context("options"))?;
-                system.checked_options(&point)?;
+                checked_options(&system, &point)?;
             }
         }
         let swept = self.sweep.options.keys().filter_map(|name| GivenOption::split(name));

@@ -1,7 +1,8 @@
 //! Runs the conformance suite on compute nodes of two processes.
 
+use dmtree_check::checked::System;
 use dmtree_check::conformance::{Part, parts};
-use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, serve};
+use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, read, serve};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_check::verdict::panic_text;
 use dmtree_parts::AnyOptions;
@@ -27,19 +28,21 @@ pub struct Extent {
     pub together: bool,
 }
 
-/// Runs the suite on an index of this process that another process opens, too.
+/// Runs the suite on an index of this process that another process, behind the pipe, opens, too. A
+/// system as published executes one operation at a time.
 ///
 /// # Errors
-/// A result that does not conform, or options of another index.
+/// A result that does not conform.
 pub fn conform(
-    system: &str,
-    options: &AnyOptions,
+    system: &System,
     (cluster, other): (&Cluster, &RemoteClient),
     e: Extent,
 ) -> Result<()> {
-    for (name, part) in parts(options.ops(), e.seed, e.steps, e.together) {
-        run_part(system, options, (cluster, other), (name, part))
-            .map_err(|e| e.context(&format!("{system}: {name}")))?;
+    let options = system.options.with((system.conforming)(&system.options));
+    let together = e.together && !system.published;
+    for (name, part) in parts(options.ops(), e.seed, e.steps, together) {
+        run_part(system.name, &options, (cluster, other), (name, part))
+            .map_err(|e| e.context(&format!("{}: {name}", system.name)))?;
     }
     Ok(())
 }
@@ -79,13 +82,13 @@ fn run_part(
 /// The first process has ended in the middle of a request.
 pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
     while let Some(message) = pipe.receive()? {
-        match message.ask()? {
+        match read(&message)? {
             Ask::Open { system, index } => match find(&system) {
-                Ok(system) => system.second(cluster, &index, pipe)?,
-                Err(e) => pipe.done(Err(dmtree_fabric::Error::invalid(e.to_string())))?,
+                Ok(system) => serve_index(cluster, &system.options, &index, pipe)?,
+                Err(e) => pipe.give::<()>(Err(dmtree_fabric::Error::invalid(e.to_string())))?,
             },
             Ask::Close | Ask::Do(_) => {
-                pipe.done(Err(dmtree_fabric::Error::invalid("no index is open")))?;
+                pipe.give::<()>(Err(dmtree_fabric::Error::invalid("no index is open")))?;
             }
         }
     }
@@ -93,10 +96,7 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
 }
 
 /// Opens an index, and executes the requests for it.
-///
-/// # Errors
-/// The first process has ended in the middle of a request.
-pub fn serve_index(
+fn serve_index(
     cluster: &Cluster,
     options: &AnyOptions,
     index: &str,
@@ -105,9 +105,9 @@ pub fn serve_index(
     let opened = TestCluster::find(cluster.clone(), CACHE_BYTES, options, index);
     match opened.and_then(|test_cluster| Ok((test_cluster.client(0)?, test_cluster))) {
         Ok((mut client, _test_cluster)) => {
-            pipe.done(Ok(()))?;
+            pipe.give(Ok(()))?;
             Ok(serve(&mut client, pipe)?)
         }
-        Err(e) => Ok(pipe.done(Err(e))?),
+        Err(e) => Ok(pipe.give::<()>(Err(e))?),
     }
 }

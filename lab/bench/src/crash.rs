@@ -7,13 +7,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::{Args, Command, FromArgMatches};
+use dmtree_check::case::range;
 use dmtree_check::scenario::Scenario;
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_fabric::sim::{How, Profile};
+use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
 use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
@@ -92,12 +94,6 @@ impl Setup {
     /// # Errors
     /// The flag and its range.
     pub fn check(&self) -> Result<()> {
-        let range = |name: &str, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                return Ok(());
-            }
-            Err(Failure::input(format!("{name} is {value}; it must be {low} to {high}")))
-        };
         let clients = self.clients();
         range("cns", self.cns.into(), 2, 64)?;
         range("threads", self.threads.into(), 1, 256)?;
@@ -107,7 +103,7 @@ impl Setup {
         range("lease-us", self.lease_us, 100, 10_000_000)?;
         range("crash-us", self.crash_us, 1, 10_000_000)?;
         range("until-us", self.until_us, self.crash_us + 1, 60_000_000)?;
-        range("bucket-us", self.bucket_us, 1, self.until_us)
+        Ok(range("bucket-us", self.bucket_us, 1, self.until_us)?)
     }
 }
 
@@ -293,8 +289,8 @@ fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
         ..PoolOptions::default()
     };
     let cache_bytes = 12 * s.keys + (16 << 20);
-    let (test_cluster, fabric) =
-        TestCluster::simulated(&profile, s.seed, &pool, cache_bytes, options)?;
+    let fabric = SimFabric::new(&profile, s.seed);
+    let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, options)?;
     let lease_ns = s.lease_us * 1000;
     test_cluster.membership().set_lease_parameters(LeaseParameters {
         lease_ns,
@@ -460,5 +456,60 @@ impl Outcome {
             self.moments.push(TimelineEvent { what, at_ns });
         }
         self.moments.sort_by_key(|m| m.at_ns);
+    }
+}
+
+fn ms(ns: u64) -> String {
+    format!("{:.2} ms", ns as f64 / 1e6)
+}
+
+impl Outcome {
+    /// Whether nothing acknowledged was lost and no survivor's operation failed.
+    pub fn is_fine(&self) -> bool {
+        self.keys_wrong == 0 && self.errors == 0
+    }
+
+    /// The report.
+    pub fn text(&self) -> String {
+        let s = &self.setup;
+        let mut t = String::new();
+        let dies = if s.hung { "hangs; its NIC goes on serving" } else { "dies" };
+        let _ = writeln!(
+            t,
+            "simulated cluster, profile {}, seed {}: {} compute nodes of {} threads with {} clients each; cn{} {dies}\n{} keys, {} % updates; lease {}\n",
+            s.profile,
+            s.seed,
+            s.cns,
+            s.threads,
+            s.coroutines,
+            s.cns - 1,
+            s.keys,
+            s.update_percent,
+            ms(s.lease_us * 1000)
+        );
+        for m in &self.moments {
+            let after = m.at_ns as f64 / 1e6 - s.crash_us as f64 / 1e3;
+            let _ = writeln!(t, "{:>10}  {after:+8.2} ms  {}", ms(m.at_ns), m.what);
+        }
+        let _ = writeln!(
+            t,
+            "\nsurvivors: {:.2} Mops before, {:.2} at least meanwhile, {:.2} afterwards (virtual time)",
+            self.before_mops, self.least_mops, self.after_mops
+        );
+        let _ = writeln!(
+            t,
+            "longest operation of a survivor from the crash on: read {}, update {}",
+            ms(self.longest_read_ns),
+            ms(self.longest_update_ns)
+        );
+        let _ = writeln!(
+            t,
+            "{} written keys looked up in the end: {} lost or wrong; {} unacknowledged updates of the dead node took effect\n{} operations of survivors failed",
+            self.keys_checked, self.keys_wrong, self.taken_effect, self.errors
+        );
+        self.samples.iter().for_each(|e| {
+            let _ = writeln!(t, "  {e}");
+        });
+        t
     }
 }

@@ -5,30 +5,18 @@ use std::path::Path;
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 
+macro_rules! built_in {
+    ($($name:literal,)*) => {
+        &[$(($name, include_str!(concat!("../../experiments/", $name, ".toml")))),*]
+    };
+}
+
 /// The built-in experiments: name and text.
-pub const BUILTIN: &[(&str, &str)] = &[
-    ("quick", include_str!("../../experiments/quick.toml")),
-    ("ycsb", include_str!("../../experiments/ycsb.toml")),
-    ("ablation", include_str!("../../experiments/ablation.toml")),
-    ("cache", include_str!("../../experiments/cache.toml")),
-    ("scan", include_str!("../../experiments/scan.toml")),
-    ("quick-sim", include_str!("../../experiments/quick-sim.toml")),
-    ("fast26", include_str!("../../experiments/fast26.toml")),
-    ("fast26-ycsb", include_str!("../../experiments/fast26-ycsb.toml")),
-    ("clients", include_str!("../../experiments/clients.toml")),
-    ("breakdown", include_str!("../../experiments/breakdown.toml")),
-    ("ablation-published", include_str!("../../experiments/ablation-published.toml")),
-    ("kv-size", include_str!("../../experiments/kv-size.toml")),
-    ("cache-budget", include_str!("../../experiments/cache-budget.toml")),
-    ("scan-length", include_str!("../../experiments/scan-length.toml")),
-    ("resources", include_str!("../../experiments/resources.toml")),
-    ("scale", include_str!("../../experiments/scale.toml")),
-    ("sherman-slides", include_str!("../../experiments/sherman-slides.toml")),
-    ("smart-factors", include_str!("../../experiments/smart-factors.toml")),
-    ("smart-clients", include_str!("../../experiments/smart-clients.toml")),
-    ("smart-cache", include_str!("../../experiments/smart-cache.toml")),
-    ("amplification", include_str!("../../experiments/amplification.toml")),
-];
+pub const BUILTIN: &[(&str, &str)] = built_in! {
+    "quick", "ycsb", "ablation", "cache", "scan", "quick-sim", "fast26", "fast26-ycsb", "clients",
+    "breakdown", "ablation-published", "kv-size", "cache-budget", "scan-length", "resources",
+    "scale", "sherman-slides", "smart-factors", "smart-clients", "smart-cache", "amplification",
+};
 
 /// An experiment: its name and its settings.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,12 @@
-//! Writes files atomically.
+//! Writes files atomically. Errors are those of the system.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
+use crate::report;
 use crate::results::Results;
-use crate::{csv, report};
 
 /// Writes a file under a temporary name beside it, then renames it.
 ///
@@ -28,9 +28,6 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// Creates a directory, and checks that files can be written there: a failure is better now than
 /// after the run.
-///
-/// # Errors
-/// Those of the system.
 pub fn prepare(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(|e| Failure::file("make the directory", dir, &e))?;
     let probe = dir.join(format!(".probe.{}.tmp", std::process::id()));
@@ -40,9 +37,6 @@ pub fn prepare(dir: &Path) -> Result<()> {
 }
 
 /// Writes tables, the report, and `results.json` last. Returns the paths of the files.
-///
-/// # Errors
-/// Those of the system.
 pub fn write_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
     let mut written = render_all(dir, r)?;
     written.push(write_results(dir, r)?);
@@ -50,9 +44,6 @@ pub fn write_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
 }
 
 /// Writes `results.json` alone.
-///
-/// # Errors
-/// Those of the system.
 pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
     let path = dir.join("results.json");
     write_atomically(&path, r.to_json().as_bytes())?;
@@ -60,11 +51,8 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
 }
 
 /// Writes all files that are derived from the results: tables, the report.
-///
-/// # Errors
-/// Those of the system.
 pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
-    let mut files: Vec<(String, String)> = csv::tables(r);
+    let mut files: Vec<(String, String)> = report::tables(r);
     files.push(("report.html".to_owned(), report::html(r)));
     let mut written = Vec::new();
     for (name, text) in files {

@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::failure::{Failure, Result};
-use crate::offered::LoadShape;
+use crate::failure::Result;
 use crate::published::Sheet;
 use crate::results::Cell;
 
@@ -14,21 +13,19 @@ const TABLES: [(&str, &str); 1] =
     [("smart-gains", include_str!("../../experiments/published/smart-gains.csv"))];
 
 /// A published claim: the throughput of a system relative to another.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct Claim {
-    claim: String,
-    workload: String,
-    system: String,
-    over: String,
+    claim: &'static str,
+    workload: &'static str,
+    system: &'static str,
+    over: &'static str,
     gain: f64,
 }
 
 /// A table of published claims.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Claims {
-    /// The source, as text.
-    pub source: String,
-    setup: [u32; 4],
+    sheet: Sheet,
     claims: Vec<Claim>,
 }
 
@@ -66,63 +63,38 @@ impl Claims {
     /// # Errors
     /// An unknown name.
     pub fn named(name: &str) -> Result<Self> {
-        match TABLES.iter().find(|(n, _)| *n == name) {
-            Some((n, text)) => Self::parse(n, text),
-            None => Err(Failure::input(format!(
-                "unknown table of published gains {name:?}: give one of {}",
-                TABLES.map(|(n, _)| n).join(", ")
-            ))),
-        }
-    }
-
-    fn parse(name: &str, text: &str) -> Result<Self> {
-        let bad = |what: &str| Failure::input(format!("published gains {name}: {what}"));
-        let sheet = Sheet { name, text };
-        let claims = sheet.rows().map(|line| {
-            let f: Vec<&str> = line.split(',').collect();
-            let [claim, workload, system, over, gain] = f[..] else { return Err(bad(line)) };
-            Ok(Claim {
-                claim: claim.to_owned(),
-                workload: workload.to_owned(),
-                system: system.to_owned(),
-                over: over.to_owned(),
-                gain: gain.parse().map_err(|_| bad(line))?,
-            })
-        });
-        Ok(Self {
-            source: sheet.comment("source:"),
-            setup: sheet.setup()?,
-            claims: claims.collect::<Result<_>>()?,
-        })
+        let sheet = Sheet::named("table of published gains", &TABLES, name)?;
+        let claim = |[claim, workload, system, over, gain]: [&'static str; 5]| {
+            Some(Claim { claim, workload, system, over, gain: gain.parse().ok()? })
+        };
+        Ok(Self { claims: sheet.rows(claim)?, sheet })
     }
 
     /// The speedups for the given cells; none under other settings than the published ones.
     pub fn beside(&self, c: &Config, cells: &[Cell]) -> Gains {
-        let here = [c.cns.into(), c.mns.into(), c.threads, c.coroutines];
-        let applies = c.simulated() && c.load == LoadShape::Closed && here == self.setup;
+        let applies = self.sheet.applies(c);
         let mut rows = Vec::new();
         for claim in self.claims.iter().filter(|_| applies) {
-            let of = |system: &str| {
-                let (system, workload) = (system.to_owned(), claim.workload.clone());
+            let of = |system: &'static str| {
                 cells.iter().filter(move |c| {
-                    c.system == system && c.workload == workload && c.variant.is_none()
+                    c.system == system && c.workload == claim.workload && c.variant.is_none()
                 })
             };
-            for with in of(&claim.system) {
+            for with in of(claim.system) {
                 let same = |c: &&Cell| c.distribution == with.distribution && c.mops > 0.0;
-                let Some(without) = of(&claim.over).find(same) else { continue };
+                let Some(without) = of(claim.over).find(same) else { continue };
                 rows.push(Gain {
-                    claim: claim.claim.clone(),
-                    workload: claim.workload.clone(),
+                    claim: claim.claim.to_owned(),
+                    workload: claim.workload.to_owned(),
                     distribution: with.distribution.clone(),
-                    system: claim.system.clone(),
-                    over: claim.over.clone(),
+                    system: claim.system.to_owned(),
+                    over: claim.over.to_owned(),
                     published: claim.gain,
                     here: with.mops / without.mops,
                 });
             }
         }
-        Gains { source: self.source.clone(), rows }
+        Gains { source: self.sheet.source.clone(), rows }
     }
 }
 
@@ -154,10 +126,10 @@ mod tests {
     #[test]
     fn the_table_is_whole_and_names_systems() {
         let t = Claims::named("smart-gains").unwrap();
-        assert_eq!((t.claims.len(), t.setup), (7, [16, 2, 24, 2]));
-        assert!(t.source.contains("OSDI'23"));
+        assert_eq!((t.claims.len(), t.sheet.setup), (7, [16, 2, 24, 2]));
+        assert!(t.sheet.source.contains("OSDI'23"));
         for c in &t.claims {
-            assert!(crate::registry::known(&c.system) && crate::registry::known(&c.over));
+            assert!(crate::registry::known(c.system) && crate::registry::known(c.over));
             let workload: dmtree_workload::Workload = c.workload.parse().unwrap();
             assert_eq!(workload.name(), c.workload);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use dmtree_check::checked::System;
 use dmtree_fabric::Snapshot;
 use dmtree_fabric::net::NicConfig;
 use dmtree_workload::{Distribution, Plan, Workload};
@@ -15,16 +16,15 @@ use crate::config::{Config, LoadBy};
 use crate::fabrics::data_path;
 use crate::failure::{Failure, Result};
 use crate::measure::measure;
-use crate::memory;
+use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
 use crate::opened::{Opened, Placement, PoolSpec};
 use crate::oracle::Oracle;
-use crate::peak::Peak;
 use crate::prepare::{load, walk, warm_up};
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
-use crate::system::System;
+use crate::system::{bytes_per_key, options_for};
 
 /// One cell to measure.
 #[derive(Clone, Debug)]
@@ -118,15 +118,15 @@ pub struct Host<'a> {
     pub measured: &'a mut dyn FnMut(&Group, &CellPlan, Measured),
 }
 
-impl std::fmt::Debug for Host<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Host({} of {} cells left)", self.cells_left, self.cells)
-    }
-}
-
 impl Host<'_> {
     pub(crate) fn stopped(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// Reports progress.
+    pub(crate) fn show(&mut self, what: &str, phase: &'static str, done: u64, share: f64) {
+        let cell = (self.cells - self.cells_left + 1, self.cells);
+        (self.progress)(Progress { what, phase, cell, done, share });
     }
 
     /// This cell's share of the remaining time.
@@ -194,16 +194,16 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
 pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let Some(first) = g.cells.first() else { return Ok(()) };
     let c = &first.config;
-    let memory_bytes = g.system.memory(c, &first.workload);
+    let memory_bytes = sizing::memory(c, &first.workload, bytes_per_key(&g.system, c));
     let began = clock::now();
     let peak = Peak::begin();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
-    let opened = Opened::create(g.system.name, &g.system.options_for(c), &spec)?;
+    let opened = Opened::create(g.system.name, &options_for(&g.system, c), &spec)?;
     let plan = c.workload(&first.workload, first.distribution).build().map_err(Failure::refused)?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
-    load(g, host, &opened, &plan, oracle.as_ref())?;
+    load((g, c), host, &opened, &plan, oracle.as_ref())?;
     host.stopped()?;
     let mut shape = walk(g, host, &opened)?;
     if shape.keys != c.keys {
@@ -289,16 +289,6 @@ pub(crate) fn name(g: &Group, cell: Option<&CellPlan>) -> String {
         }
         None => g.system.name.to_owned(),
     }
-}
-
-/// The settings of the load: those of the first cell.
-pub(crate) fn settings(g: &Group) -> Result<&Config> {
-    let first = g.cells.first().ok_or_else(|| Failure::input("a group without cells"))?;
-    Ok(&first.config)
-}
-
-pub(crate) fn at(host: &Host<'_>) -> (usize, usize) {
-    (host.cells - host.cells_left + 1, host.cells)
 }
 
 /// The number of threads and clients of a cell.

@@ -3,6 +3,8 @@
 use dmtree_workload::OpKind;
 use hdrhistogram::Histogram;
 
+use crate::results::Percentiles;
+
 /// The longest recorded latency: one minute. Longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
@@ -44,6 +46,16 @@ impl Latency {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Its percentiles.
+    pub fn percentiles(&self) -> Percentiles {
+        Percentiles {
+            p50_ns: self.quantile(0.5),
+            p90_ns: self.quantile(0.9),
+            p99_ns: self.quantile(0.99),
+            p999_ns: self.quantile(0.999),
+        }
     }
 
     /// The latency that this share of operations did not exceed; 0 if there are none.

@@ -1,8 +1,8 @@
 //! Experiments on range indexes: the systems ([`registry`]), the experiments and their settings
 //! ([`experiment`], [`config`]), running and checking them ([`mod@run`]), and the results
-//! ([`results`], [`table`], [`csv`], [`report`], [`compare`]).
+//! ([`results`], [`table`], [`report`], [`compare`]).
 //!
-//! Also, for the tools of the command line: an open index of any system ([`facade`]), replay of
+//! Also, for the tools of the command line: an open index of any system ([`system::Tool`]), replay of
 //! traces ([`replay`]).
 #![forbid(unsafe_code)]
 
@@ -13,24 +13,17 @@ pub mod config;
 mod config_check;
 pub mod conform;
 pub mod crash;
-pub mod crash_text;
-pub mod csv;
-pub mod determinism;
 pub mod experiment;
-pub mod facade;
 pub mod files;
 pub mod gains;
 pub mod group;
 pub mod latency;
 mod layers;
-pub mod listing;
 mod measure;
 pub mod memory;
 pub mod offered;
 pub mod opened;
 pub mod oracle;
-mod peak;
-pub mod place;
 mod prepare;
 pub mod probe;
 pub mod profile;
@@ -39,7 +32,6 @@ pub mod registry;
 pub mod replay;
 pub mod report;
 pub mod results;
-pub mod resume;
 pub mod run;
 pub mod settings;
 pub mod simulated;
@@ -49,7 +41,6 @@ pub mod sweep;
 pub mod system;
 pub mod table;
 pub mod window;
-pub mod workers;
 
 pub use dmtree_check::clock;
 pub use dmtree_command::{Failure, Result};

@@ -11,12 +11,13 @@ use crate::client::{self, Orders, Tally};
 use crate::clock;
 use crate::config::{MIN_OPS, Measure};
 use crate::failure::Result;
-use crate::group::{CellPlan, Group, Host, Measured, Progress, at, name, placement};
+use crate::group::{CellPlan, Group, Host, Measured, name, placement};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
 use crate::simulated::{self, START_SPREAD_NS, SimFigures};
 use crate::sizing;
+use crate::system::bytes_per_key;
 use crate::window::{Extent, Window};
 
 /// Measures a cell on a loaded and warm pool.
@@ -39,7 +40,7 @@ pub(crate) fn measure(
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
     let body =
         |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
-    let (what, place) = (name(g, Some(cell)), at(host));
+    let what = name(g, Some(cell));
     let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
         let done = orders.done.load(Ordering::Relaxed);
@@ -49,8 +50,7 @@ pub(crate) fn measure(
             (None, None) => 0.0,
         };
         let by_ops = orders.left.as_ref().and(c.ops).map_or(0.0, |n| done as f64 / n as f64);
-        let share = share.max(by_ops).min(1.0);
-        (host.progress)(Progress { what: &what, phase: "measure", cell: place, done, share });
+        host.show(&what, "measure", done, share.max(by_ops).min(1.0));
     };
     opened.set_timed(true);
     let left = opened.run(placement(c), &body, &mut tick);
@@ -101,7 +101,7 @@ fn orders(
         time,
         min_ops,
         left: budget.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
-        insert_room: sizing::insert_room(c, &cell.workload, g.system.bytes_per_key(c)),
+        insert_room: sizing::insert_room(c, &cell.workload, bytes_per_key(&g.system, c)),
         stop: host.stop.clone(),
         done: AtomicU64::new(0),
         start: OnceLock::new(),
@@ -122,7 +122,7 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
     if let Some(w) = &o.window {
         let span = w.span(start);
         m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
-        let (usage, hash) = (w.usage(), w.trace_hash());
+        let (usage, hash) = w.at_end();
         let nodes = simulated::nodes(&usage);
         m.sim = Some(SimFigures {
             trace_hash: format!("{hash:016x}"),

@@ -1,4 +1,4 @@
-//! An index on an embedded pool, open on every compute node.
+//! An index on an embedded pool, open on every compute node, and its workers.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -8,16 +8,16 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
 
-use dmtree_fabric::{Core, Endpoint, Fifo, NodeId, Snapshot, Transport, Worker};
-use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, CacheStats, NodeContext, Root, worker};
+use dmtree_check::test_cluster::{TestCluster, nodes};
+use dmtree_fabric::{Core, Endpoint, Fifo, Snapshot, Transport, Worker};
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, CacheStats, worker};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
 use crate::simulated::{FabricSpec, SimFabric};
-use crate::workers::{self, Workers};
 
 /// Bytes of buffers of one simulated client.
 const SIM_SLAB_BYTES: u64 = 256 << 10;
@@ -65,8 +65,7 @@ impl PoolSpec {
 
 /// An index on an embedded pool, open on every compute node.
 pub struct Opened {
-    cluster: Cluster,
-    nodes: Vec<AnyNode>,
+    index: TestCluster,
     sim: Option<(SimFabric, u64)>,
     /// Workers of each compute node.
     workers: u32,
@@ -81,12 +80,6 @@ pub struct Placement {
     pub threads: u32,
     /// Number of clients of each thread.
     pub coroutines: u32,
-}
-
-impl std::fmt::Debug for Opened {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Opened({:?})", self.cluster)
-    }
 }
 
 /// A client and its placement.
@@ -104,12 +97,6 @@ pub struct PlacedClient {
     /// Latencies of all clients of the executor. One histogram per client would take more memory
     /// than an index.
     pub latency: Rc<RefCell<ByKind>>,
-}
-
-impl std::fmt::Debug for PlacedClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PlacedClient({} on cn{})", self.number, self.cn)
-    }
 }
 
 /// The result of a client.
@@ -153,11 +140,8 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     };
     options.validate()?;
     let sim = SimFabric::new(profile, *seed);
-    for m in 0..options.memory_nodes {
-        sim.add_node(NodeId::memory(m), options.memory_bytes_per_node)?;
-    }
-    for c in 0..options.compute_nodes {
-        sim.add_node(NodeId::compute(c), options.chosen_compute_bytes())?;
+    for (node, bytes) in nodes(&options) {
+        sim.add_node(node, bytes)?;
     }
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
@@ -173,34 +157,6 @@ fn fleeting(cluster: &Cluster) -> Result<String> {
         ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))?;
     }
     Ok(name)
-}
-
-/// Opens the index of this name, with the options of its creation, or creates it.
-fn open_index(
-    cluster: &Cluster,
-    system: &str,
-    name: &str,
-    options: &AnyOptions,
-    cache_bytes: u64,
-) -> Result<(AnyOptions, Root)> {
-    let pool = cluster.compute_node(0)?;
-    let ep = pool.endpoint(SLAB_BYTES)?;
-    let encoded = &serde_json::to_vec(options)
-        .map_err(|e| Failure::input(format!("options of {system}: {e}")))?;
-    let cx = NodeContext { pool: pool.clone(), cache_bytes };
-    let request = IndexRequest { name, system, options, encoded };
-    let made = Box::pin(naming::open_or_create(&ep, &cx, request));
-    let entry = ep.core().block_on(ep.slot(), made)?;
-    if entry.system != system {
-        return Err(Failure::input(format!(
-            "the index {name:?} of this pool is a {:?}, not a {system:?}: give another name",
-            entry.system
-        )));
-    }
-    let wrong = |e| Failure::input(format!("options of the index {name:?}: {e}"));
-    let options = options.with(serde_json::from_slice(&entry.options).map_err(wrong)?);
-    options.check().map_err(wrong)?;
-    Ok((options, Root { index: entry.id, word: entry.root_word }))
 }
 
 /// The loop of a client.
@@ -226,38 +182,30 @@ impl Opened {
             _ => None,
         };
         let name = fleeting.as_deref().or(spec.index.as_deref()).unwrap_or(INDEX_NAME);
-        let (options, root) = open_index(&cluster, system, name, options, spec.cache_bytes)?;
-        let mut nodes = Vec::new();
-        for cn in 0..cluster.compute_nodes() {
-            let pool = cluster.compute_node(cn)?;
-            let cx = NodeContext { pool, cache_bytes: spec.cache_bytes };
-            nodes.push(options.node(&cx, root)?);
-        }
-        Ok(Self { cluster, nodes, sim, workers: options.workers()?, fleeting })
+        let called = (name, system);
+        let index = TestCluster::open_or_create(cluster, spec.cache_bytes, options, called)?;
+        Ok(Self { workers: index.options.workers()?, index, sim, fleeting })
     }
 
     /// Number of compute nodes.
     pub fn compute_nodes(&self) -> usize {
-        self.nodes.len()
+        self.index.nodes.len()
     }
 
     /// The name of the fabric.
     pub fn fabric(&self) -> &'static str {
-        self.cluster.fabric().name()
+        self.index.cluster.fabric().name()
     }
 
     /// The caches of a compute node.
     pub fn cache_stats(&self, cn: usize) -> CacheStats {
-        self.nodes[cn].cache_stats()
+        self.index.nodes[cn].cache_stats()
     }
 
     /// A client for exclusive use by the present thread.
-    ///
-    /// # Errors
-    /// No such compute node.
     pub fn client(&self, cn: usize) -> Result<AnyIndex> {
-        let pool = self.cluster.compute_node(cn)?;
-        Ok(self.nodes[cn].client(pool.endpoint(SLAB_BYTES)?))
+        let pool = self.index.cluster.compute_node(cn)?;
+        Ok(self.index.nodes[cn].client(pool.endpoint(SLAB_BYTES)?))
     }
 
     /// The simulated fabric, if it is one.
@@ -273,12 +221,9 @@ impl Opened {
     }
 
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
-    ///
-    /// # Errors
-    /// Those of [`Workers::start`].
     pub fn start_workers(&self) -> Result<Workers> {
         let workers = if self.sim.is_some() { 0 } else { self.workers };
-        Workers::start(&self.cluster, &self.nodes, workers)
+        Workers::start(&self.index.cluster, &self.index.nodes, workers)
     }
 
     /// Runs clients until they end, spread over the compute nodes in turn, and returns their
@@ -353,13 +298,13 @@ impl Opened {
         let latency = Rc::<RefCell<ByKind>>::default();
         let mut placed_clients = Vec::new();
         for number in first..first + count {
-            let cn = number as usize % self.nodes.len();
-            let pool = self.cluster.compute_node(cn)?;
+            let cn = number as usize % self.index.nodes.len();
+            let pool = self.index.cluster.compute_node(cn)?;
             let transport = pool.fabric().attach(pool.cn())?;
             let core = core.get_or_insert_with(|| Core::new(transport.clone(), SLAB_BYTES));
             let slot = core.add_slot();
             let ep = Endpoint::new(core.clone(), transport, slot);
-            let client = self.nodes[cn].client(ep.clone());
+            let client = self.index.nodes[cn].client(ep.clone());
             let (shares_thread, latency) = (count > 1, latency.clone());
             placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
         }
@@ -373,11 +318,11 @@ impl Opened {
         placement: Placement,
         seed: u64,
     ) -> Result<(Vec<PlacedClient>, Vec<AnyIndex>)> {
-        let cns = self.nodes.len() as u32;
+        let cns = self.index.nodes.len() as u32;
         let clients = cns * placement.threads * placement.coroutines;
         let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
         for thread in 0..cns * placement.threads {
-            let pool = self.cluster.compute_node((thread % cns) as usize)?;
+            let pool = self.index.cluster.compute_node((thread % cns) as usize)?;
             transports.push(pool.fabric().attach(pool.cn())?);
         }
         let Some(first) = transports.first() else { return Ok((Vec::new(), Vec::new())) };
@@ -396,21 +341,14 @@ impl Opened {
                     Endpoint::counting_with(core.clone(), transport, slot, ep)
                 }
             };
-            let client = self.nodes[cn].client(ep.clone());
-            let latency = latency.clone();
-            placed_clients.push(PlacedClient {
-                number,
-                cn,
-                shares_thread: true,
-                client,
-                ep,
-                latency,
-            });
+            let (client, latency) = (self.index.nodes[cn].client(ep.clone()), latency.clone());
+            let shares_thread = true;
+            placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
         }
         let mut workers = Vec::new();
-        for (cn, node) in self.nodes.iter().enumerate() {
+        for (cn, node) in self.index.nodes.iter().enumerate() {
             for _ in 0..self.workers {
-                let pool = self.cluster.compute_node(cn)?;
+                let pool = self.index.cluster.compute_node(cn)?;
                 let transport = pool.fabric().attach(pool.cn())?;
                 let (slot, sums) = (core.add_slot(), &placed_clients[0].ep);
                 let ep = Endpoint::counting_with(core.clone(), transport, slot, sums);
@@ -424,7 +362,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         let Some(name) = self.fleeting.take() else { return };
-        let removed = self.cluster.compute_node(0).and_then(|pool| {
+        let removed = self.index.cluster.compute_node(0).and_then(|pool| {
             let ep = pool.endpoint(SLAB_BYTES)?;
             ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))
         });
@@ -453,7 +391,7 @@ fn run_thread<T: 'static>(
         executor.spawn(slot, async move {
             let done = worker::run(&mut index, || clients.get() == 0).await;
             if let Err(e) = done {
-                broken.replace(Some(workers::failed("a worker", &e)));
+                broken.replace(Some(failed("a worker", &e)));
             }
         });
     }
@@ -478,4 +416,75 @@ fn run_thread<T: 'static>(
         one.counts = first.snapshot();
     }
     Ok(out)
+}
+
+/// Running workers. Dropped, they end after the piece of work that each has begun.
+#[derive(Debug)]
+pub struct Workers {
+    stop: Arc<AtomicBool>,
+    running: Vec<JoinHandle<dmtree_fabric::Result<Snapshot>>>,
+}
+
+impl Workers {
+    /// Starts so many workers of each compute node.
+    ///
+    /// # Errors
+    /// A compute node that is gone, a thread that cannot be started.
+    pub fn start(cluster: &Cluster, nodes: &[AnyNode], workers: u32) -> Result<Self> {
+        let mut all = Self { stop: Arc::default(), running: Vec::new() };
+        for (cn, node) in nodes.iter().enumerate() {
+            for number in 0..workers {
+                let (pool, node, stop) =
+                    (cluster.compute_node(cn)?, node.clone(), all.stop.clone());
+                let work = move || {
+                    let ep = pool.endpoint(SLAB_BYTES)?;
+                    let mut index = node.client(ep.clone());
+                    let stopped = || stop.load(Ordering::Relaxed);
+                    let run = worker::run(&mut index, stopped);
+                    ep.core().block_on(ep.slot(), Box::pin(run))?;
+                    Ok(ep.snapshot())
+                };
+                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
+                let failed =
+                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
+                all.running.push(thread.map_err(failed)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Ends the workers, and returns what their verbs were.
+    ///
+    /// # Errors
+    /// What a worker has failed with.
+    pub fn stop(mut self) -> Result<Snapshot> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Snapshot> {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.running.drain(..).map(|thread| {
+            let name = thread.thread().name().unwrap_or("a worker").to_owned();
+            (name, thread.join())
+        });
+        let mut counts = Snapshot::default();
+        // All threads have ended before the first failure is reported.
+        for (name, ended) in ended.collect::<Vec<_>>() {
+            let panicked = |_| Failure::violation(format!("{name} panicked"));
+            counts.add(&ended.map_err(panicked)?.map_err(|e| failed(&name, &e))?);
+        }
+        Ok(counts)
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // `stop` reports failures; a drop is on the way of another one, or of a tool's end.
+        let _ = self.join();
+    }
+}
+
+/// The failure of a worker.
+pub(crate) fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
+    Failure::violation(format!("{name}: {e}"))
 }

@@ -8,26 +8,23 @@ use dmtree_parts::{Outcome, Shape, Write};
 use dmtree_workload::{LOADED, LoadOrder, Plan};
 
 use crate::clock;
-use crate::config::LoadBy;
+use crate::config::{Config, LoadBy};
 use crate::failure::{Failure, Result};
-use crate::group::{CellPlan, Group, Host, Progress, at, name, placement, settings};
+use crate::group::{CellPlan, Group, Host, name, placement};
 use crate::opened::{Loop, Opened, PlacedClient, Placement};
 use crate::oracle::Oracle;
 
 /// Loads the keys.
 pub(crate) fn load(
-    g: &Group,
+    (g, c): (&Group, &Config),
     host: &mut Host<'_>,
     opened: &Opened,
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
 ) -> Result<()> {
-    let (c, n) = (settings(g)?, plan.records());
-    let what = name(g, None);
-    let cell = at(host);
+    let (what, n) = (name(g, None), plan.records());
     let show = |host: &mut Host<'_>, done: u64| {
-        let share = done as f64 / n as f64;
-        (host.progress)(Progress { what: &what, phase: "load", cell, done, share });
+        host.show(&what, "load", done, done as f64 / n as f64);
     };
     show(host, 0);
     match c.load_by {
@@ -132,9 +129,7 @@ fn fits(e: dmtree_fabric::Error) -> Failure {
 }
 
 pub(crate) fn walk(g: &Group, host: &mut Host<'_>, opened: &Opened) -> Result<Shape> {
-    let what = name(g, None);
-    let cell = at(host);
-    (host.progress)(Progress { what: &what, phase: "walk", cell, done: 0, share: 0.0 });
+    host.show(&name(g, None), "walk", 0, 0.0);
     let mut client = opened.client(0)?;
     let ep = client.endpoint().clone();
     ep.core()
@@ -209,13 +204,12 @@ pub(crate) fn warm_up(
             (reads, position >= n, wrong)
         })
     };
-    let (what, place) = (name(g, Some(cell)), at(host));
+    let what = name(g, Some(cell));
     let each = plan.loaded_in(0).map_or(n, |own| own.len() as u64);
     let all = (each / pairs_per_leaf).max(1) * u64::from(cns.min(clients));
     let mut tick = || {
         let done = done.load(Ordering::Relaxed);
-        let share = done as f64 / all as f64;
-        (host.progress)(Progress { what: &what, phase: "warm-up", cell: place, done, share });
+        host.show(&what, "warm-up", done, done as f64 / all as f64);
     };
     let left = opened.run(placement, &body, &mut tick)?;
     if let Some(wrong) = left.iter().find_map(|l| l.out.2.first()) {

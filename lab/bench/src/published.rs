@@ -12,32 +12,20 @@ const TABLES: [(&str, &str); 2] = [
     ("sherman-slides", include_str!("../../experiments/published/sherman-slides.csv")),
 ];
 
-/// The settings that a published table holds for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Setup {
-    cns: u16,
-    mns: u16,
-    threads: u32,
-    coroutines: u32,
-}
-
 /// One published figure.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct Figure {
-    distribution: String,
-    system: String,
-    workload: String,
+    distribution: &'static str,
+    system: &'static str,
+    workload: &'static str,
     mops: f64,
 }
 
 /// A published table.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Table {
-    /// Its name.
-    pub name: &'static str,
-    /// The source, as text.
-    pub source: String,
-    setup: Setup,
+    /// Its name, its source, and the settings that it holds for.
+    pub sheet: Sheet,
     figures: Vec<Figure>,
 }
 
@@ -47,45 +35,19 @@ impl Table {
     /// # Errors
     /// An unknown name.
     pub fn named(name: &str) -> Result<Self> {
-        match TABLES.iter().find(|(n, _)| *n == name) {
-            Some((n, text)) => Self::parse(n, text),
-            None => Err(Failure::input(format!(
-                "unknown published table {name:?}: give one of {}",
-                TABLES.map(|(n, _)| n).join(", ")
-            ))),
-        }
-    }
-
-    /// Parses the form: comment lines, of which `# source:` and `# setup:` are kept, a head, rows.
-    fn parse(name: &'static str, text: &str) -> Result<Self> {
-        let bad = |what: &str| Failure::input(format!("published table {name}: {what}"));
-        let sheet = Sheet { name, text };
-        let [cns, mns, threads, coroutines] = sheet.setup()?;
-        let setup = Setup { cns: cns as u16, mns: mns as u16, threads, coroutines };
-        let figures = sheet.rows().map(|line| {
-            let f: Vec<&str> = line.split(',').collect();
-            let [distribution, system, workload, mops] = f[..] else { return Err(bad(line)) };
-            Ok(Figure {
-                distribution: distribution.to_owned(),
-                system: system.to_owned(),
-                workload: workload.to_owned(),
-                mops: mops.parse().map_err(|_| bad(line))?,
-            })
-        });
-        Ok(Self {
-            name,
-            source: sheet.comment("source:"),
-            setup,
-            figures: figures.collect::<Result<_>>()?,
-        })
+        let sheet = Sheet::named("published table", &TABLES, name)?;
+        let figure = |[distribution, system, workload, mops]: [&'static str; 4]| {
+            Some(Figure { distribution, system, workload, mops: mops.parse().ok()? })
+        };
+        Ok(Self { figures: sheet.rows(figure)?, sheet })
     }
 
     /// Systems of the table, each once, in its order.
     pub fn systems(&self) -> Vec<&str> {
         let mut out: Vec<&str> = Vec::new();
         for f in &self.figures {
-            if !out.contains(&f.system.as_str()) {
-                out.push(&f.system);
+            if !out.contains(&f.system) {
+                out.push(f.system);
             }
         }
         out
@@ -96,14 +58,6 @@ impl Table {
         let row = |s: &String| c.published_rows.get(s).unwrap_or(s).clone();
         let have: Vec<String> = c.systems.iter().map(row).collect();
         self.systems().into_iter().map(str::to_owned).filter(|s| !have.contains(s)).collect()
-    }
-
-    /// Whether the table holds for these settings: the same nodes, threads and coroutines, and a
-    /// closed load. The number of keys may be smaller, because the settings that depend on it are
-    /// scaled.
-    pub fn applies(&self, c: &Config) -> bool {
-        let here = Setup { cns: c.cns, mns: c.mns, threads: c.threads, coroutines: c.coroutines };
-        c.simulated() && here == self.setup && c.load == LoadShape::Closed
     }
 
     /// A published figure, million operations per second. Zipf laws of any form are the table's
@@ -118,7 +72,7 @@ impl Table {
     /// The published figure of a cell, and the ratio to it; `None` without a figure, or under other
     /// settings.
     pub fn reference(&self, c: &Config, cell: &CellName<'_>, mops: f64) -> Option<Reference> {
-        if !self.applies(c) {
+        if !self.sheet.applies(c) {
             return None;
         }
         let row = c.published_rows.get(cell.system).map_or(cell.system, String::as_str);
@@ -136,37 +90,70 @@ impl Table {
     }
 }
 
-/// The form of shipped figures: comment lines, a head, rows.
-pub(crate) struct Sheet<'t> {
-    pub name: &'t str,
-    pub text: &'t str,
+/// Shipped figures: a text of comment lines, of which `# source:` and `# setup:` are kept, a head,
+/// and rows.
+#[derive(Clone, Debug)]
+pub struct Sheet {
+    /// Its name, with its kind.
+    title: String,
+    text: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The source, as text.
+    pub source: String,
+    /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
+    pub(crate) setup: [u32; 4],
 }
 
-impl<'t> Sheet<'t> {
-    /// The text of the comment lines with a key.
-    pub fn comment(&self, key: &str) -> String {
-        let lines = self.text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
-        lines.map(str::trim).collect::<Vec<_>>().join(" ")
-    }
-
-    /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
-    ///
-    /// # Errors
-    /// Names the missing one.
-    pub fn setup(&self) -> Result<[u32; 4]> {
-        let text = self.comment("setup:");
-        let number = |key: &str| {
-            let words = text.split_whitespace().filter_map(|w| w.split_once('='));
-            let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
-            let what = || format!("published table {}: its setup has no {key}", self.name);
-            found.ok_or_else(|| Failure::input(what()))
+impl Sheet {
+    /// A sheet of this kind by name.
+    pub(crate) fn named(
+        kind: &str,
+        all: &[(&'static str, &'static str)],
+        name: &str,
+    ) -> Result<Self> {
+        let Some((name, text)) = all.iter().find(|(n, _)| *n == name) else {
+            let names: Vec<&str> = all.iter().map(|(n, _)| *n).collect();
+            return Err(Failure::input(format!(
+                "unknown {kind} {name:?}: give one of {}",
+                names.join(", ")
+            )));
         };
-        Ok([number("cns")?, number("mns")?, number("threads")?, number("coroutines")?])
+        let title = format!("{kind} {name}");
+        let comment = |key: &str| {
+            let lines = text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
+            lines.map(str::trim).collect::<Vec<_>>().join(" ")
+        };
+        let (source, setup) = (comment("source:"), comment("setup:"));
+        let number = |key: &str| {
+            let words = setup.split_whitespace().filter_map(|w| w.split_once('='));
+            let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
+            found.ok_or_else(|| Failure::input(format!("{title}: its setup has no {key}")))
+        };
+        let setup = [number("cns")?, number("mns")?, number("threads")?, number("coroutines")?];
+        Ok(Self { title, text, name, source, setup })
     }
 
-    /// Its rows, without the head.
-    pub fn rows(&self) -> impl Iterator<Item = &'t str> {
-        self.text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1)
+    /// Its rows, without the head, each made of the fields of its line.
+    pub(crate) fn rows<T, const N: usize>(
+        &self,
+        row: impl Fn([&'static str; N]) -> Option<T>,
+    ) -> Result<Vec<T>> {
+        let lines = self.text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
+        let parsed = |line: &'static str| {
+            let fields = line.split(',').collect::<Vec<_>>().try_into().ok();
+            let bad = || Failure::input(format!("{}: {line}", self.title));
+            fields.and_then(&row).ok_or_else(bad)
+        };
+        lines.map(parsed).collect()
+    }
+
+    /// Whether the figures hold for these settings: the same nodes, threads and coroutines, and a
+    /// closed load. The number of keys may be smaller, because the settings that depend on it are
+    /// scaled.
+    pub fn applies(&self, c: &Config) -> bool {
+        let here = [c.cns.into(), c.mns.into(), c.threads, c.coroutines];
+        c.simulated() && here == self.setup && c.load == LoadShape::Closed
     }
 }
 
@@ -277,7 +264,7 @@ mod tests {
         assert_eq!(t.mops("fptree", "scan", "zipfian-exact(0.99)"), Some(2.659991));
         assert_eq!(t.mops("dmtree", "search", "uniform"), Some(49.69586));
         assert_eq!(t.mops("dmtree", "search", "latest"), None);
-        assert!(t.source.contains("FAST'26"));
+        assert!(t.sheet.source.contains("FAST'26"));
         assert!(Table::named("x").unwrap_err().to_string().contains("fast26-micro"));
     }
 
@@ -312,7 +299,7 @@ mod tests {
         assert!(t.reference(&c, &CellName { system: "other", ..cell }, 1.0).is_none());
         let fewer = sim(&["--threads=71"]);
         assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");
-        assert!(!t.applies(&sim(&["--load=open:1M"])));
+        assert!(!t.sheet.applies(&sim(&["--load=open:1M"])));
         assert!(any([2.0, 1.0]).check().is_err());
     }
 }

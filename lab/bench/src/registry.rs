@@ -1,12 +1,17 @@
-//! The registry of systems that can be measured and used.
+//! The registry of systems that can be measured and used, and what there is: systems, experiments,
+//! workloads and fabrics, as one JSON document.
 
 use std::sync::{PoisonError, RwLock};
 
+use dmtree_check::checked::System;
 use dmtree_check::{Case, Verdict};
 use dmtree_parts::peer::SystemSpec;
+use dmtree_workload::Workload;
+use serde_json::{Value, json};
 
+use crate::experiment::{BUILTIN, Experiment};
+use crate::fabrics::FABRICS;
 use crate::failure::{Failure, Result};
-use crate::system::System;
 
 /// What the crates describe: a line for each.
 fn described() -> Vec<SystemSpec> {
@@ -36,13 +41,13 @@ pub fn add(more: Vec<SystemSpec>) -> Result<()> {
     if let Some((_, s)) = taken {
         return Err(Failure::input(format!("there is a system {:?} already", s.name)));
     }
-    ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more.into_iter().map(System::of));
+    ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more.into_iter().map(System));
     Ok(())
 }
 
 /// Every system.
 pub fn systems() -> Vec<System> {
-    let mut all: Vec<System> = described().into_iter().map(System::of).collect();
+    let mut all: Vec<System> = described().into_iter().map(System).collect();
     all.extend(ADDED.read().unwrap_or_else(PoisonError::into_inner).iter().cloned());
     all
 }
@@ -102,6 +107,48 @@ pub fn check(case: &Case) -> Result<Verdict> {
 /// Whether a name is that of a system.
 pub fn known(name: &str) -> bool {
     systems().iter().any(|s| s.name == name)
+}
+
+/// Everything that a name can be given of.
+///
+/// # Errors
+/// A built-in experiment that cannot be read.
+pub fn listing() -> Result<Value> {
+    let names = BUILTIN.iter().map(|(name, _)| Experiment::find(name));
+    let experiments: Vec<Value> =
+        names.map(|e| e.map(|e| of_experiment(&e))).collect::<Result<_>>()?;
+    Ok(json!({
+        "systems": systems().iter().map(of_system).collect::<Vec<_>>(),
+        "experiments": experiments,
+        "workloads": Workload::names().collect::<Vec<_>>(),
+        "fabrics": FABRICS,
+    }))
+}
+
+fn of_system(s: &System) -> Value {
+    json!({
+        "name": s.name,
+        "family": s.family,
+        "description": s.description,
+        "published": s.published,
+        "recovers": s.recovers,
+        "sound": s.sound,
+        "ops": s.options.ops(),
+        "options": s.options,
+        "mutants": s.mutants.iter().map(|m| m.name).collect::<Vec<_>>(),
+        "defects": s.defects.iter().map(|h| h.name).collect::<Vec<_>>(),
+    })
+}
+
+fn of_experiment(e: &Experiment) -> Value {
+    json!({
+        "name": e.name,
+        "description": e.config.description,
+        "fabric": e.config.fabric,
+        "systems": e.config.systems,
+        "published": e.config.published,
+        "published_gains": e.config.published_gains,
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Replays operation traces, and compares every read with the value that the trace implies.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +8,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use clap::Args;
 use dmtree_check::client::Client;
-use dmtree_parts::{Outcome, ScanRequest, Write, check_key};
+use dmtree_check::conformance::above;
+use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_workload::OpKind;
 use dmtree_workload::trace::{Action, Record, TraceOp, TraceReader, shard};
 use serde::{Deserialize, Serialize};
@@ -22,9 +22,10 @@ use crate::latency::ByKind;
 use crate::opened::PoolSpec;
 use crate::oracle::shown;
 use crate::registry::find;
-use crate::results::LOCAL_NOTE;
+use crate::results::{LOCAL_NOTE, Percentiles};
 use crate::simulated::FabricSpec;
 use crate::sizing;
+use crate::system::Tool;
 use crate::table::{Table, mops, time};
 
 /// Operations that a thread gets at a time.
@@ -82,12 +83,9 @@ pub struct KindReport {
     pub ops: u64,
     /// Number of mismatches among them.
     pub mismatches: u64,
-    /// Median latency, ns.
-    pub p50_ns: u64,
-    /// 99th percentile, ns.
-    pub p99_ns: u64,
-    /// 99.9th percentile, ns.
-    pub p999_ns: u64,
+    /// Latencies.
+    #[serde(flatten)]
+    pub latency: Percentiles,
 }
 
 /// The result of a replay.
@@ -182,7 +180,7 @@ pub fn replay(
         return Err(Failure::input("--threads, --cns and --mns must be 1 at least"));
     }
     let (key, value) = (survey.longest_key.max(1), survey.longest_value);
-    let need = survey.writes.saturating_mul(sizing::bytes_per_key(key, value));
+    let need = survey.writes.saturating_mul(sizing::bytes_of_record(key, value));
     let floor = (u64::from(o.cns) * 4 + 64) << 20;
     let memory_bytes = o.memory_bytes.map(|b| b.0).unwrap_or_else(|| {
         ((need.saturating_mul(2) + floor) / u64::from(o.mns)).next_multiple_of(1 << 20)
@@ -196,7 +194,7 @@ pub fn replay(
         fabric: FabricSpec::Local,
         index: None,
     };
-    let pool = system.open(&spec, key, value.min(64))?;
+    let pool = Tool::open(&system, &spec, key, value.min(64))?;
     let done = AtomicU64::new(0);
     let mut reader = TraceReader::open(&o.files).map_err(Failure::refused)?;
     let began = clock::now();
@@ -284,9 +282,7 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
             let report = KindReport {
                 ops: l.len(),
                 mismatches: wrong.get(&kind).copied().unwrap_or(0),
-                p50_ns: l.quantile(0.5),
-                p99_ns: l.quantile(0.99),
-                p999_ns: l.quantile(0.999),
+                latency: l.percentiles(),
             };
             (kind.name().to_owned(), report)
         })
@@ -319,9 +315,9 @@ impl ReplayReport {
                 kind.clone(),
                 k.ops.to_string(),
                 k.mismatches.to_string(),
-                time(k.p50_ns),
-                time(k.p99_ns),
-                time(k.p999_ns),
+                time(k.latency.p50_ns),
+                time(k.latency.p99_ns),
+                time(k.latency.p999_ns),
             ]);
         }
         let mut out = format!(
@@ -358,15 +354,8 @@ struct Shard {
 
 impl Shard {
     fn new(session: Client, me: usize, threads: usize) -> Self {
-        Self {
-            session,
-            me,
-            threads,
-            model: BTreeMap::new(),
-            tally: Tally::default(),
-            encoded: Vec::new(),
-            value: Vec::new(),
-        }
+        let (model, tally, encoded, value) = Default::default();
+        Self { session, me, threads, model, tally, encoded, value }
     }
 
     fn work(mut self, from: &Receiver<Vec<TraceOp>>, done: &AtomicU64) -> Tally {
@@ -457,12 +446,7 @@ impl Shard {
     /// Checks order, number and readability of all pairs. Of this thread's keys, it also checks
     /// that none is missing or has another value than written.
     fn scan(&mut self, from: &[u8], count: usize) -> Result<(), String> {
-        let request = ScanRequest {
-            low: Bound::Included(from),
-            high: Bound::Unbounded,
-            reverse: false,
-            limit: count,
-        };
+        let request = above(from, count);
         let (me, threads) = (self.me, self.threads);
         let mut mine = self.model.range(from.to_vec()..).peekable();
         let (mut wrong, mut pairs): (Option<String>, usize) = (None, 0);

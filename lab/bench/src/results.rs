@@ -10,10 +10,10 @@ use crate::fabrics::{TCP, VERBS};
 use crate::failure::{Failure, Result};
 use crate::gains::Gains;
 use crate::offered::OpenFigures;
-use crate::place::Place;
 use crate::published::{CellName, Reference};
 use crate::simulated::SimFigures;
 use crate::summary::Summary;
+use crate::sweep::Place;
 
 /// The version of the form. Readers refuse others.
 pub const SCHEMA_VERSION: u32 = 3;
@@ -21,26 +21,24 @@ pub const SCHEMA_VERSION: u32 = 3;
 /// The note in every header and file about numbers of the in-process fabric.
 pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement about a NIC";
 
-/// The note about numbers of the simulated fabric.
-pub const SIM_NOTE: &str = "fabric sim: the index code itself in virtual time, hardware simulated";
-
-/// The note about numbers over TCP.
-pub const TCP_NOTE: &str =
-    "fabric tcp: nodes apart, a frame per doorbell over sockets; no statement about a NIC";
-
-/// The note about numbers over RDMA.
-pub const VERBS_NOTE: &str = "fabric verbs: nodes apart, verbs over the RDMA device of this machine; times are that device's";
-
 /// The note in every header and file about the numbers of a fabric.
 pub fn note(c: &Config) -> String {
-    match &c.profile {
-        Some(p) => format!("{SIM_NOTE}; profile {}", p.title()),
-        None if c.fabric == TCP => TCP_NOTE.to_owned(),
-        None if c.fabric == VERBS => match c.nic_config().describe() {
-            Ok(nic) => format!("{VERBS_NOTE}: {nic}"),
-            Err(_) => VERBS_NOTE.to_owned(),
-        },
-        None => LOCAL_NOTE.to_owned(),
+    if let Some(p) = &c.profile {
+        let what = "fabric sim: the index code itself in virtual time, hardware simulated";
+        return format!("{what}; profile {}", p.title());
+    }
+    match c.fabric.as_str() {
+        TCP => {
+            "fabric tcp: nodes apart, a frame per doorbell over sockets; no statement about a NIC"
+                .to_owned()
+        }
+        VERBS => {
+            let nic = c.nic_config().describe().map_or(String::new(), |nic| format!(": {nic}"));
+            format!(
+                "fabric verbs: nodes apart, verbs over the RDMA device of this machine; times are that device's{nic}"
+            )
+        }
+        _ => LOCAL_NOTE.to_owned(),
     }
 }
 
@@ -206,11 +204,9 @@ pub struct OutcomeCost {
     pub cn: Side,
 }
 
-/// Latency and number of one kind of operation.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct KindFigures {
-    /// Number of operations.
-    pub ops: u64,
+/// Percentiles of latencies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Percentiles {
     /// Median, ns.
     pub p50_ns: u64,
     /// 90th percentile, ns.
@@ -220,6 +216,16 @@ pub struct KindFigures {
     pub p99_ns: u64,
     /// 99.9th percentile, ns.
     pub p999_ns: u64,
+}
+
+/// Latency and number of one kind of operation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KindFigures {
+    /// Number of operations.
+    pub ops: u64,
+    /// Latencies.
+    #[serde(flatten)]
+    pub latency: Percentiles,
 }
 
 /// One node.
@@ -290,15 +296,9 @@ pub struct Round {
     pub ops: u64,
     /// Length of the measured phase, s.
     pub seconds: f64,
-    /// Median latency, ns.
-    pub p50_ns: u64,
-    /// 90th percentile, ns.
-    #[serde(default)]
-    pub p90_ns: u64,
-    /// 99th percentile, ns.
-    pub p99_ns: u64,
-    /// 99.9th percentile, ns.
-    pub p999_ns: u64,
+    /// Latencies.
+    #[serde(flatten)]
+    pub latency: Percentiles,
     /// Round trips per operation.
     pub round_trips: f64,
     /// Why it ended: `duration`, `operations`, `used up`, `memory`.
@@ -359,15 +359,9 @@ pub struct Cell {
     pub errors: u64,
     /// The first few of them, as text.
     pub error_samples: Vec<String>,
-    /// Median latency, ns.
-    pub p50_ns: u64,
-    /// 90th percentile, ns.
-    #[serde(default)]
-    pub p90_ns: u64,
-    /// 99th percentile, ns.
-    pub p99_ns: u64,
-    /// 99.9th percentile, ns.
-    pub p999_ns: u64,
+    /// Latencies.
+    #[serde(flatten)]
+    pub latency: Percentiles,
     /// Round trips up to the acknowledgement, per operation.
     pub round_trips: f64,
     /// 99th percentile of the same (64 stands for more).

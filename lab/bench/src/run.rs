@@ -6,29 +6,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use dmtree_check::checked::System;
 use dmtree_fabric::{
     OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
 };
 use dmtree_workload::OpKind;
 
-use crate::client::Tally;
 use crate::clock;
 use crate::config::{Config, Resolved};
 use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
-use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec};
-use crate::offered::{CRITERION, OpenFigures};
-use crate::place::Place;
+use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec, run_group};
+use crate::offered::CRITERION;
+use crate::opened::Opened;
 use crate::published::{CellName, Table};
 use crate::registry;
 use crate::results::{
-    Cell, KindFigures, Machine, MemoryFigures, NodeFigures, OutcomeCost, PublishedTable, Results,
-    Round, SCHEMA_VERSION, Side, cell_key, note,
+    Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
+    SCHEMA_VERSION, Side, cell_key, note,
 };
-use crate::simulated::SimFigures;
 use crate::summary::Summary;
-use crate::system::System;
+use crate::sweep::Place;
+use crate::system::{checked_options, lacks, options_for};
 
 /// Receives reports of a run.
 pub trait Observer {
@@ -49,9 +49,6 @@ impl Observer for Silent {
 }
 
 /// The cells, in their order: points of the sweep, systems, distributions, workloads.
-///
-/// # Errors
-/// Unknown names.
 pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
     let c = &r.config;
     let mut out = Vec::new();
@@ -60,7 +57,7 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
             for d in &c.distributions {
                 for w in &c.workloads {
                     // Preflight refuses this cell.
-                    if system.lacks(&config, w).is_some() {
+                    if lacks(&system, &config, w).is_some() {
                         continue;
                     }
                     let mut plan = CellPlan {
@@ -99,9 +96,6 @@ fn twin(earlier: &[(System, CellPlan)], system: &System, plan: &CellPlan) -> Opt
 
 /// Groups of cells, in the order of their runs, for one round. Cells that change the set of keys
 /// have a pool of their own; others share a pool if the loaded keys and the pool are the same.
-///
-/// # Errors
-/// Unknown names.
 pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result<Vec<Group>> {
     let mut groups: Vec<(Option<String>, Group)> = Vec::new();
     for (system, cell) in cells(r)? {
@@ -135,7 +129,7 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
     let mut name = format!(
         "{} {} {} {:?} {:?} {} {} {} {:?} {:?} {}",
         system.name,
-        system.options_for(c),
+        options_for(system, c),
         c.keys,
         c.key_form,
         c.value_size,
@@ -160,8 +154,8 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
 pub fn preflight(r: &Resolved) -> Result<()> {
     for (_, c) in r.config.sweep.points(&r.config)? {
         for system in registry::select(&c.systems)? {
-            let lacks = |w| system.lacks(&c.for_cell(system.name, w), w);
-            if let Some(what) = c.workloads.iter().find_map(lacks) {
+            let lacking = |w| lacks(&system, &c.for_cell(system.name, w), w);
+            if let Some(what) = c.workloads.iter().find_map(lacking) {
                 return Err(Failure::input(what));
             }
         }
@@ -172,7 +166,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
     let mut done = Vec::new();
     for (system, cell) in cells(r)? {
         let c = &cell.config;
-        let options = system.checked_options(c)?;
+        let options = checked_options(&system, c)?;
         let name = format!("{} {} {} {} {options}", system.name, c.cns, c.mns, c.cache_bytes);
         if done.contains(&name) {
             continue;
@@ -180,7 +174,7 @@ pub fn preflight(r: &Resolved) -> Result<()> {
         // Refusals do not depend on the place of the nodes.
         let spec =
             pool_spec(&Config { fabric: here(&c.fabric), nodes: None, ..c.clone() }, 16 << 20, 0)?;
-        system.open_for(c, &spec).map_err(|e| e.context(system.name))?;
+        Opened::create(system.name, &options, &spec).map_err(|e| e.context(system.name))?;
         done.push(name);
     }
     Ok(())
@@ -191,60 +185,41 @@ fn here(fabric: &str) -> String {
 }
 
 /// The sum of a cell over all its rounds so far.
-#[derive(Default)]
 struct Sum {
-    tally: Tally,
-    counts: Snapshot,
-    per_cn: Vec<(u64, u32)>,
-    seconds: f64,
+    all: Measured,
     rounds: Vec<Round>,
-    memory: Option<MemoryFigures>,
-    warmed: f64,
-    law: String,
-    complete_scans: bool,
-    rate_ops: u64,
-    sim: Option<SimFigures>,
-    open: Option<OpenFigures>,
 }
 
 impl Sum {
     fn new(m: Measured) -> Self {
-        let mut sum = Self {
-            per_cn: vec![(0, 0); m.per_cn.len()],
-            warmed: m.warmed,
-            law: m.law.clone(),
-            complete_scans: m.complete_scans,
-            ..Self::default()
-        };
-        sum.add(m);
-        sum
+        Self { rounds: vec![round(&m)], all: m }
     }
 
     fn add(&mut self, m: Measured) {
-        let (rate_ops, seconds) = m.rate;
-        let latency = m.tally.latency.total();
-        let trips = m.counts.total(&Kind::FOREGROUND).counts.round_trips;
-        self.rounds.push(Round {
-            mops: rate_ops as f64 / seconds / 1e6,
-            ops: m.tally.ops,
-            seconds,
-            p50_ns: latency.quantile(0.5),
-            p90_ns: latency.quantile(0.9),
-            p99_ns: latency.quantile(0.99),
-            p999_ns: latency.quantile(0.999),
-            round_trips: per(trips, m.tally.counted),
-            ended: m.tally.ended.name().to_owned(),
-        });
-        self.seconds += seconds;
-        self.rate_ops += rate_ops;
-        self.tally.add(&m.tally);
-        self.counts.add(&m.counts);
-        for (mine, theirs) in self.per_cn.iter_mut().zip(&m.per_cn) {
+        self.rounds.push(round(&m));
+        let all = &mut self.all;
+        all.rate = (all.rate.0 + m.rate.0, all.rate.1 + m.rate.1);
+        all.tally.add(&m.tally);
+        all.counts.add(&m.counts);
+        for (mine, theirs) in all.per_cn.iter_mut().zip(&m.per_cn) {
             *mine = (mine.0 + theirs.0, theirs.1);
         }
-        self.memory = m.memory.or(self.memory.take());
-        self.sim = m.sim.or(self.sim.take());
-        self.open = m.open.or(self.open.take());
+        all.memory = m.memory.or(all.memory.take());
+        all.sim = m.sim.or(all.sim.take());
+        all.open = m.open.or(all.open.take());
+    }
+}
+
+fn round(m: &Measured) -> Round {
+    let (rate_ops, seconds) = m.rate;
+    let trips = m.counts.total(&Kind::FOREGROUND).counts.round_trips;
+    Round {
+        mops: rate_ops as f64 / seconds / 1e6,
+        ops: m.tally.ops,
+        seconds,
+        latency: m.tally.latency.total().percentiles(),
+        round_trips: per(trips, m.tally.counted),
+        ended: m.tally.ended.name().to_owned(),
     }
 }
 
@@ -323,7 +298,7 @@ pub fn run(
             let g = Group { round, ..g.clone() };
             let later = (c.rounds - round - 1) as usize * groups.len();
             host.loads_left = later + groups.len() - i - 1;
-            if let Err(e) = g.system.run(&g, &mut host) {
+            if let Err(e) = run_group(&g, &mut host) {
                 failure = Some(e);
                 break 'rounds;
             }
@@ -366,8 +341,8 @@ fn results(
         config: c.clone(),
         config_hash: c.hash(),
         published: table.map(|t| PublishedTable {
-            table: t.name.to_owned(),
-            source: t.source.clone(),
+            table: t.sheet.name.to_owned(),
+            source: t.sheet.source.clone(),
             without_counterpart: t.without_counterpart(c),
         }),
         gains: c
@@ -384,21 +359,14 @@ fn results(
 }
 
 fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
-    let c = &plan.config;
+    let (c, m) = (&plan.config, &s.all);
     // The operations that the counters cover; failed operations have counted, too.
-    let ops = s.tally.counted;
-    let all = s.counts.total(&Kind::FOREGROUND);
-    let latency = s.tally.latency.total();
+    let ops = m.tally.counted;
+    let all = m.counts.total(&Kind::FOREGROUND);
     let mops: Vec<f64> = s.rounds.iter().map(|r| r.mops).collect();
-    let summary = Summary::of(&mops).unwrap_or(Summary {
-        rounds: 0,
-        average: 0.0,
-        min: None,
-        max: None,
-        half_width_95: None,
-    });
-    let (by_outcome, combined) = outcomes(&s.counts);
-    let scans = s.tally.scans;
+    let summary = Summary::of(&mops).unwrap_or_default();
+    let (by_outcome, combined) = outcomes(&m.counts);
+    let scans = m.tally.scans;
     Cell {
         system: g.system.name.to_owned(),
         family: g.system.family.to_owned(),
@@ -406,7 +374,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         workload: plan.workload.name().to_owned(),
         csv_name: plan.workload.csv_name().to_owned(),
         distribution: plan.distribution.name(),
-        law: s.law.clone(),
+        law: m.law.clone(),
         fabric: c.fabric.clone(),
         variant: plan.variant.clone(),
         place: plan.variant.as_deref().and_then(Place::of),
@@ -420,48 +388,39 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
             };
             t.reference(c, &name, summary.average)
         }),
-        open: s.open,
-        sim: s.sim.clone(),
-        steps_ns: steps(&s.counts),
+        open: m.open,
+        sim: m.sim.clone(),
+        steps_ns: steps(&m.counts),
         mops: summary.average,
         mops_summary: summary,
-        ops: s.tally.ops,
+        ops: m.tally.ops,
         combined,
-        errors: s.tally.errors,
-        error_samples: s.tally.samples.clone(),
-        p50_ns: latency.quantile(0.5),
-        p90_ns: latency.quantile(0.9),
-        p99_ns: latency.quantile(0.99),
-        p999_ns: latency.quantile(0.999),
+        errors: m.tally.errors,
+        error_samples: m.tally.samples.clone(),
+        latency: m.tally.latency.total().percentiles(),
         round_trips: per(all.counts.round_trips, ops),
         round_trips_p99: all.round_trips_quantile(0.99),
         detached: per(all.counts.detached, ops),
         doorbells: per(all.counts.doorbells, ops),
         mn: Side::per(&all.counts.mn, ops),
         cn: Side::per(&all.counts.cn, ops),
-        background: background(&s.counts, ops),
+        background: background(&m.counts, ops),
         by_outcome,
-        by_kind: s
+        by_kind: m
             .tally
             .latency
             .iter()
             .map(|(kind, l)| {
-                let figures = KindFigures {
-                    ops: l.len(),
-                    p50_ns: l.quantile(0.5),
-                    p90_ns: l.quantile(0.9),
-                    p99_ns: l.quantile(0.99),
-                    p999_ns: l.quantile(0.999),
-                };
+                let figures = KindFigures { ops: l.len(), latency: l.percentiles() };
                 (kind.name().to_owned(), figures)
             })
             .collect(),
         entries_per_scan: (scans.0 > 0).then(|| per(scans.1, scans.0)),
         scan_check: (scans.0 > 0)
-            .then(|| if s.complete_scans { "complete" } else { "order and values" }.to_owned()),
-        nodes: nodes(s, ops),
-        memory: s.memory.clone(),
-        warmup_reads_per_node: s.warmed,
+            .then(|| if m.complete_scans { "complete" } else { "order and values" }.to_owned()),
+        nodes: nodes(m, ops),
+        memory: m.memory.clone(),
+        warmup_reads_per_node: m.warmed,
         rounds: s.rounds.clone(),
     }
 }
@@ -521,11 +480,12 @@ fn background(counts: &Snapshot, ops: u64) -> Side {
     Side::per(&sum, ops)
 }
 
-fn nodes(s: &Sum, ops: u64) -> Vec<NodeFigures> {
+fn nodes(m: &Measured, ops: u64) -> Vec<NodeFigures> {
+    let (rate_ops, seconds) = (m.rate.0 as f64, m.rate.1);
     // Millions of operations per second for each measured operation.
-    let per_op_rate = s.rate_ops as f64 / s.tally.ops.max(1) as f64 / s.seconds.max(1e-9) / 1e6;
+    let per_op_rate = rate_ops / m.tally.ops.max(1) as f64 / seconds.max(1e-9) / 1e6;
     let served = |node: dmtree_fabric::NodeId| {
-        s.counts
+        m.counts
             .nodes
             .iter()
             .find(|(n, _)| *n == node)
@@ -537,14 +497,14 @@ fn nodes(s: &Sum, ops: u64) -> Vec<NodeFigures> {
             node: name,
             mops: own.map(|(own, _)| own as f64 * per_op_rate),
             clients: own.map(|(_, clients)| clients),
-            mverbs: per(c.verbs(), ops) * s.rate_ops as f64 / s.seconds / 1e6,
+            mverbs: per(c.verbs(), ops) * rate_ops / seconds / 1e6,
             served: Side::per(&c, ops),
         }
     };
-    let memory = s.counts.nodes.iter().map(|(n, _)| n).filter(|n| n.role() == Role::Memory);
+    let memory = m.counts.nodes.iter().map(|(n, _)| n).filter(|n| n.role() == Role::Memory);
     let mut out: Vec<NodeFigures> =
         memory.map(|n| figures(*n, format!("mn{}", n.index()), None)).collect();
-    for (cn, own) in s.per_cn.iter().enumerate() {
+    for (cn, own) in m.per_cn.iter().enumerate() {
         let node = dmtree_fabric::NodeId::compute(cn as u16);
         out.push(figures(node, format!("cn{cn}"), Some(*own)));
     }

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::registry;
 use crate::results::meminfo;
-use crate::system::{fit, fit_of};
+use crate::system::{bytes_per_key, fit, fit_of};
 
 const MIB: u64 = 1 << 20;
 /// The smallest scaled cache budget, bytes.
@@ -40,7 +40,7 @@ pub fn longest_key(form: &KeyForm) -> u64 {
 }
 
 /// Bytes of memory nodes that a record of these lengths may take in a tree of leaves.
-pub fn bytes_per_key(key: u64, value: u64) -> u64 {
+pub fn bytes_of_record(key: u64, value: u64) -> u64 {
     leaf_bytes_per_key(&fit(key, value))
 }
 
@@ -91,7 +91,7 @@ pub fn largest(c: &Config) -> u64 {
     let per_key = registry::systems()
         .iter()
         .filter(|system| c.systems.iter().any(|name| name == system.name))
-        .map(|system| system.bytes_per_key(c))
+        .map(|system| bytes_per_key(system, c))
         .max();
     let per_key = per_key.unwrap_or_else(|| usual(c));
     c.workloads.iter().map(|w| memory(c, w, per_key)).max().unwrap_or(0)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The summary of rounds: for one round its value; for two to four the average and the extremes;
 /// for five and more the average and a 95 % interval of Student's t.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Number of rounds.
     pub rounds: usize,

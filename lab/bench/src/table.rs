@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use crate::bytes::Bytes;
 use crate::config::Resolved;
 use crate::published::Reference;
-use crate::results::{Cell, Machine, Results, note};
+use crate::results::{Cell, Machine, MemoryFigures, Results, note};
 use crate::simulated::Busiest;
 
 /// Columns of text, some left-aligned, the others right-aligned.
@@ -87,12 +87,8 @@ pub fn render(r: &Results) -> String {
     let mut out = String::new();
     let columns = columns(r);
     for d in r.distributions() {
-        let head: Vec<&str> = columns.iter().map(|c| c.0).collect();
-        let mut t = Table::new(&head, 2);
-        for c in r.cells.iter().filter(|c| c.distribution == d) {
-            t.row(columns.iter().map(|column| (column.1)(c)).collect());
-        }
-        out += &format!("{d} (per operation: round trips RT, verbs, bytes)\n{}\n", t.text());
+        let table = table_of(&columns, r.cells.iter().filter(|c| c.distribution == d));
+        out += &format!("{d} (per operation: round trips RT, verbs, bytes)\n{table}\n");
     }
     if let Some(p) = &r.published {
         out += &format!("published: {}\n", p.source);
@@ -119,44 +115,8 @@ pub fn render(r: &Results) -> String {
         out += &format!("{}\n\n", r.saturated_means);
     }
     out += &steps(r);
-    let mut t = Table::new(
-        &[
-            "system",
-            "workload",
-            "keys",
-            "B/key on MN",
-            "B/key tables",
-            "MiB on MN",
-            "B/cached key on CN",
-            "cached",
-            "hits",
-            "cache used",
-            "levels",
-            "peak MiB",
-            "of held",
-        ],
-        2,
-    );
-    for c in &r.cells {
-        if let Some(m) = &c.memory {
-            t.row(vec![
-                c.label(),
-                format!("{} {}", c.workload, short(&c.distribution)),
-                m.keys.to_string(),
-                format!("{:.1}", m.mn_bytes_per_key),
-                format!("{:.1}", m.table_bytes_per_key),
-                format!("{:.1}", m.mn_bytes_per_key * m.keys as f64 / f64::from(1 << 20)),
-                format!("{:.1}", m.cn_bytes_per_cached_key),
-                format!("{:.0}%", m.cached_share * 100.0),
-                format!("{:.1}%", m.cache_hit_rate * 100.0),
-                Bytes(m.cache_used_bytes >> 10 << 10).to_string(),
-                m.levels.to_string(),
-                m.peak().map_or_else(|| "-".to_owned(), |(mib, _)| format!("{mib:.0}")),
-                m.peak().map_or_else(|| "-".to_owned(), |(_, times)| format!("{times:.2}x")),
-            ]);
-        }
-    }
-    out += &format!("memory\n{}", t.text());
+    let with_memory = r.cells.iter().filter_map(|c| Some((c, c.memory.as_ref()?)));
+    out += &format!("memory\n{}", table_of(&memory_columns(), with_memory));
     for c in r.cells.iter().filter(|c| c.errors > 0) {
         out += &format!("\n{} errors in {}:\n", c.errors, c.key());
         for s in &c.error_samples {
@@ -173,12 +133,41 @@ fn short(distribution: &str) -> &str {
     distribution.split(['-', '(']).next().unwrap_or(distribution)
 }
 
-/// A column: its head and its text for a cell.
-type Column = (&'static str, fn(&Cell) -> String);
+/// A column: its head and its text for a row.
+type Column<T> = (&'static str, fn(T) -> String);
+
+/// The text of a table of these columns, the first two left-aligned.
+fn table_of<T: Copy>(columns: &[Column<T>], rows: impl Iterator<Item = T>) -> String {
+    let head: Vec<&str> = columns.iter().map(|c| c.0).collect();
+    let mut t = Table::new(&head, 2);
+    rows.for_each(|row| t.row(columns.iter().map(|column| (column.1)(row)).collect()));
+    t.text()
+}
+
+/// The columns on memory.
+fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 13] {
+    [
+        ("system", |(c, _)| c.label()),
+        ("workload", |(c, _)| format!("{} {}", c.workload, short(&c.distribution))),
+        ("keys", |(_, m)| m.keys.to_string()),
+        ("B/key on MN", |(_, m)| format!("{:.1}", m.mn_bytes_per_key)),
+        ("B/key tables", |(_, m)| format!("{:.1}", m.table_bytes_per_key)),
+        ("MiB on MN", |(_, m)| {
+            format!("{:.1}", m.mn_bytes_per_key * m.keys as f64 / f64::from(1 << 20))
+        }),
+        ("B/cached key on CN", |(_, m)| format!("{:.1}", m.cn_bytes_per_cached_key)),
+        ("cached", |(_, m)| format!("{:.0}%", m.cached_share * 100.0)),
+        ("hits", |(_, m)| format!("{:.1}%", m.cache_hit_rate * 100.0)),
+        ("cache used", |(_, m)| Bytes(m.cache_used_bytes >> 10 << 10).to_string()),
+        ("levels", |(_, m)| m.levels.to_string()),
+        ("peak MiB", |(_, m)| m.peak().map_or("-".to_owned(), |(mib, _)| format!("{mib:.0}"))),
+        ("of held", |(_, m)| m.peak().map_or("-".to_owned(), |(_, times)| format!("{times:.2}x"))),
+    ]
+}
 
 /// The columns that these results need.
-fn columns(r: &Results) -> Vec<Column> {
-    let mut out: Vec<Column> = vec![
+fn columns(r: &Results) -> Vec<Column<&Cell>> {
+    let mut out: Vec<Column<&Cell>> = vec![
         ("system", Cell::label),
         ("workload", |c| c.workload.clone()),
         ("Mops", |c| if c.mops_summary.rounds > 1 { c.mops_summary.text() } else { mops(c.mops) }),
@@ -191,10 +180,10 @@ fn columns(r: &Results) -> Vec<Column> {
             c.published_figure.as_ref().map_or("-".to_owned(), Reference::text)
         }));
     }
-    out.push(("p50", |c| percentile(c, c.p50_ns)));
-    out.push(("p90", |c| percentile(c, c.p90_ns)));
-    out.push(("p99", |c| percentile(c, c.p99_ns)));
-    out.push(("p99.9", |c| percentile(c, c.p999_ns)));
+    out.push(("p50", |c| percentile(c, c.latency.p50_ns)));
+    out.push(("p90", |c| percentile(c, c.latency.p90_ns)));
+    out.push(("p99", |c| percentile(c, c.latency.p99_ns)));
+    out.push(("p99.9", |c| percentile(c, c.latency.p999_ns)));
     out.push(("RT", |c| format!("{:.2}", c.round_trips)));
     out.push(("RT p99", |c| c.round_trips_p99.to_string()));
     out.push(("MN verbs", |c| format!("{:.2}", c.mn.verbs())));
@@ -251,8 +240,8 @@ pub fn line(c: &Cell) -> String {
         c.workload,
         c.distribution,
         mops(c.mops),
-        percentile(c, c.p50_ns),
-        percentile(c, c.p99_ns),
+        percentile(c, c.latency.p50_ns),
+        percentile(c, c.latency.p99_ns),
         c.round_trips,
         c.errors,
         ratio.unwrap_or_default()

@@ -1,8 +1,7 @@
 //! The measuring window of a simulated cell. It opens when every client is in steady state, and
 //! closes before the first client stops.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::simulated::{SimFabric, Usage};
 
@@ -28,17 +27,21 @@ pub struct Window {
     extent: Extent,
     ramp_ops: u64,
     ramp_ns: u64,
-    finished: AtomicU64,
-    inside: AtomicU64,
-    /// 0 before it opens.
-    opened_ns: AtomicU64,
-    /// 0 before it closes.
-    closed_ns: AtomicU64,
-    last_ns: AtomicU64,
-    begun: AtomicU64,
     sim: SimFabric,
-    usage: OnceLock<Usage>,
-    trace_hash: OnceLock<u64>,
+    seen: Mutex<Seen>,
+}
+
+/// What a window has seen so far.
+#[derive(Debug, Default)]
+struct Seen {
+    finished: u64,
+    inside: u64,
+    opened_ns: Option<u64>,
+    closed_ns: Option<u64>,
+    last_ns: u64,
+    begun: u64,
+    /// Use of the fabric, and the hash of all events, up to its end.
+    at_end: Option<(Usage, u64)>,
 }
 
 /// What the end of an operation means for a window.
@@ -74,55 +77,47 @@ impl Window {
             extent,
             ramp_ops: (RAMP_OPS * u64::from(clients)).max(extent.ops.unwrap_or(0) / RAMP_PART),
             ramp_ns: spread_ns,
-            finished: AtomicU64::new(0),
-            inside: AtomicU64::new(0),
-            opened_ns: AtomicU64::new(0),
-            closed_ns: AtomicU64::new(0),
-            last_ns: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
             sim,
-            usage: OnceLock::new(),
-            trace_hash: OnceLock::new(),
+            seen: Mutex::default(),
         }
     }
 
-    /// Whether it has opened.
-    pub fn opened(&self) -> bool {
-        self.opened_ns.load(Ordering::Relaxed) > 0
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it has closed: clients stop.
     pub fn closed(&self) -> bool {
-        self.closed_ns.load(Ordering::Relaxed) > 0
+        self.seen().closed_ns.is_some()
     }
 
     /// Records that a client begins an operation.
     pub fn begin(&self) {
-        if !self.closed() {
-            self.begun.fetch_add(1, Ordering::Relaxed);
-        }
+        let mut seen = self.seen();
+        seen.begun += u64::from(seen.closed_ns.is_none());
     }
 
     /// Records that an operation has ended at `now`; the phase began at `start`.
     pub fn end(&self, start: u64, now: u64) -> Ending {
-        if self.closed() {
+        let mut seen = self.seen();
+        if seen.closed_ns.is_some() {
             return Ending::Outside;
         }
-        self.last_ns.store(now, Ordering::Relaxed);
-        let finished = self.finished.fetch_add(1, Ordering::Relaxed) + 1;
-        if !self.opened() {
-            if finished >= self.ramp_ops && now >= start + self.ramp_ns {
-                self.open(now);
-                return Ending::Opens;
+        seen.last_ns = now;
+        seen.finished += 1;
+        let Some(from) = seen.opened_ns else {
+            if seen.finished < self.ramp_ops || now < start + self.ramp_ns {
+                return Ending::Outside;
             }
-            return Ending::Outside;
-        }
-        let inside = self.inside.fetch_add(1, Ordering::Relaxed) + 1;
-        let from = self.opened_ns.load(Ordering::Relaxed);
-        let full = self.extent.ops.is_some_and(|ops| inside >= ops);
+            self.sim.reset_usage();
+            seen.opened_ns = Some(now);
+            return Ending::Opens;
+        };
+        seen.inside += 1;
+        let full = self.extent.ops.is_some_and(|ops| seen.inside >= ops);
         let over = self.extent.ns.is_some_and(|ns| now >= from.saturating_add(ns));
         if full || over {
-            self.close(now);
+            self.close(&mut seen, now);
             return Ending::Closes;
         }
         Ending::Inside
@@ -130,60 +125,42 @@ impl Window {
 
     /// Records that there are no more operations to begin. Returns whether this closes the window.
     pub fn run_dry(&self, now: u64) -> bool {
-        let open = !self.closed();
+        let mut seen = self.seen();
+        let open = seen.closed_ns.is_none();
         if open {
-            self.close(now);
+            self.close(&mut seen, now);
         }
         open
     }
 
-    fn open(&self, now: u64) {
-        self.sim.reset_usage();
-        self.opened_ns.store(now.max(1), Ordering::Relaxed);
+    fn close(&self, seen: &mut Seen, now: u64) {
+        seen.closed_ns = Some(now);
+        seen.at_end = Some((self.sim.usage(), self.sim.trace_hash()));
     }
 
-    fn close(&self, now: u64) {
-        self.closed_ns.store(now.max(1), Ordering::Relaxed);
-        let _ = self.usage.set(self.sim.usage());
-        let _ = self.trace_hash.set(self.sim.trace_hash());
-    }
-
-    /// Use of the fabric in the window; of the whole phase if the window never opened.
-    pub fn usage(&self) -> Usage {
-        self.usage.get().cloned().unwrap_or_else(|| self.sim.usage())
-    }
-
-    /// Hash of all events up to its end.
-    pub fn trace_hash(&self) -> u64 {
-        self.trace_hash.get().copied().unwrap_or_else(|| self.sim.trace_hash())
+    /// Use of the fabric in the window, or in the whole phase if the window never opened, and the
+    /// hash of all events up to its end.
+    pub fn at_end(&self) -> (Usage, u64) {
+        let at_end = self.seen().at_end.clone();
+        at_end.unwrap_or_else(|| (self.sim.usage(), self.sim.trace_hash()))
     }
 
     /// Its span. A phase that is too short for a window counts whole, from `start` on.
     pub fn span(&self, start: u64) -> Span {
-        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
-        let last = get(&self.last_ns).max(start + 1);
-        let begun = get(&self.begun);
-        let to_ns = if self.closed() { get(&self.closed_ns) } else { last };
-        let from_ns = get(&self.opened_ns);
-        if from_ns == 0 || from_ns >= to_ns || get(&self.inside) == 0 {
-            return Span {
-                from_ns: start,
-                to_ns: to_ns.max(start + 1),
-                ops: get(&self.finished),
-                begun,
-            };
+        let seen = self.seen();
+        let begun = seen.begun;
+        let to_ns = seen.closed_ns.unwrap_or(seen.last_ns.max(start + 1));
+        match seen.opened_ns {
+            Some(from_ns) if from_ns < to_ns && seen.inside > 0 => {
+                Span { from_ns, to_ns, ops: seen.inside, begun }
+            }
+            _ => Span { from_ns: start, to_ns: to_ns.max(start + 1), ops: seen.finished, begun },
         }
-        Span { from_ns, to_ns, ops: get(&self.inside), begun }
-    }
-
-    /// Number of operations that have ended so far, including those of ramps.
-    pub fn finished(&self) -> u64 {
-        self.finished.load(Ordering::Relaxed)
     }
 
     /// The elapsed share of the window, 0 to 1.
     pub fn share(&self) -> f64 {
-        let inside = self.inside.load(Ordering::Relaxed) as f64;
+        let inside = self.seen().inside as f64;
         self.extent.ops.map_or(0.0, |ops| inside / ops.max(1) as f64)
     }
 }
@@ -205,7 +182,7 @@ mod tests {
         for now in [100, 200, 300, 400, 900] {
             assert_eq!(w.end(0, now), Ending::Outside);
         }
-        assert!(!w.opened());
+        assert_eq!(w.seen().opened_ns, None);
         assert_eq!(w.end(0, 1100), Ending::Opens);
         assert_eq!([w.end(0, 1200), w.end(0, 1300)], [Ending::Inside; 2]);
         assert_eq!(w.end(0, 1400), Ending::Closes);
@@ -225,7 +202,7 @@ mod tests {
         let w = window(1, Extent { ops: None, ns: Some(500) });
         w.end(0, 500);
         w.end(0, 1000);
-        assert!(w.opened());
+        assert!(w.seen().opened_ns.is_some());
         assert_eq!([w.end(0, 1499), w.end(0, 1500)], [Ending::Inside, Ending::Closes]);
         assert_eq!(w.span(0).ops, 2);
         let w = window(100, Extent { ops: Some(10), ns: None });

@@ -7,7 +7,7 @@ use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::registry::{self, systems};
 use dmtree_bench::run::{Silent, run};
-use dmtree_bench::system::System;
+use dmtree_check::checked::System;
 use dmtree_check::peer::{mutants, passes};
 use dmtree_check::{Case, NodeFaultSet, Verdict};
 use dmtree_fabric::Mutant as MembershipMutant;

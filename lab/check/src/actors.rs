@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use dmtree_fabric::{
     Endpoint, ErrorKind, Fabric, Member, MemberPhase, MembershipState, MemoryAgent, MemoryState,
@@ -107,7 +108,7 @@ impl<'a> Actors<'a> {
     }
 
     /// Starts a task of the phase.
-    fn spawn<'w, F: Future<Output = ()> + 'w>(
+    fn spawn<'w, F: Future<Output = Option<()>> + 'w>(
         &'w self,
         worker: &mut Worker<'w>,
         (slot, role): (u32, TaskRole),
@@ -141,8 +142,14 @@ impl<'a> Actors<'a> {
     /// Waits until the present incarnation of a node is a member.
     async fn joined(&self, cn: usize, ep: &Endpoint) -> Option<()> {
         let incarnation = self.shared.node_states.incarnation(cn);
-        let pool = self.must("the node", self.test_cluster.cluster.compute_node(cn))?;
-        while pool.phase(pool.cn(), incarnation) != Some(MemberPhase::Living) {
+        let pool = self.pool(cn)?;
+        let living = || pool.phase(pool.cn(), incarnation) == Some(MemberPhase::Living);
+        self.until(ep, living).await
+    }
+
+    /// Waits for the membership; `None` when it is lost for good.
+    async fn until(&self, ep: &Endpoint, holds: impl Fn() -> bool) -> Option<()> {
+        while !holds() {
             if self.shared.node_states.is_membership_lost() {
                 return None;
             }
@@ -157,13 +164,8 @@ impl<'a> Actors<'a> {
         let ep = self.endpoint(actor.cn, actor.slot)?;
         if !self.shared.case.node_faults.is_empty() {
             self.joined(actor.cn, &ep).await?;
-            let pool = self.must("the node", self.test_cluster.cluster.compute_node(actor.cn))?;
-            while pool.check_lease(&ep).is_err() {
-                if self.shared.node_states.is_membership_lost() {
-                    return None;
-                }
-                ep.sleep(POLL_NS).await;
-            }
+            let pool = self.pool(actor.cn)?;
+            self.until(&ep, || pool.check_lease(&ep).is_ok()).await?;
         }
         if let Some((_, client)) = actor.index.take().filter(|(its, _)| *its == incarnation) {
             return Some(client);
@@ -172,13 +174,12 @@ impl<'a> Actors<'a> {
     }
 
     fn must<T>(&self, what: &str, result: Result<T>) -> Option<T> {
-        match result {
-            Ok(out) => Some(out),
-            Err(e) => {
-                self.shared.found(Finding::structure(format!("{what}: {e}")));
-                None
-            }
-        }
+        let found = |e| self.shared.found(Finding::structure(format!("{what}: {e}")));
+        result.map_err(found).ok()
+    }
+
+    fn pool(&self, cn: usize) -> Option<Arc<PoolNode>> {
+        self.must("the node", self.test_cluster.cluster.compute_node(cn))
     }
 
     /// One phase: clients, the agents of their nodes, and faults.
@@ -186,9 +187,7 @@ impl<'a> Actors<'a> {
         let shared = self.shared;
         self.spawn_clients(worker, liveness_now);
         for (cn, slot) in &self.workers {
-            self.spawn(worker, (*slot, TaskRole::Worker(*cn)), move || async move {
-                self.run_worker(*cn, *slot).await.unwrap_or_default()
-            });
+            self.spawn(worker, (*slot, TaskRole::Worker(*cn)), || self.run_worker(*cn, *slot));
         }
         if shared.case.node_faults.is_empty() {
             return;
@@ -196,9 +195,8 @@ impl<'a> Actors<'a> {
         self.spawn_agents(worker);
         if shared.case.node_faults.iter().any(NodeFault::hits_the_living) {
             for (cn, slot) in self.maintenance_actors.iter().enumerate() {
-                self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), move || async move {
-                    self.maintain_periodically(cn, *slot).await.unwrap_or_default()
-                });
+                let maintenance = move || self.maintain_periodically(cn, *slot);
+                self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), maintenance);
             }
         }
         let scheduler = (self.fault_scheduler.slot(), TaskRole::FaultScheduler);
@@ -211,9 +209,8 @@ impl<'a> Actors<'a> {
         self.spawn_agents(worker);
         for cn in self.shared.node_states.living() {
             let slot = self.maintenance_actors[cn];
-            self.spawn(worker, (slot, TaskRole::FinalMaintenance(cn)), move || async move {
-                self.finish_maintenance_on(cn, slot).await.unwrap_or_default()
-            });
+            let maintenance = move || self.finish_maintenance_on(cn, slot);
+            self.spawn(worker, (slot, TaskRole::FinalMaintenance(cn)), maintenance);
         }
     }
 
@@ -243,7 +240,7 @@ impl<'a> Actors<'a> {
     }
 
     /// The agent of a memory node; the first one also ticks the membership server.
-    async fn run_memory_agent(&self, me: Member, ep: &Endpoint) {
+    async fn run_memory_agent(&self, me: Member, ep: &Endpoint) -> Option<()> {
         let (shared, server, mn) = (self.shared, &self.shared.server, me.node.index());
         let mut agent = MemoryAgent::new(me);
         let revoke = |dead: Member| shared.fabric.revoke(me.node, dead.node, dead.incarnation);
@@ -260,6 +257,7 @@ impl<'a> Actors<'a> {
             let steps = if quiet { STEPS_PER_LEASE } else { STEPS_PER_LEASE_OF_A_DEATH };
             ep.sleep(shared.case.lease_ns / steps).await;
         }
+        None
     }
 
     /// The first memory node notices that the process of another one has ended.
@@ -274,9 +272,8 @@ impl<'a> Actors<'a> {
         let shared = self.shared;
         for actor in &self.client_actors {
             let work = move || async move {
-                let Some(mut client) = self.attach_client(actor).await else { return };
-                let node = self.test_cluster.cluster.compute_node(actor.cn);
-                let Some(pool) = self.must("the node", node) else { return };
+                let mut client = self.attach_client(actor).await?;
+                let pool = self.pool(actor.cn)?;
                 match liveness_now {
                     true => {
                         self.await_memory(&pool, client.endpoint()).await;
@@ -285,6 +282,7 @@ impl<'a> Actors<'a> {
                     false => safety(&mut client, shared, (actor.number, &*pool), &actor.next).await,
                 }
                 actor.index.replace(Some((shared.node_states.incarnation(actor.cn), client)));
+                Some(())
             };
             let role = TaskRole::Client(actor.number, actor.cn);
             self.spawn(worker, (actor.slot, role), work);
@@ -359,62 +357,52 @@ impl<'a> Actors<'a> {
     }
 
     /// The membership agent of a node in one incarnation.
-    async fn run_membership_agent(&self, cn: usize, slot: u32) {
+    async fn run_membership_agent(&self, cn: usize, slot: u32) -> Option<()> {
         let shared = self.shared;
-        let Some(ep) = self.endpoint(cn, slot) else { return };
-        let Some(pool) = self.must("the node", self.test_cluster.cluster.compute_node(cn)) else {
-            return;
-        };
+        let (ep, pool) = (self.endpoint(cn, slot)?, self.pool(cn)?);
         let mut heard = 0;
         loop {
             if shared.node_states.is_leaving(cn) && !shared.node_states.is_busy(cn) {
                 return self.leave(cn, &pool, &ep).await;
             }
-            let kept = pool.membership_step(&ep).await;
-            if kept.is_ok() {
-                heard = ep.now();
-            }
-            match kept {
-                Err(e) if e.kind() == ErrorKind::Revoked => {
-                    let latest = shared.server.judge().latest();
-                    if latest.is_living(pool.member()) {
-                        ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await;
-                        continue;
-                    }
+            match pool.membership_step(&ep).await {
+                Ok(_) => heard = ep.now(),
+                Err(e)
+                    if e.kind() == ErrorKind::Revoked
+                        && !shared.server.judge().latest().is_living(pool.member()) =>
+                {
                     if !shared.node_states.may_be_expelled(cn) {
-                        let members = shared.members();
-                        let now = shared.fabric.now();
-                        shared.found(Finding::Other(
-                            "expelled",
-                            None,
-                            format!(
-                                "at {now} ns: {e}; its last successful renewal was at {heard} ns; \
-                             {members}; running: {}",
-                                shared.open().join("; ")
-                            ),
-                        ));
+                        let what = format!(
+                            "at {} ns: {e}; its last successful renewal was at {heard} ns; {}; running: {}",
+                            shared.fabric.now(),
+                            shared.members(),
+                            shared.open().join("; ")
+                        );
+                        shared.found(Finding::Other("expelled", None, what));
                     }
                     shared.node_states.expel(cn);
                     shared.out(cn);
-                    return;
+                    return None;
                 }
-                _ => ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await,
+                Err(_) => {}
             }
+            ep.sleep(shared.case.lease_ns / STEPS_PER_LEASE).await;
         }
     }
 
     /// A node leaves in good order after its clients have ended, and its process ends.
-    async fn leave(&self, cn: usize, pool: &PoolNode, ep: &Endpoint) {
+    async fn leave(&self, cn: usize, pool: &PoolNode, ep: &Endpoint) -> Option<()> {
         let shared = self.shared;
         ep.sleep(LANDED_NS).await;
         // A departure that does not finish counts as a kill.
         let _ = pool.depart(ep, shared.case.lease_ns / STEPS_PER_LEASE).await;
         shared.node_states.left(cn);
         shared.out(cn);
+        None
     }
 
     /// Applies events when they are due.
-    async fn schedule_faults(&self) {
+    async fn schedule_faults(&self) -> Option<()> {
         let (shared, node_states) = (self.shared, &self.shared.node_states);
         loop {
             let is_due = || node_states.next().is_some_and(|at| at <= shared.fabric.now());
@@ -427,8 +415,7 @@ impl<'a> Actors<'a> {
                 Due::Restart(cn) => {
                     let back = shared.fabric.restart(NodeId::compute(cn as u16));
                     let node = back.and_then(|()| self.test_cluster.revive(cn));
-                    let Some(node) = self.must("a restart", node) else { return };
-                    self.nodes.borrow_mut()[cn] = node;
+                    self.nodes.borrow_mut()[cn] = self.must("a restart", node)?;
                     node_states.back(cn);
                     vec![cn]
                 }
@@ -445,7 +432,7 @@ impl<'a> Actors<'a> {
 
     /// Waits until every crash is recovered, and every running node knows it: each node acts on a
     /// crash only after it has heard of it.
-    async fn quiesced(&self) {
+    async fn quiesced(&self) -> Option<()> {
         let (shared, ep) = (self.shared, &self.fault_actor);
         while shared.busy.get() > 1 {
             ep.sleep(POLL_NS).await;
@@ -459,7 +446,7 @@ impl<'a> Actors<'a> {
                 && state.living().all(|m| self.is_up(m));
             let all = shared.node_states.living().next().is_none();
             if all || (over && shared.node_states.living().all(|cn| self.knows(cn, &state))) {
-                return;
+                return Some(());
             }
             ep.sleep(POLL_NS).await;
         }

@@ -4,41 +4,21 @@
 
 use crate::history::{Event, Op, Swap, ValueId};
 
-/// Precondition and effect of an operation, written down independently of `history.rs`.
-struct Rule {
-    /// Which present value the answer fits.
-    fits: fn(Option<ValueId>, Event) -> bool,
-    /// The value afterwards; `None` leaves it as it is.
-    leaves: Option<Option<ValueId>>,
-}
-
-fn rule(event: Event) -> Rule {
-    let present: fn(Option<ValueId>, Event) -> bool = |now, _| now.is_some();
-    let absent: fn(Option<ValueId>, Event) -> bool = |now, _| now.is_none();
+/// Whether an answer fits the present value, and the value afterwards; `None` leaves it as it is.
+/// Written down independently of `history.rs`.
+fn rule(event: Event, now: Option<ValueId>) -> (bool, Option<Option<ValueId>>) {
+    let (present, absent) = (now.is_some(), now.is_none());
     match event {
-        Event::Get(_) => Rule {
-            fits: |now, event| matches!(event, Event::Get(found) if found == now),
-            leaves: None,
-        },
-        Event::Put(v) | Event::Tried(v) => Rule { fits: |_, _| true, leaves: Some(Some(v)) },
-        Event::Insert(v, true) => Rule { fits: absent, leaves: Some(Some(v)) },
-        Event::Insert(_, false) => Rule { fits: present, leaves: None },
-        Event::Update(v, true) => Rule { fits: present, leaves: Some(Some(v)) },
-        Event::Update(_, false) => Rule { fits: absent, leaves: None },
-        Event::Delete(true) => Rule { fits: present, leaves: Some(None) },
-        Event::Delete(false) => Rule { fits: absent, leaves: None },
-        Event::CompareAndSet(_, v, Swap::Done) => Rule {
-            fits: |now, event| matches!(event, Event::CompareAndSet(e, ..) if now == Some(e)),
-            leaves: Some(Some(v)),
-        },
-        Event::CompareAndSet(_, _, Swap::Mismatch) => Rule {
-            fits: |now, event| {
-                let other = |e| now.is_some_and(|there| there != e);
-                matches!(event, Event::CompareAndSet(e, ..) if other(e))
-            },
-            leaves: None,
-        },
-        Event::CompareAndSet(_, _, Swap::NotFound) => Rule { fits: absent, leaves: None },
+        Event::Get(found) => (found == now, None),
+        Event::Put(v) | Event::Tried(v) => (true, Some(Some(v))),
+        Event::Insert(v, true) => (absent, Some(Some(v))),
+        Event::Insert(_, false) => (present, None),
+        Event::Update(v, true) => (present, Some(Some(v))),
+        Event::Update(_, false) | Event::Delete(false) => (absent, None),
+        Event::Delete(true) => (present, Some(None)),
+        Event::CompareAndSet(e, v, Swap::Done) => (now == Some(e), Some(Some(v))),
+        Event::CompareAndSet(e, _, Swap::Mismatch) => (now.is_some_and(|v| v != e), None),
+        Event::CompareAndSet(_, _, Swap::NotFound) => (absent, None),
     }
 }
 
@@ -74,12 +54,12 @@ fn next(left: &[Op], now: Option<ValueId>) -> bool {
     let Some(bound) = left.iter().filter_map(|op| op.ret).min() else { return true };
     (0..left.len()).any(|i| {
         let op = left[i];
-        let rule = rule(op.event);
-        if op.call > bound || !(rule.fits)(now, op.event) {
+        let (fits, leaves) = rule(op.event, now);
+        if op.call > bound || !fits {
             return false;
         }
         let rest: Vec<Op> = [&left[..i], &left[i + 1..]].concat();
         let never = matches!(op.event, Event::Tried(_)) && next(&rest, now);
-        never || next(&rest, rule.leaves.unwrap_or(now))
+        never || next(&rest, leaves.unwrap_or(now))
     })
 }

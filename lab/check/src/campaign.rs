@@ -12,7 +12,7 @@ use dmtree_parts::peer::Setting;
 use serde::Serialize;
 
 use crate::case::Case;
-use crate::checked::Subject;
+use crate::checked::System;
 use crate::clock;
 use crate::shrink::{Shrunk, shrink};
 use crate::verdict::{Judged, Verdict, panic_text};
@@ -24,7 +24,7 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The systems; every seed is run with each.
-    pub systems: Vec<Subject>,
+    pub systems: Vec<System>,
     /// The seeds.
     pub seeds: Range<u64>,
     /// The grants of the fabric, and the node faults.
@@ -210,29 +210,24 @@ impl Campaign {
             }
             let system = &self.systems[(job % systems) as usize];
             let case = system.case(seed, &system.spared(&self.setting));
-            let mut verdict = system.check(&case)?;
-            if self.twice {
-                verdict.compare(&system.check(&case)?);
-            }
+            let verdict = system.check_again(&case, self.twice)?;
             tally.lock().unwrap_or_else(PoisonError::into_inner).add(&case, &verdict);
         }
     }
 }
 
-/// Minimizes a case with a finding, within a time limit.
-///
-/// # Errors
-/// A case that cannot run.
+/// Minimizes a case with a finding, within a time limit; with each run `twice` if two runs differ. Errors are of a case that cannot run.
 pub fn smallest(
-    system: &Subject,
+    (system, twice): (&System, bool),
     case: &Case,
     within: Duration,
     stop: &AtomicBool,
 ) -> Result<Shrunk> {
-    let verdict = system.check(case)?;
+    let verdict = system.check_again(case, twice)?;
     let until = clock::now() + within;
     let mut more = || clock::now() < until && !stop.load(Ordering::Relaxed);
-    Ok(shrink(case.clone(), verdict, &mut |c| system.check(c).ok(), &mut more))
+    let mut run = |c: &Case| system.check_again(c, twice).ok();
+    Ok(shrink(case.clone(), verdict, &mut run, &mut more))
 }
 
 #[cfg(test)]
@@ -245,7 +240,7 @@ mod tests {
     fn campaign(threads: usize) -> Campaign {
         let toy = SystemSpec::of(("toy", "toy"), "a map", Options::default());
         Campaign {
-            systems: vec![Subject(toy)],
+            systems: vec![System(toy)],
             seeds: 3..6,
             setting: Setting::default(),
             twice: false,

@@ -7,8 +7,7 @@ use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fault::{End, FaultTargets, NodeFault, NodeFaultSet};
-use crate::restarts::SPAN_NS;
+use crate::fault::{End, FaultTargets, NodeFault, NodeFaultSet, SPAN_NS};
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -43,6 +42,17 @@ impl Draw {
     pub fn below(&mut self, n: u64) -> u64 {
         self.0.below(n)
     }
+}
+
+/// Refuses a value out of its range.
+///
+/// # Errors
+/// `InvalidArgument`, with its name and the range.
+pub fn range(name: &str, value: u64, low: u64, high: u64) -> Result<()> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}")))
 }
 
 /// The choice among the clients that can run.
@@ -388,12 +398,6 @@ impl Case {
     /// # Errors
     /// `InvalidArgument`, naming the field.
     pub fn check(&self) -> Result<()> {
-        let range = |name: &str, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                return Ok(());
-            }
-            Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}")))
-        };
         range("clients", self.clients.into(), 1, 1000)?;
         range("churn_clients", self.churn_clients.into(), 0, 1000)?;
         range("ops", self.ops.into(), 0, 1 << 20)?;

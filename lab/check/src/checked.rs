@@ -13,11 +13,12 @@ use crate::log::Call;
 use crate::plan::{draws, operation};
 use crate::verdict::{Finding, Verdict};
 
-/// A system that is checked.
+/// A system that is measured and checked. Errors are of cases that cannot run; their messages name
+/// system and seed.
 #[derive(Clone, Debug)]
-pub struct Subject(pub SystemSpec);
+pub struct System(pub SystemSpec);
 
-impl Deref for Subject {
+impl Deref for System {
     type Target = SystemSpec;
 
     fn deref(&self) -> &SystemSpec {
@@ -25,7 +26,7 @@ impl Deref for Subject {
     }
 }
 
-impl Subject {
+impl System {
     /// A setting for this system: only systems that recover from crashes get node faults.
     #[must_use]
     pub fn spared(&self, setting: &Setting) -> Setting {
@@ -76,26 +77,27 @@ impl Subject {
     }
 
     /// Runs a seed; `None` when it finds nothing.
-    ///
-    /// # Errors
-    /// A case that cannot run; the message names system and seed.
     pub fn finding(&self, seed: u64, setting: &Setting) -> Result<Option<Finding>> {
         Ok(self.check(&self.case(seed, setting))?.finding)
     }
 
     /// Runs a case. Findings of a run are in the verdict.
-    ///
-    /// # Errors
-    /// A case that cannot run; the message names system and seed.
     pub fn check(&self, case: &Case) -> Result<Verdict> {
-        crate::run(&self.options, case)
+        let ran = crate::run(&self.options, case, &case.order());
+        ran.map(|(verdict, _)| verdict)
             .map_err(|e| e.context(format!("{} seed {}", self.name, case.seed)))
     }
 
+    /// The same, with a second run to compare with if `twice`.
+    pub fn check_again(&self, case: &Case, twice: bool) -> Result<Verdict> {
+        let mut verdict = self.check(case)?;
+        if twice {
+            verdict.compare(&self.check(case)?);
+        }
+        Ok(verdict)
+    }
+
     /// Explores the orders of a small case.
-    ///
-    /// # Errors
-    /// A case that cannot run.
     pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
         explore(&self.options, case, depth, go_on)
     }

@@ -1,14 +1,12 @@
 //! A client of an index with blocking calls, in this process or in another one: for tests, and for
 //! the tools of the command line. Measured operations do not use it.
 
-use std::ops::Bound;
-
 use dmtree_fabric::{Error, ErrorKind, Result, Snapshot};
 use dmtree_parts::{
     AnyIndex, Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
 };
 
-use crate::remote_client::RemoteClient;
+use crate::remote_client::{Operation, RemoteClient};
 
 /// A client of any index, for callers without futures. The errors are those of the index.
 pub struct Client(Place);
@@ -18,15 +16,15 @@ enum Place {
     There(RemoteClient),
 }
 
-/// Waits for an operation of a client, wherever it is.
+/// Waits for an operation of a client: of the index, or of the other process.
 macro_rules! wait {
-    ($self:ident, $call:ident($($with:expr),*)) => {
+    ($self:ident, |$index:ident| $here:expr, |$remote:ident| $there:expr) => {
         match &mut $self.0 {
-            Place::Here(index) => {
-                let ep = index.endpoint().clone();
-                ep.core().block_on(ep.slot(), index.$call($($with),*))
+            Place::Here($index) => {
+                let ep = $index.endpoint().clone();
+                ep.core().block_on(ep.slot(), $here)
             }
-            Place::There(remote) => remote.$call($($with),*),
+            Place::There($remote) => $there,
         }
     };
 }
@@ -53,7 +51,7 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// Reads a key into `out`; false when it is absent.
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        wait!(self, get(key, out))
+        wait!(self, |index| index.get(key, out), |remote| remote.get(key, out))
     }
 
     /// Reads a key.
@@ -64,12 +62,12 @@ impl Client {
 
     /// Writes a key.
     pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        wait!(self, write(key, w))
+        wait!(self, |index| index.write(key, w), |remote| remote.operate(Operation::Write(key, w)))
     }
 
     /// Fills a page.
     pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        wait!(self, scan(r, page))
+        wait!(self, |index| index.scan(r, page), |remote| remote.scan(r, page))
     }
 
     /// Calls `each` for every pair of a range, in order, page by page, until `each` returns false.
@@ -78,39 +76,34 @@ impl Client {
         request: ScanRequest<'_>,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        let (mut page, mut resume): (Page, Option<Bound<Vec<u8>>>) = (Page::new(), None);
-        let mut left = request.limit;
+        let (mut page, mut resume, mut left) = (Page::new(), None, request.limit);
         while left > 0 {
-            let mut r = ScanRequest { limit: left.min(4096), ..request };
-            match resume.as_ref().map(|at| at.as_ref().map(Vec::as_slice)) {
-                Some(at) if r.reverse => r.high = at,
-                Some(at) => r.low = at,
-                None => {}
-            }
+            let r = ScanRequest { limit: left.min(4096), ..request };
             page.clear();
-            let next = self.scan(&r, &mut page)?;
-            if page.iter().any(|(k, v)| !each(k, v)) {
+            resume = self.scan(&r.after(resume.as_ref()), &mut page)?;
+            if page.iter().any(|(k, v)| !each(k, v)) || resume.is_none() {
                 return Ok(());
             }
             left = left.saturating_sub(page.len());
-            match next {
-                Some(Resume(at)) => resume = Some(at),
-                None => return Ok(()),
-            }
         }
         Ok(())
     }
 
     /// Reads several keys.
     pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Values> {
-        let mut out = Values::new();
-        wait!(self, get_many(keys, &mut out)).map(|()| out)
+        let mut values = Values::new();
+        let out = &mut values;
+        wait!(self, |index| index.get_many(keys, out), |remote| remote.get_many(keys, out))?;
+        Ok(values)
     }
 
     /// Applies several writes.
     pub fn write_many(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
-        let mut out = Vec::new();
-        wait!(self, write_many(writes, &mut out)).map(|()| out)
+        let mut all = Vec::new();
+        let out = &mut all;
+        wait!(self, |index| index.write_many(writes, out), |remote| remote
+            .write_many(writes, out))?;
+        Ok(all)
     }
 
     /// Bulk load.
@@ -120,27 +113,32 @@ impl Client {
         sorted: bool,
         fill: impl Into<Fill>,
     ) -> Result<Loaded> {
-        wait!(self, load(&mut pairs.into_iter(), sorted, fill.into()))
+        let fill = fill.into();
+        wait!(self, |index| index.load(&mut pairs.into_iter(), sorted, fill), |remote| remote
+            .operate(Operation::Load { pairs, sorted, fill }))
     }
 
     /// Does all maintenance and all work of workers that is due.
     pub fn maintain(&mut self) -> Result<()> {
-        for _ in 0..100_000 {
-            if wait!(self, maintain())? == Work::None && wait!(self, work())?.is_rest() {
-                return Ok(());
+        let all = async |index: &mut AnyIndex| {
+            for _ in 0..100_000 {
+                if index.maintain().await? == Work::None && index.work().await?.is_rest() {
+                    return Ok(());
+                }
             }
-        }
-        Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
+            Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
+        };
+        wait!(self, |index| all(index), |remote| remote.operate(Operation::Maintain))
     }
 
     /// Runs GC.
     pub fn gc(&mut self) -> Result<Found> {
-        wait!(self, gc())
+        wait!(self, |index| index.gc(), |remote| remote.operate(Operation::Gc))
     }
 
     /// Walks and checks the structure; `Corrupt` for a broken invariant.
     pub fn walk(&mut self) -> Result<Shape> {
-        wait!(self, walk())
+        wait!(self, |index| index.walk(), |remote| remote.operate(Operation::Walk))
     }
 
     /// Its counters; zero for a client of another process, which counts for itself.

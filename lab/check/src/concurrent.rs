@@ -1,10 +1,9 @@
 //! Concurrent clients on real threads, or on one; their histories are checked key by key.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Capabilities, Core, Endpoint, Fifo, Policy, SeededRandom, Unfair, Worker};
+use dmtree_fabric::{Capabilities, Fifo, Policy, SeededRandom, Unfair, Worker};
 use dmtree_parts::AnyIndex;
 use dmtree_parts::peer::Drawn;
 
@@ -14,10 +13,7 @@ use crate::fault::NodeFaultSet;
 use crate::log::{Answer, Call, Log, Record, Return};
 use crate::plan;
 use crate::rng::Rng;
-use crate::test_cluster::TestCluster;
-
-/// Buffers of all clients of [`coroutines`] together.
-const SLAB_BYTES: u64 = 64 << 20;
+use crate::test_cluster::{Coroutines, TestCluster};
 
 /// Degree of concurrency, and number of keys.
 #[derive(Clone, Copy, Debug)]
@@ -136,18 +132,12 @@ impl Shared {
     }
 
     /// Runs the clients of one thread, with these numbers from `first` on.
-    fn run(
-        &self,
-        core: Rc<Core>,
-        clients: Vec<(u32, AnyIndex)>,
-        first: usize,
-        policy: &mut dyn Policy,
-    ) -> Log {
+    fn run(&self, (core, clients): Coroutines, first: usize, policy: &mut dyn Policy) -> Log {
         let all = RefCell::new(Log::new(1, self.stress.keys));
         let mut worker = Worker::new(core);
-        for (number, (slot, index)) in (first as u64..).zip(clients) {
+        for (number, index) in (first as u64..).zip(clients) {
             let all = &all;
-            worker.spawn(slot, async move {
+            worker.spawn(index.endpoint().slot(), async move {
                 let log = self.client(index, number).await;
                 all.borrow_mut().append(log);
             });
@@ -161,21 +151,9 @@ impl Shared {
 /// Runs clients of one thread as coroutines, spread over all compute nodes, in the order that a
 /// policy picks. Needs the suspending knob of the fabric.
 pub fn coroutines(test_cluster: &TestCluster, s: Stress, policy: &mut dyn Policy) -> Log {
-    let attach = |cn: usize| {
-        let node = test_cluster.cluster.compute_node(cn).expect("a node");
-        node.fabric().attach(node.cn()).expect("attach")
-    };
-    let first = attach(0);
-    let core = Core::new(first.clone(), SLAB_BYTES);
-    let client = |number: usize| {
-        let cn = number % test_cluster.nodes.len();
-        let transport = if cn == 0 { first.clone() } else { attach(cn) };
-        let slot = core.add_slot();
-        let ep = Endpoint::new(core.clone(), transport, slot);
-        (slot, test_cluster.nodes[cn].client(ep))
-    };
-    let clients = (0..s.coroutines).map(client).collect();
-    Shared::new(s).run(core, clients, 0, policy)
+    let nodes = test_cluster.nodes.len();
+    let clients = test_cluster.coroutines((0..s.coroutines).map(|n| n % nodes)).expect("attach");
+    Shared::new(s).run(clients, 0, policy)
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
@@ -183,8 +161,8 @@ pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
     let shared = &Shared::new(s);
     let thread = |t: usize| {
         let cn = t % test_cluster.nodes.len();
-        let (core, clients) = test_cluster.coroutines(cn, s.coroutines).expect("attach");
-        shared.run(core, clients, t * s.coroutines, &mut Fifo)
+        let clients = test_cluster.coroutines((0..s.coroutines).map(|_| cn)).expect("attach");
+        shared.run(clients, t * s.coroutines, &mut Fifo)
     };
     let mut all = Log::new(1, s.keys);
     std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::fill::distance;
-use dmtree_parts::{Fill, OpSet, Outcome, Page, Resume, ScanRequest, Write};
+use dmtree_parts::{Fill, OpSet, Outcome, Page, ScanRequest, Write};
 
 use crate::rng::Rng;
 use crate::test_cluster::{Client, TestCluster};
@@ -104,8 +104,7 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
 }
 
 /// All pairs.
-const ALL: ScanRequest<'static> =
-    ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit: 100 };
+const ALL: ScanRequest<'static> = everything(100);
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
@@ -254,19 +253,16 @@ fn apply(model: &mut Model, key: &[u8], w: &Write<'_>) -> Outcome {
         _ => Outcome::Done,
     };
     if outcome == Outcome::Done {
-        match w {
-            Write::Put(v) | Write::Insert(v) | Write::Update(v) => {
-                model.insert(key.to_vec(), v.to_vec())
-            }
-            Write::CompareAndSet { new: Some(v), .. } => model.insert(key.to_vec(), v.to_vec()),
-            Write::Delete | Write::CompareAndSet { new: None, .. } => model.remove(key),
+        match w.value() {
+            Some(v) => model.insert(key.to_vec(), v.to_vec()),
+            None => model.remove(key),
         };
     }
     outcome
 }
 
 /// A scan of all keys, upwards, in pages of so many.
-pub fn everything(limit: usize) -> ScanRequest<'static> {
+pub const fn everything(limit: usize) -> ScanRequest<'static> {
     ScanRequest { low: Bound::Unbounded, high: Bound::Unbounded, reverse: false, limit }
 }
 
@@ -281,12 +277,7 @@ pub fn scan_all(c: &mut Client, r: &ScanRequest<'_>) -> Vec<(Vec<u8>, Vec<u8>)> 
     let mut page = Page::new();
     let mut resume = None;
     loop {
-        let mut at = *r;
-        if let Some(Resume(bound)) = &resume {
-            let bound = bound.as_ref().map(Vec::as_slice);
-            *(if r.reverse { &mut at.high } else { &mut at.low }) = bound;
-        }
-        resume = c.scan(&at, &mut page).expect("scan");
+        resume = c.scan(&r.after(resume.as_ref()), &mut page).expect("scan");
         assert!(page.len() <= r.limit, "a page keeps its limit");
         out.extend(page.iter().map(|(k, v)| (k.to_vec(), v.to_vec())));
         if resume.is_none() {

@@ -213,7 +213,8 @@ impl<'a> RunContext<'a> {
     }
 }
 
-type Work<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+/// What a task does in one incarnation of its node; `None` when it ends early.
+type Work<'a> = Pin<Box<dyn Future<Output = Option<()>> + 'a>>;
 
 /// A task of a phase. It ends when a failure was found or its node is gone, pauses while the node
 /// is frozen, and begins anew when the node restarts; a panic becomes a finding.
@@ -262,7 +263,7 @@ impl TaskRole {
 }
 
 impl<'a> Guarded<'a> {
-    pub(crate) fn new<F: Future<Output = ()> + 'a>(
+    pub(crate) fn new<F: Future<Output = Option<()>> + 'a>(
         shared: &'a RunContext<'a>,
         role: TaskRole,
         make: impl Fn() -> F + 'a,
@@ -314,11 +315,11 @@ impl Future for Guarded<'_> {
         let restarting = |cn| this.shared.node_states.condition(cn) == NodeCondition::Restarting;
         match polled {
             // It has ended with its node's incarnation, and begins anew with the next one.
-            Ok(Poll::Ready(())) if this.role.cn().is_some_and(restarting) => {
+            Ok(Poll::Ready(_)) if this.role.cn().is_some_and(restarting) => {
                 this.drop_work();
                 Poll::Pending
             }
-            Ok(Poll::Ready(())) => this.quit(),
+            Ok(Poll::Ready(_)) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {
                 let client = match this.role {
@@ -546,18 +547,12 @@ async fn scan(
     (a, b, reverse): (u64, u64, bool),
     rng: &mut Rng,
 ) -> Result<Answer, Error> {
-    let (mut low, mut high) =
-        (Bound::Included(plan::key(form, a)), Bound::Included(plan::key(form, b)));
-    let mut page = Page::new();
-    let mut pairs = Vec::new();
+    let (low, high) = (plan::key(form, a), plan::key(form, b));
+    let (low, high) = (Bound::Included(&low[..]), Bound::Included(&high[..]));
+    let (mut page, mut pairs, mut resume) = (Page::new(), Vec::new(), None);
     loop {
-        let r = ScanRequest {
-            low: low.as_ref().map(Vec::as_slice),
-            high: high.as_ref().map(Vec::as_slice),
-            reverse,
-            limit: 1 + rng.below(40) as usize,
-        };
-        let resume = index.scan(&r, &mut page).await?;
+        let r = ScanRequest { low, high, reverse, limit: 1 + rng.below(40) as usize };
+        resume = index.scan(&r.after(resume.as_ref()), &mut page).await?;
         for (k, v) in page.iter() {
             let Some(number) = plan::number(form, k) else {
                 return Ok(Answer::Torn(format!("a key that no write stored: {k:?}")));
@@ -567,10 +562,8 @@ async fn scan(
                 Err(torn) => return Ok(torn),
             }
         }
-        match resume {
-            None => return Ok(Answer::Pairs(pairs)),
-            Some(next) if reverse => high = next.0,
-            Some(next) => low = next.0,
+        if resume.is_none() {
+            return Ok(Answer::Pairs(pairs));
         }
     }
 }

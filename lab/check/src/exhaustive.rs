@@ -9,7 +9,7 @@ use dmtree_fabric::sim::{Order, next_choices};
 use dmtree_parts::AnyOptions;
 
 use crate::case::Case;
-use crate::run::run_in;
+use crate::run::run;
 use crate::verdict::Verdict;
 
 /// How far a search goes.
@@ -54,7 +54,7 @@ pub fn explore(
             return Ok(out);
         }
         let order = Order::Listed { choices, switches: depth.switches };
-        let (verdict, made) = run_in(index, case, &order)?;
+        let (verdict, made) = run(index, case, &order)?;
         out.paths += 1;
         out.operations += verdict.operations;
         out.longest = out.longest.max(made.len());

@@ -239,91 +239,12 @@ fn explain(ops: &[Op], running: &BTreeSet<usize>, configs: Configs, i: usize) ->
     out
 }
 
-/// Histories of many keys, all absent at first.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    keys: BTreeMap<Vec<u8>, Vec<Op>>,
-    /// Calls and returns so far.
-    ticks: u64,
-}
-
-impl History {
-    fn key(&mut self, key: &[u8]) -> &mut Vec<Op> {
-        self.keys.entry(key.to_vec()).or_default()
-    }
-
-    /// The time, in the order of all calls and returns that this history counts.
-    pub fn tick(&mut self) -> u64 {
-        self.ticks += 1;
-        self.ticks
-    }
-
-    /// An operation begins; returns the time of its call, which names it. Its outcome is unknown
-    /// until it ends.
-    pub fn call(&mut self, key: &[u8], event: Event) -> u64 {
-        let call = self.tick();
-        self.key(key).push(Op { call, ret: None, event });
-        call
-    }
-
-    /// An operation ends; `None` when it had no effect.
-    pub fn ret(&mut self, key: &[u8], call: u64, event: Option<Event>) {
-        let now = self.tick();
-        let ops = self.key(key);
-        let Some(at) = ops.iter().rposition(|op| op.call == call) else { return };
-        match event {
-            Some(event) => ops[at] = Op { call, ret: Some(now), event },
-            None => _ = ops.remove(at),
-        }
-    }
-
-    /// An operation that began at `call` has ended.
-    pub fn ended(&mut self, key: &[u8], call: u64, event: Event) {
-        let ret = Some(self.tick());
-        self.key(key).push(Op { call, ret, event });
-    }
-
-    /// Ends the puts of a key that run: none takes effect any more.
-    pub fn end_puts(&mut self, key: &[u8]) {
-        let now = self.tick();
-        for op in self.key(key).iter_mut().rev().filter(|op| op.ret.is_none()) {
-            if let Event::Put(v) = op.event {
-                (op.ret, op.event) = (Some(now), Event::Tried(v));
-            }
-        }
-    }
-
-    /// Checks every key.
-    ///
-    /// # Errors
-    /// The first key with a history that is not linearizable.
-    pub fn check(&self) -> Result<(), (Vec<u8>, Violation)> {
-        for (key, ops) in &self.keys {
-            check_key(ops, None).map_err(|v| (key.clone(), v))?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn op(call: u64, ret: u64, event: Event) -> Op {
         Op { call, ret: Some(ret), event }
-    }
-
-    #[test]
-    fn right_histories_pass() {
-        let h = [
-            op(0, 10, Event::Put(1)),
-            op(5, 15, Event::Get(None)),
-            op(6, 20, Event::Get(Some(1))),
-            op(30, 40, Event::CompareAndSet(1, 2, Swap::Done)),
-            op(35, 50, Event::Delete(true)),
-            op(60, 70, Event::Insert(3, true)),
-        ];
-        assert_eq!(check_key(&h, None), Ok(()));
     }
 
     #[test]

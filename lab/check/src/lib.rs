@@ -25,7 +25,6 @@ pub mod peer;
 pub mod plan;
 mod quiesce;
 pub mod remote_client;
-mod restarts;
 pub mod rng;
 pub mod run;
 pub mod scenario;

@@ -1,15 +1,13 @@
 //! A client in another process: requests and answers through a pair of pipes, so that a test
-//! cluster can have compute nodes that share no memory with it.
+//! cluster can have compute nodes that share no memory with it. A pipe that is closed is
+//! `Unreachable`, a message that cannot be read is `Corrupt`.
 
 use std::io::{Read, Write as _};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dmtree_fabric::{Error, ErrorKind, Failure, Result};
-use dmtree_parts::any::LoadPairs;
-use dmtree_parts::{
-    Fill, Found, Loaded, Outcome, Page, Pause, Resume, ScanRequest, Shape, Values, Work, Write,
-};
+use dmtree_parts::{Fill, Outcome, Page, Resume, ScanRequest, Values, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -65,23 +63,9 @@ pub enum Operation<'a> {
     Walk,
 }
 
-/// A message of the other process.
-#[derive(Debug)]
-pub struct Message(Vec<u8>);
-
-impl Message {
-    fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T> {
-        let message = postcard::from_bytes(&self.0);
-        message.map_err(|e| Error::corrupt(format!("the other process: {e}")))
-    }
-
-    /// The request that it is.
-    ///
-    /// # Errors
-    /// `Corrupt`.
-    pub fn ask(&self) -> Result<Ask<'_>> {
-        self.read()
-    }
+/// Reads a message of the other process.
+pub fn read<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T> {
+    postcard::from_bytes(message).map_err(|e| Error::corrupt(format!("the other process: {e}")))
 }
 
 /// What a request gives, or why there is nothing.
@@ -108,10 +92,7 @@ impl Pipe {
     }
 
     /// The next message; `None` when the other side has closed the pipe.
-    ///
-    /// # Errors
-    /// `Unreachable`, `Corrupt`.
-    pub fn receive(&mut self) -> Result<Option<Message>> {
+    pub fn receive(&mut self) -> Result<Option<Vec<u8>>> {
         let mut length = [0; 8];
         match self.from.read_exact(&mut length) {
             Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -123,25 +104,12 @@ impl Pipe {
         }
         let mut body = vec![0; length];
         self.from.read_exact(&mut body).map_err(|e| gone(&e))?;
-        Ok(Some(Message(body)))
+        Ok(Some(body))
     }
 
-    fn give<T: Serialize>(&mut self, result: Result<T>) -> Result<()> {
+    /// Answers a request.
+    pub fn give<T: Serialize>(&mut self, result: Result<T>) -> Result<()> {
         self.send(&result.map_err(|e| Failure::from(&e)))
-    }
-
-    /// Answers a request that gives nothing.
-    ///
-    /// # Errors
-    /// `Unreachable`.
-    pub fn done(&mut self, result: Result<()>) -> Result<()> {
-        self.give(result)
-    }
-}
-
-impl std::fmt::Debug for Pipe {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Pipe")
     }
 }
 
@@ -150,15 +118,12 @@ fn gone(e: &std::io::Error) -> Error {
 }
 
 /// Answers operations with a client, until the index is closed.
-///
-/// # Errors
-/// `Unreachable`, `Corrupt`.
 pub fn serve(c: &mut Client, pipe: &mut Pipe) -> Result<()> {
     while let Some(message) = pipe.receive()? {
-        match message.ask()? {
-            Ask::Close => return pipe.done(Ok(())),
+        match read(&message)? {
+            Ask::Close => return pipe.give(Ok(())),
             Ask::Do(operation) => answer(c, operation, pipe)?,
-            Ask::Open { .. } => pipe.done(Err(Error::invalid("one index is open")))?,
+            Ask::Open { .. } => pipe.give::<()>(Err(Error::invalid("one index is open")))?,
         }
     }
     Ok(())
@@ -194,7 +159,7 @@ fn answer(c: &mut Client, operation: Operation<'_>, pipe: &mut Pipe) -> Result<(
 }
 
 /// A client of another process. Clones share it: one request at a time.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RemoteClient(Arc<Mutex<Pipe>>);
 
 impl RemoteClient {
@@ -207,7 +172,7 @@ impl RemoteClient {
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pipe.send(ask)?;
         let ended = || Error::new(ErrorKind::Unreachable, "the other process has ended: see above");
-        let answer: Answer<T> = pipe.receive()?.ok_or_else(ended)?.read()?;
+        let answer: Answer<T> = read(&pipe.receive()?.ok_or_else(ended)?)?;
         answer.map_err(Error::from)
     }
 
@@ -220,31 +185,23 @@ impl RemoteClient {
     }
 
     /// Closes it.
-    ///
-    /// # Errors
-    /// As [`RemoteClient::open`].
     pub fn close(&self) -> Result<()> {
         self.ask(&Ask::Close)
     }
 
     /// Runs an operation on the open index.
-    fn operate<T: DeserializeOwned>(&self, operation: Operation<'_>) -> Result<T> {
+    pub(crate) fn operate<T: DeserializeOwned>(&self, operation: Operation<'_>) -> Result<T> {
         self.ask(&Ask::Do(operation))
     }
 }
 
-/// The operations of a client.
-#[allow(clippy::missing_errors_doc, reason = "they are the index's, and those of the pipe")]
+/// The operations of a client that give more than an answer.
 impl RemoteClient {
     pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let found: Option<Vec<u8>> = self.operate(Operation::Get(key))?;
         let is_present = found.is_some();
         *out = found.unwrap_or_default();
         Ok(is_present)
-    }
-
-    pub(crate) fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.operate(Operation::Write(key, w))
     }
 
     pub(crate) fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
@@ -272,31 +229,5 @@ impl RemoteClient {
         let all: Vec<Answer<Outcome>> = self.operate(Operation::WriteMany(writes.to_vec()))?;
         *out = all.into_iter().map(|o| o.map_err(Error::from)).collect();
         Ok(())
-    }
-
-    pub(crate) fn load(
-        &mut self,
-        pairs: LoadPairs<'_>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Result<Loaded> {
-        self.operate(Operation::Load { pairs: pairs.collect(), sorted, fill })
-    }
-
-    /// All that is due, in one request.
-    pub(crate) fn maintain(&mut self) -> Result<Work> {
-        self.operate(Operation::Maintain).map(|()| Work::None)
-    }
-
-    pub(crate) fn work(&mut self) -> Result<Pause> {
-        Ok(Pause::For(u64::MAX))
-    }
-
-    pub(crate) fn gc(&mut self) -> Result<Found> {
-        self.operate(Operation::Gc)
-    }
-
-    pub(crate) fn walk(&mut self) -> Result<Shape> {
-        self.operate(Operation::Walk)
     }
 }

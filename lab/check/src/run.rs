@@ -37,20 +37,13 @@ const LIVENESS_NS: u64 = 5_000_000_000;
 /// The same when operations may wait until their deadline.
 const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
 
-/// Runs a case with an index of the type of these options; its options are those of the case.
+/// Runs a case with an index of the type of these options; its options are those of the case, and
+/// `order` is the order of the verbs. Also returns the choices made on the way, when they are
+/// listed.
 ///
 /// # Errors
 /// A case that cannot be run. Failures of a run are in the verdict.
-pub fn run(index: &AnyOptions, case: &Case) -> Result<Verdict> {
-    run_in(index, case, &case.order()).map(|(verdict, _)| verdict)
-}
-
-/// The same with verbs in another order than the case's; also the choices made on the way, when
-/// they are listed.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_in(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
+pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
     case.check()?;
     let options = index.with(case.options.clone());
     options.check().map_err(|e| Error::invalid(format!("options of {}: {e}", case.system)))?;

@@ -1,17 +1,19 @@
 //! A test cluster: a pool, an index on each of its compute nodes, and blocking clients.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::local::LocalFabric;
-use dmtree_fabric::sim::{FabricFaults, Profile, SimFabric};
+use dmtree_fabric::sim::SimFabric;
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId,
-    Result,
+    Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId, Result,
+    Transport,
 };
 use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, NodeContext, OpSet, Root};
-use dmtree_pool::{Cluster, PoolNode, PoolOptions};
+use dmtree_pool::{Cluster, IndexEntry, PoolNode, PoolOptions};
 
 use crate::remote_client::RemoteClient;
 
@@ -20,13 +22,15 @@ pub use crate::client::Client;
 /// Bytes of buffers per client.
 const SLAB_BYTES: u64 = 16 << 20;
 
-/// An index on every compute node of a fresh pool.
+/// An index on every compute node of a fresh pool. Errors are those of the pool, of the fabric and
+/// of the index, unless a function says otherwise.
 #[derive(Clone)]
 pub struct TestCluster {
     /// The pool.
     pub cluster: Cluster,
     cache_bytes: u64,
-    pub(crate) options: AnyOptions,
+    /// The options of the index.
+    pub options: AnyOptions,
     root: Root,
     /// The index's shared state on each compute node.
     pub nodes: Vec<AnyNode>,
@@ -34,17 +38,8 @@ pub struct TestCluster {
     remote_clients: Vec<RemoteClient>,
 }
 
-impl std::fmt::Debug for TestCluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TestCluster({} compute nodes)", self.nodes.len())
-    }
-}
-
 impl TestCluster {
     /// Makes the pool, formats the index, and opens it on every compute node.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
     pub fn new(
         pool: &PoolOptions,
         cache_bytes: u64,
@@ -58,9 +53,6 @@ impl TestCluster {
     }
 
     /// The same on the machine's RDMA device.
-    ///
-    /// # Errors
-    /// Those of the device, of the pool and of the index.
     #[cfg(feature = "verbs")]
     pub fn on_verbs(
         pool: &PoolOptions,
@@ -76,9 +68,6 @@ impl TestCluster {
     }
 
     /// The same on a fabric of this process without nodes.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
     pub fn on_local(
         fabric: LocalFabric,
         pool: &PoolOptions,
@@ -92,38 +81,58 @@ impl TestCluster {
     }
 
     /// Formats the index on a pool, and opens it on every compute node.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
     pub fn on(cluster: Cluster, cache_bytes: u64, options: impl Into<AnyOptions>) -> Result<Self> {
         Self::named(cluster, cache_bytes, options, ("test", "test"))
     }
 
-    /// The same, with the index entered in the catalog under a name, as one of a system.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index; `Exists` when the name is taken.
+    /// The same, with the index entered in the catalog under a name, as one of a system; `Exists`
+    /// when the name is taken.
     pub fn named(
         cluster: Cluster,
         cache_bytes: u64,
         options: impl Into<AnyOptions>,
-        (name, system): (&str, &str),
+        called: (&str, &str),
     ) -> Result<Self> {
-        let options = options.into();
+        Self::entered(cluster, cache_bytes, &options.into(), called, |ep, cx, request| {
+            ep.core().block_on(ep.slot(), naming::create(ep, cx, request))
+        })
+    }
+
+    /// The index of this name and system, with the options of its creation; created if there is
+    /// none.
+    pub fn open_or_create(
+        cluster: Cluster,
+        cache_bytes: u64,
+        options: &AnyOptions,
+        called: (&str, &str),
+    ) -> Result<Self> {
+        Self::entered(cluster, cache_bytes, options, called, |ep, cx, request| {
+            ep.core().block_on(ep.slot(), Box::pin(naming::open_or_create(ep, cx, request)))
+        })
+    }
+
+    fn entered(
+        cluster: Cluster,
+        cache_bytes: u64,
+        options: &AnyOptions,
+        (name, system): (&str, &str),
+        enter: impl FnOnce(&Endpoint, &NodeContext, IndexRequest<'_>) -> Result<IndexEntry>,
+    ) -> Result<Self> {
         let cx = NodeContext { pool: cluster.compute_node(0)?, cache_bytes };
         let ep = cx.pool.endpoint(SLAB_BYTES)?;
-        let encoded = &serde_json::to_vec(&options).expect("options are plain data");
-        let request = IndexRequest { name, system, options: &options, encoded };
-        let entry = ep.core().block_on(ep.slot(), naming::create(&ep, &cx, request))?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        Self::opened(cluster, cache_bytes, options, root)
+        let encoded = &serde_json::to_vec(options).expect("options are plain data");
+        let entry = enter(&ep, &cx, IndexRequest { name, system, options, encoded })?;
+        if entry.system != system {
+            return Err(Error::invalid(format!(
+                "the index {name:?} of this pool is a {:?}, not a {system:?}: give another name",
+                entry.system
+            )));
+        }
+        Self::opened(cluster, cache_bytes, options, &entry)
     }
 
     /// Opens an index that is in the catalog of a pool, of the type of these options, on every
-    /// compute node of this process.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index; `NotFound`.
+    /// compute node of this process; `NotFound`.
     pub fn find(
         cluster: Cluster,
         cache_bytes: u64,
@@ -136,14 +145,19 @@ impl TestCluster {
         let entry = found.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("the pool has no index {name:?}"))
         })?;
-        let corrupt = |e| Error::corrupt(format!("options of the index {name:?}: {e}"));
-        let options = options.with(serde_json::from_slice(&entry.options).map_err(corrupt)?);
-        options.check().map_err(corrupt)?;
-        let root = Root { index: entry.id, word: entry.root_word };
-        Self::opened(cluster, cache_bytes, options, root)
+        Self::opened(cluster, cache_bytes, options, &entry)
     }
 
-    fn opened(cluster: Cluster, cache_bytes: u64, options: AnyOptions, root: Root) -> Result<Self> {
+    fn opened(
+        cluster: Cluster,
+        cache_bytes: u64,
+        options: &AnyOptions,
+        entry: &IndexEntry,
+    ) -> Result<Self> {
+        let wrong = |e| Error::invalid(format!("options of the index {:?}: {e}", entry.name));
+        let options = options.with(serde_json::from_slice(&entry.options).map_err(wrong)?);
+        options.check().map_err(wrong)?;
+        let root = Root { index: entry.id, word: entry.root_word };
         let (nodes, remote_clients) = Default::default();
         let mut new = Self { cluster, cache_bytes, options, root, nodes, remote_clients };
         for cn in 0..new.cluster.compute_nodes() {
@@ -179,9 +193,6 @@ impl TestCluster {
     }
 
     /// Starts a compute node that has come back, and opens the index on it.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
     pub fn revive(&self, cn: usize) -> Result<AnyNode> {
         self.open(self.cluster.revive(cn)?)
     }
@@ -191,54 +202,19 @@ impl TestCluster {
         self.options.node(&cx, self.root)
     }
 
-    /// The same in a simulated cluster; its time stands until `set_timed` starts the fabric's
-    /// clock.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
+    /// The same on a simulated fabric without nodes; its time stands until `set_timed` starts the
+    /// fabric's clock.
     pub fn simulated(
-        profile: &Profile,
-        seed: u64,
+        fabric: &SimFabric,
         pool: &PoolOptions,
         cache_bytes: u64,
         options: impl Into<AnyOptions>,
-    ) -> Result<(Self, SimFabric)> {
-        Self::in_fabric(SimFabric::new(profile, seed), pool, cache_bytes, options)
-    }
-
-    /// The same on the adversarial face.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
-    pub fn adversarial(
-        fabric_faults: FabricFaults,
-        grants: Capabilities,
-        seed: u64,
-        pool: &PoolOptions,
-        cache_bytes: u64,
-        options: impl Into<AnyOptions>,
-    ) -> Result<(Self, SimFabric)> {
-        let fabric = SimFabric::adversarial(fabric_faults, grants, seed)?;
-        Self::in_fabric(fabric, pool, cache_bytes, options)
-    }
-
-    fn in_fabric(
-        fabric: SimFabric,
-        pool: &PoolOptions,
-        cache_bytes: u64,
-        options: impl Into<AnyOptions>,
-    ) -> Result<(Self, SimFabric)> {
+    ) -> Result<Self> {
         let judge = Arc::new(InProcess::new(LeaseParameters::default()));
-        let test_cluster =
-            Self::served(&fabric, pool, cache_bytes, options, (judge.clone(), judge))?;
-        Ok((test_cluster, fabric))
+        Self::served(fabric, pool, cache_bytes, options, (judge.clone(), judge))
     }
 
-    /// The same on a fabric without nodes, with a membership judge and the path on which nodes
-    /// reach it.
-    ///
-    /// # Errors
-    /// Those of the pool and of the index.
+    /// The same with a membership judge and the path on which nodes reach it.
     pub(crate) fn served(
         fabric: &SimFabric,
         pool: &PoolOptions,
@@ -254,9 +230,6 @@ impl TestCluster {
     }
 
     /// A blocking client on compute node `cn`; stays on the thread that makes it.
-    ///
-    /// # Errors
-    /// Those of attaching.
     pub fn client(&self, cn: usize) -> Result<Client> {
         if let Some(client) =
             cn.checked_sub(self.nodes.len()).and_then(|n| self.remote_clients.get(n))
@@ -267,38 +240,37 @@ impl TestCluster {
     }
 
     /// A blocking client of the index as it is opened on the present incarnation of a node.
-    ///
-    /// # Errors
-    /// Those of attaching.
     pub fn client_of(&self, cn: usize, node: AnyNode) -> Result<Client> {
         let ep = self.cluster.compute_node(cn)?.endpoint(SLAB_BYTES)?;
         Ok(node.client(ep).into())
     }
 
-    /// Clients for the coroutines of one thread, on one executor.
-    ///
-    /// # Errors
-    /// Those of attaching.
-    pub fn coroutines(&self, cn: usize, n: usize) -> Result<Coroutines> {
-        let pool = self.cluster.compute_node(cn)?;
-        let transport = pool.fabric().attach(pool.cn())?;
-        let core = Core::new(transport.clone(), SLAB_BYTES);
-        let clients = (0..n).map(|_| {
-            let slot = core.add_slot();
-            let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-            (slot, self.nodes[cn].client(ep))
-        });
-        let clients = clients.collect();
+    /// Clients on one executor, one on each of these compute nodes; those of one node share its
+    /// transport.
+    pub fn coroutines(&self, cns: impl IntoIterator<Item = usize>) -> Result<Coroutines> {
+        let mut transports: BTreeMap<usize, Rc<dyn Transport>> = BTreeMap::new();
+        let (mut core, mut clients) = (None, Vec::new());
+        for cn in cns {
+            let pool = self.cluster.compute_node(cn)?;
+            let transport = match transports.entry(cn) {
+                Entry::Occupied(there) => there.get().clone(),
+                Entry::Vacant(place) => place.insert(pool.fabric().attach(pool.cn())?).clone(),
+            };
+            let core = core.get_or_insert_with(|| Core::new(transport.clone(), 4 * SLAB_BYTES));
+            let ep = Endpoint::new(core.clone(), transport, core.add_slot());
+            clients.push(self.nodes[cn].client(ep));
+        }
+        let core = core.ok_or_else(|| Error::invalid("no client"))?;
         Ok((core, clients))
     }
 }
 
 /// The nodes of a pool, and the bytes of their regions.
-fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
+pub fn nodes(pool: &PoolOptions) -> impl Iterator<Item = (NodeId, u64)> {
     let memory = (0..pool.memory_nodes).map(|m| (NodeId::memory(m), pool.memory_bytes_per_node));
     let compute_bytes = pool.chosen_compute_bytes();
     memory.chain((0..pool.compute_nodes).map(move |c| (NodeId::compute(c), compute_bytes)))
 }
 
-/// An executor, and the clients of its slots.
-pub type Coroutines = (Rc<Core>, Vec<(u32, AnyIndex)>);
+/// An executor, and its clients.
+pub type Coroutines = (Rc<Core>, Vec<AnyIndex>);

@@ -101,7 +101,8 @@ impl Verdict {
                 format!("operation {n} was {a:?} and then {b:?}")
             },
         );
-        self.finding = Some(Finding::Other("repeat", None, format!("two runs differ: {first}")));
+        let repeat = || Finding::Other("repeat", None, format!("two runs differ: {first}"));
+        self.finding.get_or_insert_with(repeat);
     }
 }
 
@@ -138,5 +139,9 @@ mod tests {
         assert_eq!(verdict.finding, None);
         verdict.compare(&Verdict { trace_hash: 2, ..Verdict::default() });
         assert_eq!(verdict.finding.unwrap().kind(), "repeat");
+        let failed = Finding::Other("failed", None, String::new());
+        let mut verdict = Verdict { finding: Some(failed.clone()), ..Verdict::default() };
+        verdict.compare(&Verdict { trace_hash: 2, ..Verdict::default() });
+        assert_eq!(verdict.finding, Some(failed), "an earlier finding stays");
     }
 }

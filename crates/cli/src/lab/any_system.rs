@@ -1,9 +1,9 @@
 //! An index of any system for the shell and the tour.
 
-use dmtree_bench::facade::Tool;
 use dmtree_bench::opened::PoolSpec;
 use dmtree_bench::registry;
 use dmtree_bench::simulated::FabricSpec;
+use dmtree_bench::system::Tool;
 use dmtree_check::client::Client;
 use dmtree_command::Result;
 use dmtree_fabric::{OpKind, Result as FabricResult};
@@ -18,7 +18,7 @@ use crate::store::{Report, Source, Store};
 /// Unknown systems; a pool that cannot be joined.
 pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
     let cns = if a.connect.is_some() { 1 } else { 2 };
-    let pool = registry::find(&a.system)?.open(&pool(a, cns, true)?, 24, 24)?;
+    let pool = Tool::open(&registry::find(&a.system)?, &pool(a, cns, true)?, 24, 24)?;
     let session = pool.client(0)?;
     Ok(Box::new(AnySystem { pool, session }))
 }

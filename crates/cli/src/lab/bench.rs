@@ -6,10 +6,8 @@ use std::sync::atomic::AtomicBool;
 
 use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::experiment::{BUILTIN, Experiment};
-use dmtree_bench::listing::listing;
 use dmtree_bench::replay::replay;
 use dmtree_bench::results::{Cell, Machine};
-use dmtree_bench::resume::resumable;
 use dmtree_bench::table::Table;
 use dmtree_bench::{compare as comparison, files, registry, run, table};
 use dmtree_command::fabrics::FABRICS;
@@ -70,7 +68,7 @@ fn finished(dir: &Path, r: &Resolved) -> Result<Vec<Cell>> {
         return Ok(Vec::new());
     }
     let have = files::read_results(dir)?;
-    resumable(&have, r).map_err(|e| e.context(&dir.display().to_string()))
+    comparison::resumable(&have, r).map_err(|e| e.context(&dir.display().to_string()))
 }
 
 /// Runs an experiment and shows what came out.
@@ -149,7 +147,7 @@ fn say_written(written: &[PathBuf], o: &Output) {
 /// `bench list`.
 pub fn list(json: bool) -> Result<()> {
     if json {
-        output::line(&serde_json::to_string_pretty(&listing()?).unwrap_or_default());
+        output::line(&serde_json::to_string_pretty(&registry::listing()?).unwrap_or_default());
         return Ok(());
     }
     let mut t = Table::new(&["experiment", "what for"], 2);

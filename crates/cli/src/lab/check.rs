@@ -52,7 +52,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
 
 fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
     let campaign = Campaign {
-        systems: select(&args.systems())?.iter().map(|s| (**s).clone()).collect(),
+        systems: select(&args.systems())?,
         seeds: args.seeds(USUAL_SEEDS),
         setting: setting(args)?,
         twice: args.verify_determinism,
@@ -259,7 +259,8 @@ fn smaller(args: &CheckArgs, case: &Case, usual: f64, stop: &AtomicBool) -> Resu
         output::note(&format!("making seed {} of {} small", case.seed, case.system));
     }
     let system = find(&case.system)?;
-    let s = smallest(&system, case, Duration::from_secs_f64(seconds), stop)?;
+    let s =
+        smallest((&system, args.verify_determinism), case, Duration::from_secs_f64(seconds), stop)?;
     if let Some(path) = &args.save {
         write(path, &(s.case.to_json() + "\n"))?;
     }

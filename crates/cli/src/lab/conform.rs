@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use dmtree_bench::conform::{Extent, second};
+use dmtree_bench::conform::{Extent, conform, second};
 use dmtree_bench::registry;
 use dmtree_check::remote_client::{Pipe, RemoteClient};
 use dmtree_command::fabrics::TCP;
@@ -129,7 +129,7 @@ fn drive(a: &ConformArgs, at: &str) -> Result<()> {
     let fabric = cluster.fabric().name();
     for system in systems {
         let extent = Extent { seed: a.seed, steps: a.steps, together: true };
-        system.conform(&cluster, &other, extent)?;
+        conform(&system, (&cluster, &other), extent)?;
         let how = if system.published { "one at a time" } else { "also at once" };
         let name = system.name;
         output::line(&format!("{name:22} conforms on fabric {fabric}: two processes, {how}"));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dmtree_bench::config::LoadBy;
-use dmtree_bench::facade::Tool;
 use dmtree_bench::opened::PoolSpec;
+use dmtree_bench::system::Tool;
 use dmtree_bench::{registry, sizing};
 use dmtree_check::client::Client;
 use dmtree_command::dump::Pair;
@@ -25,13 +25,14 @@ fn open_for(system: &str, pairs: &[Pair]) -> Result<Tool> {
     for (k, v) in pairs {
         key = key.max(k.len() as u64);
         value = value.max(v.len() as u64);
-        bytes += sizing::bytes_per_key(k.len() as u64, v.len() as u64);
+        bytes += sizing::bytes_of_record(k.len() as u64, v.len() as u64);
     }
     // The inline sizes are those of the longest, as far as they stay inside; so every entry pays
     // for them.
     let (k, v) = (key.min(32), value.min(64));
     let memory = bytes * 2 + pairs.len() as u64 * 3 * (k + v) + (128 << 20);
-    registry::find(system)?.open(&PoolSpec::small(2, memory.next_multiple_of(1 << 20)), k, v)
+    let spec = PoolSpec::small(2, memory.next_multiple_of(1 << 20));
+    Tool::open(&registry::find(system)?, &spec, k, v)
 }
 
 fn store(session: &mut Client, pairs: &[Pair], by: LoadBy) -> Result<()> {

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_bench::clock;
 use dmtree_bench::registry::select;
-use dmtree_bench::system::System;
-use dmtree_check::checked::{granted, grants};
+use dmtree_check::checked::{System, granted, grants};
 use dmtree_check::exhaustive::{Depth, Explored};
 use dmtree_check::trace::trace;
 use dmtree_command::{Failure, Result};

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dmtree_bench::compare::{Traces, differing, traces};
 use dmtree_bench::config::{Flags, Resolved};
-use dmtree_bench::determinism::{Traces, differing, traces};
 use dmtree_bench::results::Results;
 use dmtree_command::{Failure, Result};
 

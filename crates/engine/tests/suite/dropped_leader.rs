@@ -24,10 +24,10 @@ fn the_members_of_a_group_go_alone() {
         let pool = PoolOptions { memory_bytes_per_node: 16 << 20, knobs, ..PoolOptions::default() };
         let test_cluster: TestCluster =
             TestCluster::new(&pool, 1 << 20, Options::default()).expect("an index");
-        let (core, clients) = test_cluster.coroutines(0, 2).expect("attach");
+        let (core, clients) = test_cluster.coroutines([0, 0]).expect("attach");
         let mut clients = clients.into_iter();
-        let ((_, mut leader), (slot, mut member)) =
-            (clients.next().expect("two"), clients.next().expect("two"));
+        let (mut leader, mut member) = (clients.next().expect("two"), clients.next().expect("two"));
+        let slot = member.endpoint().slot();
         let mut leading = Box::pin(leader.write(b"key", Write::Put(b"the leader's")));
         assert!(poll(&mut leading).is_pending(), "its first verb is suspended");
         let mut joining = Box::pin(member.write(b"key", Write::Put(b"the member's")));

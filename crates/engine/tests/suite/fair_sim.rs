@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::Options;
-use dmtree_fabric::sim::Profile;
+use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fifo, Worker};
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
@@ -25,9 +25,9 @@ fn test_cluster(profile: &str, nodes: usize) -> TestCluster {
         ..PoolOptions::default()
     };
     let profile = Profile::named(profile).expect("a profile");
-    let (test_cluster, fabric) =
-        TestCluster::simulated(&profile, 1, &pool, 8 << 20, Options::default())
-            .expect("a test cluster");
+    let fabric = SimFabric::new(&profile, 1);
+    let test_cluster = TestCluster::simulated(&fabric, &pool, 8 << 20, Options::default())
+        .expect("a test cluster");
     let mut c = test_cluster.client(0).expect("attach");
     for (cn, n) in (0..nodes).flat_map(|cn| (0..CLIENTS).map(move |n| (cn, n))) {
         c.write(&key(cn, n), Write::Insert(b"0")).expect("room");

@@ -17,7 +17,8 @@ fn test_cluster(profile: &str, seed: u64) -> (TestCluster, SimFabric) {
         ..PoolOptions::default()
     };
     let profile = Profile::named(profile).unwrap();
-    TestCluster::simulated(&profile, seed, &pool, 8 << 20, Options::default()).unwrap()
+    let fabric = SimFabric::new(&profile, seed);
+    (TestCluster::simulated(&fabric, &pool, 8 << 20, Options::default()).unwrap(), fabric)
 }
 
 fn run(profile: &str, seed: u64) -> u64 {

@@ -83,20 +83,11 @@ pub struct Bench {
     region_bytes: u64,
 }
 
-impl std::fmt::Debug for Bench {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Bench({} to {})", self.transport.node(), self.target)
-    }
-}
-
 /// Distance of the clients' places in the target's memory, bytes.
 const STRIDE: u64 = 1 << 17;
 
 impl Bench {
     /// Clients of `from` that reach `to`.
-    ///
-    /// # Errors
-    /// Those of attaching.
     pub fn new(fabric: &dyn Fabric, from: NodeId, to: NodeId) -> Result<Self> {
         let transport = fabric.attach(from)?;
         let core = Core::new(transport.clone(), 64 << 20);
@@ -105,9 +96,6 @@ impl Bench {
     }
 
     /// Runs a measurement.
-    ///
-    /// # Errors
-    /// Those of the verbs.
     pub fn run(&self, plan: Plan) -> Result<Measured> {
         let mut worker = Worker::new(self.core.clone());
         let shared = Rc::new(Shared::default());

@@ -69,9 +69,6 @@ pub struct Probed {
 }
 
 /// Measures `to` as `from` sees it, each measurement for `for_ns`.
-///
-/// # Errors
-/// Those of the verbs.
 pub fn run(fabric: &dyn Fabric, from: NodeId, to: NodeId, for_ns: Nanos) -> Result<Probed> {
     let bench = Bench::new(fabric, from, to)?;
     let mut plans = Vec::new();

@@ -6,17 +6,16 @@ use dmtree_bench::registry::{self, select, systems};
 use dmtree_check::NodeFaultSet;
 use dmtree_check::campaign::Campaign;
 use dmtree_check::case::Case;
-use dmtree_check::checked::Subject;
+use dmtree_check::checked::System;
 use dmtree_parts::peer::Setting;
 
-fn subjects(names: &[&str]) -> Vec<Subject> {
-    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    select(&names).unwrap().iter().map(|system| (**system).clone()).collect()
+fn selected(names: &[&str]) -> Vec<System> {
+    select(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
 }
 
 fn campaign(threads: usize) -> Campaign {
     Campaign {
-        systems: subjects(&["dmtree", "dmtree-no-rtc"]),
+        systems: selected(&["dmtree", "dmtree-no-rtc"]),
         seeds: 3..6,
         setting: Setting::default(),
         twice: false,
@@ -39,7 +38,7 @@ fn all_seeds_are_run_on_any_number_of_threads() {
 /// Regression: seeds of this range differed from run to run, as collections read the real clock.
 #[test]
 fn a_seed_gives_the_same_run_twice() {
-    let systems = subjects(&["dmtree"]);
+    let systems = selected(&["dmtree"]);
     let setting = Setting { node_faults: NodeFaultSet::Restarts, ..Setting::default() };
     let t = Campaign { systems, seeds: 20569..20573, setting, twice: true, ..campaign(2) };
     assert_eq!(t.run(&mut |_| {}).unwrap().violations, []);
@@ -49,13 +48,13 @@ fn a_seed_gives_the_same_run_twice() {
 #[test]
 fn faults_happen_inside_operations() {
     for node_faults in [NodeFaultSet::Crash, NodeFaultSet::All] {
-        let systems = subjects(&["dmtree"]);
+        let systems = selected(&["dmtree"]);
         let setting = Setting { node_faults, ..Setting::default() };
         let t = Campaign { systems, seeds: 0..6, setting, ..campaign(2) };
         let t = t.run(&mut |_| {}).unwrap();
         assert!(t.inside * 2 >= t.seeds, "{node_faults:?}: {} of {}", t.inside, t.seeds);
     }
-    let systems = subjects(&["fptree"]);
+    let systems = selected(&["fptree"]);
     let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
     assert_eq!(systems[0].case(1, &systems[0].spared(&setting)).node_faults, []);
 }

@@ -2,10 +2,10 @@
 //! The name of a file says what holds now, and its field `about` what the case has shown.
 
 use std::path::Path;
-use std::sync::Mutex;
 
 use dmtree_bench::registry::{check, find};
 use dmtree_check::Case;
+use dmtree_check::peer::{each, passes};
 
 /// A lock of `dmtree-published` is lost when a failing compare-and-swap writes back the value that
 /// it has read.
@@ -17,24 +17,17 @@ const LOST_LOCK: &str =
 fn every_case_of_the_folder_keeps_its_verdict() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/suite/regressions");
     let files = folder.read_dir().expect("the folder").map(|file| file.expect("a file").path());
-    let (left, wrong) = (Mutex::new(files.collect::<Vec<_>>()), Mutex::new(Vec::new()));
-    assert!(left.lock().unwrap().len() >= 34, "cases are missing");
-    let next = || left.lock().unwrap().pop();
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some(file) = next() {
-                    let text = std::fs::read_to_string(&file).expect("text");
-                    let case = Case::parse(&text).unwrap_or_else(|e| panic!("{file:?}: {e}"));
-                    let finding = check(&case).expect("a case that runs").finding;
-                    if finding.is_some() != find(&case.system).expect("a system").published {
-                        wrong.lock().unwrap().push((file, case.about, finding));
-                    }
-                }
-            });
+    let files: Vec<_> = files.collect();
+    assert!(files.len() >= 34, "cases are missing");
+    passes(&each(&files, |file| {
+        let text = std::fs::read_to_string(file).expect("text");
+        let case = Case::parse(&text).map_err(|e| format!("{file:?}: {e}"))?;
+        let finding = check(&case).expect("a case that runs").finding;
+        if finding.is_some() != find(&case.system).expect("a system").published {
+            return Err(format!("{file:?}: {}: {finding:?}", case.about));
         }
-    });
-    assert!(wrong.lock().unwrap().is_empty(), "{wrong:#?}");
+        Ok(())
+    }));
 }
 
 /// The fabric or the checker misses the defect if the finding is another one.

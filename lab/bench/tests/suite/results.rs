@@ -8,7 +8,7 @@ use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::results::{Cell, Results, SCHEMA_VERSION};
 use dmtree_bench::run::{self, Observer, Silent};
-use dmtree_bench::{csv, files, report, table};
+use dmtree_bench::{files, report, table};
 
 fn small(text: &str, flags: &[&str]) -> Results {
     let small = "keys = 3000\nops = 3000\nthreads = 2\ncoroutines = 1\ncns = 2\n";
@@ -73,7 +73,7 @@ fn the_form_holds_what_was_promised() {
 #[test]
 fn tables_are_the_artifacts() {
     let r = small("", &["--systems=dmtree"]);
-    let tables = csv::tables(&r);
+    let tables = report::tables(&r);
     let names: Vec<&str> = tables.iter().map(|t| t.0.as_str()).collect();
     assert_eq!(names, ["simple_results_uniform.csv", "simple_results_zipfian.csv"]);
     for (_, text) in &tables {
@@ -125,7 +125,7 @@ fn comparisons_judge_counters_only() {
     assert!(!compare(&a, &a, 0.0).differs());
     let mut b = a.clone();
     b.cells[0].mops *= 2.0;
-    b.cells[0].p99_ns *= 3;
+    b.cells[0].latency.p99_ns *= 3;
     let c = compare(&a, &b, 0.03);
     assert!(!c.differs(), "{}", c.text());
     assert!(c.text().contains("2.000"));

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use dmtree_bench::compare::{differing, resumable, traces};
 use dmtree_bench::config::{Flags, Resolved, resolve};
-use dmtree_bench::determinism::{differing, traces};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::results::{Cell, Results};
-use dmtree_bench::resume::resumable;
 use dmtree_bench::run::{self, Observer, Silent};
 use dmtree_bench::{Failure, Result, table};
 
@@ -40,8 +39,8 @@ fn a_seed_repeats_event_by_event_and_another_does_not() {
     assert_eq!(differing(&traces(&a), &traces(&other)).len(), 4, "every cell differs");
     for (x, y) in a.cells.iter().zip(&b.cells) {
         assert_eq!(
-            (x.mops, x.p99_ns, &x.mn, &x.by_outcome),
-            (y.mops, y.p99_ns, &y.mn, &y.by_outcome)
+            (x.mops, x.latency.p99_ns, &x.mn, &x.by_outcome),
+            (y.mops, y.latency.p99_ns, &y.mn, &y.by_outcome)
         );
     }
 }
@@ -57,7 +56,7 @@ fn a_window_leaves_the_ramps_out_and_time_is_virtual() {
     assert!((c.mops - 3000.0 / (to - from) as f64 * 1e3).abs() < 1e-9);
     // Sixteen clients, each with one round trip of 2.2 us and the CPU costs of the profile.
     assert!((1.0..8.0).contains(&c.mops), "{}", c.mops);
-    assert!(c.p50_ns > 2200, "{}", c.p50_ns);
+    assert!(c.latency.p50_ns > 2200, "{}", c.latency.p50_ns);
     assert!((1.0..1.2).contains(&c.mn.verbs()), "{}", c.mn.verbs());
     let (mn, cn) = (&sim.nodes[0], &sim.nodes[1]);
     assert_eq!((mn.node.as_str(), cn.node.as_str(), cn.cpu.len()), ("mn0", "cn0", 4));
@@ -76,7 +75,7 @@ fn a_profile_is_what_time_goes_by() {
     let slow = small(
         "workloads = [\"search\"]\nprofile = \"ideal\"\nprofile-set = [\"latency.propagation_ns=20000\"]\n",
     );
-    let ratio = slow.cells[0].p50_ns as f64 / fast.cells[0].p50_ns as f64;
+    let ratio = slow.cells[0].latency.p50_ns as f64 / fast.cells[0].latency.p50_ns as f64;
     assert!(ratio > 10.0, "{ratio}");
     assert_ne!(fast.config_hash, slow.config_hash);
     let (f, s) = (fast.cells[0].mn.verbs(), slow.cells[0].mn.verbs());
@@ -102,7 +101,7 @@ fn an_open_load_is_met_or_the_system_is_called_saturated() {
     let c = &calm.cells[0];
     let open = c.open.unwrap();
     assert!(!open.saturated && (c.mops - 0.2).abs() < 0.02, "{open:?} {}", c.mops);
-    assert!(c.p50_ns < 20_000, "{}", c.p50_ns);
+    assert!(c.latency.p50_ns < 20_000, "{}", c.latency.p50_ns);
     let much = small("workloads = [\"search\"]\nload = \"open:50M\"\n");
     let c = &much.cells[0];
     assert!(c.open.unwrap().saturated && c.mops < 20.0, "{:?}", c.open);
@@ -110,7 +109,7 @@ fn an_open_load_is_met_or_the_system_is_called_saturated() {
     assert!(text.contains("saturated") && text.contains("fell due"), "{text}");
     // Latency counts from the time an operation fell due, so a growing wait shows.
     let closed = small("workloads = [\"search\"]\n");
-    assert!(c.p99_ns > 5 * closed.cells[0].p99_ns);
+    assert!(c.latency.p99_ns > 5 * closed.cells[0].latency.p99_ns);
     assert_eq!(traces(&much), traces(&small("workloads = [\"search\"]\nload = \"open:50M\"\n")));
 }
 
@@ -208,7 +207,11 @@ fn steps_add_up_to_the_latency() {
     for c in &r.cells {
         let (_, steps) = c.steps_ns.iter().next().unwrap();
         let sum: f64 = steps.values().sum();
-        assert!((sum / c.p50_ns as f64 - 1.0).abs() < 0.2, "{} {sum} {steps:?}", c.p50_ns);
+        assert!(
+            (sum / c.latency.p50_ns as f64 - 1.0).abs() < 0.2,
+            "{} {sum} {steps:?}",
+            c.latency.p50_ns
+        );
         assert!(steps["cache lookup"] > 0.0 && steps["entry"] > 1000.0, "{steps:?}");
     }
     assert!(table::render(&r).contains("fingerprint scan"));

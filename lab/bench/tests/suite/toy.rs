@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
-use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress};
-use dmtree_bench::system::System;
+use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress, run_group};
 use dmtree_bench::{Failure, Result};
+use dmtree_check::checked::System;
 use dmtree_check::peer::toy::{Mutant, Options};
 use dmtree_fabric::OpKind;
 use dmtree_parts::peer::SystemSpec;
@@ -24,13 +24,13 @@ fn measure_with(
     flags: &[&str],
     stop: bool,
 ) -> Result<Vec<Measured>> {
-    let system = System::of(SystemSpec::of(("toy", "toy"), "a map", options));
+    let system = System(SystemSpec::of(("toy", "toy"), "a map", options));
     let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
     let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
     let workload: Workload = workload.parse().unwrap();
     let distribution = "zipfian".parse().unwrap();
     let cell = CellPlan { number: 0, workload, distribution, config, variant: None, same_as: None };
-    let group = Group { system: system.clone(), cells: vec![cell], round: 0 };
+    let group = Group { system, cells: vec![cell], round: 0 };
     let mut out = Vec::new();
     let mut progress = |_: Progress<'_>| {};
     let mut measured = |_: &Group, _: &CellPlan, m: Measured| out.push(m);
@@ -45,7 +45,7 @@ fn measure_with(
         progress: &mut progress,
         measured: &mut measured,
     };
-    system.run(&group, &mut host)?;
+    run_group(&group, &mut host)?;
     Ok(out)
 }
 

@@ -4,21 +4,19 @@
 //! too: a failed write took effect before the failure, or never. A successor of the writer takes
 //! the word over once the membership says that no verb of its predecessor executes any more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dmtree_fabric::{Effect, Error, GlobalAddr};
 
-use crate::history::{Event, History, Swap};
+use crate::history::{Event, Op, Swap, check_key};
 
-/// Words that clients write, each value once, and read.
+/// Words that clients write, each value once, and read. All are absent at first.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    history: History,
+    words: BTreeMap<GlobalAddr, Vec<Op>>,
+    /// Calls and returns so far.
+    ticks: u64,
     last: u64,
-}
-
-fn key(word: GlobalAddr) -> Vec<u8> {
-    word.to_string().into_bytes()
 }
 
 impl Words {
@@ -28,20 +26,39 @@ impl Words {
         self.last
     }
 
-    /// A read begins.
+    /// A read begins; returns its time, in the order of all calls and returns.
     pub(super) fn begin(&mut self) -> u64 {
-        self.history.tick()
+        self.ticks += 1;
+        self.ticks
     }
 
     /// The word was read. One that was never written is absent.
     pub(super) fn found(&mut self, word: GlobalAddr, call: u64, value: u64) {
-        let event = Event::Get((value != 0).then_some(value));
-        self.history.ended(&key(word), call, event);
+        let (ret, event) = (Some(self.begin()), Event::Get((value != 0).then_some(value)));
+        self.words.entry(word).or_default().push(Op { call, ret, event });
+    }
+
+    /// A write begins; the time of its call names it. Its outcome is unknown until it ends.
+    fn call(&mut self, word: GlobalAddr, event: Event) -> u64 {
+        let call = self.begin();
+        self.words.entry(word).or_default().push(Op { call, ret: None, event });
+        call
+    }
+
+    /// A write ends; `None` when it had no effect.
+    fn ret(&mut self, word: GlobalAddr, call: u64, event: Option<Event>) {
+        let now = self.begin();
+        let ops = self.words.entry(word).or_default();
+        let Some(at) = ops.iter().rposition(|op| op.call == call) else { return };
+        match event {
+            Some(event) => ops[at] = Op { call, ret: Some(now), event },
+            None => _ = ops.remove(at),
+        }
     }
 
     /// The writer of a word writes.
     pub(super) fn writes(&mut self, word: GlobalAddr, value: u64) -> u64 {
-        self.history.call(&key(word), Event::Put(value))
+        self.call(word, Event::Put(value))
     }
 
     /// It has written, or failed.
@@ -56,17 +73,23 @@ impl Words {
             Err(e) if e.effect() == Effect::None => None,
             Err(_) => Some(Event::Tried(value)),
         };
-        self.history.ret(&key(word), call, event);
+        self.ret(word, call, event);
     }
 
-    /// The word has another writer from now on.
+    /// The word has another writer from now on: no write that runs takes effect any more.
     pub(super) fn taken_over(&mut self, word: GlobalAddr) {
-        self.history.end_puts(&key(word));
+        let now = self.begin();
+        let ops = self.words.entry(word).or_default();
+        for op in ops.iter_mut().filter(|op| op.ret.is_none()) {
+            if let Event::Put(v) = op.event {
+                (op.ret, op.event) = (Some(now), Event::Tried(v));
+            }
+        }
     }
 
     /// A compare-and-swap of a word that all write.
     pub(super) fn swaps(&mut self, word: GlobalAddr, old: u64, new: u64) -> u64 {
-        self.history.call(&key(word), swap(old, new, old))
+        self.call(word, swap(old, new, old))
     }
 
     /// It has ended: with the value that it found, or an error.
@@ -77,15 +100,17 @@ impl Words {
         done: &Result<u64, Error>,
     ) {
         match done {
-            Ok(was) => self.history.ret(&key(word), call, Some(swap(old, new, *was))),
-            Err(e) if e.effect() == Effect::None => self.history.ret(&key(word), call, None),
+            Ok(was) => self.ret(word, call, Some(swap(old, new, *was))),
+            Err(e) if e.effect() == Effect::None => self.ret(word, call, None),
             Err(_) => {}
         }
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
-        let checked = self.history.check();
-        checked.map_err(|(word, v)| format!("the word {}: {v}", word.escape_ascii()))
+        let mut words = self.words.iter();
+        words.try_for_each(|(word, ops)| {
+            check_key(ops, None).map_err(|v| format!("the word {word}: {v}"))
+        })
     }
 }
 

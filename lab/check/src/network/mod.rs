@@ -14,7 +14,6 @@
 //! thread); a restarted first memory node, which is another pool; RDMA; damaged packets (TCP has
 //! checksums).
 
-mod agent;
 mod hosts;
 mod judge;
 mod restarts;

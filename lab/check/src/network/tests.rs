@@ -36,31 +36,20 @@ fn first(mutant: Mutant, mut within: std::ops::Range<u64>) -> (u64, String) {
     within.find_map(found).expect("some seed finds it")
 }
 
-/// A mutant makes every joining process fail because of a recovery that began when no compute node
-/// was up.
 #[test]
-fn seeds_find_newcomers_that_owe_former_recoveries() {
-    let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::NewcomersOwe), 11..32);
-    assert!(what.contains("does not work"), "seed {seed}: {what}");
-}
-
-/// A mutant frees the number of a crashed node only by the work of a live one.
-#[test]
-fn seeds_find_numbers_that_stay_taken() {
-    let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::NumbersStay), 0..16);
-    assert!(what.contains("does not work"), "seed {seed}: {what}");
-}
-
-/// A mutant lets a recovery wait for a memory node that has ended.
-#[test]
-fn seeds_find_recoveries_that_wait_for_lost_memory_nodes() {
-    let (seed, what) = first(Mutant::Membership(dmtree_fabric::Mutant::AwayOwe), 0..32);
-    assert!(what.contains("does not work"), "seed {seed}: {what}");
-}
-
-/// A mutant lets a client block in connecting for as long as the system does.
-#[test]
-fn seeds_find_clients_that_wait_inside_of_dialling() {
-    let (seed, what) = first(Mutant::Network(virt::Mutant::DialWaits), 0..300);
-    assert!(what.contains("took"), "seed {seed}: {what}");
+fn seeds_find_mutants() {
+    use dmtree_fabric::Mutant::{AwayOwe, NewcomersOwe, NumbersStay};
+    for (mutant, seeds, words) in [
+        // Every joining process fails because of a recovery that began when no compute node was up.
+        (Mutant::Membership(NewcomersOwe), 11..32, "does not work"),
+        // Only the work of a live node frees the number of a crashed one.
+        (Mutant::Membership(NumbersStay), 0..16, "does not work"),
+        // A recovery waits for a memory node that has ended.
+        (Mutant::Membership(AwayOwe), 0..32, "does not work"),
+        // A client blocks in connecting for as long as the system does.
+        (Mutant::Network(virt::Mutant::DialWaits), 0..300, "took"),
+    ] {
+        let (seed, what) = first(mutant, seeds);
+        assert!(what.contains(words), "seed {seed}: {what}");
+    }
 }

@@ -8,7 +8,7 @@ use dmtree_parts::peer::{Defect, Setting};
 
 use super::{Peer, each};
 use crate::case::Case;
-use crate::checked::{Subject, granted};
+use crate::checked::{System, granted};
 use crate::concurrent::seeds;
 use crate::verdict::Finding;
 
@@ -28,7 +28,7 @@ pub fn sound(peer: &Peer) -> Vec<String> {
     })
 }
 
-fn run_sound(subject: &Subject, case: &Case, twice: bool) -> Result<(), String> {
+fn run_sound(subject: &System, case: &Case, twice: bool) -> Result<(), String> {
     let run = |case: &Case| subject.check(case).map_err(|e| e.to_string());
     let verdict = run(case)?;
     if let Some(finding) = verdict.finding {
@@ -55,8 +55,8 @@ fn shows(defect: &Defect, finding: &Finding) -> bool {
 
 /// Looks for the defects of systems. Returns those that no seed shows, and those that a seed shows
 /// in spite of the repair.
-pub fn found(subjects: &[Subject]) -> Vec<String> {
-    let all: Vec<(&Subject, &Defect)> =
+pub fn found(subjects: &[System]) -> Vec<String> {
+    let all: Vec<(&System, &Defect)> =
         subjects.iter().flat_map(|s| s.defects.iter().map(move |defect| (s, defect))).collect();
     each(&all, |(subject, defect)| {
         let run = |seed, s| subject.finding(seed, s).map_err(|e| e.to_string());
@@ -82,7 +82,7 @@ pub fn found(subjects: &[Subject]) -> Vec<String> {
 }
 
 /// The number of seeds that show a defect in a setting, and the first of them.
-fn count(subject: &Subject, defect: &Defect, s: &Setting) -> String {
+fn count(subject: &System, defect: &Defect, s: &Setting) -> String {
     let shown = |seed: &u64| matches!(subject.finding(*seed, s), Ok(Some(f)) if shows(defect, &f));
     let wrong: Vec<u64> = (0..defect.counted).filter(shown).collect();
     match wrong.first() {
@@ -92,7 +92,7 @@ fn count(subject: &Subject, defect: &Defect, s: &Setting) -> String {
 }
 
 /// The defects of a system as a Markdown table; nothing when it has none.
-pub fn markdown(subject: &Subject) -> String {
+pub fn markdown(subject: &System) -> String {
     if subject.defects.is_empty() {
         return String::new();
     }

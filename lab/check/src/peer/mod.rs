@@ -50,7 +50,7 @@ pub mod prelude {
     pub use dmtree_parts::peer::{Clients, EVERYTHING, KIND, NOTHING, READONLY, Setting};
 }
 
-use crate::checked::Subject;
+use crate::checked::System;
 use crate::verdict::panic_text;
 
 /// Which options something holds for.
@@ -64,7 +64,7 @@ pub fn which<O: DeserializeOwned + 'static>(holds: fn(&O) -> bool) -> Which {
 /// The systems of a crate that share an index type.
 pub struct Peer {
     /// The systems. The first one draws the options of seeds.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<System>,
     /// Name and options of each system of the conformance suite.
     pub systems: Vec<(&'static str, AnyOptions)>,
     /// Whether one client posts the same verbs in every run: each verb is awaited.
@@ -84,8 +84,8 @@ impl Peer {
     /// Systems that await all of their verbs; what is to be checked of them beside their defects is
     /// added.
     pub fn of(systems: Vec<SystemSpec>) -> Self {
-        let subjects: Vec<Subject> = systems.into_iter().map(Subject).collect();
-        let conforming = |s: &Subject| (s.name, s.options.with((s.conforming)(&s.options)));
+        let subjects: Vec<System> = systems.into_iter().map(System).collect();
+        let conforming = |s: &System| (s.name, s.options.with((s.conforming)(&s.options)));
         Self {
             systems: subjects.iter().map(conforming).collect(),
             subjects,
@@ -101,7 +101,7 @@ impl Peer {
     ///
     /// # Panics
     /// If there is none.
-    pub fn subject(&self, name: &str) -> &Subject {
+    pub fn subject(&self, name: &str) -> &System {
         self.subjects.iter().find(|s| s.name == name).expect("a system of this crate")
     }
 
@@ -117,10 +117,7 @@ impl Peer {
 }
 
 /// Runs a check on many items, on all processors. Returns what failed; a panic is a failure.
-pub(crate) fn each<T: Sync>(
-    items: &[T],
-    check: impl Fn(&T) -> Result<(), String> + Sync,
-) -> Vec<String> {
+pub fn each<T: Sync>(items: &[T], check: impl Fn(&T) -> Result<(), String> + Sync) -> Vec<String> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {

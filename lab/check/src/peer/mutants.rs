@@ -1,5 +1,5 @@
 //! Mutants of systems, and the seeds that find them. A mutant is enabled for the whole process: one
-//! of these runs at a time, and no other.
+//! of these runs at a time, and no other. Errors are of cases that cannot run.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use dmtree_fabric::{Capabilities, Result};
 use dmtree_parts::peer::{NodeFaultSet, Setting};
 
 use super::{each, passes};
-use crate::checked::Subject;
+use crate::checked::System;
 use crate::exhaustive::Depth;
 
 /// Exploration depth: orders of one small case.
@@ -25,10 +25,10 @@ const NODE_FAULTS: [(&str, NodeFaultSet); 3] = [
 ];
 
 /// Disables all mutants of a system when it is dropped.
-struct Enabled<'a>(&'a Subject);
+struct Enabled<'a>(&'a System);
 
 impl<'a> Enabled<'a> {
-    fn of(subject: &'a Subject, mutant: &str) -> Self {
+    fn of(subject: &'a System, mutant: &str) -> Self {
         (subject.enable)(&[mutant]);
         Self(subject)
     }
@@ -46,10 +46,7 @@ fn setting(node_faults: NodeFaultSet) -> Setting {
 
 /// Looks for the mutants of a system that few seeds find. Returns those that are not found, and
 /// the seeds that find something without a mutant.
-///
-/// # Errors
-/// A case that cannot run.
-pub fn found(subject: &Subject) -> Result<Vec<String>> {
+pub fn found(subject: &System) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     for (mutant, soon) in subject.mutants.iter().filter_map(|m| Some((m.name, m.soon?))) {
         let setting = setting(soon.node_faults);
@@ -69,9 +66,6 @@ pub fn found(subject: &Subject) -> Result<Vec<String>> {
 }
 
 /// Whether a seed below `seeds` shows something; on all processors.
-///
-/// # Errors
-/// A case that cannot run.
 pub fn any(seeds: u64, shows: &(dyn Fn(u64) -> Result<bool> + Sync)) -> Result<bool> {
     let (found, failed) = (AtomicBool::new(false), Mutex::new(None));
     let all: Vec<u64> = (0..seeds).collect();
@@ -91,10 +85,7 @@ pub fn any(seeds: u64, shows: &(dyn Fn(u64) -> Result<bool> + Sync)) -> Result<b
 
 /// The mutants of a system as a Markdown table, all or those of these names: the number of seeds
 /// until each is found, at most so many. Nothing when it has none.
-///
-/// # Errors
-/// A case that cannot run.
-pub fn markdown(subject: &Subject, seeds: u64, names: &[String]) -> Result<String> {
+pub fn markdown(subject: &System, seeds: u64, names: &[String]) -> Result<String> {
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     let mut rows = String::new();
     for mutant in subject.mutants.iter().filter(|m| wanted(m.name)) {
@@ -112,7 +103,7 @@ pub fn markdown(subject: &Subject, seeds: u64, names: &[String]) -> Result<Strin
 
 /// The number of seeds until the first finding, the node faults of that seed, and the kind of the
 /// finding.
-fn first(subject: &Subject, seeds: u64) -> Result<Option<String>> {
+fn first(subject: &System, seeds: u64) -> Result<Option<String>> {
     for seed in 0..seeds {
         for (name, node_faults) in NODE_FAULTS {
             if let Some(f) = subject.finding(seed, &setting(node_faults))? {
@@ -124,7 +115,7 @@ fn first(subject: &Subject, seeds: u64) -> Result<Option<String>> {
 }
 
 /// The same among all orders of small cases: the case and the number of orders.
-fn small(subject: &Subject) -> Result<Option<String>> {
+fn small(subject: &System) -> Result<Option<String>> {
     for seed in 0..SMALL {
         let case = subject.tiny(seed, Capabilities::NONE);
         let explored = subject.explore(&case, ORDERS, &|| true)?;

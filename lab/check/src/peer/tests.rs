@@ -64,7 +64,7 @@ fn a_defect_that_is_repaired_fails() {
         let setting = Setting::new(broken, Capabilities::NONE);
         let defect = Defect::new("a race", setting, 0, Repair::Options(value(repaired)));
         let defects = vec![Defect { counted: 3, ..defect }];
-        [Subject(SystemSpec { defects, ..toy(&SOUND) })]
+        [System(SystemSpec { defects, ..toy(&SOUND) })]
     };
     assert_eq!(defects::found(&defect(&RACES, &SOUND)), Vec::<String>::new());
     one(&defects::found(&defect(&SOUND, &SOUND)), "a race: no seed of 0..20 shows it");
@@ -80,7 +80,7 @@ static RACING: AtomicBool = AtomicBool::new(false);
 fn a_mutant_that_does_nothing_is_not_found() {
     let soon = |seeds, kind| Some(Soon { node_faults: NodeFaultSet::None, seeds, kind });
     let of = |name, soon| {
-        Subject(SystemSpec {
+        System(SystemSpec {
             mutants: vec![Mutant { name, soon }],
             enable: |names| RACING.store(names.contains(&"Races"), Ordering::Relaxed),
             draw: |_, _| value(if RACING.load(Ordering::Relaxed) { &RACES } else { &SOUND }),

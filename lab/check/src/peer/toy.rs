@@ -89,30 +89,24 @@ impl Toy {
     }
 
     fn write_to(&self, key: &[u8], before: Option<&Vec<u8>>, w: Write<'_>) -> Outcome {
-        let (outcome, after) = match (w, before) {
-            (Write::Insert(_), _) if self.misbehaves(Mutant::SayExists) => (Outcome::Exists, None),
-            (Write::Insert(_), None) if self.misbehaves(Mutant::LosesInserts) => {
-                return Outcome::Done;
-            }
-            (Write::Insert(_), Some(_)) => (Outcome::Exists, None),
-            (Write::Update(_) | Write::Delete | Write::CompareAndSet { .. }, None) => {
-                (Outcome::NotFound, None)
-            }
-            (Write::CompareAndSet { expected, .. }, Some(now)) if expected != now => {
-                (Outcome::Mismatch, None)
-            }
-            (Write::Put(v) | Write::Insert(v) | Write::Update(v), _) => (Outcome::Done, Some(v)),
-            (Write::Delete, _) => (Outcome::Done, None),
-            (Write::CompareAndSet { new, .. }, _) => (Outcome::Done, new),
-        };
+        let inserts = matches!(w, Write::Insert(_));
+        if inserts && self.misbehaves(Mutant::SayExists) {
+            return Outcome::Exists;
+        }
+        if inserts && before.is_none() && self.misbehaves(Mutant::LosesInserts) {
+            return Outcome::Done;
+        }
+        if let Some((outcome, _)) = w.refused(before.map(Vec::as_slice)) {
+            return outcome;
+        }
         let mut map = self.map();
         let loses = self.node.mutant == Mutant::LosesKeys && before.is_none() && map.len() >= 20;
-        match after {
+        match w.value() {
             Some(v) if !loses => _ = map.insert(key.to_vec(), v.to_vec()),
-            None if outcome == Outcome::Done => _ = map.remove(key),
-            _ => {}
+            Some(_) => {}
+            None => _ = map.remove(key),
         }
-        outcome
+        Outcome::Done
     }
 }
 

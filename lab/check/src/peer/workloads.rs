@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_fabric::{Core, Endpoint, Worker, golden_hash};
+use dmtree_fabric::{Worker, golden_hash};
 use dmtree_parts::{AnyIndex, AnyOptions, Outcome, Page, Write};
 use dmtree_pool::PoolOptions;
 
@@ -84,16 +84,11 @@ fn six<F: Future<Output = ()>>(
     seed: u64,
     client: impl Fn(u64, AnyIndex) -> F,
 ) {
-    let attach = |cn: usize| {
-        let node = test_cluster.cluster.compute_node(cn).expect("a node");
-        node.fabric().attach(node.cn()).expect("attach")
-    };
-    let core = Core::new(attach(0), 64 << 20);
-    let mut worker = Worker::new(core.clone());
-    for number in 0..6 {
-        let (slot, cn) = (core.add_slot(), number as usize % test_cluster.nodes.len());
-        let ep = Endpoint::new(core.clone(), attach(cn), slot);
-        worker.spawn(slot, client(number, test_cluster.nodes[cn].client(ep)));
+    let nodes = test_cluster.nodes.len();
+    let (core, clients) = test_cluster.coroutines((0..6).map(|n| n % nodes)).expect("attach");
+    let mut worker = Worker::new(core);
+    for (number, index) in (0..).zip(clients) {
+        worker.spawn(index.endpoint().slot(), client(number, index));
     }
     worker.run(&mut *policy(seed)).expect("every client ends");
 }

@@ -25,6 +25,7 @@ const READER: u16 = 2;
 const VICTIM: u16 = 3;
 
 /// A scenario with a delayed verb.
+#[derive(Clone)]
 pub struct DelayScenario {
     /// The initial state, and the operations of the delayed client.
     pub script: Script,
@@ -50,19 +51,6 @@ impl DelayScenario {
     pub fn new(script: Script, others: Vec<Op>) -> Self {
         let (reads, twin, again) = (false, false, 0);
         Self { script, others, reads, step: 1, dead: Vec::new(), twin, again, by_ns: DELAY_NS }
-    }
-}
-
-impl Clone for DelayScenario {
-    fn clone(&self) -> Self {
-        let Self { script, others, dead, .. } = self;
-        Self { script: script.clone(), others: others.clone(), dead: dead.clone(), ..*self }
-    }
-}
-
-impl std::fmt::Debug for DelayScenario {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DelayScenario({:?}, {:?}, {:?})", self.script, self.others, self.dead)
     }
 }
 

@@ -2,12 +2,11 @@
 //! ([`death`]), or it is late ([`delay`]).
 //!
 //! A [`Script`] gives the operations. An observer judges the reads, and in the end the structure
-//! and the holders of memory.
+//! and the holders of memory. Errors are those of the index, unless a function says otherwise.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::ops::Bound;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,9 +17,10 @@ use dmtree_fabric::{
     Capabilities, Core, Endpoint, Error, Fabric, LeaseParameters, MemberPhase, NodeId, Policy,
     Worker,
 };
-use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, Fill, Outcome, Page, ScanRequest, Work, Write};
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, Fill, Outcome, Page, Work, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 
+use crate::conformance::everything;
 use crate::test_cluster::TestCluster;
 
 pub mod death;
@@ -78,6 +78,7 @@ pub fn value(n: u64) -> Vec<u8> {
 }
 
 /// The initial state of a run, and the operations of the victim.
+#[derive(Clone)]
 pub struct Script {
     /// Its name.
     pub name: &'static str,
@@ -104,25 +105,6 @@ pub struct Script {
 
 /// Enables a mutant on a node.
 pub type Enable = Rc<dyn Fn(&AnyNode)>;
-
-impl Clone for Script {
-    fn clone(&self) -> Self {
-        Self {
-            options: self.options.clone(),
-            load: self.load.clone(),
-            before: self.before.clone(),
-            ops: self.ops.clone(),
-            enable: self.enable.clone(),
-            ..*self
-        }
-    }
-}
-
-impl std::fmt::Debug for Script {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Script({}: {:?})", self.name, self.ops)
-    }
-}
 
 impl Script {
     /// A script without load and operations.
@@ -172,12 +154,6 @@ pub struct Scenario {
     trouble: Rc<RefCell<Option<String>>>,
 }
 
-impl std::fmt::Debug for Scenario {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Scenario({:?})", self.test_cluster)
-    }
-}
-
 impl Scenario {
     /// A cluster with an empty index.
     pub fn new(script: &Script, whole_write: bool, seed: u64) -> Self {
@@ -202,9 +178,9 @@ impl Scenario {
             false => Capabilities::NONE,
         };
         let (cache_bytes, options) = (script.cache_bytes, &script.options);
-        let (test_cluster, fabric): (TestCluster, SimFabric) =
-            TestCluster::adversarial(fabric_faults, grants, seed, &pool, cache_bytes, options)
-                .expect("a cluster");
+        let fabric = SimFabric::adversarial(fabric_faults, grants, seed).expect("a fabric");
+        let test_cluster =
+            TestCluster::simulated(&fabric, &pool, cache_bytes, options).expect("a cluster");
         if let Some(enable) = &script.enable {
             test_cluster.nodes.iter().for_each(|n| enable(n));
         }
@@ -222,9 +198,6 @@ impl Scenario {
 
     /// Loads what a script says, and runs its first operations, while time stands still. Returns
     /// the values in the index.
-    ///
-    /// # Errors
-    /// The index's.
     pub fn prepare(&self, c: &mut AnyIndex, script: &Script) -> Result<Values, Error> {
         let (keys, fill) = &script.load;
         let mut values: Values = keys.iter().map(|k| (*k, value(*k))).collect();
@@ -267,16 +240,6 @@ impl Scenario {
     /// The executor of all tasks.
     pub fn core(&self) -> &Rc<Core> {
         &self.core
-    }
-
-    /// A slot for one more task.
-    pub fn add_slot(&self) -> u32 {
-        self.core.add_slot()
-    }
-
-    /// Wakes a task after the restart of its node.
-    pub fn wake(&self, slot: u32) {
-        self.core.wake(slot);
     }
 
     /// Runs a future while the node is up.
@@ -388,10 +351,7 @@ impl Scenario {
     }
 }
 
-/// Does an operation, which has to succeed.
-///
-/// # Errors
-/// The index's, and any other outcome.
+/// Does an operation; any other outcome than success is an error.
 pub async fn perform(c: &mut AnyIndex, op: &Op) -> Result<(), Error> {
     match attempt(c, op).await? {
         Outcome::Done => Ok(()),
@@ -405,9 +365,9 @@ async fn attempt(c: &mut AnyIndex, op: &Op) -> Result<Outcome, Error> {
         Op::Insert(k, v) => return c.write(&key(*k), Write::Insert(v)).await,
         Op::Update(k, v) => return c.write(&key(*k), Write::Update(v)).await,
         Op::Delete(k) => return c.write(&key(*k), Write::Delete).await,
-        Op::Set(k, old, new) => {
-            let w = Write::CompareAndSet { expected: old, new: new.as_deref() };
-            return c.write(&key(*k), w).await;
+        Op::Set(k, expected, new) => {
+            let new = new.as_deref();
+            return c.write(&key(*k), Write::CompareAndSet { expected, new }).await;
         }
         Op::Maintain => while c.maintain().await? == Work::Some {},
         Op::Sweep => c.sweep().await?,
@@ -436,30 +396,17 @@ async fn attempt(c: &mut AnyIndex, op: &Op) -> Result<Outcome, Error> {
 }
 
 /// Reads a key.
-///
-/// # Errors
-/// The index's.
 pub async fn get(c: &mut AnyIndex, k: u64) -> Result<Option<Vec<u8>>, Error> {
     let mut out = Vec::new();
     Ok(c.get(&key(k), &mut out).await?.then_some(out))
 }
 
-/// Reads everything.
-///
-/// # Errors
-/// The index's; keys without a write, or twice.
+/// Reads everything; keys without a write, or twice, are an error.
 pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
     let mut out = Values::new();
-    let mut low = Bound::Unbounded;
-    let mut page = Page::new();
+    let (mut page, mut resume) = (Page::new(), None);
     loop {
-        let r = ScanRequest {
-            low: low.as_ref().map(Vec::as_slice),
-            high: Bound::Unbounded,
-            reverse: false,
-            limit: 500,
-        };
-        let resume = c.scan(&r, &mut page).await?;
+        resume = c.scan(&everything(500).after(resume.as_ref()), &mut page).await?;
         for (k, v) in page.iter() {
             let n = std::str::from_utf8(&k[1..]).ok().and_then(|n| n.parse().ok());
             let n =
@@ -468,9 +415,8 @@ pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
                 return Err(Error::corrupt(format!("key {n} twice")));
             }
         }
-        match resume {
-            None => return Ok(out),
-            Some(next) => low = next.0,
+        if resume.is_none() {
+            return Ok(out);
         }
     }
 }

@@ -140,7 +140,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
     scenario.membership_agents_at(|cn| if cn == CLAIMANT { PAUSE_NS / 4 } else { PAUSE_NS });
     let flag = || Rc::new(Cell::new(false));
     let (go, ended, stop, stopped) = (flag(), flag(), flag(), flag());
-    let (slot, membership_agent) = (scenario.add_slot(), scenario.add_slot());
+    let (slot, membership_agent) = (scenario.core().add_slot(), scenario.core().add_slot());
     let node: Rc<RefCell<Option<AnyNode>>> = Rc::default();
     let told = |go: Rc<Cell<bool>>| {
         poll_fn(move |_| if go.get() { Poll::Ready(()) } else { Poll::Pending })
@@ -198,7 +198,7 @@ fn once(what: Move, cut: Cut) -> Result<bool, String> {
         };
         arm(&scenario, cut);
         go.set(true);
-        [slot, membership_agent].into_iter().for_each(|slot| scenario.wake(slot));
+        [slot, membership_agent].into_iter().for_each(|slot| scenario.core().wake(slot));
         let dead = || scenario.fabric.is_down(NodeId::compute(cut.victim));
         wait_until_handled(&scenario, &ep, || ended.get() || dead()).await;
         died.set(dead());
