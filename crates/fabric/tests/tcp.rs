@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{MN, at, fetch, on, put};
 use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
-use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{cas, chain, faa, fenced, read, write, write_word};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
     NodeId, Presence, Result, Role, RpcFuture, RpcHandler, ServiceId,
@@ -129,19 +129,8 @@ fn long_lists_and_long_buffers() {
     let cn0 = compute(&mn0);
     let ep = &endpoint(&cn0);
     on(ep, async {
-        let mut v = VerbVec::new();
-        for round in 0..3u64 {
-            v.clear();
-            for i in 0..200 {
-                v.cas(at(64 + i * 64), round, round + 1);
-                v.then().read(at(64 + i * 64), 8);
-            }
-            v = ep.batch(v).await?;
-            for i in 0..200 {
-                assert_eq!(v.word(2 * i), round);
-                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
-            }
-        }
+        let words = Vec::from_iter((0..200).map(|i| at(64 + i * 64)));
+        common::long_batches(ep, &words, 3).await?;
         let long: Vec<u8> = (0..40_000u32).map(|i| i as u8).collect();
         put(ep, at(20_001), &long).await?;
         let back = ep.read(at(20_001), 40_000).await?;
@@ -156,15 +145,8 @@ fn errors_are_values() {
     let mn0 = found(1);
     let cn0 = compute(&mn0);
     let ep = &endpoint(&cn0);
-    let kind = |r: Result<u64>| r.expect_err("an error").kind();
-    assert_eq!(kind(on(ep, ep.cas(at(1 << 20), 0, 1))), ErrorKind::Corrupt, "outside the region");
-    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
-    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
-    let garbage = GlobalAddr::from_bits(u64::MAX);
-    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
+    common::bad_addresses(&cn0, ep, 1 << 20);
     assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the link survives"), 0);
-    let unknown = cn0.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(unknown.expect_err("another process's").kind(), ErrorKind::NotFound);
 }
 
 #[test]
