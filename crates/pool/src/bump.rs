@@ -109,6 +109,16 @@ impl PoolNode {
     /// `Full` when no memory node has a chunk, `InvalidArgument` for pieces larger than one; those
     /// of the fabric.
     pub async fn alloc_bump(&self, ep: &Endpoint, from: &Bump, bytes: u32) -> Result<GlobalAddr> {
+        self.cut(ep, from, bytes, None).await
+    }
+
+    async fn cut(
+        &self,
+        ep: &Endpoint,
+        from: &Bump,
+        bytes: u32,
+        near: Option<NodeId>,
+    ) -> Result<GlobalAddr> {
         let bytes = rounded(bytes);
         if bytes > self.shape.chunk_bytes {
             return Err(Error::invalid(format!(
@@ -116,7 +126,7 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
-        self.obtain(ep, &AllocationRequest { from, bytes }, None).await
+        self.obtain(ep, &AllocationRequest { from, bytes }, near).await
     }
 
     /// A piece on this very memory node, in a chunk of its own: for structures that every memory
@@ -131,15 +141,7 @@ impl PoolNode {
         bytes: u32,
         node: NodeId,
     ) -> Result<GlobalAddr> {
-        let bytes = rounded(bytes);
-        let from = self.bump(index, kind);
-        if bytes > self.shape.chunk_bytes {
-            return Err(Error::invalid(format!(
-                "a piece of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
-                self.shape.chunk_bytes
-            )));
-        }
-        let at = self.obtain(ep, &AllocationRequest { from: &from, bytes }, Some(node)).await?;
+        let at = self.cut(ep, &self.bump(index, kind), bytes, Some(node)).await?;
         if at.node() != node {
             return Err(Error::new(
                 dmtree_fabric::ErrorKind::Full,
