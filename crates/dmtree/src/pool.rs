@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
 use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, IndexRequest};
@@ -20,11 +21,6 @@ use crate::stats::PoolStats;
 const SYSTEM: &str = "dmtree";
 /// Bytes of buffers of an administrative call.
 const ADMIN_SLAB_BYTES: u64 = 16 << 20;
-
-/// Takes a lock also after a panic of its holder: the guarded state is changed in single steps.
-pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Memory in which indexes live. Clone it freely; all clones are the same pool. It stays while a
 /// clone, an [`Index`], a [`Session`](crate::Session) or an [`AsyncClient`](crate::AsyncClient) of
