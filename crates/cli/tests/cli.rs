@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{dmtree, fed, ok, refused, run, text};
+use common::{dmtree, fed, ok, refused, run, text, words};
 
 fn file(dir: &Path, name: &str, content: &[u8]) -> String {
     let path = dir.join(name);
@@ -54,14 +54,10 @@ fn bad_input_is_status_2() {
     refused(&[&own[..], &of_file].concat(), &["affinity own", "keys of a file"]);
     refused(&["bench", "quick", "--affinity", "other"], &["other", "own"]);
     refused(&["bench", "quick", "--keys", "x"], &["x"]);
-    refused(
-        &["bench", "quick", "--cache-bytes", "100", "--keys", "1000", "--out", o],
-        &["cache of 100 bytes"],
-    );
-    refused(
-        &["bench", "quick", "--keys", "1000000", "--memory-bytes", "16MiB", "--out", o],
-        &["do not fit", "--memory-bytes"],
-    );
+    let cache = words("bench quick --cache-bytes 100 --keys 1000 --out");
+    refused(&[&cache[..], &[o]].concat(), &["cache of 100 bytes"]);
+    let memory = words("bench quick --keys 1000000 --memory-bytes 16MiB --out");
+    refused(&[&memory[..], &[o]].concat(), &["do not fit", "--memory-bytes"]);
     refused(&["bench", "quick", "--keys", "1000000000000", "--out", o], &["need about"]);
     refused(&["bench", "quick", "--value-size", "2000000"], &["value size"]);
     refused(&["bench", "quick", "--key-form", "random(0..=8)"], &["key lengths 0..=8"]);
@@ -96,18 +92,8 @@ fn quick_writes_valid_files_and_reports_read_them() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
     let o = out.to_str().unwrap();
-    let table = ok(&[
-        "bench",
-        "quick",
-        "--systems",
-        "dmtree",
-        "--budget",
-        "2",
-        "--keys",
-        "20000",
-        "--out",
-        o,
-    ]);
+    let small = words("bench quick --systems dmtree --budget 2 --keys 20000 --out");
+    let table = ok(&[&small[..], &[o]].concat());
     assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
     assert!(
         table.contains("quick-sim") && table.contains("published"),
@@ -146,22 +132,8 @@ fn quick_writes_valid_files_and_reports_read_them() {
 
 #[test]
 fn json_goes_to_standard_output_alone() {
-    let text = ok(&[
-        "bench",
-        "quick",
-        "--workloads",
-        "search",
-        "--distributions",
-        "uniform",
-        "--keys",
-        "1000",
-        "--ops",
-        "1000",
-        "--json",
-        "--quiet",
-        "--seed",
-        "7",
-    ]);
+    let line = "bench quick --workloads search --distributions uniform --keys 1000 --ops 1000 --json --quiet --seed 7";
+    let text = ok(&words(line));
     let r: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((r["seed"].as_u64(), r["cells"][0]["ops"].as_u64()), (Some(7), Some(1000)));
 }
@@ -348,9 +320,7 @@ fn completions_demo_help() {
 fn an_interrupt_writes_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
-    let small = ["bench", "quick", "--systems", "dmtree", "--keys", "5000", "--duration", "2"];
-    let child = dmtree(&small)
-        .arg("--out")
+    let child = dmtree(&words("bench quick --systems dmtree --keys 5000 --duration 2 --out"))
         .arg(&out)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -400,24 +370,11 @@ fn profiles_are_listed_shown_and_started_from() {
 }
 
 /// A small simulation.
-const SMALL: [&str; 12] = [
-    "bench",
-    "quick-sim",
-    "--systems",
-    "dmtree",
-    "--keys",
-    "3000",
-    "--ops",
-    "2000",
-    "--workloads",
-    "search,update",
-    "--quiet",
-    "--seed=9",
-];
+const SMALL: &str = "bench quick-sim --systems dmtree --keys 3000 --ops 2000 --workloads search,update --quiet --seed=9";
 
 #[test]
 fn simulations_repeat_and_say_so() {
-    let text = ok(&[&SMALL[..], &["--verify-determinism"]].concat());
+    let text = ok(&[&words(SMALL)[..], &["--verify-determinism"]].concat());
     assert!(text.starts_with("2 cells: the same trace in three processes"), "{text}");
     assert!(text.contains("dmtree search uniform sim"), "{text}");
 }
@@ -427,7 +384,7 @@ fn a_run_is_resumed_where_it_ended() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
     let o = out.to_str().unwrap();
-    let call = |more: &[&str]| run(&[&SMALL, more].concat());
+    let call = |more: &[&str]| run(&[&words(SMALL), more].concat());
     assert_eq!(call(&["--resume", o]).status.code(), Some(0), "nothing there yet");
     let path = out.join("results.json");
     let mut r: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

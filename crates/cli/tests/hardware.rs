@@ -4,7 +4,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{run, said};
+use common::{run, said, words};
 
 /// Status and all that was printed of `doctor` on a machine made of files.
 fn doctor(root: &Path, fabric: &str) -> (Option<i32>, String) {
@@ -121,18 +121,7 @@ fn a_probe_measures_and_its_profile_can_be_used() {
         "{}",
         said(&o)
     );
-    let one = [
-        "fabric",
-        "probe",
-        "--verb",
-        "write",
-        "--bytes",
-        "512",
-        "--clients",
-        "3",
-        "--seconds",
-        "0.001",
-    ];
+    let one = words("fabric probe --verb write --bytes 512 --clients 3 --seconds 0.001");
     assert!(said(&run(&one)).contains("WRITE of 512 bytes: "));
 }
 

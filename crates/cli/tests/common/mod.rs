@@ -12,6 +12,11 @@ pub fn dmtree(args: &[&str]) -> Command {
     c
 }
 
+/// A command line as words.
+pub fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
 pub fn run(args: &[&str]) -> Output {
     dmtree(args).output().unwrap()
 }
