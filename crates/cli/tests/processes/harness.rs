@@ -124,6 +124,14 @@ impl Process {
         (self.ask(line), began.elapsed())
     }
 
+    /// Asks again and again until the write is acknowledged.
+    pub fn until_done(&mut self, line: &str) {
+        within(PATIENCE, || {
+            let answer = self.ask(line);
+            (answer == "done").then_some(()).ok_or(answer)
+        });
+    }
+
     /// The unread output of a process that has ended, of both streams.
     pub fn everything(&self) -> Vec<String> {
         let mut all = self.notes();
