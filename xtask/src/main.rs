@@ -14,69 +14,74 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
-const VERBS: &[(&str, &str)] = &[
+/// A verb with its arguments, what it does, and its code.
+type Verb = (&'static str, &'static str, fn(&[String]) -> Result<()>);
+
+const VERBS: &[Verb] = &[
     (
         "tidy",
         "file sizes, leftovers, imports between folders, number of locked crates, rust-version",
+        |_| tidy::run(),
     ),
-    ("prose", "the language of comments, documents and names: words per crate that depart from it"),
-    ("loom", "every interleaving of the shared kernels (about a minute)"),
+    (
+        "prose",
+        "the language of comments, documents and names: words per crate that depart from it",
+        |_| prose::run(),
+    ),
+    ("loom", "every interleaving of the shared kernels (about a minute)", |_| loom()),
     (
         "miri",
         "undefined behaviour in the fabric, the cache and the formats (needs the nightly component `miri`)",
+        |_| miri(),
     ),
     (
         "fuzz [--seconds N] [TARGET...]",
         "decoders of hostile bytes, two minutes each (needs a nightly compiler, and a C++ compiler)",
+        fuzz::run_all,
     ),
     (
         "hostile",
         "a million hostile inputs and 3000 hostile connections against a memory node, with and without the key, while a client works",
+        |_| hostile(),
     ),
     (
         "report-check [DIR]",
         "a browser renders the report of small runs (or of DIR), and its numbers are those of results.json",
+        report::check,
     ),
     (
         "check [--long]",
         "checked seeds without faults, with crashes, with all faults: those of CI, or half an hour of each range; marks that none of them reaches",
+        |args| check::run(args.first().is_some_and(|a| a == "--long")),
     ),
     (
         "soak [--minutes N] [--seed S]",
         "real processes that start, leave, hang and are killed; acknowledged writes verified, nothing grows",
+        soak::run,
     ),
     (
         "seeds [N]",
         "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
+        |args| seeds(args.first().map_or("300", String::as_str)),
     ),
     (
         "soft-roce [--only WORD | COMMAND]",
         "the verbs backend in a throwaway virtual machine with Soft-RoCE (installs what it needs, as root)",
+        soft_roce::run,
     ),
 ];
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let done = match args.first().map(String::as_str) {
-        Some("tidy") => tidy::run(),
-        Some("prose") => prose::run(),
-        Some("loom") => loom(),
-        Some("miri") => miri(),
-        Some("fuzz") => fuzz::run_all(&args[1..]),
-        Some("hostile") => hostile(),
-        Some("report-check") => report::check(&args[1..]),
-        Some("check") => check::run(args.get(1).is_some_and(|a| a == "--long")),
-        Some("soak") => soak::run(&args[1..]),
-        Some("soft-roce") => soft_roce::run(&args[1..]),
-        Some("seeds") => seeds(args.get(1).map_or("300", String::as_str)),
-        _ => {
-            println!("cargo xtask VERB");
-            VERBS.iter().for_each(|(verb, what)| println!("  {verb:10} {what}"));
-            return ExitCode::from(2);
-        }
+    let asked = args.first().map_or("", String::as_str);
+    let verb = VERBS.iter().find(|(verb, ..)| verb.split(' ').next() == Some(asked));
+    let Some((_, _, run)) = verb else {
+        println!("cargo xtask VERB");
+        VERBS.iter().for_each(|(verb, what, _)| println!("  {verb:10} {what}"));
+        return ExitCode::from(2);
     };
-    match done {
+    match run(&args[1..]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("xtask: {e:#}");

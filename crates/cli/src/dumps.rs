@@ -7,10 +7,10 @@ use std::path::Path;
 
 use dmtree_command::dump::{Dumper, Pair, read};
 use dmtree_command::{Failure, Result};
+use dmtree_fabric::Result as FabricResult;
 use dmtree_parts::ScanRequest;
 
 use crate::output;
-use crate::store::Source;
 
 /// Everything, in order.
 pub const ALL: ScanRequest<'static> = ScanRequest {
@@ -20,12 +20,18 @@ pub const ALL: ScanRequest<'static> = ScanRequest {
     limit: usize::MAX,
 };
 
-/// Writes all pairs of an index as a dump: to a file whole or not at all, or to standard output for
-/// `-`.
-pub fn write_dump(session: &mut (impl Source + ?Sized), to: &Path) -> Result<u64> {
+/// What stores a pair, and says whether to go on.
+type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
+
+/// Writes all pairs of an index, which is scanned once, as a dump: to a file whole or not at all, or
+/// to standard output for `-`.
+pub fn write_dump(
+    scan: impl FnOnce(ScanRequest<'_>, Each<'_>) -> FabricResult<()>,
+    to: &Path,
+) -> Result<u64> {
     if to == Path::new("-") {
         let mut text = Vec::new();
-        let pairs = dump_into(session, &mut text).map_err(|e| e.context("standard output"))?;
+        let pairs = dump_into(scan, &mut text).map_err(|e| e.context("standard output"))?;
         output::out_bytes(&text);
         return Ok(pairs);
     }
@@ -33,7 +39,7 @@ pub fn write_dump(session: &mut (impl Source + ?Sized), to: &Path) -> Result<u64
     let temporary =
         to.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
     let file = File::create(&temporary).map_err(|e| Failure::file("write", to, &e))?;
-    let done = dump_into(session, BufWriter::new(file)).and_then(|pairs| {
+    let done = dump_into(scan, BufWriter::new(file)).and_then(|pairs| {
         std::fs::rename(&temporary, to).map_err(|e| Failure::file("write", to, &e))?;
         Ok(pairs)
     });
@@ -43,11 +49,14 @@ pub fn write_dump(session: &mut (impl Source + ?Sized), to: &Path) -> Result<u64
     done
 }
 
-fn dump_into(session: &mut (impl Source + ?Sized), to: impl Write) -> Result<u64> {
+fn dump_into(
+    scan: impl FnOnce(ScanRequest<'_>, Each<'_>) -> FabricResult<()>,
+    to: impl Write,
+) -> Result<u64> {
     let failed = |e: std::io::Error| Failure::input(format!("cannot write the dump: {e}"));
     let mut dumper = Dumper::new(to).map_err(failed)?;
     let mut written = Ok(());
-    session.for_each(ALL, &mut |k, v| {
+    scan(ALL, &mut |k, v| {
         written = dumper.pair(k, v);
         written.is_ok()
     })?;

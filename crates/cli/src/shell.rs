@@ -146,7 +146,8 @@ impl Shell {
             ("prefix", [p, limit]) => self.prefix(p, count(limit)?)?,
             ("stats", []) => self.stats()?,
             ("dump", [file]) => {
-                let n = write_dump(&mut *self.store, &path(file)?).map_err(|e| e.to_string())?;
+                let n = write_dump(|r, each| self.store.for_each(r, each), &path(file)?)
+                    .map_err(|e| e.to_string())?;
                 output::line(&format!("{n} pairs written"));
             }
             ("load", [file]) => self.load(&path(file)?)?,

@@ -18,19 +18,6 @@ const POOL_WITHIN: Duration = Duration::from_secs(10);
 /// The system that is the library's.
 const LIBRARY: &str = "dmtree";
 
-/// Something that a dump can be made of.
-pub trait Source {
-    /// Calls `each` for every pair of a range, in order, until it says to stop.
-    ///
-    /// # Errors
-    /// Those of the index.
-    fn for_each(
-        &mut self,
-        request: ScanRequest<'_>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> FabricResult<()>;
-}
-
 /// What `stats` shows.
 pub struct Report {
     /// What a walk has found.
@@ -42,7 +29,16 @@ pub struct Report {
 }
 
 /// An index.
-pub trait Store: Source {
+pub trait Store {
+    /// Calls `each` for every pair of a range, in order, until it says to stop.
+    ///
+    /// # Errors
+    /// Those of the index.
+    fn for_each(
+        &mut self,
+        request: ScanRequest<'_>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> FabricResult<()>;
     /// Reads a key.
     ///
     /// # Errors
@@ -101,7 +97,7 @@ fn options() -> Options {
 /// The library's index.
 struct Library(Index);
 
-impl Source for Library {
+impl Store for Library {
     fn for_each(
         &mut self,
         request: ScanRequest<'_>,
@@ -117,9 +113,7 @@ impl Source for Library {
         }
         Ok(())
     }
-}
 
-impl Store for Library {
     fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>> {
         self.0.get(key)
     }

@@ -1,30 +1,25 @@
 //! `dmtree check` as users run it.
 
-use std::process::{Command, Output, Stdio};
+mod common;
 
-fn run(args: &[&str]) -> Output {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_dmtree"));
-    c.env("NO_COLOR", "1").stdin(Stdio::null()).arg("check").args(args).output().unwrap()
+use std::process::Output;
+
+use common::text;
+
+fn check<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&["check"], args].concat()
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn run(args: &[&str]) -> Output {
+    common::run(&check(args))
 }
 
 fn ok(args: &[&str]) -> String {
-    let o = run(args);
-    assert_eq!(o.status.code(), Some(0), "{args:?}: {}{}", text(&o.stdout), text(&o.stderr));
-    text(&o.stdout)
+    common::ok(&check(args))
 }
 
 fn refused(args: &[&str], words: &[&str]) {
-    let o = run(args);
-    let err = text(&o.stderr);
-    assert_eq!(o.status.code(), Some(2), "{args:?}: {err}{}", text(&o.stdout));
-    for word in words {
-        assert!(err.contains(word), "{args:?} lacks {word:?}: {err}");
-    }
-    assert!(!err.contains("panicked"), "{args:?}: {err}");
+    common::refused(&check(args), words);
 }
 
 fn last(text: &str) -> &str {

@@ -1,58 +1,19 @@
 //! The binary as users run it.
 #![allow(clippy::disallowed_methods, reason = "a test waits for processes")]
 
+mod common;
+
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn dmtree() -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_dmtree"));
-    c.env("NO_COLOR", "1").stdin(Stdio::null());
-    c
-}
-
-fn run(args: &[&str]) -> Output {
-    dmtree().args(args).output().unwrap()
-}
-
-fn ok(args: &[&str]) -> String {
-    let o = run(args);
-    assert_eq!(o.status.code(), Some(0), "{args:?}: {}", text(&o.stderr));
-    text(&o.stdout)
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Exit status 2, one error that has these words, no panic, nothing on standard output but help.
-fn refused(args: &[&str], words: &[&str]) {
-    let o = run(args);
-    let err = text(&o.stderr);
-    assert_eq!(o.status.code(), Some(2), "{args:?}: {err}{}", text(&o.stdout));
-    for word in words {
-        assert!(err.contains(word), "{args:?} lacks {word:?}: {err}");
-    }
-    assert!(!err.contains("panicked"), "{args:?}: {err}");
-}
+use common::{dmtree, fed, ok, refused, run, text, words};
 
 fn file(dir: &Path, name: &str, content: &[u8]) -> String {
     let path = dir.join(name);
     std::fs::write(&path, content).unwrap();
     path.display().to_string()
-}
-
-fn piped(args: &[&str], input: &str) -> Output {
-    let mut child = dmtree()
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
 }
 
 /// What other tools take their lists from.
@@ -93,14 +54,10 @@ fn bad_input_is_status_2() {
     refused(&[&own[..], &of_file].concat(), &["affinity own", "keys of a file"]);
     refused(&["bench", "quick", "--affinity", "other"], &["other", "own"]);
     refused(&["bench", "quick", "--keys", "x"], &["x"]);
-    refused(
-        &["bench", "quick", "--cache-bytes", "100", "--keys", "1000", "--out", o],
-        &["cache of 100 bytes"],
-    );
-    refused(
-        &["bench", "quick", "--keys", "1000000", "--memory-bytes", "16MiB", "--out", o],
-        &["do not fit", "--memory-bytes"],
-    );
+    let cache = words("bench quick --cache-bytes 100 --keys 1000 --out");
+    refused(&[&cache[..], &[o]].concat(), &["cache of 100 bytes"]);
+    let memory = words("bench quick --keys 1000000 --memory-bytes 16MiB --out");
+    refused(&[&memory[..], &[o]].concat(), &["do not fit", "--memory-bytes"]);
     refused(&["bench", "quick", "--keys", "1000000000000", "--out", o], &["need about"]);
     refused(&["bench", "quick", "--value-size", "2000000"], &["value size"]);
     refused(&["bench", "quick", "--key-form", "random(0..=8)"], &["key lengths 0..=8"]);
@@ -135,18 +92,8 @@ fn quick_writes_valid_files_and_reports_read_them() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
     let o = out.to_str().unwrap();
-    let table = ok(&[
-        "bench",
-        "quick",
-        "--systems",
-        "dmtree",
-        "--budget",
-        "2",
-        "--keys",
-        "20000",
-        "--out",
-        o,
-    ]);
+    let small = words("bench quick --systems dmtree --budget 2 --keys 20000 --out");
+    let table = ok(&[&small[..], &[o]].concat());
     assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
     assert!(
         table.contains("quick-sim") && table.contains("published"),
@@ -185,22 +132,8 @@ fn quick_writes_valid_files_and_reports_read_them() {
 
 #[test]
 fn json_goes_to_standard_output_alone() {
-    let text = ok(&[
-        "bench",
-        "quick",
-        "--workloads",
-        "search",
-        "--distributions",
-        "uniform",
-        "--keys",
-        "1000",
-        "--ops",
-        "1000",
-        "--json",
-        "--quiet",
-        "--seed",
-        "7",
-    ]);
+    let line = "bench quick --workloads search --distributions uniform --keys 1000 --ops 1000 --json --quiet --seed 7";
+    let text = ok(&words(line));
     let r: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((r["seed"].as_u64(), r["cells"][0]["ops"].as_u64()), (Some(7), Some(1000)));
 }
@@ -282,8 +215,8 @@ fn the_shell_reads_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
     let dump = dir.path().join("s.dump");
     let d = dump.display();
-    let o = piped(
-        &["shell"],
+    let o = fed(
+        dmtree(&["shell"]),
         &format!(
             "put a 1\nput \"b c\" \\x00\\xff\ninsert a 2\nupdate z 1\ncas a 1 one\nget a\nget nope\nget \"b c\"\nscan * *\nrscan * * 1\nprefix b\ndump {d}\ndelete a\nscan * *\nload {d}\nget a\nstats\nhelp\nquit\nget never\n"
         ),
@@ -323,8 +256,8 @@ fn the_shell_reads_a_pipe() {
 #[test]
 fn the_shell_goes_on_after_bad_lines_and_says_so() {
     let key = "k".repeat(1025);
-    let o = piped(
-        &["shell"],
+    let o = fed(
+        dmtree(&["shell"]),
         &format!(
             "frob\nget\nput \"\" x\nput {key} x\nput a \"open\nscan a b 0\nload /nowhere\n# fine\n\nput a 1\nget a\n"
         ),
@@ -386,19 +319,8 @@ fn completions_demo_help() {
 #[test]
 fn an_interrupt_writes_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
-    let out: PathBuf = dir.path().join("r");
-    let child: Child = dmtree()
-        .args([
-            "bench",
-            "quick",
-            "--systems",
-            "dmtree",
-            "--keys",
-            "5000",
-            "--duration",
-            "2",
-            "--out",
-        ])
+    let out = dir.path().join("r");
+    let child = dmtree(&words("bench quick --systems dmtree --keys 5000 --duration 2 --out"))
         .arg(&out)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -448,26 +370,11 @@ fn profiles_are_listed_shown_and_started_from() {
 }
 
 /// A small simulation.
-const SMALL: [&str; 12] = [
-    "bench",
-    "quick-sim",
-    "--systems",
-    "dmtree",
-    "--keys",
-    "3000",
-    "--ops",
-    "2000",
-    "--workloads",
-    "search,update",
-    "--quiet",
-    "--seed=9",
-];
+const SMALL: &str = "bench quick-sim --systems dmtree --keys 3000 --ops 2000 --workloads search,update --quiet --seed=9";
 
 #[test]
 fn simulations_repeat_and_say_so() {
-    let mut args = SMALL.to_vec();
-    args.push("--verify-determinism");
-    let text = ok(&args);
+    let text = ok(&[&words(SMALL)[..], &["--verify-determinism"]].concat());
     assert!(text.starts_with("2 cells: the same trace in three processes"), "{text}");
     assert!(text.contains("dmtree search uniform sim"), "{text}");
 }
@@ -477,11 +384,8 @@ fn a_run_is_resumed_where_it_ended() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
     let o = out.to_str().unwrap();
-    let with = |more: &[&str]| -> Vec<String> {
-        SMALL.iter().chain(more).map(|s| (*s).to_owned()).collect()
-    };
-    let call = |args: &[String]| dmtree().args(args).output().unwrap();
-    assert_eq!(call(&with(&["--resume", o])).status.code(), Some(0), "nothing there yet");
+    let call = |more: &[&str]| run(&[&words(SMALL), more].concat());
+    assert_eq!(call(&["--resume", o]).status.code(), Some(0), "nothing there yet");
     let path = out.join("results.json");
     let mut r: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let whole = r["cells"].as_array().unwrap().clone();
@@ -489,12 +393,12 @@ fn a_run_is_resumed_where_it_ended() {
     r["cells"][0]["mops"] = 12345.0.into();
     r["cells"].as_array_mut().unwrap().pop();
     std::fs::write(&path, r.to_string()).unwrap();
-    assert_eq!(call(&with(&["--resume", o])).status.code(), Some(0));
+    assert_eq!(call(&["--resume", o]).status.code(), Some(0));
     let again: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(again["cells"][0]["mops"], 12345.0);
     assert_eq!(again["cells"].as_array().unwrap().len(), 2);
     assert_eq!(again["cells"][1]["workload"], whole[1]["workload"]);
-    let other = call(&with(&["--resume", o, "--rounds", "2"]));
+    let other = call(&["--resume", o, "--rounds", "2"]);
     assert_eq!(other.status.code(), Some(2));
     assert!(
         text(&other.stderr).contains("resume with the same settings"),

@@ -1,15 +1,10 @@
 //! `doctor` and `fabric probe`, as far as a machine without RDMA shows them.
 
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Output};
 
-fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_dmtree")).env("NO_COLOR", "1").args(args).output().unwrap()
-}
-
-fn said(o: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr))
-}
+use common::{run, said, words};
 
 /// Status and all that was printed of `doctor` on a machine made of files.
 fn doctor(root: &Path, fabric: &str) -> (Option<i32>, String) {
@@ -126,18 +121,7 @@ fn a_probe_measures_and_its_profile_can_be_used() {
         "{}",
         said(&o)
     );
-    let one = [
-        "fabric",
-        "probe",
-        "--verb",
-        "write",
-        "--bytes",
-        "512",
-        "--clients",
-        "3",
-        "--seconds",
-        "0.001",
-    ];
+    let one = words("fabric probe --verb write --bytes 512 --clients 3 --seconds 0.001");
     assert!(said(&run(&one)).contains("WRITE of 512 bytes: "));
 }
 

@@ -2,36 +2,31 @@
 //! answer that each gets.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command};
 use std::time::{Duration, Instant};
+
+use common::{address, fed, piped, text};
 
 /// A refusal takes no longer.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The binary, with the key `key` and no other.
 fn dmtree(args: &[&str], key: Option<&str>) -> Command {
-    let binary = std::env::var("DMTREE_BIN");
-    let mut c = Command::new(binary.unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned()));
-    c.args(args).env_remove("DMTREE_KEY").stdin(Stdio::piped()).stdout(Stdio::piped());
-    if let Some(key) = key {
-        c.env("DMTREE_KEY", key);
-    }
-    c.stderr(Stdio::piped());
+    let mut c = common::dmtree(args);
+    c.envs(key.map(|key| ("DMTREE_KEY", key)));
     c
 }
 
 /// Runs a command with these lines as its input: status, standard output, standard error.
 fn run(args: &[&str], key: Option<&str>, input: &str) -> (Option<i32>, String, String) {
     let began = Instant::now();
-    let mut child = dmtree(args, key).spawn().expect("the binary");
-    // A command that refuses does not read its input.
-    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
-    let out = child.wait_with_output().expect("it ends");
+    let out = fed(dmtree(args, key), input);
     assert!(began.elapsed() < DEADLINE, "{args:?}: {:?}", began.elapsed());
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (out.status.code(), text(&out.stdout), text(&out.stderr))
 }
 
@@ -54,13 +49,11 @@ struct Memnode {
 impl Memnode {
     fn start(args: &[&str], key: Option<&str>) -> Self {
         let all = [&["memnode", "--memory-bytes", "64MiB"][..], args].concat();
-        let mut child = dmtree(&all, key).spawn().expect("the binary");
+        let mut child = piped(&mut dmtree(&all, key)).spawn().expect("the binary");
         let (mut says, mut line) =
             (BufReader::new(child.stdout.take().expect("piped")), String::new());
         says.read_line(&mut line).expect("it says where it listens");
-        let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next());
-        let at = at.unwrap_or_else(|| panic!("no address: {line}")).to_owned();
-        Self { child, at, _says: says }
+        Self { child, at: address(&line), _says: says }
     }
 }
 

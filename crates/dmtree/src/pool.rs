@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
+pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
 use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, IndexRequest};
@@ -20,11 +21,6 @@ use crate::stats::PoolStats;
 const SYSTEM: &str = "dmtree";
 /// Bytes of buffers of an administrative call.
 const ADMIN_SLAB_BYTES: u64 = 16 << 20;
-
-/// Takes a lock also after a panic of its holder: the guarded state is changed in single steps.
-pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Memory in which indexes live. Clone it freely; all clones are the same pool. It stays while a
 /// clone, an [`Index`], a [`Session`](crate::Session) or an [`AsyncClient`](crate::AsyncClient) of
@@ -107,7 +103,7 @@ impl Pool {
     pub fn create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
         let cache_bytes = self.0.cache_bytes;
-        let entry = self.0.admin(false, |a| a.create(name, &options, cache_bytes))?;
+        let entry = self.0.admin(false, |a| a.create(name, &options, cache_bytes, false))?;
         self.opened(&entry)
     }
 
@@ -124,7 +120,7 @@ impl Pool {
         let _naming = locked(&self.0.naming);
         let cache_bytes = self.0.cache_bytes;
         // Another attempt opens what a first one has left, or waits until it is gone.
-        let entry = self.0.admin(true, |a| a.open_or_create(name, &options, cache_bytes))?;
+        let entry = self.0.admin(true, |a| a.create(name, &options, cache_bytes, true))?;
         check_system(&entry)?;
         Options::of(&stored_options(&entry)?).check_layout(name, &options)?;
         self.opened(&entry)
@@ -285,25 +281,24 @@ impl Admin {
         self.ep.core().block_on(self.ep.slot(), future)
     }
 
-    fn create(&self, name: &str, options: &Options, cache_bytes: u64) -> Result<IndexEntry> {
-        let cx = NodeContext { pool: self.node.clone(), cache_bytes };
-        let options = &options.creation();
-        let (encoded, options) = (&encoded(options)?, &options.into());
-        let request = IndexRequest { name, system: SYSTEM, options, encoded };
-        self.run(naming::create(&self.ep, &cx, request))
-    }
-
-    fn open_or_create(
+    /// Creates an index, or opens the one that `may_exist`.
+    fn create(
         &self,
         name: &str,
         options: &Options,
         cache_bytes: u64,
+        may_exist: bool,
     ) -> Result<IndexEntry> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let options = &options.creation();
         let (encoded, options) = (&encoded(options)?, &options.into());
         let request = IndexRequest { name, system: SYSTEM, options, encoded };
-        self.run(naming::open_or_create(&self.ep, &cx, request))
+        self.run(async {
+            match may_exist {
+                true => naming::open_or_create(&self.ep, &cx, request).await,
+                false => naming::create(&self.ep, &cx, request).await,
+            }
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::bounds::{
 };
 
 /// Pairs fetched at a time by default.
-pub(crate) const DEFAULT_PAGE_PAIRS: usize = 256;
+const DEFAULT_PAGE_PAIRS: usize = 256;
 
 /// Where the pages of a scan come from.
 pub trait PageSource {
@@ -28,16 +28,16 @@ pub trait PageSource {
 /// that is there during the whole scan is not missed. It is **not a snapshot**: writes that happen
 /// meanwhile may or may not be seen.
 #[derive(Debug)]
-#[must_use = "a scan does nothing before it is iterated over"]
+#[must_use = "a scan does nothing before pairs are asked for"]
 pub struct Scan<S> {
-    source: S,
-    plan: Cursor,
-    page_pairs: usize,
+    pub(crate) source: S,
+    pub(crate) plan: Cursor,
+    pub(crate) page_pairs: usize,
 }
 
-impl<S: PageSource> Scan<S> {
+impl<S> Scan<S> {
     pub(crate) fn new(source: S, range: impl KeyRange) -> Self {
-        Self { source, plan: Cursor::new(&range), page_pairs: DEFAULT_PAGE_PAIRS }
+        Self::from_cursor(source, Cursor::new(&range))
     }
 
     pub(crate) fn from_cursor(source: S, plan: Cursor) -> Self {
@@ -68,7 +68,9 @@ impl<S: PageSource> Scan<S> {
         self.page_pairs = pairs.max(1);
         self
     }
+}
 
+impl<S: PageSource> Scan<S> {
     /// Begins. The same as `into_iter`.
     pub fn pairs(self) -> Pairs<S> {
         Pairs {
@@ -204,14 +206,18 @@ impl Cursor {
     /// A pair with this key was given out.
     pub(crate) fn taken(&mut self, key: &[u8]) {
         self.left = self.left.saturating_sub(1);
-        let end = if self.reverse { &mut self.high } else { &mut self.low };
-        match end {
+        match self.end() {
             Bound::Excluded(last) => {
                 last.clear();
                 last.extend_from_slice(key);
             }
             other => *other = Bound::Excluded(key.to_vec()),
         }
+    }
+
+    /// The end at which it goes on.
+    pub(crate) fn end(&mut self) -> &mut OwnedBound {
+        if self.reverse { &mut self.high } else { &mut self.low }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -110,6 +110,19 @@ impl Session {
         Ok(())
     }
 
+    /// Runs an operation, again after an error where that is sound and helps.
+    #[inline]
+    fn attempt<T>(
+        &mut self,
+        reads: bool,
+        mut attempt: impl FnMut(&mut Client) -> Result<T>,
+    ) -> Result<T> {
+        match attempt(&mut self.client) {
+            Err(e) => self.again(e, reads, attempt),
+            done => done,
+        }
+    }
+
     /// After an error: tries again where that is sound and helps.
     #[cold]
     fn again<T>(
@@ -152,13 +165,9 @@ impl Session {
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ready()?;
-        let mut get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get(key, out));
-        let mut result = get(&mut self.client);
-        if let Err(e) = result {
-            result = self.again(e, true, get);
-        }
-        self.client.counters.count(Operation::Get, found(&result));
-        self.tick();
+        let get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get(key, out));
+        let result = self.attempt(true, get);
+        self.count(Operation::Get, found(&result));
         result
     }
 
@@ -201,13 +210,9 @@ impl Session {
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let mut get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
-        let mut result = get(&mut self.client);
-        if let Err(e) = result {
-            result = self.again(e, true, get);
-        }
-        self.client.counters.count(Operation::GetMany, done(&result));
-        self.tick();
+        let get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
+        let result = self.attempt(true, get);
+        self.count(Operation::GetMany, done(&result));
         result
     }
 
@@ -219,7 +224,7 @@ impl Session {
     /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`,
     /// `Contended`, `Closed`. See [`Error::effect`](crate::Error::effect).
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
-        self.write(Operation::Put, key, Write::Put(value))
+        self.write(key, Write::Put(value))
     }
 
     /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
@@ -227,7 +232,7 @@ impl Session {
     /// # Errors
     /// As [`Session::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
-        self.write(Operation::Insert, key, Write::Insert(value))
+        self.write(key, Write::Insert(value))
     }
 
     /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
@@ -235,7 +240,7 @@ impl Session {
     /// # Errors
     /// As [`Session::put`].
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
-        self.write(Operation::Update, key, Write::Update(value))
+        self.write(key, Write::Update(value))
     }
 
     /// Removes a key that is there; otherwise [`Outcome::NotFound`].
@@ -243,7 +248,7 @@ impl Session {
     /// # Errors
     /// As [`Session::put`].
     pub fn delete(&mut self, key: &[u8]) -> Result<Outcome> {
-        self.write(Operation::Delete, key, Write::Delete)
+        self.write(key, Write::Delete)
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
@@ -252,8 +257,7 @@ impl Session {
     /// # Errors
     /// As [`Session::put`].
     pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Outcome> {
-        let write = Write::CompareAndSet { expected, new: Some(new) };
-        self.write(Operation::CompareAndSet, key, write)
+        self.write(key, Write::CompareAndSet { expected, new: Some(new) })
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
@@ -262,10 +266,10 @@ impl Session {
     /// # Errors
     /// As [`Session::put`].
     pub fn compare_and_delete(&mut self, key: &[u8], expected: &[u8]) -> Result<Outcome> {
-        self.write(Operation::CompareAndSet, key, Write::CompareAndSet { expected, new: None })
+        self.write(key, Write::CompareAndSet { expected, new: None })
     }
 
-    fn write(&mut self, what: Operation, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+    fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.ready()?;
         let write = |s: &mut Client| {
             let (tree, counters) = (&mut s.tree, &s.counters);
@@ -275,12 +279,8 @@ impl Session {
                 Ok(outcome)
             })
         };
-        let mut result = write(&mut self.client);
-        if let Err(e) = result {
-            result = self.again(e, false, write);
-        }
-        self.client.counters.count(what, result.as_ref().copied().map_err(drop));
-        self.tick();
+        let result = self.attempt(false, write);
+        self.count(Operation::of(w), result.as_ref().copied().map_err(drop));
         result
     }
 
@@ -295,7 +295,7 @@ impl Session {
         self.ready()?;
         let writes: Vec<_> = batch.writes().collect();
         let mut repeats = Repeats::default();
-        let mut write = |s: &mut Client| {
+        let write = |s: &mut Client| {
             let (tree, counters) = (&mut s.tree, &s.counters);
             s.core.block_on(s.slot, async {
                 repeats.attempt(&writes, tree).await?;
@@ -303,13 +303,9 @@ impl Session {
                 Ok(())
             })
         };
-        let mut result = write(&mut self.client);
-        if let Err(e) = result {
-            result = self.again(e, false, write);
-        }
+        let result = self.attempt(false, write);
         let outcomes = repeats.end(result);
-        self.client.counters.count(Operation::WriteBatch, done(&outcomes));
-        self.tick();
+        self.count(Operation::WriteBatch, done(&outcomes));
         outcomes
     }
 
@@ -373,16 +369,13 @@ impl Session {
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {
         self.ready()?;
-        let walk = |s: &mut Client| s.core.block_on(s.slot, Box::pin(s.tree.walk()));
-        let walked = walk(&mut self.client);
-        match walked {
-            Err(e) => self.again(e, true, walk),
-            walked => walked,
-        }
+        self.attempt(true, |s| s.core.block_on(s.slot, Box::pin(s.tree.walk())))
     }
 
+    /// Counts an operation that has ended.
     #[inline]
-    fn tick(&mut self) {
+    fn count(&mut self, what: Operation, result: Result<Outcome, ()>) {
+        self.client.counters.count(what, result);
         self.quiet_ops -= 1;
         if self.quiet_ops == 0 {
             self.housekeep();
@@ -411,16 +404,11 @@ impl Session {
 impl PageSource for &mut Session {
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         self.ready()?;
-        let client = &mut self.client;
-        let mut result = client.core.block_on(client.slot, client.tree.scan(request, page));
-        if let Err(e) = result {
-            result = self.again(e, true, |s| {
-                page.clear();
-                s.core.block_on(s.slot, s.tree.scan(request, page))
-            });
-        }
-        self.client.counters.count(Operation::Scan, done(&result));
-        self.tick();
+        let result = self.attempt(true, |s| {
+            page.clear();
+            s.core.block_on(s.slot, s.tree.scan(request, page))
+        });
+        self.count(Operation::Scan, done(&result));
         result
     }
 }

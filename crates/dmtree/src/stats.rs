@@ -2,50 +2,48 @@
 
 use dmtree_engine::DmTree;
 use dmtree_fabric::Snapshot;
-use dmtree_parts::{CacheStats, RangeIndex, Shape};
+use dmtree_parts::{CacheStats, RangeIndex, Shape, Write};
 use dmtree_pool::PoolUsage;
 
 use crate::open::OpenIndex;
 
-/// The operations that `stats` counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operation {
-    /// Point read; `done` is a hit, `not_found` a miss.
-    Get,
-    /// Unconditional write.
-    Put,
-    /// Write of a key that must be absent.
-    Insert,
-    /// Write of a key that must be there.
-    Update,
-    /// Removal.
-    Delete,
-    /// Compare-and-set, compare-and-delete.
-    CompareAndSet,
-    /// A page of a scan.
-    Scan,
-    /// Several reads together, counted once.
-    GetMany,
-    /// Several writes together, counted once.
-    WriteBatch,
-    /// Bulk load, counted once.
-    Load,
+dmtree_fabric::listed! {
+    /// The operations that `stats` counts.
+    pub enum Operation {
+        /// Point read; `done` is a hit, `not_found` a miss.
+        Get,
+        /// Unconditional write.
+        Put,
+        /// Write of a key that must be absent.
+        Insert,
+        /// Write of a key that must be there.
+        Update,
+        /// Removal.
+        Delete,
+        /// Compare-and-set, compare-and-delete.
+        CompareAndSet,
+        /// A page of a scan.
+        Scan,
+        /// Several reads together, counted once.
+        GetMany,
+        /// Several writes together, counted once.
+        WriteBatch,
+        /// Bulk load, counted once.
+        Load,
+    }
 }
 
 impl Operation {
-    /// All of them, in order.
-    pub const ALL: [Self; 10] = [
-        Self::Get,
-        Self::Put,
-        Self::Insert,
-        Self::Update,
-        Self::Delete,
-        Self::CompareAndSet,
-        Self::Scan,
-        Self::GetMany,
-        Self::WriteBatch,
-        Self::Load,
-    ];
+    /// As what a single write is counted.
+    pub(crate) fn of(write: Write<'_>) -> Self {
+        match write {
+            Write::Put(_) => Self::Put,
+            Write::Insert(_) => Self::Insert,
+            Write::Update(_) => Self::Update,
+            Write::Delete => Self::Delete,
+            Write::CompareAndSet { .. } => Self::CompareAndSet,
+        }
+    }
 }
 
 /// How often an operation ended in what way.

@@ -19,8 +19,6 @@ pub struct NodeId(u16);
 
 impl NodeId {
     const COMPUTE: u16 = 0x8000;
-    /// How many nodes of one role can exist.
-    pub const MAX_PER_ROLE: usize = 0x8000;
 
     /// The `n`-th memory node.
     pub const fn memory(n: u16) -> Self {

@@ -8,3 +8,8 @@ pub use std::sync::Mutex;
 
 #[cfg(loom)]
 pub use loom::sync::Mutex;
+
+/// Takes a lock also after a panic of its holder: the guarded state is changed in single steps.
+pub fn locked<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -222,9 +222,13 @@ pub trait List {
     /// Its results.
     type Out;
     /// Bytes of buffers that staging will take from the slab.
-    fn room(&self) -> u64;
+    fn room(&self) -> u64 {
+        0
+    }
     /// How many atomics it holds.
-    fn atomics(&self) -> u32;
+    fn atomics(&self) -> u32 {
+        0
+    }
     /// Turns it into requests.
     fn stage(&mut self, s: &mut Stager<'_>);
     /// Takes the results.
@@ -249,9 +253,6 @@ impl List for Read {
     fn room(&self) -> u64 {
         Slab::cost(self.len)
     }
-    fn atomics(&self) -> u32 {
-        0
-    }
     fn stage(&mut self, s: &mut Stager<'_>) {
         s.unvalidated = self.unvalidated;
         s.push_read(self.at, self.len);
@@ -263,12 +264,6 @@ impl List for Read {
 
 impl List for Write {
     type Out = Buf;
-    fn room(&self) -> u64 {
-        0
-    }
-    fn atomics(&self) -> u32 {
-        0
-    }
     fn stage(&mut self, s: &mut Stager<'_>) {
         s.push_write(self.at, self.buf.take());
     }
@@ -279,12 +274,6 @@ impl List for Write {
 
 impl List for WriteWord {
     type Out = ();
-    fn room(&self) -> u64 {
-        0
-    }
-    fn atomics(&self) -> u32 {
-        0
-    }
     fn stage(&mut self, s: &mut Stager<'_>) {
         s.push(Opcode::WriteWord, self.at, 8, (self.word, 0), NOWHERE);
     }
@@ -406,7 +395,6 @@ enum Item {
     WriteWord { at: GlobalAddr, word: u64 },
     Cas { at: GlobalAddr, old: u64, new: u64 },
     Sampled(Option<Sampled>),
-    Buffer(Option<Buf>),
     Word(u64),
     Done,
 }
@@ -502,14 +490,6 @@ impl VerbVec {
             other => panic!("verb {i} is no finished atomic but {other:?}"),
         }
     }
-
-    /// Takes back the buffer of WRITE number `i`.
-    pub fn take_buf(&mut self, i: usize) -> Option<Buf> {
-        match &mut self.items[i].0 {
-            Item::Buffer(b) => b.take(),
-            _ => None,
-        }
-    }
 }
 
 impl List for VerbVec {
@@ -542,7 +522,10 @@ impl List for VerbVec {
         for (item, _) in &mut self.items {
             *item = match item {
                 Item::Read { .. } => Item::Sampled(Some(Sampled::new(c.buf()))),
-                Item::Write { .. } => Item::Buffer(Some(c.buf())),
+                Item::Write { .. } => {
+                    drop(c.buf());
+                    Item::Done
+                }
                 Item::Cas { .. } => Item::Word(c.word()),
                 _ => Item::Done,
             };

@@ -114,28 +114,79 @@ impl Drop for Queueing<'_> {
     }
 }
 
-/// A place in the queue of a [`FifoMutex`]. Dropped after the grant, it passes the turn on.
+/// What clients queue at.
+pub trait Queue {
+    /// Grants to the next client what the one before it has got and did not take.
+    fn pass_on(&self);
+}
+
+impl Queue for FifoMutex {
+    fn pass_on(&self) {
+        self.release();
+    }
+}
+
+impl Queue for WaitQueue {
+    fn pass_on(&self) {
+        self.wake_one();
+    }
+}
+
+/// A place in a queue. Dropped after the grant, but before its holder noticed, it passes the grant
+/// on.
 #[derive(Debug)]
-pub struct QueuePlace<'t> {
-    fifo_mutex: &'t FifoMutex,
+pub struct Place<'q, Q: Queue> {
+    queue: &'q Q,
     waiter: Arc<Waiter>,
     done: bool,
 }
 
-impl QueuePlace<'_> {
-    /// Ready once the turn has come; from then the caller holds it and must [`FifoMutex::release`]
-    /// it.
+/// A place in the queue of a [`FifoMutex`].
+pub type QueuePlace<'q> = Place<'q, FifoMutex>;
+/// A place in a [`WaitQueue`].
+pub type Listener<'q> = Place<'q, WaitQueue>;
+
+impl<'q, Q: Queue> Place<'q, Q> {
+    fn new(queue: &'q Q, waiter: Arc<Waiter>) -> Self {
+        Self { queue, waiter, done: false }
+    }
+
+    /// Ready once granted. From then the caller holds a turn and must [`FifoMutex::release`] it.
     pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
         let polled = self.waiter.poll(waker);
         self.done |= polled.is_ready();
         polled
     }
+
+    /// Waits for the grant.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation.
+    pub async fn wait(mut self, ep: &Endpoint, why: WaitReason) -> Result<()> {
+        let deadline = ep.deadline();
+        ep.waiting(Some(why));
+        let began = ep.step_began();
+        let outcome = poll_fn(|cx| match self.poll(cx.waker()) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => match ep.check_deadline(why.what, why.at) {
+                Ok(()) => {
+                    ep.core().arm(ep.slot(), deadline);
+                    Poll::Pending
+                }
+                Err(e) => Poll::Ready(Err(e)),
+            },
+        })
+        .await;
+        ep.spent(Step::Wait, began);
+        ep.waiting(None);
+        outcome
+    }
 }
 
-impl Drop for QueuePlace<'_> {
+impl<Q: Queue> Drop for Place<'_, Q> {
     fn drop(&mut self) {
         if !self.done && self.waiter.leave() {
-            self.fifo_mutex.release();
+            self.queue.pass_on();
         }
     }
 }
@@ -160,7 +211,7 @@ impl FifoMutex {
         }
         let waiter = Waiter::new();
         inner.queue.push_back(waiter.clone());
-        Some(QueuePlace { fifo_mutex: self, waiter, done: false })
+        Some(Place::new(self, waiter))
     }
 
     /// Passes the turn to the oldest client that still waits; whether there was one.
@@ -194,7 +245,7 @@ impl FifoMutex {
     pub async fn acquire(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         match self.enter() {
             None => Ok(()),
-            Some(mut place) => wait(ep, why, |w| place.poll(w)).await,
+            Some(place) => place.wait(ep, why).await,
         }
     }
 
@@ -205,11 +256,11 @@ impl FifoMutex {
     pub async fn acquire_polled(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         match self.enter() {
             None => Ok(()),
-            Some(mut place) => {
+            Some(place) => {
                 let thread = ep.thread();
                 self.inner.lock().expect("no panic under this lock").queues(thread);
                 let _queueing = Queueing(self, thread);
-                wait(ep, why, |w| place.poll(w)).await
+                place.wait(ep, why).await
             }
         }
     }
@@ -227,40 +278,6 @@ pub struct WaitQueue {
     queue: Mutex<VecDeque<Arc<Waiter>>>,
 }
 
-/// A place in a [`WaitQueue`]. Dropped after it was woken by [`WaitQueue::wake_one`] but before it
-/// noticed, it passes the wake on.
-#[derive(Debug)]
-pub struct Listener<'q> {
-    queue: &'q WaitQueue,
-    waiter: Arc<Waiter>,
-    done: bool,
-}
-
-impl Listener<'_> {
-    /// Ready once woken.
-    pub fn poll(&mut self, waker: &Waker) -> Poll<()> {
-        let polled = self.waiter.poll(waker);
-        self.done |= polled.is_ready();
-        polled
-    }
-
-    /// Waits to be woken.
-    ///
-    /// # Errors
-    /// `TimedOut` at the deadline of the operation.
-    pub async fn wait(mut self, ep: &Endpoint, why: WaitReason) -> Result<()> {
-        wait(ep, why, |w| self.poll(w)).await
-    }
-}
-
-impl Drop for Listener<'_> {
-    fn drop(&mut self) {
-        if !self.done && self.waiter.leave() {
-            self.queue.wake_one();
-        }
-    }
-}
-
 impl WaitQueue {
     /// An empty queue.
     pub fn new() -> Self {
@@ -271,7 +288,7 @@ impl WaitQueue {
     pub fn listen(&self) -> Listener<'_> {
         let waiter = Waiter::new();
         self.queue.lock().expect("no panic under this lock").push_back(waiter.clone());
-        Listener { queue: self, waiter, done: false }
+        Place::new(self, waiter)
     }
 
     /// Wakes the oldest listener.
@@ -292,30 +309,6 @@ impl WaitQueue {
             w.grant();
         }
     }
-}
-
-async fn wait(
-    ep: &Endpoint,
-    why: WaitReason,
-    mut poll: impl FnMut(&Waker) -> Poll<()>,
-) -> Result<()> {
-    let deadline = ep.deadline();
-    ep.waiting(Some(why));
-    let began = ep.step_began();
-    let outcome = poll_fn(|cx| match poll(cx.waker()) {
-        Poll::Ready(()) => Poll::Ready(Ok(())),
-        Poll::Pending => match ep.check_deadline(why.what, why.at) {
-            Ok(()) => {
-                ep.core().arm(ep.slot(), deadline);
-                Poll::Pending
-            }
-            Err(e) => Poll::Ready(Err(e)),
-        },
-    })
-    .await;
-    ep.spent(Step::Wait, began);
-    ep.waiting(None);
-    outcome
 }
 
 #[cfg(all(test, not(loom)))]

@@ -6,15 +6,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use common::{MN, at, endpoint, on};
+use common::{CN, MN, at, endpoint, on};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_fabric::verb::{VerbVec, cas, faa, read, write, write_word};
+use dmtree_fabric::verb::{cas, faa, write, write_word};
 use dmtree_fabric::{
-    Core, DetachedHook, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, MemberChange, NodeId,
-    OpKind, OpOutcome, Result, RpcFuture, RpcHandler, SeededRandom, ServiceId, Worker,
+    Core, DetachedHook, Endpoint, ErrorKind, Fabric, GlobalAddr, MemberChange, NodeId, OpKind,
+    OpOutcome, RpcFuture, RpcHandler, SeededRandom, ServiceId, Worker,
 };
-
-const CN: NodeId = NodeId::compute(0);
 
 fn fabric(knobs: Knobs) -> LocalFabric {
     let f = LocalFabric::with_knobs(knobs);
@@ -63,58 +61,22 @@ fn memory_nodes_may_have_on_chip_memory() {
 fn batches_of_any_length() {
     let f = fabric(Knobs { suspend_one_in: 2, seed: 1 });
     let ep = &endpoint(&f, CN);
-    on(ep, async {
-        let mut v = VerbVec::new();
-        for round in 0..3u64 {
-            v.clear();
-            for i in 0..20 {
-                v.cas(at(64 + i * 64), round, round + 1);
-                v.then().read(at(64 + i * 64), 8);
-            }
-            v = ep.batch(v).await?;
-            for i in 0..20 {
-                assert_eq!(v.word(2 * i), round);
-                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
-            }
-        }
-        Ok(())
-    })
-    .expect("batches work");
+    let words = Vec::from_iter((0..20).map(|i| at(64 + i * 64)));
+    on(ep, common::long_batches(ep, &words, 3)).expect("batches work");
 }
 
 #[test]
 fn errors_are_values() {
     let f = fabric(Knobs::default());
     let ep = &endpoint(&f, CN);
-    let kind = |r: Result<u64>| r.expect_err("an error").kind();
-    assert_eq!(kind(on(ep, ep.cas(at(1 << 20), 0, 1))), ErrorKind::Corrupt, "outside the region");
-    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
-    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
-    let garbage = GlobalAddr::from_bits(u64::MAX);
-    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
-    let two = (cas(at(64), 0, 1), read(GlobalAddr::new(NodeId::memory(1), 64), 8));
-    let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
-    assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
-    let unknown = f.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(unknown.expect_err("no such node").kind(), ErrorKind::NotFound);
+    common::bad_addresses(&f, ep, 1 << 20);
+    common::bad_nodes(ep, |node, bytes| f.add_node(node, bytes));
 }
 
 #[test]
 fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let f = fabric(Knobs::default());
-    let old = endpoint(&f, CN);
-    let other = endpoint(&f, NodeId::compute(1));
-    on(&old, old.faa(at(64), 1)).expect("a member");
-    f.revoke(MN, CN, 1).expect("known nodes");
-    let e = on(&old, old.faa(at(64), 1)).expect_err("revoked");
-    assert_eq!((e.kind(), e.effect()), (ErrorKind::Revoked, Effect::Unknown));
-    assert!(f.attach(CN).is_err());
-    assert_eq!(on(&other, other.faa(at(64), 1)).expect("others go on"), 1);
-    f.add_node(CN, 1 << 12).expect("comes back");
-    let new = endpoint(&f, CN);
-    assert_eq!(on(&new, new.faa(at(64), 1)).expect("a new incarnation"), 2);
-    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays revoked");
+    common::revocation(&f, |node, bytes| f.add_node(node, bytes));
     let changes: Vec<_> = f.events(4).iter().map(|e| (e.node, e.incarnation, e.change)).collect();
     assert_eq!(changes, [(CN, 1, MemberChange::Revoked), (CN, 2, MemberChange::Joined)]);
 }

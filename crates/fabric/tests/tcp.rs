@@ -10,9 +10,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{MN, at, fetch, on, put};
+use common::{MN, at, on, put};
 use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
-use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
     NodeId, Presence, Result, Role, RpcFuture, RpcHandler, ServiceId,
@@ -26,17 +26,14 @@ fn data_path() -> DataPath {
     if over_rdma { DataPath::Rdma } else { DataPath::Frames }
 }
 
-fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
+fn found_with(nic_config: &NicConfig, listen: &str, memory_nodes: u16) -> Result<NetFabric> {
     let (data_path, options) = (data_path(), b"options".to_vec());
     let pool_config = PoolConfig { memory_nodes, compute_nodes: 4, data_path, options };
-    NetFabric::found(
-        listen,
-        1 << 16,
-        pool_config,
-        LeaseParameters::default(),
-        &NicConfig::default(),
-    )
-    .expect("a free port")
+    NetFabric::found(listen, 1 << 16, pool_config, LeaseParameters::default(), nic_config)
+}
+
+fn found_at(listen: &str, memory_nodes: u16) -> NetFabric {
+    found_with(&NicConfig::default(), listen, memory_nodes).expect("a free port")
 }
 
 fn found(memory_nodes: u16) -> NetFabric {
@@ -96,15 +93,7 @@ fn verbs_chains_and_batches() {
     assert_eq!((mn1.me().node, cn0.me().node), (NodeId::memory(1), NodeId::compute(0)));
     let ep = &endpoint(&cn0);
     on(ep, async {
-        put(ep, at(100), b"hello, world").await?;
-        assert_eq!(fetch(ep, at(100), 12).await?, b"hello, world");
-        assert_eq!(ep.faa(at(64), 5).await?, 0);
-        assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
-        let mut buf = ep.buf(8).await?;
-        buf.copy_from_slice(&1u64.to_le_bytes());
-        let list = (write(at(128), buf), write_word(at(136), 2), cas(at(64), 7, 0));
-        let (back, (), was) = ep.chain(list).await?;
-        assert_eq!((back.len(), was), (8, 7));
+        common::verbs_chains_and_batches(ep).await?;
         let others = (
             read(GlobalAddr::new(NodeId::memory(1), 64), 8),
             faa(GlobalAddr::new(cn1.me().node, 64), 3),
@@ -112,9 +101,7 @@ fn verbs_chains_and_batches() {
         );
         let batch = (chain((faa(at(64), 1), read(at(128), 16))), others);
         let ((was, near), (far, peer, own)) = ep.batch(batch).await?;
-        assert_eq!((was, near.word(0), near.word(1), far.word(0), peer, own), (0, 1, 2, 0, 0, 0));
-        let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
-        assert_eq!((sampled.word(0), was), (1, 1));
+        assert_eq!((was, near.word(0), near.word(1), far.word(0), peer, own), (2, 1, 2, 0, 0, 0));
         Ok(())
     })
     .expect("all verbs work");
@@ -129,19 +116,8 @@ fn long_lists_and_long_buffers() {
     let cn0 = compute(&mn0);
     let ep = &endpoint(&cn0);
     on(ep, async {
-        let mut v = VerbVec::new();
-        for round in 0..3u64 {
-            v.clear();
-            for i in 0..200 {
-                v.cas(at(64 + i * 64), round, round + 1);
-                v.then().read(at(64 + i * 64), 8);
-            }
-            v = ep.batch(v).await?;
-            for i in 0..200 {
-                assert_eq!(v.word(2 * i), round);
-                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
-            }
-        }
+        let words = Vec::from_iter((0..200).map(|i| at(64 + i * 64)));
+        common::long_batches(ep, &words, 3).await?;
         let long: Vec<u8> = (0..40_000u32).map(|i| i as u8).collect();
         put(ep, at(20_001), &long).await?;
         let back = ep.read(at(20_001), 40_000).await?;
@@ -156,15 +132,8 @@ fn errors_are_values() {
     let mn0 = found(1);
     let cn0 = compute(&mn0);
     let ep = &endpoint(&cn0);
-    let kind = |r: Result<u64>| r.expect_err("an error").kind();
-    assert_eq!(kind(on(ep, ep.cas(at(1 << 20), 0, 1))), ErrorKind::Corrupt, "outside the region");
-    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
-    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
-    let garbage = GlobalAddr::from_bits(u64::MAX);
-    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
+    common::bad_addresses(&cn0, ep, 1 << 20);
     assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the link survives"), 0);
-    let unknown = cn0.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(unknown.expect_err("another process's").kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -352,12 +321,8 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
 /// the process that asked.
 #[test]
 fn only_processes_with_the_key_of_the_pool_belong_to_it() {
-    let (data_path, options) = (data_path(), b"options".to_vec());
-    let pool_config = PoolConfig { memory_nodes: 1, compute_nodes: 4, data_path, options };
     let of_a = keyed("a");
-    let mn0 =
-        NetFabric::found("127.0.0.1:0", 1 << 16, pool_config, LeaseParameters::default(), &of_a);
-    let mn0 = mn0.expect("a free port");
+    let mn0 = found_with(&of_a, "127.0.0.1:0", 1).expect("a free port");
     mn0.ready().expect("itself");
     let join = |e: &NicConfig| join_with(e, None, mn0.listens(), Role::Compute, None);
     let (cn0, cn1) = (join(&of_a).expect("the same key"), join(&of_a).expect("the same key"));
@@ -382,15 +347,7 @@ fn only_processes_with_the_key_of_the_pool_belong_to_it() {
 
 #[test]
 fn without_a_key_no_node_listens_to_other_machines() {
-    let listen = |e: &NicConfig| {
-        let pool_config = PoolConfig {
-            memory_nodes: 1,
-            compute_nodes: 1,
-            data_path: data_path(),
-            options: vec![],
-        };
-        NetFabric::found("0.0.0.0:0", 1 << 14, pool_config, LeaseParameters::default(), e)
-    };
+    let listen = |e: &NicConfig| found_with(e, "0.0.0.0:0", 1);
     let e = listen(&NicConfig::default()).expect_err("open to every machine");
     let words = ["--key-file", "--insecure", "127.0.0.1"];
     assert!(words.iter().all(|w| e.to_string().contains(w)), "{e}");

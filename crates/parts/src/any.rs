@@ -8,7 +8,6 @@
 
 use std::any::Any;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -125,26 +124,10 @@ impl<I: RangeIndex> AnyClient for I {
 
 /// The state of an index of any type that the clients of one compute node share.
 #[derive(Clone)]
-pub struct AnyNode(Arc<dyn Node>);
-
-trait Node: Send + Sync {
-    fn client(&self, ep: Endpoint) -> AnyIndex;
-    fn cache_stats(&self) -> CacheStats;
-    fn typed(&self) -> Arc<dyn Any + Send + Sync>;
-}
-
-struct NodeOf<I: RangeIndex>(Arc<I::Node>);
-
-impl<I: RangeIndex> Node for NodeOf<I> {
-    fn client(&self, ep: Endpoint) -> AnyIndex {
-        Box::new(I::client(ep, self.0.clone()))
-    }
-    fn cache_stats(&self) -> CacheStats {
-        I::cache_stats(&self.0)
-    }
-    fn typed(&self) -> Arc<dyn Any + Send + Sync> {
-        self.0.clone()
-    }
+pub struct AnyNode {
+    state: Arc<dyn Any + Send + Sync>,
+    client: fn(&Self, Endpoint) -> AnyIndex,
+    cache_stats: fn(&Self) -> CacheStats,
 }
 
 impl std::fmt::Debug for AnyNode {
@@ -154,14 +137,22 @@ impl std::fmt::Debug for AnyNode {
 }
 
 impl AnyNode {
+    fn of<I: RangeIndex>(state: Arc<I::Node>) -> Self {
+        Self {
+            state,
+            client: |node, ep| Box::new(I::client(ep, node.typed())),
+            cache_stats: |node| I::cache_stats(&node.typed()),
+        }
+    }
+
     /// The client of one slot.
     pub fn client(&self, ep: Endpoint) -> AnyIndex {
-        self.0.client(ep)
+        (self.client)(self, ep)
     }
 
     /// The caches of this compute node.
     pub fn cache_stats(&self) -> CacheStats {
-        self.0.cache_stats()
+        (self.cache_stats)(self)
     }
 
     /// The state itself.
@@ -169,79 +160,53 @@ impl AnyNode {
     /// # Panics
     /// When it is of another type.
     pub fn typed<N: Send + Sync + 'static>(&self) -> Arc<N> {
-        self.0.typed().downcast().expect("the state of this type of index")
+        self.state.clone().downcast().expect("the state of this type of index")
     }
 }
 
 /// A type of indexes; its options are JSON objects.
-trait IndexType: Sync {
-    fn ops(&self) -> OpSet;
-    fn needs(&self) -> Capabilities;
-    fn pairs_per_leaf(&self) -> u64;
-    fn check(&self, o: &Value) -> Result<(), serde_json::Error>;
-    fn carries(&self, o: &Value) -> Result<bool>;
-    fn workers(&self, o: &Value) -> Result<u32>;
-    fn check_options(&self, o: &Value, cx: &NodeContext) -> Result<()>;
-    fn format<'a>(
-        &self,
-        ep: &'a Endpoint,
-        cx: &'a NodeContext,
-        o: &Value,
-        root: Root,
-    ) -> Running<'a, ()>;
-    fn node(&self, cx: &NodeContext, o: &Value, root: Root) -> Result<AnyNode>;
+struct IndexType {
+    ops: OpSet,
+    needs: Capabilities,
+    pairs_per_leaf: u64,
+    check: fn(&Value) -> Result<(), serde_json::Error>,
+    carries: fn(&Value) -> Result<bool>,
+    workers: fn(&Value) -> Result<u32>,
+    check_options: fn(&Value, &NodeContext) -> Result<()>,
+    format: for<'a> fn(&'a Endpoint, &'a NodeContext, &Value, Root) -> Running<'a, ()>,
+    node: fn(&NodeContext, &Value, Root) -> Result<AnyNode>,
 }
 
-struct Of<I>(PhantomData<fn() -> I>);
-
-impl<I: RangeIndex> Of<I> {
-    fn typed(o: &Value) -> Result<I::Options> {
-        let other = |e| Error::invalid(format!("options of another index: {e}"));
-        serde_json::from_value(o.clone()).map_err(other)
+impl IndexType {
+    const fn of<I: RangeIndex>() -> &'static Self {
+        const {
+            &Self {
+                ops: I::OPS,
+                needs: I::NEEDS,
+                pairs_per_leaf: I::PAIRS_PER_LEAF,
+                check: |o| serde_json::from_value::<I::Options>(o.clone()).map(drop),
+                carries: |o| Ok(I::carries(&options_of::<I>(o)?)),
+                workers: |o| Ok(I::workers(&options_of::<I>(o)?)),
+                check_options: |o, cx| I::check_options(&options_of::<I>(o)?, cx),
+                format: |ep, cx, o, root| {
+                    let o = options_of::<I>(o);
+                    Box::pin(async move { I::format(ep, cx, &o?, root).await })
+                },
+                node: |cx, o, root| Ok(AnyNode::of::<I>(I::node(cx, &options_of::<I>(o)?, root)?)),
+            }
+        }
     }
 }
 
-impl<I: RangeIndex> IndexType for Of<I> {
-    fn ops(&self) -> OpSet {
-        I::OPS
-    }
-    fn needs(&self) -> Capabilities {
-        I::NEEDS
-    }
-    fn pairs_per_leaf(&self) -> u64 {
-        I::PAIRS_PER_LEAF
-    }
-    fn check(&self, o: &Value) -> Result<(), serde_json::Error> {
-        serde_json::from_value::<I::Options>(o.clone()).map(drop)
-    }
-    fn carries(&self, o: &Value) -> Result<bool> {
-        Ok(I::carries(&Self::typed(o)?))
-    }
-    fn workers(&self, o: &Value) -> Result<u32> {
-        Ok(I::workers(&Self::typed(o)?))
-    }
-    fn check_options(&self, o: &Value, cx: &NodeContext) -> Result<()> {
-        I::check_options(&Self::typed(o)?, cx)
-    }
-    fn format<'a>(
-        &self,
-        ep: &'a Endpoint,
-        cx: &'a NodeContext,
-        o: &Value,
-        root: Root,
-    ) -> Running<'a, ()> {
-        let o = Self::typed(o);
-        Box::pin(async move { I::format(ep, cx, &o?, root).await })
-    }
-    fn node(&self, cx: &NodeContext, o: &Value, root: Root) -> Result<AnyNode> {
-        Ok(AnyNode(Arc::new(NodeOf::<I>(I::node(cx, &Self::typed(o)?, root)?))))
-    }
+fn options_of<I: RangeIndex>(o: &Value) -> Result<I::Options> {
+    let other = |e| Error::invalid(format!("options of another index: {e}"));
+    serde_json::from_value(o.clone()).map_err(other)
 }
 
 /// The creation options of an index, with its type: as JSON, to which it derefs.
 #[derive(Clone)]
 pub struct AnyOptions {
-    index: &'static dyn IndexType,
+    index: &'static IndexType,
     value: Value,
 }
 
@@ -307,7 +272,7 @@ impl AnyOptions {
     /// Options of index type `I`; by [`any_options`](crate::any_options).
     #[doc(hidden)]
     pub fn of<I: RangeIndex>(options: &I::Options) -> Self {
-        Self { index: &Of::<I>(PhantomData), value: value(options) }
+        Self { index: IndexType::of::<I>(), value: value(options) }
     }
 
     /// The same with other options of this type.
@@ -332,17 +297,17 @@ impl AnyOptions {
 
     /// The operations of the index.
     pub fn ops(&self) -> OpSet {
-        self.index.ops()
+        self.index.ops
     }
 
     /// As [`RangeIndex::NEEDS`].
     pub fn needs(&self) -> Capabilities {
-        self.index.needs()
+        self.index.needs
     }
 
     /// As [`RangeIndex::PAIRS_PER_LEAF`].
     pub fn pairs_per_leaf(&self) -> u64 {
-        self.index.pairs_per_leaf()
+        self.index.pairs_per_leaf
     }
 
     /// Refuses what are no options of this type: an unknown field, a value of another type.
@@ -350,7 +315,7 @@ impl AnyOptions {
     /// # Errors
     /// The field.
     pub fn check(&self) -> Result<(), serde_json::Error> {
-        self.index.check(&self.value)
+        (self.index.check)(&self.value)
     }
 
     /// As [`RangeIndex::carries`].
@@ -358,7 +323,7 @@ impl AnyOptions {
     /// # Errors
     /// Those of [`AnyOptions::check`].
     pub fn carries(&self) -> Result<bool> {
-        self.index.carries(&self.value)
+        (self.index.carries)(&self.value)
     }
 
     /// As [`RangeIndex::workers`].
@@ -366,7 +331,7 @@ impl AnyOptions {
     /// # Errors
     /// Those of [`AnyOptions::check`].
     pub fn workers(&self) -> Result<u32> {
-        self.index.workers(&self.value)
+        (self.index.workers)(&self.value)
     }
 
     /// As [`RangeIndex::check_options`].
@@ -374,12 +339,12 @@ impl AnyOptions {
     /// # Errors
     /// `InvalidArgument`.
     pub fn check_for(&self, cx: &NodeContext) -> Result<()> {
-        self.index.check_options(&self.value, cx)
+        (self.index.check_options)(&self.value, cx)
     }
 
     /// As [`RangeIndex::format`].
     pub fn format<'a>(&self, ep: &'a Endpoint, cx: &'a NodeContext, root: Root) -> Running<'a, ()> {
-        self.index.format(ep, cx, &self.value, root)
+        (self.index.format)(ep, cx, &self.value, root)
     }
 
     /// As [`RangeIndex::node`].
@@ -387,7 +352,7 @@ impl AnyOptions {
     /// # Errors
     /// Those of the index.
     pub fn node(&self, cx: &NodeContext, root: Root) -> Result<AnyNode> {
-        self.index.node(cx, &self.value, root)
+        (self.index.node)(cx, &self.value, root)
     }
 }
 

@@ -145,10 +145,6 @@ impl CachedNode {
     pub fn covers(&self, key: &[u8]) -> bool {
         *self.lo <= *key && self.hi().is_none_or(|hi| key < hi)
     }
-    /// The upper fence of child `i`, as the node implies it.
-    pub fn child_hi(&self, i: usize) -> Option<&[u8]> {
-        (i + 1 < self.keys.len()).then(|| self.keys.get(i + 1))
-    }
 
     fn node_bytes(&self) -> u64 {
         (size_of::<Self>()

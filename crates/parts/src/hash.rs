@@ -1,45 +1,6 @@
 //! Hashes that do not vary between runs, versions or machines.
 
-use std::hash::{BuildHasher, Hasher};
-
-use xxhash_rust::xxh3::{Xxh3Default, xxh3_64, xxh3_64_with_seed};
-
-/// A hash map with a fixed hasher. Its iteration order is an accident of hashing: never decide by
-/// it.
-#[allow(clippy::disallowed_types, reason = "the ban is on the default hasher")]
-pub type FixedMap<K, V> = std::collections::HashMap<K, V, FixedHasher>;
-/// A hash set with a fixed hasher.
-#[allow(clippy::disallowed_types, reason = "the ban is on the default hasher")]
-pub type FixedSet<K> = std::collections::HashSet<K, FixedHasher>;
-
-/// XXH3 without a seed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FixedHasher;
-
-impl BuildHasher for FixedHasher {
-    type Hasher = FixedState;
-    fn build_hasher(&self) -> FixedState {
-        FixedState(Xxh3Default::new())
-    }
-}
-
-/// The state of a [`FixedHasher`].
-pub struct FixedState(Xxh3Default);
-
-impl std::fmt::Debug for FixedState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FixedState")
-    }
-}
-
-impl Hasher for FixedState {
-    fn finish(&self) -> u64 {
-        self.0.digest()
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-}
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The hash of a key; everything else about a key is derived from it. Part of the formats: XXH3-64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,16 +25,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 
-use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{GlobalAddr, NodeId};
 
 use crate::chunks::RunRequest;
 use crate::gc_log::Span;
 use crate::layout::ChunkUse;
 use crate::marks::Mark;
-use crate::node::Source;
+use crate::node::{Source, Turns};
 use crate::pieces::{MAX_PIECES, Piece};
 use crate::usage::ArenaUsage;
 use crate::wire::locked;
@@ -82,8 +80,7 @@ pub struct Arena {
     chunk_bytes: u64,
     max_generation: u16,
     state: Mutex<ArenaState>,
-    refill: FifoMutex,
-    cursor: AtomicUsize,
+    turns: Turns,
 }
 
 impl Arena {
@@ -100,8 +97,7 @@ impl Arena {
             chunk_bytes,
             max_generation,
             state: Mutex::new(ArenaState { nodes, turn: 0, chunks: 0, worn_out: 0 }),
-            refill: FifoMutex::new(),
-            cursor: AtomicUsize::new(start),
+            turns: Turns::starting_at(start),
         }
     }
 
@@ -243,11 +239,7 @@ impl Source for Arena {
         RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes, count: 1, least: 0 }
     }
 
-    fn refill(&self) -> &FifoMutex {
-        &self.refill
-    }
-
-    fn cursor(&self) -> &AtomicUsize {
-        &self.cursor
+    fn turns(&self) -> &Turns {
+        &self.turns
     }
 }

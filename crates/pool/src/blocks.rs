@@ -17,9 +17,7 @@
 //! that one's block is free soon. So a full pool can still be written to.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 
-use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{GlobalAddr, NodeId};
 
 use crate::chunks::RunRequest;
@@ -27,7 +25,7 @@ use crate::extents::Extents;
 use crate::gc_log::Span;
 use crate::ids::{BlockPtr, block_class_bytes};
 use crate::layout::{ChunkUse, NodeLayout};
-use crate::node::Source;
+use crate::node::{Source, Turns};
 use crate::pieces::Piece;
 use crate::wire::locked;
 
@@ -52,8 +50,7 @@ pub(crate) struct BlockSpace {
     /// Where chunk 0 of each memory node begins.
     chunk0s: Box<[u64]>,
     state: Mutex<SpaceState>,
-    refill: FifoMutex,
-    cursor: AtomicUsize,
+    turns: Turns,
 }
 
 /// How many chunks a block of `bytes` needs.
@@ -69,8 +66,7 @@ impl BlockSpace {
             chunk_bytes,
             chunk0s: layouts.iter().map(|l| l.chunk0).collect(),
             state: Mutex::new(SpaceState { nodes, turn: start }),
-            refill: FifoMutex::new(),
-            cursor: AtomicUsize::new(start),
+            turns: Turns::starting_at(start),
         }
     }
 
@@ -246,11 +242,7 @@ impl Source for BlockRequest<'_> {
         }
     }
 
-    fn refill(&self) -> &FifoMutex {
-        &self.space.refill
-    }
-
-    fn cursor(&self) -> &AtomicUsize {
-        &self.space.cursor
+    fn turns(&self) -> &Turns {
+        &self.space.turns
     }
 }

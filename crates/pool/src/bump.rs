@@ -3,14 +3,13 @@
 //! compute nodes' table memory.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, WaitReason};
 
 use crate::chunks::RunRequest;
 use crate::layout::ChunkUse;
-use crate::node::{PoolNode, Source, Turn};
+use crate::node::{PoolNode, Source, Turn, Turns};
 use crate::owners::ask_stretch;
 use crate::wire::locked;
 
@@ -38,8 +37,7 @@ pub struct Bump {
     kind: u8,
     chunk_bytes: u64,
     remainder: Mutex<Remainder>,
-    refill: FifoMutex,
-    cursor: AtomicUsize,
+    turns: Turns,
 }
 
 /// A request for a piece.
@@ -68,12 +66,8 @@ impl Source for AllocationRequest<'_> {
         RunRequest { used_for: ChunkUse::Arena, kind, index, object_bytes: 8, count: 1, least: 0 }
     }
 
-    fn refill(&self) -> &FifoMutex {
-        &self.from.refill
-    }
-
-    fn cursor(&self) -> &AtomicUsize {
-        &self.from.cursor
+    fn turns(&self) -> &Turns {
+        &self.from.turns
     }
 }
 
@@ -83,8 +77,7 @@ impl Source for AllocationRequest<'_> {
 pub struct Stripes {
     stretch_bytes: u64,
     remainder: Mutex<Remainder>,
-    refill: FifoMutex,
-    cursor: AtomicUsize,
+    turns: Turns,
     /// No compute node has room. Final: stretches never come back.
     full: AtomicBool,
 }
@@ -98,8 +91,7 @@ impl PoolNode {
             kind,
             chunk_bytes: self.shape.chunk_bytes,
             remainder: Mutex::default(),
-            refill: FifoMutex::new(),
-            cursor: AtomicUsize::new(self.cn.index()),
+            turns: Turns::starting_at(self.cn.index()),
         }
     }
 
@@ -109,6 +101,16 @@ impl PoolNode {
     /// `Full` when no memory node has a chunk, `InvalidArgument` for pieces larger than one; those
     /// of the fabric.
     pub async fn alloc_bump(&self, ep: &Endpoint, from: &Bump, bytes: u32) -> Result<GlobalAddr> {
+        self.cut(ep, from, bytes, None).await
+    }
+
+    async fn cut(
+        &self,
+        ep: &Endpoint,
+        from: &Bump,
+        bytes: u32,
+        near: Option<NodeId>,
+    ) -> Result<GlobalAddr> {
         let bytes = rounded(bytes);
         if bytes > self.shape.chunk_bytes {
             return Err(Error::invalid(format!(
@@ -116,7 +118,7 @@ impl PoolNode {
                 self.shape.chunk_bytes
             )));
         }
-        self.obtain(ep, &AllocationRequest { from, bytes }, None).await
+        self.obtain(ep, &AllocationRequest { from, bytes }, near).await
     }
 
     /// A piece on this very memory node, in a chunk of its own: for structures that every memory
@@ -131,15 +133,7 @@ impl PoolNode {
         bytes: u32,
         node: NodeId,
     ) -> Result<GlobalAddr> {
-        let bytes = rounded(bytes);
-        let from = self.bump(index, kind);
-        if bytes > self.shape.chunk_bytes {
-            return Err(Error::invalid(format!(
-                "a piece of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
-                self.shape.chunk_bytes
-            )));
-        }
-        let at = self.obtain(ep, &AllocationRequest { from: &from, bytes }, Some(node)).await?;
+        let at = self.cut(ep, &self.bump(index, kind), bytes, Some(node)).await?;
         if at.node() != node {
             return Err(Error::new(
                 dmtree_fabric::ErrorKind::Full,
@@ -155,8 +149,7 @@ impl PoolNode {
         Stripes {
             stretch_bytes: stretch_bytes.max(64),
             remainder: Mutex::default(),
-            refill: FifoMutex::new(),
-            cursor: AtomicUsize::new(self.cn.index()),
+            turns: Turns::starting_at(self.cn.index()),
             full: AtomicBool::new(false),
         }
     }
@@ -177,7 +170,7 @@ impl PoolNode {
             return Ok(Some(at));
         }
         let why = WaitReason { what: "a stretch of table memory", at: bytes };
-        let _turn = Turn::acquire(&from.refill, ep, why).await?;
+        let _turn = Turn::acquire(&from.turns.asking, ep, why).await?;
         if let Some(at) = here(from) {
             return Ok(Some(at));
         }
@@ -185,7 +178,7 @@ impl PoolNode {
             return Ok(None);
         }
         let nodes = usize::from(self.shape.compute_nodes);
-        let first = from.cursor.load(Ordering::Relaxed);
+        let first = from.turns.cursor.load(Ordering::Relaxed);
         for n in (0..nodes).map(|k| (first + k) % nodes) {
             let owner = NodeId::compute(n as u16);
             if !self.view.is_worth_asking(owner) {
@@ -193,7 +186,7 @@ impl PoolNode {
             }
             let stretch = ask_stretch(ep, owner, from.stretch_bytes.max(bytes), bytes).await?;
             if stretch.is_some() {
-                from.cursor.store(n + 1, Ordering::Relaxed);
+                from.turns.cursor.store(n + 1, Ordering::Relaxed);
                 locked(&from.remainder).0 = stretch;
                 return Ok(here(from));
             }

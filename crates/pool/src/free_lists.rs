@@ -161,6 +161,17 @@ impl Tables {
         side.owners.get(node.index())
     }
 
+    fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.compute.owners.iter().chain(&self.memory.owners)
+    }
+
+    fn side(&self, side: TableSide) -> &Side {
+        match side {
+            TableSide::Compute => &self.compute,
+            TableSide::Memory => &self.memory,
+        }
+    }
+
     /// Takes a cell back; false when no such cell can exist.
     pub(crate) fn put(&self, index: u32, t: TableId) -> bool {
         let Some(owner) = self.owner(t) else { return false };
@@ -169,8 +180,7 @@ impl Tables {
     }
 
     pub(crate) fn cached_cells(&self) -> u64 {
-        let owners = self.compute.owners.iter().chain(&self.memory.owners);
-        owners
+        self.owners()
             .map(|h| locked(&h.free_lists).values().map(|s| s.cells.len() as u64).sum::<u64>())
             .sum()
     }
@@ -179,7 +189,7 @@ impl Tables {
     /// lines, or all.
     pub(crate) fn take_free(&self, only: Option<(u32, u8)>, parts: usize, out: &mut Vec<Piece>) {
         let only = only.map(|(index, lines)| (index, usize::from(lines) - 1));
-        for h in self.compute.owners.iter().chain(&self.memory.owners) {
+        for h in self.owners() {
             let mut free_lists = locked(&h.free_lists);
             for (size, cache) in
                 free_lists.iter_mut().filter(|(s, _)| only.is_none_or(|o| o == **s))
@@ -193,25 +203,20 @@ impl Tables {
     /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
     pub(crate) fn is_cache_empty(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
         let size = (index, usize::from(lines) - 1);
-        let owners = match side {
-            TableSide::Compute => &self.compute.owners,
-            TableSide::Memory => &self.memory.owners,
-        };
-        owners.iter().all(|h| locked(&h.free_lists).get(&size).is_none_or(|s| s.cells.is_empty()))
+        self.side(side)
+            .owners
+            .iter()
+            .all(|h| locked(&h.free_lists).get(&size).is_none_or(|s| s.cells.is_empty()))
     }
 
     /// Whether no owner of a side gives new cells of an index, of so many lines.
     pub(crate) fn is_exhausted(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
-        let owners = match side {
-            TableSide::Compute => &self.compute.owners,
-            TableSide::Memory => &self.memory.owners,
-        };
-        owners.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
+        self.side(side).owners.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
     }
 
     /// The cached cells.
     pub(crate) fn list(&self, out: &mut Vec<Span>) {
-        for h in self.compute.owners.iter().chain(&self.memory.owners) {
+        for h in self.owners() {
             let free_lists = locked(&h.free_lists);
             out.extend(free_lists.values().flat_map(|s| &s.cells).map(|t| Span::table(*t)));
         }
@@ -280,7 +285,7 @@ impl Tables {
 
     /// Owners that had no cell are asked again.
     pub(crate) fn reopen(&self) {
-        for h in self.compute.owners.iter().chain(&self.memory.owners) {
+        for h in self.owners() {
             locked(&h.free_lists).values_mut().for_each(|s| s.full = 0);
         }
     }

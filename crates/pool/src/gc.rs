@@ -147,7 +147,7 @@ impl PoolNode {
         if !self.has_settled_membership() {
             return Err(not_now("a death or a move is under way".to_owned()));
         }
-        if self.has_window(ep.now()) {
+        if self.gc_log.is_held(ep.now()) {
             return Err(not_now("another garbage collection is under way".to_owned()));
         }
         // Memory on a node that is away may be the only way to memory of the others.
@@ -197,7 +197,7 @@ impl PoolNode {
     ) -> Result<()> {
         for m in &gc.members {
             match m.node == self.cn {
-                true => self.open_window(gc.number, ep.now())?,
+                true => self.gc_log.begin(gc.number, ep.now())?,
                 false => ask_open(ep, m.node, gc.number).await?,
             }
         }
@@ -228,7 +228,7 @@ impl PoolNode {
         gc.held_at = now;
         // The first member decides between collections.
         match gc.members.first() {
-            Some(m) if m.node == self.cn => self.hold_window(gc.number, now),
+            Some(m) if m.node == self.cn => self.gc_log.hold(gc.number, now),
             Some(m) => ask_hold(ep, m.node, gc.number).await,
             None => Ok(()),
         }
@@ -430,7 +430,7 @@ impl PoolNode {
     pub async fn end_gc(&self, ep: &Endpoint, gc: Gc) {
         for m in &gc.members {
             if m.node == self.cn {
-                self.close_window(gc.number);
+                self.gc_log.end(gc.number);
             } else if ask_close(ep, m.node, gc.number).await.is_err() {
                 continue;
             }

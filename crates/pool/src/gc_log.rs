@@ -184,7 +184,7 @@ impl GcLog {
     /// Windows are opened at all members in the same order, so the first member decides between
     /// two collections that begin at once, and one of them completes. If the later replaced the
     /// earlier, nodes that all look for room could stop each other for ever.
-    fn begin(&self, number: u64, now: Nanos) -> Result<()> {
+    pub(crate) fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
         if window.as_ref().is_some_and(|w| w.number >= number || w.held_until_ns > now) {
             return Err(not_now("another garbage collection is under way".to_owned()));
@@ -197,7 +197,7 @@ impl GcLog {
 
     /// The collection that has this window goes on. A window that is gone stays gone: its log is
     /// lost, and memory that another collection has found meanwhile must not be found again.
-    fn hold(&self, number: u64, now: Nanos) -> Result<()> {
+    pub(crate) fn hold(&self, number: u64, now: Nanos) -> Result<()> {
         match locked(&self.window).as_mut().filter(|w| w.number == number) {
             Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
             None => {
@@ -207,11 +207,12 @@ impl GcLog {
         Ok(())
     }
 
-    fn is_held(&self, now: Nanos) -> bool {
+    /// Whether a window is open for a collection that has held it lately.
+    pub(crate) fn is_held(&self, now: Nanos) -> bool {
         locked(&self.window).as_ref().is_some_and(|w| w.held_until_ns > now)
     }
 
-    fn end(&self, number: u64) {
+    pub(crate) fn end(&self, number: u64) {
         let mut window = locked(&self.window);
         if window.as_ref().is_some_and(|w| w.number == number) {
             self.open.store(false, Ordering::SeqCst);
@@ -260,24 +261,6 @@ impl PoolNode {
     /// The spans of [`PoolNode::log_pending`] are about to be retired.
     pub fn log_retired(&self, at: GlobalAddr) {
         self.gc_log.unpend(at);
-    }
-
-    /// Opens this node's window.
-    pub(crate) fn open_window(&self, number: u64, now: Nanos) -> Result<()> {
-        self.gc_log.begin(number, now)
-    }
-
-    pub(crate) fn hold_window(&self, number: u64, now: Nanos) -> Result<()> {
-        self.gc_log.hold(number, now)
-    }
-
-    /// Whether this node's window is open for a collection that has held it lately.
-    pub(crate) fn has_window(&self, now: Nanos) -> bool {
-        self.gc_log.is_held(now)
-    }
-
-    pub(crate) fn close_window(&self, number: u64) {
-        self.gc_log.end(number);
     }
 
     /// The lists, or the log since the window was opened, or both. `None` when there is no such
@@ -345,12 +328,12 @@ impl RpcHandler for GcLogService {
             wire::ends(rest)?;
             match call {
                 Call::Lend(wanted) => return Ok(pieces::encode(&(), node.lend(wanted))),
-                Call::Open(Word(number)) => node.open_window(number, ep.now())?,
-                Call::Hold(Word(number)) => node.hold_window(number, ep.now())?,
+                Call::Open(Word(number)) => node.gc_log.begin(number, ep.now())?,
+                Call::Hold(Word(number)) => node.gc_log.hold(number, ep.now())?,
                 Call::Collect { number, what, from } => {
                     return Ok(node.page(number, from as usize, what));
                 }
-                Call::Close(Word(number)) => node.close_window(number),
+                Call::Close(Word(number)) => node.gc_log.end(number),
             }
             Ok(Vec::new())
         })

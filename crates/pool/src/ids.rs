@@ -36,8 +36,6 @@ pub struct TableId(u64);
 impl TableId {
     /// No table.
     pub const NONE: Self = Self(0);
-    /// How many low bits an id uses.
-    pub const BITS: u32 = 48;
     const LINE_BITS: u32 = 34;
 
     /// The id with these bits, which may come from remote memory.

@@ -123,11 +123,11 @@ impl NodeLayout {
     }
 }
 
-/// The use of a chunk.
+/// The use of a chunk. The first byte of its record has the number; that of a free chunk is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ChunkUse {
     /// Objects of one type-stable arena.
-    Arena,
+    Arena = 1,
     /// Blocks of any size.
     Blocks,
     /// Segments of table partitions that the memory node itself owns.
@@ -159,7 +159,7 @@ impl ChunkRecord {
     pub(crate) fn encode(this: Option<&Self>) -> [u8; RECORD_BYTES as usize] {
         let Some(r) = this else { return [0; RECORD_BYTES as usize] };
         let numbers = [r.index, r.object_bytes, r.incarnation, r.run].map(Half);
-        wire::record(&(Used::from(r.used_for), r.kind, Quarter(r.owner.bits()), numbers))
+        wire::record(&(r.used_for as u8, r.kind, Quarter(r.owner.bits()), numbers))
     }
 
     /// `Ok(None)` for a free chunk.
@@ -172,36 +172,17 @@ impl ChunkRecord {
             return Err(torn());
         }
         let mut fields = bytes;
-        let (used, kind, Quarter(owner), numbers): (Used, _, _, [Half; 4]) =
+        let (used, kind, Quarter(owner), numbers): (u8, _, _, [Half; 4]) =
             wire::take(&mut fields).map_err(|_| torn())?;
         let used_for = match used {
-            Used::Free => return Err(torn()),
-            Used::Arena => ChunkUse::Arena,
-            Used::Blocks => ChunkUse::Blocks,
-            Used::Tables => ChunkUse::Tables,
+            1 => ChunkUse::Arena,
+            2 => ChunkUse::Blocks,
+            3 => ChunkUse::Tables,
+            _ => return Err(torn()),
         };
         let owner = NodeId::from_bits(owner);
         let [index, object_bytes, incarnation, run] = numbers.map(|Half(n)| n);
         Ok(Some(Self { used_for, kind, index, object_bytes, owner, incarnation, run }))
-    }
-}
-
-/// The first byte of a chunk record.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-enum Used {
-    Free,
-    Arena,
-    Blocks,
-    Tables,
-}
-
-impl From<ChunkUse> for Used {
-    fn from(u: ChunkUse) -> Self {
-        match u {
-            ChunkUse::Arena => Self::Arena,
-            ChunkUse::Blocks => Self::Blocks,
-            ChunkUse::Tables => Self::Tables,
-        }
     }
 }
 

@@ -62,10 +62,21 @@ pub(crate) trait Source {
     fn add(&self, node: usize, offset: u64) -> Option<Self::Item>;
     /// The run to ask for.
     fn request(&self) -> RunRequest;
+    fn turns(&self) -> &Turns;
+}
+
+#[derive(Debug)]
+pub(crate) struct Turns {
     /// Held by the one client that asks.
-    fn refill(&self) -> &FifoMutex;
-    /// The memory node to ask next, for turns.
-    fn cursor(&self) -> &AtomicUsize;
+    pub(crate) asking: FifoMutex,
+    /// The node to ask next, for turns.
+    pub(crate) cursor: AtomicUsize,
+}
+
+impl Turns {
+    pub(crate) fn starting_at(node: usize) -> Self {
+        Self { asking: FifoMutex::new(), cursor: AtomicUsize::new(node) }
+    }
 }
 
 /// A turn, passed on when dropped, also with a dropped future.
@@ -439,7 +450,7 @@ impl PoolNode {
             return Ok(item);
         }
         let why = WaitReason { what: "a chunk", at: u64::from(source.request().index) };
-        let _turn = Turn::acquire(source.refill(), ep, why).await?;
+        let _turn = Turn::acquire(&source.turns().asking, ep, why).await?;
         if let Some(item) = self.take(source, near) {
             return Ok(item);
         }
@@ -493,7 +504,7 @@ impl PoolNode {
         match only {
             Some(n) => present(&n).then(|| source.take(only)).flatten(),
             None => {
-                let first = source.cursor().load(Ordering::Relaxed);
+                let first = source.turns().cursor.load(Ordering::Relaxed);
                 let nodes = self.shape.memory.len();
                 let mut there = (0..nodes).map(|k| (first + k) % nodes).filter(present);
                 there.find_map(|n| source.take(Some(n)))
@@ -508,10 +519,10 @@ impl PoolNode {
         trouble: &mut Option<Error>,
     ) -> Option<S::Item> {
         let nodes = self.shape.memory.len();
-        let first = source.cursor().load(Ordering::Relaxed);
+        let first = source.turns().cursor.load(Ordering::Relaxed);
         for n in (0..nodes).map(|k| (first + k) % nodes) {
             if let Some(item) = self.refill_from(ep, source, n, trouble).await {
-                source.cursor().store(n + 1, Ordering::Relaxed);
+                source.turns().cursor.store(n + 1, Ordering::Relaxed);
                 return Some(item);
             }
         }

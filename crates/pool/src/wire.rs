@@ -5,8 +5,7 @@
 //! list has no count before it: it extends to the end of its message. Such bytes come from other
 //! nodes, so decoding checks all of them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId, Result, Role, ServiceId};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -47,12 +46,6 @@ pub(crate) async fn call_within(
         }
         done => done.map(|()| reply),
     }
-}
-
-/// Locks for a few instructions. A panic elsewhere under the lock leaves consistent (if incomplete)
-/// bookkeeping behind.
-pub(crate) fn locked<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A word in a list of them, or as a whole message.

@@ -10,7 +10,7 @@ use dmtree_fabric::{OpKind, Result as FabricResult};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 
 use crate::args::ToolArgs;
-use crate::store::{Report, Source, Store};
+use crate::store::{Report, Store};
 
 /// The index that the arguments name.
 ///
@@ -47,17 +47,7 @@ struct AnySystem {
     session: Client,
 }
 
-impl Source for Client {
-    fn for_each(
-        &mut self,
-        request: ScanRequest<'_>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> FabricResult<()> {
-        Client::for_each(self, request, each)
-    }
-}
-
-impl Source for AnySystem {
+impl Store for AnySystem {
     fn for_each(
         &mut self,
         request: ScanRequest<'_>,
@@ -65,9 +55,7 @@ impl Source for AnySystem {
     ) -> FabricResult<()> {
         self.session.for_each(request, each)
     }
-}
 
-impl Store for AnySystem {
     fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>> {
         self.session.get(key)
     }

@@ -4,10 +4,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use dmtree_bench::clock;
 use dmtree_bench::config::{Flags, LoadBy, cores};
 use dmtree_bench::replay::ReplayOptions;
+use dmtree_check::NodeFaultSet;
 use dmtree_command::{Failure, Result};
 use dmtree_workload::{KeyForm, ValueSize};
 
@@ -157,18 +159,20 @@ pub struct ReportArgs {
     pub quiet: bool,
 }
 
-/// What happens to nodes in a checked run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Faults {
-    /// Nothing.
-    None,
-    /// Compute nodes crash, and some come back.
-    Crash,
-    /// Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes.
-    All,
-    /// Restarts: nodes end and come back, also all at once; standstills, lost memory nodes, clock
-    /// jumps.
-    Restarts,
+/// What happens to nodes in a checked run, by its name.
+fn node_faults() -> impl TypedValueParser<Value = NodeFaultSet> {
+    use NodeFaultSet::{All, Crash, None, Restarts};
+    let what = |set| match set {
+        None => "Nothing",
+        Crash => "Compute nodes crash, and some come back",
+        All => "Crashes, hung and frozen nodes, dropped operations, cut links, lost memory nodes",
+        Restarts => {
+            "Restarts: nodes end and come back, also all at once; standstills, lost memory nodes, clock jumps"
+        }
+    };
+    let all = [None, Crash, All, Restarts];
+    let named = PossibleValuesParser::new(all.map(|s| PossibleValue::new(s.name()).help(what(s))));
+    named.map(move |name| all.into_iter().find(|s| s.name() == name).unwrap_or_default())
 }
 
 /// Seeds from the first to before the second.
@@ -208,8 +212,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "M")]
     pub minutes: Option<f64>,
     /// What happens to nodes.
-    #[arg(long, value_enum, default_value = "none")]
-    pub node_faults: Faults,
+    #[arg(long, value_parser = node_faults(), default_value = "none")]
+    pub node_faults: NodeFaultSet,
     /// The former name of --node-faults.
     #[arg(long = "faults", hide = true, value_parser = former_faults)]
     pub former_faults: Option<String>,

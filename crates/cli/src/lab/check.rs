@@ -18,7 +18,7 @@ use dmtree_check::verdict::keep_panics;
 use dmtree_command::{Failure, Result};
 use dmtree_parts::peer::Setting;
 
-use super::args::{CheckArgs, Faults};
+use super::args::CheckArgs;
 use super::{exhaustive, network};
 use crate::output;
 
@@ -97,13 +97,8 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
 
 /// What surrounds the seeds.
 fn setting(args: &CheckArgs) -> Result<Setting> {
-    let node_faults = match args.node_faults {
-        Faults::None => NodeFaultSet::None,
-        Faults::Crash => NodeFaultSet::Crash,
-        Faults::All => NodeFaultSet::All,
-        Faults::Restarts => NodeFaultSet::Restarts,
-    };
-    Ok(Setting { grants: grants(&args.grant)?, node_faults, ..Setting::default() })
+    let (grants, node_faults) = (grants(&args.grant)?, args.node_faults);
+    Ok(Setting { grants, node_faults, ..Setting::default() })
 }
 
 /// The verdict on seeds, unless the user has ended them.
@@ -281,10 +276,8 @@ fn command(args: &CheckArgs, case: &Case) -> String {
     let grant =
         if grants.is_empty() { String::new() } else { format!(" --grant {}", grants.join(",")) };
     let node_faults = match args.node_faults {
-        Faults::None => "",
-        Faults::Crash => " --node-faults crash",
-        Faults::All => " --node-faults all",
-        Faults::Restarts => " --node-faults restarts",
+        NodeFaultSet::None => String::new(),
+        faults => format!(" --node-faults {}", faults.name()),
     };
     format!(
         "dmtree check --system {}{grant}{node_faults} --replay {}:{:08x}",

@@ -107,7 +107,7 @@ pub fn load(a: &LoadArgs) -> Result<()> {
         bytes as f64 / (pairs.len().max(1)) as f64
     ));
     if let Some(to) = &a.then_dump {
-        write_dump(&mut other, to)?;
+        write_dump(|r, each| other.for_each(r, each), to)?;
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ pub fn dump(a: &DumpArgs) -> Result<()> {
     let pool = open_for(&a.system, &pairs)?;
     let mut session = pool.client(0)?;
     store(&mut session, &pairs, LoadBy::Bulk)?;
-    let written = write_dump(&mut session, &a.to)?;
+    let written = write_dump(|r, each| session.for_each(r, each), &a.to)?;
     if written != pairs.len() as u64 {
         return Err(Failure::violation(format!("{written} of {} pairs were written", pairs.len())));
     }

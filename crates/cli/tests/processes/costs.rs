@@ -1,9 +1,8 @@
 //! The costs of operations over processes: the verbs of one process, and the same after any
 //! history.
 
-use std::process::{Command, Stdio};
-
-use crate::harness::{Process, alone, binary, compute, fabric, found, memnode};
+use crate::common;
+use crate::harness::{Process, alone, compute, fabric, found, memnode, run};
 
 /// The cells of a small run of the bench.
 fn cells(
@@ -17,11 +16,7 @@ fn cells(
     // Caches are warm however slow the machine is: cache misses are not compared.
     let small = [&small[..], &["--warmup", "60"]].concat();
     let more = ["--threads", clients.0, "--coroutines", clients.1, "--json", "-q"];
-    let out = Command::new(binary())
-        .args([&args[..], &small[..], &more, fabric].concat())
-        .stdin(Stdio::null())
-        .output()
-        .expect("runs");
+    let out = common::run(&[&args[..], &small[..], &more, fabric].concat());
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
     let results: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let cells = results["cells"].as_array().expect("cells").clone();
@@ -82,13 +77,8 @@ fn several_clients_post_nearly_the_verbs_of_one_process() {
 fn systems_conform_on_two_processes() {
     let systems = ["--system", "families", "--steps", "300"];
     let _machine = alone();
-    let out = Command::new(binary())
-        .args([&["conform", "--fabric", &fabric()][..], &systems].concat())
-        .stdin(Stdio::null())
-        .output()
-        .expect("runs");
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert_eq!(out.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&out.stderr));
+    let (status, said) = run(&[&["conform", "--fabric", &fabric()][..], &systems].concat());
+    assert_eq!(status, Some(0), "{said}");
     assert_eq!(said.matches("two processes").count(), 5, "{said}");
 }
 

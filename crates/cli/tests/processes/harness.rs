@@ -1,18 +1,15 @@
 //! Starts processes, sends them lines, and waits for their output.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::common::{address, dmtree, fed, piped, said};
+
 /// Longest wait for a line of a process.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The binary: another one than cargo's where it is given.
-pub fn binary() -> String {
-    std::env::var("DMTREE_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned())
-}
 
 /// The fabric: tcp, or verbs where there is an RDMA device.
 pub fn fabric() -> String {
@@ -81,13 +78,7 @@ impl Drop for Process {
 
 impl Process {
     pub fn start(args: &[&str]) -> Self {
-        let mut child = Command::new(binary())
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary");
+        let mut child = piped(&mut dmtree(args)).spawn().expect("the binary");
         let (to, answers) = channel();
         let notes = Arc::<Mutex<Vec<String>>>::default();
         let out = child.stdout.take().expect("piped");
@@ -131,6 +122,14 @@ impl Process {
     pub fn timed(&mut self, line: &str) -> (String, Duration) {
         let began = Instant::now();
         (self.ask(line), began.elapsed())
+    }
+
+    /// Asks again and again until the write is acknowledged.
+    pub fn until_done(&mut self, line: &str) {
+        within(PATIENCE, || {
+            let answer = self.ask(line);
+            (answer == "done").then_some(()).ok_or(answer)
+        });
     }
 
     /// The unread output of a process that has ended, of both streams.
@@ -241,10 +240,8 @@ fn serve(args: &[&str]) -> (Process, String) {
     let p = Process::start(
         &[&["memnode", "--lease-ms", &lease, "--fabric", &fabric][..], args].concat(),
     );
-    let line = p.line();
-    let at = line.split(" at ").nth(1).and_then(|l| l.split(';').next());
-    let at = at.unwrap_or_else(|| panic!("no address: {line}"));
-    (p, at.to_string())
+    let at = address(&p.line());
+    (p, at)
 }
 
 /// A compute process.
@@ -272,27 +269,12 @@ pub fn compute_within(at: &str, limit: Duration) -> Process {
 
 /// A compute process that is given these lines and leaves.
 pub fn run_shell(at: &str, lines: &str) -> (Option<i32>, String) {
-    let mut child = Command::new(binary())
-        .args(["shell", "--connect", at])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary");
-    // It may have ended before it has read them: its output shows why.
-    let _ = writeln!(child.stdin.take().expect("piped"), "{lines}");
-    let out = child.wait_with_output().expect("it ends");
+    let out = fed(dmtree(&["shell", "--connect", at]), &format!("{lines}\n"));
     (out.status.code(), said(&out))
 }
 
 /// Runs the binary to its end.
 pub fn run(args: &[&str]) -> (Option<i32>, String) {
-    let out = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("runs");
+    let out = crate::common::run(args);
     (out.status.code(), said(&out))
-}
-
-/// All output of a process.
-pub fn said(out: &Output) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    text(&out.stdout) + &text(&out.stderr)
 }

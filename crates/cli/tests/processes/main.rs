@@ -2,6 +2,8 @@
 //! them start, stop, hang or are killed.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod costs;
 mod fairness;
 mod harness;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::harness::{
-    PATIENCE, Process, alone, compute, compute_within, found, lease_ms, leases, memnode, pause,
-    run_shell, together, within,
+    Process, alone, compute, compute_within, found, lease_ms, leases, memnode, pause, run_shell,
+    together,
 };
 
 /// Longer than the membership waits for an acknowledgement.
@@ -98,10 +98,7 @@ fn after_a_pause_of_the_first_memory_node() {
     assert_eq!(all[0].ask("put k 1"), "done");
     mn.pause(leases(5));
     for (i, p) in all.iter_mut().enumerate() {
-        within(PATIENCE, || match p.ask(&format!("put k{i} after")).as_str() {
-            "done" => Ok(()),
-            other => Err(other.to_owned()),
-        });
+        p.until_done(&format!("put k{i} after"));
     }
     assert_eq!(all[0].ask("get k1"), "after");
 }
@@ -121,10 +118,7 @@ fn after_a_pause_of_its_own() {
     std::thread::sleep(leases(2) + Duration::from_millis(100));
     assert_eq!(b.ask("put late b"), "done");
     a.signal("-CONT");
-    within(PATIENCE, || match a.ask("put again a").as_str() {
-        "done" => Ok(()),
-        other => Err(other.to_owned()),
-    });
+    a.until_done("put again a");
     assert_eq!((a.ask("get k0"), b.ask("get again")), ("b".to_owned(), "a".to_owned()));
     for i in 0..200 {
         assert_eq!(a.ask(&format!("put k{i} c")), "done");
@@ -136,10 +130,7 @@ fn after_a_pause_of_all_compute_processes() {
     let (mut a, mut b) = (compute(&at), compute(&at));
     pause(&[&a, &b], leases(5));
     for p in [&mut a, &mut b] {
-        within(PATIENCE, || match p.ask("put k after").as_str() {
-            "done" => Ok(()),
-            other => Err(other.to_owned()),
-        });
+        p.until_done("put k after");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The queue between async callers and worker threads.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use dmtree_fabric::{Error, ErrorKind, Result};
@@ -34,6 +34,15 @@ struct State {
     closed: bool,
 }
 
+/// Wakes an idle coroutine, outside the lock.
+fn wake_one(mut state: MutexGuard<'_, State>) {
+    let idle = state.idle.pop_front();
+    drop(state);
+    if let Some((_, waker)) = idle {
+        waker.wake();
+    }
+}
+
 impl Mailbox {
     fn post(&self, job: Job) -> Result<()> {
         let mut state = locked(&self.state);
@@ -52,11 +61,7 @@ impl Mailbox {
         let number = state.posted;
         state.posted += 1;
         state.jobs.push_back((number, job));
-        let idle = state.idle.pop_front();
-        drop(state);
-        if let Some((_, waker)) = idle {
-            waker.wake();
-        }
+        wake_one(state);
         Ok(())
     }
 
@@ -88,11 +93,7 @@ impl Mailbox {
     pub(super) fn put_back(&self, job: Job) {
         let mut state = locked(&self.state);
         state.jobs.push_front((0, job));
-        let idle = state.idle.pop_front();
-        drop(state);
-        if let Some((_, waker)) = idle {
-            waker.wake();
-        }
+        wake_one(state);
     }
 
     /// How many requests have come so far.
@@ -130,11 +131,8 @@ impl Mailbox {
 
     /// No more jobs are taken; those that wait are still run.
     fn close(&self) {
-        let mut state = locked(&self.state);
-        state.closed = true;
-        let idle = std::mem::take(&mut state.idle);
-        drop(state);
-        idle.into_iter().for_each(|(_, waker)| waker.wake());
+        locked(&self.state).closed = true;
+        self.wake_all();
     }
 }
 

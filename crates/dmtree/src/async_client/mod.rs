@@ -17,7 +17,7 @@ use crate::index::LoadOrder;
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
 use crate::scan::Cursor;
-use request::{Get, GetMany, Load, OwnedWrite, WriteMany, WriteOne};
+use request::{Get, GetMany, Load, WriteMany, WriteOne};
 
 pub(crate) use mailbox::{Door, Mailbox};
 pub use reply::Reply;
@@ -140,25 +140,22 @@ impl AsyncClient {
 
     /// Sets the value of a key, whether it is there or not.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
-        let value = value.as_ref().to_vec();
-        self.write(key, OwnedWrite::Put(value))
+        self.write(|one| one.put(key, value))
     }
 
     /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
-        let value = value.as_ref().to_vec();
-        self.write(key, OwnedWrite::Insert(value))
+        self.write(|one| one.insert(key, value))
     }
 
     /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
-        let value = value.as_ref().to_vec();
-        self.write(key, OwnedWrite::Update(value))
+        self.write(|one| one.update(key, value))
     }
 
     /// Removes a key that is there; otherwise [`Outcome::NotFound`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Reply<Outcome> {
-        self.write(key, OwnedWrite::Delete)
+        self.write(|one| one.delete(key))
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
@@ -169,8 +166,7 @@ impl AsyncClient {
         expected: impl AsRef<[u8]>,
         new: impl AsRef<[u8]>,
     ) -> Reply<Outcome> {
-        let (expected, new) = (expected.as_ref().to_vec(), Some(new.as_ref().to_vec()));
-        self.write(key, OwnedWrite::CompareAndSet { expected, new })
+        self.write(|one| one.compare_and_set(key, expected, new))
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
@@ -180,12 +176,13 @@ impl AsyncClient {
         key: impl AsRef<[u8]>,
         expected: impl AsRef<[u8]>,
     ) -> Reply<Outcome> {
-        let (expected, new) = (expected.as_ref().to_vec(), None);
-        self.write(key, OwnedWrite::CompareAndSet { expected, new })
+        self.write(|one| one.compare_and_delete(key, expected))
     }
 
-    fn write(&self, key: impl AsRef<[u8]>, w: OwnedWrite) -> Reply<Outcome> {
-        Reply::new(&self.door, WriteOne(key.as_ref().to_vec(), w))
+    fn write(&self, add: impl FnOnce(&mut Batch) -> &mut Batch) -> Reply<Outcome> {
+        let mut one = Batch::new();
+        add(&mut one);
+        Reply::new(&self.door, WriteOne(one))
     }
 
     /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
@@ -202,7 +199,7 @@ impl AsyncClient {
 
     /// Pairs in key order, a page at a time. See [`AsyncScan`].
     pub fn scan(&self, range: impl KeyRange) -> AsyncScan {
-        AsyncScan::new(self.door.clone(), Cursor::new(&range))
+        AsyncScan::asked_of(self.door.clone(), Cursor::new(&range))
     }
 
     /// Goes on where a scan (of this client, or of an [`Index`](crate::Index)) was left.
@@ -211,6 +208,6 @@ impl AsyncClient {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for bytes that are no
     /// cursor.
     pub fn resume(&self, cursor: impl AsRef<[u8]>) -> Result<AsyncScan> {
-        Ok(AsyncScan::new(self.door.clone(), Cursor::decode(cursor.as_ref())?))
+        Ok(AsyncScan::asked_of(self.door.clone(), Cursor::decode(cursor.as_ref())?))
     }
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use dmtree_engine::DmTree;
 use dmtree_fabric::{Error, ErrorKind, Result};
-use dmtree_parts::{Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Values, Write};
+use dmtree_parts::{Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Values};
 
 use super::reply::Sender;
 use super::worker::Coroutine;
@@ -68,31 +68,19 @@ impl<R: Request> Errand for Asked<R> {
         c: &'c mut Coroutine,
     ) -> Pin<Box<dyn Future<Output = Option<Job>> + 'c>> {
         Box::pin(async move {
-            let mut result = match &self.attempts {
-                None => self.request.run(&mut c.client.tree).await,
-                Some(attempts) => {
-                    c.client.limit(Some(attempts));
-                    let result = self.request.run(&mut c.client.tree).await;
-                    c.client.limit(None);
-                    result
-                }
-            };
-            while let Err(e) = result {
+            let result = loop {
+                c.client.limit(self.attempts.as_ref());
+                let result = self.request.run(&mut c.client.tree).await;
+                c.client.limit(None);
+                let Err(e) = result else { break result };
                 let attempts = self.attempts.get_or_insert_default();
                 // Boxed, being rare and large.
                 match Box::pin(c.client.after(&c.pool, attempts, e, R::READS)).await {
-                    Next::Give(e) => {
-                        result = Err(e);
-                        break;
-                    }
+                    Next::Give(e) => break Err(e),
                     Next::Newer => return Some(self as Job),
-                    Next::Again => {
-                        c.client.limit(self.attempts.as_ref());
-                        result = self.request.run(&mut c.client.tree).await;
-                        c.client.limit(None);
-                    }
+                    Next::Again => {}
                 }
-            }
+            };
             let result = self.request.end(result);
             c.client
                 .counters
@@ -148,47 +136,22 @@ impl Request for GetMany {
     }
 }
 
-/// A write that travels to another thread.
-pub(super) enum OwnedWrite {
-    Put(Vec<u8>),
-    Insert(Vec<u8>),
-    Update(Vec<u8>),
-    Delete,
-    CompareAndSet { expected: Vec<u8>, new: Option<Vec<u8>> },
-}
-
-impl OwnedWrite {
-    fn borrowed(&self) -> Write<'_> {
-        match self {
-            Self::Put(value) => Write::Put(value),
-            Self::Insert(value) => Write::Insert(value),
-            Self::Update(value) => Write::Update(value),
-            Self::Delete => Write::Delete,
-            Self::CompareAndSet { expected, new } => {
-                Write::CompareAndSet { expected, new: new.as_deref() }
-            }
-        }
-    }
-}
-
-pub(super) struct WriteOne(pub(super) Vec<u8>, pub(super) OwnedWrite);
+/// The first write of a batch, by itself.
+pub(super) struct WriteOne(pub(super) Batch);
 
 impl Request for WriteOne {
     type Out = Outcome;
     const READS: bool = false;
 
     fn what(&self) -> Operation {
-        match self.1 {
-            OwnedWrite::Put(_) => Operation::Put,
-            OwnedWrite::Insert(_) => Operation::Insert,
-            OwnedWrite::Update(_) => Operation::Update,
-            OwnedWrite::Delete => Operation::Delete,
-            OwnedWrite::CompareAndSet { .. } => Operation::CompareAndSet,
-        }
+        self.0.writes().next().map_or(Operation::WriteBatch, |(_, w)| Operation::of(w))
     }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Outcome> {
-        tree.write(&self.0, self.1.borrowed()).await
+        match self.0.writes().next() {
+            Some((key, w)) => tree.write(key, w).await,
+            None => Ok(Outcome::Done),
+        }
     }
 
     fn outcome(out: &Outcome) -> Outcome {

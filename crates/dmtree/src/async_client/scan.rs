@@ -10,7 +10,7 @@ use super::mailbox::Door;
 use super::reply::Reply;
 use super::request::ScanPage;
 use crate::bounds::is_empty;
-use crate::scan::{Cursor, DEFAULT_PAGE_PAIRS};
+use crate::scan::{Cursor, Scan};
 
 /// A scan for async code, a page at a time; made by
 /// [`AsyncClient::scan`](crate::AsyncClient::scan). Promises what [`Scan`](crate::Scan) promises.
@@ -31,43 +31,19 @@ use crate::scan::{Cursor, DEFAULT_PAGE_PAIRS};
 /// # })?;
 /// # Ok::<(), dmtree::Error>(())
 /// ```
+pub type AsyncScan = Scan<AsyncPages>;
+
+/// The source of the pages of an [`AsyncScan`].
 #[derive(Debug)]
-#[must_use = "a scan does nothing before a page is asked for"]
-pub struct AsyncScan {
+pub struct AsyncPages {
     door: Arc<Door>,
-    /// What is left behind the pages given out.
-    plan: Cursor,
     more: bool,
-    page_pairs: usize,
 }
 
 impl AsyncScan {
-    pub(super) fn new(door: Arc<Door>, plan: Cursor) -> Self {
-        Self { door, plan, more: true, page_pairs: DEFAULT_PAGE_PAIRS }
-    }
-
-    /// From the upper end downwards. To be called before the first page.
-    pub fn rev(mut self) -> Self {
-        self.plan.reverse = !self.plan.reverse;
-        self
-    }
-
-    /// At most `pairs` pairs.
-    pub fn limit(mut self, pairs: u64) -> Self {
-        self.plan.left = self.plan.left.min(pairs);
-        self
-    }
-
-    /// Only keys that begin with `prefix`.
-    pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
-        self.plan.narrow(prefix.as_ref());
-        self
-    }
-
-    /// At most `pairs` pairs in a page, 256 by default.
-    pub fn page_size(mut self, pairs: usize) -> Self {
-        self.page_pairs = pairs.max(1);
-        self
+    /// What is left behind the pages given out is `plan`.
+    pub(super) fn asked_of(door: Arc<Door>, plan: Cursor) -> Self {
+        Self::from_cursor(AsyncPages { door, more: true }, plan)
     }
 
     /// The next page, not empty; `None` at the end. Dropped before it is ready, nothing is lost:
@@ -76,18 +52,18 @@ impl AsyncScan {
     /// # Errors
     /// Those of the index; `Busy`, `Closed`. The next call tries again.
     pub async fn next_page(&mut self) -> Result<Option<Page>> {
-        while self.more && self.plan.left > 0 && !is_empty(&self.plan.low, &self.plan.high) {
+        while self.source.more && self.plan.left > 0 && !is_empty(&self.plan.low, &self.plan.high) {
             let (page, resume) = self.fetch().await?;
             self.plan.left = self.plan.left.saturating_sub(page.len() as u64);
             match (resume, page.iter().next_back()) {
                 (None, last) => {
-                    self.more = false;
+                    self.source.more = false;
                     // For a cursor taken now: nothing is left behind the last pair.
                     if let Some((key, _)) = last {
-                        self.set_end(Bound::Excluded(key.to_vec()));
+                        *self.plan.end() = Bound::Excluded(key.to_vec());
                     }
                 }
-                (Some(Resume(next)), _) => self.set_end(next),
+                (Some(Resume(next)), _) => *self.plan.end() = next,
             }
             if !page.is_empty() {
                 return Ok(Some(page));
@@ -102,17 +78,9 @@ impl AsyncScan {
         self.plan.encode()
     }
 
-    fn set_end(&mut self, end: Bound<Vec<u8>>) {
-        if self.plan.reverse {
-            self.plan.high = end;
-        } else {
-            self.plan.low = end;
-        }
-    }
-
     fn fetch(&self) -> Reply<(Page, Option<Resume>)> {
         let plan = self.plan.clone();
         let limit = self.page_pairs.min(usize::try_from(plan.left).unwrap_or(usize::MAX));
-        Reply::new(&self.door, ScanPage(plan, limit))
+        Reply::new(&self.source.door, ScanPage(plan, limit))
     }
 }

@@ -58,6 +58,12 @@ fn within(what: &str, mut f: impl FnMut() -> bool) {
     }
 }
 
+/// A pool's process loses its membership, and joins again.
+fn join_again(first: &MemoryNode, pool: &Pool) {
+    let former = revoke_access(first, pool);
+    within("another incarnation", || pool.incarnation().expect("one") != former);
+}
+
 #[test]
 fn reads_go_on_and_writes_are_done_or_in_doubt() {
     let first = memory_at("127.0.0.1:0");
@@ -149,8 +155,7 @@ fn an_index_that_was_removed_meanwhile_is_closed() {
     here.put("k", "v").expect("put");
     b.drop_index("t").expect("there");
     b.create("t", Options::default()).expect("another one of its name");
-    let former = revoke_access(&first, &a);
-    within("another incarnation", || a.incarnation().expect("one") != former);
+    join_again(&first, &a);
     within("it is closed", || here.put("k", "v").is_err());
     assert_eq!(here.get("k").expect_err("removed").kind(), ErrorKind::Closed);
     let refused = futures_executor::block_on(client.get("k")).expect_err("removed");
@@ -239,8 +244,7 @@ fn threads_in_flight_lose_nothing_acknowledged() {
         let threads: Vec<_> = (0..THREADS).map(|t| s.spawn(work(t))).collect();
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(150));
-            let former = revoke_access(&first, &a);
-            within("another incarnation", || a.incarnation().expect("one") != former);
+            join_again(&first, &a);
         }
         std::thread::sleep(Duration::from_millis(150));
         over.store(true, Ordering::Relaxed);
@@ -285,8 +289,7 @@ fn an_old_incarnation_leaves_no_threads() {
     there.put("k", "v").expect("put");
     let mut counts = Vec::new();
     for _ in 0..8 {
-        let former = revoke_access(&first, &a);
-        within("another incarnation", || a.incarnation().expect("one") != former);
+        join_again(&first, &a);
         here.put("k", "v").expect("put");
         b.stats().expect("a member");
         counts.push(threads());
@@ -309,8 +312,7 @@ fn a_process_listens_at_its_address_again() {
     let mut idle = index.session().expect("a session");
     idle.put(b"k", b"v").expect("put");
     for round in 2..4 {
-        let former = revoke_access(&first, &pool);
-        within("another incarnation", || pool.incarnation().expect("one") != former);
+        join_again(&first, &pool);
         assert_eq!(pool.incarnation().expect("one"), (3, round));
     }
     assert_eq!(idle.get(b"k").expect("get").as_deref(), Some(&b"v"[..]));

@@ -68,6 +68,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::membership::{Change, Member, MemberChange, MemberEvent, Membership, News, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
+use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, Transport};
 
 use admin::{Admin, unexpected};
@@ -398,6 +399,15 @@ impl NodeShared {
         Ok((Member { node, incarnation }, address))
     }
 
+    /// Whether a node is this process's.
+    fn check_own(&self, node: NodeId) -> Result<()> {
+        if node == self.me.node {
+            return Ok(());
+        }
+        let text = format!("this process is {}, not {node}", self.me.node);
+        Err(Error::new(ErrorKind::NotFound, text))
+    }
+
     fn check_pool(&self, pool: PoolId) -> Result<()> {
         if pool == self.pool {
             return Ok(());
@@ -507,12 +517,7 @@ impl Fabric for NetFabric {
 
     fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>> {
         let shared = &self.0.shared;
-        if node != shared.me.node {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("this process is {}, not {node}", shared.me.node),
-            ));
-        }
+        shared.check_own(node)?;
         Ok(Rc::new(NetTransport::new(shared.clone())?))
     }
 
@@ -522,12 +527,7 @@ impl Fabric for NetFabric {
 
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {
         let shared = &self.0.shared;
-        if node != shared.me.node {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("this process is {}, not {node}", shared.me.node),
-            ));
-        }
+        shared.check_own(node)?;
         shared.host.rpc.install(service, handler);
         Ok(())
     }
@@ -599,8 +599,4 @@ fn of_the_first(e: Error) -> Error {
         ErrorKind::Unreachable => e.context("the first memory node"),
         _ => e,
     }
-}
-
-fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }

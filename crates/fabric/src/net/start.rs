@@ -49,22 +49,26 @@ pub struct Joining<'a> {
     pub nic_config: &'a NicConfig,
 }
 
-/// A node that is about to start.
+/// A node that is about to start: it has its memory, and listens.
 struct Start<'a> {
-    me: Member,
-    pool: PoolId,
     region: Region,
     common: Common,
     nic_config: &'a NicConfig,
+    net: Arc<dyn Net>,
+    listener: Box<dyn Listener>,
+    /// Where it listens.
+    listens: String,
+}
+
+/// The pool that it belongs to from then on.
+struct Belonging {
+    me: Member,
+    pool: PoolId,
     badges: Badges,
     node_directory: NodeDirectory,
     membership_server: Option<MembershipServer>,
     /// Numeric address.
     first_address: String,
-    net: Arc<dyn Net>,
-    listener: Box<dyn Listener>,
-    /// Where it listens.
-    listens: String,
 }
 
 impl NetFabric {
@@ -103,10 +107,10 @@ impl NetFabric {
         let data_path = pool_config.data_path;
         let mtu = if data_path == DataPath::Rdma { Rdma::probe(nic_config)? } else { 0 };
         let common = Common { data_path, mtu };
-        let (listener, listens) = net.listen(listen, &nic_config.access)?;
+        let start = Start::new(net, listen, region_bytes, common, nic_config)?;
+        let net = &*start.net;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        let pool = PoolId(draw(&*net)?);
-        let region = common.region(region_bytes, nic_config)?;
+        let pool = PoolId(draw(net)?);
         let (badges, membership) =
             (Badges::of(net.nonce()?), Arc::new(InProcess::new(lease_parameters)));
         let membership_server =
@@ -114,23 +118,10 @@ impl NetFabric {
         let entry =
             NodeEntry { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
         membership_server.enter(entry);
-        let (node_directory, membership_server, first_address) =
-            (membership_server.node_directory(), Some(membership_server), listens.clone());
-        Start {
-            me,
-            pool,
-            region,
-            common,
-            nic_config,
-            badges,
-            node_directory,
-            membership_server,
-            first_address,
-            net,
-            listener,
-            listens,
-        }
-        .run()
+        let (node_directory, first_address) =
+            (membership_server.node_directory(), start.listens.clone());
+        let membership_server = Some(membership_server);
+        start.run(Belonging { me, pool, badges, node_directory, membership_server, first_address })
     }
 
     /// The config and the data path of the pool with its first memory node at an address.
@@ -180,15 +171,14 @@ impl NetFabric {
         }
         let region_bytes = region_bytes(&options)?;
         // Before a number is taken: a failure here may be retried.
-        let region = common.region(region_bytes, how.nic_config)?;
-        let access = &how.nic_config.access;
-        let (listener, listens) = net.listen(how.listen, access)?;
-        access.check_reach(how.first, &listens)?;
+        let start = Start::new(net, how.listen, region_bytes, common, how.nic_config)?;
+        let (access, net) = (&how.nic_config.access, start.net.clone());
+        access.check_reach(how.first, &start.listens)?;
         let first = Admin::new(&net, first_address.clone(), Some(pool), access.key.clone());
         let ask = Ask::Register(Introduction {
             role: how.role,
             wanted: how.wanted,
-            listens: listens.clone(),
+            listens: start.listens.clone(),
             region_bytes,
             nonce: draw(&*net)?,
         });
@@ -198,22 +188,15 @@ impl NetFabric {
         };
         let badges = Badges::of(secret);
         let first = first.speaking_for(badges.credential(me));
-        let (nic_config, membership_server) = (how.nic_config, None);
-        let start = Start {
+        let membership_server = None;
+        let started = start.run(Belonging {
             me,
             pool,
-            region,
-            common,
-            nic_config,
             badges,
             node_directory,
             membership_server,
             first_address,
-            net,
-            listener,
-            listens,
-        };
-        let started = start.run();
+        });
         if started.is_err() {
             // Give the number back. If this message is lost, the pool has one number less.
             let _ = first.ask_soon(&Ask::Withdraw(me)).await;
@@ -222,26 +205,28 @@ impl NetFabric {
     }
 }
 
-impl Common {
-    /// A node's memory: it is registered with the NIC once, so it is allocated as the NIC requires.
-    fn region(self, bytes: u64, nic_config: &NicConfig) -> Result<Region> {
-        let huge = self.data_path == DataPath::Rdma && nic_config.huge_pages;
-        Region::map(bytes, if huge { Pages::Huge } else { Pages::Ordinary })
+impl<'a> Start<'a> {
+    fn new(
+        net: Arc<dyn Net>,
+        listen: &str,
+        region_bytes: u64,
+        common: Common,
+        nic_config: &'a NicConfig,
+    ) -> Result<Self> {
+        // Memory is registered with the NIC once, so it is allocated as the NIC requires.
+        let huge = common.data_path == DataPath::Rdma && nic_config.huge_pages;
+        let region = Region::map(region_bytes, if huge { Pages::Huge } else { Pages::Ordinary })?;
+        let (listener, listens) = net.listen(listen, &nic_config.access)?;
+        Ok(Self { region, common, nic_config, net, listener, listens })
     }
-}
 
-impl Start<'_> {
-    fn run(self) -> Result<NetFabric> {
-        let Self {
-            me,
-            common,
-            nic_config,
-            node_directory,
-            membership_server,
-            first_address,
-            net,
-            ..
-        } = self;
+    fn run(self, belonging: Belonging) -> Result<NetFabric> {
+        let Self { common, nic_config, net, .. } = self;
+        let Belonging { me, pool, badges, node_directory, membership_server, first_address } =
+            belonging;
+        let key = &nic_config.access.key;
+        let first = Admin::new(&net, first_address.clone(), Some(pool), key.clone());
+        let first = first.speaking_for(badges.credential(me));
         let host = Arc::new(Host::new(me.node, me.incarnation, self.region));
         let on_chip = match me.node.role() {
             Role::Memory => nic_config.on_chip_bytes.unwrap_or(u32::MAX),
@@ -256,7 +241,7 @@ impl Start<'_> {
             .map_or(transport::CAPS, |r| r.caps(common.mtu, node_directory.on_chip_bytes()));
         let shared = Arc::new(NodeShared {
             me,
-            pool: self.pool,
+            pool,
             host,
             common,
             rdma,
@@ -268,15 +253,9 @@ impl Start<'_> {
             incarnations_news: AtomicU64::new(0),
             verdicts: Verdicts::default(),
             membership_server,
-            key: nic_config.access.key.clone(),
-            first: Admin::new(
-                &net,
-                first_address.clone(),
-                Some(self.pool),
-                nic_config.access.key.clone(),
-            )
-            .speaking_for(self.badges.credential(me)),
-            badges: self.badges,
+            key: key.clone(),
+            first,
+            badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
             sessions: Sessions::default(),

@@ -271,29 +271,13 @@ fn range(f: &Field) -> String {
 
 /// Names the nearest field, for misspellings.
 fn unknown(path: &str) -> String {
-    let nearest = FIELDS.iter().map(|f| (distance(f.path, path), f.path)).min();
+    let nearest = FIELDS.iter().map(|f| (strsim::levenshtein(f.path, path), f.path)).min();
     match nearest {
         Some((d, name)) if d <= 4 => {
             format!("unknown field {path}: do you mean {name}?")
         }
         _ => format!("unknown field {path}: see `dmtree fabric show` for all fields"),
     }
-}
-
-/// Edits that turn one text into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replace = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replace.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

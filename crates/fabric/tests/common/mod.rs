@@ -2,12 +2,13 @@
 //! in an order that every transport accepts.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use dmtree_fabric::verb::{cas, chain, faa, fenced, read, write, write_word};
-use dmtree_fabric::{Core, Endpoint, Fabric, GlobalAddr, NodeId, Result};
+use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
+use dmtree_fabric::{Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
 pub mod allocation;
 
 pub const MN: NodeId = NodeId::memory(0);
+pub const CN: NodeId = NodeId::compute(0);
 
 pub fn endpoint(f: &impl Fabric, node: NodeId) -> Endpoint {
     let transport = f.attach(node).expect("a member");
@@ -57,4 +58,56 @@ pub async fn verbs_chains_and_batches(ep: &Endpoint) -> Result<()> {
     let (sampled, was) = ep.chain((read(at(64), 8), fenced(faa(at(64), 1)))).await?;
     assert_eq!((sampled.word(0), was), (1, 1));
     Ok(())
+}
+
+/// Batches of two verbs to each of so many words, which are zero.
+pub async fn long_batches(ep: &Endpoint, words: &[GlobalAddr], rounds: u64) -> Result<()> {
+    let mut v = VerbVec::new();
+    for round in 0..rounds {
+        v.clear();
+        for word in words {
+            v.cas(*word, round, round + 1);
+            v.then().read(*word, 8);
+        }
+        v = ep.batch(v).await?;
+        for i in 0..words.len() {
+            assert_eq!(v.word(2 * i), round);
+            assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
+        }
+    }
+    Ok(())
+}
+
+/// Addresses that no verb may use; the first memory node's region ends before `outside`.
+pub fn bad_addresses(f: &impl Fabric, ep: &Endpoint, outside: u64) {
+    let kind = |at| on(ep, ep.cas(at, 0, 1)).expect_err("an error").kind();
+    assert_eq!(kind(at(outside)), ErrorKind::Corrupt, "outside the region");
+    assert_eq!(kind(at(0)), ErrorKind::Corrupt, "the first line is reserved");
+    assert_eq!(kind(at(68)), ErrorKind::InvalidArgument, "not aligned");
+    assert_eq!(kind(GlobalAddr::from_bits(u64::MAX)), ErrorKind::Unreachable);
+    let unknown = f.attach(NodeId::compute(9)).map(|_| ());
+    assert_eq!(unknown.expect_err("no such node").kind(), ErrorKind::NotFound);
+}
+
+/// The same where nodes are added by `add_node`.
+pub fn bad_nodes(ep: &Endpoint, add_node: impl Fn(NodeId, u64) -> Result<()>) {
+    let two = (cas(at(64), 0, 1), read(GlobalAddr::new(NodeId::memory(1), 64), 8));
+    let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
+}
+
+/// A compute node loses its access, and comes back by `add_node`.
+pub fn revocation(f: &impl Fabric, add_node: impl Fn(NodeId, u64) -> Result<()>) {
+    let (old, other) = (endpoint(f, CN), endpoint(f, NodeId::compute(1)));
+    on(&old, old.faa(at(64), 1)).expect("a member");
+    f.revoke(MN, CN, 1).expect("known nodes");
+    let e = on(&old, old.faa(at(64), 1)).expect_err("revoked");
+    assert_eq!((e.kind(), e.effect()), (ErrorKind::Revoked, Effect::Unknown), "{e}");
+    assert!(f.attach(CN).is_err());
+    assert_eq!(on(&other, other.faa(at(64), 1)).expect("others go on"), 1);
+    add_node(CN, 1 << 12).expect("comes back");
+    let new = endpoint(f, CN);
+    assert_eq!(on(&new, new.faa(at(64), 1)).expect("a new incarnation"), 2);
+    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays revoked");
 }

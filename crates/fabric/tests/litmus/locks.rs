@@ -85,9 +85,7 @@ const WRITER: u64 = 1 << 32;
 /// Readers count themselves in by fetch-and-add; a writer changes the object only when it counts
 /// none.
 fn shared_lock(eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
-    let mut eps = eps.into_iter();
-    let writer = eps.next().unwrap();
-    let mut out: Vec<Client> = vec![Box::pin(async move {
+    let first = async move |writer: Endpoint| {
         for k in 1..=ROUNDS {
             while writer.cas(at(1024), 0, WRITER).await.unwrap() != 0 {
                 writer.sleep(500).await;
@@ -97,26 +95,20 @@ fn shared_lock(eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
             writer.faa(at(1024), WRITER.wrapping_neg()).await.unwrap();
             writer.sleep(2_000).await;
         }
-    })];
-    for ep in eps {
-        let wrong = wrong.clone();
-        out.push(Box::pin(async move {
-            for _ in 0..ROUNDS {
-                if ep.faa(at(1024), 1).await.unwrap() >= WRITER {
-                    ep.faa(at(1024), u64::MAX).await.unwrap();
-                    continue;
-                }
-                let (data, back) = (read(at(OBJECT), WORDS as u32 * 8), faa(at(1024), u64::MAX));
-                let s = if fence {
-                    ep.chain((data, fenced(back))).await.unwrap().0
-                } else {
-                    ep.batch((data, back)).await.unwrap().0
-                };
-                flag(&wrong, mixed(&(0..WORDS as usize).map(|i| s.word(i)).collect::<Vec<_>>()));
-            }
-        }));
-    }
-    out
+    };
+    one_and_others(eps, &wrong, first, async move |ep| {
+        if ep.faa(at(1024), 1).await.unwrap() >= WRITER {
+            ep.faa(at(1024), u64::MAX).await.unwrap();
+            return false;
+        }
+        let (data, back) = (read(at(OBJECT), WORDS as u32 * 8), faa(at(1024), u64::MAX));
+        let s = if fence {
+            ep.chain((data, fenced(back))).await.unwrap().0
+        } else {
+            ep.batch((data, back)).await.unwrap().0
+        };
+        mixed(&(0..WORDS as usize).map(|i| s.word(i)).collect::<Vec<_>>())
+    })
 }
 
 #[test]

@@ -7,24 +7,28 @@ use crate::test_cluster::*;
 
 /// One writer rewrites the object, others read it and believe it when `accept` says so.
 pub fn readers(eps: Vec<Endpoint>, wrong: Wrong, accept: fn(&[u64]) -> bool) -> Vec<Client> {
-    let mut eps = eps.into_iter();
-    let writer = eps.next().unwrap();
-    let mut out: Vec<Client> = vec![Box::pin(async move {
+    stamped(eps, wrong, |_, _| (), move |words| accept(words) && mixed(words))
+}
+
+/// The same, with objects that the writer stamps with their version, and the mixes that readers
+/// believe.
+fn stamped(
+    eps: Vec<Endpoint>,
+    wrong: Wrong,
+    stamp: impl Fn(u64, &mut [u8]) + 'static,
+    is_believed_mix: impl Fn(&[u64]) -> bool + Copy + 'static,
+) -> Vec<Client> {
+    let first = async move |writer: Endpoint| {
         for k in 1..=ROUNDS {
-            let buf = object(&writer, k).await;
+            let mut buf = object(&writer, k).await;
+            stamp(k, &mut buf);
             writer.write(at(OBJECT), buf).await.unwrap();
         }
-    })];
-    for ep in eps {
-        let wrong = wrong.clone();
-        out.push(Box::pin(async move {
-            for _ in 0..ROUNDS {
-                let words = sample(&ep).await;
-                flag(&wrong, accept(&words) && mixed(&words));
-            }
-        }));
-    }
-    out
+    };
+    one_and_others(eps, &wrong, first, async move |ep| {
+        let words = sample(ep).await;
+        is_believed_mix(&words)
+    })
 }
 
 pub fn front_and_rear(words: &[u64]) -> bool {
@@ -57,33 +61,25 @@ fn front_and_rear_versions() {
 /// and a look back, or in three.
 fn sequence_lock(eps: Vec<Endpoint>, wrong: Wrong, three: bool) -> Vec<Client> {
     let version = at(1024);
-    let mut eps = eps.into_iter();
-    let writer = eps.next().unwrap();
-    let mut out: Vec<Client> = vec![Box::pin(async move {
+    let first = async move |writer: Endpoint| {
         for k in 1..=ROUNDS {
             writer.write_word(version, 2 * k - 1).await.unwrap();
             let buf = object(&writer, k).await;
             writer.write(at(OBJECT), buf).await.unwrap();
             writer.write_word(version, 2 * k).await.unwrap();
         }
-    })];
-    for ep in eps {
-        let wrong = wrong.clone();
-        out.push(Box::pin(async move {
-            for _ in 0..ROUNDS {
-                let (before, words) = if three {
-                    (ep.read(version, 8).await.unwrap().word(0), sample(&ep).await)
-                } else {
-                    let both = ep.batch((read(version, 8), read(at(OBJECT), WORDS as u32 * 8)));
-                    let (v, s) = both.await.unwrap();
-                    (v.word(0), (0..WORDS as usize).map(|i| s.word(i)).collect())
-                };
-                let after = ep.read(version, 8).await.unwrap().word(0);
-                flag(&wrong, before == after && before % 2 == 0 && mixed(&words));
-            }
-        }));
-    }
-    out
+    };
+    one_and_others(eps, &wrong, first, async move |ep| {
+        let (before, words) = if three {
+            (ep.read(version, 8).await.unwrap().word(0), sample(ep).await)
+        } else {
+            let both = ep.batch((read(version, 8), read(at(OBJECT), WORDS as u32 * 8)));
+            let (v, s) = both.await.unwrap();
+            (v.word(0), (0..WORDS as usize).map(|i| s.word(i)).collect())
+        };
+        let after = ep.read(version, 8).await.unwrap().word(0);
+        before == after && before % 2 == 0 && mixed(&words)
+    })
 }
 
 #[test]
@@ -127,27 +123,12 @@ fn the_last_byte_is_not_the_message() {
 
 /// Every line carries the low bit of the version.
 fn line_versions_of_one_bit(eps: Vec<Endpoint>, wrong: Wrong, mask: u64) -> Vec<Client> {
-    let mut eps = eps.into_iter();
-    let writer = eps.next().unwrap();
-    let mut out: Vec<Client> = vec![Box::pin(async move {
-        for k in 1..=ROUNDS {
-            let mut buf = object(&writer, k).await;
-            buf.chunks_exact_mut(64)
-                .for_each(|l| l[..8].copy_from_slice(&(k & mask).to_le_bytes()));
-            writer.write(at(OBJECT), buf).await.unwrap();
-        }
-    })];
-    for ep in eps {
-        let wrong = wrong.clone();
-        out.push(Box::pin(async move {
-            for _ in 0..ROUNDS {
-                let words = sample(&ep).await;
-                let versions_agree = words.chunks(8).all(|line| line[0] == words[0]);
-                flag(&wrong, versions_agree && words.chunks(8).any(|line| line[1] != words[1]));
-            }
-        }));
-    }
-    out
+    let stamp = move |k: u64, buf: &mut [u8]| {
+        buf.chunks_exact_mut(64).for_each(|l| l[..8].copy_from_slice(&(k & mask).to_le_bytes()));
+    };
+    stamped(eps, wrong, stamp, |words| {
+        every_line(words) && words.chunks(8).any(|line| line[1] != words[1])
+    })
 }
 
 /// A version that comes round again within one READ certifies a mix.

@@ -119,6 +119,27 @@ pub fn mixed(words: &[u64]) -> bool {
     words.iter().any(|w| *w != words[0])
 }
 
+/// The first client does `first`; the others `look`, round after round, and say whether they see a
+/// violation.
+pub fn one_and_others(
+    eps: Vec<Endpoint>,
+    wrong: &Wrong,
+    first: impl AsyncFnOnce(Endpoint) + 'static,
+    look: impl AsyncFn(&Endpoint) -> bool + Clone + 'static,
+) -> Vec<Client> {
+    let mut eps = eps.into_iter();
+    let one: Client = Box::pin(first(eps.next().unwrap()));
+    let other = |ep: Endpoint| -> Client {
+        let (wrong, look) = (wrong.clone(), look.clone());
+        Box::pin(async move {
+            for _ in 0..ROUNDS {
+                flag(&wrong, look(&ep).await);
+            }
+        })
+    };
+    std::iter::once(one).chain(eps.map(other)).collect()
+}
+
 pub fn flag(wrong: &Wrong, bad: bool) {
     wrong.set(wrong.get() + u32::from(bad));
 }

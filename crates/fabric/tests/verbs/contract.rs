@@ -2,7 +2,7 @@
 
 use dmtree_fabric::verb::{VerbVec, cas, read, write_word};
 use dmtree_fabric::verbs::Config;
-use dmtree_fabric::{ErrorKind, Fabric, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{ErrorKind, GlobalAddr, NodeId};
 
 use crate::test_cluster::*;
 
@@ -18,25 +18,9 @@ fn lists_longer_than_queues_and_shares() {
     let config = Config { depth: 64, outstanding: 48, ..config() };
     let Some(f) = fabric_with(&config) else { return };
     let (ep, transport) = &client(&f, CN);
-    on(ep, async {
-        let mut v = VerbVec::new();
-        for round in 0..2u64 {
-            v.clear();
-            for i in 0..300 {
-                let node = NodeId::memory((i % 2) as u16);
-                let word = GlobalAddr::new(node, 64 + i * 64);
-                v.cas(word, round, round + 1);
-                v.then().read(word, 8);
-            }
-            v = ep.batch(v).await?;
-            for i in 0..300 {
-                assert_eq!(v.word(2 * i), round);
-                assert_eq!(v.take_sampled(2 * i + 1).word(0), round + 1);
-            }
-        }
-        Ok(())
-    })
-    .expect("batches work");
+    let word = |i: u64| GlobalAddr::new(NodeId::memory((i % 2) as u16), 64 + i * 64);
+    let words = Vec::from_iter((0..300).map(word));
+    on(ep, crate::common::long_batches(ep, &words, 2)).expect("batches work");
     let stats = transport.stats();
     assert_eq!((stats.requests, stats.breaks), (1200, 0));
     assert!(stats.doorbells >= 2 * 600 / 48, "{stats:?}");
@@ -121,20 +105,10 @@ fn buffers_are_registered_once() {
 fn bad_addresses_are_errors_and_cost_no_connection() {
     let Some(f) = fabric() else { return };
     let (ep, transport) = &client(&f, CN);
-    let kind = |r: Result<u64>| r.expect_err("an error").kind();
-    assert_eq!(kind(on(ep, ep.cas(at(REGION_BYTES), 0, 1))), ErrorKind::Corrupt, "outside");
-    assert_eq!(kind(on(ep, ep.cas(at(0), 0, 1))), ErrorKind::Corrupt, "the first line is reserved");
-    assert_eq!(kind(on(ep, ep.cas(at(68), 0, 1))), ErrorKind::InvalidArgument, "not aligned");
-    let on_chip = GlobalAddr::on_chip(MN, 64);
-    assert_eq!(kind(on(ep, ep.cas(on_chip, 0, 1))), ErrorKind::Corrupt, "there is none");
-    let garbage = GlobalAddr::from_bits(u64::MAX);
-    assert_eq!(kind(on(ep, ep.cas(garbage, 0, 1))), ErrorKind::Unreachable);
-    let two = (cas(at(64), 0, 1), read(GlobalAddr::new(NodeId::memory(1), 64), 8));
-    let e = on(ep, ep.chain(two)).expect_err("a chain goes to one node");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
-    assert_eq!(f.add_node(MN, 64).expect_err("there").kind(), ErrorKind::Exists);
-    let unknown = f.attach(NodeId::compute(9)).map(|_| ());
-    assert_eq!(unknown.expect_err("no such node").kind(), ErrorKind::NotFound);
+    crate::common::bad_addresses(&f, ep, REGION_BYTES);
+    crate::common::bad_nodes(ep, |node, bytes| f.add_node(node, bytes));
+    let e = on(ep, ep.cas(GlobalAddr::on_chip(MN, 64), 0, 1)).expect_err("there is none");
+    assert_eq!(e.kind(), ErrorKind::Corrupt);
     assert_eq!(transport.stats().breaks, 0);
     assert_eq!(on(ep, ep.faa(at(64), 1)).expect("the connection works still"), 0);
 }

@@ -8,17 +8,7 @@ use crate::test_cluster::*;
 #[test]
 fn revocation_ends_a_nodes_access_and_a_new_incarnation_has_it_again() {
     let Some(f) = fabric() else { return };
-    let (old, other) = (endpoint(&f, CN), endpoint(&f, NodeId::compute(1)));
-    on(&old, old.faa(at(64), 1)).expect("a member");
-    f.revoke(MN, CN, 1).expect("known nodes");
-    let e = on(&old, old.faa(at(64), 1)).expect_err("revoked");
-    assert_eq!((e.kind(), e.effect()), (ErrorKind::Revoked, Effect::Unknown), "{e}");
-    assert!(f.attach(CN).is_err());
-    assert_eq!(on(&other, other.faa(at(64), 1)).expect("others go on"), 1);
-    f.add_node(CN, 1 << 12).expect("comes back");
-    let new = endpoint(&f, CN);
-    assert_eq!(on(&new, new.faa(at(64), 1)).expect("a new incarnation"), 2);
-    assert!(on(&old, old.faa(at(64), 1)).is_err(), "the old one stays revoked");
+    crate::common::revocation(&f, |node, bytes| f.add_node(node, bytes));
 }
 
 /// The basis of recovery after the death of a compute node: after the revocation the memory does

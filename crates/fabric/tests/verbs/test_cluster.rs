@@ -5,9 +5,8 @@ use std::rc::Rc;
 use dmtree_fabric::verbs::{Config, VerbsFabric, VerbsTransport};
 use dmtree_fabric::{Core, Endpoint, NodeId, Transport};
 
-pub use crate::common::{MN, at, endpoint, fetch, on, put};
+pub use crate::common::{CN, MN, at, endpoint, fetch, on, put};
 
-pub const CN: NodeId = NodeId::compute(0);
 pub const REGION_BYTES: u64 = 10 << 20;
 
 /// `None`, with a message, on a machine without a device; a failure where one is required.

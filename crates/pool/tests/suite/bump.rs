@@ -55,8 +55,7 @@ fn pieces_larger_than_a_chunk_are_refused_and_full_is_full() {
 fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     let o = PoolOptions { compute_bytes_per_node: 64 * KIB, ..small(1, 3) };
     let cluster = Cluster::embedded(&o).expect("valid");
-    let node = cluster.compute_node(1).expect("exists");
-    let ep = super::common::endpoint(&node);
+    let (node, ep) = super::common::of(&cluster, 1);
     let stripes = node.stripes(4 * KIB);
     // Cells of other indexes live in the same memory.
     let cell = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");

@@ -94,13 +94,11 @@ fn sizes_that_cannot_be_are_refused() {
 fn records_name_the_owner_of_a_chunk() {
     let (cluster, _, _) = pool(&small(2, 3));
     for c in 0..3 {
-        let node = cluster.compute_node(c).expect("exists");
-        let ep = super::common::endpoint(&node);
+        let (node, ep) = super::common::of(&cluster, c);
         run(&ep, node.alloc(&ep, &node.arena(LEAF), None)).expect("room");
         run(&ep, node.alloc_block(&ep, 30 + c as u32, 5000, None)).expect("room");
     }
-    let node = cluster.compute_node(1).expect("exists");
-    let ep = super::common::endpoint(&node);
+    let (node, ep) = super::common::of(&cluster, 1);
     let mut owners = Vec::new();
     for m in 0..2 {
         let records = run(&ep, node.chunk_records(&ep, NodeId::memory(m))).expect("readable");
@@ -143,8 +141,7 @@ fn threads_of_one_node_share_chunks() {
         assert_eq!(granted.len(), 2400);
         let distinct: std::collections::BTreeSet<_> = granted.iter().map(|g| g.addr).collect();
         assert_eq!(distinct.len(), 2400, "no object is granted twice");
-        let node = cluster.compute_node(0).expect("exists");
-        let ep = super::common::endpoint(&node);
+        let (node, ep) = super::common::of(&cluster, 0);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
         let chunks: u32 = usage.memory.iter().map(|m| m.used_chunks).sum();
         // 46 objects a chunk: 53 chunks hold what is kept; each node may have one or two begun.

@@ -10,8 +10,7 @@ use dmtree_pool::{Cluster, IndexState, MAX_INDEXES};
 fn create_publish_find_list_drop() {
     for o in [small(1, 2), knobbed(4, small(1, 2))] {
         let (cluster, node, ep) = pool(&o);
-        let other = cluster.compute_node(1).expect("exists");
-        let there = super::common::endpoint(&other);
+        let (other, there) = super::common::of(&cluster, 1);
         assert_eq!(run(&ep, node.find_index(&ep, "orders")).expect("reads"), None);
         let options: Vec<u8> = (0..2048u32).map(|i| i as u8).collect();
         let e = run(&ep, node.create_index(&ep, "orders", "dmtree", &options)).expect("new");
@@ -118,8 +117,7 @@ fn a_name_is_created_once_however_many_try() {
 fn a_dropped_creation_leaves_its_name_free() {
     for awaits in 0..40 {
         let (cluster, node, ep) = pool(&knobbed(awaits + 1, small(1, 2)));
-        let other = cluster.compute_node(1).expect("exists");
-        let there = super::common::endpoint(&other);
+        let (other, there) = super::common::of(&cluster, 1);
         let begun = async {
             let begun = node.begin_index(&ep, "left", "s", b"{}").await?;
             ep.read(begun.entry().root_word, 8).await?;

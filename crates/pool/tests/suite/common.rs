@@ -35,9 +35,15 @@ pub fn run<T>(ep: &Endpoint, future: impl Future<Output = Result<T>>) -> Result<
 /// A pool, its first compute node and an endpoint.
 pub fn pool(o: &PoolOptions) -> (Cluster, std::sync::Arc<PoolNode>, Endpoint) {
     let cluster = Cluster::embedded(o).expect("valid options");
-    let node = cluster.compute_node(0).expect("there is one");
-    let ep = endpoint(&node);
+    let (node, ep) = of(&cluster, 0);
     (cluster, node, ep)
+}
+
+/// Compute node number `i` of a pool, and an endpoint.
+pub fn of(cluster: &Cluster, i: usize) -> (std::sync::Arc<PoolNode>, Endpoint) {
+    let node = cluster.compute_node(i).expect("exists");
+    let ep = endpoint(&node);
+    (node, ep)
 }
 
 pub const LEAF: ArenaKey = ArenaKey { index: 1, kind: 1, object_bytes: 1408 };

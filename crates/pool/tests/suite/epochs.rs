@@ -134,8 +134,7 @@ fn many_reclaimers_take_turns() {
         }
     });
     for i in 0..2 {
-        let node = cluster.compute_node(i).expect("exists");
-        let ep = super::common::endpoint(&node);
+        let (node, ep) = super::common::of(&cluster, i);
         run(&ep, node.reclaim(&ep)).expect("answers");
         let usage = node.usage();
         assert_eq!((usage.retired, usage.refused), (0, 0));
@@ -216,8 +215,7 @@ impl SharedRoots {
 
 fn stress(o: &PoolOptions, rounds: u64) {
     let cluster = Cluster::embedded(o).expect("valid");
-    let node = cluster.compute_node(0).expect("exists");
-    let ep = super::common::endpoint(&node);
+    let (node, ep) = super::common::of(&cluster, 0);
     let roots = run(&ep, node.alloc(&ep, &node.arena(LEAF), None)).expect("room").addr;
     let shared = SharedRoots {
         roots,

@@ -89,8 +89,7 @@ impl World {
     fn new(o: &PoolOptions) -> Self {
         let cluster = Cluster::embedded(o).expect("valid");
         let nodes = (0..cluster.compute_nodes()).map(|i| {
-            let node = cluster.compute_node(i).expect("exists");
-            let ep = super::common::endpoint(&node);
+            let (node, ep) = super::common::of(&cluster, i);
             let arenas = [LEAF, INNER, LARGE].map(|k| node.arena(k)).to_vec();
             (node, ep, arenas)
         });

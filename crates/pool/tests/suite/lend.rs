@@ -21,8 +21,7 @@ fn fill_blocks(node: &PoolNode, ep: &Endpoint, bytes: u32) -> Vec<BlockPtr> {
 #[test]
 fn a_full_node_gets_the_objects_that_another_has_free() {
     let (cluster, a, ea) = pool(&small(2, 2));
-    let b = cluster.compute_node(1).expect("exists");
-    let eb = endpoint(&b);
+    let (b, eb) = super::common::of(&cluster, 1);
     let held = fill_objects(&a, &ea, LEAF);
     assert!(fill_objects(&b, &eb, LEAF).is_empty());
     let (free, retired) = held.split_at(held.len() / 2);
@@ -45,8 +44,7 @@ fn a_full_node_gets_the_objects_that_another_has_free() {
 #[test]
 fn a_full_node_gets_the_space_that_another_has_free() {
     let (cluster, a, ea) = pool(&small(1, 2));
-    let b = cluster.compute_node(1).expect("exists");
-    let eb = endpoint(&b);
+    let (b, eb) = super::common::of(&cluster, 1);
     let held = fill_blocks(&a, &ea, 3000);
     assert!(held.len() > 300 && fill_blocks(&b, &eb, 3000).is_empty());
     held.iter().step_by(2).for_each(|p| a.give_back_block(1, *p));

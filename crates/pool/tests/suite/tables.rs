@@ -13,8 +13,7 @@ fn tables_spread_over_all_compute_nodes() {
         let cluster = Cluster::embedded(&o).expect("valid");
         let mut per_node = [0u32; 5];
         for c in 0..5 {
-            let node = cluster.compute_node(c).expect("exists");
-            let ep = super::common::endpoint(&node);
+            let (node, ep) = super::common::of(&cluster, c);
             // Sizes take turns: each spreads by itself.
             for i in 0..101u32 {
                 let lines = 1 + (i % 2) as u8;
@@ -49,8 +48,7 @@ fn partitions_fill_evenly() {
 #[test]
 fn cells_of_dropped_indexes_come_back() {
     let (cluster, node, ep) = pool(&small(1, 2));
-    let other = cluster.compute_node(1).expect("exists");
-    let other_ep = super::common::endpoint(&other);
+    let (other, other_ep) = super::common::of(&cluster, 1);
     let mut far = 0;
     for round in 0..60 {
         let entry = run(&ep, node.create_index(&ep, "one of many", "test", b"{}")).expect("room");
@@ -111,8 +109,7 @@ fn resolving_costs_one_read_and_then_none() {
         .filter(|t| t.partition() == Some(0))
         .collect();
     assert!(tables.len() > 1, "several in one segment");
-    let other = cluster.compute_node(1).expect("exists");
-    let ep = super::common::endpoint(&other);
+    let (other, ep) = super::common::of(&cluster, 1);
     assert_eq!(other.resolve_cached(tables[0]), None);
     let scope = ep.begin(OpKind::Admin);
     let first = run(&ep, other.resolve(&ep, tables[0])).expect("granted");

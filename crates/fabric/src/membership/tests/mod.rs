@@ -37,6 +37,18 @@ fn phase(m: &InProcess, member: Member) -> MemberPhase {
     m.latest().phase(member).expect("known")
 }
 
+fn acknowledge(m: &InProcess, members: &[Member], of: Member, s: MemberPhase, at: Nanos) {
+    members.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
+}
+
+/// A death up to the assignment of new owners.
+fn acknowledged_by_a_and_b(m: &InProcess, dead: Member, at: Nanos) {
+    for s in [MemberPhase::Revoking, MemberPhase::Draining] {
+        acknowledge(m, &[A, B], dead, s, at);
+        now(m.propose(A, Change::Revoked(dead), at)).expect("living");
+    }
+}
+
 #[test]
 fn a_death_goes_step_by_step() {
     let m = three();
@@ -90,12 +102,7 @@ fn a_dead_claimant_is_replaced_and_its_death_waits_for_no_dead_node() {
     let m = three();
     renew(&m, &[A, B], 60);
     renew(&m, &[A, B], 120);
-    for s in [MemberPhase::Revoking, MemberPhase::Draining] {
-        for by in [A, B] {
-            now(m.propose(by, Change::Acknowledge(C, s), 120)).expect("living");
-        }
-        now(m.propose(A, Change::Revoked(C), 120)).expect("living");
-    }
+    acknowledged_by_a_and_b(&m, C, 120);
     now(m.propose(B, Change::Claim(C), 121)).expect("living");
     renew(&m, &[A], 200);
     renew(&m, &[A], 230);
@@ -132,12 +139,7 @@ fn there_is_one_claimant_at_a_time() {
         renew(&m, &[A, B], at);
     }
     for dead in [C, d] {
-        for s in [MemberPhase::Revoking, MemberPhase::Draining] {
-            for by in [A, B] {
-                now(m.propose(by, Change::Acknowledge(dead, s), 121)).expect("living");
-            }
-            now(m.propose(A, Change::Revoked(dead), 121)).expect("living");
-        }
+        acknowledged_by_a_and_b(&m, dead, 121);
     }
     let claimant = |of| m.latest().of(of).and_then(|m| m.claimant);
     now(m.propose(A, Change::Claim(C), 122)).expect("living");
@@ -187,10 +189,6 @@ fn with_memory() -> InProcess {
         now(m.join(member, 0)).expect("a first incarnation");
     }
     m
-}
-
-fn acknowledge(m: &InProcess, members: &[Member], of: Member, s: MemberPhase, at: Nanos) {
-    members.iter().for_each(|w| now(m.propose(*w, Change::Acknowledge(of, s), at)).expect("known"));
 }
 
 /// Regression: a pool was lost after its only process had left, or was killed. The next one counted

@@ -62,13 +62,13 @@ impl Net for Virtual {
             .world()
             .listen(self.pid, at)
             .ok_or_else(|| Error::invalid(format!("cannot listen at {at:?}")))?;
-        Ok((Box::new(VirtualListener { universe: self.universe.clone(), id }), at))
+        Ok((Box::new(VirtualSocket { universe: self.universe.clone(), id }), at))
     }
 
     fn dial(&self, at: &str) -> io::Result<Box<dyn Stream>> {
         let id = self.universe.world().dial(self.pid, at);
         let id = id.ok_or(io::ErrorKind::ConnectionReset)?;
-        Ok(Box::new(VirtualStream { universe: self.universe.clone(), id }))
+        Ok(Box::new(VirtualSocket { universe: self.universe.clone(), id }))
     }
 
     fn poller(&self) -> io::Result<Box<dyn Poller>> {
@@ -97,12 +97,13 @@ impl Net for Virtual {
     }
 }
 
-struct VirtualListener {
+/// A connection, or a listening socket.
+struct VirtualSocket {
     universe: Arc<Universe>,
     id: u64,
 }
 
-impl Socket for VirtualListener {
+impl Socket for VirtualSocket {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -111,34 +112,14 @@ impl Socket for VirtualListener {
     }
 }
 
-impl Listener for VirtualListener {
+impl Listener for VirtualSocket {
     fn accept(&mut self) -> io::Result<(Box<dyn Stream>, IpAddr)> {
         let (id, from) = self.universe.world().accept(self.id).ok_or(io::ErrorKind::WouldBlock)?;
-        Ok((Box::new(VirtualStream { universe: self.universe.clone(), id }), ip_of(from)))
+        Ok((Box::new(Self { universe: self.universe.clone(), id }), ip_of(from)))
     }
 }
 
-impl Drop for VirtualListener {
-    fn drop(&mut self) {
-        self.universe.world().unlisten(self.id);
-    }
-}
-
-struct VirtualStream {
-    universe: Arc<Universe>,
-    id: u64,
-}
-
-impl Socket for VirtualStream {
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    fn number(&self) -> u64 {
-        self.id
-    }
-}
-
-impl Stream for VirtualStream {
+impl Stream for VirtualSocket {
     fn is_connected(&mut self) -> io::Result<bool> {
         Ok(self.universe.world().is_connected(self.id)?)
     }
@@ -152,7 +133,7 @@ impl Stream for VirtualStream {
     }
 }
 
-impl Drop for VirtualStream {
+impl Drop for VirtualSocket {
     fn drop(&mut self) {
         self.universe.world().close(self.id);
     }

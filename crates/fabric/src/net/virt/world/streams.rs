@@ -26,7 +26,7 @@ impl World {
         Some((id, at))
     }
 
-    pub(in crate::net::virt) fn unlisten(&mut self, id: u64) {
+    fn unlisten(&mut self, id: u64) {
         let waiting: Vec<u64> = {
             let of = |l: &&Listening| l.id == id;
             self.listening.values().filter(of).flat_map(|l| l.backlog.iter().copied()).collect()
@@ -148,9 +148,9 @@ impl World {
     }
 
     /// A process closes an end: the bytes that it has sent arrive, unless it leaves received bytes
-    /// unread.
+    /// unread. A listening socket ends with the connections that were not accepted.
     pub(in crate::net::virt) fn close(&mut self, id: u64) {
-        let Some(e) = self.ends.get_mut(&id) else { return };
+        let Some(e) = self.ends.get_mut(&id) else { return self.unlisten(id) };
         let (condition, unread) = (e.condition, !e.inbox.is_empty());
         e.condition = Condition::Closed;
         e.inbox.clear();
