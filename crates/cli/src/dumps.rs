@@ -23,8 +23,8 @@ pub const ALL: ScanRequest<'static> = ScanRequest {
 /// What stores a pair, and says whether to go on.
 type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
-/// Writes all pairs of an index, which is scanned once, as a dump: to a file whole or not at all, or
-/// to standard output for `-`.
+/// Writes all pairs of an index, which is scanned once, as a dump: to a file whole or not at all,
+/// or to standard output for `-`.
 pub fn write_dump(
     scan: impl FnOnce(ScanRequest<'_>, Each<'_>) -> FabricResult<()>,
     to: &Path,

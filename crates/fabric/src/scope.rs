@@ -62,7 +62,8 @@ named! {
 
     /// How an operation went, for the tables that list costs by outcome.
     pub enum OpOutcome {
-        /// The key was there (a read found it, a write replaced or removed it), on the first attempt.
+        /// The key was there (a read found it, a write replaced or removed it), on the first
+        /// attempt.
         Hit => "hit",
         /// The key was not there, on the first attempt.
         Absent => "absent",
@@ -80,8 +81,8 @@ named! {
         Failed => "failed",
     }
 
-    /// Where the time of an operation goes: the rows of a breakdown. An index sets the step before a
-    /// verb.
+    /// Where the time of an operation goes: the rows of a breakdown. An index sets the step before
+    /// a verb.
     pub enum Step {
         /// CPU: looking up a cached inner node.
         CacheLookup => "cache lookup",
@@ -124,8 +125,8 @@ impl OpKind {
 }
 
 listed! {
-    /// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of the
-    /// profile; a step that code forgets to charge is free there and looks fast.
+    /// Steps of an operation on the compute node. In a simulator each costs CPU time, a constant of
+    /// the profile; a step that code forgets to charge is free there and looks fast.
     pub enum Stage {
         /// Fixed cost of an operation: argument checks, scope, hand-over to the caller.
         Operation,
@@ -139,8 +140,8 @@ listed! {
         NodeImage,
         /// Local queues: delegation, combining, turn for a lock.
         LocalQueue,
-        /// Waiting for a word that other threads of the node poll, too; charged per thread: its line
-        /// goes from one to the next.
+        /// Waiting for a word that other threads of the node poll, too; charged per thread: its
+        /// line goes from one to the next.
         PolledLine,
         /// Inserting into or evicting from the cache.
         CacheFill,

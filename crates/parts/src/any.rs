@@ -1,10 +1,10 @@
 //! An index of any type behind one vtable.
 //!
-//! The benchmark, the checker and the tools drive many types of indexes. Were their code generic, it
-//! would be compiled once for each type, with all the futures of that type in every program. They
-//! see an index as an [`AnyIndex`] instead, whose vtable the crate of the index has: it converts its
-//! options to [`AnyOptions`], and all else follows from them. The price is one allocation for each
-//! operation.
+//! The benchmark, the checker and the tools drive many types of indexes. Were their code generic,
+//! it would be compiled once for each type, with all the futures of that type in every program.
+//! They see an index as an [`AnyIndex`] instead, whose vtable the crate of the index has: it
+//! converts its options to [`AnyOptions`], and all else follows from them. The price is one
+//! allocation for each operation.
 
 use std::any::Any;
 use std::future::Future;

@@ -2,8 +2,8 @@
 //! ([`experiment`], [`config`]), running and checking them ([`mod@run`]), and the results
 //! ([`results`], [`table`], [`report`], [`compare`]).
 //!
-//! Also, for the tools of the command line: an open index of any system ([`system::Tool`]), replay of
-//! traces ([`replay`]).
+//! Also, for the tools of the command line: an open index of any system ([`system::Tool`]), replay
+//! of traces ([`replay`]).
 #![forbid(unsafe_code)]
 
 mod ablation;

@@ -216,7 +216,8 @@ impl Campaign {
     }
 }
 
-/// Minimizes a case with a finding, within a time limit; with each run `twice` if two runs differ. Errors are of a case that cannot run.
+/// Minimizes a case with a finding, within a time limit; with each run `twice` if two runs differ.
+/// Errors are of a case that cannot run.
 pub fn smallest(
     (system, twice): (&System, bool),
     case: &Case,

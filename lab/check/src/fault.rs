@@ -227,8 +227,8 @@ const MANY_LIVES: u64 = 200;
 type Drawer = fn(&mut Draw, FaultTargets) -> Vec<NodeFault>;
 
 /// Those of the set `restarts`, one at least: nodes that end and come back, alone or all at once,
-/// stalls, losses, clock jumps. Each has a draw of its own, so that a new fault leaves the others of
-/// a seed unchanged.
+/// stalls, losses, clock jumps. Each has a draw of its own, so that a new fault leaves the others
+/// of a seed unchanged.
 fn restarts(seed: u64, targets: FaultTargets) -> Vec<NodeFault> {
     let draws: [(u64, u64, Drawer); 7] = [
         (0x6f75_7461_6765, 3, outages),
