@@ -145,19 +145,26 @@ fn hostile() -> Result<()> {
         .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
-/// The suites of the engine, and of every crate of systems: every crash point, every step of the
-/// conformance suites, and so many seeds of each interleaved and adversarial suite.
+/// The suites of the engine, and of every crate of systems, optimized and with assertions: every
+/// crash point and every step of the conformance suites; then so many seeds of the interleaved
+/// suites, and of the adversarial ones of the engine.
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    let mut c = Command::new("cargo");
-    c.env("DMTREE_SEEDS", n.to_string())
-        .env("DMTREE_CRASH_STEP", "full")
-        .env("DMTREE_STEPS_DIVISOR", "1")
-        .args(["test", "--profile", "seeds", "--test", "suite", "-p", "dmtree-engine"]);
+    let mut packages = vec!["dmtree-engine".to_owned()];
     for folder in std::fs::read_dir(root().join("systems"))? {
-        c.arg("-p").arg(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
+        packages.push(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
     }
-    run(&mut c)
+    let suites = |packages: &[String]| {
+        let mut c = Command::new("cargo");
+        c.args(["test", "--profile", "seeds", "--test", "suite"]);
+        packages.iter().for_each(|p| _ = c.args(["-p", p]));
+        c
+    };
+    let whole = [("DMTREE_CRASH_STEP", "full"), ("DMTREE_STEPS_DIVISOR", "1")];
+    run(suites(&packages).envs(whole))?;
+    let n = n.to_string();
+    run(suites(&packages).env("DMTREE_SEEDS", &n).arg("interleaved"))?;
+    run(suites(&packages[..1]).env("DMTREE_SEEDS", &n).arg("adversarial"))
 }
 
 /// What `dmtree bench list --json` lists.
