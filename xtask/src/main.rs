@@ -150,7 +150,7 @@ fn hostile() -> Result<()> {
 /// suites, and of the adversarial ones of the engine.
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    let mut packages = vec!["dmtree-engine".to_owned()];
+    let mut packages = ["dmtree-engine", "dmtree-array"].map(str::to_owned).to_vec();
     for folder in std::fs::read_dir(root().join("systems"))? {
         packages.push(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
     }

@@ -1,5 +1,5 @@
 //! The lock of the shared kernels, replaced by loom's under `--cfg loom`, so that loom explores
-//! every interleaving of them.
+//! every interleaving of them; and one way to take the locks of everything else.
 
 pub use std::sync::Arc;
 

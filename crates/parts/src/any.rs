@@ -2,9 +2,9 @@
 //!
 //! The benchmark, the checker and the tools drive many types of indexes. Were their code generic,
 //! it would be compiled once for each type, with all the futures of that type in every program.
-//! They see an index as an [`AnyIndex`] instead, whose vtable the crate of the index has: it
-//! converts its options to [`AnyOptions`], and all else follows from them. The price is one
-//! allocation for each operation.
+//! They see an index as an [`AnyIndex`] instead. Its vtable is in the crate of the index, which
+//! converts its options to [`AnyOptions`]; all else follows from these. The price is one allocation
+//! for each operation.
 
 use std::any::Any;
 use std::future::Future;
@@ -34,7 +34,7 @@ pub type LoadPairs<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
 /// The operations of [`RangeIndex`], object-safe.
 #[allow(clippy::missing_errors_doc, reason = "they are the index's")]
 #[expect(missing_docs, reason = "they are those of RangeIndex")]
-pub trait AnyClient: Any {
+pub trait AnyClient {
     fn ops(&self) -> OpSet;
     fn endpoint(&self) -> &Endpoint;
     fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;

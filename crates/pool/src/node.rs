@@ -62,9 +62,11 @@ pub(crate) trait Source {
     fn add(&self, node: usize, offset: u64) -> Option<Self::Item>;
     /// The run to ask for.
     fn request(&self) -> RunRequest;
+    /// The turns of clients and of memory nodes.
     fn turns(&self) -> &Turns;
 }
 
+/// The turns at a source: of the clients that ask, and of the memory nodes that are asked.
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// Held by the one client that asks.

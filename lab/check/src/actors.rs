@@ -373,7 +373,8 @@ impl<'a> Actors<'a> {
                 {
                     if !shared.node_states.may_be_expelled(cn) {
                         let what = format!(
-                            "at {} ns: {e}; its last successful renewal was at {heard} ns; {}; running: {}",
+                            "at {} ns: {e}; its last successful renewal was at {heard} ns; {}; \
+                             running: {}",
                             shared.fabric.now(),
                             shared.members(),
                             shared.open().join("; ")

@@ -84,7 +84,7 @@ fn value_for(rng: &mut Rng, ops: OpSet) -> Vec<u8> {
 /// Scales a long run of a test suite: one part in `DMTREE_STEPS_DIVISOR`, for fabrics with slow
 /// verbs. Without the variable: all of it, and half of it in a debug build. [`parts`] are not
 /// scaled.
-pub fn scaled(n: u64) -> u64 {
+fn scaled(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
     let usual = if cfg!(debug_assertions) { 2 } else { 1 };
     (n / divisor.unwrap_or(usual).max(1)).max(n.min(100))

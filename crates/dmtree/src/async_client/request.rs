@@ -150,7 +150,7 @@ impl Request for WriteOne {
     async fn run(&mut self, tree: &mut DmTree) -> Result<Outcome> {
         match self.0.writes().next() {
             Some((key, w)) => tree.write(key, w).await,
-            None => Ok(Outcome::Done),
+            None => Err(Error::invalid("a batch without a write")),
         }
     }
 

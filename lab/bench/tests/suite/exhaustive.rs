@@ -1,7 +1,6 @@
 //! Exhaustive exploration: every order of the verbs of small cases.
 
 use dmtree_bench::registry::find;
-use dmtree_check::conformance::scaled;
 use dmtree_check::exhaustive::Depth;
 use dmtree_fabric::Capabilities;
 
@@ -9,19 +8,16 @@ use dmtree_fabric::Capabilities;
 #[test]
 fn no_order_of_two_small_operations_goes_wrong() {
     let dmtree = find("dmtree").unwrap();
-    let depth = Depth { switches: u32::MAX, paths: scaled(3_000) };
-    let (mut complete, mut cases) = (0, vec![1, 2, 5, 7, 8]);
-    cases.truncate(scaled(500) as usize / 100);
-    for seed in &cases {
-        let seed = *seed;
+    let depth = Depth { switches: u32::MAX, paths: 3_000 };
+    let mut complete = 0;
+    for seed in [1, 2, 5, 7, 8] {
         let case = dmtree.tiny(seed, Capabilities::NONE);
         let e = dmtree.explore(&case, depth, &|| true).unwrap();
         assert!(e.wrong.is_none(), "seed {seed}: {:?}", e.wrong);
         assert!(e.paths > 20 && e.longest > 5, "seed {seed}: {} paths", e.paths);
-        complete += usize::from(e.complete);
+        complete += u32::from(e.complete);
     }
-    let searches = cases.len();
-    assert!(complete > 0 && complete + 2 >= searches, "{complete} of {searches} came to their end");
+    assert!(complete >= 3, "{complete} of 5 searches came to their end");
 }
 
 /// The exploration returns a case that replays a wrong order.

@@ -83,7 +83,7 @@ pub struct Peer {
 impl Peer {
     /// Systems that await all of their verbs; what is to be checked of them beside their defects is
     /// added.
-    pub fn of(systems: Vec<SystemSpec>) -> Self {
+    pub fn of(systems: impl IntoIterator<Item = SystemSpec>) -> Self {
         let subjects: Vec<System> = systems.into_iter().map(System).collect();
         let conforming = |s: &System| (s.name, s.options.with((s.conforming)(&s.options)));
         Self {

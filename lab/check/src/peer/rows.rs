@@ -320,9 +320,9 @@ pub fn apart(peer: &Peer) -> Vec<String> {
 pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
     let mut c = test_cluster.client(0).expect("a member");
     let long = vec![7; if test_cluster.ops().any_length { 300 } else { 8 }];
-    let keys: Vec<Vec<u8>> = (0..1_200u64).map(|i| Keys::Hashed24.key(i)).collect();
+    let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
-    let pairs = keys[..600].iter().map(|k| (k.clone(), vec![6; 8])).collect();
+    let pairs = keys[..1_500].iter().map(|k| (k.clone(), vec![6; 8])).collect();
     c.load(pairs, false, 0.7).expect("load");
     rounds.push(c.take_counts());
     let mut all = |keys: &[Vec<u8>], op: &mut dyn FnMut(&mut Client, &[u8])| {
@@ -330,12 +330,12 @@ pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
         rounds.push(c.take_counts());
     };
     let write = |c: &mut Client, k: &[u8], w| _ = c.write(k, w).expect("room");
-    all(&keys[400..800], &mut |c, k| write(c, k, Write::Put(b"12345678")));
+    all(&keys[1_000..2_000], &mut |c, k| write(c, k, Write::Put(b"12345678")));
     all(&keys, &mut |c, k| _ = c.get(k).expect("works"));
-    all(&keys[..400], &mut |c, k| write(c, k, Write::Update(b"87654321")));
-    all(&keys[800..], &mut |c, k| write(c, k, Write::Insert(&long)));
+    all(&keys[..1_000], &mut |c, k| write(c, k, Write::Update(b"87654321")));
+    all(&keys[2_000..], &mut |c, k| write(c, k, Write::Insert(&long)));
     if test_cluster.ops().delete {
-        all(&keys[..200], &mut |c, k| write(c, k, Write::Delete));
+        all(&keys[..500], &mut |c, k| write(c, k, Write::Delete));
     }
     let mut page = Page::new();
     all(&keys[..100], &mut |c, k| {

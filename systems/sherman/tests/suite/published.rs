@@ -5,7 +5,7 @@ use dmtree_parts::AnyOptions;
 use dmtree_sherman::Options;
 
 pub fn peer() -> Peer {
-    let peer = Peer::of(dmtree_sherman::systems().into_iter().filter(|s| !s.recovers).collect());
+    let peer = Peer::of(dmtree_sherman::systems().into_iter().filter(|s| !s.recovers));
     Peer {
         local: local(),
         // Checksums show every torn page, and every verb is awaited.

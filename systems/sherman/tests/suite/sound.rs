@@ -25,7 +25,7 @@ pub fn peer() -> Peer {
     let given_back = [102_330, 102_875].map(|seed| (given_back.clone(), seed..seed + 1));
     let mut sound = vec![(setting(NOTHING), 0..8), (setting(EVERYTHING), 0..8)];
     sound.extend(given_back);
-    let peer = Peer::of(dmtree_sherman::systems().into_iter().filter(|s| s.recovers).collect());
+    let peer = Peer::of(dmtree_sherman::systems().into_iter().filter(|s| s.recovers));
     Peer {
         local: local(),
         sound: sound.into_iter().map(|(s, seeds)| ("sherman", s, seeds)).collect(),

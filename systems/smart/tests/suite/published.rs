@@ -8,7 +8,7 @@ use dmtree_smart::Options;
 pub const PUBLISHED: &str = "smart-published";
 
 pub fn peer() -> Peer {
-    let mut peer = Peer::of(dmtree_smart::systems().into_iter().filter(|s| !s.recovers).collect());
+    let mut peer = Peer::of(dmtree_smart::systems().into_iter().filter(|s| !s.recovers));
     let presets = peer.presets();
     // Each preset is also checked with every repair.
     peer.systems

@@ -26,7 +26,7 @@ pub fn peer() -> Peer {
         means("smart", "scan of 100", &[(TRIPS, 97.6), (VERBS, 149.8)]),
     ]
     .concat();
-    let peer = Peer::of(dmtree_smart::systems().into_iter().filter(|s| s.recovers).collect());
+    let peer = Peer::of(dmtree_smart::systems().into_iter().filter(|s| s.recovers));
     Peer {
         repeats: Box::new(|_| false),
         interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
