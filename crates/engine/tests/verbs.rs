@@ -4,7 +4,7 @@
 
 use dmtree_check::peer::rows::counts;
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_engine::{DmTree, Options, Tables, Techniques};
+use dmtree_engine::{Options, Tables, Techniques};
 use dmtree_pool::{Cluster, PoolOptions};
 
 fn pool() -> PoolOptions {
@@ -26,8 +26,8 @@ fn one_clients_counts_equal_those_on_local() {
         let techniques = Techniques { tables, ..Techniques::default() };
         let o = Options { techniques, ..Options::default() };
         let local = Cluster::embedded(&pool()).expect("a pool");
-        let local = TestCluster::<DmTree>::on(local, 16 << 20, &o).expect("an index");
-        let verbs = TestCluster::<DmTree>::on_verbs(&pool(), 16 << 20, &o).expect("an index");
+        let local = TestCluster::on(local, 16 << 20, o.clone()).expect("an index");
+        let verbs = TestCluster::on_verbs(&pool(), 16 << 20, o.clone()).expect("an index");
         assert_eq!(counts(&local), counts(&verbs), "{tables:?}");
     }
 }
