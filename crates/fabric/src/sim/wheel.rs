@@ -24,11 +24,13 @@ pub(super) struct Wheel<T> {
     free: u32,
     heads: Vec<u32>,
     /// One bit for each slot that is not empty.
-    marks: Vec<u64>,
+    marks: [u64; SLOTS / 64],
+    /// One bit for each word of `marks` that is not zero.
+    marked: u64,
     /// Number of the slot being emptied; everything earlier is gone.
     slot: u64,
-    /// Its events, latest first.
-    now: Vec<(Picos, u64, T)>,
+    /// Its events. A heap, for the adversarial mode puts thousands of events into one slot.
+    now: BinaryHeap<Reverse<(Picos, u64, T)>>,
     far: BinaryHeap<Reverse<(Picos, u64, T)>>,
     order: u64,
 }
@@ -39,9 +41,10 @@ impl<T: Copy + Ord> Wheel<T> {
             entries: Vec::new(),
             free: NONE,
             heads: vec![NONE; SLOTS],
-            marks: vec![0; SLOTS / 64],
+            marks: [0; SLOTS / 64],
+            marked: 0,
             slot: 0,
-            now: Vec::new(),
+            now: BinaryHeap::new(),
             far: BinaryHeap::new(),
             order: 0,
         }
@@ -53,8 +56,7 @@ impl<T: Copy + Ord> Wheel<T> {
         self.order += 1;
         let slot = at >> SLOT_SHIFT;
         if slot <= self.slot {
-            let place = self.now.partition_point(|(t, o, _)| (*t, *o) > (at, order));
-            self.now.insert(place, (at, order, event));
+            self.now.push(Reverse((at, order, event)));
         } else if slot - self.slot < SLOTS as u64 {
             self.link(slot, Entry { at, order, event, next: NONE });
         } else {
@@ -76,6 +78,7 @@ impl<T: Copy + Ord> Wheel<T> {
         };
         self.heads[place] = number;
         self.marks[place / 64] |= 1 << (place % 64);
+        self.marked |= 1 << (place / 64);
     }
 
     /// Makes the next slot the present one when that is empty; true when there are new events in
@@ -106,7 +109,7 @@ impl<T: Copy + Ord> Wheel<T> {
     /// When the next event is due.
     pub(super) fn next_at(&mut self) -> Option<Picos> {
         self.refill();
-        self.now.last().map(|(at, _, _)| *at)
+        self.now.peek().map(|Reverse((at, _, _))| *at)
     }
 
     /// The next event, if it is due at `until` or before.
@@ -114,7 +117,7 @@ impl<T: Copy + Ord> Wheel<T> {
         if self.next_at()? > until {
             return None;
         }
-        let (at, _, event) = self.now.pop()?;
+        let Reverse((at, _, event)) = self.now.pop()?;
         Some((at, event))
     }
 
@@ -128,43 +131,42 @@ impl<T: Copy + Ord> Wheel<T> {
             let place = slot as usize % SLOTS;
             let mut number = std::mem::replace(&mut self.heads[place], NONE);
             self.marks[place / 64] &= !(1 << (place % 64));
+            if self.marks[place / 64] == 0 {
+                self.marked &= !(1 << (place / 64));
+            }
             while number != NONE {
                 let e = &mut self.entries[number as usize];
-                self.now.push((e.at, e.order, e.event));
+                self.now.push(Reverse((e.at, e.order, e.event)));
                 let next = std::mem::replace(&mut e.next, self.free);
                 self.free = number;
                 number = next;
             }
         }
-        while let Some(Reverse((at, order, event))) = self.far.peek()
-            && at >> SLOT_SHIFT == slot
+        while let Some(event) = self.far.peek()
+            && event.0.0 >> SLOT_SHIFT == slot
         {
-            self.now.push((*at, *order, *event));
+            self.now.push(*event);
             self.far.pop();
         }
-        self.now.sort_unstable_by_key(|(at, order, _)| Reverse((*at, *order)));
     }
 
     /// The first slot after another one that has events in the calendar.
     fn mark_after(&self, slot: u64) -> Option<u64> {
         let first = (slot + 1) as usize % SLOTS;
-        let words = self.marks.len();
-        // The first word twice: its upper bits now, its lower ones after the turn.
-        for step in 0..=words {
-            let word = (first / 64 + step) % words;
-            let mut bits = self.marks[word];
-            if step == 0 {
-                bits &= u64::MAX << (first % 64);
-            } else if step == words {
-                bits &= !(u64::MAX << (first % 64));
+        let word = first / 64;
+        let upper = self.marks[word] & (u64::MAX << (first % 64));
+        let place = if upper != 0 {
+            word * 64 + upper.trailing_zeros() as usize
+        } else {
+            // The words from the next one on; the last of them is the first word again.
+            let ahead = self.marked.rotate_right(word as u32 + 1);
+            if ahead == 0 {
+                return None;
             }
-            if bits != 0 {
-                let place = word * 64 + bits.trailing_zeros() as usize;
-                let ahead = (place + SLOTS - first) % SLOTS;
-                return Some(slot + 1 + ahead as u64);
-            }
-        }
-        None
+            let word = (word + 1 + ahead.trailing_zeros() as usize) % 64;
+            word * 64 + self.marks[word].trailing_zeros() as usize
+        };
+        Some(slot + 1 + ((place + SLOTS - first) % SLOTS) as u64)
     }
 }
 

@@ -366,7 +366,7 @@ impl World {
         if !self.given.is_empty() {
             self.resume_given();
         }
-        if self.wheel.refill() {
+        if self.wheel.refill() && self.chaos.is_none() {
             self.prefetch_ahead(core);
         }
         let (at, event) = self.next_event(until)?;
