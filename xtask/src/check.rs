@@ -127,6 +127,8 @@ fn judge(reached: &BTreeMap<String, u64>) -> Result<()> {
 
 /// Seeds of CI of the simulated network.
 const NETWORK_SEEDS: &str = "0..512";
+/// Small cases of CI, and how many orders of each.
+const SMALL_CASES: [&str; 4] = ["--seeds", "0..9", "--orders", "3000"];
 
 fn checker() -> Command {
     let mut c = Command::new("cargo");
@@ -139,6 +141,10 @@ pub fn run(long: bool) -> Result<()> {
     let status = checker().args(["--network", "--seeds", NETWORK_SEEDS]).status()?;
     if !status.success() {
         bail!("checked seeds of the simulated network: {status}");
+    }
+    let status = checker().arg("--exhaustive").args(SMALL_CASES).status()?;
+    if !status.success() {
+        bail!("orders of small cases: {status}");
     }
     let mut reached = BTreeMap::new();
     let list = listing()?;

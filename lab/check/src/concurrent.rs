@@ -8,6 +8,7 @@ use dmtree_parts::AnyIndex;
 use dmtree_parts::peer::Drawn;
 
 use crate::case::{Case, KeyForm};
+use crate::conformance::divided;
 use crate::drive::operate;
 use crate::fault::NodeFaultSet;
 use crate::log::{Answer, Call, Log, Record, Return};
@@ -73,11 +74,12 @@ pub fn policy(seed: u64) -> Box<dyn Policy> {
     }
 }
 
-/// The seeds of a test: its own number of them, or as many as `DMTREE_SEEDS` says (a 64th of these
-/// for a test of one or two, which runs many configurations).
+/// The seeds of a test: its own number of them (fewer in a debug build), or as many as
+/// `DMTREE_SEEDS` says (a 64th of these for a test of one or two, which runs many configurations).
 pub fn seeds(from: u64, usual: u64) -> std::ops::Range<u64> {
     let more = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse::<u64>().ok());
-    from..from + more.map_or(usual, |n| if usual <= 2 { n.div_ceil(64) } else { n })
+    let of = |n: u64| if usual <= 2 { n.div_ceil(64) } else { n };
+    from..from + more.map_or_else(|| divided(usual).max(usual.min(4)), of)
 }
 
 /// The history is linearizable, and afterwards every invariant holds.

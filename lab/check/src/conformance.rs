@@ -81,13 +81,17 @@ fn value_for(rng: &mut Rng, ops: OpSet) -> Vec<u8> {
     if ops.any_length { value(rng) } else { rng.next_u64().to_le_bytes().to_vec() }
 }
 
-/// Scales a long run of a test suite: one part in `DMTREE_STEPS_DIVISOR`, for fabrics with slow
-/// verbs. Without the variable: all of it, and half of it in a debug build. [`parts`] are not
-/// scaled.
-fn scaled(n: u64) -> u64 {
+/// One part in `DMTREE_STEPS_DIVISOR` of a long run, for fabrics with slow verbs. Without the
+/// variable: all of it, and a sixth of it in a debug build.
+pub(crate) fn divided(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
-    let usual = if cfg!(debug_assertions) { 2 } else { 1 };
-    (n / divisor.unwrap_or(usual).max(1)).max(n.min(100))
+    let usual = if cfg!(debug_assertions) { 6 } else { 1 };
+    n.div_ceil(divisor.unwrap_or(usual).max(1))
+}
+
+/// The steps of a long run. [`parts`] are not scaled.
+fn scaled(n: u64) -> u64 {
+    divided(n).max(n.min(100))
 }
 
 /// The write itself, or a put in its place where the index lacks it.

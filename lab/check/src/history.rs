@@ -9,6 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use smallvec::SmallVec;
+
 /// A value's identity. Tests write each value once.
 pub type ValueId = u64;
 
@@ -120,22 +122,69 @@ pub fn check_key(ops: &[Op], initial: Option<ValueId>) -> Result<(), Violation> 
     // At one instant calls come before returns: the operations overlap.
     events.sort_unstable();
     let alike = alike(ops, initial);
-    let mut running: BTreeSet<usize> = BTreeSet::new();
+    let mut running = Running::default();
     let mut configs = Configs::default();
-    configs.insert(Config { value: initial, done: Vec::new(), tried: Vec::new() });
+    configs.insert(Config { value: initial, done: Places::default(), tried: Places::default() });
     for (_, is_return, i) in events {
         if !is_return {
-            running.insert(i);
+            running.begin(i);
             continue;
         }
         configs = explain(&alike, &running, configs, i);
         if configs.0.is_empty() {
-            let running = running.iter().filter(|r| **r != i).map(|r| ops[*r]).collect();
+            let running = running.places.keys().filter(|r| **r != i).map(|r| ops[*r]).collect();
             return Err(Violation { op: ops[i], running });
         }
-        running.remove(&i);
+        running.end(i);
     }
     Ok(())
+}
+
+/// The running operations, each with a place of its own as long as it runs.
+#[derive(Default)]
+struct Running {
+    places: BTreeMap<usize, usize>,
+    free: BTreeSet<usize>,
+}
+
+impl Running {
+    fn begin(&mut self, op: usize) {
+        let place = self.free.pop_first().unwrap_or(self.places.len());
+        self.places.insert(op, place);
+    }
+
+    fn end(&mut self, op: usize) {
+        self.free.extend(self.places.remove(&op));
+    }
+}
+
+/// A set of places of running operations. Words at the end that are zero are left out, so that
+/// equal sets are equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Places(SmallVec<[u64; 2]>);
+
+impl Places {
+    fn contains(&self, place: usize) -> bool {
+        self.0.get(place / 64).is_some_and(|word| word >> (place % 64) & 1 == 1)
+    }
+
+    fn insert(&mut self, place: usize) {
+        let words = self.0.len().max(place / 64 + 1);
+        self.0.resize(words, 0);
+        self.0[place / 64] |= 1 << (place % 64);
+    }
+
+    fn remove(&mut self, place: usize) {
+        self.0[place / 64] &= !(1 << (place % 64));
+        while self.0.last() == Some(&0) {
+            self.0.pop();
+        }
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        let beyond = |(i, word): (usize, &u64)| word & !other.0.get(i).copied().unwrap_or(0) != 0;
+        !self.0.iter().enumerate().any(beyond)
+    }
 }
 
 /// Gives one value to all operations with unknown outcome that no read has found: the choice among
@@ -166,28 +215,25 @@ fn alike(ops: &[Op], initial: Option<ValueId>) -> Vec<Op> {
 #[derive(Clone)]
 struct Config {
     value: Option<ValueId>,
-    /// Running operations that have taken effect, ascending.
-    done: Vec<usize>,
-    /// Operations of unknown outcome that have, ascending.
-    tried: Tried,
+    /// Running operations that have taken effect.
+    done: Places,
+    /// Operations of unknown outcome that have.
+    tried: Places,
 }
-
-type Tried = Vec<usize>;
 
 /// Keeps the explanations that no other one dominates: an explanation that has used fewer
 /// operations of unknown outcome allows everything that one with more of them allows.
 #[derive(Default)]
-struct Configs(BTreeMap<(Option<ValueId>, Vec<usize>), Vec<Tried>>);
+struct Configs(BTreeMap<(Option<ValueId>, Places), Vec<Places>>);
 
 impl Configs {
     /// False: it adds nothing.
     fn insert(&mut self, c: Config) -> bool {
-        let within = |a: &[usize], b: &[usize]| a.iter().all(|x| b.binary_search(x).is_ok());
         let tried = self.0.entry((c.value, c.done)).or_default();
-        if tried.iter().any(|t| within(t, &c.tried)) {
+        if tried.iter().any(|t| t.is_within(&c.tried)) {
             return false;
         }
-        tried.retain(|t| !within(&c.tried, t));
+        tried.retain(|t| !c.tried.is_within(t));
         tried.push(c.tried);
         true
     }
@@ -201,36 +247,35 @@ impl Configs {
 }
 
 /// All configurations in which operation `i` has taken effect, without it.
-fn explain(ops: &[Op], running: &BTreeSet<usize>, configs: Configs, i: usize) -> Configs {
+fn explain(ops: &[Op], running: &Running, configs: Configs, i: usize) -> Configs {
     let (mut out, mut seen) = (Configs::default(), Configs::default());
-    let mut work = configs.into_list();
+    let (mut work, returns) = (configs.into_list(), running.places[&i]);
     for c in &work {
         seen.insert(c.clone());
-        if matches!(ops[i].event, Event::Tried(_)) && c.done.binary_search(&i).is_err() {
+        if matches!(ops[i].event, Event::Tried(_)) && !c.done.contains(returns) {
             out.insert(c.clone());
         }
     }
     while let Some(mut c) = work.pop() {
-        if let Ok(at) = c.done.binary_search(&i) {
-            c.done.remove(at);
+        if c.done.contains(returns) {
+            c.done.remove(returns);
             out.insert(c);
             continue;
         }
         // Of operations with unknown outcome and the same effect, the first.
         let mut same = BTreeSet::new();
-        for r in running {
+        for (r, place) in &running.places {
             let known = ops[*r].ret.is_some();
             let list = if known { &c.done } else { &c.tried };
-            let Err(at) = list.binary_search(r) else { continue };
+            if list.contains(*place) {
+                continue;
+            }
             let event = if known { Some(ops[*r].event) } else { ops[*r].event.effect() };
             let Some(event) = event.filter(|e| known || same.insert(*e)) else { continue };
             let Some(value) = event.apply(c.value) else { continue };
             let mut next = Config { value, ..c.clone() };
-            if known {
-                next.done.insert(at, *r)
-            } else {
-                next.tried.insert(at, *r)
-            }
+            let list = if known { &mut next.done } else { &mut next.tried };
+            list.insert(*place);
             if seen.insert(next.clone()) {
                 work.push(next);
             }

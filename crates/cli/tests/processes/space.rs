@@ -64,7 +64,7 @@ fn fill(all: &mut [Process], bytes: usize) -> usize {
 }
 
 fn fill_twice(processes: usize, bytes: usize) {
-    let (_mn, at) = found(&["--memory-bytes", "16MiB"]);
+    let (_mn, at) = found(&["--memory-bytes", "4MiB", "--chunk-bytes", "256KiB"]);
     let mut all: Vec<Process> = (0..processes).map(|_| compute(&at)).collect();
     let first = fill(&mut all, bytes);
     let other = "w".repeat(bytes);

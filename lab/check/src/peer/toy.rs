@@ -201,7 +201,8 @@ impl RangeIndex for Toy {
         let op = self.ep.begin(OpKind::Scan);
         self.ep.read(self.node.root.word, 8).await?;
         let map = self.map();
-        let mut inside: Vec<_> = map.iter().filter(|(k, _)| r.contains(k)).collect();
+        let from = |low| map.range::<[u8], _>((low, Bound::Unbounded));
+        let mut inside: Vec<_> = from(r.low).take_while(|(k, _)| r.contains(k)).collect();
         if r.reverse {
             inside.reverse();
         }
