@@ -87,9 +87,7 @@ pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
                 Ok(system) => serve_index(cluster, &system.options, &index, pipe)?,
                 Err(e) => pipe.give::<()>(Err(dmtree_fabric::Error::invalid(e.to_string())))?,
             },
-            Ask::Close | Ask::Do(_) => {
-                pipe.give::<()>(Err(dmtree_fabric::Error::invalid("no index is open")))?;
-            }
+            _ => pipe.give::<()>(Err(dmtree_fabric::Error::invalid("no index is open")))?,
         }
     }
     Ok(())

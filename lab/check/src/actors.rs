@@ -119,7 +119,8 @@ impl<'a> Actors<'a> {
 
     /// The phase lasts until the pool is quiescent.
     pub(crate) fn wait_for_quiescence<'w>(&'w self, worker: &mut Worker<'w>) {
-        self.spawn(worker, (self.fault_actor.slot(), TaskRole::FaultActor), || self.quiesced());
+        let role = TaskRole { counts: true, ..TaskRole::beside(None) };
+        self.spawn(worker, (self.fault_actor.slot(), role), || self.quiesced());
     }
 
     /// An endpoint for a slot of a node. `None` when a fault has cost the node its membership, and
@@ -187,7 +188,7 @@ impl<'a> Actors<'a> {
         let shared = self.shared;
         self.spawn_clients(worker, liveness_now);
         for (cn, slot) in &self.workers {
-            self.spawn(worker, (*slot, TaskRole::Worker(*cn)), || self.run_worker(*cn, *slot));
+            self.spawn(worker, (*slot, TaskRole::beside(Some(*cn))), || self.run_worker(*cn, *slot));
         }
         if shared.case.node_faults.is_empty() {
             return;
@@ -196,10 +197,10 @@ impl<'a> Actors<'a> {
         if shared.case.node_faults.iter().any(NodeFault::hits_the_living) {
             for (cn, slot) in self.maintenance_actors.iter().enumerate() {
                 let maintenance = move || self.maintain_periodically(cn, *slot);
-                self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), maintenance);
+                self.spawn(worker, (*slot, TaskRole::beside(Some(cn))), maintenance);
             }
         }
-        let scheduler = (self.fault_scheduler.slot(), TaskRole::FaultScheduler);
+        let scheduler = (self.fault_scheduler.slot(), TaskRole::beside(None));
         self.spawn(worker, scheduler, || self.schedule_faults());
     }
 
@@ -210,7 +211,8 @@ impl<'a> Actors<'a> {
         for cn in self.shared.node_states.living() {
             let slot = self.maintenance_actors[cn];
             let maintenance = move || self.finish_maintenance_on(cn, slot);
-            self.spawn(worker, (slot, TaskRole::FinalMaintenance(cn)), maintenance);
+            let role = TaskRole { counts: true, ..TaskRole::beside(Some(cn)) };
+            self.spawn(worker, (slot, role), maintenance);
         }
     }
 
@@ -231,11 +233,11 @@ impl<'a> Actors<'a> {
     fn spawn_agents<'w>(&'w self, worker: &mut Worker<'w>) {
         for (cn, slot) in self.membership_agents.iter().enumerate() {
             let agent = move || self.run_membership_agent(cn, *slot);
-            self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), agent);
+            self.spawn(worker, (*slot, TaskRole::beside(Some(cn))), agent);
         }
         for (me, ep) in &self.agents {
             let agent = move || self.run_memory_agent(*me, ep);
-            self.spawn(worker, (ep.slot(), TaskRole::Agent), agent);
+            self.spawn(worker, (ep.slot(), TaskRole::beside(None)), agent);
         }
     }
 
@@ -284,7 +286,8 @@ impl<'a> Actors<'a> {
                 actor.index.replace(Some((shared.node_states.incarnation(actor.cn), client)));
                 Some(())
             };
-            let role = TaskRole::Client(actor.number, actor.cn);
+            let (cn, client) = (Some(actor.cn), Some(actor.number));
+            let role = TaskRole { cn, client, counts: true };
             self.spawn(worker, (actor.slot, role), work);
         }
     }

@@ -227,38 +227,20 @@ pub(crate) struct Guarded<'a> {
 }
 
 /// The role of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TaskRole {
-    /// A client, by its number, on a compute node. The phase lasts until all of them have ended.
-    Client(u32, usize),
-    /// The membership agent of a compute node.
-    MembershipAgent(usize),
-    /// A worker of the index on a compute node.
-    Worker(usize),
-    /// The agent of a memory node.
-    Agent,
-    /// The last maintenance of a compute node, for which the phase waits.
-    FinalMaintenance(usize),
-    /// The task of the test that applies faults.
-    FaultScheduler,
-    /// The task of the test that waits for quiescence before the phase ends.
-    FaultActor,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskRole {
+    /// The compute node that it runs on; `None` for a task of a memory node or of the test.
+    pub cn: Option<usize>,
+    /// The client that it is, by its number.
+    pub client: Option<u32>,
+    /// The phase lasts until it ends.
+    pub counts: bool,
 }
 
 impl TaskRole {
-    fn cn(self) -> Option<usize> {
-        match self {
-            Self::Client(_, cn)
-            | Self::MembershipAgent(cn)
-            | Self::Worker(cn)
-            | Self::FinalMaintenance(cn) => Some(cn),
-            Self::Agent | Self::FaultScheduler | Self::FaultActor => None,
-        }
-    }
-
-    /// Whether the phase lasts until the task ends.
-    fn counts(self) -> bool {
-        matches!(self, Self::Client(..) | Self::FaultActor | Self::FinalMaintenance(_))
+    /// A task that the phase does not wait for.
+    pub(crate) fn beside(cn: Option<usize>) -> Self {
+        Self { cn, client: None, counts: false }
     }
 }
 
@@ -268,7 +250,7 @@ impl<'a> Guarded<'a> {
         role: TaskRole,
         make: impl Fn() -> F + 'a,
     ) -> Self {
-        if role.counts() {
+        if role.counts {
             shared.busy.set(shared.busy.get() + 1);
         }
         Self { shared, role, make: Box::new(move || Box::pin(make())), work: None, over: false }
@@ -283,7 +265,7 @@ impl<'a> Guarded<'a> {
 
     fn quit(&mut self) -> Poll<()> {
         self.drop_work();
-        if !std::mem::replace(&mut self.over, true) && self.role.counts() {
+        if !std::mem::replace(&mut self.over, true) && self.role.counts {
             self.shared.ended();
         }
         Poll::Ready(())
@@ -296,10 +278,10 @@ impl Future for Guarded<'_> {
         let this = &mut *self;
         this.shared.step();
         this.shared.poll_faults();
-        if this.shared.is_over() || (!this.role.counts() && this.shared.busy.get() == 0) {
+        if this.shared.is_over() || (!this.role.counts && this.shared.busy.get() == 0) {
             return this.quit();
         }
-        match this.role.cn().map(|cn| this.shared.node_states.condition(cn)) {
+        match this.role.cn.map(|cn| this.shared.node_states.condition(cn)) {
             None | Some(NodeCondition::Up) => {}
             Some(NodeCondition::Frozen) => return Poll::Pending,
             Some(NodeCondition::Gone) => return this.quit(),
@@ -315,18 +297,14 @@ impl Future for Guarded<'_> {
         let restarting = |cn| this.shared.node_states.condition(cn) == NodeCondition::Restarting;
         match polled {
             // It has ended with its node's incarnation, and begins anew with the next one.
-            Ok(Poll::Ready(_)) if this.role.cn().is_some_and(restarting) => {
+            Ok(Poll::Ready(_)) if this.role.cn.is_some_and(restarting) => {
                 this.drop_work();
                 Poll::Pending
             }
             Ok(Poll::Ready(_)) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
             Err(payload) => {
-                let client = match this.role {
-                    TaskRole::Client(n, _) => Some(n),
-                    _ => None,
-                };
-                this.shared.found(Finding::panic(client, &*payload));
+                this.shared.found(Finding::panic(this.role.client, &*payload));
                 this.quit()
             }
         }
@@ -435,8 +413,8 @@ pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
 
 /// The issuer of an operation that begins now.
 pub(crate) fn issuer(shared: &RunContext<'_>, cn: usize, ep: &Endpoint) -> Issuer {
-    let carried = shared.carries;
-    Issuer { cn, slot: Some(ep.slot()), carried, since_ns: shared.fabric.now() }
+    let (slot, since_ns) = (ep.slot(), shared.fabric.now());
+    Issuer { cn, slot, carried: shared.carries, since_ns }
 }
 
 /// Whether a fault explains this error of an operation.

@@ -496,7 +496,7 @@ impl<'a> NodeStates<'a> {
     /// Whether a verb or a call of the operation has failed because of a memory node; or any verb
     /// of its node, when another operation may have carried it.
     fn failed_at(&self, mn: u16, by: &Issuer) -> bool {
-        let slot = by.slot.filter(|_| !by.carried);
+        let slot = (!by.carried).then_some(by.slot);
         let failed = self.fabric.failed_at(node(by.cn), slot, NodeId::memory(mn));
         failed.is_some_and(|at| at >= by.since_ns)
     }
@@ -520,8 +520,8 @@ impl Drop for Inside<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Issuer {
     pub cn: usize,
-    /// The slot that posted its verbs, if it is known.
-    pub slot: Option<u32>,
+    /// The slot that posted its verbs.
+    pub slot: u32,
     /// An operation of another client of its node may have carried it.
     pub carried: bool,
     /// When it began, ns.
