@@ -9,6 +9,7 @@ use dmtree_check::conformance::above;
 use dmtree_fabric::{ErrorKind, Snapshot};
 use dmtree_parts::{AnyIndex, Outcome, Page, Write};
 use dmtree_workload::{Op, OpKind, Plan, Seed};
+use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::config::Measure;
@@ -69,7 +70,8 @@ pub struct Orders {
 }
 
 /// Why a client stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Ended {
     /// Its time was over.
     #[default]
@@ -77,6 +79,7 @@ pub enum Ended {
     /// All operations were done.
     Operations,
     /// The workload has no more operations.
+    #[serde(rename = "used up")]
     UsedUp,
     /// The memory is full.
     Memory,
@@ -84,20 +87,6 @@ pub enum Ended {
     Errors,
     /// The user stopped it.
     Interrupted,
-}
-
-impl Ended {
-    /// The name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Duration => "duration",
-            Self::Operations => "operations",
-            Self::UsedUp => "used up",
-            Self::Memory => "memory",
-            Self::Errors => "errors",
-            Self::Interrupted => "interrupted",
-        }
-    }
 }
 
 /// The result of one client.

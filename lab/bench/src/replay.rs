@@ -18,7 +18,7 @@ use crate::bytes::Bytes;
 use crate::clock;
 use crate::config::cores;
 use crate::failure::{Failure, Result};
-use crate::latency::ByKind;
+use crate::latency::{ByKind, percentiles};
 use crate::opened::PoolSpec;
 use crate::oracle::shown;
 use crate::registry::find;
@@ -282,7 +282,7 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
             let report = KindReport {
                 ops: l.len(),
                 mismatches: wrong.get(&kind).copied().unwrap_or(0),
-                latency: l.percentiles(),
+                latency: percentiles(l),
             };
             (kind.name().to_owned(), report)
         })

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dmtree_fabric::SideCounts;
 use serde::{Deserialize, Serialize};
 
+use crate::client::Ended;
 use crate::config::Config;
 use crate::fabrics::{TCP, VERBS};
 use crate::failure::{Failure, Result};
@@ -301,8 +302,8 @@ pub struct Round {
     pub latency: Percentiles,
     /// Round trips per operation.
     pub round_trips: f64,
-    /// Why it ended: `duration`, `operations`, `used up`, `memory`.
-    pub ended: String,
+    /// Why it ended.
+    pub ended: Ended,
 }
 
 /// One cell: a system under a workload.

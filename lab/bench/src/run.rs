@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dmtree_check::checked::System;
 use dmtree_fabric::{
-    OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
+    NodeId, OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
 };
 use dmtree_workload::OpKind;
 
@@ -18,6 +18,7 @@ use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec, run_group};
+use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
 use crate::published::{CellName, Table};
@@ -217,9 +218,9 @@ fn round(m: &Measured) -> Round {
         mops: rate_ops as f64 / seconds / 1e6,
         ops: m.tally.ops,
         seconds,
-        latency: m.tally.latency.total().percentiles(),
+        latency: percentiles(&m.tally.latency.total()),
         round_trips: per(trips, m.tally.counted),
-        ended: m.tally.ended.name().to_owned(),
+        ended: m.tally.ended,
     }
 }
 
@@ -341,8 +342,8 @@ fn results(
         config: c.clone(),
         config_hash: c.hash(),
         published: table.map(|t| PublishedTable {
-            table: t.sheet.name.to_owned(),
-            source: t.sheet.source.clone(),
+            table: t.name.to_owned(),
+            source: t.source.clone(),
             without_counterpart: t.without_counterpart(c),
         }),
         gains: c
@@ -397,7 +398,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         combined,
         errors: m.tally.errors,
         error_samples: m.tally.samples.clone(),
-        latency: m.tally.latency.total().percentiles(),
+        latency: percentiles(&m.tally.latency.total()),
         round_trips: per(all.counts.round_trips, ops),
         round_trips_p99: all.round_trips_quantile(0.99),
         detached: per(all.counts.detached, ops),
@@ -411,7 +412,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
             .latency
             .iter()
             .map(|(kind, l)| {
-                let figures = KindFigures { ops: l.len(), latency: l.percentiles() };
+                let figures = KindFigures { ops: l.len(), latency: percentiles(l) };
                 (kind.name().to_owned(), figures)
             })
             .collect(),
@@ -484,29 +485,19 @@ fn nodes(m: &Measured, ops: u64) -> Vec<NodeFigures> {
     let (rate_ops, seconds) = (m.rate.0 as f64, m.rate.1);
     // Millions of operations per second for each measured operation.
     let per_op_rate = rate_ops / m.tally.ops.max(1) as f64 / seconds.max(1e-9) / 1e6;
-    let served = |node: dmtree_fabric::NodeId| {
-        m.counts
-            .nodes
-            .iter()
-            .find(|(n, _)| *n == node)
-            .map_or_else(SideCounts::default, |(_, c)| *c)
-    };
-    let figures = |node: dmtree_fabric::NodeId, name: String, own: Option<(u64, u32)>| {
-        let c = served(node);
+    let figures = |node: NodeId, own: Option<(u64, u32)>| {
+        let served = m.counts.nodes.iter().find(|(n, _)| *n == node);
+        let c = served.map_or_else(SideCounts::default, |(_, c)| *c);
         NodeFigures {
-            node: name,
+            node: node.to_string(),
             mops: own.map(|(own, _)| own as f64 * per_op_rate),
             clients: own.map(|(_, clients)| clients),
             mverbs: per(c.verbs(), ops) * rate_ops / seconds / 1e6,
             served: Side::per(&c, ops),
         }
     };
-    let memory = m.counts.nodes.iter().map(|(n, _)| n).filter(|n| n.role() == Role::Memory);
-    let mut out: Vec<NodeFigures> =
-        memory.map(|n| figures(*n, format!("mn{}", n.index()), None)).collect();
-    for (cn, own) in m.per_cn.iter().enumerate() {
-        let node = dmtree_fabric::NodeId::compute(cn as u16);
-        out.push(figures(node, format!("cn{cn}"), Some(*own)));
-    }
-    out
+    let memory = m.counts.nodes.iter().map(|(n, _)| *n).filter(|n| n.role() == Role::Memory);
+    let computes = (0..).map(NodeId::compute).zip(&m.per_cn);
+    let memory = memory.map(|n| figures(n, None));
+    memory.chain(computes.map(|(n, own)| figures(n, Some(*own)))).collect()
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use dmtree_bench::client::Ended;
 use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress, run_group};
@@ -130,6 +131,6 @@ fn a_stop_ends_a_group() {
 fn a_time_limit_ends_a_cell() {
     let flags = ["--ops=18446744073709551615", "--duration=0.05"];
     let m = measure(Mutant::None, "search", &flags, false).unwrap().remove(0);
-    assert_eq!(m.tally.ended.name(), "duration");
+    assert_eq!(m.tally.ended, Ended::Duration);
     assert!(m.tally.ops > 0);
 }
