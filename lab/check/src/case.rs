@@ -23,25 +23,9 @@ const MOST_TENDED: u32 = 200;
 /// Most keys of an index, neighbours included.
 pub const MOST_NUMBERS: u64 = 1800;
 
-/// Choices drawn from a seed.
-#[derive(Clone, Debug)]
-pub struct Draw(Rng);
-
-impl Draw {
-    /// The choices of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(Rng::new(seed ^ 0x6472_6177_6e63_6173))
-    }
-
-    /// One of them.
-    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        *self.0.pick(choices)
-    }
-
-    /// 0 to `n - 1`: the form in which index crates draw their options.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0.below(n)
-    }
+/// The choices of a seed.
+pub(crate) fn drawn_from(seed: u64) -> Rng {
+    Rng::new(seed ^ 0x6472_6177_6e63_6173)
 }
 
 /// Refuses a value out of its range.
@@ -212,9 +196,9 @@ impl Case {
         system: &str,
         seed: u64,
         (grants, node_faults): (Capabilities, NodeFaultSet),
-        index: &dyn Fn(&mut Draw) -> Drawn,
+        index: &dyn Fn(&mut Rng) -> Drawn,
     ) -> Self {
-        let mut d = Draw::new(seed);
+        let mut d = drawn_from(seed);
         let drawn = index(&mut d);
         let least = drawn.least_cache_bytes;
         let value_bytes = match drawn.value_bytes {
@@ -267,7 +251,7 @@ impl Case {
             choices: None,
         };
         if node_faults != NodeFaultSet::None {
-            let mut d = Draw::new(seed ^ 0x6c65_6173_6573);
+            let mut d = drawn_from(seed ^ 0x6c65_6173_6573);
             if let Schedule::Priorities(_) = case.schedule {
                 // Time hardly passes under a priority schedule, and leases never end.
                 case.schedule = Schedule::Unfair;
@@ -283,7 +267,7 @@ impl Case {
     }
 
     /// Few operations over a long time, with many faults.
-    fn spread_out(&mut self, d: &mut Draw) {
+    fn spread_out(&mut self, d: &mut Rng) {
         self.ops = d.of(&[20, 30, 50]);
         self.neighbours = self.neighbours.min(d.of(&[3, 7]));
         self.churn_clients = self.churn_clients.min(1);
@@ -302,9 +286,9 @@ impl Case {
         system: &str,
         seed: u64,
         grants: Capabilities,
-        index: &dyn Fn(&mut Draw) -> Drawn,
+        index: &dyn Fn(&mut Rng) -> Drawn,
     ) -> Self {
-        let mut d = Draw::new(seed ^ 0x7469_6e79);
+        let mut d = drawn_from(seed ^ 0x7469_6e79);
         let (clients, ops) = d.of(&[(2, 1), (2, 1), (2, 2), (3, 1)]);
         let whole = Self::of_seed(system, seed, (grants, NodeFaultSet::None), index);
         Self {
@@ -479,7 +463,7 @@ mod tests {
     use super::*;
 
     fn case(seed: u64) -> Case {
-        let index = |d: &mut Draw| Drawn {
+        let index = |d: &mut Rng| Drawn {
             options: serde_json::json!({ "fanout": d.of(&[8, 16]) }),
             least_cache_bytes: 1 << 10,
             value_bytes: None,

@@ -37,7 +37,7 @@ impl Keys {
         match self {
             Self::Short => {
                 let len = 1 + n % 5;
-                (0..len).map(|_| *rng.pick(&[0u8, 1, 0x61, 0x62, 0xff])).collect()
+                (0..len).map(|_| rng.of(&[0u8, 1, 0x61, 0x62, 0xff])).collect()
             }
             Self::Hashed24 => format!("{:024}", rng.next_u64()).into_bytes(),
             Self::Ascending => n.to_be_bytes().to_vec(),

@@ -5,7 +5,8 @@ use dmtree_fabric::Error;
 use dmtree_fabric::sim::{How, Place};
 use serde::{Deserialize, Serialize};
 
-use crate::case::Draw;
+use crate::case::drawn_from;
+use crate::rng::Rng;
 
 pub use dmtree_parts::peer::NodeFaultSet;
 
@@ -130,13 +131,13 @@ impl NodeFault {
 
     /// Those of a seed.
     pub fn draw(set: NodeFaultSet, seed: u64, targets: FaultTargets) -> Vec<Self> {
-        let mut d = Draw::new(seed ^ 0x6661_756c_7473);
+        let mut d = drawn_from(seed ^ 0x6661_756c_7473);
         match set {
             NodeFaultSet::None => Vec::new(),
             NodeFaultSet::Crash => crashes(&mut d, targets),
             NodeFaultSet::All => {
                 let mut out = all(&mut d, targets);
-                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), targets, &mut out);
+                drops(&mut Rng::new(seed ^ 0x6472_6f70_7073), targets, &mut out);
                 out
             }
             NodeFaultSet::Restarts => restarts(seed, targets),
@@ -145,12 +146,12 @@ impl NodeFault {
 }
 
 /// Early verbs more often than late ones: every node posts that many in nearly every run.
-fn verb(d: &mut Draw) -> u64 {
+fn verb(d: &mut Rng) -> u64 {
     let most = d.of(&[20, 80, 200, 400]);
     1 + d.below(most)
 }
 
-fn crash(d: &mut Draw, cn: u16) -> NodeFault {
+fn crash(d: &mut Rng, cn: u16) -> NodeFault {
     NodeFault::Crash {
         cn,
         verb: verb(d),
@@ -161,7 +162,7 @@ fn crash(d: &mut Draw, cn: u16) -> NodeFault {
 }
 
 /// One or two nodes, never all.
-fn crashes(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn crashes(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let first = d.below(targets.compute_nodes.into()) as u16;
     let mut out = vec![crash(d, first)];
     if targets.compute_nodes > 2 && d.below(3) == 0 {
@@ -171,9 +172,9 @@ fn crashes(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     out
 }
 
-fn all(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn all(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let mut out = Vec::new();
-    let cn = |d: &mut Draw| d.below(targets.compute_nodes.into()) as u16;
+    let cn = |d: &mut Rng| d.below(targets.compute_nodes.into()) as u16;
     if d.below(2) == 0 {
         out = crashes(d, targets);
     }
@@ -208,7 +209,7 @@ fn all(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
 }
 
 /// In a third of the seeds, up to three times.
-fn drops(d: &mut Draw, targets: FaultTargets, out: &mut Vec<NodeFault>) {
+fn drops(d: &mut Rng, targets: FaultTargets, out: &mut Vec<NodeFault>) {
     let times = if d.below(3) == 0 { 1 + d.below(3) } else { 0 };
     for _ in 0..times {
         out.push(NodeFault::Drop {
@@ -224,7 +225,7 @@ pub(crate) const SPAN_NS: u64 = 40_000_000;
 const MANY_LIVES: u64 = 200;
 
 /// Draws some faults of one kind.
-type Drawer = fn(&mut Draw, FaultTargets) -> Vec<NodeFault>;
+type Drawer = fn(&mut Rng, FaultTargets) -> Vec<NodeFault>;
 
 /// Those of the set `restarts`, one at least: nodes that end and come back, alone or all at once,
 /// stalls, losses, clock jumps. Each has a draw of its own, so that a new fault leaves the others
@@ -239,7 +240,7 @@ fn restarts(seed: u64, targets: FaultTargets) -> Vec<NodeFault> {
         (0x6c6f_7374, 8, loss),
         (0x0063_7261_7368, 8, one_crash),
     ];
-    let of = |tag: u64| Draw::new(seed ^ tag << 8 ^ 0x006c_6976_6573);
+    let of = |tag: u64| drawn_from(seed ^ tag << 8 ^ 0x006c_6976_6573);
     let mut out = Vec::new();
     for (tag, one_in, some) in draws {
         let mut d = of(tag);
@@ -254,22 +255,22 @@ fn restarts(seed: u64, targets: FaultTargets) -> Vec<NodeFault> {
     out
 }
 
-fn at(d: &mut Draw) -> u64 {
+fn at(d: &mut Rng) -> u64 {
     d.below(SPAN_NS)
 }
 
-fn ending(d: &mut Draw) -> Ending {
+fn ending(d: &mut Rng) -> Ending {
     d.of(&[Ending::Leaves, Ending::Process, Ending::Process, Ending::Hung])
 }
 
 /// Times that matter to leases.
-fn some_time(d: &mut Draw, targets: FaultTargets) -> u64 {
+fn some_time(d: &mut Rng, targets: FaultTargets) -> u64 {
     let lease = targets.lease_ns;
     d.of(&[50_000, lease / 4, lease, 2 * lease, 10 * lease])
 }
 
 /// Once or twice, for any time: longer than the membership waits for acknowledgements, too.
-fn outages(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn outages(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let times = 1 + d.below(3) / 2;
     let mut all = Vec::new();
     for _ in 0..times {
@@ -282,7 +283,7 @@ fn outages(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
 }
 
 /// One node a few times, or all of them very often.
-fn restart_loop(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn restart_loop(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let all = u64::from(targets.compute_nodes);
     let (nodes, times) = match d.below(8) {
         0 => (all, MANY_LIVES.div_ceil(all)),
@@ -302,23 +303,23 @@ fn restart_loop(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     out
 }
 
-fn standstill(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn standstill(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let memory = d.of(&[true, true, false]);
     vec![NodeFault::StallAll { at_ns: at(d), for_ns: some_time(d, targets), memory }]
 }
 
-fn stall(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn stall(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let mn = d.below(targets.memory_nodes.into()) as u16;
     vec![NodeFault::Stall { mn, at_ns: at(d), for_ns: some_time(d, targets) }]
 }
 
-fn jump(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn jump(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     vec![NodeFault::Jump { at_ns: at(d), by_ns: some_time(d, targets) }]
 }
 
 /// Any memory node, the first one rarely: after its loss a run only checks that every operation
 /// ends.
-fn loss(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn loss(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let mn = match (targets.memory_nodes, d.below(3)) {
         (1, _) | (_, 0) => 0,
         (n, _) => 1 + d.below(u64::from(n) - 1) as u16,
@@ -327,7 +328,7 @@ fn loss(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     vec![NodeFault::LoseMemory { mn, cn, verb: verb(d) }]
 }
 
-fn one_crash(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn one_crash(d: &mut Rng, targets: FaultTargets) -> Vec<NodeFault> {
     let cn = d.below(targets.compute_nodes.into()) as u16;
     vec![crash(d, cn)]
 }

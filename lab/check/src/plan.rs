@@ -64,7 +64,7 @@ fn value_of(client: u32, op: u64) -> ValueId {
 
 /// How long a value is.
 pub fn length(case: &Case, id: ValueId) -> usize {
-    *Rng::new(id ^ case.seed).pick(&case.value_bytes) as usize
+    Rng::new(id ^ case.seed).of(&case.value_bytes) as usize
 }
 
 /// Operation number `op` of a client, for an index that has these operations. A compare-and-set

@@ -199,15 +199,15 @@ mod tests {
     use super::*;
     use dmtree_parts::peer::Drawn;
 
-    use crate::case::Draw;
-    use crate::log::{Call, Wrong};
+        use crate::log::{Call, Wrong};
     use crate::plan;
+    use crate::rng::Rng;
     use crate::verdict::Finding;
     use dmtree_fabric::Capabilities;
     use dmtree_parts::OpSet;
 
     fn case(seed: u64) -> Case {
-        let index = |_: &mut Draw| Drawn {
+        let index = |_: &mut Rng| Drawn {
             options: serde_json::Value::Null,
             least_cache_bytes: 1,
             value_bytes: None,

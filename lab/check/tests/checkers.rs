@@ -10,7 +10,7 @@ use dmtree_check::rng::Rng;
 fn does(rng: &mut Rng, now: Option<ValueId>, v: ValueId) -> (Event, Option<ValueId>) {
     match rng.below(6) {
         0 | 1 => (Event::Get(now), now),
-        2 if rng.below(4) == 0 => (Event::Tried(v), *rng.pick(&[now, Some(v)])),
+        2 if rng.below(4) == 0 => (Event::Tried(v), rng.of(&[now, Some(v)])),
         2 => (Event::Put(v), Some(v)),
         3 => (Event::Insert(v, now.is_none()), now.or(Some(v))),
         4 if rng.below(2) == 0 => (Event::Delete(now.is_some()), None),
@@ -84,7 +84,7 @@ fn any(rng: &mut Rng) -> Vec<Op> {
             3 => Event::Update(v, yes),
             4 => Event::Delete(yes),
             5 => {
-                let swap = *rng.pick(&[Swap::Done, Swap::Mismatch, Swap::NotFound]);
+                let swap = rng.of(&[Swap::Done, Swap::Mismatch, Swap::NotFound]);
                 Event::CompareAndSet(other, v, swap)
             }
             _ => Event::Tried(v),
