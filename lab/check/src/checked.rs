@@ -105,14 +105,7 @@ impl System {
 
 /// The names of grants; empty for none.
 pub fn granted(c: &Capabilities) -> Vec<&'static str> {
-    let all = [
-        (c.line_atomic, "line_atomic"),
-        (c.write_ascending, "write_ascending"),
-        (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
-        (c.whole_write_bytes > 0, "whole_write"),
-        (c.on_chip_bytes > 0, "on_chip"),
-    ];
-    all.into_iter().filter_map(|(on, name)| on.then_some(name)).collect()
+    Capabilities::NONE.missing(c)
 }
 
 /// Capabilities by name.
