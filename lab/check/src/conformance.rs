@@ -84,7 +84,7 @@ fn value_for(rng: &mut Rng, ops: OpSet) -> Vec<u8> {
 /// Scales a long run of a test suite: one part in `DMTREE_STEPS_DIVISOR`, for fabrics with slow
 /// verbs. Without the variable: all of it, and half of it in a debug build. [`parts`] are not
 /// scaled.
-fn scaled(n: u64) -> u64 {
+pub fn scaled(n: u64) -> u64 {
     let divisor = std::env::var("DMTREE_STEPS_DIVISOR").ok().and_then(|d| d.parse().ok());
     let usual = if cfg!(debug_assertions) { 2 } else { 1 };
     (n / divisor.unwrap_or(usual).max(1)).max(n.min(100))
@@ -108,11 +108,7 @@ const ALL: ScanRequest<'static> = everything(100);
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
-pub fn model(c: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
-    run_model(c, seed, keys, scaled(space), scaled(steps));
-}
-
-fn run_model(test_cluster: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
+pub fn model(test_cluster: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
     let mut clients: Vec<Client> =
         (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
     let (rng, model) = (Rng::new(seed), Model::new());
@@ -288,6 +284,13 @@ pub fn scan_all(c: &mut Client, r: &ScanRequest<'_>) -> Vec<(Vec<u8>, Vec<u8>)> 
 
 /// The empty index, the first key, every outcome of every operation.
 pub fn basics(test_cluster: &TestCluster) {
+    match test_cluster.ops().any_length {
+        true => basics_of_any_length(test_cluster),
+        false => basics_of_fixed_lengths(test_cluster),
+    }
+}
+
+fn basics_of_any_length(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     assert_eq!(c.get(b"k").expect("get"), None);
     assert_eq!(scan_all(c, &ALL), []);
@@ -311,9 +314,9 @@ pub fn basics(test_cluster: &TestCluster) {
     assert_eq!(c.walk().expect("walk").keys, 0);
 }
 
-/// As [`basics`], for an index with keys of 24 bytes and values of 8: an unsupported operation is
-/// refused and changes nothing.
-pub fn basics_of_fixed_lengths(test_cluster: &TestCluster) {
+/// For an index with keys of 24 bytes and values of 8: an unsupported operation is refused and
+/// changes nothing.
+fn basics_of_fixed_lengths(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     // Both ends of the key space are keys.
     for (n, key) in [[b'k'; 24], [0; 24], [0xff; 24]].iter().enumerate() {
@@ -433,10 +436,6 @@ pub fn fill_and_empty(test_cluster: &TestCluster, keys: Keys, n: u64, descending
 /// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else
 /// works on it.
 pub fn load(test_cluster: &TestCluster, keys: Keys, n: u64) {
-    run_load(test_cluster, keys, scaled(n));
-}
-
-fn run_load(test_cluster: &TestCluster, keys: Keys, n: u64) {
     let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
@@ -605,24 +604,17 @@ pub type Part = (&'static str, Box<dyn Fn(&TestCluster) + Sync>);
 /// several clients at once only if `together`.
 pub fn parts(ops: OpSet, seed: u64, steps: u64, together: bool) -> Vec<Part> {
     let few = steps / 10;
-    let (basics, keys): (fn(&TestCluster), _) = match ops.any_length {
-        true => (basics, Keys::AnyLength),
-        false => (basics_of_fixed_lengths, Keys::Hashed24),
+    let (keys, neighbours) = match ops.any_length {
+        true => (Keys::AnyLength, Keys::LongPrefix),
+        false => (Keys::Hashed24, Keys::Hashed24),
     };
-    let neighbours = if ops.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
     let mut parts: Vec<Part> = vec![
         ("basics", Box::new(basics)),
-        (
-            "model",
-            Box::new(move |test_cluster| run_model(test_cluster, seed, keys, few.max(50), steps)),
-        ),
-        ("load", Box::new(move |test_cluster| run_load(test_cluster, keys, few))),
+        ("model", Box::new(move |c| model(c, seed, keys, few.max(50), steps))),
+        ("load", Box::new(move |c| load(c, keys, few))),
     ];
     if together {
-        parts.push((
-            "at once",
-            Box::new(move |test_cluster| run_at_once(test_cluster, neighbours, few)),
-        ));
+        parts.push(("at once", Box::new(move |c| run_at_once(c, neighbours, few))));
     }
     parts
 }

@@ -165,35 +165,12 @@ macro_rules! peer_tests {
             use super::*;
             use $crate::peer;
 
-            #[test]
-            fn local() {
-                peer::passes(&peer::rows::local(&$peer));
-            }
-
-            #[test]
-            fn apart() {
-                peer::passes(&peer::rows::apart(&$peer));
-            }
-
-            #[test]
-            fn interleaved() {
-                peer::passes(&peer::workloads::interleaved(&$peer));
-            }
-
-            #[test]
-            fn adversarial() {
-                peer::passes(&peer::defects::sound(&$peer));
-            }
-
-            #[test]
-            fn defects() {
-                peer::passes(&peer::defects::found(&$peer.subjects));
-            }
-
-            #[test]
-            fn costs() {
-                peer::passes(&peer::costs::check(&$peer));
-            }
+            $crate::peer_tests! { @ local peer::rows::local(&$peer) }
+            $crate::peer_tests! { @ apart peer::rows::apart(&$peer) }
+            $crate::peer_tests! { @ interleaved peer::workloads::interleaved(&$peer) }
+            $crate::peer_tests! { @ adversarial peer::defects::sound(&$peer) }
+            $crate::peer_tests! { @ defects peer::defects::found(&$peer.subjects) }
+            $crate::peer_tests! { @ costs peer::costs::check(&$peer) }
 
             #[test]
             #[ignore = "prints the tables of costs"]
@@ -203,4 +180,10 @@ macro_rules! peer_tests {
             }
         }
     )*};
+    (@ $test:ident $failures:expr) => {
+        #[test]
+        fn $test() {
+            $crate::peer::passes(&$failures);
+        }
+    };
 }
