@@ -34,20 +34,17 @@ use crate::system::{checked_options, lacks, options_for};
 /// Receives reports of a run.
 pub trait Observer {
     /// Receives progress; called often.
-    fn progress(&mut self, p: Progress<'_>);
+    fn progress(&mut self, _: Progress<'_>) {}
     /// Receives the sum of a cell after one more round. `so_far` returns the results up to this
     /// time, marked as interrupted.
-    fn measured(&mut self, cell: &Cell, so_far: &dyn Fn() -> Results);
+    fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {}
 }
 
 /// An observer that ignores all reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
-impl Observer for Silent {
-    fn progress(&mut self, _: Progress<'_>) {}
-    fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {}
-}
+impl Observer for Silent {}
 
 /// The cells, in their order: points of the sweep, systems, distributions, workloads.
 pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {

@@ -161,7 +161,6 @@ fn files_are_written_whole_and_read_back() {
 fn an_interrupt_keeps_what_is_finished() {
     struct StopAfter(Arc<AtomicBool>);
     impl Observer for StopAfter {
-        fn progress(&mut self, _: dmtree_bench::group::Progress<'_>) {}
         fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {
             self.0.store(true, std::sync::atomic::Ordering::SeqCst);
         }

@@ -133,7 +133,6 @@ fn published_figures_stand_beside_and_bounds_are_judged() {
 fn finished_cells_are_taken_over_and_other_settings_refused() {
     struct Count(Vec<String>);
     impl Observer for Count {
-        fn progress(&mut self, _: dmtree_bench::group::Progress<'_>) {}
         fn measured(&mut self, c: &Cell, so_far: &dyn Fn() -> Results) {
             assert!(
                 so_far().interrupted && so_far().cells.iter().any(|have| have.key() == c.key())

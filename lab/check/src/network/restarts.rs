@@ -116,8 +116,7 @@ impl ProcessSlot {
         let ep = process.client(&fabric, slot)?;
         let me = fabric.me();
         let mut agent = Agent::join(&fabric, &ep).await?;
-        let former = me.incarnation.checked_sub(1).filter(|i| *i > 0);
-        let former = former.map(|incarnation| Member { incarnation, ..me });
+        let former = (me.incarnation > 1).then(|| Member { incarnation: me.incarnation - 1, ..me });
         let incarnation = Incarnation {
             me,
             process: process.clone(),
