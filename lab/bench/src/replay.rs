@@ -23,7 +23,6 @@ use crate::opened::PoolSpec;
 use crate::oracle::shown;
 use crate::registry::find;
 use crate::results::{LOCAL_NOTE, Percentiles};
-use crate::simulated::FabricSpec;
 use crate::sizing;
 use crate::system::Tool;
 use crate::table::{Table, mops, time};
@@ -185,15 +184,8 @@ pub fn replay(
     let memory_bytes = o.memory_bytes.map(|b| b.0).unwrap_or_else(|| {
         ((need.saturating_mul(2) + floor) / u64::from(o.mns)).next_multiple_of(1 << 20)
     });
-    let spec = PoolSpec {
-        cns: o.cns,
-        mns: o.mns,
-        memory_bytes,
-        compute_bytes: 0,
-        cache_bytes: o.cache_bytes.0,
-        fabric: FabricSpec::Local,
-        index: None,
-    };
+    let small = PoolSpec::small(o.cns, memory_bytes);
+    let spec = PoolSpec { mns: o.mns, cache_bytes: o.cache_bytes.0, ..small };
     let pool = Tool::open(&system, &spec, key, value.min(64))?;
     let done = AtomicU64::new(0);
     let mut reader = TraceReader::open(&o.files).map_err(Failure::refused)?;
@@ -349,13 +341,12 @@ struct Shard {
     model: BTreeMap<Vec<u8>, Record>,
     tally: Tally,
     encoded: Vec<u8>,
-    value: Vec<u8>,
 }
 
 impl Shard {
     fn new(session: Client, me: usize, threads: usize) -> Self {
-        let (model, tally, encoded, value) = Default::default();
-        Self { session, me, threads, model, tally, encoded, value }
+        let (model, tally, encoded) = Default::default();
+        Self { session, me, threads, model, tally, encoded }
     }
 
     fn work(mut self, from: &Receiver<Vec<TraceOp>>, done: &AtomicU64) -> Tally {
@@ -423,15 +414,8 @@ impl Shard {
     }
 
     fn read(&mut self, key: &[u8]) -> Result<Option<Record>, String> {
-        let mut value = std::mem::take(&mut self.value);
-        let found = self.session.get_into(key, &mut value).map_err(|e| e.to_string());
-        let record = match found {
-            Ok(true) => Record::decode(&value).map(Some).map_err(|e| e.to_string()),
-            Ok(false) => Ok(None),
-            Err(e) => Err(e),
-        };
-        self.value = value;
-        record
+        let found = self.session.get(key).map_err(|e| e.to_string())?;
+        found.map(|value| Record::decode(&value)).transpose().map_err(|e| e.to_string())
     }
 
     fn put(&mut self, key: &[u8], record: Option<Record>) -> Result<(), String> {
