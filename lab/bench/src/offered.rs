@@ -9,6 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use dmtree_fabric::sync::locked;
 use dmtree_workload::{Rng, Seed};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -123,8 +124,7 @@ impl Arrivals {
 
     /// Takes the next operation of a compute node; returns its time, ns after the start.
     pub fn take(&self, cn: usize) -> u64 {
-        // No code can panic under this lock.
-        self.by_node[cn].lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        locked(&self.by_node[cn]).take()
     }
 
     /// Number of operations that fall due after `from_ns` and not after `to_ns`.

@@ -3,8 +3,9 @@
 //! `Unreachable`, a message that cannot be read is `Corrupt`.
 
 use std::io::{Read, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Error, ErrorKind, Failure, Result};
 use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
 use serde::de::DeserializeOwned;
@@ -131,7 +132,7 @@ impl RemoteClient {
     }
 
     pub(crate) fn ask<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T> {
-        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipe = locked(&self.0);
         pipe.send(ask)?;
         let ended = || Error::new(ErrorKind::Unreachable, "the other process has ended: see above");
         let answer: Answer<T> = read(&pipe.receive()?.ok_or_else(ended)?)?;

@@ -1,7 +1,5 @@
 //! Campaigns of checked runs, of every system.
 
-use std::sync::Arc;
-
 use dmtree_bench::registry::{self, select, systems};
 use dmtree_check::NodeFaultSet;
 use dmtree_check::campaign::Campaign;
@@ -14,15 +12,8 @@ fn selected(names: &[&str]) -> Vec<System> {
 }
 
 fn campaign(threads: usize) -> Campaign {
-    Campaign {
-        systems: selected(&["dmtree", "dmtree-no-rtc"]),
-        seeds: 3..6,
-        setting: Setting::default(),
-        twice: false,
-        until: None,
-        threads,
-        stop: Arc::default(),
-    }
+    let systems = selected(&["dmtree", "dmtree-no-rtc"]);
+    Campaign { systems, seeds: 3..6, threads, ..Campaign::default() }
 }
 
 #[test]

@@ -21,10 +21,11 @@ mod restarts;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::net::virt::{self, Network, Process, Sight};
 use dmtree_fabric::net::{DataPath, NetFabric, PoolConfig};
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
     Endpoint, Fabric, GlobalAddr, LeaseParameters, Nanos, NodeId, SeededRandom, Worker,
 };
@@ -126,7 +127,7 @@ impl NetworkRun {
     }
 
     fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.calls)
     }
 
     fn set_phase(&self, phase: Phase) {
