@@ -17,7 +17,7 @@ use dmtree_check::scenario::Scenario;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
-use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
+use dmtree_parts::{AnyIndex, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
@@ -280,7 +280,7 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
 }
 
 /// A simulated cluster with a loaded index and warm caches.
-fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
+fn make(s: &Setup) -> Result<Scenario> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -290,6 +290,7 @@ fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
     };
     let cache_bytes = 12 * s.keys + (16 << 20);
     let fabric = SimFabric::new(&profile, s.seed);
+    let options = dmtree_engine::Options::default();
     let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, options)?;
     let lease_ns = s.lease_us * 1000;
     test_cluster.membership().set_lease_parameters(LeaseParameters {
@@ -320,18 +321,10 @@ fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
 /// Simulates a crash with DMTree.
 ///
 /// # Errors
-/// Those of [`run`].
-pub fn dmtree(setup: &Setup) -> Result<Outcome> {
-    run(setup, &(&dmtree_engine::Options::default()).into())
-}
-
-/// Simulates a crash.
-///
-/// # Errors
 /// Impossible parameters, or a simulation that stalls.
-pub fn run(setup: &Setup, options: &AnyOptions) -> Result<Outcome> {
+pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
-    let scenario = make(setup, options)?;
+    let scenario = make(setup)?;
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
     let curve = vec![Bucket::default(); buckets];
