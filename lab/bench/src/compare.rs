@@ -51,12 +51,10 @@ pub fn compare(a: &Results, b: &Results, tolerance: f64) -> Comparison {
 }
 
 fn ratio(a: f64, b: f64) -> Option<f64> {
-    if a == b {
-        Some(1.0)
-    } else if a == 0.0 {
-        None
-    } else {
-        Some(b / a)
+    match a {
+        _ if a == b => Some(1.0),
+        0.0 => None,
+        _ => Some(b / a),
     }
 }
 

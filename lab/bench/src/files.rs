@@ -52,15 +52,12 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
 
 /// Writes all files that are derived from the results: tables, the report.
 pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
-    let mut files: Vec<(String, String)> = report::tables(r);
-    files.push(("report.html".to_owned(), report::html(r)));
-    let mut written = Vec::new();
-    for (name, text) in files {
+    let files = report::tables(r).into_iter().chain([("report.html".to_owned(), report::html(r))]);
+    let write = |(name, text): (String, String)| {
         let path = dir.join(name);
-        write_atomically(&path, text.as_bytes())?;
-        written.push(path);
-    }
-    Ok(written)
+        write_atomically(&path, text.as_bytes()).map(|()| path)
+    };
+    files.map(write).collect()
 }
 
 /// Reads results from a `results.json`, or from the directory that contains one.

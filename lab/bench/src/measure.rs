@@ -137,14 +137,14 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
         if let Some(a) = &o.arrivals {
             let (from, to) = (span.from_ns - start, span.to_ns - start);
             let backlog = a.due(0, to).saturating_sub(span.begun);
-            m.open = Some(OpenFigures::judge(a.ops_per_s(), a.due(from, to), span.ops, backlog));
+            m.open = Some(OpenFigures::judge(a.ops_per_s, a.due(from, to), span.ops, backlog));
         }
     } else if let Some(a) = &o.arrivals {
         // The whole phase is the window. At its end each client has at most one operation in
         // progress.
         let due = a.due(0, clock::nanos(m.tally.elapsed));
         let backlog = due.saturating_sub(m.tally.all_ops + u64::from(clients));
-        m.open = Some(OpenFigures::judge(a.ops_per_s(), due, m.tally.all_ops, backlog));
+        m.open = Some(OpenFigures::judge(a.ops_per_s, due, m.tally.all_ops, backlog));
     }
 }
 

@@ -57,12 +57,8 @@ impl ProfileText {
 
     /// Name, fields with other values, hash.
     pub fn title(&self) -> String {
-        let set = if self.set.is_empty() {
-            String::new()
-        } else {
-            format!(" with {}", self.set.join(", "))
-        };
-        format!("{}{set} ({})", self.name, self.hash)
+        let with = if self.set.is_empty() { "" } else { " with " };
+        format!("{}{with}{} ({})", self.name, self.set.join(", "), self.hash)
     }
 }
 

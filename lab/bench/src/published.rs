@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
+use crate::results::distinct;
 
 /// The tables: name and text.
 const TABLES: [(&str, &str); 2] = [
@@ -23,13 +24,7 @@ impl Table {
 
     /// Systems of the table, each once, in its order.
     pub fn systems(&self) -> Vec<&str> {
-        let mut out: Vec<&str> = Vec::new();
-        for ([_, system, _], _) in &self.rows {
-            if !out.contains(system) {
-                out.push(system);
-            }
-        }
-        out
+        distinct(self.rows.iter().map(|([_, system, _], _)| *system))
     }
 
     /// Systems of the table without a counterpart in these settings.

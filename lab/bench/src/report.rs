@@ -59,10 +59,8 @@ fn table(r: &Results, distribution: &str) -> String {
     out.push('\n');
     for c in r.cells.iter().filter(|c| c.distribution == distribution) {
         out += &format!("{},{},{:.6}", quoted(&c.label()), quoted(&c.csv_name), c.mops);
-        let mops = c.per_compute_node();
-        for n in 0..nodes {
-            out += &format!(",{:.6}", mops.get(n).copied().unwrap_or(0.0));
-        }
+        let mops = c.nodes.iter().filter_map(|n| n.mops).chain(std::iter::repeat(0.0));
+        mops.take(nodes).for_each(|mops| out += &format!(",{mops:.6}"));
         out.push('\n');
     }
     out

@@ -423,11 +423,6 @@ impl Cell {
     pub fn saturated(&self) -> bool {
         self.open.is_some_and(|o| o.saturated)
     }
-
-    /// Million operations per second of the clients of each compute node.
-    pub fn per_compute_node(&self) -> Vec<f64> {
-        self.nodes.iter().filter_map(|n| n.mops).collect()
-    }
 }
 
 impl Results {
@@ -458,13 +453,7 @@ impl Results {
     /// As pretty JSON with a newline.
     pub fn to_json(&self) -> String {
         // Only maps with keys that are no strings can fail, and there are none.
-        serde_json::to_string_pretty(self).map_or_else(
-            |e| format!("{{\"error\":\"{e}\"}}"),
-            |mut s| {
-                s.push('\n');
-                s
-            },
-        )
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     /// Cells with a ratio to the published figure outside of the experiment's bounds.
@@ -480,14 +469,19 @@ impl Results {
 
     /// Distributions in the order of their first cells.
     pub fn distributions(&self) -> Vec<String> {
-        let mut out: Vec<String> = Vec::new();
-        for c in &self.cells {
-            if !out.contains(&c.distribution) {
-                out.push(c.distribution.clone());
-            }
-        }
-        out
+        distinct(self.cells.iter().map(|c| c.distribution.clone()))
     }
+}
+
+/// Each of these once, in their order.
+pub(crate) fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut out = Vec::new();
+    all.for_each(|one| {
+        if !out.contains(&one) {
+            out.push(one);
+        }
+    });
+    out
 }
 
 /// The name of a distribution in file names: `uniform`, `zipfian`, or its name with plain

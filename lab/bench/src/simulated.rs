@@ -90,18 +90,14 @@ pub struct NodeUse {
 }
 
 impl NodeUse {
-    /// Busy share of its average thread; 0 without threads.
-    pub fn mean_cpu(&self) -> f64 {
-        if self.cpu.is_empty() { 0.0 } else { self.cpu.iter().sum::<f64>() / self.cpu.len() as f64 }
-    }
-
     fn servers(&self) -> [(&'static str, f64); 5] {
         [
             ("in-wire", self.in_wire),
             ("out-wire", self.out_wire),
             ("responder", self.responder),
             ("initiator", self.initiator),
-            ("cpu", self.mean_cpu()),
+            // The average thread.
+            ("cpu", self.cpu.iter().sum::<f64>() / self.cpu.len().max(1) as f64),
         ]
     }
 }

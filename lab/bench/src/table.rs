@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use crate::bytes::Bytes;
 use crate::config::Resolved;
 use crate::published::Reference;
-use crate::results::{Cell, Machine, MemoryFigures, Results, note};
+use crate::results::{Cell, Machine, MemoryFigures, Results, distinct, note};
 use crate::simulated::Busiest;
 
 /// Columns of text, some left-aligned, the others right-aligned.
@@ -204,12 +204,7 @@ fn columns(r: &Results) -> Vec<Column<&Cell>> {
 /// Time of operations by step, if it was measured.
 fn steps(r: &Results) -> String {
     let all = || r.cells.iter().flat_map(|c| c.steps_ns.iter().map(move |(kind, s)| (c, kind, s)));
-    let mut names: Vec<&str> = Vec::new();
-    for name in all().flat_map(|(_, _, s)| s.keys()) {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
+    let names = distinct(all().flat_map(|(_, _, s)| s.keys().map(String::as_str)));
     if names.is_empty() {
         return String::new();
     }

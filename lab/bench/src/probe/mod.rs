@@ -137,7 +137,11 @@ impl Probed {
         name.clone_into(&mut p.name);
         description.clone_into(&mut p.description);
         p.trust = "A for round trips, rates and bandwidth measured between two nodes; the rest as in the profile it is based on".to_owned();
-        let each = |verb, bytes| self.get(verb, bytes, false).map_or(0.0, Measured::each_ns);
+        // The time per verb when verbs follow each other without a gap, ns.
+        let each = |verb, bytes| {
+            let m = self.get(verb, bytes, false);
+            m.map_or(0.0, |m| m.took_ns as f64 / m.verbs.max(1) as f64)
+        };
         let alone = |verb, bytes| self.get(verb, bytes, true).map_or(0.0, |m| m.median_ns as f64);
         p.responder_ns.read = each(Verb::Read, 64).min(1e7);
         p.responder_ns.write = each(Verb::Write, 64).min(1e7);
