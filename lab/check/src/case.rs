@@ -7,7 +7,7 @@ use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fault::{End, FaultTargets, NodeFault, NodeFaultSet, SPAN_NS};
+use crate::fault::{End, NodeFault, NodeFaultSet, SPAN_NS};
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -261,9 +261,15 @@ impl Case {
             if node_faults == NodeFaultSet::Restarts {
                 case.spread_out(&mut d);
             }
-            case.node_faults = NodeFault::draw(node_faults, seed, case.fault_targets());
+            case.node_faults = NodeFault::draw(node_faults, seed, &case);
         }
         case
+    }
+
+    /// The case of a seed, of no system.
+    pub(crate) fn of_any_system(seed: u64, value_bytes: Option<u32>) -> Self {
+        let none = |_: &mut Rng| Drawn { options: Value::Null, least_cache_bytes: 1, value_bytes };
+        Self::of_seed("", seed, (Capabilities::NONE, NodeFaultSet::None), &none)
     }
 
     /// Few operations over a long time, with many faults.
@@ -305,15 +311,6 @@ impl Case {
             wave_ops: 0,
             liveness: false,
             ..whole
-        }
-    }
-
-    /// The parts of the case that faults can hit.
-    pub fn fault_targets(&self) -> FaultTargets {
-        FaultTargets {
-            compute_nodes: self.pool.compute_nodes,
-            memory_nodes: self.pool.memory_nodes,
-            lease_ns: self.lease_ns,
         }
     }
 
@@ -463,12 +460,7 @@ mod tests {
     use super::*;
 
     fn case(seed: u64) -> Case {
-        let index = |d: &mut Rng| Drawn {
-            options: serde_json::json!({ "fanout": d.of(&[8, 16]) }),
-            least_cache_bytes: 1 << 10,
-            value_bytes: None,
-        };
-        Case::of_seed("x", seed, (Capabilities::NONE, NodeFaultSet::None), &index)
+        Case::of_any_system(seed, None)
     }
 
     #[test]

@@ -7,7 +7,6 @@ use dmtree_fabric::{Capabilities, Error, Result};
 use dmtree_parts::peer::{Clients, EVERYTHING, NodeFaultSet, Setting, SystemSpec, merge};
 
 use crate::case::Case;
-use crate::exhaustive::{Depth, Explored, explore};
 use crate::fault::NodeFault;
 use crate::log::Call;
 use crate::plan::{draws, operation};
@@ -95,11 +94,6 @@ impl System {
             verdict.compare(&self.check(case)?);
         }
         Ok(verdict)
-    }
-
-    /// Explores the orders of a small case.
-    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
-        explore(&self.options, case, depth, go_on)
     }
 }
 

@@ -3,13 +3,11 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Capabilities, Fifo, Policy, SeededRandom, Unfair, Worker};
+use dmtree_fabric::{Fifo, Policy, Worker};
 use dmtree_parts::AnyIndex;
-use dmtree_parts::peer::Drawn;
 
-use crate::case::{Case, KeyForm};
+use crate::case::{Case, KeyForm, Schedule};
 use crate::drive::operate;
-use crate::fault::NodeFaultSet;
 use crate::log::{Answer, Call, Log, Record, Return};
 use crate::plan;
 use crate::rng::Rng;
@@ -47,11 +45,6 @@ impl Stress {
 
     /// A case with these operations.
     fn case(self) -> Case {
-        let index = |_: &mut _| Drawn {
-            options: serde_json::Value::Null,
-            least_cache_bytes: 0,
-            value_bytes: Some(self.value_bytes as u32),
-        };
         Case {
             clients: u32::MAX,
             keys: self.keys as u32,
@@ -59,18 +52,15 @@ impl Stress {
             key_form: KeyForm::Early,
             scan_one_in: self.scan_one_in as u32,
             wave_ops: self.wave_ops as u32,
-            ..Case::of_seed("", self.seed, (Capabilities::NONE, NodeFaultSet::None), &index)
+            ..Case::of_any_system(self.seed, Some(self.value_bytes as u32))
         }
     }
 }
 
 /// Uniform and unfair schedules, alternately.
 pub fn policy(seed: u64) -> Box<dyn Policy> {
-    if seed.is_multiple_of(2) {
-        Box::new(SeededRandom::new(seed))
-    } else {
-        Box::new(Unfair::new(seed))
-    }
+    let schedule = if seed.is_multiple_of(2) { Schedule::Uniform } else { Schedule::Unfair };
+    schedule.policy(seed)
 }
 
 /// The seeds of a test: its own number of them, or as many as `DMTREE_SEEDS` says (a 64th of these

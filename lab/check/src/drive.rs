@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::node_states::{Issuer, NodeCondition, NodeStates};
 use crate::plan;
 use crate::rng::Rng;
 use crate::server::Server;
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{Finding, Verdict, caught};
 
 /// One call of maintenance in this many operations.
 const MAINTAIN_ONE_IN: u32 = 4;
@@ -260,7 +259,7 @@ impl<'a> Guarded<'a> {
         let work = self.work.take();
         // A future that has panicked may panic once more when it is dropped; the first panic is the
         // finding.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
+        let _ = caught(|| drop(work));
     }
 
     fn quit(&mut self) -> Poll<()> {
@@ -292,7 +291,7 @@ impl Future for Guarded<'_> {
         }
         let make = &this.make;
         let work = this.work.get_or_insert_with(|| make());
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        let polled = caught(|| work.as_mut().poll(cx));
         this.shared.poll_faults();
         let restarting = |cn| this.shared.node_states.condition(cn) == NodeCondition::Restarting;
         match polled {
@@ -303,8 +302,8 @@ impl Future for Guarded<'_> {
             }
             Ok(Poll::Ready(_)) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
-            Err(payload) => {
-                this.shared.found(Finding::panic(this.role.client, &*payload));
+            Err(panic) => {
+                this.shared.found(Finding::panic(this.role.client, &panic));
                 this.quit()
             }
         }

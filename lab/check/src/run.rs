@@ -1,7 +1,6 @@
 //! Runs a case: a pool on the adversarial fabric, the clients, a check of their history, a phase
 //! without fabric faults in which every operation must end, and a walk of the structure.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
@@ -18,7 +17,7 @@ use crate::plan;
 use crate::quiesce::quiesce;
 use crate::server::Server;
 use crate::test_cluster::TestCluster;
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{Finding, Verdict, caught};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -58,15 +57,10 @@ pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, V
     fabric.sanitize();
     load(&test_cluster, case)?;
     let mut choices = Vec::new();
-    let caught = catch_unwind(AssertUnwindSafe(|| {
-        let run = Run { test_cluster: &test_cluster, fabric: &fabric, server: &server, case };
-        run.phases(order, &mut choices)
-    }));
-    let mut verdict = match caught {
+    let run = Run { test_cluster: &test_cluster, fabric: &fabric, server: &server, case };
+    let mut verdict = match caught(|| run.phases(order, &mut choices)) {
         Ok(verdict) => verdict?,
-        Err(payload) => {
-            Verdict { finding: Some(Finding::panic(None, &*payload)), ..Verdict::default() }
-        }
+        Err(panic) => Verdict { finding: Some(Finding::panic(None, &panic)), ..Verdict::default() },
     };
     verdict.operations = verdict.log.records().len() as u64;
     verdict.trace_hash = fabric.trace_hash() ^ verdict.log.hash().rotate_left(32);
@@ -120,9 +114,9 @@ impl Run<'_> {
         if !verdict.happened.iter().any(lost) {
             let log = &mut verdict.log;
             let judged = || afterwards(test_cluster, case, &living, log);
-            broken = match catch_unwind(AssertUnwindSafe(judged)) {
+            broken = match caught(judged) {
                 Ok(done) => done.err().map(Finding::structure),
-                Err(payload) => Some(Finding::panic(None, &*payload)),
+                Err(panic) => Some(Finding::panic(None, &panic)),
             };
         }
         let wrong = verdict.log.check().err().map(Finding::History);

@@ -180,24 +180,13 @@ impl Shrinker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dmtree_parts::peer::Drawn;
-
         use crate::log::{Call, Wrong};
     use crate::plan;
-    use crate::rng::Rng;
     use crate::verdict::Finding;
-    use dmtree_fabric::Capabilities;
     use dmtree_parts::OpSet;
 
     fn case(seed: u64) -> Case {
-        let index = |_: &mut Rng| Drawn {
-            options: serde_json::Value::Null,
-            least_cache_bytes: 1,
-            value_bytes: None,
-        };
-        let case =
-            Case::of_seed("x", seed, (Capabilities::NONE, crate::NodeFaultSet::None), &index);
-        Case { scan_one_in: 0, neighbours: 3, ..case }
+        Case { scan_one_in: 0, neighbours: 3, ..Case::of_any_system(seed, None) }
     }
 
     /// Fails when two clients put to the first key, and atomics are split.

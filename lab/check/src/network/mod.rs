@@ -31,7 +31,7 @@ use dmtree_fabric::{
 };
 
 use crate::rng::Rng;
-use crate::verdict::panic_text;
+use crate::verdict::caught;
 use judge::{Calls, Words};
 
 const MS: Nanos = 1_000_000;
@@ -154,9 +154,8 @@ pub fn run(seed: u64) -> Outcome {
 
 /// The same with a mutant.
 pub fn run_with(seed: u64, mutant: Option<Mutant>) -> Outcome {
-    let ran = std::panic::catch_unwind(|| script(seed, mutant));
-    ran.unwrap_or_else(|panic| Outcome {
-        violations: vec![format!("a panic: {}", panic_text(&*panic))],
+    caught(|| script(seed, mutant)).unwrap_or_else(|panic| Outcome {
+        violations: vec![format!("a panic: {panic}")],
         ..Outcome::default()
     })
 }

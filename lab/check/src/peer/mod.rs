@@ -22,7 +22,6 @@ pub mod toy;
 pub mod workloads;
 
 use std::num::NonZero;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,7 +50,7 @@ pub mod prelude {
 }
 
 use crate::checked::System;
-use crate::verdict::panic_text;
+use crate::verdict::caught;
 
 /// Which options something holds for.
 pub type Which = Box<dyn Fn(&AnyOptions) -> bool + Send + Sync>;
@@ -121,8 +120,7 @@ pub fn each<T: Sync>(items: &[T], check: impl Fn(&T) -> Result<(), String> + Syn
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = catch_unwind(AssertUnwindSafe(|| check(item)));
-            if let Err(why) = result.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+            if let Err(why) = caught(|| check(item)).and_then(|checked| checked) {
                 failed.lock().expect("no panic under this lock").push(why);
             }
         }
@@ -139,8 +137,7 @@ fn listed(list: &str, name: &str) -> bool {
 
 /// Names the item that a check failed on.
 pub(crate) fn named(name: &str, check: impl FnOnce()) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(check))
-        .map_err(|panic| format!("{name}: {}", panic_text(&*panic)))
+    caught(check).map_err(|panic| format!("{name}: {panic}"))
 }
 
 /// Fails a test with all failures.
