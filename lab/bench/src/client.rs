@@ -420,12 +420,7 @@ async fn one(
 }
 
 /// Scans from a key on, page by page; the pages stay in the buffers.
-async fn scan(
-    client: &mut AnyIndex,
-    key: &[u8],
-    len: usize,
-    b: &mut Buffers,
-) -> Result<(), Error> {
+async fn scan(client: &mut AnyIndex, key: &[u8], len: usize, b: &mut Buffers) -> Result<(), Error> {
     let (mut resume, mut pairs) = (None, 0usize);
     b.used = 0;
     b.exhausted = false;

@@ -188,7 +188,9 @@ impl<'a> Actors<'a> {
         let shared = self.shared;
         self.spawn_clients(worker, liveness_now);
         for (cn, slot) in &self.workers {
-            self.spawn(worker, (*slot, TaskRole::beside(Some(*cn))), || self.run_worker(*cn, *slot));
+            self.spawn(worker, (*slot, TaskRole::beside(Some(*cn))), || {
+                self.run_worker(*cn, *slot)
+            });
         }
         if shared.case.node_faults.is_empty() {
             return;

@@ -22,7 +22,10 @@ const MAX_BYTES: usize = 256 << 20;
 #[expect(missing_docs, reason = "they are the operations of a client")]
 pub enum Ask<'a> {
     /// Open this index of this system.
-    Open { system: String, index: String },
+    Open {
+        system: String,
+        index: String,
+    },
     /// Close it.
     Close,
     Get(&'a [u8]),

@@ -180,7 +180,7 @@ impl Shrinker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-        use crate::log::{Call, Wrong};
+    use crate::log::{Call, Wrong};
     use crate::plan;
     use crate::verdict::Finding;
     use dmtree_parts::OpSet;

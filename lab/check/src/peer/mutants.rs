@@ -2,8 +2,8 @@
 //! of these runs at a time, and no other. Errors are of cases that cannot run.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Capabilities, Result};

@@ -4,7 +4,7 @@ use dmtree_fabric::sim::{How, Place};
 
 use super::death::{CrashRun, ScriptedCrash, run};
 use super::{PLACES, Script};
-use crate::verdict::caught;
+use crate::verdict;
 
 /// The sum of the runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +45,7 @@ pub fn at_least(points: u64, wanted: u64) -> bool {
 
 /// A run; a panic is a failure.
 pub(super) fn tried<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    caught(run).unwrap_or_else(|panic| Err(format!("a panic: {panic}")))
+    verdict::caught(run).unwrap_or_else(|panic| Err(format!("a panic: {panic}")))
 }
 
 /// The three places of a verb. Returns which nodes have crashed in any of these runs.
