@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::failure::Result;
 use crate::published::Sheet;
 use crate::results::Cell;
+use crate::table::{Column, table_of};
 
 /// The tables: name and text.
 const TABLES: [(&str, &str); 1] =
@@ -80,21 +81,16 @@ impl Claims {
 impl Gains {
     /// As text.
     pub fn text(&self) -> String {
-        let mut t = crate::table::Table::new(
-            &["gain", "workload", "system", "over", "here", "published"],
-            4,
-        );
-        for g in &self.rows {
-            t.row(vec![
-                g.claim.clone(),
-                g.workload.clone(),
-                g.system.clone(),
-                g.over.clone(),
-                format!("{:.2}", g.here),
-                format!("{:.1}", g.published),
-            ]);
-        }
-        format!("gains, throughput by throughput ({})\n{}\n", self.source, t.text())
+        let columns: [Column<&Gain>; 6] = [
+            ("gain", |g| g.claim.clone()),
+            ("workload", |g| g.workload.clone()),
+            ("system", |g| g.system.clone()),
+            ("over", |g| g.over.clone()),
+            ("here", |g| format!("{:.2}", g.here)),
+            ("published", |g| format!("{:.1}", g.published)),
+        ];
+        let table = table_of((&columns, 4), &self.rows);
+        format!("gains, throughput by throughput ({})\n{table}\n", self.source)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::registry::find;
 use crate::results::{LOCAL_NOTE, Percentiles};
 use crate::sizing;
 use crate::system::Tool;
-use crate::table::{Table, mops, time};
+use crate::table::{Column, mops, table_of, time};
 
 /// Operations that a thread gets at a time.
 const BATCH: usize = 128;
@@ -301,19 +301,17 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
 impl ReplayReport {
     /// As text.
     pub fn text(&self) -> String {
-        let mut t = Table::new(&["operation", "number", "mismatches", "p50", "p99", "p99.9"], 1);
-        for (kind, k) in &self.by_kind {
-            t.row(vec![
-                kind.clone(),
-                k.ops.to_string(),
-                k.mismatches.to_string(),
-                time(k.latency.p50_ns),
-                time(k.latency.p99_ns),
-                time(k.latency.p999_ns),
-            ]);
-        }
+        let columns: [Column<(&String, &KindReport)>; 6] = [
+            ("operation", |(kind, _)| kind.clone()),
+            ("number", |(_, k)| k.ops.to_string()),
+            ("mismatches", |(_, k)| k.mismatches.to_string()),
+            ("p50", |(_, k)| time(k.latency.p50_ns)),
+            ("p99", |(_, k)| time(k.latency.p99_ns)),
+            ("p99.9", |(_, k)| time(k.latency.p999_ns)),
+        ];
+        let table = table_of((&columns, 1), &self.by_kind);
         let mut out = format!(
-            "{}: {} operations in {:.2} s, {} Mops, {} mismatches; {} keys at the end\n  {}\n{}",
+            "{}: {} operations in {:.2} s, {} Mops, {} mismatches; {} keys at the end\n  {}\n{table}",
             self.system,
             self.ops,
             self.seconds,
@@ -321,7 +319,6 @@ impl ReplayReport {
             self.mismatches,
             self.keys,
             self.note,
-            t.text()
         );
         for s in &self.samples {
             out += &format!("  {s}\n");

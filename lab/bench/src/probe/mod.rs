@@ -11,7 +11,7 @@ use dmtree_fabric::{Fabric, Nanos, NodeId};
 use crate::fabrics::{LOCAL, VERBS};
 use crate::failure::{Failure, Result};
 use crate::simulated::Profile;
-use crate::table::Table;
+use crate::table::{Column, table_of};
 
 /// Payloads of READs and WRITEs, bytes.
 pub const SIZES: [u32; 5] = [8, 64, 512, 4096, 65_536];
@@ -99,32 +99,17 @@ impl Probed {
 
     /// The measurements as a text table.
     pub fn table(&self) -> String {
-        let mut t = Table::new(
-            &[
-                "verb",
-                "bytes",
-                "clients",
-                "verbs per doorbell",
-                "median ns",
-                "p99 ns",
-                "verbs/s",
-                "Gb/s",
-            ],
-            1,
-        );
-        for (p, m) in &self.rows {
-            t.row(vec![
-                p.verb.name().to_owned(),
-                p.bytes.to_string(),
-                p.clients.to_string(),
-                p.list.to_string(),
-                m.median_ns.to_string(),
-                m.p99_ns.to_string(),
-                format!("{:.0}", m.rate()),
-                format!("{:.3}", m.rate() * f64::from(p.bytes) * 8.0 / 1e9),
-            ]);
-        }
-        t.text()
+        let columns: [Column<&(Plan, Measured)>; 8] = [
+            ("verb", |(p, _)| p.verb.name().to_owned()),
+            ("bytes", |(p, _)| p.bytes.to_string()),
+            ("clients", |(p, _)| p.clients.to_string()),
+            ("verbs per doorbell", |(p, _)| p.list.to_string()),
+            ("median ns", |(_, m)| m.median_ns.to_string()),
+            ("p99 ns", |(_, m)| m.p99_ns.to_string()),
+            ("verbs/s", |(_, m)| format!("{:.0}", m.rate())),
+            ("Gb/s", |(p, m)| format!("{:.3}", m.rate() * f64::from(p.bytes) * 8.0 / 1e9)),
+        ];
+        table_of((&columns, 1), &self.rows)
     }
 
     /// A profile for the simulated fabric: measured values replace those of `base`; the rest is
