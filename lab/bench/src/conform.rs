@@ -64,7 +64,8 @@ fn run_part(
         Ok(())
     };
     drop_index()?;
-    let test_cluster = TestCluster::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
+    let called = (&index[..], system);
+    let test_cluster = TestCluster::open_or_create(cluster.clone(), CACHE_BYTES, options, called)?;
     other.open(system, &index).map_err(|e| e.context("the other process"))?;
     let test_cluster = test_cluster.with(other.clone());
     let ran = std::thread::scope(|s| s.spawn(|| part(&test_cluster)).join());

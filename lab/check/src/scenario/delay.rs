@@ -54,13 +54,6 @@ impl DelayScenario {
     }
 }
 
-/// The result of a run: whether a verb was delayed, and whether the victim crashed.
-#[derive(Clone, Copy, Debug)]
-struct Ran {
-    delayed: bool,
-    crashed: bool,
-}
-
 /// The progress of the clients.
 #[derive(Debug, Default)]
 struct Progress {
@@ -77,13 +70,14 @@ struct Run<'b> {
     progress: Rc<Progress>,
 }
 
-/// One run; `crash`: the crash point of the victim.
+/// One run; `crash`: the crash point of the victim. Returns whether a verb was delayed, and whether
+/// the victim crashed.
 fn once(
     plan: &DelayScenario,
     point: CrashPoint,
     crash: Option<CrashPoint>,
     seed: u64,
-) -> Result<Ran, String> {
+) -> Result<(bool, bool), String> {
     let ops = plan.script.ops.iter().chain(&plan.others).chain(&plan.dead);
     let play = Play::begin((&plan.script, DELAYED), ops, (false, seed))?;
     let run = Run { plan, play: play.clone(), progress: Rc::default() };
@@ -100,7 +94,7 @@ fn once(
     let nodes = 0..plan.script.compute_nodes;
     let nodes: Vec<u16> = nodes.filter(|cn| !(crashed && *cn == VICTIM)).collect();
     play.judge(&plan.script, &nodes, crashed)?;
-    Ok(Ran { delayed: is_late(&play), crashed })
+    Ok((is_late(&play), crashed))
 }
 
 /// Whether a verb has been delayed.
@@ -236,10 +230,7 @@ pub fn delay_every_verb_after(
                 let point = CrashPoint { verb, place };
                 let seed = verb * 31 + i as u64 + n * 10_007;
                 match tried(|| once(plan, point, crash, seed)) {
-                    Ok(ran) => {
-                        delayed |= ran.delayed;
-                        crashed |= ran.crashed;
-                    }
+                    Ok((late, dead)) => (delayed, crashed) = (delayed | late, crashed | dead),
                     Err(what) => return ((runs, Some(format!("{point:?} {seed}: {what}"))), true),
                 }
             }
