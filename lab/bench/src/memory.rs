@@ -35,12 +35,11 @@ pub fn figures(
         cn_bytes_per_cached_key: if cached_keys > 0.0 { used / cached_keys } else { 0.0 },
         cache_used_bytes: used as u64,
         cache_budget_bytes: with_clients.first().map_or(0, |s| s.budget_bytes),
-        cache_hit_rate: 0.0,
         leaves: shape.leaves.clone(),
         inner_nodes: shape.inner_nodes,
         levels: shape.levels,
         held_bytes: held,
-        peak_bytes: None,
+        ..MemoryFigures::default()
     }
 }
 

@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 
 use dmtree_check::test_cluster::{TestCluster, nodes};
 use dmtree_fabric::{Core, Endpoint, Fifo, Snapshot, Transport, Worker};
-use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, CacheStats, worker};
+use dmtree_parts::{AnyIndex, AnyOptions, CacheStats, worker};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
@@ -221,9 +221,31 @@ impl Opened {
     }
 
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
+    ///
+    /// # Errors
+    /// A compute node that is gone, a thread that cannot be started.
     pub fn start_workers(&self) -> Result<Workers> {
+        let mut all = Workers { stop: Arc::default(), running: Vec::new() };
         let workers = if self.sim.is_some() { 0 } else { self.workers };
-        Workers::start(&self.index.cluster, &self.index.nodes, workers)
+        for (cn, node) in self.index.nodes.iter().enumerate() {
+            for number in 0..workers {
+                let pool = self.index.cluster.compute_node(cn)?;
+                let (node, stop) = (node.clone(), all.stop.clone());
+                let work = move || {
+                    let ep = pool.endpoint(SLAB_BYTES)?;
+                    let mut index = node.client(ep.clone());
+                    let stopped = || stop.load(Ordering::Relaxed);
+                    let run = worker::run(&mut index, stopped);
+                    ep.core().block_on(ep.slot(), Box::pin(run))?;
+                    Ok(ep.snapshot())
+                };
+                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
+                let failed =
+                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
+                all.running.push(thread.map_err(failed)?);
+            }
+        }
+        Ok(all)
     }
 
     /// Runs clients until they end, spread over the compute nodes in turn, and returns their
@@ -261,7 +283,6 @@ impl Opened {
                         .unwrap_or_else(|_| Err(panicked()));
                     failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
                     barrier.wait();
-                    barrier.wait();
                     let (placed_clients, workers) = placed_clients?;
                     if failed.load(Ordering::SeqCst) {
                         return Ok(Vec::new());
@@ -269,7 +290,6 @@ impl Opened {
                     run_thread((placed_clients, workers), self.sim.is_some(), body)
                 }));
             }
-            barrier.wait();
             barrier.wait();
             let mut pause = std::time::Duration::from_millis(1);
             while running.iter().any(|handle| !handle.is_finished()) {
@@ -426,33 +446,6 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts so many workers of each compute node.
-    ///
-    /// # Errors
-    /// A compute node that is gone, a thread that cannot be started.
-    pub fn start(cluster: &Cluster, nodes: &[AnyNode], workers: u32) -> Result<Self> {
-        let mut all = Self { stop: Arc::default(), running: Vec::new() };
-        for (cn, node) in nodes.iter().enumerate() {
-            for number in 0..workers {
-                let (pool, node, stop) =
-                    (cluster.compute_node(cn)?, node.clone(), all.stop.clone());
-                let work = move || {
-                    let ep = pool.endpoint(SLAB_BYTES)?;
-                    let mut index = node.client(ep.clone());
-                    let stopped = || stop.load(Ordering::Relaxed);
-                    let run = worker::run(&mut index, stopped);
-                    ep.core().block_on(ep.slot(), Box::pin(run))?;
-                    Ok(ep.snapshot())
-                };
-                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
-                let failed =
-                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
-                all.running.push(thread.map_err(failed)?);
-            }
-        }
-        Ok(all)
-    }
-
     /// Ends the workers, and returns what their verbs were.
     ///
     /// # Errors
@@ -485,6 +478,6 @@ impl Drop for Workers {
 }
 
 /// The failure of a worker.
-pub(crate) fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
+fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
     Failure::violation(format!("{name}: {e}"))
 }
