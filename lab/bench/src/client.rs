@@ -126,6 +126,12 @@ impl Tally {
         }
     }
 
+    /// Something is wrong beside operations.
+    pub(crate) fn found(&mut self, what: String) {
+        self.errors += 1;
+        self.samples.push(what);
+    }
+
     /// Counts an acknowledged operation.
     fn acknowledged(&mut self, op: &Op<'_>, b: &Buffers) {
         self.all_ops += 1;

@@ -44,6 +44,14 @@ pub struct CellPlan {
     pub same_as: Option<usize>,
 }
 
+impl CellPlan {
+    /// What its clients do.
+    fn plan(&self) -> Result<Arc<Plan>> {
+        let workload = self.config.workload(&self.workload, self.distribution);
+        workload.build().map_err(Failure::refused)
+    }
+}
+
 /// Cells of one system that share a pool.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -199,7 +207,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let peak = Peak::begin();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
     let opened = Opened::create(g.system.name, &options_for(&g.system, c), &spec)?;
-    let plan = c.workload(&first.workload, first.distribution).build().map_err(Failure::refused)?;
+    let plan = first.plan()?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
@@ -227,11 +235,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             warm = complete;
         }
         host.stopped()?;
-        let plan = cell
-            .config
-            .workload(&cell.workload, cell.distribution)
-            .build()
-            .map_err(Failure::refused)?;
+        let plan = cell.plan()?;
         let before = lookups(&opened);
         let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
         let after = lookups(&opened);
@@ -245,19 +249,13 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             match walk(g, host, &opened) {
                 Ok(after) => {
                     let due = c.keys + m.tally.inserted - m.tally.deleted;
-                    if m.tally.unknown == 0 && m.tally.errors == 0 && after.keys != due {
-                        m.tally.errors += 1;
-                        m.tally.samples.push(format!(
-                            "the index holds {} keys where {due} must be",
-                            after.keys
-                        ));
+                    let held = after.keys;
+                    if m.tally.unknown == 0 && m.tally.errors == 0 && held != due {
+                        m.tally.found(format!("the index holds {held} keys where {due} must be"));
                     }
                     shape = after;
                 }
-                Err(e) => {
-                    m.tally.errors += 1;
-                    m.tally.samples.push(e.to_string());
-                }
+                Err(e) => m.tally.found(e.to_string()),
             }
         }
         m.warmed = warmed;

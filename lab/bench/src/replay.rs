@@ -202,41 +202,32 @@ pub fn replay(
             }));
         }
         let mut batches: Vec<Vec<TraceOp>> = vec![Vec::new(); threads];
-        let mut read = 0u64;
-        let mut fed = Ok(());
-        for op in &mut reader {
-            let op = match op {
-                Ok(op) => op,
-                Err(e) => {
-                    fed = Err(Failure::refused(e));
+        let mut feed = || -> Result<()> {
+            for (op, read) in reader.by_ref().zip(1u64..) {
+                let op = op.map_err(Failure::refused)?;
+                let at = shard(&op.key, threads);
+                batches[at].push(op);
+                let is_full = batches[at].len() == BATCH;
+                // A thread that has ended has failed; its join returns the error.
+                if is_full && to[at].send(std::mem::take(&mut batches[at])).is_err() {
                     break;
                 }
-            };
-            let at = shard(&op.key, threads);
-            batches[at].push(op);
-            // A thread that has ended has failed; its join returns the error.
-            if batches[at].len() == BATCH && to[at].send(std::mem::take(&mut batches[at])).is_err()
-            {
-                break;
-            }
-            read += 1;
-            if read.is_multiple_of(4096) {
-                progress(done.load(Ordering::Relaxed), survey.operations);
-                if stop.load(Ordering::Relaxed) {
-                    break;
+                if read.is_multiple_of(4096) {
+                    progress(done.load(Ordering::Relaxed), survey.operations);
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
             }
-        }
+            Ok(())
+        };
+        let fed = feed();
         for (sender, batch) in to.into_iter().zip(batches) {
             let _ = sender.send(batch);
         }
-        let mut tallies = Vec::new();
-        for handle in running {
-            let tally = handle
-                .join()
-                .map_err(|_| Failure::violation("a replaying thread panicked: a defect"))??;
-            tallies.push(tally);
-        }
+        let panicked = |_| Failure::violation("a replaying thread panicked: a defect");
+        let tallies = running.into_iter().map(|thread| thread.join().map_err(panicked)?);
+        let tallies = tallies.collect::<Result<_>>()?;
         fed.map(|()| tallies)
     })?;
     let seconds = (clock::now() - began).as_secs_f64().max(1e-9);
