@@ -1,6 +1,7 @@
 //! The registry of systems that can be measured and used, and what there is: systems, experiments,
 //! workloads and fabrics, as one JSON document.
 
+use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 
 use dmtree_check::checked::System;
@@ -34,12 +35,9 @@ static ADDED: RwLock<Vec<System>> = RwLock::new(Vec::new());
 /// # Errors
 /// A name that is taken; no system is added then.
 pub fn add(more: Vec<SystemSpec>) -> Result<()> {
-    let taken = more
-        .iter()
-        .enumerate()
-        .find(|(i, s)| known(s.name) || more[..*i].iter().any(|earlier| earlier.name == s.name));
-    if let Some((_, s)) = taken {
-        return Err(Failure::input(format!("there is a system {:?} already", s.name)));
+    let mut names: BTreeSet<&str> = systems().iter().map(|s| s.name).collect();
+    if let Some(taken) = more.iter().find(|s| !names.insert(s.name)) {
+        return Err(Failure::input(format!("there is a system {:?} already", taken.name)));
     }
     ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more.into_iter().map(System));
     Ok(())
@@ -71,27 +69,18 @@ pub fn find(name: &str) -> Result<System> {
 /// An unknown name.
 pub fn select(names: &[String]) -> Result<Vec<System>> {
     let all = systems();
-    let mut out: Vec<System> = Vec::new();
-    let mut add = |s: System| {
-        if out.iter().all(|have| have.name != s.name) {
-            out.push(s);
-        }
-    };
+    let (mut out, mut chosen) = (Vec::new(), BTreeSet::new());
     for name in names {
-        match name.as_str() {
-            "all" => all.iter().cloned().for_each(&mut add),
-            "families" => {
-                for (i, s) in all.iter().enumerate() {
-                    if all[..i].iter().all(|earlier| earlier.family != s.family) {
-                        add(s.clone());
-                    }
-                }
-            }
-            name => add(find(name).map_err(|e| match e {
+        let mut families = BTreeSet::new();
+        let some: Vec<System> = match name.as_str() {
+            "all" => all.clone(),
+            "families" => all.iter().filter(|s| families.insert(s.family)).cloned().collect(),
+            name => vec![find(name).map_err(|e| match e {
                 Failure::Input(m) => Failure::Input(format!("{m}; or families, or all")),
                 other => other,
-            })?),
-        }
+            })?],
+        };
+        out.extend(some.into_iter().filter(|s| chosen.insert(s.name)));
     }
     Ok(out)
 }

@@ -49,20 +49,12 @@ impl std::fmt::Debug for Client {
 
 #[allow(clippy::missing_errors_doc, reason = "they are the index's")]
 impl Client {
-    /// Reads a key into `out`; false when it is absent.
-    pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        wait!(self, |index| index.get(key, out), |remote| {
-            let found: Option<Vec<u8>> = remote.ask(&Ask::Get(key))?;
-            let is_present = found.is_some();
-            *out = found.unwrap_or_default();
-            Ok(is_present)
-        })
-    }
-
     /// Reads a key.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
-        Ok(self.get_into(key, &mut out)?.then_some(out))
+        let get = wait!(self, |index| index.get(key, &mut out), |remote| return remote
+            .ask(&Ask::Get(key)));
+        Ok(get?.then_some(out))
     }
 
     /// Writes a key.

@@ -156,19 +156,11 @@ impl Probed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dmtree_fabric::local::LocalFabric;
-
-    fn local() -> Probed {
-        let fabric = LocalFabric::new();
-        let (cn, mn) = (NodeId::compute(0), NodeId::memory(0));
-        fabric.add_node(cn, 1 << 12).expect("new");
-        fabric.add_node(mn, 4 << 20).expect("new");
-        run(&fabric, cn, mn, 200_000).expect("verbs work")
-    }
 
     #[test]
     fn every_row_measures_something_and_the_profile_is_sound() {
-        let probed = local();
+        let (fabric, _) = open(LOCAL, None).expect("memory");
+        let probed = run(&*fabric, FROM, TO, 200_000).expect("verbs work");
         assert!(probed.rows.iter().all(|(_, m)| m.verbs > 0 && m.took_ns >= 200_000));
         // On `local` one client is as fast as many, because they run one after another.
         for (plan, many) in probed.rows.iter().filter(|(p, _)| p.clients == CLIENTS) {
