@@ -89,9 +89,6 @@ impl Setup {
     }
 
     /// Refuses impossible parameters.
-    ///
-    /// # Errors
-    /// The flag and its range.
     pub fn check(&self) -> Result<()> {
         let clients = self.clients();
         range("cns", self.cns.into(), 2, 64)?;
@@ -318,9 +315,6 @@ fn make(s: &Setup) -> Result<Scenario> {
 }
 
 /// Simulates a crash with DMTree.
-///
-/// # Errors
-/// Impossible parameters, or a simulation that stalls.
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
     let scenario = make(setup)?;

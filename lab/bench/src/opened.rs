@@ -164,9 +164,6 @@ pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
 
 impl Opened {
     /// Creates a pool, formats an index on it, and opens it on every compute node.
-    ///
-    /// # Errors
-    /// Impossible options or sizes.
     pub fn create(system: &str, options: &AnyOptions, spec: &PoolSpec) -> Result<Self> {
         let (cluster, sim) = cluster(spec)?;
         let missing = cluster.fabric().caps().missing(&options.needs());
@@ -221,9 +218,6 @@ impl Opened {
     }
 
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
-    ///
-    /// # Errors
-    /// A compute node that is gone, a thread that cannot be started.
     pub fn start_workers(&self) -> Result<Workers> {
         let mut all = Workers { stop: Arc::default(), running: Vec::new() };
         let workers = if self.sim.is_some() { 0 } else { self.workers };
@@ -252,9 +246,6 @@ impl Opened {
     /// results by number. No client begins before all exist. The workers of the index run beside
     /// them, and their verbs count. `tick` is called at intervals. Simulated clients share one real
     /// thread.
-    ///
-    /// # Errors
-    /// A client thread that cannot be started or stalls.
     pub fn run<T: Send + 'static>(
         &self,
         placement: Placement,
@@ -447,9 +438,6 @@ pub struct Workers {
 
 impl Workers {
     /// Ends the workers, and returns what their verbs were.
-    ///
-    /// # Errors
-    /// What a worker has failed with.
     pub fn stop(mut self) -> Result<Snapshot> {
         self.join()
     }

@@ -200,9 +200,6 @@ impl Bound {
     }
 
     /// Refuses impossible bounds.
-    ///
-    /// # Errors
-    /// Names the bounds.
     pub fn check(&self) -> Result<()> {
         let [low, high] = self.ratio;
         if low.is_finite() && high.is_finite() && 0.0 <= low && low <= high {
