@@ -48,16 +48,7 @@ impl Config {
         }
         self.check_names()?;
         for (_, point) in self.sweep.points(self)? {
-            for (name, n) in [
-                ("threads", point.threads),
-                ("coroutines", point.coroutines),
-                ("compute nodes", point.cns.into()),
-                ("memory nodes", point.mns.into()),
-            ] {
-                if n == 0 {
-                    return refuse(format!("a sweep over 0 {name}: give 1 at least"));
-                }
-            }
+            point.check_numbers().map_err(|e| e.context("a point of the sweep"))?;
             if point.clients() > MAX_CLIENTS {
                 return refuse(format!(
                     "{} clients in all are more than {MAX_CLIENTS}: give fewer --cns, --threads or --coroutines",

@@ -4,11 +4,12 @@ use dmtree_check::checked::System;
 use dmtree_check::conformance::{Part, parts};
 use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, read, serve};
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_check::verdict::panic_text;
+use dmtree_check::verdict::caught;
 use dmtree_parts::AnyOptions;
 use dmtree_pool::Cluster;
 
 use crate::failure::{Failure, Result};
+use crate::opened::remove_index;
 use crate::registry::find;
 
 /// Cache of each index: small, so that inner nodes are evicted.
@@ -50,28 +51,17 @@ fn run_part(
     (cluster, other): (&Cluster, &RemoteClient),
     (name, part): Part,
 ) -> Result<()> {
-    let pool = cluster.compute_node(0)?;
     // No other living process uses this name. A killed process of the same number may have left it.
-    let index = format!("{system} {name} {}", pool.cn());
-    let drop_index = || -> Result<()> {
-        let ep = pool.endpoint(0)?;
-        if ep.core().block_on(ep.slot(), pool.find_index(&ep, &index))?.is_some() {
-            ep.core().block_on(ep.slot(), pool.drop_index(&ep, &index))?;
-        }
-        Ok(())
-    };
-    drop_index()?;
+    let index = format!("{system} {name} {}", cluster.compute_node(0)?.cn());
+    remove_index(cluster, &index)?;
     let called = (&index[..], system);
     let test_cluster = TestCluster::open_or_create(cluster.clone(), CACHE_BYTES, options, called)?;
     other.open(system, &index).map_err(|e| e.context("the other process"))?;
     let test_cluster = test_cluster.with(other.clone());
-    let ran = std::thread::scope(|s| s.spawn(|| part(&test_cluster)).join());
-    if let Err(panic) = ran {
-        return Err(Failure::violation(panic_text(&*panic)));
-    }
+    caught(|| part(&test_cluster)).map_err(Failure::violation)?;
     other.close()?;
     drop(test_cluster);
-    drop_index()
+    remove_index(cluster, &index)
 }
 
 /// Runs the second compute node: opens indexes and executes requests until the pipe ends.

@@ -65,7 +65,7 @@ pub struct Group {
 }
 
 /// The result of a cell in one round.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// The tallies of all clients.
     pub tally: Tally,

@@ -166,9 +166,6 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
         per_cn,
         law: plan.distribution().name(),
         complete_scans,
-        warmed: 0.0,
-        memory: None,
-        sim: None,
-        open: None,
+        ..Measured::default()
     }
 }

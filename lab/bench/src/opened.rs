@@ -146,17 +146,21 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
 
+/// Removes an index from a pool, if it is there.
+pub(crate) fn remove_index(cluster: &Cluster, name: &str) -> Result<()> {
+    let pool = cluster.compute_node(0)?;
+    let ep = pool.endpoint(SLAB_BYTES)?;
+    if ep.core().block_on(ep.slot(), pool.find_index(&ep, name))?.is_some() {
+        ep.core().block_on(ep.slot(), pool.drop_index(&ep, name))?;
+    }
+    Ok(())
+}
+
 /// The name of an index that is removed at the end; no other living process uses it. An index that
 /// a killed process of this number has left is removed first.
 fn fleeting(cluster: &Cluster) -> Result<String> {
-    let pool = cluster.compute_node(0)?;
-    let name = format!("{INDEX_NAME} of {}", pool.cn());
-    let ep = pool.endpoint(SLAB_BYTES)?;
-    let found = ep.core().block_on(ep.slot(), pool.find_index(&ep, &name))?;
-    if found.is_some() {
-        ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))?;
-    }
-    Ok(name)
+    let name = format!("{INDEX_NAME} of {}", cluster.compute_node(0)?.cn());
+    remove_index(cluster, &name).map(|()| name)
 }
 
 /// The loop of a client.
@@ -373,12 +377,8 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         let Some(name) = self.fleeting.take() else { return };
-        let removed = self.index.cluster.compute_node(0).and_then(|pool| {
-            let ep = pool.endpoint(SLAB_BYTES)?;
-            ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))
-        });
         // A pool that has ended meanwhile has no index.
-        let _ = removed;
+        let _ = remove_index(&self.index.cluster, &name);
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use dmtree_check::client::Client;
 use dmtree_parts::{Outcome, Shape, Write};
 use dmtree_workload::{LOADED, LoadOrder, Plan};
 
@@ -130,10 +131,8 @@ fn fits(e: dmtree_fabric::Error) -> Failure {
 
 pub(crate) fn walk(g: &Group, host: &mut Host<'_>, opened: &Opened) -> Result<Shape> {
     host.show(&name(g, None), "walk", 0, 0.0);
-    let mut client = opened.client(0)?;
-    let ep = client.endpoint().clone();
-    ep.core()
-        .block_on(ep.slot(), client.walk())
+    Client::from(opened.client(0)?)
+        .walk()
         .map_err(|e| Failure::violation(format!("{}: the structure is broken: {e}", g.system.name)))
 }
 

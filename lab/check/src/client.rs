@@ -41,12 +41,6 @@ impl From<RemoteClient> for Client {
     }
 }
 
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
-}
-
 #[allow(clippy::missing_errors_doc, reason = "they are the index's")]
 impl Client {
     /// Reads a key.

@@ -246,7 +246,7 @@ impl Log {
             let wrong = |why: String| Wrong::Answer { record: i, why };
             if let Call::Scan(low, high) | Call::ScanDown(low, high) = r.call {
                 let Some(answer) = answer else { continue };
-                let found = scanned(r.call, answer).map_err(wrong)?;
+                let found = scanned(r.call, (low, high), answer).map_err(wrong)?;
                 for key in (low..=high).take_while(|key| *key < self.numbers) {
                     let event = Event::Get(found.get(&key).copied());
                     keys.entry(key).or_default().push(Op { call: r.called, ret: at, event });
@@ -270,15 +270,13 @@ impl Log {
 }
 
 /// The pairs of a scan by key.
-fn scanned(call: Call, answer: &Answer) -> Result<BTreeMap<u64, ValueId>, String> {
-    let (Call::Scan(low, high) | Call::ScanDown(low, high)) = call else {
-        return Err("no scan".to_owned());
-    };
+fn scanned(
+    call: Call,
+    (low, high): (u64, u64),
+    answer: &Answer,
+) -> Result<BTreeMap<u64, ValueId>, String> {
     let down = matches!(call, Call::ScanDown(..));
-    let pairs = match answer {
-        Answer::Pairs(pairs) => pairs,
-        other => return Err(wrong_answer(call, other)),
-    };
+    let Answer::Pairs(pairs) = answer else { return Err(wrong_answer(call, answer)) };
     for w in pairs.windows(2) {
         let (a, b) = if down { (w[1].0, w[0].0) } else { (w[0].0, w[1].0) };
         if a == b {
