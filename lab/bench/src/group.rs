@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::measure::measure;
 use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
-use crate::opened::{Opened, Placement, PoolSpec};
+use crate::opened::{Opened, PoolSpec};
 use crate::oracle::Oracle;
 use crate::prepare::{load, walk, warm_up};
 use crate::results::MemoryFigures;
@@ -276,17 +276,8 @@ fn lookups(opened: &Opened) -> (u64, u64) {
     stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }
 
-pub(crate) fn name(g: &Group, cell: Option<&CellPlan>) -> String {
-    match cell {
-        Some(c) => {
-            let variant = c.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
-            format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution)
-        }
-        None => g.system.name.to_owned(),
-    }
-}
-
-/// The number of threads and clients of a cell.
-pub(crate) fn placement(c: &Config) -> Placement {
-    Placement { threads: c.threads, coroutines: c.coroutines }
+/// The name of a cell.
+pub(crate) fn name(g: &Group, c: &CellPlan) -> String {
+    let variant = c.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
+    format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution)
 }

@@ -11,7 +11,7 @@ use crate::client::{self, Orders, Tally};
 use crate::clock;
 use crate::config::{MIN_OPS, Measure};
 use crate::failure::Result;
-use crate::group::{CellPlan, Group, Host, Measured, name, placement};
+use crate::group::{CellPlan, Group, Host, Measured, name};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
@@ -40,7 +40,7 @@ pub(crate) fn measure(
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
     let body =
         |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
-    let what = name(g, Some(cell));
+    let what = name(g, cell);
     let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
         let done = orders.done.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ pub(crate) fn measure(
         host.show(&what, "measure", done, share.max(by_ops).min(1.0));
     };
     opened.set_timed(true);
-    let left = opened.run(placement(c), &body, &mut tick);
+    let left = opened.run((c.threads, c.coroutines), &body, &mut tick);
     opened.set_timed(false);
     let mut m =
         sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some_and(|o| o.knows_scans()));
@@ -82,7 +82,7 @@ fn orders(
 ) -> Orders {
     let c = &cell.config;
     let clients = c.clients();
-    let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, Some(cell)));
+    let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, cell));
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
     let whole = c.measure == Measure::All;
     let budget = c.ops.filter(|_| opened.sim().is_none() || whole);

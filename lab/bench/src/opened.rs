@@ -73,15 +73,6 @@ pub struct Opened {
     fleeting: Option<String>,
 }
 
-/// The number of clients and threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Number of threads; on the simulated fabric, threads of each compute node.
-    pub threads: u32,
-    /// Number of clients of each thread.
-    pub coroutines: u32,
-}
-
 /// A client and its placement.
 pub struct PlacedClient {
     /// Its number among all clients.
@@ -246,31 +237,32 @@ impl Opened {
         Ok(all)
     }
 
-    /// Runs clients until they end, spread over the compute nodes in turn, and returns their
+    /// Runs so many threads (on the simulated fabric so many of each compute node) with so many
+    /// clients each until they end, spread over the compute nodes in turn, and returns their
     /// results by number. No client begins before all exist. The workers of the index run beside
     /// them, and their verbs count. `tick` is called at intervals. Simulated clients share one real
     /// thread.
     pub fn run<T: Send + 'static>(
         &self,
-        placement: Placement,
+        (threads, coroutines): (u32, u32),
         body: &(impl Fn(PlacedClient) -> Loop<T> + Sync),
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
-        let threads = if self.sim.is_some() { 1 } else { placement.threads };
-        let barrier = std::sync::Barrier::new(threads as usize + 1);
+        let real_threads = if self.sim.is_some() { 1 } else { threads };
+        let barrier = std::sync::Barrier::new(real_threads as usize + 1);
         let failed = AtomicBool::new(false);
         let mut all: Vec<Left<T>> = Vec::new();
         let workers = self.start_workers()?;
         std::thread::scope(|scope| -> Result<()> {
             let mut running = Vec::new();
-            for thread in 0..threads {
+            for thread in 0..real_threads {
                 let (barrier, failed) = (&barrier, &failed);
                 running.push(scope.spawn(move || {
                     let placed_clients = || match &self.sim {
-                        Some((_, seed)) => self.simulated_clients(placement, *seed),
+                        Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
                         None => {
-                            let count = placement.coroutines;
-                            Ok((self.placed_clients(thread * count, count)?, Vec::new()))
+                            let clients = self.placed_clients(thread * coroutines, coroutines)?;
+                            Ok((clients, Vec::new()))
                         }
                     };
                     // The others wait for this thread at the barrier.
@@ -326,17 +318,17 @@ impl Opened {
         Ok(placed_clients)
     }
 
-    /// All clients of a simulation, on one executor: `placement.threads` client threads on every
+    /// All clients of a simulation, on one executor: `threads` client threads on every
     /// compute node, and the workers, each on a thread of its own.
     fn simulated_clients(
         &self,
-        placement: Placement,
+        (threads, coroutines): (u32, u32),
         seed: u64,
     ) -> Result<(Vec<PlacedClient>, Vec<AnyIndex>)> {
         let cns = self.index.nodes.len() as u32;
-        let clients = cns * placement.threads * placement.coroutines;
+        let clients = cns * threads * coroutines;
         let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
-        for thread in 0..cns * placement.threads {
+        for thread in 0..cns * threads {
             let pool = self.index.cluster.compute_node((thread % cns) as usize)?;
             transports.push(pool.fabric().attach(pool.cn())?);
         }
@@ -346,7 +338,7 @@ impl Opened {
         let latency = Rc::<RefCell<ByKind>>::default();
         let mut placed_clients: Vec<PlacedClient> = Vec::new();
         for number in 0..clients {
-            let transport = &transports[(number % (cns * placement.threads)) as usize];
+            let transport = &transports[(number % (cns * threads)) as usize];
             let cn = (number % cns) as usize;
             let (transport, slot) = (transport.clone(), core.add_slot());
             let ep = match placed_clients.first() {
