@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{CrashPoint, SimFabric};
 use dmtree_fabric::{Endpoint, Fabric, NodeId, Result};
+use dmtree_pool::Cluster;
 
 use crate::case::Case;
 use crate::fault::{End, Ending, Happened, NodeFault};
@@ -94,8 +95,8 @@ impl<'a> NodeStates<'a> {
         }
     }
 
-    /// Arms all faults.
-    pub(crate) fn begin(&self) -> Result<()> {
+    /// Arms all faults; those that last for the whole run begin.
+    pub(crate) fn begin(&self, cluster: &Cluster) -> Result<()> {
         for (i, fault) in self.case.node_faults.iter().enumerate() {
             match *fault {
                 NodeFault::Crash { cn, verb, place, how, .. } => {
@@ -113,8 +114,13 @@ impl<'a> NodeStates<'a> {
                 | NodeFault::Jump { at_ns, .. } => {
                     self.plan(self.fabric.now() + at_ns, Due::Begin(i));
                 }
-                NodeFault::Drift { .. } | NodeFault::LateMembership { .. } => {
-                    self.record(*fault, 0)
+                NodeFault::Drift { cn, ppm } => {
+                    cluster.compute_node(cn.into())?.set_clock_drift(ppm);
+                    self.record(*fault, 0);
+                }
+                NodeFault::LateMembership { cn, late_ns } => {
+                    self.server.judge().delay_news(NodeId::compute(cn), late_ns);
+                    self.record(*fault, 0);
                 }
             }
         }

@@ -144,7 +144,12 @@ impl Run<'_> {
             bounds,
         );
         let actors = Actors::new(self.test_cluster, &shared, neutral);
-        self.begin_faults()?;
+        server.judge().set_lease_parameters(LeaseParameters {
+            lease_ns: case.lease_ns,
+            acknowledge_ns: ACKNOWLEDGE_NS,
+            mutant: case.mutant,
+            ..LeaseParameters::default()
+        });
         let mut policy = case.schedule.policy(case.order);
         let mut worker = Worker::new(core);
         let mut work = |worker: &mut Worker<'_>| {
@@ -152,7 +157,7 @@ impl Run<'_> {
                 shared.found(Finding::Other("stalled", None, stalled.to_string()));
             }
         };
-        shared.node_states.begin()?;
+        shared.node_states.begin(&self.test_cluster.cluster)?;
         actors.phase(&mut worker, false);
         work(&mut worker);
         *choices = fabric.choices();
@@ -181,29 +186,6 @@ impl Run<'_> {
         drop(actors);
         let living = shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect();
         Ok((shared.verdict(), living))
-    }
-
-    /// Leases, and the faults that last for the whole run.
-    fn begin_faults(&self) -> Result<()> {
-        let (judge, case) = (self.server.judge(), self.case);
-        judge.set_lease_parameters(LeaseParameters {
-            lease_ns: case.lease_ns,
-            acknowledge_ns: ACKNOWLEDGE_NS,
-            mutant: case.mutant,
-            ..LeaseParameters::default()
-        });
-        for fault in &case.node_faults {
-            match *fault {
-                NodeFault::Drift { cn, ppm } => {
-                    self.test_cluster.cluster.compute_node(cn.into())?.set_clock_drift(ppm);
-                }
-                NodeFault::LateMembership { cn, late_ns } => {
-                    judge.delay_news(NodeId::compute(cn), late_ns);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 }
 
