@@ -485,6 +485,11 @@ fn seen(v: &[u8]) -> Result<ValueId, Answer> {
     })
 }
 
+/// The answer of a get that has found this.
+pub(crate) fn found_as(value: Option<&Vec<u8>>) -> Answer {
+    value.map(|v| seen(v)).transpose().map_or_else(|torn| torn, Answer::Found)
+}
+
 /// Runs one operation.
 pub(crate) async fn operate(
     index: &mut AnyIndex,
@@ -498,10 +503,7 @@ pub(crate) async fn operate(
         Call::Get(k) => {
             let mut out = Vec::new();
             let found = index.get(&key(k), &mut out).await?;
-            return Ok(match found.then(|| seen(&out)).transpose() {
-                Ok(value) => Answer::Found(value),
-                Err(torn) => torn,
-            });
+            return Ok(found_as(found.then_some(&out)));
         }
         Call::Put(k, v) => index.write(&key(k), Write::Put(&bytes(v))).await?,
         Call::Insert(k, v) => index.write(&key(k), Write::Insert(&bytes(v))).await?,

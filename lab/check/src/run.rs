@@ -10,9 +10,9 @@ use dmtree_pool::{ChunkUse, block_class_bytes};
 
 use crate::actors::Actors;
 use crate::case::Case;
-use crate::drive::{Bounds, RunContext};
+use crate::drive::{Bounds, RunContext, found_as};
 use crate::fault::{Happened, NodeFault};
-use crate::log::{Answer, Call, Log, loaded};
+use crate::log::{Call, Log, loaded};
 use crate::plan;
 use crate::quiesce::quiesce;
 use crate::server::Server;
@@ -209,12 +209,7 @@ fn afterwards(
         let record = log.call(case.total(), 0, Call::Get(n));
         let value = c.get(&plan::key(case.key_form, n)).map_err(|e| e.context("a last get"))?;
         keys += u64::from(value.is_some());
-        let answer = match value.as_ref().map(|v| plan::identity(v)) {
-            None => Answer::Found(None),
-            Some(Some(id)) => Answer::Found(Some(id)),
-            Some(None) => Answer::Torn(format!("{value:02x?}")),
-        };
-        log.ret(record, 0, answer);
+        log.ret(record, 0, found_as(value.as_ref()));
     }
     // The first GC frees memory that crashed nodes and dropped operations have leaked; after it,
     // every piece of memory has one holder.
