@@ -126,7 +126,7 @@ impl NodeFault {
             NodeFaultSet::Crash => crashes(&mut d, case),
             NodeFaultSet::All => {
                 let mut out = all(&mut d, case);
-                drops(&mut Rng::new(seed ^ 0x6472_6f70_7073), case, &mut out);
+                drops(&mut drawn_from(seed ^ 0x6472_6f70_7073), case, &mut out);
                 out
             }
             NodeFaultSet::Restarts => restarts(seed, case),
