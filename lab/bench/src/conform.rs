@@ -5,6 +5,7 @@ use dmtree_check::conformance::{Part, parts};
 use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, read, serve};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_check::verdict::caught;
+use dmtree_fabric::Error;
 use dmtree_parts::AnyOptions;
 use dmtree_pool::Cluster;
 
@@ -67,30 +68,21 @@ fn run_part(
 /// Runs the second compute node: opens indexes and executes requests until the pipe ends.
 pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
     while let Some(message) = pipe.receive()? {
-        match read(&message)? {
-            Ask::Open { system, index } => match find(&system) {
-                Ok(system) => serve_index(cluster, &system.options, &index, pipe)?,
-                Err(e) => pipe.give::<()>(Err(dmtree_fabric::Error::invalid(e.to_string())))?,
-            },
-            _ => pipe.give::<()>(Err(dmtree_fabric::Error::invalid("no index is open")))?,
+        let Ask::Open { system, index } = read(&message)? else {
+            pipe.give::<()>(Err(Error::invalid("no index is open")))?;
+            continue;
+        };
+        let opened = find(&system).map_err(|e| Error::invalid(e.to_string())).and_then(|system| {
+            let found = TestCluster::find(cluster.clone(), CACHE_BYTES, &system.options, &index)?;
+            Ok((found.client(0)?, found))
+        });
+        match opened {
+            Ok((mut client, _test_cluster)) => {
+                pipe.give(Ok(()))?;
+                serve(&mut client, pipe)?;
+            }
+            Err(e) => pipe.give::<()>(Err(e))?,
         }
     }
     Ok(())
-}
-
-/// Opens an index, and executes the requests for it.
-fn serve_index(
-    cluster: &Cluster,
-    options: &AnyOptions,
-    index: &str,
-    pipe: &mut Pipe,
-) -> Result<()> {
-    let opened = TestCluster::find(cluster.clone(), CACHE_BYTES, options, index);
-    match opened.and_then(|test_cluster| Ok((test_cluster.client(0)?, test_cluster))) {
-        Ok((mut client, _test_cluster)) => {
-            pipe.give(Ok(()))?;
-            Ok(serve(&mut client, pipe)?)
-        }
-        Err(e) => Ok(pipe.give::<()>(Err(e))?),
-    }
 }

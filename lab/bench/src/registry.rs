@@ -92,8 +92,17 @@ pub fn known(name: &str) -> bool {
 /// Everything that a name can be given of.
 pub fn listing() -> Result<Value> {
     let names = BUILTIN.iter().map(|(name, _)| Experiment::find(name));
-    let experiments: Vec<Value> =
-        names.map(|e| e.map(|e| of_experiment(&e))).collect::<Result<_>>()?;
+    let experiment = |e: Experiment| {
+        json!({
+            "name": e.name,
+            "description": e.config.description,
+            "fabric": e.config.fabric,
+            "systems": e.config.systems,
+            "published": e.config.published,
+            "published_gains": e.config.published_gains,
+        })
+    };
+    let experiments: Vec<Value> = names.map(|e| e.map(experiment)).collect::<Result<_>>()?;
     Ok(json!({
         "systems": systems().iter().map(of_system).collect::<Vec<_>>(),
         "experiments": experiments,
@@ -114,17 +123,6 @@ fn of_system(s: &System) -> Value {
         "options": s.options,
         "mutants": s.mutants.iter().map(|m| m.name).collect::<Vec<_>>(),
         "defects": s.defects.iter().map(|h| h.name).collect::<Vec<_>>(),
-    })
-}
-
-fn of_experiment(e: &Experiment) -> Value {
-    json!({
-        "name": e.name,
-        "description": e.config.description,
-        "fabric": e.config.fabric,
-        "systems": e.config.systems,
-        "published": e.config.published,
-        "published_gains": e.config.published_gains,
     })
 }
 

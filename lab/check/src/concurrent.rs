@@ -112,7 +112,7 @@ impl Shared {
                 seen = Some((key, *value));
             }
             let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
-            log.push(Record { client, call, called, called_ns: 0, ret });
+            log.records.push(Record { client, call, called, called_ns: 0, ret });
             if op % 4 == 0 {
                 index.maintain().await.expect("maintain");
             }
@@ -129,7 +129,7 @@ impl Shared {
             let all = &all;
             worker.spawn(index.endpoint().slot(), async move {
                 let log = self.client(index, number).await;
-                all.borrow_mut().append(log);
+                all.borrow_mut().records.extend(log.records);
             });
         }
         worker.run(policy).expect("every client ends");
@@ -157,7 +157,9 @@ pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
     let mut all = Log::new(1, s.keys);
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..s.threads).map(|t| scope.spawn(move || thread(t))).collect();
-        handles.into_iter().for_each(|h| all.append(h.join().expect("no client panics")));
+        handles
+            .into_iter()
+            .for_each(|h| all.records.extend(h.join().expect("no client panics").records));
     });
     all
 }

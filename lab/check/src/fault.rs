@@ -134,6 +134,10 @@ impl NodeFault {
     }
 }
 
+fn any_cn(d: &mut Rng, case: &Case) -> u16 {
+    d.below(case.pool.compute_nodes.into()) as u16
+}
+
 /// Early verbs more often than late ones: every node posts that many in nearly every run.
 fn verb(d: &mut Rng) -> u64 {
     let most = d.of(&[20, 80, 200, 400]);
@@ -152,7 +156,7 @@ fn crash(d: &mut Rng, cn: u16) -> NodeFault {
 
 /// One or two nodes, never all.
 fn crashes(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
-    let first = d.below(case.pool.compute_nodes.into()) as u16;
+    let first = any_cn(d, case);
     let mut out = vec![crash(d, first)];
     if case.pool.compute_nodes > 2 && d.below(3) == 0 {
         let other = 1 + d.below(u64::from(case.pool.compute_nodes) - 1) as u16;
@@ -163,25 +167,24 @@ fn crashes(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
 
 fn all(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
     let mut out = Vec::new();
-    let cn = |d: &mut Rng| d.below(case.pool.compute_nodes.into()) as u16;
     if d.below(2) == 0 {
         out = crashes(d, case);
     }
     if d.below(3) == 0 {
         let ppm = d.of(&[-40_000, -1_000, 1_000, 40_000]);
-        out.push(NodeFault::Drift { cn: cn(d), ppm });
+        out.push(NodeFault::Drift { cn: any_cn(d, case), ppm });
     }
     if d.below(3) == 0 {
         // Shorter than a lease: a joining node waits for this update.
         let late_ns = d.of(&[1_000_000, 5_000_000, 12_000_000]);
-        out.push(NodeFault::LateMembership { cn: cn(d), late_ns });
+        out.push(NodeFault::LateMembership { cn: any_cn(d, case), late_ns });
     }
     if d.below(4) == 0 {
         let for_ns = d.of(&[100_000, 5_000_000, 100_000_000, 1_000_000_000]);
-        out.push(NodeFault::Freeze { cn: cn(d), verb: verb(d), for_ns });
+        out.push(NodeFault::Freeze { cn: any_cn(d, case), verb: verb(d), for_ns });
     }
     if d.below(4) == 0 {
-        let near = cn(d);
+        let near = any_cn(d, case);
         let other = (near + 1 + d.below(u64::from(case.pool.compute_nodes) - 1) as u16)
             % case.pool.compute_nodes;
         let mn = End::Memory(d.below(case.pool.memory_nodes.into()) as u16);
@@ -192,7 +195,7 @@ fn all(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
     if case.pool.memory_nodes > 1 && d.below(10) == 0 {
         // The first holds the catalog.
         let mn = 1 + d.below(u64::from(case.pool.memory_nodes) - 1) as u16;
-        out.push(NodeFault::LoseMemory { mn, cn: cn(d), verb: verb(d) });
+        out.push(NodeFault::LoseMemory { mn, cn: any_cn(d, case), verb: verb(d) });
     }
     out
 }
@@ -200,12 +203,7 @@ fn all(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
 /// In a third of the seeds, up to three times.
 fn drops(d: &mut Rng, case: &Case, out: &mut Vec<NodeFault>) {
     let times = if d.below(3) == 0 { 1 + d.below(3) } else { 0 };
-    for _ in 0..times {
-        out.push(NodeFault::Drop {
-            cn: d.below(case.pool.compute_nodes.into()) as u16,
-            verb: verb(d),
-        });
-    }
+    out.extend((0..times).map(|_| NodeFault::Drop { cn: any_cn(d, case), verb: verb(d) }));
 }
 
 /// Virtual time over which a case's operations and faults are spread, ns, unless it says otherwise.
@@ -223,11 +221,22 @@ fn restarts(seed: u64, case: &Case) -> Vec<NodeFault> {
     let draws: [(u64, u64, Drawer); 7] = [
         (0x6f75_7461_6765, 3, outages),
         (0x0074_7572_6e73, 3, restart_loop),
-        (0x0073_7469_6c6c, 5, standstill),
-        (0x0073_7461_6c6c, 5, stall),
-        (0x6a75_6d70, 8, jump),
+        (0x0073_7469_6c6c, 5, |d, case| {
+            let memory = d.of(&[true, true, false]);
+            vec![NodeFault::StallAll { at_ns: at(d), for_ns: some_time(d, case), memory }]
+        }),
+        (0x0073_7461_6c6c, 5, |d, case| {
+            let mn = d.below(case.pool.memory_nodes.into()) as u16;
+            vec![NodeFault::Stall { mn, at_ns: at(d), for_ns: some_time(d, case) }]
+        }),
+        (0x6a75_6d70, 8, |d, case| {
+            vec![NodeFault::Jump { at_ns: at(d), by_ns: some_time(d, case) }]
+        }),
         (0x6c6f_7374, 8, loss),
-        (0x0063_7261_7368, 8, one_crash),
+        (0x0063_7261_7368, 8, |d, case| {
+            let cn = any_cn(d, case);
+            vec![crash(d, cn)]
+        }),
     ];
     let of = |tag: u64| drawn_from(seed ^ tag << 8 ^ 0x006c_6976_6573);
     let mut out = Vec::new();
@@ -265,7 +274,7 @@ fn outages(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
     for _ in 0..times {
         let long = d.of(&[0, 0, 1_500_000_000, 3_000_000_000]);
         let for_ns = long + some_time(d, case);
-        let back = 1 + d.below(case.pool.compute_nodes.into()) as u16;
+        let back = 1 + any_cn(d, case);
         all.push(NodeFault::Outage { at_ns: at(d), end: ending(d), back, for_ns });
     }
     all
@@ -292,20 +301,6 @@ fn restart_loop(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
     out
 }
 
-fn standstill(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
-    let memory = d.of(&[true, true, false]);
-    vec![NodeFault::StallAll { at_ns: at(d), for_ns: some_time(d, case), memory }]
-}
-
-fn stall(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
-    let mn = d.below(case.pool.memory_nodes.into()) as u16;
-    vec![NodeFault::Stall { mn, at_ns: at(d), for_ns: some_time(d, case) }]
-}
-
-fn jump(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
-    vec![NodeFault::Jump { at_ns: at(d), by_ns: some_time(d, case) }]
-}
-
 /// Any memory node, the first one rarely: after its loss a run only checks that every operation
 /// ends.
 fn loss(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
@@ -313,13 +308,8 @@ fn loss(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
         (1, _) | (_, 0) => 0,
         (n, _) => 1 + d.below(u64::from(n) - 1) as u16,
     };
-    let cn = d.below(case.pool.compute_nodes.into()) as u16;
+    let cn = any_cn(d, case);
     vec![NodeFault::LoseMemory { mn, cn, verb: verb(d) }]
-}
-
-fn one_crash(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
-    let cn = d.below(case.pool.compute_nodes.into()) as u16;
-    vec![crash(d, cn)]
 }
 
 impl Ending {

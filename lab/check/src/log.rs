@@ -115,7 +115,7 @@ pub struct Return {
 /// All operations of a run, in the order in which they were called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    records: Vec<Record>,
+    pub(crate) records: Vec<Record>,
     ticks: u64,
     /// The keys that are present from the beginning: those that are no multiple of this; 0 and 1:
     /// none.
@@ -193,17 +193,7 @@ impl Log {
     /// An operation that was called at a time of this log ends.
     pub(crate) fn ended(&mut self, called: u64, call: Call, answer: Answer) {
         let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
-        self.push(Record { client: 0, call, called, called_ns: 0, ret });
-    }
-
-    /// Adds an operation that has its times.
-    pub(crate) fn push(&mut self, record: Record) {
-        self.records.push(record);
-    }
-
-    /// Adds all operations of a log with times of the same clock.
-    pub(crate) fn append(&mut self, mut other: Self) {
-        self.records.append(&mut other.records);
+        self.records.push(Record { client: 0, call, called, called_ns: 0, ret });
     }
 
     /// The next time.
