@@ -202,11 +202,6 @@ impl Log {
         self.ticks - 1
     }
 
-    /// Calls and returns so far.
-    pub fn ticks(&self) -> u64 {
-        self.ticks
-    }
-
     /// A digest of all operations and answers.
     pub fn hash(&self) -> u64 {
         let text = format!("{:?}", self.records);
