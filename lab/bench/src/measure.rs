@@ -32,11 +32,8 @@ pub(crate) fn measure(
     let c = &cell.config;
     let clients = c.clients();
     // Under a budget, the rest of this cell's share; a walk follows.
-    let time = match (host.slot(), c.duration) {
-        (Some(slot), None) => Some(slot.mul_f64(0.9)),
-        (Some(slot), Some(d)) => Some(slot.mul_f64(0.9).min(Duration::from_secs_f64(d))),
-        (None, d) => d.map(Duration::from_secs_f64),
-    };
+    let share = host.slot().map(|slot| slot.mul_f64(0.9));
+    let time = share.into_iter().chain(c.duration.map(Duration::from_secs_f64)).min();
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
     let body =
         |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };

@@ -48,8 +48,9 @@ impl Table {
         if !self.applies(c) {
             return None;
         }
-        let row = c.published_rows.get(cell.system).map_or(cell.system, String::as_str);
-        let published = self.mops(row, cell.workload, cell.distribution)?;
+        let [system, workload, distribution] = *cell;
+        let row = c.published_rows.get(system).map_or(system, String::as_str);
+        let published = self.mops(row, workload, distribution)?;
         let bound = c.bounds.iter().rev().find(|b| b.covers(cell));
         let ratio = mops / published;
         Some(Reference {
@@ -121,16 +122,8 @@ impl<const NAMES: usize> Sheet<NAMES> {
     }
 }
 
-/// The name of a cell.
-#[derive(Clone, Copy, Debug)]
-pub struct CellName<'a> {
-    /// The system.
-    pub system: &'a str,
-    /// The workload.
-    pub workload: &'a str,
-    /// The distribution.
-    pub distribution: &'a str,
-}
+/// The name of a cell: system, workload, distribution.
+pub type CellName<'a> = [&'a str; 3];
 
 /// A published figure beside a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -193,10 +186,10 @@ impl Bound {
         !(self.ratio[0]..=self.ratio[1]).contains(&ratio)
     }
 
-    fn covers(&self, cell: &CellName<'_>) -> bool {
-        self.system.as_ref().is_none_or(|s| s == cell.system)
-            && self.workload.as_ref().is_none_or(|w| w == cell.workload)
-            && self.distribution.as_ref().is_none_or(|d| cell.distribution.starts_with(d.as_str()))
+    fn covers(&self, [system, workload, distribution]: &CellName<'_>) -> bool {
+        self.system.as_ref().is_none_or(|s| s == system)
+            && self.workload.as_ref().is_none_or(|w| w == workload)
+            && self.distribution.as_ref().is_none_or(|d| distribution.starts_with(d.as_str()))
     }
 
     /// Refuses impossible bounds.
@@ -243,7 +236,7 @@ mod tests {
         c.published_rows.insert("mine".into(), "dmtree".into());
         c.bounds =
             vec![any([0.9, 1.1]), Bound { workload: Some("insert".into()), ..any([0.5, 1.5]) }];
-        let cell = CellName { system: "mine", workload: "search", distribution: "uniform" };
+        let cell = ["mine", "search", "uniform"];
         let r = t.reference(&c, &cell, 49.69586 * 1.05).unwrap();
         assert!((r.ratio - 1.05).abs() < 1e-9 && !r.outside && r.row == "dmtree");
         let r = t.reference(&c, &cell, 49.69586 * 1.2).unwrap();
@@ -252,12 +245,12 @@ mod tests {
         let reason = |mops| t.reference(&c, &cell, mops).unwrap().reason;
         assert_eq!(reason(49.69586 * 1.2).as_deref(), Some("looked at"));
         assert_eq!(reason(49.69586), None, "there is nothing to explain");
-        let insert = CellName { workload: "insert", ..cell };
+        let insert = ["mine", "insert", "uniform"];
         assert!(
             !t.reference(&c, &insert, 26.37274 * 0.6).unwrap().outside,
             "the later bound counts"
         );
-        assert!(t.reference(&c, &CellName { system: "other", ..cell }, 1.0).is_none());
+        assert!(t.reference(&c, &["other", "search", "uniform"], 1.0).is_none());
         let fewer = sim(&["--threads=71"]);
         assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");
         assert!(!t.applies(&sim(&["--load=open:1M"])));

@@ -44,11 +44,8 @@ pub fn note(c: &Config) -> String {
 }
 
 /// The key under which cells of two runs are comparable.
-pub fn cell_key(name: &CellName<'_>, fabric: &str, variant: Option<&str>) -> String {
-    let variant = variant.unwrap_or("");
-    format!("{} {} {} {fabric} {variant}", name.system, name.workload, name.distribution)
-        .trim_end()
-        .to_owned()
+pub fn cell_key(name: CellName<'_>, fabric: &str, variant: Option<&str>) -> String {
+    format!("{} {fabric} {}", name.join(" "), variant.unwrap_or("")).trim_end().to_owned()
 }
 
 /// The results of a run of an experiment, and all that is needed to repeat it.
@@ -402,12 +399,8 @@ pub struct Cell {
 impl Cell {
     /// The key under which cells of two runs are comparable.
     pub fn key(&self) -> String {
-        let name = CellName {
-            system: &self.system,
-            workload: &self.workload,
-            distribution: &self.distribution,
-        };
-        cell_key(&name, &self.fabric, self.variant.as_deref())
+        let name: CellName<'_> = [&self.system, &self.workload, &self.distribution];
+        cell_key(name, &self.fabric, self.variant.as_deref())
     }
 
     /// The name for rows and legends: the system, and the point of the sweep.

@@ -21,7 +21,7 @@ use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec, run_gro
 use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
-use crate::published::{CellName, Table};
+use crate::published::Table;
 use crate::registry;
 use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
@@ -308,12 +308,8 @@ pub fn run(
 
 /// The key of a cell that has not run yet, as [`Cell::key`].
 fn key(s: &System, p: &CellPlan) -> String {
-    let name = CellName {
-        system: s.name,
-        workload: p.workload.name(),
-        distribution: &p.distribution.name(),
-    };
-    cell_key(&name, &p.config.fabric, p.variant.as_deref())
+    let name = [s.name, p.workload.name(), &p.distribution.name()];
+    cell_key(name, &p.config.fabric, p.variant.as_deref())
 }
 
 fn results(
@@ -376,11 +372,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         loaded_keys: c.keys,
         clients: c.clients(),
         published_figure: table.and_then(|t| {
-            let name = CellName {
-                system: g.system.name,
-                workload: plan.workload.name(),
-                distribution: &plan.distribution.name(),
-            };
+            let name = [g.system.name, plan.workload.name(), &plan.distribution.name()];
             t.reference(c, &name, summary.average)
         }),
         open: m.open,
