@@ -268,11 +268,8 @@ impl Resolved {
                 "nominal" if v.is_null() => self.config.keys.to_string(),
                 _ => text,
             };
-            rows.push((
-                key.clone(),
-                text,
-                self.origins.get(key).cloned().unwrap_or(Origin::Default),
-            ));
+            let origin = self.origins.get(key).cloned().unwrap_or(Origin::Default);
+            rows.push((key.clone(), text, origin));
         }
         rows
     }

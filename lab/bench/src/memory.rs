@@ -64,10 +64,8 @@ impl Peak {
 
     /// Resident bytes at the peak since then; `None` where the system does not tell.
     pub fn bytes(self) -> Option<u64> {
-        if !self.0 {
-            return None;
-        }
-        kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+        let status = self.0.then(|| std::fs::read_to_string("/proc/self/status"))?;
+        kibibytes(&status.ok()?, "VmHWM:")
     }
 }
 
@@ -88,7 +86,6 @@ mod tests {
         let cache = |cn| CacheStats {
             used_bytes: if cn == 0 { 1000 } else { 0 },
             nodes: 2,
-
             ..CacheStats::default()
         };
         let f = figures(&shape, false, &[3, 0], cache);

@@ -325,13 +325,9 @@ mod tests {
             ),
             ("cns=2 cache-at-billion=7.5GB", "cns=2", "cache-at-billion", "7.5GB", 7.5e9),
         ] {
-            let due = Place {
-                besides: besides.to_owned(),
-                setting: setting.to_owned(),
-                label: label.to_owned(),
-                x,
-            };
-            assert_eq!(Place::of(variant), Some(due));
+            let p = Place::of(variant).unwrap();
+            assert_eq!((&p.besides[..], &p.setting[..], &p.label[..]), (besides, setting, label));
+            assert_eq!(p.x, x, "{variant}");
         }
         assert_eq!(Place::of("nothing"), None);
     }

@@ -376,9 +376,8 @@ pub fn lengths(test_cluster: &TestCluster) {
             model.insert(key, v);
         }
     }
-    let mut values = vec![0usize, 1, 7, 8, 9, 63, 64, 65, 4095, 4096, 65_535, 65_536, 300_000];
-    values.push(1 << 20);
-    for (i, len) in values.iter().enumerate() {
+    let odd = [0usize, 1, 7, 8, 9, 63, 64, 65, 4095, 4096, 65_535, 65_536, 300_000];
+    for (i, len) in odd.iter().chain(&[1 << 20]).enumerate() {
         let key = format!("value-{i}").into_bytes();
         let v = vec![i as u8 ^ 0x5a; *len];
         assert_eq!(c.write(&key, Write::Put(&v)).expect("put"), Outcome::Done);

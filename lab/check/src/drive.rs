@@ -364,7 +364,7 @@ async fn maintained(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) 
     let cn = cn_of(shared, client);
     let _inside = shared.node_states.enter(cn);
     let by = issuer(shared, cn, index.endpoint());
-    shared.availability.begin((client, true), cn, None, None, shared.fabric.now());
+    shared.availability.begin(((client, true), cn), None, |_| None, shared.fabric.now());
     let done = droppable(shared, cn, index.maintain()).await;
     shared.availability.end((client, true), None, true, |_| None, shared.fabric.now());
     match done {
@@ -437,14 +437,15 @@ async fn perform(
     let _inside = shared.node_states.enter(cn);
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
     let by = issuer(shared, cn, index.endpoint());
-    let place = shared.availability.place(index, shared.case, call);
-    shared.availability.begin((client, false), cn, Some(call), place, shared.fabric.now());
+    let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
+    let (doing, now) = ((client, false), shared.fabric.now());
+    shared.availability.begin((doing, cn), Some(call), place, now);
     let work = operate(index, shared.case, call, rng);
     let done = droppable(shared, cn, work).await;
     let fine = matches!(done, Some(Ok(_)));
     let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
     let now = shared.fabric.now();
-    if let Some(what) = shared.availability.end((client, false), Some(call), fine, place, now) {
+    if let Some(what) = shared.availability.end(doing, Some(call), fine, place, now) {
         shared.found(Finding::Other("slow", Some(client), what));
         return None;
     }
