@@ -19,10 +19,7 @@ fn refuse<T>(message: String) -> Result<T> {
 }
 
 impl Config {
-    /// Refuses contradictions.
-    ///
-    /// # Errors
-    /// Names the setting, and its possible values.
+    /// Refuses contradictions; names the setting, and its possible values.
     pub fn check(&self) -> Result<()> {
         self.check_numbers()?;
         if !FABRICS.contains(&self.fabric.as_str()) {
@@ -124,9 +121,6 @@ impl Config {
 
     /// Refuses settings of cells that do not exist. These are the settings of an experiment: a
     /// narrower choice on the command line leaves some without use.
-    ///
-    /// # Errors
-    /// Names the first such settings.
     pub fn check_cells_exist(&self) -> Result<()> {
         let systems = select(&self.systems)?;
         for own in &self.cells {

@@ -72,10 +72,7 @@ pub struct Check<'o> {
 }
 
 impl Check<'_> {
-    /// Checks the next returned key.
-    ///
-    /// # Errors
-    /// The number of loaded keys that were passed over, or that the key was never stored.
+    /// Checks the next returned key: it is stored, and no loaded key was passed over.
     pub fn key(&mut self, key: &[u8]) -> Result<(), String> {
         let hash = xxh3_64(key);
         let hashes = &self.oracle.hashes;
@@ -94,11 +91,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the end of the scan after `last`; `exhausted`: the index has reported that nothing
-    /// follows.
-    ///
-    /// # Errors
-    /// Stored keys are missing at the end.
+    /// Checks the end of the scan after `last`: no stored key is missing there; `exhausted`: the
+    /// index has reported that nothing follows.
     pub fn end(&self, plan: &Plan, last: Option<&[u8]>, exhausted: bool) -> Result<(), String> {
         let Some(record) = self.oracle.records.get(self.next) else { return Ok(()) };
         let mut due = Vec::new();

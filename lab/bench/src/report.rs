@@ -42,12 +42,8 @@ pub fn page(json: &str) -> String {
 /// File names and texts, one per distribution.
 pub fn tables(r: &Results) -> Vec<(String, String)> {
     let all = r.distributions();
-    all.iter()
-        .map(|d| {
-            let name = format!("simple_results_{}.csv", file_stem(d, &all));
-            (name, table(r, d))
-        })
-        .collect()
+    let name = |d| format!("simple_results_{}.csv", file_stem(d, &all));
+    all.iter().map(|d| (name(d), table(r, d))).collect()
 }
 
 fn table(r: &Results, distribution: &str) -> String {

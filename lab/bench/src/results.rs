@@ -160,10 +160,15 @@ pub struct Side {
     pub bytes_written: f64,
 }
 
+/// So many for each operation.
+pub(crate) fn per(n: u64, ops: u64) -> f64 {
+    if ops == 0 { 0.0 } else { n as f64 / ops as f64 }
+}
+
 impl Side {
     /// Counts of `ops` operations, per operation.
     pub fn per(c: &SideCounts, ops: u64) -> Self {
-        let per = |n: u64| if ops == 0 { 0.0 } else { n as f64 / ops as f64 };
+        let per = |n| per(n, ops);
         Self {
             read: per(c.read),
             write: per(c.write),

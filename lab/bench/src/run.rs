@@ -25,7 +25,7 @@ use crate::published::Table;
 use crate::registry;
 use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
-    SCHEMA_VERSION, Side, cell_key, note,
+    SCHEMA_VERSION, Side, cell_key, note, per,
 };
 use crate::summary::Summary;
 use crate::sweep::Place;
@@ -216,10 +216,6 @@ fn round(m: &Measured) -> Round {
         round_trips: per(trips, m.tally.counted),
         ended: m.tally.ended,
     }
-}
-
-fn per(n: u64, ops: u64) -> f64 {
-    if ops == 0 { 0.0 } else { n as f64 / ops as f64 }
 }
 
 /// The result of a run.

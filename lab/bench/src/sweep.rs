@@ -124,10 +124,8 @@ fn parsed<T: FromStr<Err: Display>>(text: &&str) -> Result<T, String> {
 }
 
 impl Sweep {
-    /// The points: a label and the settings. One point without a label if nothing varies.
-    ///
-    /// # Errors
-    /// Several lists without `cross`.
+    /// The points: a label and the settings. One point without a label if nothing varies. Several
+    /// lists without `cross` are refused.
     pub fn points(&self, base: &Config) -> Result<Vec<(Option<String>, Config)>> {
         let lists = self.lists();
         if lists.len() > 1 && !self.cross {

@@ -93,9 +93,8 @@ impl Verdict {
         if self.trace_hash == again.trace_hash && self.log == again.log {
             return;
         }
-        let differs = |(a, b)| a != b;
         let mut pairs = self.log.records().iter().zip(again.log.records());
-        let first = pairs.position(differs).map_or_else(
+        let first = pairs.position(|(a, b)| a != b).map_or_else(
             || "their verbs differ, and no answer does".to_owned(),
             |n| {
                 let (a, b) = (&self.log.records()[n], &again.log.records()[n]);
