@@ -99,10 +99,8 @@ impl Comparison {
     }
 }
 
-/// The cells of earlier results that need not run again: those with all their rounds.
-///
-/// # Errors
-/// Results of other settings, because their cells are not comparable.
+/// The cells of earlier results that need not run again: those with all their rounds. Results of
+/// other settings are refused, because their cells are not comparable.
 pub fn resumable(have: &Results, r: &Resolved) -> Result<Vec<Cell>> {
     let due = r.config.hash();
     if have.config_hash != due || have.experiment != r.name {

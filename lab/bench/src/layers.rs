@@ -150,9 +150,7 @@ pub fn cores() -> u32 {
 }
 
 /// Applies the settings of the experiment, and then those of the command line, over the defaults.
-///
-/// # Errors
-/// Contradictory settings, and unknown names.
+/// Refuses contradictory settings, and unknown names.
 pub fn resolve(e: &Experiment, flags: &Flags) -> Result<Resolved> {
     let mut c = e.config.clone();
     let mut origins = Origins::new();

@@ -30,10 +30,8 @@ fn described() -> Vec<SystemSpec> {
 static ADDED: RwLock<Vec<System>> = RwLock::new(Vec::new());
 
 /// Adds the systems of a crate, `add(that_crate::systems())`, for as long as this process
-/// runs: a program with an index of its own needs no line in the list of crates. Names must be new.
-///
-/// # Errors
-/// A name that is taken; no system is added then.
+/// runs: a program with an index of its own needs no line in the list of crates. Names must be new;
+/// where one is taken no system is added.
 pub fn add(more: Vec<SystemSpec>) -> Result<()> {
     let mut names: BTreeSet<&str> = systems().iter().map(|s| s.name).collect();
     if let Some(taken) = more.iter().find(|s| !names.insert(s.name)) {

@@ -17,7 +17,6 @@ use crate::drive::{
 };
 use crate::fault::NodeFault;
 use crate::node_states::{Due, Issuer, NodeCondition, wait_until};
-use crate::test_cluster::TestCluster;
 use crate::verdict::Finding;
 
 /// Pause of a node's maintenance, ns.
@@ -41,7 +40,6 @@ struct ClientActor {
 
 /// The actors of a run and their parts.
 pub(crate) struct Actors<'a> {
-    test_cluster: &'a TestCluster,
     shared: &'a RunContext<'a>,
     client_actors: Vec<ClientActor>,
     /// A slot for the membership agent of each compute node.
@@ -60,11 +58,8 @@ pub(crate) struct Actors<'a> {
 
 impl<'a> Actors<'a> {
     /// All of a case, each with a slot of its own; those of the test itself attach by `neutral`.
-    pub(crate) fn new(
-        test_cluster: &'a TestCluster,
-        shared: &'a RunContext<'a>,
-        neutral: Rc<dyn Transport>,
-    ) -> Self {
+    pub(crate) fn new(shared: &'a RunContext<'a>, neutral: Rc<dyn Transport>) -> Self {
+        let test_cluster = shared.test_cluster;
         let (case, nodes) = (shared.case, test_cluster.nodes.len());
         let slot_of = |cn: Option<usize>| {
             let slot = shared.core.add_slot();
@@ -94,7 +89,6 @@ impl<'a> Actors<'a> {
         let (fault_scheduler, fault_actor) = (of_test(), of_test());
         let nodes = RefCell::new(test_cluster.nodes.clone());
         Self {
-            test_cluster,
             shared,
             client_actors,
             membership_agents,
@@ -127,7 +121,7 @@ impl<'a> Actors<'a> {
     /// it has not heard of it.
     fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
         let shared = self.shared;
-        match self.test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)) {
+        match self.shared.test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)) {
             Err(e) if e.kind() == ErrorKind::Revoked && shared.node_states.may_be_expelled(cn) => {
                 shared.node_states.expel(cn);
                 shared.out(cn);
@@ -180,7 +174,7 @@ impl<'a> Actors<'a> {
     }
 
     fn pool(&self, cn: usize) -> Option<Arc<PoolNode>> {
-        self.must("the node", self.test_cluster.cluster.compute_node(cn))
+        self.must("the node", self.shared.test_cluster.cluster.compute_node(cn))
     }
 
     /// One phase: clients, the agents of their nodes, and faults.
@@ -420,7 +414,7 @@ impl<'a> Actors<'a> {
                 }
                 Due::Restart(cn) => {
                     let back = shared.fabric.restart(NodeId::compute(cn as u16));
-                    let node = back.and_then(|()| self.test_cluster.revive(cn));
+                    let node = back.and_then(|()| self.shared.test_cluster.revive(cn));
                     self.nodes.borrow_mut()[cn] = self.must("a restart", node)?;
                     node_states.back(cn);
                     vec![cn]
@@ -469,7 +463,7 @@ impl<'a> Actors<'a> {
 
     /// Whether a node has heard the phase of every member.
     fn knows(&self, cn: usize, state: &MembershipState) -> bool {
-        let Ok(pool) = self.test_cluster.cluster.compute_node(cn) else { return false };
+        let Ok(pool) = self.shared.test_cluster.cluster.compute_node(cn) else { return false };
         let heard = |m: Member| pool.phase(m.node, m.incarnation);
         state.is_living(pool.member())
             && state.members.iter().all(|m| heard(m.member) == Some(m.phase))

@@ -22,6 +22,7 @@ use crate::node_states::{Issuer, NodeCondition, NodeStates};
 use crate::plan;
 use crate::rng::Rng;
 use crate::server::Server;
+use crate::test_cluster::TestCluster;
 use crate::verdict::{Finding, Verdict, caught};
 
 /// One call of maintenance in this many operations.
@@ -40,6 +41,7 @@ pub(crate) struct Bounds {
 
 /// The state that the tasks of a run share.
 pub(crate) struct RunContext<'a> {
+    pub test_cluster: &'a TestCluster,
     pub case: &'a Case,
     /// [`AnyOptions::carries`](dmtree_parts::AnyOptions::carries).
     pub carries: bool,
@@ -65,17 +67,17 @@ pub(crate) struct RunContext<'a> {
 
 impl<'a> RunContext<'a> {
     pub(crate) fn new(
-        case: &'a Case,
-        (carries, workers): (bool, u32),
+        (test_cluster, case): (&'a TestCluster, &'a Case),
         (fabric, server): (SimFabric, Arc<Server>),
         core: Rc<Core>,
         bounds: Bounds,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            carries: test_cluster.options.carries()?,
+            workers: test_cluster.options.workers()?,
+            test_cluster,
             availability: Availability::new(case, server.judge().clone()),
             case,
-            carries,
-            workers,
             node_states: NodeStates::new(case, fabric.clone(), server.clone()),
             fabric,
             server,
@@ -87,7 +89,7 @@ impl<'a> RunContext<'a> {
             busy: Cell::new(0),
             excused: Cell::new(0),
             finding: RefCell::default(),
-        }
+        })
     }
 
     /// Keeps the first failure, and lets every client end.

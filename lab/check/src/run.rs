@@ -137,13 +137,12 @@ impl Run<'_> {
             _ => Bounds { until_ns, ..SAFETY },
         };
         let shared = RunContext::new(
-            case,
-            (self.test_cluster.options.carries()?, self.test_cluster.options.workers()?),
+            (self.test_cluster, case),
             (fabric.clone(), server.clone()),
             core.clone(),
             bounds,
-        );
-        let actors = Actors::new(self.test_cluster, &shared, neutral);
+        )?;
+        let actors = Actors::new(&shared, neutral);
         server.judge().set_lease_parameters(LeaseParameters {
             lease_ns: case.lease_ns,
             acknowledge_ns: ACKNOWLEDGE_NS,

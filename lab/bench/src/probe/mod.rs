@@ -27,10 +27,8 @@ pub const TO: NodeId = NodeId::memory(0);
 /// The target's memory, bytes.
 const REGION_BYTES: u64 = 16 << 20;
 
-/// A fabric with two nodes, and a line about the hardware it runs on.
-///
-/// # Errors
-/// An unknown fabric, or one that this binary or this machine lacks; the error has advice.
+/// A fabric with two nodes, and a line about the hardware it runs on. The error about one that this
+/// binary or this machine lacks has advice.
 pub fn open(fabric: &str, device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
     match fabric {
         LOCAL => {
