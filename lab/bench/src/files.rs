@@ -8,10 +8,8 @@ use crate::failure::{Failure, Result};
 use crate::report;
 use crate::results::Results;
 
-/// Writes a file under a temporary name beside it, then renames it.
-///
-/// # Errors
-/// Those of the system; nothing is left behind.
+/// Writes a file under a temporary name beside it, then renames it. A failure leaves nothing
+/// behind.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().map_or_else(|| "file".into(), |n| n.to_string_lossy());
     let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));

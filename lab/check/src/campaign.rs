@@ -142,11 +142,9 @@ impl Tally {
 }
 
 impl Campaign {
-    /// Runs the campaign, and reports progress to `tell` at intervals.
-    ///
-    /// # Errors
-    /// A case that cannot run, or an empty range of seeds. An interrupt is no error: the tally
-    /// shows what ran.
+    /// Runs the campaign, and reports progress to `tell` at intervals. Errors are of a case that
+    /// cannot run, and of an empty range of seeds. An interrupt is no error: the tally shows what
+    /// ran.
     pub fn run(&self, tell: &mut dyn FnMut(&Tally)) -> Result<Tally> {
         if self.seeds.is_empty() || self.systems.is_empty() {
             return Err(Error::invalid("no seeds to run: give a range such as 0..200"));

@@ -336,10 +336,7 @@ impl Case {
         Ok(())
     }
 
-    /// Reads the JSON form.
-    ///
-    /// # Errors
-    /// The first error in the text; the message names another version.
+    /// Reads the JSON form; the message about another version names it.
     pub fn parse(text: &str) -> Result<Self> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| Error::invalid(format!("a case is not JSON: {e}")))?;

@@ -38,10 +38,7 @@ const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
 
 /// Runs a case with an index of the type of these options; its options are those of the case, and
 /// `order` is the order of the verbs. Also returns the choices made on the way, when they are
-/// listed.
-///
-/// # Errors
-/// A case that cannot be run. Failures of a run are in the verdict.
+/// listed. An error is of a case that cannot be run; failures of a run are in the verdict.
 pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
     case.check()?;
     let options = index.with(case.options.clone());

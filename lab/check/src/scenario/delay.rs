@@ -238,10 +238,8 @@ pub fn delay_every_verb_after(
     unreachable!("operations end")
 }
 
-/// The caller asks again for a move while another one, or a recovery, is under way.
-///
-/// # Errors
-/// All others.
+/// The caller asks again for a move while another one, or a recovery, is under way; other errors
+/// stay.
 pub fn was_accepted(asked: Result<bool, Error>) -> Result<bool, Error> {
     match asked {
         Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),
