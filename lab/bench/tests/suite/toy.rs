@@ -21,7 +21,7 @@ fn measure(mutant: Mutant, workload: &str, flags: &[&str]) -> Result<Measured> {
 }
 
 fn measure_until(stop: bool, options: Options, workload: &str, flags: &[&str]) -> Result<Measured> {
-    let system = System(SystemSpec::of(("toy", "toy"), "a map", &options));
+    let system = System(SystemSpec::of(("toy", "toy"), "a map", options));
     let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
     let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
     let workload: Workload = workload.parse().unwrap();
