@@ -45,8 +45,9 @@ pub enum FabricSpec {
 pub struct Busiest {
     /// Its node.
     pub node: String,
-    /// The server: `in-wire` and `out-wire`, the wires towards the node and from it; `responder` and
-    /// `initiator`, the pipelines of its NIC that serve and issue verbs; `cpu`, its client threads.
+    /// The server: `in-wire` and `out-wire`, the wires towards the node and from it; `responder`
+    /// and `initiator`, the pipelines of its NIC that serve and issue verbs; `cpu`, its client
+    /// threads.
     pub server: String,
     /// The share of the window that it was busy, 0 to 1.
     pub utilization: f64,
