@@ -390,6 +390,10 @@ mod tests {
     fn faults_are_a_function_of_the_seed_and_leave_a_node() {
         let mut case = Case::of_any_system(0, None);
         (case.pool.compute_nodes, case.pool.memory_nodes) = (3, 2);
+        // Another number is another version of cases.
+        let of_seed = |s| NodeFault::draw(NodeFaultSet::All, s, &case);
+        let first = Case { node_faults: (0..50).flat_map(of_seed).collect(), ..case.clone() };
+        assert_eq!(first.fingerprint(), 46_359_736);
         let mut kinds = std::collections::BTreeSet::new();
         for seed in 0..2_000 {
             let drawn = |set| {
