@@ -144,11 +144,13 @@ pub enum Outcome {
 }
 
 /// The range of a scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanRequest<'a> {
     /// Lower end.
+    #[serde(borrow)]
     pub low: Bound<&'a [u8]>,
     /// Upper end.
+    #[serde(borrow)]
     pub high: Bound<&'a [u8]>,
     /// From the upper end downwards.
     pub reverse: bool,
@@ -250,14 +252,14 @@ fn bytes_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
 
 /// Where the next page of a scan begins: the lower end of an ascending one, the upper end of a
 /// descending one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume(pub Bound<Vec<u8>>);
 
 /// A page of a scan ends at about this many bytes even when its limit is not reached.
 pub const PAGE_BYTES: usize = 4 << 20;
 
 /// Pairs in one reused piece of memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Page {
     data: Vec<u8>,
     spans: Vec<(u32, u32, u32)>,
@@ -312,7 +314,7 @@ impl Page {
 }
 
 /// Values of several keys in one reused piece of memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Values {
     data: Vec<u8>,
     spans: Vec<Option<(u32, u32)>>,

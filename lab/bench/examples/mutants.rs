@@ -5,30 +5,29 @@
 
 #![allow(clippy::disallowed_macros, reason = "a program prints")]
 
-use dmtree_bench::{Failure, Result, registry};
+use clap::Parser;
+use dmtree_bench::{Result, registry};
 use dmtree_check::peer::{defects, mutants};
 use dmtree_check::verdict::keep_panics;
 
+#[derive(Parser)]
+struct Args {
+    /// Names, `families` (one per family), or `all`.
+    #[arg(long, default_value = "all")]
+    system: Vec<String>,
+    /// Most seeds until a mutant is found.
+    #[arg(long, default_value_t = 600)]
+    seeds: u64,
+    /// Mutants; all of them without names.
+    mutants: Vec<String>,
+}
+
 fn main() -> Result<()> {
     keep_panics();
-    let (mut systems, mut seeds, mut names) = (Vec::new(), 600, Vec::new());
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--system" => systems.extend(args.next()),
-            "--seeds" => {
-                let number = args.next().and_then(|n| n.parse().ok());
-                seeds = number.ok_or_else(|| Failure::input("--seeds: give a number"))?;
-            }
-            _ => names.push(arg),
-        }
-    }
-    if systems.is_empty() {
-        systems.push("all".to_owned());
-    }
-    for system in registry::select(&systems)? {
-        print!("{}", mutants::markdown(&system, seeds, &names)?);
-        if names.is_empty() {
+    let args = Args::parse();
+    for system in registry::select(&args.system)? {
+        print!("{}", mutants::markdown(&system, args.seeds, &args.mutants)?);
+        if args.mutants.is_empty() {
             print!("{}", defects::markdown(&system));
         }
     }

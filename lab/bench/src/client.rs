@@ -6,9 +6,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dmtree_check::conformance::above;
-use dmtree_fabric::{ErrorKind, Snapshot};
+use dmtree_fabric::{Effect, Error, ErrorKind, Snapshot};
 use dmtree_parts::{AnyIndex, Outcome, Page, Write};
 use dmtree_workload::{Op, OpKind, Plan, Seed};
+use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::config::Measure;
@@ -69,7 +70,8 @@ pub struct Orders {
 }
 
 /// Why a client stopped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Ended {
     /// Its time was over.
     #[default]
@@ -77,6 +79,7 @@ pub enum Ended {
     /// All operations were done.
     Operations,
     /// The workload has no more operations.
+    #[serde(rename = "used up")]
     UsedUp,
     /// The memory is full.
     Memory,
@@ -84,20 +87,6 @@ pub enum Ended {
     Errors,
     /// The user stopped it.
     Interrupted,
-}
-
-impl Ended {
-    /// The name in results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Duration => "duration",
-            Self::Operations => "operations",
-            Self::UsedUp => "used up",
-            Self::Memory => "memory",
-            Self::Errors => "errors",
-            Self::Interrupted => "interrupted",
-        }
-    }
 }
 
 /// The result of one client.
@@ -137,31 +126,29 @@ impl Tally {
         }
     }
 
+    /// Something is wrong beside operations.
+    pub(crate) fn found(&mut self, what: String) {
+        self.errors += 1;
+        self.samples.push(what);
+    }
+
     /// Counts an acknowledged operation.
-    fn acknowledged(&mut self, done: &Done) {
+    fn acknowledged(&mut self, op: &Op<'_>, b: &Buffers) {
         self.all_ops += 1;
-        match done {
-            Done::Fine => {}
-            Done::Inserted => self.inserted += 1,
-            Done::Deleted => self.deleted += 1,
-            Done::Scanned(pairs) => {
+        match op {
+            Op::Insert { .. } => self.inserted += 1,
+            Op::Delete { .. } => self.deleted += 1,
+            Op::Scan { .. } => {
                 self.scans.0 += 1;
-                self.scans.1 += pairs;
+                self.scans.1 += b.found().map(Page::len).sum::<usize>() as u64;
             }
+            _ => {}
         }
     }
 
-    fn failed(&mut self, bad: &Bad, what: impl FnOnce() -> String) {
-        let why = match bad {
-            Bad::Wrong(w) => w.clone(),
-            Bad::Failed(e) => e.to_string(),
-        };
-        if let Bad::Failed(e) = bad
-            && e.effect() == dmtree_fabric::Effect::Unknown
-        {
-            self.unknown += 1;
-        }
-        self.wrong(|| format!("{}: {why}", what()));
+    fn failed(&mut self, e: &Error, what: impl FnOnce() -> String) {
+        self.unknown += u64::from(e.effect() == Effect::Unknown);
+        self.wrong(|| format!("{}: {e}", what()));
     }
 
     /// Adds the tally of another client.
@@ -195,23 +182,10 @@ struct Buffers {
     exhausted: bool,
 }
 
-/// The result of an operation, for the tally.
-enum Done {
-    Fine,
-    Inserted,
-    Deleted,
-    Scanned(u64),
-}
-
-/// Why an operation does not count.
-enum Bad {
-    Wrong(String),
-    Failed(dmtree_fabric::Error),
-}
-
-impl From<dmtree_fabric::Error> for Bad {
-    fn from(e: dmtree_fabric::Error) -> Self {
-        Self::Failed(e)
+impl Buffers {
+    /// The pages of the last scan.
+    fn found(&self) -> impl Iterator<Item = &Page> {
+        self.pages[..self.used].iter()
     }
 }
 
@@ -248,8 +222,8 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
         let inside = turns.end(&placed, ended);
         t.counted += u64::from(inside);
         match result {
-            Ok((done, checked)) => {
-                t.acknowledged(&done);
+            Ok(checked) => {
+                t.acknowledged(&op, &b);
                 if inside {
                     t.ops += 1;
                     let took = ended.saturating_sub(began);
@@ -259,11 +233,9 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
                     t.wrong(|| format!("{} of {}: {wrong}", op.kind(), shown(op.key())));
                 }
             }
-            Err(Bad::Failed(e)) if e.kind() == ErrorKind::Full && turns.writes => {
-                break Ended::Memory;
-            }
-            Err(bad) => {
-                t.failed(&bad, || format!("{} of {}", op.kind(), shown(op.key())));
+            Err(e) if e.kind() == ErrorKind::Full && turns.writes => break Ended::Memory,
+            Err(e) => {
+                t.failed(&e, || format!("{} of {}", op.kind(), shown(op.key())));
                 if t.errors > MAX_ERRORS {
                     break Ended::Errors;
                 }
@@ -410,55 +382,51 @@ fn read(o: &Orders, key: &[u8], found: bool, value: &[u8]) -> Checked {
 
 /// Executes one operation. Long checks that need no index are left to the caller, outside of the
 /// measured time.
+///
+/// # Errors
+/// Those of the index, and an outcome that makes the operation count for nothing.
 async fn one(
     client: &mut AnyIndex,
     o: &Orders,
     op: &Op<'_>,
     b: &mut Buffers,
-) -> Result<(Done, Checked), Bad> {
-    match *op {
+) -> Result<Checked, Error> {
+    let other = |what: &str, outcome| Err(Error::corrupt(format!("{what} gives {outcome:?}")));
+    Ok(match *op {
         Op::Read { key, .. } => {
             let found = client.get(key, &mut b.value).await?;
-            Ok((Done::Fine, read(o, key, found, &b.value)))
+            read(o, key, found, &b.value)
         }
-        Op::ReadAbsent { key, .. } => {
-            let found = client.get(key, &mut b.value).await?;
-            let checked =
-                if found { Err("a key that was never stored is found".to_owned()) } else { Ok(()) };
-            Ok((Done::Fine, checked))
-        }
+        Op::ReadAbsent { key, .. } => match client.get(key, &mut b.value).await? {
+            true => Err("a key that was never stored is found".to_owned()),
+            false => Ok(()),
+        },
         Op::Insert { key, value, .. } => match client.write(key, Write::Insert(value)).await? {
-            Outcome::Done => Ok((Done::Inserted, Ok(()))),
-            other => Err(Bad::Wrong(format!("the insert of a new key gives {other:?}"))),
+            Outcome::Done => Ok(()),
+            outcome => return other("the insert of a new key", outcome),
         },
         Op::Update { key, value, .. } => {
-            let outcome = client.write(key, Write::Update(value)).await?;
-            Ok((Done::Fine, updated(outcome, deletes(o))))
+            updated(client.write(key, Write::Update(value)).await?, deletes(o))
         }
         Op::ReadModifyWrite { key, value, .. } => {
             let found = client.get(key, &mut b.value).await?;
             let read = read(o, key, found, &b.value);
             let outcome = client.write(key, Write::Update(value)).await?;
-            Ok((Done::Fine, read.and_then(|()| updated(outcome, deletes(o)))))
+            read.and_then(|()| updated(outcome, deletes(o)))
         }
         Op::Delete { key, .. } => match client.write(key, Write::Delete).await? {
-            Outcome::Done => Ok((Done::Deleted, Ok(()))),
-            other => Err(Bad::Wrong(format!("the delete of a stored key gives {other:?}"))),
+            Outcome::Done => Ok(()),
+            outcome => return other("the delete of a stored key", outcome),
         },
         Op::Scan { key, len, .. } => {
-            let pairs = scan(client, key, len as usize, b).await?;
-            Ok((Done::Scanned(pairs), Ok(())))
+            scan(client, key, len as usize, b).await?;
+            Ok(())
         }
-    }
+    })
 }
 
 /// Scans from a key on, page by page; the pages stay in the buffers.
-async fn scan(
-    client: &mut AnyIndex,
-    key: &[u8],
-    len: usize,
-    b: &mut Buffers,
-) -> Result<u64, dmtree_fabric::Error> {
+async fn scan(client: &mut AnyIndex, key: &[u8], len: usize, b: &mut Buffers) -> Result<(), Error> {
     let (mut resume, mut pairs) = (None, 0usize);
     b.used = 0;
     b.exhausted = false;
@@ -474,7 +442,7 @@ async fn scan(
         b.used += 1;
         b.exhausted = resume.is_none();
     }
-    Ok(pairs as u64)
+    Ok(())
 }
 
 fn updated(outcome: Outcome, deletes: bool) -> Checked {
@@ -495,7 +463,7 @@ fn check_scan(o: &Orders, op: &Op<'_>, b: &Buffers) -> Checked {
     let mut check = oracle.and_then(|or| or.check(record, grows));
     let mut before: Option<&[u8]> = None;
     let mut pairs = 0u32;
-    for (key, value) in b.pages[..b.used].iter().flat_map(Page::iter) {
+    for (key, value) in b.found().flat_map(Page::iter) {
         pairs += 1;
         if key < from {
             return Err(format!("{} lies before the range", shown(key)));

@@ -51,12 +51,10 @@ pub fn compare(a: &Results, b: &Results, tolerance: f64) -> Comparison {
 }
 
 fn ratio(a: f64, b: f64) -> Option<f64> {
-    if a == b {
-        Some(1.0)
-    } else if a == 0.0 {
-        None
-    } else {
-        Some(b / a)
+    match a {
+        _ if a == b => Some(1.0),
+        0.0 => None,
+        _ => Some(b / a),
     }
 }
 
@@ -101,10 +99,8 @@ impl Comparison {
     }
 }
 
-/// The cells of earlier results that need not run again: those with all their rounds.
-///
-/// # Errors
-/// Results of other settings, because their cells are not comparable.
+/// The cells of earlier results that need not run again: those with all their rounds. Results of
+/// other settings are refused, because their cells are not comparable.
 pub fn resumable(have: &Results, r: &Resolved) -> Result<Vec<Cell>> {
     let due = r.config.hash();
     if have.config_hash != due || have.experiment != r.name {

@@ -19,10 +19,7 @@ fn refuse<T>(message: String) -> Result<T> {
 }
 
 impl Config {
-    /// Refuses contradictions.
-    ///
-    /// # Errors
-    /// Names the setting, and its possible values.
+    /// Refuses contradictions; names the setting, and its possible values.
     pub fn check(&self) -> Result<()> {
         self.check_numbers()?;
         if !FABRICS.contains(&self.fabric.as_str()) {
@@ -48,16 +45,7 @@ impl Config {
         }
         self.check_names()?;
         for (_, point) in self.sweep.points(self)? {
-            for (name, n) in [
-                ("threads", point.threads),
-                ("coroutines", point.coroutines),
-                ("compute nodes", point.cns.into()),
-                ("memory nodes", point.mns.into()),
-            ] {
-                if n == 0 {
-                    return refuse(format!("a sweep over 0 {name}: give 1 at least"));
-                }
-            }
+            point.check_numbers().map_err(|e| e.context("a point of the sweep"))?;
             if point.clients() > MAX_CLIENTS {
                 return refuse(format!(
                     "{} clients in all are more than {MAX_CLIENTS}: give fewer --cns, --threads or --coroutines",
@@ -133,9 +121,6 @@ impl Config {
 
     /// Refuses settings of cells that do not exist. These are the settings of an experiment: a
     /// narrower choice on the command line leaves some without use.
-    ///
-    /// # Errors
-    /// Names the first such settings.
     pub fn check_cells_exist(&self) -> Result<()> {
         let systems = select(&self.systems)?;
         for own in &self.cells {

@@ -4,11 +4,13 @@ use dmtree_check::checked::System;
 use dmtree_check::conformance::{Part, parts};
 use dmtree_check::remote_client::{Ask, Pipe, RemoteClient, read, serve};
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_check::verdict::panic_text;
+use dmtree_check::verdict::caught;
+use dmtree_fabric::Error;
 use dmtree_parts::AnyOptions;
 use dmtree_pool::Cluster;
 
 use crate::failure::{Failure, Result};
+use crate::opened::remove_index;
 use crate::registry::find;
 
 /// Cache of each index: small, so that inner nodes are evicted.
@@ -30,9 +32,6 @@ pub struct Extent {
 
 /// Runs the suite on an index of this process that another process, behind the pipe, opens, too. A
 /// system as published executes one operation at a time.
-///
-/// # Errors
-/// A result that does not conform.
 pub fn conform(
     system: &System,
     (cluster, other): (&Cluster, &RemoteClient),
@@ -53,61 +52,37 @@ fn run_part(
     (cluster, other): (&Cluster, &RemoteClient),
     (name, part): Part,
 ) -> Result<()> {
-    let pool = cluster.compute_node(0)?;
     // No other living process uses this name. A killed process of the same number may have left it.
-    let index = format!("{system} {name} {}", pool.cn());
-    let drop_index = || -> Result<()> {
-        let ep = pool.endpoint(0)?;
-        if ep.core().block_on(ep.slot(), pool.find_index(&ep, &index))?.is_some() {
-            ep.core().block_on(ep.slot(), pool.drop_index(&ep, &index))?;
-        }
-        Ok(())
-    };
-    drop_index()?;
-    let test_cluster = TestCluster::named(cluster.clone(), CACHE_BYTES, options, (&index, system))?;
+    let index = format!("{system} {name} {}", cluster.compute_node(0)?.cn());
+    remove_index(cluster, &index)?;
+    let called = (&index[..], system);
+    let test_cluster = TestCluster::open_or_create(cluster.clone(), CACHE_BYTES, options, called)?;
     other.open(system, &index).map_err(|e| e.context("the other process"))?;
     let test_cluster = test_cluster.with(other.clone());
-    let ran = std::thread::scope(|s| s.spawn(|| part(&test_cluster)).join());
-    if let Err(panic) = ran {
-        return Err(Failure::violation(panic_text(&*panic)));
-    }
+    caught(|| part(&test_cluster)).map_err(Failure::violation)?;
     other.close()?;
     drop(test_cluster);
-    drop_index()
+    remove_index(cluster, &index)
 }
 
 /// Runs the second compute node: opens indexes and executes requests until the pipe ends.
-///
-/// # Errors
-/// The first process has ended in the middle of a request.
 pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
     while let Some(message) = pipe.receive()? {
-        match read(&message)? {
-            Ask::Open { system, index } => match find(&system) {
-                Ok(system) => serve_index(cluster, &system.options, &index, pipe)?,
-                Err(e) => pipe.give::<()>(Err(dmtree_fabric::Error::invalid(e.to_string())))?,
-            },
-            Ask::Close | Ask::Do(_) => {
-                pipe.give::<()>(Err(dmtree_fabric::Error::invalid("no index is open")))?;
+        let Ask::Open { system, index } = read(&message)? else {
+            pipe.give::<()>(Err(Error::invalid("no index is open")))?;
+            continue;
+        };
+        let opened = find(&system).map_err(|e| Error::invalid(e.to_string())).and_then(|system| {
+            let found = TestCluster::find(cluster.clone(), CACHE_BYTES, &system.options, &index)?;
+            Ok((found.client(0)?, found))
+        });
+        match opened {
+            Ok((mut client, _test_cluster)) => {
+                pipe.give(Ok(()))?;
+                serve(&mut client, pipe)?;
             }
+            Err(e) => pipe.give::<()>(Err(e))?,
         }
     }
     Ok(())
-}
-
-/// Opens an index, and executes the requests for it.
-fn serve_index(
-    cluster: &Cluster,
-    options: &AnyOptions,
-    index: &str,
-    pipe: &mut Pipe,
-) -> Result<()> {
-    let opened = TestCluster::find(cluster.clone(), CACHE_BYTES, options, index);
-    match opened.and_then(|test_cluster| Ok((test_cluster.client(0)?, test_cluster))) {
-        Ok((mut client, _test_cluster)) => {
-            pipe.give(Ok(()))?;
-            Ok(serve(&mut client, pipe)?)
-        }
-        Err(e) => Ok(pipe.give::<()>(Err(e))?),
-    }
 }

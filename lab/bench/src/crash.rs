@@ -7,7 +7,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use dmtree_check::scenario::Scenario;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
-use dmtree_parts::{AnyIndex, AnyOptions, Fill, Write};
+use dmtree_parts::{AnyIndex, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
 use serde::{Deserialize, Serialize};
@@ -90,9 +89,6 @@ impl Setup {
     }
 
     /// Refuses impossible parameters.
-    ///
-    /// # Errors
-    /// The flag and its range.
     pub fn check(&self) -> Result<()> {
         let clients = self.clients();
         range("cns", self.cns.into(), 2, 64)?;
@@ -280,7 +276,7 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
 }
 
 /// A simulated cluster with a loaded index and warm caches.
-fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
+fn make(s: &Setup) -> Result<Scenario> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -290,6 +286,7 @@ fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
     };
     let cache_bytes = 12 * s.keys + (16 << 20);
     let fabric = SimFabric::new(&profile, s.seed);
+    let options = dmtree_engine::Options::default();
     let test_cluster = TestCluster::simulated(&fabric, &pool, cache_bytes, options)?;
     let lease_ns = s.lease_us * 1000;
     test_cluster.membership().set_lease_parameters(LeaseParameters {
@@ -318,20 +315,9 @@ fn make(s: &Setup, options: &AnyOptions) -> Result<Scenario> {
 }
 
 /// Simulates a crash with DMTree.
-///
-/// # Errors
-/// Those of [`run`].
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
-    run(setup, &(&dmtree_engine::Options::default()).into())
-}
-
-/// Simulates a crash.
-///
-/// # Errors
-/// Impossible parameters, or a simulation that stalls.
-pub fn run(setup: &Setup, options: &AnyOptions) -> Result<Outcome> {
     setup.check()?;
-    let scenario = make(setup, options)?;
+    let scenario = make(setup)?;
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
     let curve = vec![Bucket::default(); buckets];
@@ -471,45 +457,30 @@ impl Outcome {
 
     /// The report.
     pub fn text(&self) -> String {
-        let s = &self.setup;
-        let mut t = String::new();
-        let dies = if s.hung { "hangs; its NIC goes on serving" } else { "dies" };
-        let _ = writeln!(
-            t,
-            "simulated cluster, profile {}, seed {}: {} compute nodes of {} threads with {} clients each; cn{} {dies}\n{} keys, {} % updates; lease {}\n",
-            s.profile,
-            s.seed,
-            s.cns,
-            s.threads,
-            s.coroutines,
-            s.cns - 1,
-            s.keys,
-            s.update_percent,
-            ms(s.lease_us * 1000)
+        let Setup { profile, seed, cns, threads, coroutines, keys, update_percent, .. } =
+            &self.setup;
+        let (lease, last) = (ms(self.setup.lease_us * 1000), cns - 1);
+        let dies = if self.setup.hung { "hangs; its NIC goes on serving" } else { "dies" };
+        let mut t = format!(
+            "simulated cluster, profile {profile}, seed {seed}: {cns} compute nodes of {threads} threads with {coroutines} clients each; cn{last} {dies}\n{keys} keys, {update_percent} % updates; lease {lease}\n\n"
         );
-        for m in &self.moments {
-            let after = m.at_ns as f64 / 1e6 - s.crash_us as f64 / 1e3;
-            let _ = writeln!(t, "{:>10}  {after:+8.2} ms  {}", ms(m.at_ns), m.what);
+        for TimelineEvent { what, at_ns } in &self.moments {
+            let after = *at_ns as f64 / 1e6 - self.setup.crash_us as f64 / 1e3;
+            t += &format!("{:>10}  {after:+8.2} ms  {what}\n", ms(*at_ns));
         }
-        let _ = writeln!(
-            t,
-            "\nsurvivors: {:.2} Mops before, {:.2} at least meanwhile, {:.2} afterwards (virtual time)",
-            self.before_mops, self.least_mops, self.after_mops
+        let Self { before_mops, least_mops, after_mops, .. } = self;
+        t += &format!(
+            "\nsurvivors: {before_mops:.2} Mops before, {least_mops:.2} at least meanwhile, {after_mops:.2} afterwards (virtual time)\n"
         );
-        let _ = writeln!(
-            t,
-            "longest operation of a survivor from the crash on: read {}, update {}",
-            ms(self.longest_read_ns),
-            ms(self.longest_update_ns)
+        let (read, update) = (ms(self.longest_read_ns), ms(self.longest_update_ns));
+        t += &format!(
+            "longest operation of a survivor from the crash on: read {read}, update {update}\n"
         );
-        let _ = writeln!(
-            t,
-            "{} written keys looked up in the end: {} lost or wrong; {} unacknowledged updates of the dead node took effect\n{} operations of survivors failed",
-            self.keys_checked, self.keys_wrong, self.taken_effect, self.errors
+        let Self { keys_checked, keys_wrong, taken_effect, errors, .. } = self;
+        t += &format!(
+            "{keys_checked} written keys looked up in the end: {keys_wrong} lost or wrong; {taken_effect} unacknowledged updates of the dead node took effect\n{errors} operations of survivors failed\n"
         );
-        self.samples.iter().for_each(|e| {
-            let _ = writeln!(t, "  {e}");
-        });
+        self.samples.iter().for_each(|e| t += &format!("  {e}\n"));
         t
     }
 }

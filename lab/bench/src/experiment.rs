@@ -35,10 +35,7 @@ impl Experiment {
         self.given.iter().any(|given| given == name)
     }
 
-    /// Reads the text form; `from` names it in messages.
-    ///
-    /// # Errors
-    /// The malformed line.
+    /// Reads the text form; `from` names it in messages, which name the malformed line.
     pub fn parse(name: &str, from: &str, text: &str) -> Result<Self> {
         let refuse = |e: toml::de::Error| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
@@ -51,9 +48,6 @@ impl Experiment {
     }
 
     /// A built-in experiment by name, or a file (anything that ends with `.toml` or has a `/`).
-    ///
-    /// # Errors
-    /// An unknown name, a file that cannot be read or is malformed.
     pub fn find(name: &str) -> Result<Self> {
         if name.ends_with(".toml") || name.contains('/') {
             let path = Path::new(name);

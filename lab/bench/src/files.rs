@@ -8,10 +8,8 @@ use crate::failure::{Failure, Result};
 use crate::report;
 use crate::results::Results;
 
-/// Writes a file under a temporary name beside it, then renames it.
-///
-/// # Errors
-/// Those of the system; nothing is left behind.
+/// Writes a file under a temporary name beside it, then renames it. A failure leaves nothing
+/// behind.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().map_or_else(|| "file".into(), |n| n.to_string_lossy());
     let temporary = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
@@ -52,21 +50,15 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
 
 /// Writes all files that are derived from the results: tables, the report.
 pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
-    let mut files: Vec<(String, String)> = report::tables(r);
-    files.push(("report.html".to_owned(), report::html(r)));
-    let mut written = Vec::new();
-    for (name, text) in files {
+    let files = report::tables(r).into_iter().chain([("report.html".to_owned(), report::html(r))]);
+    let write = |(name, text): (String, String)| {
         let path = dir.join(name);
-        write_atomically(&path, text.as_bytes())?;
-        written.push(path);
-    }
-    Ok(written)
+        write_atomically(&path, text.as_bytes()).map(|()| path)
+    };
+    files.map(write).collect()
 }
 
 /// Reads results from a `results.json`, or from the directory that contains one.
-///
-/// # Errors
-/// A missing file, or another form.
 pub fn read_results(path: &Path) -> Result<Results> {
     let file = if path.is_dir() { path.join("results.json") } else { path.to_path_buf() };
     let text = fs::read_to_string(&file).map_err(|e| Failure::file("read", &file, &e))?;

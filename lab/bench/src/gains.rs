@@ -7,27 +7,15 @@ use crate::config::Config;
 use crate::failure::Result;
 use crate::published::Sheet;
 use crate::results::Cell;
+use crate::table::{Column, table_of};
 
 /// The tables: name and text.
 const TABLES: [(&str, &str); 1] =
     [("smart-gains", include_str!("../../experiments/published/smart-gains.csv"))];
 
-/// A published claim: the throughput of a system relative to another.
-#[derive(Clone, Debug)]
-struct Claim {
-    claim: &'static str,
-    workload: &'static str,
-    system: &'static str,
-    over: &'static str,
-    gain: f64,
-}
-
-/// A table of published claims.
-#[derive(Clone, Debug)]
-pub struct Claims {
-    sheet: Sheet,
-    claims: Vec<Claim>,
-}
+/// A table of published claims: the throughput, relative to that of another system, by the
+/// technique or system of the claim, workload, system, and the other system.
+pub type Claims = Sheet<4>;
 
 /// A published speedup beside the one measured here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,63 +47,50 @@ pub struct Gains {
 
 impl Claims {
     /// A shipped table by name.
-    ///
-    /// # Errors
-    /// An unknown name.
     pub fn named(name: &str) -> Result<Self> {
-        let sheet = Sheet::named("table of published gains", &TABLES, name)?;
-        let claim = |[claim, workload, system, over, gain]: [&'static str; 5]| {
-            Some(Claim { claim, workload, system, over, gain: gain.parse().ok()? })
-        };
-        Ok(Self { claims: sheet.rows(claim)?, sheet })
+        Self::read("table of published gains", &TABLES, name)
     }
 
     /// The speedups for the given cells; none under other settings than the published ones.
     pub fn beside(&self, c: &Config, cells: &[Cell]) -> Gains {
-        let applies = self.sheet.applies(c);
+        let applies = self.applies(c);
         let mut rows = Vec::new();
-        for claim in self.claims.iter().filter(|_| applies) {
+        for ([claim, workload, system, over], gain) in self.rows.iter().filter(|_| applies) {
             let of = |system: &'static str| {
-                cells.iter().filter(move |c| {
-                    c.system == system && c.workload == claim.workload && c.variant.is_none()
-                })
+                let of_all = |c: &&Cell| c.workload == *workload && c.variant.is_none();
+                cells.iter().filter(move |c| c.system == system && of_all(c))
             };
-            for with in of(claim.system) {
+            for with in of(system) {
                 let same = |c: &&Cell| c.distribution == with.distribution && c.mops > 0.0;
-                let Some(without) = of(claim.over).find(same) else { continue };
+                let Some(without) = of(over).find(same) else { continue };
                 rows.push(Gain {
-                    claim: claim.claim.to_owned(),
-                    workload: claim.workload.to_owned(),
+                    claim: (*claim).to_owned(),
+                    workload: (*workload).to_owned(),
                     distribution: with.distribution.clone(),
-                    system: claim.system.to_owned(),
-                    over: claim.over.to_owned(),
-                    published: claim.gain,
+                    system: (*system).to_owned(),
+                    over: (*over).to_owned(),
+                    published: *gain,
                     here: with.mops / without.mops,
                 });
             }
         }
-        Gains { source: self.sheet.source.clone(), rows }
+        Gains { source: self.source.clone(), rows }
     }
 }
 
 impl Gains {
     /// As text.
     pub fn text(&self) -> String {
-        let mut t = crate::table::Table::new(
-            &["gain", "workload", "system", "over", "here", "published"],
-            4,
-        );
-        for g in &self.rows {
-            t.row(vec![
-                g.claim.clone(),
-                g.workload.clone(),
-                g.system.clone(),
-                g.over.clone(),
-                format!("{:.2}", g.here),
-                format!("{:.1}", g.published),
-            ]);
-        }
-        format!("gains, throughput by throughput ({})\n{}\n", self.source, t.text())
+        let columns: [Column<&Gain>; 6] = [
+            ("gain", |g| g.claim.clone()),
+            ("workload", |g| g.workload.clone()),
+            ("system", |g| g.system.clone()),
+            ("over", |g| g.over.clone()),
+            ("here", |g| format!("{:.2}", g.here)),
+            ("published", |g| format!("{:.1}", g.published)),
+        ];
+        let table = table_of((&columns, 4), &self.rows);
+        format!("gains, throughput by throughput ({})\n{table}\n", self.source)
     }
 }
 
@@ -126,12 +101,12 @@ mod tests {
     #[test]
     fn the_table_is_whole_and_names_systems() {
         let t = Claims::named("smart-gains").unwrap();
-        assert_eq!((t.claims.len(), t.sheet.setup), (7, [16, 2, 24, 2]));
-        assert!(t.sheet.source.contains("OSDI'23"));
-        for c in &t.claims {
-            assert!(crate::registry::known(c.system) && crate::registry::known(c.over));
-            let workload: dmtree_workload::Workload = c.workload.parse().unwrap();
-            assert_eq!(workload.name(), c.workload);
+        assert_eq!((t.rows.len(), t.setup), (7, [16, 2, 24, 2]));
+        assert!(t.source.contains("OSDI'23"));
+        for ([_, workload, system, over], _) in &t.rows {
+            assert!(crate::registry::known(system) && crate::registry::known(over));
+            let known: dmtree_workload::Workload = workload.parse().unwrap();
+            assert_eq!(known.name(), *workload);
         }
         assert!(Claims::named("x").unwrap_err().to_string().contains("smart-gains"));
     }

@@ -18,7 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::measure::measure;
 use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
-use crate::opened::{Opened, Placement, PoolSpec};
+use crate::opened::{Opened, PoolSpec};
 use crate::oracle::Oracle;
 use crate::prepare::{load, walk, warm_up};
 use crate::results::MemoryFigures;
@@ -44,6 +44,14 @@ pub struct CellPlan {
     pub same_as: Option<usize>,
 }
 
+impl CellPlan {
+    /// What its clients do.
+    fn plan(&self) -> Result<Arc<Plan>> {
+        let workload = self.config.workload(&self.workload, self.distribution);
+        workload.build().map_err(Failure::refused)
+    }
+}
+
 /// Cells of one system that share a pool.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -57,7 +65,7 @@ pub struct Group {
 }
 
 /// The result of a cell in one round.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// The tallies of all clients.
     pub tally: Tally,
@@ -139,9 +147,6 @@ impl Host<'_> {
 }
 
 /// The pool specification for these settings.
-///
-/// # Errors
-/// A profile that cannot be read.
 pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
     let fabric = match (&c.profile, data_path(&c.fabric), &c.nodes) {
         (Some(p), _, _) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
@@ -199,7 +204,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let peak = Peak::begin();
     let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
     let opened = Opened::create(g.system.name, &options_for(&g.system, c), &spec)?;
-    let plan = c.workload(&first.workload, first.distribution).build().map_err(Failure::refused)?;
+    let plan = first.plan()?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
@@ -227,11 +232,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             warm = complete;
         }
         host.stopped()?;
-        let plan = cell
-            .config
-            .workload(&cell.workload, cell.distribution)
-            .build()
-            .map_err(Failure::refused)?;
+        let plan = cell.plan()?;
         let before = lookups(&opened);
         let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
         let after = lookups(&opened);
@@ -245,19 +246,13 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             match walk(g, host, &opened) {
                 Ok(after) => {
                     let due = c.keys + m.tally.inserted - m.tally.deleted;
-                    if m.tally.unknown == 0 && m.tally.errors == 0 && after.keys != due {
-                        m.tally.errors += 1;
-                        m.tally.samples.push(format!(
-                            "the index holds {} keys where {due} must be",
-                            after.keys
-                        ));
+                    let held = after.keys;
+                    if m.tally.unknown == 0 && m.tally.errors == 0 && held != due {
+                        m.tally.found(format!("the index holds {held} keys where {due} must be"));
                     }
                     shape = after;
                 }
-                Err(e) => {
-                    m.tally.errors += 1;
-                    m.tally.samples.push(e.to_string());
-                }
+                Err(e) => m.tally.found(e.to_string()),
             }
         }
         m.warmed = warmed;
@@ -281,17 +276,8 @@ fn lookups(opened: &Opened) -> (u64, u64) {
     stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }
 
-pub(crate) fn name(g: &Group, cell: Option<&CellPlan>) -> String {
-    match cell {
-        Some(c) => {
-            let variant = c.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
-            format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution)
-        }
-        None => g.system.name.to_owned(),
-    }
-}
-
-/// The number of threads and clients of a cell.
-pub(crate) fn placement(c: &Config) -> Placement {
-    Placement { threads: c.threads, coroutines: c.coroutines }
+/// The name of a cell.
+pub(crate) fn name(g: &Group, c: &CellPlan) -> String {
+    let variant = c.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
+    format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution)
 }

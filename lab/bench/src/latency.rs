@@ -9,58 +9,21 @@ use crate::results::Percentiles;
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Latencies in ns, with three significant digits.
-#[derive(Clone, Debug)]
-pub struct Latency(Histogram<u64>);
+type Latency = Histogram<u64>;
 
-impl Default for Latency {
-    fn default() -> Self {
-        Self::new()
-    }
+fn empty() -> Latency {
+    // These bounds are within what the histogram takes.
+    Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("constant bounds"))
 }
 
-impl Latency {
-    /// An empty histogram.
-    pub fn new() -> Self {
-        // These bounds are within what the histogram takes.
-        let h = Histogram::new_with_bounds(1, LONGEST_NS, 3);
-        Self(h.unwrap_or_else(|_| unreachable!("constant bounds")))
-    }
-
-    /// Records a latency.
-    #[inline]
-    pub fn record(&mut self, ns: u64) {
-        self.0.saturating_record(ns);
-    }
-
-    /// Adds another histogram.
-    pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so this cannot fail.
-        let _ = self.0.add(&other.0);
-    }
-
-    /// Number of latencies.
-    pub fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Its percentiles.
-    pub fn percentiles(&self) -> Percentiles {
-        Percentiles {
-            p50_ns: self.quantile(0.5),
-            p90_ns: self.quantile(0.9),
-            p99_ns: self.quantile(0.99),
-            p999_ns: self.quantile(0.999),
-        }
-    }
-
-    /// The latency that this share of operations did not exceed; 0 if there are none.
-    pub fn quantile(&self, share: f64) -> u64 {
-        if self.0.is_empty() { 0 } else { self.0.value_at_quantile(share) }
+/// The percentiles of latencies; 0 if there are none.
+pub fn percentiles(l: &Latency) -> Percentiles {
+    let quantile = |share| if l.is_empty() { 0 } else { l.value_at_quantile(share) };
+    Percentiles {
+        p50_ns: quantile(0.5),
+        p90_ns: quantile(0.9),
+        p99_ns: quantile(0.99),
+        p999_ns: quantile(0.999),
     }
 }
 
@@ -69,25 +32,28 @@ impl Latency {
 pub struct ByKind([Option<Box<Latency>>; OpKind::ALL.len()]);
 
 impl ByKind {
+    fn of(&mut self, kind: usize) -> &mut Latency {
+        self.0[kind].get_or_insert_with(|| Box::new(empty()))
+    }
+
     /// Records a latency.
     #[inline]
     pub fn record(&mut self, kind: OpKind, ns: u64) {
-        self.0[kind as usize].get_or_insert_default().record(ns);
+        self.of(kind as usize).saturating_record(ns);
     }
 
     /// Adds other histograms.
     pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
-            if let Some(t) = theirs {
-                mine.get_or_insert_default().add(t);
-            }
+        for (kind, theirs) in other.0.iter().enumerate() {
+            // All have the same bounds, so this cannot fail.
+            theirs.iter().for_each(|theirs| _ = self.of(kind).add(&**theirs));
         }
     }
 
     /// All kinds together.
     pub fn total(&self) -> Latency {
-        let mut sum = Latency::new();
-        self.0.iter().flatten().for_each(|l| sum.add(l));
+        let mut sum = empty();
+        self.0.iter().flatten().for_each(|l| _ = sum.add(&**l));
         sum
     }
 
@@ -114,10 +80,11 @@ mod tests {
         a.add(&b);
         let (kind, read) = a.iter().next().unwrap();
         assert_eq!((kind, read.len()), (OpKind::Read, 1000));
-        assert!(read.quantile(0.5).abs_diff(500) <= 1 && read.quantile(0.99).abs_diff(990) <= 1);
+        let p = percentiles(read);
+        assert!(p.p50_ns.abs_diff(500) <= 1 && p.p99_ns.abs_diff(990) <= 1);
         assert_eq!(a.iter().count(), 2);
         assert_eq!(a.total().len(), 1001);
-        assert!(a.total().quantile(1.0) >= LONGEST_NS);
-        assert_eq!(Latency::new().quantile(0.5), 0);
+        assert!(a.total().max() >= LONGEST_NS);
+        assert_eq!(percentiles(&empty()), Percentiles::default());
     }
 }

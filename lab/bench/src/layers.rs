@@ -78,9 +78,6 @@ impl FromArgMatches for Flags {
 
 impl Flags {
     /// The settings of these words.
-    ///
-    /// # Errors
-    /// A word that is no setting, or has an impossible value.
     pub fn of<T: AsRef<OsStr>>(words: &[T]) -> Result<Self> {
         Self::augment_args(Command::new("settings").no_binary_name(true))
             .try_get_matches_from(words.iter().map(AsRef::as_ref))
@@ -153,9 +150,7 @@ pub fn cores() -> u32 {
 }
 
 /// Applies the settings of the experiment, and then those of the command line, over the defaults.
-///
-/// # Errors
-/// Contradictory settings, and unknown names.
+/// Refuses contradictory settings, and unknown names.
 pub fn resolve(e: &Experiment, flags: &Flags) -> Result<Resolved> {
     let mut c = e.config.clone();
     let mut origins = Origins::new();
@@ -271,11 +266,8 @@ impl Resolved {
                 "nominal" if v.is_null() => self.config.keys.to_string(),
                 _ => text,
             };
-            rows.push((
-                key.clone(),
-                text,
-                self.origins.get(key).cloned().unwrap_or(Origin::Default),
-            ));
+            let origin = self.origins.get(key).cloned().unwrap_or(Origin::Default);
+            rows.push((key.clone(), text, origin));
         }
         rows
     }

@@ -11,7 +11,7 @@ use crate::client::{self, Orders, Tally};
 use crate::clock;
 use crate::config::{MIN_OPS, Measure};
 use crate::failure::Result;
-use crate::group::{CellPlan, Group, Host, Measured, name, placement};
+use crate::group::{CellPlan, Group, Host, Measured, name};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
@@ -32,15 +32,12 @@ pub(crate) fn measure(
     let c = &cell.config;
     let clients = c.clients();
     // Under a budget, the rest of this cell's share; a walk follows.
-    let time = match (host.slot(), c.duration) {
-        (Some(slot), None) => Some(slot.mul_f64(0.9)),
-        (Some(slot), Some(d)) => Some(slot.mul_f64(0.9).min(Duration::from_secs_f64(d))),
-        (None, d) => d.map(Duration::from_secs_f64),
-    };
+    let share = host.slot().map(|slot| slot.mul_f64(0.9));
+    let time = share.into_iter().chain(c.duration.map(Duration::from_secs_f64)).min();
     let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
     let body =
         |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
-    let what = name(g, Some(cell));
+    let what = name(g, cell);
     let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
         let done = orders.done.load(Ordering::Relaxed);
@@ -53,7 +50,7 @@ pub(crate) fn measure(
         host.show(&what, "measure", done, share.max(by_ops).min(1.0));
     };
     opened.set_timed(true);
-    let left = opened.run(placement(c), &body, &mut tick);
+    let left = opened.run((c.threads, c.coroutines), &body, &mut tick);
     opened.set_timed(false);
     let mut m =
         sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some_and(|o| o.knows_scans()));
@@ -82,7 +79,7 @@ fn orders(
 ) -> Orders {
     let c = &cell.config;
     let clients = c.clients();
-    let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, Some(cell)));
+    let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, cell));
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
     let whole = c.measure == Measure::All;
     let budget = c.ops.filter(|_| opened.sim().is_none() || whole);
@@ -137,14 +134,14 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
         if let Some(a) = &o.arrivals {
             let (from, to) = (span.from_ns - start, span.to_ns - start);
             let backlog = a.due(0, to).saturating_sub(span.begun);
-            m.open = Some(OpenFigures::judge(a.ops_per_s(), a.due(from, to), span.ops, backlog));
+            m.open = Some(OpenFigures::judge(a.ops_per_s, a.due(from, to), span.ops, backlog));
         }
     } else if let Some(a) = &o.arrivals {
         // The whole phase is the window. At its end each client has at most one operation in
         // progress.
         let due = a.due(0, clock::nanos(m.tally.elapsed));
         let backlog = due.saturating_sub(m.tally.all_ops + u64::from(clients));
-        m.open = Some(OpenFigures::judge(a.ops_per_s(), due, m.tally.all_ops, backlog));
+        m.open = Some(OpenFigures::judge(a.ops_per_s, due, m.tally.all_ops, backlog));
     }
 }
 
@@ -166,9 +163,6 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
         per_cn,
         law: plan.distribution().name(),
         complete_scans,
-        warmed: 0.0,
-        memory: None,
-        sim: None,
-        open: None,
+        ..Measured::default()
     }
 }

@@ -35,12 +35,11 @@ pub fn figures(
         cn_bytes_per_cached_key: if cached_keys > 0.0 { used / cached_keys } else { 0.0 },
         cache_used_bytes: used as u64,
         cache_budget_bytes: with_clients.first().map_or(0, |s| s.budget_bytes),
-        cache_hit_rate: 0.0,
         leaves: shape.leaves.clone(),
         inner_nodes: shape.inner_nodes,
         levels: shape.levels,
         held_bytes: held,
-        peak_bytes: None,
+        ..MemoryFigures::default()
     }
 }
 
@@ -65,10 +64,8 @@ impl Peak {
 
     /// Resident bytes at the peak since then; `None` where the system does not tell.
     pub fn bytes(self) -> Option<u64> {
-        if !self.0 {
-            return None;
-        }
-        kibibytes(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
+        let status = self.0.then(|| std::fs::read_to_string("/proc/self/status"))?;
+        kibibytes(&status.ok()?, "VmHWM:")
     }
 }
 
@@ -89,7 +86,6 @@ mod tests {
         let cache = |cn| CacheStats {
             used_bytes: if cn == 0 { 1000 } else { 0 },
             nodes: 2,
-
             ..CacheStats::default()
         };
         let f = figures(&shape, false, &[3, 0], cache);

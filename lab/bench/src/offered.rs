@@ -9,6 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Mutex;
 
+use dmtree_fabric::sync::locked;
 use dmtree_workload::{Rng, Seed};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -81,20 +82,15 @@ impl<'de> Deserialize<'de> for LoadShape {
 
 /// The times at which the operations of one compute node fall due, ns after the start of the phase.
 #[derive(Clone, Debug)]
-pub struct Schedule {
+struct Schedule {
     rng: Rng,
     mean_gap_ns: f64,
     at_ns: f64,
 }
 
 impl Schedule {
-    /// A Poisson process of `ops_per_s`, determined by the seed.
-    pub fn new(seed: Seed, ops_per_s: f64) -> Self {
-        Self { rng: seed.rng(), mean_gap_ns: 1e9 / ops_per_s, at_ns: 0.0 }
-    }
-
     /// The time of the next operation, ns.
-    pub fn take(&mut self) -> u64 {
+    fn take(&mut self) -> u64 {
         // 53 bits, never 0, so that the logarithm is finite.
         let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         self.at_ns -= uniform.ln() * self.mean_gap_ns;
@@ -106,7 +102,8 @@ impl Schedule {
 #[derive(Debug)]
 pub struct Arrivals {
     seed: Seed,
-    ops_per_s: f64,
+    /// Operations per second in all.
+    pub ops_per_s: f64,
     by_node: Vec<Mutex<Schedule>>,
 }
 
@@ -117,14 +114,15 @@ impl Arrivals {
         Self { seed, ops_per_s, by_node: by_node.collect() }
     }
 
+    /// A Poisson process for a compute node, determined by the seed.
     fn schedule(seed: Seed, ops_per_s: f64, nodes: usize, cn: usize) -> Schedule {
-        Schedule::new(seed.numbered("arrivals", cn as u64), ops_per_s / nodes as f64)
+        let rng = seed.numbered("arrivals", cn as u64).rng();
+        Schedule { rng, mean_gap_ns: 1e9 / (ops_per_s / nodes as f64), at_ns: 0.0 }
     }
 
     /// Takes the next operation of a compute node; returns its time, ns after the start.
     pub fn take(&self, cn: usize) -> u64 {
-        // No code can panic under this lock.
-        self.by_node[cn].lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        locked(&self.by_node[cn]).take()
     }
 
     /// Number of operations that fall due after `from_ns` and not after `to_ns`.
@@ -136,11 +134,6 @@ impl Arrivals {
             times.filter(|at| *at > from_ns).count() as u64
         };
         (0..nodes).map(count).sum()
-    }
-
-    /// Operations per second in all.
-    pub fn ops_per_s(&self) -> f64 {
-        self.ops_per_s
     }
 }
 

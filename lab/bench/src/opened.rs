@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 
 use dmtree_check::test_cluster::{TestCluster, nodes};
 use dmtree_fabric::{Core, Endpoint, Fifo, Snapshot, Transport, Worker};
-use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, CacheStats, worker};
+use dmtree_parts::{AnyIndex, AnyOptions, CacheStats, worker};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
@@ -71,15 +71,6 @@ pub struct Opened {
     workers: u32,
     /// The index, if it must be removed from a pool that stays.
     fleeting: Option<String>,
-}
-
-/// The number of clients and threads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Number of threads; on the simulated fabric, threads of each compute node.
-    pub threads: u32,
-    /// Number of clients of each thread.
-    pub coroutines: u32,
 }
 
 /// A client and its placement.
@@ -146,17 +137,21 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
 
+/// Removes an index from a pool, if it is there.
+pub(crate) fn remove_index(cluster: &Cluster, name: &str) -> Result<()> {
+    let pool = cluster.compute_node(0)?;
+    let ep = pool.endpoint(SLAB_BYTES)?;
+    if ep.core().block_on(ep.slot(), pool.find_index(&ep, name))?.is_some() {
+        ep.core().block_on(ep.slot(), pool.drop_index(&ep, name))?;
+    }
+    Ok(())
+}
+
 /// The name of an index that is removed at the end; no other living process uses it. An index that
 /// a killed process of this number has left is removed first.
 fn fleeting(cluster: &Cluster) -> Result<String> {
-    let pool = cluster.compute_node(0)?;
-    let name = format!("{INDEX_NAME} of {}", pool.cn());
-    let ep = pool.endpoint(SLAB_BYTES)?;
-    let found = ep.core().block_on(ep.slot(), pool.find_index(&ep, &name))?;
-    if found.is_some() {
-        ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))?;
-    }
-    Ok(name)
+    let name = format!("{INDEX_NAME} of {}", cluster.compute_node(0)?.cn());
+    remove_index(cluster, &name).map(|()| name)
 }
 
 /// The loop of a client.
@@ -164,9 +159,6 @@ pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
 
 impl Opened {
     /// Creates a pool, formats an index on it, and opens it on every compute node.
-    ///
-    /// # Errors
-    /// Impossible options or sizes.
     pub fn create(system: &str, options: &AnyOptions, spec: &PoolSpec) -> Result<Self> {
         let (cluster, sim) = cluster(spec)?;
         let missing = cluster.fabric().caps().missing(&options.needs());
@@ -222,45 +214,61 @@ impl Opened {
 
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
     pub fn start_workers(&self) -> Result<Workers> {
+        let mut all = Workers { stop: Arc::default(), running: Vec::new() };
         let workers = if self.sim.is_some() { 0 } else { self.workers };
-        Workers::start(&self.index.cluster, &self.index.nodes, workers)
+        for (cn, node) in self.index.nodes.iter().enumerate() {
+            for number in 0..workers {
+                let pool = self.index.cluster.compute_node(cn)?;
+                let (node, stop) = (node.clone(), all.stop.clone());
+                let work = move || {
+                    let ep = pool.endpoint(SLAB_BYTES)?;
+                    let mut index = node.client(ep.clone());
+                    let stopped = || stop.load(Ordering::Relaxed);
+                    let run = worker::run(&mut index, stopped);
+                    ep.core().block_on(ep.slot(), Box::pin(run))?;
+                    Ok(ep.snapshot())
+                };
+                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
+                let failed =
+                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
+                all.running.push(thread.map_err(failed)?);
+            }
+        }
+        Ok(all)
     }
 
-    /// Runs clients until they end, spread over the compute nodes in turn, and returns their
+    /// Runs so many threads (on the simulated fabric so many of each compute node) with so many
+    /// clients each until they end, spread over the compute nodes in turn, and returns their
     /// results by number. No client begins before all exist. The workers of the index run beside
     /// them, and their verbs count. `tick` is called at intervals. Simulated clients share one real
     /// thread.
-    ///
-    /// # Errors
-    /// A client thread that cannot be started or stalls.
     pub fn run<T: Send + 'static>(
         &self,
-        placement: Placement,
+        (threads, coroutines): (u32, u32),
         body: &(impl Fn(PlacedClient) -> Loop<T> + Sync),
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
-        let threads = if self.sim.is_some() { 1 } else { placement.threads };
-        let barrier = std::sync::Barrier::new(threads as usize + 1);
+        let real_threads = if self.sim.is_some() { 1 } else { threads };
+        let barrier = std::sync::Barrier::new(real_threads as usize + 1);
         let failed = AtomicBool::new(false);
         let mut all: Vec<Left<T>> = Vec::new();
         let workers = self.start_workers()?;
         std::thread::scope(|scope| -> Result<()> {
             let mut running = Vec::new();
-            for thread in 0..threads {
+            for thread in 0..real_threads {
                 let (barrier, failed) = (&barrier, &failed);
                 running.push(scope.spawn(move || {
                     let placed_clients = || match &self.sim {
-                        Some((_, seed)) => self.simulated_clients(placement, *seed),
+                        Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
                         None => {
-                            let count = placement.coroutines;
-                            Ok((self.placed_clients(thread * count, count)?, Vec::new()))
+                            let clients = self.placed_clients(thread * coroutines, coroutines)?;
+                            Ok((clients, Vec::new()))
                         }
                     };
                     // The others wait for this thread at the barrier.
                     let placed_clients = catch_unwind(AssertUnwindSafe(placed_clients))
                         .unwrap_or_else(|_| Err(panicked()));
                     failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
-                    barrier.wait();
                     barrier.wait();
                     let (placed_clients, workers) = placed_clients?;
                     if failed.load(Ordering::SeqCst) {
@@ -269,7 +277,6 @@ impl Opened {
                     run_thread((placed_clients, workers), self.sim.is_some(), body)
                 }));
             }
-            barrier.wait();
             barrier.wait();
             let mut pause = std::time::Duration::from_millis(1);
             while running.iter().any(|handle| !handle.is_finished()) {
@@ -311,17 +318,17 @@ impl Opened {
         Ok(placed_clients)
     }
 
-    /// All clients of a simulation, on one executor: `placement.threads` client threads on every
+    /// All clients of a simulation, on one executor: `threads` client threads on every
     /// compute node, and the workers, each on a thread of its own.
     fn simulated_clients(
         &self,
-        placement: Placement,
+        (threads, coroutines): (u32, u32),
         seed: u64,
     ) -> Result<(Vec<PlacedClient>, Vec<AnyIndex>)> {
         let cns = self.index.nodes.len() as u32;
-        let clients = cns * placement.threads * placement.coroutines;
+        let clients = cns * threads * coroutines;
         let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
-        for thread in 0..cns * placement.threads {
+        for thread in 0..cns * threads {
             let pool = self.index.cluster.compute_node((thread % cns) as usize)?;
             transports.push(pool.fabric().attach(pool.cn())?);
         }
@@ -331,7 +338,7 @@ impl Opened {
         let latency = Rc::<RefCell<ByKind>>::default();
         let mut placed_clients: Vec<PlacedClient> = Vec::new();
         for number in 0..clients {
-            let transport = &transports[(number % (cns * placement.threads)) as usize];
+            let transport = &transports[(number % (cns * threads)) as usize];
             let cn = (number % cns) as usize;
             let (transport, slot) = (transport.clone(), core.add_slot());
             let ep = match placed_clients.first() {
@@ -362,12 +369,8 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         let Some(name) = self.fleeting.take() else { return };
-        let removed = self.index.cluster.compute_node(0).and_then(|pool| {
-            let ep = pool.endpoint(SLAB_BYTES)?;
-            ep.core().block_on(ep.slot(), pool.drop_index(&ep, &name))
-        });
         // A pool that has ended meanwhile has no index.
-        let _ = removed;
+        let _ = remove_index(&self.index.cluster, &name);
     }
 }
 
@@ -426,37 +429,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts so many workers of each compute node.
-    ///
-    /// # Errors
-    /// A compute node that is gone, a thread that cannot be started.
-    pub fn start(cluster: &Cluster, nodes: &[AnyNode], workers: u32) -> Result<Self> {
-        let mut all = Self { stop: Arc::default(), running: Vec::new() };
-        for (cn, node) in nodes.iter().enumerate() {
-            for number in 0..workers {
-                let (pool, node, stop) =
-                    (cluster.compute_node(cn)?, node.clone(), all.stop.clone());
-                let work = move || {
-                    let ep = pool.endpoint(SLAB_BYTES)?;
-                    let mut index = node.client(ep.clone());
-                    let stopped = || stop.load(Ordering::Relaxed);
-                    let run = worker::run(&mut index, stopped);
-                    ep.core().block_on(ep.slot(), Box::pin(run))?;
-                    Ok(ep.snapshot())
-                };
-                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
-                let failed =
-                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
-                all.running.push(thread.map_err(failed)?);
-            }
-        }
-        Ok(all)
-    }
-
     /// Ends the workers, and returns what their verbs were.
-    ///
-    /// # Errors
-    /// What a worker has failed with.
     pub fn stop(mut self) -> Result<Snapshot> {
         self.join()
     }
@@ -485,6 +458,6 @@ impl Drop for Workers {
 }
 
 /// The failure of a worker.
-pub(crate) fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
+fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
     Failure::violation(format!("{name}: {e}"))
 }

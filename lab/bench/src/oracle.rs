@@ -20,9 +20,6 @@ pub struct Oracle {
     positions: Vec<u32>,
 }
 
-/// Why a scan is wrong.
-pub type Wrong = String;
-
 impl Oracle {
     /// Sorts the records of a plan; `None` when there are too many. `scans`: scans will be checked,
     /// too.
@@ -47,19 +44,9 @@ impl Oracle {
         Some(Arc::new(Self { hashes, records, positions }))
     }
 
-    /// Number of records.
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
     /// Whether it can check scans.
     pub fn knows_scans(&self) -> bool {
         !self.positions.is_empty()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
     }
 
     /// The record at a position of the key order.
@@ -85,11 +72,8 @@ pub struct Check<'o> {
 }
 
 impl Check<'_> {
-    /// Checks the next returned key.
-    ///
-    /// # Errors
-    /// The number of loaded keys that were passed over, or that the key was never stored.
-    pub fn key(&mut self, key: &[u8]) -> Result<(), Wrong> {
+    /// Checks the next returned key: it is stored, and no loaded key was passed over.
+    pub fn key(&mut self, key: &[u8]) -> Result<(), String> {
         let hash = xxh3_64(key);
         let hashes = &self.oracle.hashes;
         if hashes.get(self.next) == Some(&hash) {
@@ -107,12 +91,9 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the end of the scan after `last`; `exhausted`: the index has reported that nothing
-    /// follows.
-    ///
-    /// # Errors
-    /// Stored keys are missing at the end.
-    pub fn end(&self, plan: &Plan, last: Option<&[u8]>, exhausted: bool) -> Result<(), Wrong> {
+    /// Checks the end of the scan after `last`: no stored key is missing there; `exhausted`: the
+    /// index has reported that nothing follows.
+    pub fn end(&self, plan: &Plan, last: Option<&[u8]>, exhausted: bool) -> Result<(), String> {
         let Some(record) = self.oracle.records.get(self.next) else { return Ok(()) };
         let mut due = Vec::new();
         plan.key(u64::from(*record), &mut due);

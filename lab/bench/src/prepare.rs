@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use dmtree_check::client::Client;
 use dmtree_parts::{Outcome, Shape, Write};
 use dmtree_workload::{LOADED, LoadOrder, Plan};
 
 use crate::clock;
 use crate::config::{Config, LoadBy};
 use crate::failure::{Failure, Result};
-use crate::group::{CellPlan, Group, Host, name, placement};
-use crate::opened::{Loop, Opened, PlacedClient, Placement};
+use crate::group::{CellPlan, Group, Host, name};
+use crate::opened::{Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
 
 /// Loads the keys.
@@ -22,9 +23,9 @@ pub(crate) fn load(
     plan: &Arc<Plan>,
     oracle: Option<&Arc<Oracle>>,
 ) -> Result<()> {
-    let (what, n) = (name(g, None), plan.records());
+    let n = plan.records();
     let show = |host: &mut Host<'_>, done: u64| {
-        host.show(&what, "load", done, done as f64 / n as f64);
+        host.show(g.system.name, "load", done, done as f64 / n as f64);
     };
     show(host, 0);
     match c.load_by {
@@ -95,7 +96,7 @@ pub(crate) fn load(
                 })
             };
             let mut tick = || show(host, done.load(Ordering::Relaxed));
-            let left = opened.run(placement(c), &body, &mut tick)?;
+            let left = opened.run((c.threads, c.coroutines), &body, &mut tick)?;
             for l in left {
                 l.out.map_err(fits)?;
             }
@@ -129,11 +130,9 @@ fn fits(e: dmtree_fabric::Error) -> Failure {
 }
 
 pub(crate) fn walk(g: &Group, host: &mut Host<'_>, opened: &Opened) -> Result<Shape> {
-    host.show(&name(g, None), "walk", 0, 0.0);
-    let mut client = opened.client(0)?;
-    let ep = client.endpoint().clone();
-    ep.core()
-        .block_on(ep.slot(), client.walk())
+    host.show(g.system.name, "walk", 0, 0.0);
+    Client::from(opened.client(0)?)
+        .walk()
         .map_err(|e| Failure::violation(format!("{}: the structure is broken: {e}", g.system.name)))
 }
 
@@ -150,8 +149,7 @@ pub(crate) fn warm_up(
 ) -> Result<(f64, bool)> {
     let c = &cell.config;
     // Without timing one client of each compute node is enough.
-    let placement =
-        if c.simulated() { Placement { threads: 1, coroutines: 1 } } else { placement(c) };
+    let placement = if c.simulated() { (1, 1) } else { (c.threads, c.coroutines) };
     let cns = u32::from(c.cns);
     let clients = if c.simulated() { cns } else { c.clients() };
     let pairs_per_leaf = g.system.options.pairs_per_leaf();
@@ -204,7 +202,7 @@ pub(crate) fn warm_up(
             (reads, position >= n, wrong)
         })
     };
-    let what = name(g, Some(cell));
+    let what = name(g, cell);
     let each = plan.loaded_in(0).map_or(n, |own| own.len() as u64);
     let all = (each / pairs_per_leaf).max(1) * u64::from(cns.min(clients));
     let mut tick = || {

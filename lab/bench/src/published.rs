@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
+use crate::results::distinct;
 
 /// The tables: name and text.
 const TABLES: [(&str, &str); 2] = [
@@ -12,45 +13,18 @@ const TABLES: [(&str, &str); 2] = [
     ("sherman-slides", include_str!("../../experiments/published/sherman-slides.csv")),
 ];
 
-/// One published figure.
-#[derive(Clone, Debug)]
-struct Figure {
-    distribution: &'static str,
-    system: &'static str,
-    workload: &'static str,
-    mops: f64,
-}
-
-/// A published table.
-#[derive(Clone, Debug)]
-pub struct Table {
-    /// Its name, its source, and the settings that it holds for.
-    pub sheet: Sheet,
-    figures: Vec<Figure>,
-}
+/// A published table: by distribution, system and workload, million operations per second.
+pub type Table = Sheet<3>;
 
 impl Table {
     /// A shipped table by name.
-    ///
-    /// # Errors
-    /// An unknown name.
     pub fn named(name: &str) -> Result<Self> {
-        let sheet = Sheet::named("published table", &TABLES, name)?;
-        let figure = |[distribution, system, workload, mops]: [&'static str; 4]| {
-            Some(Figure { distribution, system, workload, mops: mops.parse().ok()? })
-        };
-        Ok(Self { figures: sheet.rows(figure)?, sheet })
+        Self::read("published table", &TABLES, name)
     }
 
     /// Systems of the table, each once, in its order.
     pub fn systems(&self) -> Vec<&str> {
-        let mut out: Vec<&str> = Vec::new();
-        for f in &self.figures {
-            if !out.contains(&f.system) {
-                out.push(f.system);
-            }
-        }
-        out
+        distinct(self.rows.iter().map(|([_, system, _], _)| *system))
     }
 
     /// Systems of the table without a counterpart in these settings.
@@ -64,19 +38,19 @@ impl Table {
     /// `zipfian`.
     pub fn mops(&self, system: &str, workload: &str, distribution: &str) -> Option<f64> {
         let law = if distribution.starts_with("zipfian") { "zipfian" } else { distribution };
-        let same =
-            |f: &&Figure| f.system == system && f.workload == workload && f.distribution == law;
-        self.figures.iter().find(same).map(|f| f.mops)
+        let found = self.rows.iter().find(|(row, _)| *row == [law, system, workload]);
+        found.map(|(_, mops)| *mops)
     }
 
     /// The published figure of a cell, and the ratio to it; `None` without a figure, or under other
     /// settings.
     pub fn reference(&self, c: &Config, cell: &CellName<'_>, mops: f64) -> Option<Reference> {
-        if !self.sheet.applies(c) {
+        if !self.applies(c) {
             return None;
         }
-        let row = c.published_rows.get(cell.system).map_or(cell.system, String::as_str);
-        let published = self.mops(row, cell.workload, cell.distribution)?;
+        let [system, workload, distribution] = *cell;
+        let row = c.published_rows.get(system).map_or(system, String::as_str);
+        let published = self.mops(row, workload, distribution)?;
         let bound = c.bounds.iter().rev().find(|b| b.covers(cell));
         let ratio = mops / published;
         Some(Reference {
@@ -91,23 +65,21 @@ impl Table {
 }
 
 /// Shipped figures: a text of comment lines, of which `# source:` and `# setup:` are kept, a head,
-/// and rows.
+/// and rows of so many names and a number.
 #[derive(Clone, Debug)]
-pub struct Sheet {
-    /// Its name, with its kind.
-    title: String,
-    text: &'static str,
+pub struct Sheet<const NAMES: usize> {
     /// Its name.
     pub name: &'static str,
     /// The source, as text.
     pub source: String,
     /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
     pub(crate) setup: [u32; 4],
+    pub(crate) rows: Vec<([&'static str; NAMES], f64)>,
 }
 
-impl Sheet {
+impl<const NAMES: usize> Sheet<NAMES> {
     /// A sheet of this kind by name.
-    pub(crate) fn named(
+    pub(crate) fn read(
         kind: &str,
         all: &[(&'static str, &'static str)],
         name: &str,
@@ -119,7 +91,6 @@ impl Sheet {
                 names.join(", ")
             )));
         };
-        let title = format!("{kind} {name}");
         let comment = |key: &str| {
             let lines = text.lines().filter_map(|l| l.strip_prefix("# ")?.strip_prefix(key));
             lines.map(str::trim).collect::<Vec<_>>().join(" ")
@@ -128,24 +99,18 @@ impl Sheet {
         let number = |key: &str| {
             let words = setup.split_whitespace().filter_map(|w| w.split_once('='));
             let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
-            found.ok_or_else(|| Failure::input(format!("{title}: its setup has no {key}")))
+            found.ok_or_else(|| Failure::input(format!("{kind} {name}: its setup has no {key}")))
         };
         let setup = [number("cns")?, number("mns")?, number("threads")?, number("coroutines")?];
-        Ok(Self { title, text, name, source, setup })
-    }
-
-    /// Its rows, without the head, each made of the fields of its line.
-    pub(crate) fn rows<T, const N: usize>(
-        &self,
-        row: impl Fn([&'static str; N]) -> Option<T>,
-    ) -> Result<Vec<T>> {
-        let lines = self.text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
-        let parsed = |line: &'static str| {
-            let fields = line.split(',').collect::<Vec<_>>().try_into().ok();
-            let bad = || Failure::input(format!("{}: {line}", self.title));
-            fields.and_then(&row).ok_or_else(bad)
+        let row = |line: &'static str| {
+            let (names, number) = line.rsplit_once(',')?;
+            let names = names.split(',').collect::<Vec<_>>().try_into().ok()?;
+            Some((names, number.parse().ok()?))
         };
-        lines.map(parsed).collect()
+        let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
+        let bad = |line| Failure::input(format!("{kind} {name}: {line}"));
+        let rows = lines.map(|line| row(line).ok_or_else(|| bad(line))).collect::<Result<_>>()?;
+        Ok(Self { name, source, setup, rows })
     }
 
     /// Whether the figures hold for these settings: the same nodes, threads and coroutines, and a
@@ -157,16 +122,8 @@ impl Sheet {
     }
 }
 
-/// The name of a cell.
-#[derive(Clone, Copy, Debug)]
-pub struct CellName<'a> {
-    /// The system.
-    pub system: &'a str,
-    /// The workload.
-    pub workload: &'a str,
-    /// The distribution.
-    pub distribution: &'a str,
-}
+/// The name of a cell: system, workload, distribution.
+pub type CellName<'a> = [&'a str; 3];
 
 /// A published figure beside a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -229,16 +186,13 @@ impl Bound {
         !(self.ratio[0]..=self.ratio[1]).contains(&ratio)
     }
 
-    fn covers(&self, cell: &CellName<'_>) -> bool {
-        self.system.as_ref().is_none_or(|s| s == cell.system)
-            && self.workload.as_ref().is_none_or(|w| w == cell.workload)
-            && self.distribution.as_ref().is_none_or(|d| cell.distribution.starts_with(d.as_str()))
+    fn covers(&self, [system, workload, distribution]: &CellName<'_>) -> bool {
+        self.system.as_ref().is_none_or(|s| s == system)
+            && self.workload.as_ref().is_none_or(|w| w == workload)
+            && self.distribution.as_ref().is_none_or(|d| distribution.starts_with(d.as_str()))
     }
 
     /// Refuses impossible bounds.
-    ///
-    /// # Errors
-    /// Names the bounds.
     pub fn check(&self) -> Result<()> {
         let [low, high] = self.ratio;
         if low.is_finite() && high.is_finite() && 0.0 <= low && low <= high {
@@ -260,11 +214,11 @@ mod tests {
     fn the_table_is_whole() {
         let t = Table::named("fast26-micro").unwrap();
         assert_eq!(t.systems(), ["dmtree", "fptree", "sherman", "smart", "rolex", "dlsm", "chime"]);
-        assert_eq!(t.figures.len(), 7 * 4 * 2);
+        assert_eq!(t.rows.len(), 7 * 4 * 2);
         assert_eq!(t.mops("fptree", "scan", "zipfian-exact(0.99)"), Some(2.659991));
         assert_eq!(t.mops("dmtree", "search", "uniform"), Some(49.69586));
         assert_eq!(t.mops("dmtree", "search", "latest"), None);
-        assert!(t.sheet.source.contains("FAST'26"));
+        assert!(t.source.contains("FAST'26"));
         assert!(Table::named("x").unwrap_err().to_string().contains("fast26-micro"));
     }
 
@@ -282,7 +236,7 @@ mod tests {
         c.published_rows.insert("mine".into(), "dmtree".into());
         c.bounds =
             vec![any([0.9, 1.1]), Bound { workload: Some("insert".into()), ..any([0.5, 1.5]) }];
-        let cell = CellName { system: "mine", workload: "search", distribution: "uniform" };
+        let cell = ["mine", "search", "uniform"];
         let r = t.reference(&c, &cell, 49.69586 * 1.05).unwrap();
         assert!((r.ratio - 1.05).abs() < 1e-9 && !r.outside && r.row == "dmtree");
         let r = t.reference(&c, &cell, 49.69586 * 1.2).unwrap();
@@ -291,15 +245,15 @@ mod tests {
         let reason = |mops| t.reference(&c, &cell, mops).unwrap().reason;
         assert_eq!(reason(49.69586 * 1.2).as_deref(), Some("looked at"));
         assert_eq!(reason(49.69586), None, "there is nothing to explain");
-        let insert = CellName { workload: "insert", ..cell };
+        let insert = ["mine", "insert", "uniform"];
         assert!(
             !t.reference(&c, &insert, 26.37274 * 0.6).unwrap().outside,
             "the later bound counts"
         );
-        assert!(t.reference(&c, &CellName { system: "other", ..cell }, 1.0).is_none());
+        assert!(t.reference(&c, &["other", "search", "uniform"], 1.0).is_none());
         let fewer = sim(&["--threads=71"]);
         assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");
-        assert!(!t.sheet.applies(&sim(&["--load=open:1M"])));
+        assert!(!t.applies(&sim(&["--load=open:1M"])));
         assert!(any([2.0, 1.0]).check().is_err());
     }
 }

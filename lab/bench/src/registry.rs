@@ -1,6 +1,7 @@
 //! The registry of systems that can be measured and used, and what there is: systems, experiments,
 //! workloads and fabrics, as one JSON document.
 
+use std::collections::BTreeSet;
 use std::sync::{PoisonError, RwLock};
 
 use dmtree_check::checked::System;
@@ -29,17 +30,12 @@ fn described() -> Vec<SystemSpec> {
 static ADDED: RwLock<Vec<System>> = RwLock::new(Vec::new());
 
 /// Adds the systems of a crate, `add(that_crate::systems())`, for as long as this process
-/// runs: a program with an index of its own needs no line in the list of crates. Names must be new.
-///
-/// # Errors
-/// A name that is taken; no system is added then.
+/// runs: a program with an index of its own needs no line in the list of crates. Names must be new;
+/// where one is taken no system is added.
 pub fn add(more: Vec<SystemSpec>) -> Result<()> {
-    let taken = more
-        .iter()
-        .enumerate()
-        .find(|(i, s)| known(s.name) || more[..*i].iter().any(|earlier| earlier.name == s.name));
-    if let Some((_, s)) = taken {
-        return Err(Failure::input(format!("there is a system {:?} already", s.name)));
+    let mut names: BTreeSet<&str> = systems().iter().map(|s| s.name).collect();
+    if let Some(taken) = more.iter().find(|s| !names.insert(s.name)) {
+        return Err(Failure::input(format!("there is a system {:?} already", taken.name)));
     }
     ADDED.write().unwrap_or_else(PoisonError::into_inner).extend(more.into_iter().map(System));
     Ok(())
@@ -53,9 +49,6 @@ pub fn systems() -> Vec<System> {
 }
 
 /// A system by name.
-///
-/// # Errors
-/// An unknown name; the message lists the valid ones.
 pub fn find(name: &str) -> Result<System> {
     let all = systems();
     let names: Vec<&str> = all.iter().map(|s| s.name).collect();
@@ -66,40 +59,25 @@ pub fn find(name: &str) -> Result<System> {
 
 /// Systems by names, in this order, each once. `families` is the first of each family, `all` is
 /// all.
-///
-/// # Errors
-/// An unknown name.
 pub fn select(names: &[String]) -> Result<Vec<System>> {
     let all = systems();
-    let mut out: Vec<System> = Vec::new();
-    let mut add = |s: System| {
-        if out.iter().all(|have| have.name != s.name) {
-            out.push(s);
-        }
-    };
+    let (mut out, mut chosen) = (Vec::new(), BTreeSet::new());
     for name in names {
-        match name.as_str() {
-            "all" => all.iter().cloned().for_each(&mut add),
-            "families" => {
-                for (i, s) in all.iter().enumerate() {
-                    if all[..i].iter().all(|earlier| earlier.family != s.family) {
-                        add(s.clone());
-                    }
-                }
-            }
-            name => add(find(name).map_err(|e| match e {
+        let mut families = BTreeSet::new();
+        let some: Vec<System> = match name.as_str() {
+            "all" => all.clone(),
+            "families" => all.iter().filter(|s| families.insert(s.family)).cloned().collect(),
+            name => vec![find(name).map_err(|e| match e {
                 Failure::Input(m) => Failure::Input(format!("{m}; or families, or all")),
                 other => other,
-            })?),
-        }
+            })?],
+        };
+        out.extend(some.into_iter().filter(|s| chosen.insert(s.name)));
     }
     Ok(out)
 }
 
 /// Runs a case with the system that it names.
-///
-/// # Errors
-/// An unknown system, or a case that cannot run.
 pub fn check(case: &Case) -> Result<Verdict> {
     Ok(find(&case.system)?.check(case)?)
 }
@@ -110,13 +88,19 @@ pub fn known(name: &str) -> bool {
 }
 
 /// Everything that a name can be given of.
-///
-/// # Errors
-/// A built-in experiment that cannot be read.
 pub fn listing() -> Result<Value> {
     let names = BUILTIN.iter().map(|(name, _)| Experiment::find(name));
-    let experiments: Vec<Value> =
-        names.map(|e| e.map(|e| of_experiment(&e))).collect::<Result<_>>()?;
+    let experiment = |e: Experiment| {
+        json!({
+            "name": e.name,
+            "description": e.config.description,
+            "fabric": e.config.fabric,
+            "systems": e.config.systems,
+            "published": e.config.published,
+            "published_gains": e.config.published_gains,
+        })
+    };
+    let experiments: Vec<Value> = names.map(|e| e.map(experiment)).collect::<Result<_>>()?;
     Ok(json!({
         "systems": systems().iter().map(of_system).collect::<Vec<_>>(),
         "experiments": experiments,
@@ -137,17 +121,6 @@ fn of_system(s: &System) -> Value {
         "options": s.options,
         "mutants": s.mutants.iter().map(|m| m.name).collect::<Vec<_>>(),
         "defects": s.defects.iter().map(|h| h.name).collect::<Vec<_>>(),
-    })
-}
-
-fn of_experiment(e: &Experiment) -> Value {
-    json!({
-        "name": e.name,
-        "description": e.config.description,
-        "fabric": e.config.fabric,
-        "systems": e.config.systems,
-        "published": e.config.published,
-        "published_gains": e.config.published_gains,
     })
 }
 

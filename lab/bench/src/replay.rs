@@ -18,15 +18,14 @@ use crate::bytes::Bytes;
 use crate::clock;
 use crate::config::cores;
 use crate::failure::{Failure, Result};
-use crate::latency::ByKind;
+use crate::latency::{ByKind, percentiles};
 use crate::opened::PoolSpec;
 use crate::oracle::shown;
 use crate::registry::find;
 use crate::results::{LOCAL_NOTE, Percentiles};
-use crate::simulated::FabricSpec;
 use crate::sizing;
 use crate::system::Tool;
-use crate::table::{Table, mops, time};
+use crate::table::{Column, mops, table_of, time};
 
 /// Operations that a thread gets at a time.
 const BATCH: usize = 128;
@@ -122,9 +121,6 @@ pub struct ReplayReport {
 }
 
 /// Reads the whole trace once: sizes, and whether every line is well-formed.
-///
-/// # Errors
-/// The first malformed line, or a key that no index accepts.
 pub fn survey(files: &[PathBuf]) -> Result<Survey> {
     let mut reader = TraceReader::open(files).map_err(Failure::refused)?;
     let mut s = Survey::default();
@@ -185,15 +181,8 @@ pub fn replay(
     let memory_bytes = o.memory_bytes.map(|b| b.0).unwrap_or_else(|| {
         ((need.saturating_mul(2) + floor) / u64::from(o.mns)).next_multiple_of(1 << 20)
     });
-    let spec = PoolSpec {
-        cns: o.cns,
-        mns: o.mns,
-        memory_bytes,
-        compute_bytes: 0,
-        cache_bytes: o.cache_bytes.0,
-        fabric: FabricSpec::Local,
-        index: None,
-    };
+    let small = PoolSpec::small(o.cns, memory_bytes);
+    let spec = PoolSpec { mns: o.mns, cache_bytes: o.cache_bytes.0, ..small };
     let pool = Tool::open(&system, &spec, key, value.min(64))?;
     let done = AtomicU64::new(0);
     let mut reader = TraceReader::open(&o.files).map_err(Failure::refused)?;
@@ -210,41 +199,32 @@ pub fn replay(
             }));
         }
         let mut batches: Vec<Vec<TraceOp>> = vec![Vec::new(); threads];
-        let mut read = 0u64;
-        let mut fed = Ok(());
-        for op in &mut reader {
-            let op = match op {
-                Ok(op) => op,
-                Err(e) => {
-                    fed = Err(Failure::refused(e));
+        let mut feed = || -> Result<()> {
+            for (op, read) in reader.by_ref().zip(1u64..) {
+                let op = op.map_err(Failure::refused)?;
+                let at = shard(&op.key, threads);
+                batches[at].push(op);
+                let is_full = batches[at].len() == BATCH;
+                // A thread that has ended has failed; its join returns the error.
+                if is_full && to[at].send(std::mem::take(&mut batches[at])).is_err() {
                     break;
                 }
-            };
-            let at = shard(&op.key, threads);
-            batches[at].push(op);
-            // A thread that has ended has failed; its join returns the error.
-            if batches[at].len() == BATCH && to[at].send(std::mem::take(&mut batches[at])).is_err()
-            {
-                break;
-            }
-            read += 1;
-            if read.is_multiple_of(4096) {
-                progress(done.load(Ordering::Relaxed), survey.operations);
-                if stop.load(Ordering::Relaxed) {
-                    break;
+                if read.is_multiple_of(4096) {
+                    progress(done.load(Ordering::Relaxed), survey.operations);
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
             }
-        }
+            Ok(())
+        };
+        let fed = feed();
         for (sender, batch) in to.into_iter().zip(batches) {
             let _ = sender.send(batch);
         }
-        let mut tallies = Vec::new();
-        for handle in running {
-            let tally = handle
-                .join()
-                .map_err(|_| Failure::violation("a replaying thread panicked: a defect"))??;
-            tallies.push(tally);
-        }
+        let panicked = |_| Failure::violation("a replaying thread panicked: a defect");
+        let tallies = running.into_iter().map(|thread| thread.join().map_err(panicked)?);
+        let tallies = tallies.collect::<Result<_>>()?;
         fed.map(|()| tallies)
     })?;
     let seconds = (clock::now() - began).as_secs_f64().max(1e-9);
@@ -282,7 +262,7 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
             let report = KindReport {
                 ops: l.len(),
                 mismatches: wrong.get(&kind).copied().unwrap_or(0),
-                latency: l.percentiles(),
+                latency: percentiles(l),
             };
             (kind.name().to_owned(), report)
         })
@@ -309,19 +289,17 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
 impl ReplayReport {
     /// As text.
     pub fn text(&self) -> String {
-        let mut t = Table::new(&["operation", "number", "mismatches", "p50", "p99", "p99.9"], 1);
-        for (kind, k) in &self.by_kind {
-            t.row(vec![
-                kind.clone(),
-                k.ops.to_string(),
-                k.mismatches.to_string(),
-                time(k.latency.p50_ns),
-                time(k.latency.p99_ns),
-                time(k.latency.p999_ns),
-            ]);
-        }
+        let columns: [Column<(&String, &KindReport)>; 6] = [
+            ("operation", |(kind, _)| kind.clone()),
+            ("number", |(_, k)| k.ops.to_string()),
+            ("mismatches", |(_, k)| k.mismatches.to_string()),
+            ("p50", |(_, k)| time(k.latency.p50_ns)),
+            ("p99", |(_, k)| time(k.latency.p99_ns)),
+            ("p99.9", |(_, k)| time(k.latency.p999_ns)),
+        ];
+        let table = table_of((&columns, 1), &self.by_kind);
         let mut out = format!(
-            "{}: {} operations in {:.2} s, {} Mops, {} mismatches; {} keys at the end\n  {}\n{}",
+            "{}: {} operations in {:.2} s, {} Mops, {} mismatches; {} keys at the end\n  {}\n{table}",
             self.system,
             self.ops,
             self.seconds,
@@ -329,7 +307,6 @@ impl ReplayReport {
             self.mismatches,
             self.keys,
             self.note,
-            t.text()
         );
         for s in &self.samples {
             out += &format!("  {s}\n");
@@ -349,13 +326,12 @@ struct Shard {
     model: BTreeMap<Vec<u8>, Record>,
     tally: Tally,
     encoded: Vec<u8>,
-    value: Vec<u8>,
 }
 
 impl Shard {
     fn new(session: Client, me: usize, threads: usize) -> Self {
-        let (model, tally, encoded, value) = Default::default();
-        Self { session, me, threads, model, tally, encoded, value }
+        let (model, tally, encoded) = Default::default();
+        Self { session, me, threads, model, tally, encoded }
     }
 
     fn work(mut self, from: &Receiver<Vec<TraceOp>>, done: &AtomicU64) -> Tally {
@@ -423,15 +399,8 @@ impl Shard {
     }
 
     fn read(&mut self, key: &[u8]) -> Result<Option<Record>, String> {
-        let mut value = std::mem::take(&mut self.value);
-        let found = self.session.get_into(key, &mut value).map_err(|e| e.to_string());
-        let record = match found {
-            Ok(true) => Record::decode(&value).map(Some).map_err(|e| e.to_string()),
-            Ok(false) => Ok(None),
-            Err(e) => Err(e),
-        };
-        self.value = value;
-        record
+        let found = self.session.get(key).map_err(|e| e.to_string())?;
+        found.map(|value| Record::decode(&value)).transpose().map_err(|e| e.to_string())
     }
 
     fn put(&mut self, key: &[u8], record: Option<Record>) -> Result<(), String> {

@@ -42,12 +42,8 @@ pub fn page(json: &str) -> String {
 /// File names and texts, one per distribution.
 pub fn tables(r: &Results) -> Vec<(String, String)> {
     let all = r.distributions();
-    all.iter()
-        .map(|d| {
-            let name = format!("simple_results_{}.csv", file_stem(d, &all));
-            (name, table(r, d))
-        })
-        .collect()
+    let name = |d| format!("simple_results_{}.csv", file_stem(d, &all));
+    all.iter().map(|d| (name(d), table(r, d))).collect()
 }
 
 fn table(r: &Results, distribution: &str) -> String {
@@ -59,10 +55,8 @@ fn table(r: &Results, distribution: &str) -> String {
     out.push('\n');
     for c in r.cells.iter().filter(|c| c.distribution == distribution) {
         out += &format!("{},{},{:.6}", quoted(&c.label()), quoted(&c.csv_name), c.mops);
-        let mops = c.per_compute_node();
-        for n in 0..nodes {
-            out += &format!(",{:.6}", mops.get(n).copied().unwrap_or(0.0));
-        }
+        let mops = c.nodes.iter().filter_map(|n| n.mops).chain(std::iter::repeat(0.0));
+        mops.take(nodes).for_each(|mops| out += &format!(",{mops:.6}"));
         out.push('\n');
     }
     out

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dmtree_fabric::SideCounts;
 use serde::{Deserialize, Serialize};
 
+use crate::client::Ended;
 use crate::config::Config;
 use crate::fabrics::{TCP, VERBS};
 use crate::failure::{Failure, Result};
@@ -43,11 +44,8 @@ pub fn note(c: &Config) -> String {
 }
 
 /// The key under which cells of two runs are comparable.
-pub fn cell_key(name: &CellName<'_>, fabric: &str, variant: Option<&str>) -> String {
-    let variant = variant.unwrap_or("");
-    format!("{} {} {} {fabric} {variant}", name.system, name.workload, name.distribution)
-        .trim_end()
-        .to_owned()
+pub fn cell_key(name: CellName<'_>, fabric: &str, variant: Option<&str>) -> String {
+    format!("{} {fabric} {}", name.join(" "), variant.unwrap_or("")).trim_end().to_owned()
 }
 
 /// The results of a run of an experiment, and all that is needed to repeat it.
@@ -162,10 +160,15 @@ pub struct Side {
     pub bytes_written: f64,
 }
 
+/// So many for each operation.
+pub(crate) fn per(n: u64, ops: u64) -> f64 {
+    if ops == 0 { 0.0 } else { n as f64 / ops as f64 }
+}
+
 impl Side {
     /// Counts of `ops` operations, per operation.
     pub fn per(c: &SideCounts, ops: u64) -> Self {
-        let per = |n: u64| if ops == 0 { 0.0 } else { n as f64 / ops as f64 };
+        let per = |n| per(n, ops);
         Self {
             read: per(c.read),
             write: per(c.write),
@@ -301,8 +304,8 @@ pub struct Round {
     pub latency: Percentiles,
     /// Round trips per operation.
     pub round_trips: f64,
-    /// Why it ended: `duration`, `operations`, `used up`, `memory`.
-    pub ended: String,
+    /// Why it ended.
+    pub ended: Ended,
 }
 
 /// One cell: a system under a workload.
@@ -401,12 +404,8 @@ pub struct Cell {
 impl Cell {
     /// The key under which cells of two runs are comparable.
     pub fn key(&self) -> String {
-        let name = CellName {
-            system: &self.system,
-            workload: &self.workload,
-            distribution: &self.distribution,
-        };
-        cell_key(&name, &self.fabric, self.variant.as_deref())
+        let name: CellName<'_> = [&self.system, &self.workload, &self.distribution];
+        cell_key(name, &self.fabric, self.variant.as_deref())
     }
 
     /// The name for rows and legends: the system, and the point of the sweep.
@@ -422,18 +421,10 @@ impl Cell {
     pub fn saturated(&self) -> bool {
         self.open.is_some_and(|o| o.saturated)
     }
-
-    /// Million operations per second of the clients of each compute node.
-    pub fn per_compute_node(&self) -> Vec<f64> {
-        self.nodes.iter().filter_map(|n| n.mops).collect()
-    }
 }
 
 impl Results {
     /// Parses the form; `from` names the text in messages.
-    ///
-    /// # Errors
-    /// Text of another form or version.
     pub fn parse(from: &str, text: &str) -> Result<Self> {
         let value: serde_json::Value = serde_json::from_str(text)
             .map_err(|e| Failure::input(format!("{from} is not JSON: {e}")))?;
@@ -457,13 +448,7 @@ impl Results {
     /// As pretty JSON with a newline.
     pub fn to_json(&self) -> String {
         // Only maps with keys that are no strings can fail, and there are none.
-        serde_json::to_string_pretty(self).map_or_else(
-            |e| format!("{{\"error\":\"{e}\"}}"),
-            |mut s| {
-                s.push('\n');
-                s
-            },
-        )
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     /// Cells with a ratio to the published figure outside of the experiment's bounds.
@@ -479,14 +464,19 @@ impl Results {
 
     /// Distributions in the order of their first cells.
     pub fn distributions(&self) -> Vec<String> {
-        let mut out: Vec<String> = Vec::new();
-        for c in &self.cells {
-            if !out.contains(&c.distribution) {
-                out.push(c.distribution.clone());
-            }
-        }
-        out
+        distinct(self.cells.iter().map(|c| c.distribution.clone()))
     }
+}
+
+/// Each of these once, in their order.
+pub(crate) fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut out = Vec::new();
+    all.for_each(|one| {
+        if !out.contains(&one) {
+            out.push(one);
+        }
+    });
+    out
 }
 
 /// The name of a distribution in file names: `uniform`, `zipfian`, or its name with plain

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use dmtree_check::checked::System;
 use dmtree_fabric::{
-    OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
+    NodeId, OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
 };
 use dmtree_workload::OpKind;
 
@@ -18,13 +18,14 @@ use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec, run_group};
+use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
-use crate::published::{CellName, Table};
+use crate::published::Table;
 use crate::registry;
 use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
-    SCHEMA_VERSION, Side, cell_key, note,
+    SCHEMA_VERSION, Side, cell_key, note, per,
 };
 use crate::summary::Summary;
 use crate::sweep::Place;
@@ -33,20 +34,17 @@ use crate::system::{checked_options, lacks, options_for};
 /// Receives reports of a run.
 pub trait Observer {
     /// Receives progress; called often.
-    fn progress(&mut self, p: Progress<'_>);
+    fn progress(&mut self, _: Progress<'_>) {}
     /// Receives the sum of a cell after one more round. `so_far` returns the results up to this
     /// time, marked as interrupted.
-    fn measured(&mut self, cell: &Cell, so_far: &dyn Fn() -> Results);
+    fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {}
 }
 
 /// An observer that ignores all reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
-impl Observer for Silent {
-    fn progress(&mut self, _: Progress<'_>) {}
-    fn measured(&mut self, _: &Cell, _: &dyn Fn() -> Results) {}
-}
+impl Observer for Silent {}
 
 /// The cells, in their order: points of the sweep, systems, distributions, workloads.
 pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
@@ -148,9 +146,6 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
 
 /// Opens every system with the settings of every point, on a small pool, so that impossible
 /// options, caches and fabrics are refused before the run.
-///
-/// # Errors
-/// The settings that a system refuses.
 pub fn preflight(r: &Resolved) -> Result<()> {
     for (_, c) in r.config.sweep.points(&r.config)? {
         for system in registry::select(&c.systems)? {
@@ -217,14 +212,10 @@ fn round(m: &Measured) -> Round {
         mops: rate_ops as f64 / seconds / 1e6,
         ops: m.tally.ops,
         seconds,
-        latency: m.tally.latency.total().percentiles(),
+        latency: percentiles(&m.tally.latency.total()),
         round_trips: per(trips, m.tally.counted),
-        ended: m.tally.ended.name().to_owned(),
+        ended: m.tally.ended,
     }
-}
-
-fn per(n: u64, ops: u64) -> f64 {
-    if ops == 0 { 0.0 } else { n as f64 / ops as f64 }
 }
 
 /// The result of a run.
@@ -313,12 +304,8 @@ pub fn run(
 
 /// The key of a cell that has not run yet, as [`Cell::key`].
 fn key(s: &System, p: &CellPlan) -> String {
-    let name = CellName {
-        system: s.name,
-        workload: p.workload.name(),
-        distribution: &p.distribution.name(),
-    };
-    cell_key(&name, &p.config.fabric, p.variant.as_deref())
+    let name = [s.name, p.workload.name(), &p.distribution.name()];
+    cell_key(name, &p.config.fabric, p.variant.as_deref())
 }
 
 fn results(
@@ -341,8 +328,8 @@ fn results(
         config: c.clone(),
         config_hash: c.hash(),
         published: table.map(|t| PublishedTable {
-            table: t.sheet.name.to_owned(),
-            source: t.sheet.source.clone(),
+            table: t.name.to_owned(),
+            source: t.source.clone(),
             without_counterpart: t.without_counterpart(c),
         }),
         gains: c
@@ -381,11 +368,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         loaded_keys: c.keys,
         clients: c.clients(),
         published_figure: table.and_then(|t| {
-            let name = CellName {
-                system: g.system.name,
-                workload: plan.workload.name(),
-                distribution: &plan.distribution.name(),
-            };
+            let name = [g.system.name, plan.workload.name(), &plan.distribution.name()];
             t.reference(c, &name, summary.average)
         }),
         open: m.open,
@@ -397,7 +380,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         combined,
         errors: m.tally.errors,
         error_samples: m.tally.samples.clone(),
-        latency: m.tally.latency.total().percentiles(),
+        latency: percentiles(&m.tally.latency.total()),
         round_trips: per(all.counts.round_trips, ops),
         round_trips_p99: all.round_trips_quantile(0.99),
         detached: per(all.counts.detached, ops),
@@ -411,7 +394,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
             .latency
             .iter()
             .map(|(kind, l)| {
-                let figures = KindFigures { ops: l.len(), latency: l.percentiles() };
+                let figures = KindFigures { ops: l.len(), latency: percentiles(l) };
                 (kind.name().to_owned(), figures)
             })
             .collect(),
@@ -484,29 +467,19 @@ fn nodes(m: &Measured, ops: u64) -> Vec<NodeFigures> {
     let (rate_ops, seconds) = (m.rate.0 as f64, m.rate.1);
     // Millions of operations per second for each measured operation.
     let per_op_rate = rate_ops / m.tally.ops.max(1) as f64 / seconds.max(1e-9) / 1e6;
-    let served = |node: dmtree_fabric::NodeId| {
-        m.counts
-            .nodes
-            .iter()
-            .find(|(n, _)| *n == node)
-            .map_or_else(SideCounts::default, |(_, c)| *c)
-    };
-    let figures = |node: dmtree_fabric::NodeId, name: String, own: Option<(u64, u32)>| {
-        let c = served(node);
+    let figures = |node: NodeId, own: Option<(u64, u32)>| {
+        let served = m.counts.nodes.iter().find(|(n, _)| *n == node);
+        let c = served.map_or_else(SideCounts::default, |(_, c)| *c);
         NodeFigures {
-            node: name,
+            node: node.to_string(),
             mops: own.map(|(own, _)| own as f64 * per_op_rate),
             clients: own.map(|(_, clients)| clients),
             mverbs: per(c.verbs(), ops) * rate_ops / seconds / 1e6,
             served: Side::per(&c, ops),
         }
     };
-    let memory = m.counts.nodes.iter().map(|(n, _)| n).filter(|n| n.role() == Role::Memory);
-    let mut out: Vec<NodeFigures> =
-        memory.map(|n| figures(*n, format!("mn{}", n.index()), None)).collect();
-    for (cn, own) in m.per_cn.iter().enumerate() {
-        let node = dmtree_fabric::NodeId::compute(cn as u16);
-        out.push(figures(node, format!("cn{cn}"), Some(*own)));
-    }
-    out
+    let memory = m.counts.nodes.iter().map(|(n, _)| *n).filter(|n| n.role() == Role::Memory);
+    let computes = (0..).map(NodeId::compute).zip(&m.per_cn);
+    let memory = memory.map(|n| figures(n, None));
+    memory.chain(computes.map(|(n, own)| figures(n, Some(*own)))).collect()
 }

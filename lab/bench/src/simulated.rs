@@ -1,7 +1,6 @@
 //! The simulated fabric for cells: the selection of a pool's fabric, and the additional figures of
 //! a simulated cell.
 
-use dmtree_fabric::Role;
 use dmtree_fabric::net::{DataPath, NicConfig};
 use serde::{Deserialize, Serialize};
 
@@ -41,42 +40,15 @@ pub enum FabricSpec {
     },
 }
 
-/// A server with a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Server {
-    /// The wire towards a node.
-    InWire,
-    /// The wire from a node.
-    OutWire,
-    /// The pipeline of a node's NIC that serves verbs.
-    Responder,
-    /// The pipeline of a node's NIC that issues verbs.
-    Initiator,
-    /// Client threads.
-    Cpu,
-}
-
-impl Server {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InWire => "in-wire",
-            Self::OutWire => "out-wire",
-            Self::Responder => "responder",
-            Self::Initiator => "initiator",
-            Self::Cpu => "cpu",
-        }
-    }
-}
-
 /// The busiest server of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Busiest {
     /// Its node.
     pub node: String,
-    /// The server.
-    pub server: Server,
+    /// The server: `in-wire` and `out-wire`, the wires towards the node and from it; `responder`
+    /// and `initiator`, the pipelines of its NIC that serve and issue verbs; `cpu`, its client
+    /// threads.
+    pub server: String,
     /// The share of the window that it was busy, 0 to 1.
     pub utilization: f64,
 }
@@ -84,7 +56,7 @@ pub struct Busiest {
 impl Busiest {
     /// As text: `mn0 responder 98 %`.
     pub fn text(&self) -> String {
-        format!("{} {} {:.0} %", self.node, self.server.name(), self.utilization * 100.0)
+        format!("{} {} {:.0} %", self.node, self.server, self.utilization * 100.0)
     }
 }
 
@@ -119,18 +91,14 @@ pub struct NodeUse {
 }
 
 impl NodeUse {
-    /// Busy share of its average thread; 0 without threads.
-    pub fn mean_cpu(&self) -> f64 {
-        if self.cpu.is_empty() { 0.0 } else { self.cpu.iter().sum::<f64>() / self.cpu.len() as f64 }
-    }
-
-    fn servers(&self) -> [(Server, f64); 5] {
+    fn servers(&self) -> [(&'static str, f64); 5] {
         [
-            (Server::InWire, self.in_wire),
-            (Server::OutWire, self.out_wire),
-            (Server::Responder, self.responder),
-            (Server::Initiator, self.initiator),
-            (Server::Cpu, self.mean_cpu()),
+            ("in-wire", self.in_wire),
+            ("out-wire", self.out_wire),
+            ("responder", self.responder),
+            ("initiator", self.initiator),
+            // The average thread.
+            ("cpu", self.cpu.iter().sum::<f64>() / self.cpu.len().max(1) as f64),
         ]
     }
 }
@@ -167,12 +135,8 @@ pub fn nodes(u: &Usage) -> Vec<NodeUse> {
     let share = |busy: u64| (busy as f64 / ns).min(1.0);
     let sum = |busy: u64| busy as f64 / ns;
     let per_second = |n: u64| n as f64 / ns * 1e9;
-    let name = |node: dmtree_fabric::NodeId| match node.role() {
-        Role::Memory => format!("mn{}", node.index()),
-        Role::Compute => format!("cn{}", node.index()),
-    };
     let one = |n: &NodeUsage| NodeUse {
-        node: name(n.node),
+        node: n.node.to_string(),
         mverbs: per_second(n.reads + n.writes + n.atomics) / 1e6,
         mrpcs: per_second(n.rpcs) / 1e6,
         in_gbps: per_second(n.in_bytes) * 8.0 / 1e9,
@@ -197,7 +161,8 @@ pub fn busiest(nodes: &[NodeUse]) -> Option<Busiest> {
     for n in nodes {
         for (server, utilization) in n.servers() {
             if best.as_ref().is_none_or(|b| utilization > b.utilization) {
-                best = Some(Busiest { node: n.node.clone(), server, utilization });
+                let (node, server) = (n.node.clone(), server.to_owned());
+                best = Some(Busiest { node, server, utilization });
             }
         }
     }

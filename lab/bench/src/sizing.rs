@@ -108,10 +108,7 @@ pub fn available() -> u64 {
     meminfo("MemAvailable:").unwrap_or(8 << 30)
 }
 
-/// Refuses keys that do not fit the memory nodes, or this machine.
-///
-/// # Errors
-/// The sizes that would fit.
+/// Refuses keys that do not fit the memory nodes, or this machine, and says what would fit.
 pub fn check(c: &Config) -> Result<()> {
     let (k, v) = (longest_key(&c.key_form), u64::from(c.value_size.max()));
     // The lower bound of the memory: the bytes of keys and values.

@@ -50,17 +50,13 @@ impl Summary {
             return None;
         }
         let average = values.iter().sum::<f64>() / n as f64;
-        let spread = (n >= 2).then(|| {
-            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-            let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            (low, high)
-        });
+        let of_two = |of: fn(f64, f64) -> f64| values.iter().copied().reduce(of).filter(|_| n >= 2);
         let half_width_95 = (n >= 5).then(|| {
             let squares = values.iter().map(|v| (v - average).powi(2)).sum::<f64>();
             let deviation = (squares / (n - 1) as f64).sqrt();
             t975(n - 1) * deviation / (n as f64).sqrt()
         });
-        let (min, max) = (spread.map(|s| s.0), spread.map(|s| s.1));
+        let (min, max) = (of_two(f64::min), of_two(f64::max));
         Some(Self { rounds: n, average, min, max, half_width_95 })
     }
 

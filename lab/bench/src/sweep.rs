@@ -124,10 +124,8 @@ fn parsed<T: FromStr<Err: Display>>(text: &&str) -> Result<T, String> {
 }
 
 impl Sweep {
-    /// The points: a label and the settings. One point without a label if nothing varies.
-    ///
-    /// # Errors
-    /// Several lists without `cross`.
+    /// The points: a label and the settings. One point without a label if nothing varies. Several
+    /// lists without `cross` are refused.
     pub fn points(&self, base: &Config) -> Result<Vec<(Option<String>, Config)>> {
         let lists = self.lists();
         if lists.len() > 1 && !self.cross {
@@ -325,13 +323,9 @@ mod tests {
             ),
             ("cns=2 cache-at-billion=7.5GB", "cns=2", "cache-at-billion", "7.5GB", 7.5e9),
         ] {
-            let due = Place {
-                besides: besides.to_owned(),
-                setting: setting.to_owned(),
-                label: label.to_owned(),
-                x,
-            };
-            assert_eq!(Place::of(variant), Some(due));
+            let p = Place::of(variant).unwrap();
+            assert_eq!((&p.besides[..], &p.setting[..], &p.label[..]), (besides, setting, label));
+            assert_eq!(p.x, x, "{variant}");
         }
         assert_eq!(Place::of("nothing"), None);
     }

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use crate::bytes::Bytes;
 use crate::config::Resolved;
 use crate::published::Reference;
-use crate::results::{Cell, Machine, MemoryFigures, Results, note};
+use crate::results::{Cell, Machine, MemoryFigures, Results, distinct, note};
 use crate::simulated::Busiest;
 
 /// Columns of text, some left-aligned, the others right-aligned.
@@ -87,7 +87,7 @@ pub fn render(r: &Results) -> String {
     let mut out = String::new();
     let columns = columns(r);
     for d in r.distributions() {
-        let table = table_of(&columns, r.cells.iter().filter(|c| c.distribution == d));
+        let table = table_of((&columns, 2), r.cells.iter().filter(|c| c.distribution == d));
         out += &format!("{d} (per operation: round trips RT, verbs, bytes)\n{table}\n");
     }
     if let Some(p) = &r.published {
@@ -116,7 +116,7 @@ pub fn render(r: &Results) -> String {
     }
     out += &steps(r);
     let with_memory = r.cells.iter().filter_map(|c| Some((c, c.memory.as_ref()?)));
-    out += &format!("memory\n{}", table_of(&memory_columns(), with_memory));
+    out += &format!("memory\n{}", table_of((&memory_columns(), 2), with_memory));
     for c in r.cells.iter().filter(|c| c.errors > 0) {
         out += &format!("\n{} errors in {}:\n", c.errors, c.key());
         for s in &c.error_samples {
@@ -134,13 +134,16 @@ fn short(distribution: &str) -> &str {
 }
 
 /// A column: its head and its text for a row.
-type Column<T> = (&'static str, fn(T) -> String);
+pub(crate) type Column<T> = (&'static str, fn(T) -> String);
 
-/// The text of a table of these columns, the first two left-aligned.
-fn table_of<T: Copy>(columns: &[Column<T>], rows: impl Iterator<Item = T>) -> String {
+/// The text of a table of these columns, the first `left` of them left-aligned.
+pub(crate) fn table_of<T: Copy>(
+    (columns, left): (&[Column<T>], usize),
+    rows: impl IntoIterator<Item = T>,
+) -> String {
     let head: Vec<&str> = columns.iter().map(|c| c.0).collect();
-    let mut t = Table::new(&head, 2);
-    rows.for_each(|row| t.row(columns.iter().map(|column| (column.1)(row)).collect()));
+    let mut t = Table::new(&head, left);
+    rows.into_iter().for_each(|row| t.row(columns.iter().map(|column| (column.1)(row)).collect()));
     t.text()
 }
 
@@ -204,12 +207,7 @@ fn columns(r: &Results) -> Vec<Column<&Cell>> {
 /// Time of operations by step, if it was measured.
 fn steps(r: &Results) -> String {
     let all = || r.cells.iter().flat_map(|c| c.steps_ns.iter().map(move |(kind, s)| (c, kind, s)));
-    let mut names: Vec<&str> = Vec::new();
-    for name in all().flat_map(|(_, _, s)| s.keys()) {
-        if !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
+    let names = distinct(all().flat_map(|(_, _, s)| s.keys().map(String::as_str)));
     if names.is_empty() {
         return String::new();
     }

@@ -1,7 +1,9 @@
 //! The measuring window of a simulated cell. It opens when every client is in steady state, and
 //! closes before the first client stops.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use dmtree_fabric::sync::locked;
 
 use crate::simulated::{SimFabric, Usage};
 
@@ -83,7 +85,7 @@ impl Window {
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.seen)
     }
 
     /// Whether it has closed: clients stop.

@@ -1,7 +1,7 @@
 //! Seeds find the mutants of the systems, of the membership and of the pool that are enabled for
 //! the whole process: one test at a time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
@@ -11,14 +11,12 @@ use dmtree_check::checked::System;
 use dmtree_check::peer::{mutants, passes};
 use dmtree_check::{Case, NodeFaultSet, Verdict};
 use dmtree_fabric::Mutant as MembershipMutant;
+use dmtree_fabric::sync::locked;
 use dmtree_parts::peer::Setting;
 use dmtree_pool::PoolMutant;
 
-/// Until the guard is dropped no other test runs.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// One test at a time runs.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The first system that recovers from crashes, and a setting with faults.
 fn faulty(node_faults: NodeFaultSet) -> (System, Setting) {
@@ -28,7 +26,7 @@ fn faulty(node_faults: NodeFaultSet) -> (System, Setting) {
 
 #[test]
 fn few_seeds_find_the_mutants_of_every_system() {
-    let _alone = alone();
+    let _alone = locked(&ALONE);
     let mut tried = 0;
     for system in systems() {
         passes(&mutants::found(&system).expect("cases that run"));
@@ -40,7 +38,7 @@ fn few_seeds_find_the_mutants_of_every_system() {
 /// The example of another crate, added by one line: a mutant, a row of an experiment, a sweep.
 #[test]
 fn a_system_of_another_crate_is_one_like_the_others() {
-    let _alone = alone();
+    let _alone = locked(&ALONE);
     let add = || registry::add(dmtree_array::systems());
     add().expect("new names");
     assert!(add().expect_err("taken").to_string().contains("\"array\" already"));
@@ -69,7 +67,7 @@ fn a_system_of_another_crate_is_one_like_the_others() {
 /// Operations during a fault that does not touch their leaf: the checker counts them.
 #[test]
 fn operations_beside_a_fault_are_judged() {
-    let _alone = alone();
+    let _alone = locked(&ALONE);
     let (system, setting) = faulty(NodeFaultSet::Crash);
     let run = |seed| system.check(&system.case(seed, &setting)).expect("a seed's case runs");
     let verdicts: Vec<Verdict> = (0..24).map(run).collect();
@@ -83,7 +81,7 @@ fn operations_beside_a_fault_are_judged() {
 /// only when it is free, and seeds of the network find it.
 #[test]
 fn restarts_find_the_mutants_of_membership_and_pool() {
-    let _alone = alone();
+    let _alone = locked(&ALONE);
     let (system, setting) = faulty(NodeFaultSet::Restarts);
     let is_found = |mutant| {
         let case = |seed| Case { mutant, ..system.case(seed, &setting) };

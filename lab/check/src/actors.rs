@@ -17,7 +17,6 @@ use crate::drive::{
 };
 use crate::fault::NodeFault;
 use crate::node_states::{Due, Issuer, NodeCondition, wait_until};
-use crate::test_cluster::TestCluster;
 use crate::verdict::Finding;
 
 /// Pause of a node's maintenance, ns.
@@ -41,7 +40,6 @@ struct ClientActor {
 
 /// The actors of a run and their parts.
 pub(crate) struct Actors<'a> {
-    test_cluster: &'a TestCluster,
     shared: &'a RunContext<'a>,
     client_actors: Vec<ClientActor>,
     /// A slot for the membership agent of each compute node.
@@ -60,11 +58,8 @@ pub(crate) struct Actors<'a> {
 
 impl<'a> Actors<'a> {
     /// All of a case, each with a slot of its own; those of the test itself attach by `neutral`.
-    pub(crate) fn new(
-        test_cluster: &'a TestCluster,
-        shared: &'a RunContext<'a>,
-        neutral: Rc<dyn Transport>,
-    ) -> Self {
+    pub(crate) fn new(shared: &'a RunContext<'a>, neutral: Rc<dyn Transport>) -> Self {
+        let test_cluster = shared.test_cluster;
         let (case, nodes) = (shared.case, test_cluster.nodes.len());
         let slot_of = |cn: Option<usize>| {
             let slot = shared.core.add_slot();
@@ -94,7 +89,6 @@ impl<'a> Actors<'a> {
         let (fault_scheduler, fault_actor) = (of_test(), of_test());
         let nodes = RefCell::new(test_cluster.nodes.clone());
         Self {
-            test_cluster,
             shared,
             client_actors,
             membership_agents,
@@ -119,14 +113,15 @@ impl<'a> Actors<'a> {
 
     /// The phase lasts until the pool is quiescent.
     pub(crate) fn wait_for_quiescence<'w>(&'w self, worker: &mut Worker<'w>) {
-        self.spawn(worker, (self.fault_actor.slot(), TaskRole::FaultActor), || self.quiesced());
+        let role = TaskRole { counts: true, ..TaskRole::beside(None) };
+        self.spawn(worker, (self.fault_actor.slot(), role), || self.quiesced());
     }
 
     /// An endpoint for a slot of a node. `None` when a fault has cost the node its membership, and
     /// it has not heard of it.
     fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
         let shared = self.shared;
-        match self.test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)) {
+        match self.shared.test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)) {
             Err(e) if e.kind() == ErrorKind::Revoked && shared.node_states.may_be_expelled(cn) => {
                 shared.node_states.expel(cn);
                 shared.out(cn);
@@ -179,7 +174,7 @@ impl<'a> Actors<'a> {
     }
 
     fn pool(&self, cn: usize) -> Option<Arc<PoolNode>> {
-        self.must("the node", self.test_cluster.cluster.compute_node(cn))
+        self.must("the node", self.shared.test_cluster.cluster.compute_node(cn))
     }
 
     /// One phase: clients, the agents of their nodes, and faults.
@@ -187,7 +182,9 @@ impl<'a> Actors<'a> {
         let shared = self.shared;
         self.spawn_clients(worker, liveness_now);
         for (cn, slot) in &self.workers {
-            self.spawn(worker, (*slot, TaskRole::Worker(*cn)), || self.run_worker(*cn, *slot));
+            self.spawn(worker, (*slot, TaskRole::beside(Some(*cn))), || {
+                self.run_worker(*cn, *slot)
+            });
         }
         if shared.case.node_faults.is_empty() {
             return;
@@ -196,10 +193,10 @@ impl<'a> Actors<'a> {
         if shared.case.node_faults.iter().any(NodeFault::hits_the_living) {
             for (cn, slot) in self.maintenance_actors.iter().enumerate() {
                 let maintenance = move || self.maintain_periodically(cn, *slot);
-                self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), maintenance);
+                self.spawn(worker, (*slot, TaskRole::beside(Some(cn))), maintenance);
             }
         }
-        let scheduler = (self.fault_scheduler.slot(), TaskRole::FaultScheduler);
+        let scheduler = (self.fault_scheduler.slot(), TaskRole::beside(None));
         self.spawn(worker, scheduler, || self.schedule_faults());
     }
 
@@ -210,7 +207,8 @@ impl<'a> Actors<'a> {
         for cn in self.shared.node_states.living() {
             let slot = self.maintenance_actors[cn];
             let maintenance = move || self.finish_maintenance_on(cn, slot);
-            self.spawn(worker, (slot, TaskRole::FinalMaintenance(cn)), maintenance);
+            let role = TaskRole { counts: true, ..TaskRole::beside(Some(cn)) };
+            self.spawn(worker, (slot, role), maintenance);
         }
     }
 
@@ -231,11 +229,11 @@ impl<'a> Actors<'a> {
     fn spawn_agents<'w>(&'w self, worker: &mut Worker<'w>) {
         for (cn, slot) in self.membership_agents.iter().enumerate() {
             let agent = move || self.run_membership_agent(cn, *slot);
-            self.spawn(worker, (*slot, TaskRole::MembershipAgent(cn)), agent);
+            self.spawn(worker, (*slot, TaskRole::beside(Some(cn))), agent);
         }
         for (me, ep) in &self.agents {
             let agent = move || self.run_memory_agent(*me, ep);
-            self.spawn(worker, (ep.slot(), TaskRole::Agent), agent);
+            self.spawn(worker, (ep.slot(), TaskRole::beside(None)), agent);
         }
     }
 
@@ -284,7 +282,8 @@ impl<'a> Actors<'a> {
                 actor.index.replace(Some((shared.node_states.incarnation(actor.cn), client)));
                 Some(())
             };
-            let role = TaskRole::Client(actor.number, actor.cn);
+            let (cn, client) = (Some(actor.cn), Some(actor.number));
+            let role = TaskRole { cn, client, counts: true };
             self.spawn(worker, (actor.slot, role), work);
         }
     }
@@ -415,7 +414,7 @@ impl<'a> Actors<'a> {
                 }
                 Due::Restart(cn) => {
                     let back = shared.fabric.restart(NodeId::compute(cn as u16));
-                    let node = back.and_then(|()| self.test_cluster.revive(cn));
+                    let node = back.and_then(|()| self.shared.test_cluster.revive(cn));
                     self.nodes.borrow_mut()[cn] = self.must("a restart", node)?;
                     node_states.back(cn);
                     vec![cn]
@@ -464,7 +463,7 @@ impl<'a> Actors<'a> {
 
     /// Whether a node has heard the phase of every member.
     fn knows(&self, cn: usize, state: &MembershipState) -> bool {
-        let Ok(pool) = self.test_cluster.cluster.compute_node(cn) else { return false };
+        let Ok(pool) = self.shared.test_cluster.cluster.compute_node(cn) else { return false };
         let heard = |m: Member| pool.phase(m.node, m.incarnation);
         state.is_living(pool.member())
             && state.members.iter().all(|m| heard(m.member) == Some(m.phase))

@@ -20,12 +20,11 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::FabricFaults;
 use dmtree_fabric::{GlobalAddr, InProcess, Member, MemberPhase, NodeId};
-use dmtree_parts::{AnyIndex, KeyPlace};
+use dmtree_parts::KeyPlace;
 
 use crate::case::Case;
 use crate::fault::NodeFault;
 use crate::log::Call;
-use crate::plan;
 use crate::verdict::Judged;
 
 /// Verbs that an operation may need one after the other without a fault, including retries because
@@ -108,19 +107,12 @@ impl Availability {
         Self { open, last, outages, judge, numbers, bound_ns, verb_ns, judged }
     }
 
-    /// The resources that an operation needs, where the check asks for them.
-    pub(crate) fn place(&self, index: &AnyIndex, case: &Case, call: Call) -> Option<KeyPlace> {
-        let key = call.key().filter(|_| self.bound_ns > 0)?;
-        index.place_of(&plan::key(case.key_form, key))
-    }
-
-    /// An operation begins, or maintenance does.
+    /// An operation begins, or maintenance does; `place`: the place of a key as its index knows it.
     pub(crate) fn begin(
         &self,
-        by: Doing,
-        cn: usize,
+        (by, cn): (Doing, usize),
         call: Option<Call>,
-        place: Option<KeyPlace>,
+        place: impl Fn(Key) -> Option<KeyPlace>,
         now: u64,
     ) {
         if self.bound_ns == 0 {
@@ -128,6 +120,7 @@ impl Availability {
         }
         let writes = !matches!(call, Some(Call::Get(_) | Call::Scan(..) | Call::ScanDown(..)));
         let (key, beside) = (call.and_then(Call::key), self.is_out());
+        let place = key.and_then(place);
         let mut new = Open { cn, writes, key, place, since_ns: now, beside, crowded: false };
         let mut open = self.open.borrow_mut();
         let leaf = |o: &Open| o.place.map(|p| p.leaf);

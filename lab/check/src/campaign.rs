@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Error, Result, mark};
 use dmtree_parts::peer::Setting;
 use serde::Serialize;
@@ -21,7 +22,7 @@ use crate::verdict::{Judged, Verdict, panic_text};
 const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// A campaign: the runs to do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Campaign {
     /// The systems; every seed is run with each.
     pub systems: Vec<System>,
@@ -141,11 +142,9 @@ impl Tally {
 }
 
 impl Campaign {
-    /// Runs the campaign, and reports progress to `tell` at intervals.
-    ///
-    /// # Errors
-    /// A case that cannot run, or an empty range of seeds. An interrupt is no error: the tally
-    /// shows what ran.
+    /// Runs the campaign, and reports progress to `tell` at intervals. Errors are of a case that
+    /// cannot run, and of an empty range of seeds. An interrupt is no error: the tally shows what
+    /// ran.
     pub fn run(&self, tell: &mut dyn FnMut(&Tally)) -> Result<Tally> {
         if self.seeds.is_empty() || self.systems.is_empty() {
             return Err(Error::invalid("no seeds to run: give a range such as 0..200"));
@@ -157,7 +156,7 @@ impl Campaign {
         let tally = Mutex::new(Tally::default());
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let fail = |e| {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            locked(&failed).get_or_insert(e);
             next.store(u64::MAX / 2, Ordering::Relaxed);
         };
         std::thread::scope(|scope| {
@@ -165,7 +164,7 @@ impl Campaign {
             let threads: Vec<_> = (0..self.threads.max(1)).map(|_| scope.spawn(work)).collect();
             while threads.iter().any(|t| !t.is_finished()) {
                 std::thread::park_timeout(TELL_EVERY);
-                let mut t = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut t = locked(&tally);
                 t.seconds = (clock::now() - began).as_secs_f64();
                 tell(&t);
             }
@@ -177,10 +176,10 @@ impl Campaign {
                 }
             }
         });
-        if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(e) = locked(&failed).take() {
             return Err(e);
         }
-        let mut t = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut t = std::mem::take(&mut *locked(&tally));
         t.seconds = (clock::now() - began).as_secs_f64();
         t.violations.sort();
         t.marks = self.marks();
@@ -211,7 +210,7 @@ impl Campaign {
             let system = &self.systems[(job % systems) as usize];
             let case = system.case(seed, &system.spared(&self.setting));
             let verdict = system.check_again(&case, self.twice)?;
-            tally.lock().unwrap_or_else(PoisonError::into_inner).add(&case, &verdict);
+            locked(tally).add(&case, &verdict);
         }
     }
 }
@@ -240,15 +239,7 @@ mod tests {
 
     fn campaign(threads: usize) -> Campaign {
         let toy = SystemSpec::of(("toy", "toy"), "a map", Options::default());
-        Campaign {
-            systems: vec![System(toy)],
-            seeds: 3..6,
-            setting: Setting::default(),
-            twice: false,
-            until: None,
-            threads,
-            stop: Arc::default(),
-        }
+        Campaign { systems: vec![System(toy)], seeds: 3..6, threads, ..Campaign::default() }
     }
 
     /// Regression: the campaign waited for the panicked thread for ever.

@@ -7,7 +7,7 @@ use dmtree_pool::PoolOptions;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::fault::{End, FaultTargets, NodeFault, NodeFaultSet, SPAN_NS};
+use crate::fault::{End, NodeFault, NodeFaultSet, SPAN_NS};
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -23,31 +23,12 @@ const MOST_TENDED: u32 = 200;
 /// Most keys of an index, neighbours included.
 pub const MOST_NUMBERS: u64 = 1800;
 
-/// Choices drawn from a seed.
-#[derive(Clone, Debug)]
-pub struct Draw(Rng);
-
-impl Draw {
-    /// The choices of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(Rng::new(seed ^ 0x6472_6177_6e63_6173))
-    }
-
-    /// One of them.
-    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        *self.0.pick(choices)
-    }
-
-    /// 0 to `n - 1`: the form in which index crates draw their options.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0.below(n)
-    }
+/// The choices of a seed.
+pub(crate) fn drawn_from(seed: u64) -> Rng {
+    Rng::new(seed ^ 0x6472_6177_6e63_6173)
 }
 
 /// Refuses a value out of its range.
-///
-/// # Errors
-/// `InvalidArgument`, with its name and the range.
 pub fn range(name: &str, value: u64, low: u64, high: u64) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());
@@ -212,9 +193,9 @@ impl Case {
         system: &str,
         seed: u64,
         (grants, node_faults): (Capabilities, NodeFaultSet),
-        index: &dyn Fn(&mut Draw) -> Drawn,
+        index: &dyn Fn(&mut Rng) -> Drawn,
     ) -> Self {
-        let mut d = Draw::new(seed);
+        let mut d = drawn_from(seed);
         let drawn = index(&mut d);
         let least = drawn.least_cache_bytes;
         let value_bytes = match drawn.value_bytes {
@@ -267,7 +248,7 @@ impl Case {
             choices: None,
         };
         if node_faults != NodeFaultSet::None {
-            let mut d = Draw::new(seed ^ 0x6c65_6173_6573);
+            let mut d = drawn_from(seed ^ 0x6c65_6173_6573);
             if let Schedule::Priorities(_) = case.schedule {
                 // Time hardly passes under a priority schedule, and leases never end.
                 case.schedule = Schedule::Unfair;
@@ -277,13 +258,19 @@ impl Case {
             if node_faults == NodeFaultSet::Restarts {
                 case.spread_out(&mut d);
             }
-            case.node_faults = NodeFault::draw(node_faults, seed, case.fault_targets());
+            case.node_faults = NodeFault::draw(node_faults, seed, &case);
         }
         case
     }
 
+    /// The case of a seed, of no system.
+    pub(crate) fn of_any_system(seed: u64, value_bytes: Option<u32>) -> Self {
+        let none = |_: &mut Rng| Drawn { options: Value::Null, least_cache_bytes: 1, value_bytes };
+        Self::of_seed("", seed, (Capabilities::NONE, NodeFaultSet::None), &none)
+    }
+
     /// Few operations over a long time, with many faults.
-    fn spread_out(&mut self, d: &mut Draw) {
+    fn spread_out(&mut self, d: &mut Rng) {
         self.ops = d.of(&[20, 30, 50]);
         self.neighbours = self.neighbours.min(d.of(&[3, 7]));
         self.churn_clients = self.churn_clients.min(1);
@@ -302,9 +289,9 @@ impl Case {
         system: &str,
         seed: u64,
         grants: Capabilities,
-        index: &dyn Fn(&mut Draw) -> Drawn,
+        index: &dyn Fn(&mut Rng) -> Drawn,
     ) -> Self {
-        let mut d = Draw::new(seed ^ 0x7469_6e79);
+        let mut d = drawn_from(seed ^ 0x7469_6e79);
         let (clients, ops) = d.of(&[(2, 1), (2, 1), (2, 2), (3, 1)]);
         let whole = Self::of_seed(system, seed, (grants, NodeFaultSet::None), index);
         Self {
@@ -321,15 +308,6 @@ impl Case {
             wave_ops: 0,
             liveness: false,
             ..whole
-        }
-    }
-
-    /// The parts of the case that faults can hit.
-    pub fn fault_targets(&self) -> FaultTargets {
-        FaultTargets {
-            compute_nodes: self.pool.compute_nodes,
-            memory_nodes: self.pool.memory_nodes,
-            lease_ns: self.lease_ns,
         }
     }
 
@@ -358,10 +336,7 @@ impl Case {
         Ok(())
     }
 
-    /// Reads the JSON form.
-    ///
-    /// # Errors
-    /// The first error in the text; the message names another version.
+    /// Reads the JSON form; the message about another version names it.
     pub fn parse(text: &str) -> Result<Self> {
         let value: Value = serde_json::from_str(text)
             .map_err(|e| Error::invalid(format!("a case is not JSON: {e}")))?;
@@ -394,9 +369,6 @@ impl Case {
     }
 
     /// Refuses a case that cannot be run.
-    ///
-    /// # Errors
-    /// `InvalidArgument`, naming the field.
     pub fn check(&self) -> Result<()> {
         range("clients", self.clients.into(), 1, 1000)?;
         range("churn_clients", self.churn_clients.into(), 0, 1000)?;
@@ -479,12 +451,7 @@ mod tests {
     use super::*;
 
     fn case(seed: u64) -> Case {
-        let index = |d: &mut Draw| Drawn {
-            options: serde_json::json!({ "fanout": d.of(&[8, 16]) }),
-            least_cache_bytes: 1 << 10,
-            value_bytes: None,
-        };
-        Case::of_seed("x", seed, (Capabilities::NONE, NodeFaultSet::None), &index)
+        Case::of_any_system(seed, None)
     }
 
     #[test]

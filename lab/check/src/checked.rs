@@ -7,7 +7,6 @@ use dmtree_fabric::{Capabilities, Error, Result};
 use dmtree_parts::peer::{Clients, EVERYTHING, NodeFaultSet, Setting, SystemSpec, merge};
 
 use crate::case::Case;
-use crate::exhaustive::{Depth, Explored, explore};
 use crate::fault::NodeFault;
 use crate::log::Call;
 use crate::plan::{draws, operation};
@@ -96,29 +95,14 @@ impl System {
         }
         Ok(verdict)
     }
-
-    /// Explores the orders of a small case.
-    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
-        explore(&self.options, case, depth, go_on)
-    }
 }
 
 /// The names of grants; empty for none.
 pub fn granted(c: &Capabilities) -> Vec<&'static str> {
-    let all = [
-        (c.line_atomic, "line_atomic"),
-        (c.write_ascending, "write_ascending"),
-        (c.cas_fail_is_readonly, "cas_fail_is_readonly"),
-        (c.whole_write_bytes > 0, "whole_write"),
-        (c.on_chip_bytes > 0, "on_chip"),
-    ];
-    all.into_iter().filter_map(|(on, name)| on.then_some(name)).collect()
+    Capabilities::NONE.missing(c)
 }
 
 /// Capabilities by name.
-///
-/// # Errors
-/// An unknown name, or one that the adversarial fabric cannot grant.
 pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
     let mut out = Capabilities::NONE;
     for name in names {

@@ -6,7 +6,7 @@ use dmtree_parts::{
     AnyIndex, Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
 };
 
-use crate::remote_client::{Operation, RemoteClient};
+use crate::remote_client::{Answer, Ask, RemoteClient};
 
 /// A client of any index, for callers without futures. The errors are those of the index.
 pub struct Client(Place);
@@ -41,33 +41,28 @@ impl From<RemoteClient> for Client {
     }
 }
 
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
-    }
-}
-
 #[allow(clippy::missing_errors_doc, reason = "they are the index's")]
 impl Client {
-    /// Reads a key into `out`; false when it is absent.
-    pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        wait!(self, |index| index.get(key, out), |remote| remote.get(key, out))
-    }
-
     /// Reads a key.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
-        Ok(self.get_into(key, &mut out)?.then_some(out))
+        let get = wait!(self, |index| index.get(key, &mut out), |remote| return remote
+            .ask(&Ask::Get(key)));
+        Ok(get?.then_some(out))
     }
 
     /// Writes a key.
     pub fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        wait!(self, |index| index.write(key, w), |remote| remote.operate(Operation::Write(key, w)))
+        wait!(self, |index| index.write(key, w), |remote| remote.ask(&Ask::Write(key, w)))
     }
 
     /// Fills a page.
     pub fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        wait!(self, |index| index.scan(r, page), |remote| remote.scan(r, page))
+        wait!(self, |index| index.scan(r, page), |remote| {
+            let (found, next): (Page, _) = remote.ask(&Ask::Scan(*r))?;
+            *page = found;
+            Ok(next)
+        })
     }
 
     /// Calls `each` for every pair of a range, in order, page by page, until `each` returns false.
@@ -93,7 +88,9 @@ impl Client {
     pub fn get_many(&mut self, keys: &[&[u8]]) -> Result<Values> {
         let mut values = Values::new();
         let out = &mut values;
-        wait!(self, |index| index.get_many(keys, out), |remote| remote.get_many(keys, out))?;
+        wait!(self, |index| index.get_many(keys, out), |remote| {
+            remote.ask(&Ask::GetMany(keys.to_vec())).map(|found| *out = found)
+        })?;
         Ok(values)
     }
 
@@ -101,8 +98,11 @@ impl Client {
     pub fn write_many(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
         let mut all = Vec::new();
         let out = &mut all;
-        wait!(self, |index| index.write_many(writes, out), |remote| remote
-            .write_many(writes, out))?;
+        wait!(self, |index| index.write_many(writes, out), |remote| {
+            let all: Vec<Answer<Outcome>> = remote.ask(&Ask::WriteMany(writes.to_vec()))?;
+            out.extend(all.into_iter().map(|o| o.map_err(Error::from)));
+            Ok(())
+        })?;
         Ok(all)
     }
 
@@ -115,7 +115,7 @@ impl Client {
     ) -> Result<Loaded> {
         let fill = fill.into();
         wait!(self, |index| index.load(&mut pairs.into_iter(), sorted, fill), |remote| remote
-            .operate(Operation::Load { pairs, sorted, fill }))
+            .ask(&Ask::Load(pairs, sorted, fill)))
     }
 
     /// Does all maintenance and all work of workers that is due.
@@ -128,17 +128,17 @@ impl Client {
             }
             Err(Error::new(ErrorKind::Busy, "maintenance does not come to an end"))
         };
-        wait!(self, |index| all(index), |remote| remote.operate(Operation::Maintain))
+        wait!(self, |index| all(index), |remote| remote.ask(&Ask::Maintain))
     }
 
     /// Runs GC.
     pub fn gc(&mut self) -> Result<Found> {
-        wait!(self, |index| index.gc(), |remote| remote.operate(Operation::Gc))
+        wait!(self, |index| index.gc(), |remote| remote.ask(&Ask::Gc))
     }
 
     /// Walks and checks the structure; `Corrupt` for a broken invariant.
     pub fn walk(&mut self) -> Result<Shape> {
-        wait!(self, |index| index.walk(), |remote| remote.operate(Operation::Walk))
+        wait!(self, |index| index.walk(), |remote| remote.ask(&Ask::Walk))
     }
 
     /// Its counters; zero for a client of another process, which counts for itself.

@@ -3,14 +3,12 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Capabilities, Fifo, Policy, SeededRandom, Unfair, Worker};
+use dmtree_fabric::{Fifo, Policy, Worker};
 use dmtree_parts::AnyIndex;
-use dmtree_parts::peer::Drawn;
 
-use crate::case::{Case, KeyForm};
+use crate::case::{Case, KeyForm, Schedule};
 use crate::conformance::divided;
 use crate::drive::operate;
-use crate::fault::NodeFaultSet;
 use crate::log::{Answer, Call, Log, Record, Return};
 use crate::plan;
 use crate::rng::Rng;
@@ -48,11 +46,6 @@ impl Stress {
 
     /// A case with these operations.
     fn case(self) -> Case {
-        let index = |_: &mut _| Drawn {
-            options: serde_json::Value::Null,
-            least_cache_bytes: 0,
-            value_bytes: Some(self.value_bytes as u32),
-        };
         Case {
             clients: u32::MAX,
             keys: self.keys as u32,
@@ -60,18 +53,15 @@ impl Stress {
             key_form: KeyForm::Early,
             scan_one_in: self.scan_one_in as u32,
             wave_ops: self.wave_ops as u32,
-            ..Case::of_seed("", self.seed, (Capabilities::NONE, NodeFaultSet::None), &index)
+            ..Case::of_any_system(self.seed, Some(self.value_bytes as u32))
         }
     }
 }
 
 /// Uniform and unfair schedules, alternately.
 pub fn policy(seed: u64) -> Box<dyn Policy> {
-    if seed.is_multiple_of(2) {
-        Box::new(SeededRandom::new(seed))
-    } else {
-        Box::new(Unfair::new(seed))
-    }
+    let schedule = if seed.is_multiple_of(2) { Schedule::Uniform } else { Schedule::Unfair };
+    schedule.policy(seed)
 }
 
 /// The seeds of a test: its own number of them (fewer in a debug build), or as many as
@@ -124,7 +114,7 @@ impl Shared {
                 seen = Some((key, *value));
             }
             let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
-            log.push(Record { client, call, called, called_ns: 0, ret });
+            log.records.push(Record { client, call, called, called_ns: 0, ret });
             if op % 4 == 0 {
                 index.maintain().await.expect("maintain");
             }
@@ -141,7 +131,7 @@ impl Shared {
             let all = &all;
             worker.spawn(index.endpoint().slot(), async move {
                 let log = self.client(index, number).await;
-                all.borrow_mut().append(log);
+                all.borrow_mut().records.extend(log.records);
             });
         }
         worker.run(policy).expect("every client ends");
@@ -169,7 +159,9 @@ pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
     let mut all = Log::new(1, s.keys);
     std::thread::scope(|scope| {
         let handles: Vec<_> = (0..s.threads).map(|t| scope.spawn(move || thread(t))).collect();
-        handles.into_iter().for_each(|h| all.append(h.join().expect("no client panics")));
+        handles
+            .into_iter()
+            .for_each(|h| all.records.extend(h.join().expect("no client panics").records));
     });
     all
 }

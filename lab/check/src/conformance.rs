@@ -37,7 +37,7 @@ impl Keys {
         match self {
             Self::Short => {
                 let len = 1 + n % 5;
-                (0..len).map(|_| *rng.pick(&[0u8, 1, 0x61, 0x62, 0xff])).collect()
+                (0..len).map(|_| rng.of(&[0u8, 1, 0x61, 0x62, 0xff])).collect()
             }
             Self::Hashed24 => format!("{:024}", rng.next_u64()).into_bytes(),
             Self::Ascending => n.to_be_bytes().to_vec(),
@@ -90,7 +90,7 @@ pub(crate) fn divided(n: u64) -> u64 {
 }
 
 /// The steps of a long run. [`parts`] are not scaled.
-fn scaled(n: u64) -> u64 {
+pub fn scaled(n: u64) -> u64 {
     divided(n).max(n.min(100))
 }
 
@@ -112,11 +112,7 @@ const ALL: ScanRequest<'static> = everything(100);
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and
 /// batches among them; maintenance now and then; at the end the structure is walked.
-pub fn model(c: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
-    run_model(c, seed, keys, scaled(space), scaled(steps));
-}
-
-fn run_model(test_cluster: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
+pub fn model(test_cluster: &TestCluster, seed: u64, keys: Keys, space: u64, steps: u64) {
     let mut clients: Vec<Client> =
         (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
     let (rng, model) = (Rng::new(seed), Model::new());
@@ -292,6 +288,13 @@ pub fn scan_all(c: &mut Client, r: &ScanRequest<'_>) -> Vec<(Vec<u8>, Vec<u8>)> 
 
 /// The empty index, the first key, every outcome of every operation.
 pub fn basics(test_cluster: &TestCluster) {
+    match test_cluster.ops().any_length {
+        true => basics_of_any_length(test_cluster),
+        false => basics_of_fixed_lengths(test_cluster),
+    }
+}
+
+fn basics_of_any_length(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     assert_eq!(c.get(b"k").expect("get"), None);
     assert_eq!(scan_all(c, &ALL), []);
@@ -315,9 +318,9 @@ pub fn basics(test_cluster: &TestCluster) {
     assert_eq!(c.walk().expect("walk").keys, 0);
 }
 
-/// As [`basics`], for an index with keys of 24 bytes and values of 8: an unsupported operation is
-/// refused and changes nothing.
-pub fn basics_of_fixed_lengths(test_cluster: &TestCluster) {
+/// For an index with keys of 24 bytes and values of 8: an unsupported operation is refused and
+/// changes nothing.
+fn basics_of_fixed_lengths(test_cluster: &TestCluster) {
     let c = &mut test_cluster.client(0).expect("attach");
     // Both ends of the key space are keys.
     for (n, key) in [[b'k'; 24], [0; 24], [0xff; 24]].iter().enumerate() {
@@ -377,9 +380,8 @@ pub fn lengths(test_cluster: &TestCluster) {
             model.insert(key, v);
         }
     }
-    let mut values = vec![0usize, 1, 7, 8, 9, 63, 64, 65, 4095, 4096, 65_535, 65_536, 300_000];
-    values.push(1 << 20);
-    for (i, len) in values.iter().enumerate() {
+    let odd = [0usize, 1, 7, 8, 9, 63, 64, 65, 4095, 4096, 65_535, 65_536, 300_000];
+    for (i, len) in odd.iter().chain(&[1 << 20]).enumerate() {
         let key = format!("value-{i}").into_bytes();
         let v = vec![i as u8 ^ 0x5a; *len];
         assert_eq!(c.write(&key, Write::Put(&v)).expect("put"), Outcome::Done);
@@ -437,10 +439,6 @@ pub fn fill_and_empty(test_cluster: &TestCluster, keys: Keys, n: u64, descending
 /// Bulk load, sorted and unsorted, into an empty index and into one with keys; then everything else
 /// works on it.
 pub fn load(test_cluster: &TestCluster, keys: Keys, n: u64) {
-    run_load(test_cluster, keys, scaled(n));
-}
-
-fn run_load(test_cluster: &TestCluster, keys: Keys, n: u64) {
     let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
@@ -609,24 +607,17 @@ pub type Part = (&'static str, Box<dyn Fn(&TestCluster) + Sync>);
 /// several clients at once only if `together`.
 pub fn parts(ops: OpSet, seed: u64, steps: u64, together: bool) -> Vec<Part> {
     let few = steps / 10;
-    let (basics, keys): (fn(&TestCluster), _) = match ops.any_length {
-        true => (basics, Keys::AnyLength),
-        false => (basics_of_fixed_lengths, Keys::Hashed24),
+    let (keys, neighbours) = match ops.any_length {
+        true => (Keys::AnyLength, Keys::LongPrefix),
+        false => (Keys::Hashed24, Keys::Hashed24),
     };
-    let neighbours = if ops.any_length { Keys::LongPrefix } else { Keys::Hashed24 };
     let mut parts: Vec<Part> = vec![
         ("basics", Box::new(basics)),
-        (
-            "model",
-            Box::new(move |test_cluster| run_model(test_cluster, seed, keys, few.max(50), steps)),
-        ),
-        ("load", Box::new(move |test_cluster| run_load(test_cluster, keys, few))),
+        ("model", Box::new(move |c| model(c, seed, keys, few.max(50), steps))),
+        ("load", Box::new(move |c| load(c, keys, few))),
     ];
     if together {
-        parts.push((
-            "at once",
-            Box::new(move |test_cluster| run_at_once(test_cluster, neighbours, few)),
-        ));
+        parts.push(("at once", Box::new(move |c| run_at_once(c, neighbours, few))));
     }
     parts
 }

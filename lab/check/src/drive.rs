@@ -4,7 +4,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::ops::Bound;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +22,8 @@ use crate::node_states::{Issuer, NodeCondition, NodeStates};
 use crate::plan;
 use crate::rng::Rng;
 use crate::server::Server;
-use crate::verdict::{Finding, Verdict};
+use crate::test_cluster::TestCluster;
+use crate::verdict::{Finding, Verdict, caught};
 
 /// One call of maintenance in this many operations.
 const MAINTAIN_ONE_IN: u32 = 4;
@@ -41,6 +41,7 @@ pub(crate) struct Bounds {
 
 /// The state that the tasks of a run share.
 pub(crate) struct RunContext<'a> {
+    pub test_cluster: &'a TestCluster,
     pub case: &'a Case,
     /// [`AnyOptions::carries`](dmtree_parts::AnyOptions::carries).
     pub carries: bool,
@@ -66,17 +67,17 @@ pub(crate) struct RunContext<'a> {
 
 impl<'a> RunContext<'a> {
     pub(crate) fn new(
-        case: &'a Case,
-        (carries, workers): (bool, u32),
+        (test_cluster, case): (&'a TestCluster, &'a Case),
         (fabric, server): (SimFabric, Arc<Server>),
         core: Rc<Core>,
         bounds: Bounds,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            carries: test_cluster.options.carries()?,
+            workers: test_cluster.options.workers()?,
+            test_cluster,
             availability: Availability::new(case, server.judge().clone()),
             case,
-            carries,
-            workers,
             node_states: NodeStates::new(case, fabric.clone(), server.clone()),
             fabric,
             server,
@@ -88,7 +89,7 @@ impl<'a> RunContext<'a> {
             busy: Cell::new(0),
             excused: Cell::new(0),
             finding: RefCell::default(),
-        }
+        })
     }
 
     /// Keeps the first failure, and lets every client end.
@@ -227,38 +228,20 @@ pub(crate) struct Guarded<'a> {
 }
 
 /// The role of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TaskRole {
-    /// A client, by its number, on a compute node. The phase lasts until all of them have ended.
-    Client(u32, usize),
-    /// The membership agent of a compute node.
-    MembershipAgent(usize),
-    /// A worker of the index on a compute node.
-    Worker(usize),
-    /// The agent of a memory node.
-    Agent,
-    /// The last maintenance of a compute node, for which the phase waits.
-    FinalMaintenance(usize),
-    /// The task of the test that applies faults.
-    FaultScheduler,
-    /// The task of the test that waits for quiescence before the phase ends.
-    FaultActor,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaskRole {
+    /// The compute node that it runs on; `None` for a task of a memory node or of the test.
+    pub cn: Option<usize>,
+    /// The client that it is, by its number.
+    pub client: Option<u32>,
+    /// The phase lasts until it ends.
+    pub counts: bool,
 }
 
 impl TaskRole {
-    fn cn(self) -> Option<usize> {
-        match self {
-            Self::Client(_, cn)
-            | Self::MembershipAgent(cn)
-            | Self::Worker(cn)
-            | Self::FinalMaintenance(cn) => Some(cn),
-            Self::Agent | Self::FaultScheduler | Self::FaultActor => None,
-        }
-    }
-
-    /// Whether the phase lasts until the task ends.
-    fn counts(self) -> bool {
-        matches!(self, Self::Client(..) | Self::FaultActor | Self::FinalMaintenance(_))
+    /// A task that the phase does not wait for.
+    pub(crate) fn beside(cn: Option<usize>) -> Self {
+        Self { cn, client: None, counts: false }
     }
 }
 
@@ -268,7 +251,7 @@ impl<'a> Guarded<'a> {
         role: TaskRole,
         make: impl Fn() -> F + 'a,
     ) -> Self {
-        if role.counts() {
+        if role.counts {
             shared.busy.set(shared.busy.get() + 1);
         }
         Self { shared, role, make: Box::new(move || Box::pin(make())), work: None, over: false }
@@ -278,12 +261,12 @@ impl<'a> Guarded<'a> {
         let work = self.work.take();
         // A future that has panicked may panic once more when it is dropped; the first panic is the
         // finding.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(work)));
+        let _ = caught(|| drop(work));
     }
 
     fn quit(&mut self) -> Poll<()> {
         self.drop_work();
-        if !std::mem::replace(&mut self.over, true) && self.role.counts() {
+        if !std::mem::replace(&mut self.over, true) && self.role.counts {
             self.shared.ended();
         }
         Poll::Ready(())
@@ -296,10 +279,10 @@ impl Future for Guarded<'_> {
         let this = &mut *self;
         this.shared.step();
         this.shared.poll_faults();
-        if this.shared.is_over() || (!this.role.counts() && this.shared.busy.get() == 0) {
+        if this.shared.is_over() || (!this.role.counts && this.shared.busy.get() == 0) {
             return this.quit();
         }
-        match this.role.cn().map(|cn| this.shared.node_states.condition(cn)) {
+        match this.role.cn.map(|cn| this.shared.node_states.condition(cn)) {
             None | Some(NodeCondition::Up) => {}
             Some(NodeCondition::Frozen) => return Poll::Pending,
             Some(NodeCondition::Gone) => return this.quit(),
@@ -310,23 +293,19 @@ impl Future for Guarded<'_> {
         }
         let make = &this.make;
         let work = this.work.get_or_insert_with(|| make());
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        let polled = caught(|| work.as_mut().poll(cx));
         this.shared.poll_faults();
         let restarting = |cn| this.shared.node_states.condition(cn) == NodeCondition::Restarting;
         match polled {
             // It has ended with its node's incarnation, and begins anew with the next one.
-            Ok(Poll::Ready(_)) if this.role.cn().is_some_and(restarting) => {
+            Ok(Poll::Ready(_)) if this.role.cn.is_some_and(restarting) => {
                 this.drop_work();
                 Poll::Pending
             }
             Ok(Poll::Ready(_)) => this.quit(),
             Ok(Poll::Pending) => Poll::Pending,
-            Err(payload) => {
-                let client = match this.role {
-                    TaskRole::Client(n, _) => Some(n),
-                    _ => None,
-                };
-                this.shared.found(Finding::panic(client, &*payload));
+            Err(panic) => {
+                this.shared.found(Finding::panic(this.role.client, &panic));
                 this.quit()
             }
         }
@@ -387,7 +366,7 @@ async fn maintained(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) 
     let cn = cn_of(shared, client);
     let _inside = shared.node_states.enter(cn);
     let by = issuer(shared, cn, index.endpoint());
-    shared.availability.begin((client, true), cn, None, None, shared.fabric.now());
+    shared.availability.begin(((client, true), cn), None, |_| None, shared.fabric.now());
     let done = droppable(shared, cn, index.maintain()).await;
     shared.availability.end((client, true), None, true, |_| None, shared.fabric.now());
     match done {
@@ -435,8 +414,8 @@ pub(crate) fn failed(client: u32, what: String, e: &Error) -> Finding {
 
 /// The issuer of an operation that begins now.
 pub(crate) fn issuer(shared: &RunContext<'_>, cn: usize, ep: &Endpoint) -> Issuer {
-    let carried = shared.carries;
-    Issuer { cn, slot: Some(ep.slot()), carried, since_ns: shared.fabric.now() }
+    let (slot, since_ns) = (ep.slot(), shared.fabric.now());
+    Issuer { cn, slot, carried: shared.carries, since_ns }
 }
 
 /// Whether a fault explains this error of an operation.
@@ -460,14 +439,15 @@ async fn perform(
     let _inside = shared.node_states.enter(cn);
     let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
     let by = issuer(shared, cn, index.endpoint());
-    let place = shared.availability.place(index, shared.case, call);
-    shared.availability.begin((client, false), cn, Some(call), place, shared.fabric.now());
+    let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
+    let (doing, now) = ((client, false), shared.fabric.now());
+    shared.availability.begin((doing, cn), Some(call), place, now);
     let work = operate(index, shared.case, call, rng);
     let done = droppable(shared, cn, work).await;
     let fine = matches!(done, Some(Ok(_)));
     let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
     let now = shared.fabric.now();
-    if let Some(what) = shared.availability.end((client, false), Some(call), fine, place, now) {
+    if let Some(what) = shared.availability.end(doing, Some(call), fine, place, now) {
         shared.found(Finding::Other("slow", Some(client), what));
         return None;
     }
@@ -508,6 +488,11 @@ fn seen(v: &[u8]) -> Result<ValueId, Answer> {
     })
 }
 
+/// The answer of a get that has found this.
+pub(crate) fn found_as(value: Option<&Vec<u8>>) -> Answer {
+    value.map(|v| seen(v)).transpose().map_or_else(|torn| torn, Answer::Found)
+}
+
 /// Runs one operation.
 pub(crate) async fn operate(
     index: &mut AnyIndex,
@@ -521,10 +506,7 @@ pub(crate) async fn operate(
         Call::Get(k) => {
             let mut out = Vec::new();
             let found = index.get(&key(k), &mut out).await?;
-            return Ok(match found.then(|| seen(&out)).transpose() {
-                Ok(value) => Answer::Found(value),
-                Err(torn) => torn,
-            });
+            return Ok(found_as(found.then_some(&out)));
         }
         Call::Put(k, v) => index.write(&key(k), Write::Put(&bytes(v))).await?,
         Call::Insert(k, v) => index.write(&key(k), Write::Insert(&bytes(v))).await?,

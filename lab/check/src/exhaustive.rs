@@ -6,9 +6,9 @@
 
 use dmtree_fabric::Result;
 use dmtree_fabric::sim::{Order, next_choices};
-use dmtree_parts::AnyOptions;
 
 use crate::case::Case;
+use crate::checked::System;
 use crate::run::run;
 use crate::verdict::Verdict;
 
@@ -36,36 +36,30 @@ pub struct Explored {
     pub wrong: Option<(Box<Case>, Box<Verdict>)>,
 }
 
-/// Tries the orders of a case one by one until one goes wrong, `go_on` says no, or there are no
-/// more.
-///
-/// # Errors
-/// A case that cannot be run.
-pub fn explore(
-    index: &AnyOptions,
-    case: &Case,
-    depth: Depth,
-    go_on: &dyn Fn() -> bool,
-) -> Result<Explored> {
-    let mut out = Explored::default();
-    let mut next = Some(Vec::new());
-    while let Some(choices) = next {
-        if out.paths == depth.paths || !go_on() {
-            return Ok(out);
+impl System {
+    /// Tries the orders of a case one by one until one goes wrong, `go_on` says no, or there are no
+    /// more.
+    pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
+        let mut out = Explored::default();
+        let mut next = Some(Vec::new());
+        while let Some(choices) = next {
+            if out.paths == depth.paths || !go_on() {
+                return Ok(out);
+            }
+            let order = Order::Listed { choices, switches: depth.switches };
+            let (verdict, made) = run(&self.options, case, &order)?;
+            out.paths += 1;
+            out.operations += verdict.operations;
+            out.longest = out.longest.max(made.len());
+            if verdict.finding.is_some() {
+                let choices = Some(made.iter().map(|c| c.taken).collect());
+                let case = Case { choices, ..case.clone() };
+                out.wrong = Some((Box::new(case), Box::new(verdict)));
+                return Ok(out);
+            }
+            next = next_choices(&made);
         }
-        let order = Order::Listed { choices, switches: depth.switches };
-        let (verdict, made) = run(index, case, &order)?;
-        out.paths += 1;
-        out.operations += verdict.operations;
-        out.longest = out.longest.max(made.len());
-        if verdict.finding.is_some() {
-            let choices = Some(made.iter().map(|c| c.taken).collect());
-            let case = Case { choices, ..case.clone() };
-            out.wrong = Some((Box::new(case), Box::new(verdict)));
-            return Ok(out);
-        }
-        next = next_choices(&made);
+        out.complete = true;
+        Ok(out)
     }
-    out.complete = true;
-    Ok(out)
 }

@@ -5,7 +5,8 @@ use dmtree_fabric::Error;
 use dmtree_fabric::sim::{How, Place};
 use serde::{Deserialize, Serialize};
 
-use crate::case::Draw;
+use crate::case::{Case, drawn_from};
+use crate::rng::Rng;
 
 pub use dmtree_parts::peer::NodeFaultSet;
 
@@ -73,17 +74,6 @@ pub enum End {
     Memory(u16),
 }
 
-/// The parts of a case that faults can hit.
-#[derive(Clone, Copy, Debug)]
-pub struct FaultTargets {
-    /// Compute nodes.
-    pub compute_nodes: u16,
-    /// Memory nodes.
-    pub memory_nodes: u16,
-    /// How long a lease is, ns.
-    pub lease_ns: u64,
-}
-
 impl NodeFault {
     /// Its kind, in a word or two.
     pub fn kind(&self) -> &'static str {
@@ -128,29 +118,33 @@ impl NodeFault {
         )
     }
 
-    /// Those of a seed.
-    pub fn draw(set: NodeFaultSet, seed: u64, targets: FaultTargets) -> Vec<Self> {
-        let mut d = Draw::new(seed ^ 0x6661_756c_7473);
+    /// Those of a seed, for a case with these nodes.
+    pub fn draw(set: NodeFaultSet, seed: u64, case: &Case) -> Vec<Self> {
+        let mut d = drawn_from(seed ^ 0x6661_756c_7473);
         match set {
             NodeFaultSet::None => Vec::new(),
-            NodeFaultSet::Crash => crashes(&mut d, targets),
+            NodeFaultSet::Crash => crashes(&mut d, case),
             NodeFaultSet::All => {
-                let mut out = all(&mut d, targets);
-                drops(&mut Draw::new(seed ^ 0x6472_6f70_7073), targets, &mut out);
+                let mut out = all(&mut d, case);
+                drops(&mut drawn_from(seed ^ 0x6472_6f70_7073), case, &mut out);
                 out
             }
-            NodeFaultSet::Restarts => restarts(seed, targets),
+            NodeFaultSet::Restarts => restarts(seed, case),
         }
     }
 }
 
+fn any_cn(d: &mut Rng, case: &Case) -> u16 {
+    d.below(case.pool.compute_nodes.into()) as u16
+}
+
 /// Early verbs more often than late ones: every node posts that many in nearly every run.
-fn verb(d: &mut Draw) -> u64 {
+fn verb(d: &mut Rng) -> u64 {
     let most = d.of(&[20, 80, 200, 400]);
     1 + d.below(most)
 }
 
-fn crash(d: &mut Draw, cn: u16) -> NodeFault {
+fn crash(d: &mut Rng, cn: u16) -> NodeFault {
     NodeFault::Crash {
         cn,
         verb: verb(d),
@@ -161,61 +155,55 @@ fn crash(d: &mut Draw, cn: u16) -> NodeFault {
 }
 
 /// One or two nodes, never all.
-fn crashes(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    let first = d.below(targets.compute_nodes.into()) as u16;
+fn crashes(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
+    let first = any_cn(d, case);
     let mut out = vec![crash(d, first)];
-    if targets.compute_nodes > 2 && d.below(3) == 0 {
-        let other = 1 + d.below(u64::from(targets.compute_nodes) - 1) as u16;
-        out.push(crash(d, (first + other) % targets.compute_nodes));
+    if case.pool.compute_nodes > 2 && d.below(3) == 0 {
+        let other = 1 + d.below(u64::from(case.pool.compute_nodes) - 1) as u16;
+        out.push(crash(d, (first + other) % case.pool.compute_nodes));
     }
     out
 }
 
-fn all(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn all(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
     let mut out = Vec::new();
-    let cn = |d: &mut Draw| d.below(targets.compute_nodes.into()) as u16;
     if d.below(2) == 0 {
-        out = crashes(d, targets);
+        out = crashes(d, case);
     }
     if d.below(3) == 0 {
         let ppm = d.of(&[-40_000, -1_000, 1_000, 40_000]);
-        out.push(NodeFault::Drift { cn: cn(d), ppm });
+        out.push(NodeFault::Drift { cn: any_cn(d, case), ppm });
     }
     if d.below(3) == 0 {
         // Shorter than a lease: a joining node waits for this update.
         let late_ns = d.of(&[1_000_000, 5_000_000, 12_000_000]);
-        out.push(NodeFault::LateMembership { cn: cn(d), late_ns });
+        out.push(NodeFault::LateMembership { cn: any_cn(d, case), late_ns });
     }
     if d.below(4) == 0 {
         let for_ns = d.of(&[100_000, 5_000_000, 100_000_000, 1_000_000_000]);
-        out.push(NodeFault::Freeze { cn: cn(d), verb: verb(d), for_ns });
+        out.push(NodeFault::Freeze { cn: any_cn(d, case), verb: verb(d), for_ns });
     }
     if d.below(4) == 0 {
-        let near = cn(d);
-        let other = (near + 1 + d.below(u64::from(targets.compute_nodes) - 1) as u16)
-            % targets.compute_nodes;
-        let mn = End::Memory(d.below(targets.memory_nodes.into()) as u16);
+        let near = any_cn(d, case);
+        let other = (near + 1 + d.below(u64::from(case.pool.compute_nodes) - 1) as u16)
+            % case.pool.compute_nodes;
+        let mn = End::Memory(d.below(case.pool.memory_nodes.into()) as u16);
         let to = d.of(&[End::Compute(other), End::Compute(other), mn]);
         let (at_ns, for_ns) = (d.below(2_000_000), d.of(&[200_000, 10_000_000, 500_000_000]));
         out.push(NodeFault::Cut { cn: near, to, at_ns, for_ns });
     }
-    if targets.memory_nodes > 1 && d.below(10) == 0 {
+    if case.pool.memory_nodes > 1 && d.below(10) == 0 {
         // The first holds the catalog.
-        let mn = 1 + d.below(u64::from(targets.memory_nodes) - 1) as u16;
-        out.push(NodeFault::LoseMemory { mn, cn: cn(d), verb: verb(d) });
+        let mn = 1 + d.below(u64::from(case.pool.memory_nodes) - 1) as u16;
+        out.push(NodeFault::LoseMemory { mn, cn: any_cn(d, case), verb: verb(d) });
     }
     out
 }
 
 /// In a third of the seeds, up to three times.
-fn drops(d: &mut Draw, targets: FaultTargets, out: &mut Vec<NodeFault>) {
+fn drops(d: &mut Rng, case: &Case, out: &mut Vec<NodeFault>) {
     let times = if d.below(3) == 0 { 1 + d.below(3) } else { 0 };
-    for _ in 0..times {
-        out.push(NodeFault::Drop {
-            cn: d.below(targets.compute_nodes.into()) as u16,
-            verb: verb(d),
-        });
-    }
+    out.extend((0..times).map(|_| NodeFault::Drop { cn: any_cn(d, case), verb: verb(d) }));
 }
 
 /// Virtual time over which a case's operations and faults are spread, ns, unless it says otherwise.
@@ -224,66 +212,77 @@ pub(crate) const SPAN_NS: u64 = 40_000_000;
 const MANY_LIVES: u64 = 200;
 
 /// Draws some faults of one kind.
-type Drawer = fn(&mut Draw, FaultTargets) -> Vec<NodeFault>;
+type Drawer = fn(&mut Rng, &Case) -> Vec<NodeFault>;
 
 /// Those of the set `restarts`, one at least: nodes that end and come back, alone or all at once,
 /// stalls, losses, clock jumps. Each has a draw of its own, so that a new fault leaves the others
 /// of a seed unchanged.
-fn restarts(seed: u64, targets: FaultTargets) -> Vec<NodeFault> {
+fn restarts(seed: u64, case: &Case) -> Vec<NodeFault> {
     let draws: [(u64, u64, Drawer); 7] = [
         (0x6f75_7461_6765, 3, outages),
         (0x0074_7572_6e73, 3, restart_loop),
-        (0x0073_7469_6c6c, 5, standstill),
-        (0x0073_7461_6c6c, 5, stall),
-        (0x6a75_6d70, 8, jump),
+        (0x0073_7469_6c6c, 5, |d, case| {
+            let memory = d.of(&[true, true, false]);
+            vec![NodeFault::StallAll { at_ns: at(d), for_ns: some_time(d, case), memory }]
+        }),
+        (0x0073_7461_6c6c, 5, |d, case| {
+            let mn = d.below(case.pool.memory_nodes.into()) as u16;
+            vec![NodeFault::Stall { mn, at_ns: at(d), for_ns: some_time(d, case) }]
+        }),
+        (0x6a75_6d70, 8, |d, case| {
+            vec![NodeFault::Jump { at_ns: at(d), by_ns: some_time(d, case) }]
+        }),
         (0x6c6f_7374, 8, loss),
-        (0x0063_7261_7368, 8, one_crash),
+        (0x0063_7261_7368, 8, |d, case| {
+            let cn = any_cn(d, case);
+            vec![crash(d, cn)]
+        }),
     ];
-    let of = |tag: u64| Draw::new(seed ^ tag << 8 ^ 0x006c_6976_6573);
+    let of = |tag: u64| drawn_from(seed ^ tag << 8 ^ 0x006c_6976_6573);
     let mut out = Vec::new();
     for (tag, one_in, some) in draws {
         let mut d = of(tag);
         if d.below(one_in) == 0 {
-            out.extend(some(&mut d, targets));
+            out.extend(some(&mut d, case));
         }
     }
     if out.is_empty() {
         let (tag, _, some) = draws[of(0).below(5) as usize];
-        out = some(&mut of(tag + 1), targets);
+        out = some(&mut of(tag + 1), case);
     }
     out
 }
 
-fn at(d: &mut Draw) -> u64 {
+fn at(d: &mut Rng) -> u64 {
     d.below(SPAN_NS)
 }
 
-fn ending(d: &mut Draw) -> Ending {
+fn ending(d: &mut Rng) -> Ending {
     d.of(&[Ending::Leaves, Ending::Process, Ending::Process, Ending::Hung])
 }
 
 /// Times that matter to leases.
-fn some_time(d: &mut Draw, targets: FaultTargets) -> u64 {
-    let lease = targets.lease_ns;
+fn some_time(d: &mut Rng, case: &Case) -> u64 {
+    let lease = case.lease_ns;
     d.of(&[50_000, lease / 4, lease, 2 * lease, 10 * lease])
 }
 
 /// Once or twice, for any time: longer than the membership waits for acknowledgements, too.
-fn outages(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
+fn outages(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
     let times = 1 + d.below(3) / 2;
     let mut all = Vec::new();
     for _ in 0..times {
         let long = d.of(&[0, 0, 1_500_000_000, 3_000_000_000]);
-        let for_ns = long + some_time(d, targets);
-        let back = 1 + d.below(targets.compute_nodes.into()) as u16;
+        let for_ns = long + some_time(d, case);
+        let back = 1 + any_cn(d, case);
         all.push(NodeFault::Outage { at_ns: at(d), end: ending(d), back, for_ns });
     }
     all
 }
 
 /// One node a few times, or all of them very often.
-fn restart_loop(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    let all = u64::from(targets.compute_nodes);
+fn restart_loop(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
+    let all = u64::from(case.pool.compute_nodes);
     let (nodes, times) = match d.below(8) {
         0 => (all, MANY_LIVES.div_ceil(all)),
         n => (1 + n % all, d.of(&[2, 5, 12])),
@@ -292,7 +291,7 @@ fn restart_loop(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     for cn in 0..nodes as u16 {
         let up_ns = d.of(&[200_000, 1_000_000, 3_000_000]);
         let away_ns = match times {
-            0..=12 => some_time(d, targets),
+            0..=12 => some_time(d, case),
             _ => d.of(&[20_000, 200_000]),
         };
         let ends = [ending(d), ending(d), ending(d)];
@@ -302,34 +301,15 @@ fn restart_loop(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
     out
 }
 
-fn standstill(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    let memory = d.of(&[true, true, false]);
-    vec![NodeFault::StallAll { at_ns: at(d), for_ns: some_time(d, targets), memory }]
-}
-
-fn stall(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    let mn = d.below(targets.memory_nodes.into()) as u16;
-    vec![NodeFault::Stall { mn, at_ns: at(d), for_ns: some_time(d, targets) }]
-}
-
-fn jump(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    vec![NodeFault::Jump { at_ns: at(d), by_ns: some_time(d, targets) }]
-}
-
 /// Any memory node, the first one rarely: after its loss a run only checks that every operation
 /// ends.
-fn loss(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    let mn = match (targets.memory_nodes, d.below(3)) {
+fn loss(d: &mut Rng, case: &Case) -> Vec<NodeFault> {
+    let mn = match (case.pool.memory_nodes, d.below(3)) {
         (1, _) | (_, 0) => 0,
         (n, _) => 1 + d.below(u64::from(n) - 1) as u16,
     };
-    let cn = d.below(targets.compute_nodes.into()) as u16;
+    let cn = any_cn(d, case);
     vec![NodeFault::LoseMemory { mn, cn, verb: verb(d) }]
-}
-
-fn one_crash(d: &mut Draw, targets: FaultTargets) -> Vec<NodeFault> {
-    let cn = d.below(targets.compute_nodes.into()) as u16;
-    vec![crash(d, cn)]
 }
 
 impl Ending {
@@ -408,12 +388,17 @@ mod tests {
 
     #[test]
     fn faults_are_a_function_of_the_seed_and_leave_a_node() {
-        let targets = FaultTargets { compute_nodes: 3, memory_nodes: 2, lease_ns: 20_000_000 };
+        let mut case = Case::of_any_system(0, None);
+        (case.pool.compute_nodes, case.pool.memory_nodes) = (3, 2);
+        // Another number is another version of cases.
+        let of_seed = |s| NodeFault::draw(NodeFaultSet::All, s, &case);
+        let first = Case { node_faults: (0..50).flat_map(of_seed).collect(), ..case.clone() };
+        assert_eq!(first.fingerprint(), 46_359_736);
         let mut kinds = std::collections::BTreeSet::new();
         for seed in 0..2_000 {
             let drawn = |set| {
-                let drawn = NodeFault::draw(set, seed, targets);
-                assert_eq!(drawn, NodeFault::draw(set, seed, targets));
+                let drawn = NodeFault::draw(set, seed, &case);
+                assert_eq!(drawn, NodeFault::draw(set, seed, &case));
                 drawn
             };
             assert!(drawn(NodeFaultSet::None).is_empty());

@@ -163,7 +163,10 @@ fn add(
             if open.contains_key(&client) {
                 return Err(format!("client {client} calls before its last call has returned"));
             }
-            inside(call, head)?;
+            let (low, high) = call.range();
+            if low > high || high >= head.keys {
+                return Err(format!("{call}: there are {} keys", head.keys));
+            }
             open.insert(client, log.call(client, event.ns, call));
         }
         (None, Some(answer)) => match open.remove(&client) {
@@ -171,15 +174,6 @@ fn add(
             None => return Err(format!("client {client} returns without a call")),
         },
         _ => return Err("an event is a call or a return".to_owned()),
-    }
-    Ok(())
-}
-
-/// Refuses a call with keys out of range.
-fn inside(call: Call, head: &Head) -> std::result::Result<(), String> {
-    let (low, high) = call.range();
-    if low > high || high >= head.keys {
-        return Err(format!("{call}: there are {} keys", head.keys));
     }
     Ok(())
 }

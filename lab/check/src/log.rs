@@ -115,7 +115,7 @@ pub struct Return {
 /// All operations of a run, in the order in which they were called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
-    records: Vec<Record>,
+    pub(crate) records: Vec<Record>,
     ticks: u64,
     /// The keys that are present from the beginning: those that are no multiple of this; 0 and 1:
     /// none.
@@ -193,28 +193,13 @@ impl Log {
     /// An operation that was called at a time of this log ends.
     pub(crate) fn ended(&mut self, called: u64, call: Call, answer: Answer) {
         let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
-        self.push(Record { client: 0, call, called, called_ns: 0, ret });
-    }
-
-    /// Adds an operation that has its times.
-    pub(crate) fn push(&mut self, record: Record) {
-        self.records.push(record);
-    }
-
-    /// Adds all operations of a log with times of the same clock.
-    pub(crate) fn append(&mut self, mut other: Self) {
-        self.records.append(&mut other.records);
+        self.records.push(Record { client: 0, call, called, called_ns: 0, ret });
     }
 
     /// The next time.
     pub(crate) fn tick(&mut self) -> u64 {
         self.ticks += 1;
         self.ticks - 1
-    }
-
-    /// Calls and returns so far.
-    pub fn ticks(&self) -> u64 {
-        self.ticks
     }
 
     /// A digest of all operations and answers.
@@ -246,7 +231,7 @@ impl Log {
             let wrong = |why: String| Wrong::Answer { record: i, why };
             if let Call::Scan(low, high) | Call::ScanDown(low, high) = r.call {
                 let Some(answer) = answer else { continue };
-                let found = scanned(r.call, answer).map_err(wrong)?;
+                let found = scanned(r.call, (low, high), answer).map_err(wrong)?;
                 for key in (low..=high).take_while(|key| *key < self.numbers) {
                     let event = Event::Get(found.get(&key).copied());
                     keys.entry(key).or_default().push(Op { call: r.called, ret: at, event });
@@ -260,9 +245,6 @@ impl Log {
     }
 
     /// Checks every key.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), Wrong> {
         for (key, ops) in self.per_key()? {
             check_key(&ops, self.initial(key))
@@ -273,15 +255,13 @@ impl Log {
 }
 
 /// The pairs of a scan by key.
-fn scanned(call: Call, answer: &Answer) -> Result<BTreeMap<u64, ValueId>, String> {
-    let (Call::Scan(low, high) | Call::ScanDown(low, high)) = call else {
-        return Err("no scan".to_owned());
-    };
+fn scanned(
+    call: Call,
+    (low, high): (u64, u64),
+    answer: &Answer,
+) -> Result<BTreeMap<u64, ValueId>, String> {
     let down = matches!(call, Call::ScanDown(..));
-    let pairs = match answer {
-        Answer::Pairs(pairs) => pairs,
-        other => return Err(wrong_answer(call, other)),
-    };
+    let Answer::Pairs(pairs) = answer else { return Err(wrong_answer(call, answer)) };
     for w in pairs.windows(2) {
         let (a, b) = if down { (w[1].0, w[0].0) } else { (w[0].0, w[1].0) };
         if a == b {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::sim::{CrashPoint, SimFabric};
 use dmtree_fabric::{Endpoint, Fabric, NodeId, Result};
+use dmtree_pool::Cluster;
 
 use crate::case::Case;
 use crate::fault::{End, Ending, Happened, NodeFault};
@@ -94,8 +95,8 @@ impl<'a> NodeStates<'a> {
         }
     }
 
-    /// Arms all faults.
-    pub(crate) fn begin(&self) -> Result<()> {
+    /// Arms all faults; those that last for the whole run begin.
+    pub(crate) fn begin(&self, cluster: &Cluster) -> Result<()> {
         for (i, fault) in self.case.node_faults.iter().enumerate() {
             match *fault {
                 NodeFault::Crash { cn, verb, place, how, .. } => {
@@ -113,8 +114,13 @@ impl<'a> NodeStates<'a> {
                 | NodeFault::Jump { at_ns, .. } => {
                     self.plan(self.fabric.now() + at_ns, Due::Begin(i));
                 }
-                NodeFault::Drift { .. } | NodeFault::LateMembership { .. } => {
-                    self.record(*fault, 0)
+                NodeFault::Drift { cn, ppm } => {
+                    cluster.compute_node(cn.into())?.set_clock_drift(ppm);
+                    self.record(*fault, 0);
+                }
+                NodeFault::LateMembership { cn, late_ns } => {
+                    self.server.judge().delay_news(NodeId::compute(cn), late_ns);
+                    self.record(*fault, 0);
                 }
             }
         }
@@ -496,7 +502,7 @@ impl<'a> NodeStates<'a> {
     /// Whether a verb or a call of the operation has failed because of a memory node; or any verb
     /// of its node, when another operation may have carried it.
     fn failed_at(&self, mn: u16, by: &Issuer) -> bool {
-        let slot = by.slot.filter(|_| !by.carried);
+        let slot = (!by.carried).then_some(by.slot);
         let failed = self.fabric.failed_at(node(by.cn), slot, NodeId::memory(mn));
         failed.is_some_and(|at| at >= by.since_ns)
     }
@@ -520,8 +526,8 @@ impl Drop for Inside<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Issuer {
     pub cn: usize,
-    /// The slot that posted its verbs, if it is known.
-    pub slot: Option<u32>,
+    /// The slot that posted its verbs.
+    pub slot: u32,
     /// An operation of another client of its node may have carried it.
     pub carried: bool,
     /// When it began, ns.

@@ -64,7 +64,7 @@ fn value_of(client: u32, op: u64) -> ValueId {
 
 /// How long a value is.
 pub fn length(case: &Case, id: ValueId) -> usize {
-    *Rng::new(id ^ case.seed).pick(&case.value_bytes) as usize
+    Rng::new(id ^ case.seed).of(&case.value_bytes) as usize
 }
 
 /// Operation number `op` of a client, for an index that has these operations. A compare-and-set
@@ -79,14 +79,14 @@ pub fn operation(
     if client >= case.clients {
         return churn(case, ops, client, op);
     }
-    let any = |rng: &mut Rng| rng.below(u64::from(case.keys)) * case.stride();
     if case.scan_one_in > 0 && rng.below(u64::from(case.scan_one_in)) == 0 {
         let (a, b) = (rng.below(case.numbers()), rng.below(case.numbers()));
         let (low, high) = (a.min(b), a.max(b));
         let down = ops.reverse_scan && rng.below(3) == 0;
         return if down { Call::ScanDown(low, high) } else { Call::Scan(low, high) };
     }
-    let (k, v) = (any(rng), value_of(client, u64::from(op)));
+    let k = rng.below(u64::from(case.keys)) * case.stride();
+    let v = value_of(client, u64::from(op));
     let waves = case.wave_ops > 0;
     let shrinking = waves && !(op / case.wave_ops.max(1)).is_multiple_of(2);
     let draw = match rng.below(10) {

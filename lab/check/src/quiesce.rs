@@ -22,8 +22,10 @@ const JUDGED_WITHIN_NS: u64 = 3_600_000_000_000;
 /// Completes the recoveries that have begun, and the moves of tables that live nodes were asked
 /// for: GC waits for neither.
 pub(crate) fn quiesce(judge: &InProcess, case: &Case, living: Vec<Arc<PoolNode>>) -> Result<()> {
-    let Some(first) = living.first().cloned() else { return Ok(()) };
-    let all = Quiescing { case, living, first };
+    if living.is_empty() {
+        return Ok(());
+    }
+    let all = Quiescing { case, living };
     judge.excuse(all.now()?);
     all.await_departures(judge)?;
     all.revoke_unknown(&judge.latest())?;
@@ -42,12 +44,11 @@ pub(crate) fn quiesce(judge: &InProcess, case: &Case, living: Vec<Arc<PoolNode>>
 struct Quiescing<'a> {
     case: &'a Case,
     living: Vec<Arc<PoolNode>>,
-    first: Arc<PoolNode>,
 }
 
 impl Quiescing<'_> {
     fn now(&self) -> Result<u64> {
-        Ok(self.first.endpoint(0)?.now())
+        Ok(self.living[0].endpoint(0)?.now())
     }
 
     /// Steps the agent of each node.
@@ -78,7 +79,7 @@ impl Quiescing<'_> {
             }
             // The agents of memory nodes have ended, too.
             for m in latest.memory.iter().filter(|m| !m.presence.is_away()) {
-                let ep = self.first.endpoint(0)?;
+                let ep = self.living[0].endpoint(0)?;
                 let _ = ep.core().block_on(ep.slot(), judge.renew(m.member, ep.now()));
             }
             self.step_agents()?;
@@ -89,7 +90,7 @@ impl Quiescing<'_> {
     /// The membership does not know an incarnation that ended before it had joined. The memory
     /// nodes revoke its access, which frees its number.
     fn revoke_unknown(&self, latest: &MembershipState) -> Result<()> {
-        let fabric = self.first.fabric();
+        let fabric = self.living[0].fabric();
         for node in (0..self.case.pool.compute_nodes).map(NodeId::compute) {
             let Some(incarnation) = fabric.incarnation(node) else { continue };
             let member = Member { node, incarnation };

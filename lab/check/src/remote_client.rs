@@ -3,11 +3,11 @@
 //! `Unreachable`, a message that cannot be read is `Corrupt`.
 
 use std::io::{Read, Write as _};
-use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Error, ErrorKind, Failure, Result};
-use dmtree_parts::{Fill, Outcome, Page, Resume, ScanRequest, Values, Write};
+use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,48 +16,27 @@ use crate::client::Client;
 /// Longer messages are refused unread.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A key and a value.
-type Pair = (Vec<u8>, Vec<u8>);
-
-/// A request to the other process. The answer is a `Result` of what the request gives.
+/// A request to the other process. The answer is a `Result` of what the request gives; operations
+/// are on the index that is open.
 #[derive(Debug, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "they are the operations of a client")]
 pub enum Ask<'a> {
-    /// Open this index of this system; later operations are on it.
+    /// Open this index of this system.
     Open {
-        /// The system.
         system: String,
-        /// The name in the catalog.
         index: String,
     },
     /// Close it.
     Close,
-    /// An operation.
-    #[doc(hidden)]
-    #[serde(borrow)]
-    Do(Operation<'a>),
-}
-
-/// An operation on the open index.
-#[derive(Debug, Serialize, Deserialize)]
-#[doc(hidden)]
-pub enum Operation<'a> {
     Get(&'a [u8]),
     Write(&'a [u8], Write<'a>),
-    Scan {
-        #[serde(borrow)]
-        low: Bound<&'a [u8]>,
-        #[serde(borrow)]
-        high: Bound<&'a [u8]>,
-        reverse: bool,
-        limit: usize,
-    },
-    GetMany(#[serde(borrow)] Vec<&'a [u8]>),
-    WriteMany(#[serde(borrow)] Vec<(&'a [u8], Write<'a>)>),
-    Load {
-        pairs: Vec<Pair>,
-        sorted: bool,
-        fill: Fill,
-    },
+    #[serde(borrow)]
+    Scan(ScanRequest<'a>),
+    #[serde(borrow)]
+    GetMany(Vec<&'a [u8]>),
+    #[serde(borrow)]
+    WriteMany(Vec<(&'a [u8], Write<'a>)>),
+    Load(Vec<(Vec<u8>, Vec<u8>)>, bool, Fill),
     Maintain,
     Gc,
     Walk,
@@ -69,7 +48,7 @@ pub fn read<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T> {
 }
 
 /// What a request gives, or why there is nothing.
-type Answer<T> = std::result::Result<T, Failure>;
+pub(crate) type Answer<T> = Result<T, Failure>;
 
 /// The two pipes to or from the other process.
 pub struct Pipe {
@@ -121,41 +100,28 @@ fn gone(e: &std::io::Error) -> Error {
 pub fn serve(c: &mut Client, pipe: &mut Pipe) -> Result<()> {
     while let Some(message) = pipe.receive()? {
         match read(&message)? {
+            Ask::Open { .. } => pipe.give::<()>(Err(Error::invalid("one index is open"))),
             Ask::Close => return pipe.give(Ok(())),
-            Ask::Do(operation) => answer(c, operation, pipe)?,
-            Ask::Open { .. } => pipe.give::<()>(Err(Error::invalid("one index is open")))?,
-        }
+            Ask::Get(key) => pipe.give(c.get(key)),
+            Ask::Write(key, w) => pipe.give(c.write(key, w)),
+            Ask::Scan(r) => {
+                let mut page = Page::new();
+                let next = c.scan(&r, &mut page);
+                pipe.give(next.map(|next| (page, next)))
+            }
+            Ask::GetMany(keys) => pipe.give(c.get_many(&keys)),
+            Ask::WriteMany(writes) => {
+                let sent = |o: Result<Outcome>| o.map_err(|e| Failure::from(&e));
+                let all = c.write_many(&writes);
+                pipe.give(all.map(|all| all.into_iter().map(sent).collect::<Vec<_>>()))
+            }
+            Ask::Load(pairs, sorted, fill) => pipe.give(c.load(pairs, sorted, fill)),
+            Ask::Maintain => pipe.give(c.maintain()),
+            Ask::Gc => pipe.give(c.gc()),
+            Ask::Walk => pipe.give(c.walk()),
+        }?;
     }
     Ok(())
-}
-
-fn answer(c: &mut Client, operation: Operation<'_>, pipe: &mut Pipe) -> Result<()> {
-    match operation {
-        Operation::Get(key) => pipe.give(c.get(key)),
-        Operation::Write(key, w) => pipe.give(c.write(key, w)),
-        Operation::Scan { low, high, reverse, limit } => {
-            let mut page = Page::new();
-            let next = c.scan(&ScanRequest { low, high, reverse, limit }, &mut page);
-            let pairs: Vec<_> = page.iter().collect();
-            pipe.give(next.map(|next| (pairs, next.map(|Resume(at)| at))))
-        }
-        Operation::GetMany(keys) => {
-            let each = |values: Values| -> Vec<_> {
-                (0..keys.len()).map(|i| values.get(i).map(<[u8]>::to_vec)).collect()
-            };
-            pipe.give(c.get_many(&keys).map(each))
-        }
-        Operation::WriteMany(writes) => {
-            let each = |all: Vec<Result<Outcome>>| -> Vec<Answer<Outcome>> {
-                all.into_iter().map(|o| o.map_err(|e| (&e).into())).collect()
-            };
-            pipe.give(c.write_many(&writes).map(each))
-        }
-        Operation::Load { pairs, sorted, fill } => pipe.give(c.load(pairs, sorted, fill)),
-        Operation::Maintain => pipe.give(c.maintain()),
-        Operation::Gc => pipe.give(c.gc()),
-        Operation::Walk => pipe.give(c.walk()),
-    }
 }
 
 /// A client of another process. Clones share it: one request at a time.
@@ -168,8 +134,8 @@ impl RemoteClient {
         Self(Arc::new(Mutex::new(pipe)))
     }
 
-    fn ask<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T> {
-        let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn ask<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T> {
+        let mut pipe = locked(&self.0);
         pipe.send(ask)?;
         let ended = || Error::new(ErrorKind::Unreachable, "the other process has ended: see above");
         let answer: Answer<T> = read(&pipe.receive()?.ok_or_else(ended)?)?;
@@ -177,9 +143,6 @@ impl RemoteClient {
     }
 
     /// Opens an index in the other process.
-    ///
-    /// # Errors
-    /// Its own; `Unreachable` when the process has ended.
     pub fn open(&self, system: &str, index: &str) -> Result<()> {
         self.ask(&Ask::Open { system: system.to_owned(), index: index.to_owned() })
     }
@@ -187,47 +150,5 @@ impl RemoteClient {
     /// Closes it.
     pub fn close(&self) -> Result<()> {
         self.ask(&Ask::Close)
-    }
-
-    /// Runs an operation on the open index.
-    pub(crate) fn operate<T: DeserializeOwned>(&self, operation: Operation<'_>) -> Result<T> {
-        self.ask(&Ask::Do(operation))
-    }
-}
-
-/// The operations of a client that give more than an answer.
-impl RemoteClient {
-    pub(crate) fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let found: Option<Vec<u8>> = self.operate(Operation::Get(key))?;
-        let is_present = found.is_some();
-        *out = found.unwrap_or_default();
-        Ok(is_present)
-    }
-
-    pub(crate) fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let ScanRequest { low, high, reverse, limit } = *r;
-        page.clear();
-        let (pairs, next): (Vec<Pair>, Option<Bound<Vec<u8>>>) =
-            self.operate(Operation::Scan { low, high, reverse, limit })?;
-        pairs.iter().for_each(|(k, v)| page.push(k, v));
-        Ok(next.map(Resume))
-    }
-
-    pub(crate) fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
-        let values: Vec<Option<Vec<u8>>> = self.operate(Operation::GetMany(keys.to_vec()))?;
-        out.reset(values.len());
-        let present = values.iter().enumerate();
-        present.for_each(|(i, v)| v.iter().for_each(|v| out.set(i, v)));
-        Ok(())
-    }
-
-    pub(crate) fn write_many(
-        &mut self,
-        writes: &[(&[u8], Write<'_>)],
-        out: &mut Vec<Result<Outcome>>,
-    ) -> Result<()> {
-        let all: Vec<Answer<Outcome>> = self.operate(Operation::WriteMany(writes.to_vec()))?;
-        *out = all.into_iter().map(|o| o.map_err(Error::from)).collect();
-        Ok(())
     }
 }

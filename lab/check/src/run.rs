@@ -1,7 +1,6 @@
 //! Runs a case: a pool on the adversarial fabric, the clients, a check of their history, a phase
 //! without fabric faults in which every operation must end, and a walk of the structure.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
@@ -11,14 +10,14 @@ use dmtree_pool::{ChunkUse, block_class_bytes};
 
 use crate::actors::Actors;
 use crate::case::Case;
-use crate::drive::{Bounds, RunContext};
+use crate::drive::{Bounds, RunContext, found_as};
 use crate::fault::{Happened, NodeFault};
-use crate::log::{Answer, Call, Log, loaded};
+use crate::log::{Call, Log, loaded};
 use crate::plan;
 use crate::quiesce::quiesce;
 use crate::server::Server;
 use crate::test_cluster::TestCluster;
-use crate::verdict::{Finding, Verdict};
+use crate::verdict::{Finding, Verdict, caught};
 
 /// Buffers of all clients together.
 const SLAB_BYTES: u64 = 16 << 20;
@@ -39,10 +38,7 @@ const LIVENESS_AFTER_LOSS_NS: u64 = 15_000_000_000;
 
 /// Runs a case with an index of the type of these options; its options are those of the case, and
 /// `order` is the order of the verbs. Also returns the choices made on the way, when they are
-/// listed.
-///
-/// # Errors
-/// A case that cannot be run. Failures of a run are in the verdict.
+/// listed. An error is of a case that cannot be run; failures of a run are in the verdict.
 pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, Vec<Choice>)> {
     case.check()?;
     let options = index.with(case.options.clone());
@@ -58,15 +54,10 @@ pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, V
     fabric.sanitize();
     load(&test_cluster, case)?;
     let mut choices = Vec::new();
-    let caught = catch_unwind(AssertUnwindSafe(|| {
-        let run = Run { test_cluster: &test_cluster, fabric: &fabric, server: &server, case };
-        run.phases(order, &mut choices)
-    }));
-    let mut verdict = match caught {
+    let run = Run { test_cluster: &test_cluster, fabric: &fabric, server: &server, case };
+    let mut verdict = match caught(|| run.phases(order, &mut choices)) {
         Ok(verdict) => verdict?,
-        Err(payload) => {
-            Verdict { finding: Some(Finding::panic(None, &*payload)), ..Verdict::default() }
-        }
+        Err(panic) => Verdict { finding: Some(Finding::panic(None, &panic)), ..Verdict::default() },
     };
     verdict.operations = verdict.log.records().len() as u64;
     verdict.trace_hash = fabric.trace_hash() ^ verdict.log.hash().rotate_left(32);
@@ -120,9 +111,9 @@ impl Run<'_> {
         if !verdict.happened.iter().any(lost) {
             let log = &mut verdict.log;
             let judged = || afterwards(test_cluster, case, &living, log);
-            broken = match catch_unwind(AssertUnwindSafe(judged)) {
+            broken = match caught(judged) {
                 Ok(done) => done.err().map(Finding::structure),
-                Err(payload) => Some(Finding::panic(None, &*payload)),
+                Err(panic) => Some(Finding::panic(None, &panic)),
             };
         }
         let wrong = verdict.log.check().err().map(Finding::History);
@@ -143,14 +134,18 @@ impl Run<'_> {
             _ => Bounds { until_ns, ..SAFETY },
         };
         let shared = RunContext::new(
-            case,
-            (self.test_cluster.options.carries()?, self.test_cluster.options.workers()?),
+            (self.test_cluster, case),
             (fabric.clone(), server.clone()),
             core.clone(),
             bounds,
-        );
-        let actors = Actors::new(self.test_cluster, &shared, neutral);
-        self.begin_faults()?;
+        )?;
+        let actors = Actors::new(&shared, neutral);
+        server.judge().set_lease_parameters(LeaseParameters {
+            lease_ns: case.lease_ns,
+            acknowledge_ns: ACKNOWLEDGE_NS,
+            mutant: case.mutant,
+            ..LeaseParameters::default()
+        });
         let mut policy = case.schedule.policy(case.order);
         let mut worker = Worker::new(core);
         let mut work = |worker: &mut Worker<'_>| {
@@ -158,7 +153,7 @@ impl Run<'_> {
                 shared.found(Finding::Other("stalled", None, stalled.to_string()));
             }
         };
-        shared.node_states.begin()?;
+        shared.node_states.begin(&self.test_cluster.cluster)?;
         actors.phase(&mut worker, false);
         work(&mut worker);
         *choices = fabric.choices();
@@ -188,29 +183,6 @@ impl Run<'_> {
         let living = shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect();
         Ok((shared.verdict(), living))
     }
-
-    /// Leases, and the faults that last for the whole run.
-    fn begin_faults(&self) -> Result<()> {
-        let (judge, case) = (self.server.judge(), self.case);
-        judge.set_lease_parameters(LeaseParameters {
-            lease_ns: case.lease_ns,
-            acknowledge_ns: ACKNOWLEDGE_NS,
-            mutant: case.mutant,
-            ..LeaseParameters::default()
-        });
-        for fault in &case.node_faults {
-            match *fault {
-                NodeFault::Drift { cn, ppm } => {
-                    self.test_cluster.cluster.compute_node(cn.into())?.set_clock_drift(ppm);
-                }
-                NodeFault::LateMembership { cn, late_ns } => {
-                    judge.delay_news(NodeId::compute(cn), late_ns);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 /// After the last client has ended: reads every key once more, compares with a scan, and walks the
@@ -233,12 +205,7 @@ fn afterwards(
         let record = log.call(case.total(), 0, Call::Get(n));
         let value = c.get(&plan::key(case.key_form, n)).map_err(|e| e.context("a last get"))?;
         keys += u64::from(value.is_some());
-        let answer = match value.as_ref().map(|v| plan::identity(v)) {
-            None => Answer::Found(None),
-            Some(Some(id)) => Answer::Found(Some(id)),
-            Some(None) => Answer::Torn(format!("{value:02x?}")),
-        };
-        log.ret(record, 0, answer);
+        log.ret(record, 0, found_as(value.as_ref()));
     }
     // The first GC frees memory that crashed nodes and dropped operations have leaked; after it,
     // every piece of memory has one holder.

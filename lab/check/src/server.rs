@@ -1,8 +1,9 @@
 //! The membership server as the nodes of a run reach it: it runs on the first memory node, stalls
 //! and is lost with that node, and its clock may jump.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
     Change, Error, ErrorKind, InProcess, Lease, LeaseParameters, Member, Membership,
     MembershipFuture, MembershipState, Nanos, Result,
@@ -36,7 +37,7 @@ impl Server {
     }
 
     fn condition(&self) -> MutexGuard<'_, ServerCondition> {
-        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.condition)
     }
 
     /// Stalls the server until this time, ns.

@@ -26,10 +26,8 @@ pub struct Shrunk {
 type Run<'a> = &'a mut dyn FnMut(&Case) -> Option<Verdict>;
 
 struct Shrinker<'a> {
-    best: Case,
-    verdict: Verdict,
+    best: Shrunk,
     kind: &'static str,
-    runs: u64,
     run: Run<'a>,
     more: &'a mut dyn FnMut() -> bool,
 }
@@ -42,28 +40,31 @@ pub fn shrink(
     more: &mut dyn FnMut() -> bool,
 ) -> Shrunk {
     let kind = verdict.finding.as_ref().map_or("", |f| f.kind());
-    let mut s = Shrinker { best: case, verdict, kind, runs: 0, run, more };
-    if !s.kind.is_empty() {
-        loop {
-            let before = s.best.clone();
-            s.node_faults();
-            s.phases();
-            s.clients();
-            s.operations();
-            s.keys();
-            s.fabric_faults();
-            if s.best == before || !(s.more)() {
-                break;
-            }
+    let best = Shrunk { case, verdict, runs: 0 };
+    if kind.is_empty() {
+        return best;
+    }
+    let mut s = Shrinker { best, kind, run, more };
+    loop {
+        let before = s.best.case.clone();
+        s.node_faults();
+        s.tries(|c| c.liveness = false);
+        s.clients();
+        s.operations();
+        s.keys();
+        s.fabric_faults();
+        if s.best.case == before || !(s.more)() {
+            return s.best;
         }
     }
-    Shrunk { case: s.best, verdict: s.verdict, runs: s.runs }
 }
 
 impl Shrinker<'_> {
     /// Tries a smaller case in some orders; whether it is the best now.
-    fn try_case(&mut self, smaller: &Case) -> bool {
-        if *smaller == self.best {
+    fn tries(&mut self, make_smaller: impl FnOnce(&mut Case)) -> bool {
+        let mut smaller = self.best.case.clone();
+        make_smaller(&mut smaller);
+        if smaller == self.best.case {
             return false;
         }
         for n in 0..ORDERS {
@@ -71,12 +72,11 @@ impl Shrinker<'_> {
                 return false;
             }
             let order = if n == 0 { smaller.order } else { smaller.seed ^ n << 48 };
-            let candidate = Case { order, ..smaller.clone() };
-            self.runs += 1;
-            let Some(verdict) = (self.run)(&candidate) else { return false };
+            let case = Case { order, ..smaller.clone() };
+            self.best.runs += 1;
+            let Some(verdict) = (self.run)(&case) else { return false };
             if verdict.finding.as_ref().is_some_and(|f| f.kind() == self.kind) {
-                self.best = candidate;
-                self.verdict = verdict;
+                (self.best.case, self.best.verdict) = (case, verdict);
                 return true;
             }
         }
@@ -85,39 +85,33 @@ impl Shrinker<'_> {
 
     /// Removes node faults one by one; a node that comes back is tried without its return.
     fn node_faults(&mut self) {
-        for i in (0..self.best.node_faults.len()).rev() {
-            let mut node_faults = self.best.node_faults.clone();
-            node_faults.remove(i);
-            self.try_case(&Case { node_faults, ..self.best.clone() });
+        for i in (0..self.best.case.node_faults.len()).rev() {
+            self.tries(|c| _ = c.node_faults.remove(i));
         }
-        for i in 0..self.best.node_faults.len() {
-            let mut node_faults = self.best.node_faults.clone();
-            if let Some(NodeFault::Crash { back_ns, .. }) = node_faults.get_mut(i) {
-                *back_ns = None;
-                self.try_case(&Case { node_faults, ..self.best.clone() });
-            }
+        for i in 0..self.best.case.node_faults.len() {
+            self.tries(|c| {
+                if let Some(NodeFault::Crash { back_ns, .. }) = c.node_faults.get_mut(i) {
+                    *back_ns = None;
+                }
+            });
         }
-    }
-
-    fn phases(&mut self) {
-        self.try_case(&Case { liveness: false, ..self.best.clone() });
     }
 
     fn kept(&self) -> Vec<Vec<u32>> {
-        (0..self.best.total()).map(|c| self.best.numbers_of(c)).collect()
+        let case = &self.best.case;
+        (0..case.total()).map(|c| case.numbers_of(c)).collect()
     }
 
-    fn with_kept(&self, kept: Vec<Vec<u32>>) -> Case {
-        Case { kept: Some(kept), ..self.best.clone() }
+    fn tries_kept(&mut self, kept: Vec<Vec<u32>>) -> bool {
+        self.tries(|c| c.kept = Some(kept))
     }
 
     fn clients(&mut self) {
-        for c in (0..self.best.total() as usize).rev() {
+        for c in (0..self.best.case.total() as usize).rev() {
             let mut kept = self.kept();
             if kept.get(c).is_some_and(|ops| !ops.is_empty()) {
                 kept[c].clear();
-                let smaller = self.with_kept(kept);
-                self.try_case(&smaller);
+                self.tries_kept(kept);
             }
         }
     }
@@ -125,17 +119,13 @@ impl Shrinker<'_> {
     /// Removes ever smaller stretches of each client's operations; the ends of all at first.
     fn operations(&mut self) {
         for eighths in [1, 2, 4, 6, 7] {
-            let cut = |ops: Vec<u32>| {
-                let n = (ops.len() * eighths).div_ceil(8);
-                ops.into_iter().take(n).collect()
-            };
-            let kept = self.kept().into_iter().map(cut).collect();
-            let smaller = self.with_kept(kept);
-            if self.try_case(&smaller) {
+            let mut kept = self.kept();
+            kept.iter_mut().for_each(|ops| ops.truncate((ops.len() * eighths).div_ceil(8)));
+            if self.tries_kept(kept) {
                 break;
             }
         }
-        for c in 0..self.best.total() as usize {
+        for c in 0..self.best.case.total() as usize {
             let mut size = self.kept().get(c).map_or(0, Vec::len).div_ceil(2);
             while size > 0 {
                 self.stretches(c, size);
@@ -150,8 +140,7 @@ impl Shrinker<'_> {
             let mut kept = self.kept();
             let Some(ops) = kept.get_mut(c).filter(|ops| at < ops.len()) else { return };
             ops.drain(at..(at + size).min(ops.len()));
-            let smaller = self.with_kept(kept);
-            if !self.try_case(&smaller) {
+            if !self.tries_kept(kept) {
                 at += size;
             }
             if !(self.more)() {
@@ -161,34 +150,28 @@ impl Shrinker<'_> {
     }
 
     fn keys(&mut self) {
-        let b = self.best.clone();
-        for neighbours in [0, b.neighbours / 2] {
-            if neighbours < self.best.neighbours {
-                self.try_case(&Case { neighbours, ..self.best.clone() });
-            }
+        let (all, beside) = (self.best.case.keys, self.best.case.neighbours);
+        for neighbours in [0, beside / 2] {
+            self.tries(|c| c.neighbours = neighbours.min(c.neighbours));
         }
-        for keys in [1, 2, 4, b.keys / 4, b.keys / 2, b.keys * 3 / 4] {
-            if (1..self.best.keys).contains(&keys) {
-                self.try_case(&Case { keys, ..self.best.clone() });
-            }
+        for keys in [1, 2, 4, all / 4, all / 2, all * 3 / 4] {
+            self.tries(|c| c.keys = if keys > 0 { keys.min(c.keys) } else { c.keys });
         }
-        if b.value_bytes != [8] {
-            self.try_case(&Case { value_bytes: vec![8], ..self.best.clone() });
-        }
+        self.tries(|c| c.value_bytes = vec![8]);
     }
 
     fn fabric_faults(&mut self) {
         let json = |faults: FabricFaults| serde_json::to_value(faults).unwrap_or_default();
-        let (none, on) = (json(FabricFaults::NONE), json(self.best.fabric_faults));
+        let (none, on) = (json(FabricFaults::NONE), json(self.best.case.fabric_faults));
         for name in on.as_object().into_iter().flatten().map(|(name, _)| name) {
             // What is off may be left out.
-            let mut faults = json(self.best.fabric_faults);
+            let mut faults = json(self.best.case.fabric_faults);
             match (none.get(name), faults.as_object_mut()) {
                 (None, Some(faults)) => _ = faults.remove(name),
                 (off, _) => faults[name] = off.cloned().unwrap_or_default(),
             }
             if let Ok(fabric_faults) = serde_json::from_value(faults) {
-                self.try_case(&Case { fabric_faults, ..self.best.clone() });
+                self.tries(|c| c.fabric_faults = fabric_faults);
             }
         }
     }
@@ -197,24 +180,13 @@ impl Shrinker<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dmtree_parts::peer::Drawn;
-
-    use crate::case::Draw;
     use crate::log::{Call, Wrong};
     use crate::plan;
     use crate::verdict::Finding;
-    use dmtree_fabric::Capabilities;
     use dmtree_parts::OpSet;
 
     fn case(seed: u64) -> Case {
-        let index = |_: &mut Draw| Drawn {
-            options: serde_json::Value::Null,
-            least_cache_bytes: 1,
-            value_bytes: None,
-        };
-        let case =
-            Case::of_seed("x", seed, (Capabilities::NONE, crate::NodeFaultSet::None), &index);
-        Case { scan_one_in: 0, neighbours: 3, ..case }
+        Case { scan_one_in: 0, neighbours: 3, ..Case::of_any_system(seed, None) }
     }
 
     /// Fails when two clients put to the first key, and atomics are split.

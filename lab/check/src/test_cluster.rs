@@ -82,20 +82,7 @@ impl TestCluster {
 
     /// Formats the index on a pool, and opens it on every compute node.
     pub fn on(cluster: Cluster, cache_bytes: u64, options: impl Into<AnyOptions>) -> Result<Self> {
-        Self::named(cluster, cache_bytes, options, ("test", "test"))
-    }
-
-    /// The same, with the index entered in the catalog under a name, as one of a system; `Exists`
-    /// when the name is taken.
-    pub fn named(
-        cluster: Cluster,
-        cache_bytes: u64,
-        options: impl Into<AnyOptions>,
-        called: (&str, &str),
-    ) -> Result<Self> {
-        Self::entered(cluster, cache_bytes, &options.into(), called, |ep, cx, request| {
-            ep.core().block_on(ep.slot(), naming::create(ep, cx, request))
-        })
+        Self::entered(cluster, cache_bytes, &options.into(), ("test", "test"), true)
     }
 
     /// The index of this name and system, with the options of its creation; created if there is
@@ -106,9 +93,7 @@ impl TestCluster {
         options: &AnyOptions,
         called: (&str, &str),
     ) -> Result<Self> {
-        Self::entered(cluster, cache_bytes, options, called, |ep, cx, request| {
-            ep.core().block_on(ep.slot(), Box::pin(naming::open_or_create(ep, cx, request)))
-        })
+        Self::entered(cluster, cache_bytes, options, called, false)
     }
 
     fn entered(
@@ -116,12 +101,18 @@ impl TestCluster {
         cache_bytes: u64,
         options: &AnyOptions,
         (name, system): (&str, &str),
-        enter: impl FnOnce(&Endpoint, &NodeContext, IndexRequest<'_>) -> Result<IndexEntry>,
+        is_new: bool,
     ) -> Result<Self> {
         let cx = NodeContext { pool: cluster.compute_node(0)?, cache_bytes };
         let ep = cx.pool.endpoint(SLAB_BYTES)?;
         let encoded = &serde_json::to_vec(options).expect("options are plain data");
-        let entry = enter(&ep, &cx, IndexRequest { name, system, options, encoded })?;
+        let request = IndexRequest { name, system, options, encoded };
+        let entry = ep.core().block_on(ep.slot(), async {
+            match is_new {
+                true => naming::create(&ep, &cx, request).await,
+                false => Box::pin(naming::open_or_create(&ep, &cx, request)).await,
+            }
+        })?;
         if entry.system != system {
             return Err(Error::invalid(format!(
                 "the index {name:?} of this pool is a {:?}, not a {system:?}: give another name",

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 
@@ -35,8 +36,8 @@ impl Finding {
     }
 
     /// Code panicked.
-    pub(crate) fn panic(client: Option<u32>, payload: &(dyn Any + Send)) -> Self {
-        Self::Other("panic", client, format!("panic: {}", panic_text(payload)))
+    pub(crate) fn panic(client: Option<u32>, text: &str) -> Self {
+        Self::Other("panic", client, format!("panic: {text}"))
     }
 
     /// The structure is broken, or could not be looked at.
@@ -92,9 +93,8 @@ impl Verdict {
         if self.trace_hash == again.trace_hash && self.log == again.log {
             return;
         }
-        let differs = |(a, b)| a != b;
         let mut pairs = self.log.records().iter().zip(again.log.records());
-        let first = pairs.position(differs).map_or_else(
+        let first = pairs.position(|(a, b)| a != b).map_or_else(
             || "their verbs differ, and no answer does".to_owned(),
             |n| {
                 let (a, b) = (&self.log.records()[n], &again.log.records()[n]);
@@ -117,6 +117,11 @@ pub fn keep_panics() {
         let text = info.to_string().replace('\n', " ");
         LAST_PANIC.with(|last| *last.borrow_mut() = Some(text));
     }));
+}
+
+/// Runs what may panic; the message of a panic is its error.
+pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| panic_text(&*payload))
 }
 
 /// The message of a caught panic.

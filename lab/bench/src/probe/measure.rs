@@ -1,5 +1,6 @@
 //! One measurement of a fabric: a few clients of one thread post verbs one after another.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use dmtree_fabric::verb::VerbVec;
@@ -68,11 +69,6 @@ impl Measured {
     pub fn rate(&self) -> f64 {
         self.verbs as f64 * 1e9 / self.took_ns.max(1) as f64
     }
-
-    /// Time per verb when verbs follow each other without a gap, ns.
-    pub fn each_ns(&self) -> f64 {
-        self.took_ns as f64 / self.verbs.max(1) as f64
-    }
 }
 
 /// A thread's clients between two nodes.
@@ -99,10 +95,10 @@ impl Bench {
     pub fn run(&self, plan: Plan) -> Result<Measured> {
         let mut worker = Worker::new(self.core.clone());
         let shared = Rc::new(Shared::default());
-        let clients: Vec<_> = (0..plan.clients).map(|_| self.core.add_slot()).collect();
-        for (i, slot) in clients.into_iter().enumerate() {
+        for i in 0..plan.clients {
+            let slot = self.core.add_slot();
             let ep = Endpoint::new(self.core.clone(), self.transport.clone(), slot);
-            let at = self.place(plan, i as u64);
+            let at = self.place(plan, i.into());
             let shared = shared.clone();
             worker.spawn(slot, async move {
                 if let Err(e) = client(&ep, plan, at, &shared).await {
@@ -133,13 +129,13 @@ impl Bench {
 
 #[derive(Default)]
 struct Shared {
-    verbs: std::cell::Cell<u64>,
+    verbs: Cell<u64>,
     /// Start of the first client.
-    first_ns: std::cell::Cell<Option<Nanos>>,
+    first_ns: Cell<Option<Nanos>>,
     /// End of the last client.
-    last_ns: std::cell::Cell<Nanos>,
-    times: std::cell::RefCell<Vec<Nanos>>,
-    error: std::cell::RefCell<Option<dmtree_fabric::Error>>,
+    last_ns: Cell<Nanos>,
+    times: RefCell<Vec<Nanos>>,
+    error: RefCell<Option<dmtree_fabric::Error>>,
 }
 
 /// Most times that are kept; the first ones are enough.

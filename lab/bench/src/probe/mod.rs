@@ -11,7 +11,7 @@ use dmtree_fabric::{Fabric, Nanos, NodeId};
 use crate::fabrics::{LOCAL, VERBS};
 use crate::failure::{Failure, Result};
 use crate::simulated::Profile;
-use crate::table::Table;
+use crate::table::{Column, table_of};
 
 /// Payloads of READs and WRITEs, bytes.
 pub const SIZES: [u32; 5] = [8, 64, 512, 4096, 65_536];
@@ -27,10 +27,8 @@ pub const TO: NodeId = NodeId::memory(0);
 /// The target's memory, bytes.
 const REGION_BYTES: u64 = 16 << 20;
 
-/// A fabric with two nodes, and a line about the hardware it runs on.
-///
-/// # Errors
-/// An unknown fabric, or one that this binary or this machine lacks; the error has advice.
+/// A fabric with two nodes, and a line about the hardware it runs on. The error about one that this
+/// binary or this machine lacks has advice.
 pub fn open(fabric: &str, device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
     match fabric {
         LOCAL => {
@@ -99,32 +97,17 @@ impl Probed {
 
     /// The measurements as a text table.
     pub fn table(&self) -> String {
-        let mut t = Table::new(
-            &[
-                "verb",
-                "bytes",
-                "clients",
-                "verbs per doorbell",
-                "median ns",
-                "p99 ns",
-                "verbs/s",
-                "Gb/s",
-            ],
-            1,
-        );
-        for (p, m) in &self.rows {
-            t.row(vec![
-                p.verb.name().to_owned(),
-                p.bytes.to_string(),
-                p.clients.to_string(),
-                p.list.to_string(),
-                m.median_ns.to_string(),
-                m.p99_ns.to_string(),
-                format!("{:.0}", m.rate()),
-                format!("{:.3}", m.rate() * f64::from(p.bytes) * 8.0 / 1e9),
-            ]);
-        }
-        t.text()
+        let columns: [Column<&(Plan, Measured)>; 8] = [
+            ("verb", |(p, _)| p.verb.name().to_owned()),
+            ("bytes", |(p, _)| p.bytes.to_string()),
+            ("clients", |(p, _)| p.clients.to_string()),
+            ("verbs per doorbell", |(p, _)| p.list.to_string()),
+            ("median ns", |(_, m)| m.median_ns.to_string()),
+            ("p99 ns", |(_, m)| m.p99_ns.to_string()),
+            ("verbs/s", |(_, m)| format!("{:.0}", m.rate())),
+            ("Gb/s", |(p, m)| format!("{:.3}", m.rate() * f64::from(p.bytes) * 8.0 / 1e9)),
+        ];
+        table_of((&columns, 1), &self.rows)
     }
 
     /// A profile for the simulated fabric: measured values replace those of `base`; the rest is
@@ -137,7 +120,11 @@ impl Probed {
         name.clone_into(&mut p.name);
         description.clone_into(&mut p.description);
         p.trust = "A for round trips, rates and bandwidth measured between two nodes; the rest as in the profile it is based on".to_owned();
-        let each = |verb, bytes| self.get(verb, bytes, false).map_or(0.0, Measured::each_ns);
+        // The time per verb when verbs follow each other without a gap, ns.
+        let each = |verb, bytes| {
+            let m = self.get(verb, bytes, false);
+            m.map_or(0.0, |m| m.took_ns as f64 / m.verbs.max(1) as f64)
+        };
         let alone = |verb, bytes| self.get(verb, bytes, true).map_or(0.0, |m| m.median_ns as f64);
         p.responder_ns.read = each(Verb::Read, 64).min(1e7);
         p.responder_ns.write = each(Verb::Write, 64).min(1e7);
@@ -167,19 +154,11 @@ impl Probed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dmtree_fabric::local::LocalFabric;
-
-    fn local() -> Probed {
-        let fabric = LocalFabric::new();
-        let (cn, mn) = (NodeId::compute(0), NodeId::memory(0));
-        fabric.add_node(cn, 1 << 12).expect("new");
-        fabric.add_node(mn, 4 << 20).expect("new");
-        run(&fabric, cn, mn, 200_000).expect("verbs work")
-    }
 
     #[test]
     fn every_row_measures_something_and_the_profile_is_sound() {
-        let probed = local();
+        let (fabric, _) = open(LOCAL, None).expect("memory");
+        let probed = run(&*fabric, FROM, TO, 200_000).expect("verbs work");
         assert!(probed.rows.iter().all(|(_, m)| m.verbs > 0 && m.took_ns >= 200_000));
         // On `local` one client is as fast as many, because they run one after another.
         for (plan, many) in probed.rows.iter().filter(|(p, _)| p.clients == CLIENTS) {

@@ -1,33 +1,27 @@
 //! Campaigns of checked runs, of every system.
 
-use std::sync::Arc;
+use std::ops::Range;
 
 use dmtree_bench::registry::{self, select, systems};
 use dmtree_check::NodeFaultSet;
 use dmtree_check::campaign::Campaign;
 use dmtree_check::case::Case;
-use dmtree_check::checked::System;
 use dmtree_parts::peer::Setting;
 
-fn selected(names: &[&str]) -> Vec<System> {
-    select(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
-}
-
-fn campaign(threads: usize) -> Campaign {
-    Campaign {
-        systems: selected(&["dmtree", "dmtree-no-rtc"]),
-        seeds: 3..6,
-        setting: Setting::default(),
-        twice: false,
-        until: None,
-        threads,
-        stop: Arc::default(),
-    }
+/// A campaign of a system on two threads.
+fn campaign(system: &str, seeds: Range<u64>, node_faults: NodeFaultSet) -> Campaign {
+    let setting = Setting { node_faults, ..Setting::default() };
+    let systems = select(&[system.to_owned()]).unwrap();
+    Campaign { systems, seeds, setting, threads: 2, ..Campaign::default() }
 }
 
 #[test]
 fn all_seeds_are_run_on_any_number_of_threads() {
-    let [one, two] = [1, 2].map(|threads| campaign(threads).run(&mut |_| {}).unwrap());
+    let [one, two] = [1, 2].map(|threads| {
+        let mut c = campaign("dmtree", 3..6, NodeFaultSet::None);
+        c.systems.extend(select(&["dmtree-no-rtc".to_owned()]).unwrap());
+        Campaign { threads, ..c }.run(&mut |_| {}).unwrap()
+    });
     assert_eq!((one.seeds, one.violations.len()), (6, 0), "{:?}", one.violations);
     assert!(one.operations >= 6 * 200);
     assert_eq!((one.line(), &one.fabric_faults), (two.line(), &two.fabric_faults));
@@ -38,24 +32,18 @@ fn all_seeds_are_run_on_any_number_of_threads() {
 /// Regression: seeds of this range differed from run to run, as collections read the real clock.
 #[test]
 fn a_seed_gives_the_same_run_twice() {
-    let systems = selected(&["dmtree"]);
-    let setting = Setting { node_faults: NodeFaultSet::Restarts, ..Setting::default() };
-    let t = Campaign { systems, seeds: 20569..20573, setting, twice: true, ..campaign(2) };
-    assert_eq!(t.run(&mut |_| {}).unwrap().violations, []);
+    let t = campaign("dmtree", 20569..20573, NodeFaultSet::Restarts);
+    assert_eq!(Campaign { twice: true, ..t }.run(&mut |_| {}).unwrap().violations, []);
 }
 
 /// Most seeds must have a fault in the middle of an operation.
 #[test]
 fn faults_happen_inside_operations() {
     for node_faults in [NodeFaultSet::Crash, NodeFaultSet::All] {
-        let systems = selected(&["dmtree"]);
-        let setting = Setting { node_faults, ..Setting::default() };
-        let t = Campaign { systems, seeds: 0..6, setting, ..campaign(2) };
-        let t = t.run(&mut |_| {}).unwrap();
+        let t = campaign("dmtree", 0..6, node_faults).run(&mut |_| {}).unwrap();
         assert!(t.inside * 2 >= t.seeds, "{node_faults:?}: {} of {}", t.inside, t.seeds);
     }
-    let systems = selected(&["fptree"]);
-    let setting = Setting { node_faults: NodeFaultSet::Crash, ..Setting::default() };
+    let Campaign { systems, setting, .. } = campaign("fptree", 0..1, NodeFaultSet::Crash);
     assert_eq!(systems[0].case(1, &systems[0].spared(&setting)).node_faults, []);
 }
 

@@ -11,7 +11,7 @@ use dmtree_bench::run::{self, Observer, Silent};
 use dmtree_bench::{Failure, Result, table};
 
 fn resolved(text: &str) -> Result<Resolved> {
-    let small = "systems = [\"dmtree\"]\nfabric = \"sim\"\nkeys = 4000\nops = 3000\ncns = 2\nthreads = 4\ncoroutines = 2\ndistributions = [\"uniform\"]\n";
+    let small = "systems = [\"dmtree\"]\nfabric = \"sim\"\nkeys = 4000\nops = 3000\ncns = 2\nthreads = 4\ncoroutines = 2\ndistributions = [\"uniform\"]\nworkloads = [\"search\"]\n";
     let mut lines: Vec<&str> = small.lines().collect();
     lines.retain(|l| text.lines().all(|t| t.split(' ').next() != l.split(' ').next()));
     let e = Experiment::parse("small", "small", &format!("{}\n{text}", lines.join("\n")))?;
@@ -47,7 +47,7 @@ fn a_seed_repeats_event_by_event_and_another_does_not() {
 
 #[test]
 fn a_window_leaves_the_ramps_out_and_time_is_virtual() {
-    let r = small("workloads = [\"search\"]\n");
+    let r = small("");
     let c = &r.cells[0];
     let sim = c.sim.as_ref().unwrap();
     assert_eq!((c.ops, sim.window_ops, c.clients), (3000, 3000, 16));
@@ -71,10 +71,8 @@ fn a_window_leaves_the_ramps_out_and_time_is_virtual() {
 
 #[test]
 fn a_profile_is_what_time_goes_by() {
-    let fast = small("workloads = [\"search\"]\nprofile = \"ideal\"\n");
-    let slow = small(
-        "workloads = [\"search\"]\nprofile = \"ideal\"\nprofile-set = [\"latency.propagation_ns=20000\"]\n",
-    );
+    let fast = small("profile = \"ideal\"\n");
+    let slow = small("profile = \"ideal\"\nprofile-set = [\"latency.propagation_ns=20000\"]\n");
     let ratio = slow.cells[0].latency.p50_ns as f64 / fast.cells[0].latency.p50_ns as f64;
     assert!(ratio > 10.0, "{ratio}");
     assert_ne!(fast.config_hash, slow.config_hash);
@@ -97,25 +95,25 @@ fn inserts_are_all_counted_and_both_distributions_are_one_run() {
 
 #[test]
 fn an_open_load_is_met_or_the_system_is_called_saturated() {
-    let calm = small("workloads = [\"search\"]\nload = \"open:200k\"\n");
+    let calm = small("load = \"open:200k\"\n");
     let c = &calm.cells[0];
     let open = c.open.unwrap();
     assert!(!open.saturated && (c.mops - 0.2).abs() < 0.02, "{open:?} {}", c.mops);
     assert!(c.latency.p50_ns < 20_000, "{}", c.latency.p50_ns);
-    let much = small("workloads = [\"search\"]\nload = \"open:50M\"\n");
+    let much = small("load = \"open:50M\"\n");
     let c = &much.cells[0];
     assert!(c.open.unwrap().saturated && c.mops < 20.0, "{:?}", c.open);
     let text = table::render(&much);
     assert!(text.contains("saturated") && text.contains("fell due"), "{text}");
     // Latency counts from the time an operation fell due, so a growing wait shows.
-    let closed = small("workloads = [\"search\"]\n");
+    let closed = small("");
     assert!(c.latency.p99_ns > 5 * closed.cells[0].latency.p99_ns);
-    assert_eq!(traces(&much), traces(&small("workloads = [\"search\"]\nload = \"open:50M\"\n")));
+    assert_eq!(traces(&much), traces(&small("load = \"open:50M\"\n")));
 }
 
 #[test]
 fn published_figures_stand_beside_and_bounds_are_judged() {
-    let text = "workloads = [\"search\"]\ncns = 6\nthreads = 72\ncoroutines = 4\nops = 8000\npublished = \"fast26-micro\"\n";
+    let text = "cns = 6\nthreads = 72\ncoroutines = 4\nops = 8000\npublished = \"fast26-micro\"\n";
     let r = small(text);
     let figure = r.cells[0].published_figure.as_ref().unwrap();
     assert_eq!((figure.mops, figure.outside), (49.69586, false));
@@ -125,7 +123,7 @@ fn published_figures_stand_beside_and_bounds_are_judged() {
     assert_eq!(strict.outside().len(), 1);
     let shown = table::render(&strict);
     assert!(shown.contains("OUTSIDE 2.00..3.00") && shown.contains("1 of 1 cells"), "{shown}");
-    let fewer = small("workloads = [\"search\"]\npublished = \"fast26-micro\"\n");
+    let fewer = small("published = \"fast26-micro\"\n");
     assert!(fewer.cells[0].published_figure.is_none(), "published for other numbers of threads");
 }
 
@@ -133,7 +131,6 @@ fn published_figures_stand_beside_and_bounds_are_judged() {
 fn finished_cells_are_taken_over_and_other_settings_refused() {
     struct Count(Vec<String>);
     impl Observer for Count {
-        fn progress(&mut self, _: dmtree_bench::group::Progress<'_>) {}
         fn measured(&mut self, c: &Cell, so_far: &dyn Fn() -> Results) {
             assert!(
                 so_far().interrupted && so_far().cells.iter().any(|have| have.key() == c.key())
@@ -164,12 +161,12 @@ fn finished_cells_are_taken_over_and_other_settings_refused() {
 
 #[test]
 fn sweeps_share_the_loaded_index() {
-    let r = small("workloads = [\"search\"]\nsweep = { threads = [1, 4] }\n");
+    let r = small("sweep = { threads = [1, 4] }\n");
     let labels: Vec<String> = r.cells.iter().map(Cell::label).collect();
     assert_eq!(labels, ["dmtree [threads=1]", "dmtree [threads=4]"]);
     assert_eq!((r.cells[0].clients, r.cells[1].clients), (4, 16));
     assert!(r.cells[1].mops > 2.0 * r.cells[0].mops);
-    let e = resolved("workloads = [\"search\"]\n").unwrap();
+    let e = resolved("").unwrap();
     assert_eq!(run::groups(&e, &|_, _| false).unwrap().len(), 1);
     let both = resolved("workloads = [\"search\", \"update\"]\nsweep = { threads = [1, 4] }\ndistributions = [\"uniform\", \"zipfian\"]\n").unwrap();
     let groups = run::groups(&both, &|_, _| false).unwrap();
@@ -215,7 +212,7 @@ fn steps_add_up_to_the_latency() {
         assert!(steps["cache lookup"] > 0.0 && steps["entry"] > 1000.0, "{steps:?}");
     }
     assert!(table::render(&r).contains("fingerprint scan"));
-    assert!(small("workloads = [\"search\"]\n").cells[0].steps_ns.is_empty(), "only when asked");
+    assert!(small("").cells[0].steps_ns.is_empty(), "only when asked");
 }
 
 #[test]
@@ -230,7 +227,7 @@ fn a_cell_does_not_depend_on_the_cells_of_other_systems() {
 #[test]
 fn options_of_a_system_are_given_and_swept() {
     let swept = small(
-        "workloads = [\"search\"]\nsweep = { \"dmtree.leaf_capacity\" = [32, 64] }\noptions = { dmtree = { fanout = 8 } }\n",
+        "sweep = { \"dmtree.leaf_capacity\" = [32, 64] }\noptions = { dmtree = { fanout = 8 } }\n",
     );
     let variants: Vec<_> = swept.cells.iter().map(|c| c.variant.as_deref().unwrap()).collect();
     assert_eq!(variants, ["dmtree.leaf_capacity=32", "dmtree.leaf_capacity=64"]);

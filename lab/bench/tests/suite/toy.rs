@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use dmtree_bench::client::Ended;
 use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress, run_group};
@@ -14,16 +15,12 @@ use dmtree_fabric::OpKind;
 use dmtree_parts::peer::SystemSpec;
 use dmtree_workload::Workload;
 
-fn measure(mutant: Mutant, workload: &str, flags: &[&str], stop: bool) -> Result<Vec<Measured>> {
-    measure_with(&Options { mutant, workers: 0 }, workload, flags, stop)
+/// Measures a cell of the toy.
+fn measure(mutant: Mutant, workload: &str, flags: &[&str]) -> Result<Measured> {
+    measure_until(false, Options { mutant, workers: 0 }, workload, flags)
 }
 
-fn measure_with(
-    options: &Options,
-    workload: &str,
-    flags: &[&str],
-    stop: bool,
-) -> Result<Vec<Measured>> {
+fn measure_until(stop: bool, options: Options, workload: &str, flags: &[&str]) -> Result<Measured> {
     let system = System(SystemSpec::of(("toy", "toy"), "a map", options));
     let small = "keys = 2000\nops = 20_000\ncns = 3\nthreads = 2\ncoroutines = 2";
     let config = resolve(&Experiment::parse("toy", "toy", small)?, &Flags::of(flags)?)?.config;
@@ -31,9 +28,9 @@ fn measure_with(
     let distribution = "zipfian".parse().unwrap();
     let cell = CellPlan { number: 0, workload, distribution, config, variant: None, same_as: None };
     let group = Group { system, cells: vec![cell], round: 0 };
-    let mut out = Vec::new();
+    let mut out = None;
     let mut progress = |_: Progress<'_>| {};
-    let mut measured = |_: &Group, _: &CellPlan, m: Measured| out.push(m);
+    let mut measured = |_: &Group, _: &CellPlan, m: Measured| out = Some(m);
     let mut host = Host {
         stop: Arc::new(AtomicBool::new(stop)),
         deadline: None,
@@ -46,14 +43,14 @@ fn measure_with(
         measured: &mut measured,
     };
     run_group(&group, &mut host)?;
-    Ok(out)
+    Ok(out.expect("a cell was measured"))
 }
 
 #[test]
 fn an_honest_index_has_no_errors() {
     for workload in ["search", "search-absent", "insert", "update", "delete", "scan"] {
         for load_by in ["--load-by=bulk", "--load-by=put"] {
-            let m = measure(Mutant::None, workload, &[load_by], false).unwrap().remove(0);
+            let m = measure(Mutant::None, workload, &[load_by]).unwrap();
             assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
             let due = if workload == "delete" { 2000 } else { 20_000 };
             assert_eq!(m.tally.ops, due, "{workload}");
@@ -64,7 +61,7 @@ fn an_honest_index_has_no_errors() {
         }
     }
     for workload in ["ycsb-a", "ycsb-d", "ycsb-e", "ycsb-f"] {
-        let m = measure(Mutant::None, workload, &[], false).unwrap().remove(0);
+        let m = measure(Mutant::None, workload, &[]).unwrap();
         assert_eq!(m.tally.errors, 0, "{workload}: {:?}", m.tally.samples);
     }
 }
@@ -74,7 +71,7 @@ fn an_honest_index_has_no_errors() {
 fn workers_run_beside_the_clients() {
     for fabric in [&[][..], &["--fabric=sim"]] {
         let options = Options { workers: 2, ..Options::default() };
-        let m = measure_with(&options, "update", fabric, false).unwrap().remove(0);
+        let m = measure_until(false, options, "update", fabric).unwrap();
         assert_eq!(m.tally.errors, 0, "{fabric:?}: {:?}", m.tally.samples);
         let work = m.counts.total(&[OpKind::Maintain]);
         assert!(work.ops > 0 && work.counts.mn.read == work.ops, "{fabric:?}: {work:?}");
@@ -93,10 +90,9 @@ fn every_mutant_is_found() {
         (Mutant::LosesInserts, "insert", "keys where"),
         (Mutant::SayExists, "insert", "Exists"),
     ] {
-        let m = measure(mutant, workload, &["--warmup=0"], false);
+        let m = measure(mutant, workload, &["--warmup=0"]);
         match m {
-            Ok(mut all) => {
-                let t = all.remove(0).tally;
+            Ok(Measured { tally: t, .. }) => {
                 assert!(t.errors > 0, "{mutant:?} in {workload}");
                 assert!(t.samples.iter().any(|s| s.contains(word)), "{mutant:?}: {:?}", t.samples);
             }
@@ -107,7 +103,7 @@ fn every_mutant_is_found() {
             Err(e) => panic!("{mutant:?}: {e}"),
         }
     }
-    let e = measure(Mutant::DropsInLoad, "search", &[], false).unwrap_err();
+    let e = measure(Mutant::DropsInLoad, "search", &[]).unwrap_err();
     assert!(e.to_string().contains("1999") && e.exit_code() == 1, "{e}");
 }
 
@@ -116,20 +112,21 @@ fn every_mutant_is_found() {
 #[test]
 fn a_panic_ends_a_cell() {
     for mutant in [Mutant::PanicsWhenMade, Mutant::PanicsInReads] {
-        let e = measure(mutant, "search", &[], false).unwrap_err();
+        let e = measure(mutant, "search", &[]).unwrap_err();
         assert!(e.to_string().contains("panicked") && e.exit_code() == 1, "{mutant:?}: {e}");
     }
 }
 
 #[test]
 fn a_stop_ends_a_group() {
-    assert_eq!(measure(Mutant::None, "search", &[], true).unwrap_err(), Failure::Interrupted);
+    let stopped = measure_until(true, Options::default(), "search", &[]);
+    assert_eq!(stopped.unwrap_err(), Failure::Interrupted);
 }
 
 #[test]
 fn a_time_limit_ends_a_cell() {
     let flags = ["--ops=18446744073709551615", "--duration=0.05"];
-    let m = measure(Mutant::None, "search", &flags, false).unwrap().remove(0);
-    assert_eq!(m.tally.ended.name(), "duration");
+    let m = measure(Mutant::None, "search", &flags).unwrap();
+    assert_eq!(m.tally.ended, Ended::Duration);
     assert!(m.tally.ops > 0);
 }

@@ -1,10 +1,11 @@
 //! Memory nodes of a run.
 
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::net::NetFabric;
 use dmtree_fabric::net::virt::Process;
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId};
 
 use super::judge::Calls;
@@ -45,7 +46,7 @@ pub(super) struct Count(pub(super) Arc<Mutex<Calls>>);
 impl RpcHandler for Count {
     fn call<'a>(&'a self, ep: &'a Endpoint, _: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         let number = request.first_chunk::<8>().map_or(0, |n| u64::from_le_bytes(*n));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).begin(number);
+        locked(&self.0).begin(number);
         Box::pin(async move {
             // Some take longer than their callers wait.
             pause(ep, if number.is_multiple_of(50) { 400 * MS } else { MS / 10 }).await;

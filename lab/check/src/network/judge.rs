@@ -38,8 +38,9 @@ impl Words {
         self.words.entry(word).or_default().push(Op { call, ret, event });
     }
 
-    /// A write begins; the time of its call names it. Its outcome is unknown until it ends.
-    fn call(&mut self, word: GlobalAddr, event: Event) -> u64 {
+    /// A write or a swap begins, as it is if it takes effect; the time of its call names it. Its
+    /// outcome is unknown until it ends.
+    pub(super) fn call(&mut self, word: GlobalAddr, event: Event) -> u64 {
         let call = self.begin();
         self.words.entry(word).or_default().push(Op { call, ret: None, event });
         call
@@ -56,12 +57,7 @@ impl Words {
         }
     }
 
-    /// The writer of a word writes.
-    pub(super) fn writes(&mut self, word: GlobalAddr, value: u64) -> u64 {
-        self.call(word, Event::Put(value))
-    }
-
-    /// It has written, or failed.
+    /// The writer of a word has written, or failed.
     pub(super) fn written(
         &mut self,
         (word, call): (GlobalAddr, u64),
@@ -87,12 +83,8 @@ impl Words {
         }
     }
 
-    /// A compare-and-swap of a word that all write.
-    pub(super) fn swaps(&mut self, word: GlobalAddr, old: u64, new: u64) -> u64 {
-        self.call(word, swap(old, new, old))
-    }
-
-    /// It has ended: with the value that it found, or an error.
+    /// A compare-and-swap of a word that all write has ended: with the value that it found, or an
+    /// error.
     pub(super) fn swapped(
         &mut self,
         (word, call): (GlobalAddr, u64),
@@ -115,7 +107,7 @@ impl Words {
 }
 
 /// A swap of `old` to `new` that found `was`.
-fn swap(old: u64, new: u64, was: u64) -> Event {
+pub(super) fn swap(old: u64, new: u64, was: u64) -> Event {
     match was {
         _ if old == 0 => Event::Insert(new, was == 0),
         0 => Event::CompareAndSet(old, new, Swap::NotFound),

@@ -21,16 +21,17 @@ mod restarts;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::net::virt::{self, Network, Process, Sight};
 use dmtree_fabric::net::{DataPath, NetFabric, PoolConfig};
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
     Endpoint, Fabric, GlobalAddr, LeaseParameters, Nanos, NodeId, SeededRandom, Worker,
 };
 
 use crate::rng::Rng;
-use crate::verdict::panic_text;
+use crate::verdict::caught;
 use judge::{Calls, Words};
 
 const MS: Nanos = 1_000_000;
@@ -64,14 +65,8 @@ pub struct Outcome {
     pub violations: Vec<String>,
 }
 
-/// A mutant, at one of the seams that have some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
-    /// A mutant of the membership rules.
-    Membership(dmtree_fabric::Mutant),
-    /// A mutant below the links.
-    Network(virt::Mutant),
-}
+/// Mutants of the membership rules, and below the links.
+pub type Mutants = (Option<dmtree_fabric::Mutant>, Option<virt::Mutant>);
 
 /// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +121,7 @@ impl NetworkRun {
     }
 
     fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.calls)
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -148,19 +143,18 @@ impl NetworkRun {
 
 /// Runs a seed; a panic is a violation.
 pub fn run(seed: u64) -> Outcome {
-    run_with(seed, None)
+    run_with(seed, (None, None))
 }
 
-/// The same with a mutant.
-pub fn run_with(seed: u64, mutant: Option<Mutant>) -> Outcome {
-    let ran = std::panic::catch_unwind(|| script(seed, mutant));
-    ran.unwrap_or_else(|panic| Outcome {
-        violations: vec![format!("a panic: {}", panic_text(&*panic))],
+/// The same with mutants.
+pub fn run_with(seed: u64, mutants: Mutants) -> Outcome {
+    caught(|| script(seed, mutants)).unwrap_or_else(|panic| Outcome {
+        violations: vec![format!("a panic: {panic}")],
         ..Outcome::default()
     })
 }
 
-fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
+fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
     let mut random = Rng::new(seed);
     let network = Network::new(random.next_u64());
     let (compute_nodes, memory_nodes) = (1 + random.below(3) as u16, 1 + random.below(2) as u16);
@@ -196,13 +190,9 @@ fn script(seed: u64, mutant: Option<Mutant>) -> Outcome {
         data_path: DataPath::Frames,
         options: Vec::new(),
     };
-    let mut lease_parameters =
-        LeaseParameters { acknowledge_ns: 3_000 * MS, ..LeaseParameters::default() };
-    match mutant {
-        Some(Mutant::Membership(of)) => lease_parameters.mutant = Some(of),
-        Some(Mutant::Network(of)) => network.set_mutant(of),
-        None => {}
-    }
+    let acknowledge_ns = 3_000 * MS;
+    let lease_parameters = LeaseParameters { acknowledge_ns, mutant, ..LeaseParameters::default() };
+    below.into_iter().for_each(|of| network.set_mutant(of));
     let founded = match first.found(PORT, REGION, pool_config, lease_parameters) {
         Ok(founded) => founded,
         Err(e) => {

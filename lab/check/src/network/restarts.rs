@@ -13,7 +13,9 @@ use dmtree_fabric::{
 };
 
 use super::hosts::COUNT;
+use super::judge::swap;
 use super::{FIRST, MS, NetworkRun, Phase, REGION, SHARED_WORDS, pause};
+use crate::history::Event;
 
 /// A process joins the pool.
 pub(super) async fn join(
@@ -112,10 +114,11 @@ impl ProcessSlot {
         let run = &self.run;
         let fabric = join(run, process, Role::Compute, Some(self.number), slot).await?;
         let ep = process.client(&fabric, slot)?;
-        let mut agent = Agent::new(&fabric);
-        let former = agent.join(&ep).await?;
+        let me = fabric.me();
+        let mut agent = Agent::join(&fabric, &ep).await?;
+        let former = (me.incarnation > 1).then(|| Member { incarnation: me.incarnation - 1, ..me });
         let incarnation = Incarnation {
-            me: fabric.me(),
+            me,
             process: process.clone(),
             fabric: fabric.clone(),
             has_inherited: Rc::default(),
@@ -129,7 +132,7 @@ impl ProcessSlot {
             if kept.as_ref().is_err_and(|e| e.kind() == ErrorKind::Revoked) {
                 return kept;
             }
-            let over = |m: Member| agent.phase(m).is_none_or(|s| s >= MemberPhase::Draining);
+            let over = |m: Member| agent.state.phase(m).is_none_or(|s| s >= MemberPhase::Draining);
             if !incarnation.has_inherited.get() && former.is_none_or(over) {
                 let owner = &mut run.owners.borrow_mut()[usize::from(self.number)];
                 if *owner < incarnation.me.incarnation {
@@ -145,9 +148,9 @@ impl ProcessSlot {
             };
             if leaves {
                 incarnation.is_over.set(true);
-                return agent.leave(&ep).await;
+                return agent.propose(&ep, Change::Leave).await;
             }
-            pause(&ep, agent.pause_ns()).await;
+            pause(&ep, agent.lease_ns / STEPS_PER_LEASE).await;
         }
     }
 
@@ -226,26 +229,13 @@ impl ProcessSlot {
         None
     }
 
-    /// Reports an operation that took effect though it began after another incarnation had taken
-    /// over.
-    fn check_stray(&self, incarnation: &Incarnation, what: &str, is_done: bool) {
-        if is_done {
-            let m = incarnation.me;
-            self.run.violation(format!(
-                "{m} has {what} the word that a later incarnation has taken over"
-            ));
-        }
-    }
-
     async fn write_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
         let (words, at) = (&self.run.words, self.run.own_word(self.number));
         let value = words.borrow_mut().value();
         if !self.is_owner(incarnation) {
-            let done = self.stray(ep, at, Some(value)).await;
-            self.check_stray(incarnation, "written", done.is_ok());
-            return done;
+            return self.stray(ep, incarnation, Some(value)).await;
         }
-        let call = words.borrow_mut().writes(at, value);
+        let call = words.borrow_mut().call(at, Event::Put(value));
         let done = ep.write_word(at, value).await;
         if self.is_owner(incarnation) {
             words.borrow_mut().written((at, call), value, &done);
@@ -253,16 +243,23 @@ impl ProcessSlot {
         done
     }
 
-    /// An operation of an incarnation that has a successor. (A missing memory node serves it until
-    /// that one comes back, while no other incarnation uses its memory.)
-    async fn stray(&self, ep: &Endpoint, at: GlobalAddr, value: Option<u64>) -> Result<()> {
+    /// An operation of an incarnation that has a successor: it must not take effect. (A missing
+    /// memory node serves it until that one comes back, while no other incarnation uses its
+    /// memory.)
+    async fn stray(&self, ep: &Endpoint, by: &Incarnation, value: Option<u64>) -> Result<()> {
+        let at = self.run.own_word(self.number);
         if at.node() != NodeId::memory(0) {
             return Err(dmtree_fabric::Error::new(ErrorKind::Unreachable, "not tried"));
         }
-        match value {
-            Some(value) => ep.write_word(at, value).await,
-            None => ep.read(at, 8).await.map(|_| ()),
+        let (done, what) = match value {
+            Some(value) => (ep.write_word(at, value).await, "written"),
+            None => (ep.read(at, 8).await.map(drop), "read"),
+        };
+        if done.is_ok() {
+            let later = "the word that a later incarnation has taken over";
+            self.run.violation(format!("{} has {what} {later}", by.me));
         }
+        done
     }
 
     async fn call(&self, ep: &Endpoint) -> Result<()> {
@@ -281,9 +278,7 @@ impl ProcessSlot {
     async fn read_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
         let at = self.run.own_word(self.number);
         if !self.is_owner(incarnation) {
-            let done = self.stray(ep, at, None).await;
-            self.check_stray(incarnation, "read", done.is_ok());
-            return done;
+            return self.stray(ep, incarnation, None).await;
         }
         let call = self.run.words.borrow_mut().begin();
         let value = ep.read(at, 8).await?.word(0);
@@ -305,7 +300,7 @@ impl ProcessSlot {
         let (at, old) = self.read_shared(ep).await?;
         let words = &self.run.words;
         let new = words.borrow_mut().value();
-        let call = words.borrow_mut().swaps(at, old, new);
+        let call = words.borrow_mut().call(at, swap(old, new, old));
         let done = ep.cas(at, old, new).await;
         words.borrow_mut().swapped((at, call), (old, new), &done);
         done.map(|_| ())
@@ -327,30 +322,12 @@ struct Agent {
 }
 
 impl Agent {
-    fn new(fabric: &NetFabric) -> Self {
-        let (membership, me, state) = (fabric.membership(), fabric.me(), Arc::default());
-        Self { fabric: fabric.clone(), membership, me, lease_ns: 0, renew_at: 0, state }
-    }
-
-    /// Joins; returns the former incarnation of this node, if there was one.
-    async fn join(&mut self, ep: &Endpoint) -> Result<Option<Member>> {
+    async fn join(fabric: &NetFabric, ep: &Endpoint) -> Result<Self> {
+        let (fabric, membership, me) = (fabric.clone(), fabric.membership(), fabric.me());
         let asked_at = ep.now();
-        let lease = self.membership.join(self.me, asked_at).await?;
-        self.lease_ns = lease.for_ns;
-        self.renew_at = asked_at + lease.for_ns / 4;
-        self.state = self.membership.state(self.me, ep.now()).await?;
-        let Member { node, incarnation } = self.me;
-        let former = |i: u32| Member { node, incarnation: i };
-        Ok((incarnation > 1).then(|| former(incarnation - 1)))
-    }
-
-    fn pause_ns(&self) -> Nanos {
-        self.lease_ns / STEPS_PER_LEASE
-    }
-
-    /// The phase of a member, as far as this one knows.
-    fn phase(&self, m: Member) -> Option<MemberPhase> {
-        self.state.phase(m)
+        let lease_ns = membership.join(me, asked_at).await?.for_ns;
+        let state = membership.state(me, ep.now()).await?;
+        Ok(Self { fabric, membership, me, lease_ns, renew_at: asked_at + lease_ns / 4, state })
     }
 
     /// One step.
@@ -394,10 +371,5 @@ impl Agent {
 
     async fn propose(&self, ep: &Endpoint, change: Change) -> Result<()> {
         self.membership.propose(self.me, change, ep.now()).await
-    }
-
-    /// Leaves the pool.
-    async fn leave(&self, ep: &Endpoint) -> Result<()> {
-        self.propose(ep, Change::Leave).await
     }
 }

@@ -60,14 +60,9 @@ pub fn found(subjects: &[System]) -> Vec<String> {
         subjects.iter().flat_map(|s| s.defects.iter().map(move |defect| (s, defect))).collect();
     each(&all, |(subject, defect)| {
         let run = |seed, s| subject.finding(seed, s).map_err(|e| e.to_string());
-        let mut shown = false;
-        for seed in defect.seeds.clone() {
-            shown |= run(seed, &defect.setting)?.is_some_and(|f| shows(defect, &f));
-            if shown {
-                break;
-            }
-        }
-        if !shown {
+        let shown = |f: Option<Finding>| f.filter(|f| shows(defect, f));
+        let mut tried = defect.seeds.clone().map(|seed| run(seed, &defect.setting).map(shown));
+        if tried.find_map(Result::transpose).transpose()?.is_none() {
             return Err(format!("{}: no seed of {:?} shows it", defect.name, defect.seeds));
         }
         let Some(repaired) = defect.repaired() else { return Ok(()) };

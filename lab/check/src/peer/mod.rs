@@ -22,7 +22,6 @@ pub mod toy;
 pub mod workloads;
 
 use std::num::NonZero;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,7 +50,7 @@ pub mod prelude {
 }
 
 use crate::checked::System;
-use crate::verdict::panic_text;
+use crate::verdict::caught;
 
 /// Which options something holds for.
 pub type Which = Box<dyn Fn(&AnyOptions) -> bool + Send + Sync>;
@@ -121,8 +120,7 @@ pub fn each<T: Sync>(items: &[T], check: impl Fn(&T) -> Result<(), String> + Syn
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = catch_unwind(AssertUnwindSafe(|| check(item)));
-            if let Err(why) = result.unwrap_or_else(|panic| Err(panic_text(&*panic))) {
+            if let Err(why) = caught(|| check(item)).and_then(|checked| checked) {
                 failed.lock().expect("no panic under this lock").push(why);
             }
         }
@@ -139,8 +137,7 @@ fn listed(list: &str, name: &str) -> bool {
 
 /// Names the item that a check failed on.
 pub(crate) fn named(name: &str, check: impl FnOnce()) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(check))
-        .map_err(|panic| format!("{name}: {}", panic_text(&*panic)))
+    caught(check).map_err(|panic| format!("{name}: {panic}"))
 }
 
 /// Fails a test with all failures.
@@ -165,35 +162,12 @@ macro_rules! peer_tests {
             use super::*;
             use $crate::peer;
 
-            #[test]
-            fn local() {
-                peer::passes(&peer::rows::local(&$peer));
-            }
-
-            #[test]
-            fn apart() {
-                peer::passes(&peer::rows::apart(&$peer));
-            }
-
-            #[test]
-            fn interleaved() {
-                peer::passes(&peer::workloads::interleaved(&$peer));
-            }
-
-            #[test]
-            fn adversarial() {
-                peer::passes(&peer::defects::sound(&$peer));
-            }
-
-            #[test]
-            fn defects() {
-                peer::passes(&peer::defects::found(&$peer.subjects));
-            }
-
-            #[test]
-            fn costs() {
-                peer::passes(&peer::costs::check(&$peer));
-            }
+            $crate::peer_tests! { @ local peer::rows::local(&$peer) }
+            $crate::peer_tests! { @ apart peer::rows::apart(&$peer) }
+            $crate::peer_tests! { @ interleaved peer::workloads::interleaved(&$peer) }
+            $crate::peer_tests! { @ adversarial peer::defects::sound(&$peer) }
+            $crate::peer_tests! { @ defects peer::defects::found(&$peer.subjects) }
+            $crate::peer_tests! { @ costs peer::costs::check(&$peer) }
 
             #[test]
             #[ignore = "prints the tables of costs"]
@@ -203,4 +177,10 @@ macro_rules! peer_tests {
             }
         }
     )*};
+    (@ $test:ident $failures:expr) => {
+        #[test]
+        fn $test() {
+            $crate::peer::passes(&$failures);
+        }
+    };
 }

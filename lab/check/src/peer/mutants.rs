@@ -2,9 +2,10 @@
 //! of these runs at a time, and no other. Errors are of cases that cannot run.
 
 use std::fmt::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Capabilities, Result};
 use dmtree_parts::peer::{NodeFaultSet, Setting};
 
@@ -73,14 +74,13 @@ pub fn any(seeds: u64, shows: &(dyn Fn(u64) -> Result<bool> + Sync)) -> Result<b
         if !found.load(Ordering::Relaxed) {
             match shows(*seed) {
                 Ok(shown) => _ = found.fetch_or(shown, Ordering::Relaxed),
-                Err(e) => _ = failed.lock().unwrap_or_else(PoisonError::into_inner).replace(e),
+                Err(e) => _ = locked(&failed).replace(e),
             }
         }
         Ok(())
     });
     passes(&panics);
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    failed.map_or(Ok(found.into_inner()), Err)
+    locked(&failed).take().map_or(Ok(found.into_inner()), Err)
 }
 
 /// The mutants of a system as a Markdown table, all or those of these names: the number of seeds

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::workloads::scans_over_splits;
 use super::{Peer, each, listed, named};
-use crate::conformance::{self, Keys, above};
+use crate::conformance::{self, Keys, above, scaled};
 use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
@@ -136,21 +136,14 @@ impl Row {
 
 /// The empty index, and every outcome of every operation.
 pub fn basics() -> Row {
-    Row::of("basics", |site| basics_on(&site.cluster()))
-}
-
-fn basics_on(test_cluster: &TestCluster) {
-    match test_cluster.ops().any_length {
-        true => conformance::basics(test_cluster),
-        false => conformance::basics_of_fixed_lengths(test_cluster),
-    }
+    Row::of("basics", |site| conformance::basics(&site.cluster()))
 }
 
 /// [`conformance::model`].
 pub fn model(name: &str, keys: Keys, space: u64, steps: u64) -> Row {
     Row::of(name, move |site| {
         let test_cluster = site.cluster();
-        conformance::model(&test_cluster, site.seed, keys, space, steps);
+        conformance::model(&test_cluster, site.seed, keys, scaled(space), scaled(steps));
         if let Some(then) = &site.row.then {
             then(&test_cluster, &site.options);
         }
@@ -159,7 +152,8 @@ pub fn model(name: &str, keys: Keys, space: u64, steps: u64) -> Row {
 
 /// [`conformance::load`].
 pub fn load(keys: Keys, n: u64) -> Row {
-    Row::of(&format!("load of {n} keys"), move |site| conformance::load(&site.cluster(), keys, n))
+    let name = format!("load of {n} keys");
+    Row::of(&name, move |site| conformance::load(&site.cluster(), keys, scaled(n)))
 }
 
 /// [`conformance::random_fill`].
@@ -302,8 +296,8 @@ pub fn apart(peer: &Peer) -> Vec<String> {
             TestCluster::on(cluster, 8 << 20, o).expect("an index")
         };
         named(&format!("{name}, apart"), || {
-            basics_on(&cluster(1));
-            conformance::model(&cluster(2), 4, keys, 500, steps);
+            conformance::basics(&cluster(1));
+            conformance::model(&cluster(2), 4, keys, scaled(500), scaled(steps));
             if any_length {
                 conformance::fill_and_empty(&cluster(1), Keys::Hashed24, 2_000, false);
             }

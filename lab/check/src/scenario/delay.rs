@@ -54,13 +54,6 @@ impl DelayScenario {
     }
 }
 
-/// The result of a run: whether a verb was delayed, and whether the victim crashed.
-#[derive(Clone, Copy, Debug)]
-struct Ran {
-    delayed: bool,
-    crashed: bool,
-}
-
 /// The progress of the clients.
 #[derive(Debug, Default)]
 struct Progress {
@@ -70,37 +63,31 @@ struct Progress {
     other_done: Cell<bool>,
 }
 
-/// One run.
-struct Run<'b> {
-    plan: &'b DelayScenario,
-    play: Rc<Play>,
-    progress: Rc<Progress>,
-}
-
-/// One run; `crash`: the crash point of the victim.
+/// One run; `crash`: the crash point of the victim. Returns whether a verb was delayed, and whether
+/// the victim crashed.
 fn once(
     plan: &DelayScenario,
     point: CrashPoint,
     crash: Option<CrashPoint>,
     seed: u64,
-) -> Result<Ran, String> {
+) -> Result<(bool, bool), String> {
     let ops = plan.script.ops.iter().chain(&plan.others).chain(&plan.dead);
     let play = Play::begin((&plan.script, DELAYED), ops, (false, seed))?;
-    let run = Run { plan, play: play.clone(), progress: Rc::default() };
+    let progress = Rc::<Progress>::default();
     let survived = crash.map(|crash| play.victim((VICTIM, plan.dead.clone()), crash, How::Machine));
-    run.progress.begun.set(crash.is_none());
-    run.delayed(point);
-    run.other();
+    progress.begun.set(crash.is_none());
+    delayed(plan, &play, progress.clone(), point);
+    other(plan, &play, progress.clone());
     // Behind a crash it begins with the delayed verb.
-    let (p, progress) = (play.clone(), run.progress.clone());
-    let begins = move || crash.is_none() || is_late(&p) || progress.delayed_done.get();
+    let (p, of) = (play.clone(), progress.clone());
+    let begins = move || crash.is_none() || is_late(&p) || of.delayed_done.get();
     play.reader(READER, u64::MAX, begins);
-    play.run(seed, run.main(survived.as_deref()))?;
+    play.run(seed, main(plan, &play, &progress, survived.as_deref()))?;
     let crashed = play.is_down(VICTIM);
     let nodes = 0..plan.script.compute_nodes;
     let nodes: Vec<u16> = nodes.filter(|cn| !(crashed && *cn == VICTIM)).collect();
     play.judge(&plan.script, &nodes, crashed)?;
-    Ok(Ran { delayed: is_late(&play), crashed })
+    Ok((is_late(&play), crashed))
 }
 
 /// Whether a verb has been delayed.
@@ -108,79 +95,82 @@ fn is_late(play: &Play) -> bool {
     play.scenario.fabric.late_until(NodeId::compute(DELAYED)).is_some()
 }
 
-impl Run<'_> {
-    /// The client with the delayed verb.
-    fn delayed(&self, point: CrashPoint) {
-        let (progress, ops) = (self.progress.clone(), self.plan.script.ops.clone());
-        let (reads, again, by_ns) = (self.plan.reads, self.plan.again, self.plan.by_ns);
-        self.play.client((DELAYED, "delayed"), move |play, mut c| async move {
-            let (fabric, me) = (&play.scenario.fabric, NodeId::compute(DELAYED));
-            // Warms its cache with the initial state.
-            play.observed.read_all(&mut c, 1, u64::MAX).await?;
-            while !progress.begun.get() {
-                c.endpoint().sleep(5_000).await;
-            }
-            fabric.delay_at(me, point, by_ns)?;
-            if again > 0 {
-                let next = CrashPoint { verb: point.verb + again, place: Place::Before };
-                fabric.delay_at(me, next, 2 * by_ns)?;
-            }
-            play.work(&mut c, DELAYED, &ops).await?;
-            while reads && !progress.other_done.get() {
-                play.observed.read_all(&mut c, 13, u64::MAX).await?;
-            }
-            progress.delayed_done.set(true);
-            Ok(())
-        });
-    }
+/// The client with the delayed verb.
+fn delayed(plan: &DelayScenario, play: &Rc<Play>, progress: Rc<Progress>, point: CrashPoint) {
+    let ops = plan.script.ops.clone();
+    let (reads, again, by_ns) = (plan.reads, plan.again, plan.by_ns);
+    play.client((DELAYED, "delayed"), move |play, mut c| async move {
+        let (fabric, me) = (&play.scenario.fabric, NodeId::compute(DELAYED));
+        // Warms its cache with the initial state.
+        play.observed.read_all(&mut c, 1, u64::MAX).await?;
+        while !progress.begun.get() {
+            c.endpoint().sleep(5_000).await;
+        }
+        fabric.delay_at(me, point, by_ns)?;
+        if again > 0 {
+            let next = CrashPoint { verb: point.verb + again, place: Place::Before };
+            fabric.delay_at(me, next, 2 * by_ns)?;
+        }
+        play.work(&mut c, DELAYED, &ops).await?;
+        while reads && !progress.other_done.get() {
+            play.observed.read_all(&mut c, 13, u64::MAX).await?;
+        }
+        progress.delayed_done.set(true);
+        Ok(())
+    });
+}
 
-    /// The concurrent writer.
-    fn other(&self) {
-        let (progress, ops) = (self.progress.clone(), self.plan.others.clone());
-        let waits = !self.plan.reads;
-        let cn = if self.plan.twin { DELAYED } else { OTHER };
-        self.play.client((cn, "concurrent"), move |play, mut c| async move {
-            let ep = c.endpoint().clone();
-            let done = || progress.delayed_done.get();
-            while waits && !is_late(&play) && !done() && ep.now() < BOUND_NS {
-                ep.sleep(5_000).await;
-            }
-            // (A client that does not await the verb may have ended.)
-            if !done() || is_late(&play) {
-                play.work(&mut c, cn, &ops).await?;
-            }
-            progress.other_done.set(true);
-            Ok(())
-        });
-    }
-
-    /// Waits for the crash if there is to be one, and for all clients.
-    async fn main(&self, survived: Option<&Cell<bool>>) -> Result<(), Error> {
-        let (scenario, progress) = (&self.play.scenario, &self.progress);
-        let mut c = scenario.client(OTHER);
+/// The concurrent writer.
+fn other(plan: &DelayScenario, play: &Rc<Play>, progress: Rc<Progress>) {
+    let ops = plan.others.clone();
+    let waits = !plan.reads;
+    let cn = if plan.twin { DELAYED } else { OTHER };
+    play.client((cn, "concurrent"), move |play, mut c| async move {
         let ep = c.endpoint().clone();
-        if let Some(survived) = survived
-            && self.play.crashes(&ep, VICTIM, survived).await?
-        {
-            for cn in [OTHER, DELAYED, READER] {
-                scenario.settled(&ep, cn, &[VICTIM]).await;
-            }
+        let done = || progress.delayed_done.get();
+        while waits && !is_late(&play) && !done() && ep.now() < BOUND_NS {
+            ep.sleep(5_000).await;
         }
-        progress.begun.set(true);
-        while !(progress.delayed_done.get() && progress.other_done.get())
-            && scenario.trouble().is_none()
-        {
-            ep.sleep(50_000).await;
-            within(ep.now(), BOUND_NS).map_err(|e| e.context("the clients"))?;
+        // (A client that does not await the verb may have ended.)
+        if !done() || is_late(&play) {
+            play.work(&mut c, cn, &ops).await?;
         }
-        self.play.stop_readers(&c).await;
-        // Detached verbs have landed.
-        ep.sleep(self.plan.by_ns + 2_000_000).await;
-        if scenario.trouble().is_none() {
-            self.play.observed.read_all(&mut c, 1, u64::MAX).await?;
+        progress.other_done.set(true);
+        Ok(())
+    });
+}
+
+/// Waits for the crash if there is to be one, and for all clients.
+async fn main(
+    plan: &DelayScenario,
+    play: &Play,
+    progress: &Progress,
+    survived: Option<&Cell<bool>>,
+) -> Result<(), Error> {
+    let scenario = &play.scenario;
+    let mut c = scenario.client(OTHER);
+    let ep = c.endpoint().clone();
+    if let Some(survived) = survived
+        && play.crashes(&ep, VICTIM, survived).await?
+    {
+        for cn in [OTHER, DELAYED, READER] {
+            scenario.settled(&ep, cn, &[VICTIM]).await;
         }
-        ep.drain().await
     }
+    progress.begun.set(true);
+    while !(progress.delayed_done.get() && progress.other_done.get())
+        && scenario.trouble().is_none()
+    {
+        ep.sleep(50_000).await;
+        within(ep.now(), BOUND_NS).map_err(|e| e.context("the clients"))?;
+    }
+    play.stop_readers(&c).await;
+    // Detached verbs have landed.
+    ep.sleep(plan.by_ns + 2_000_000).await;
+    if scenario.trouble().is_none() {
+        play.observed.read_all(&mut c, 1, u64::MAX).await?;
+    }
+    ep.drain().await
 }
 
 /// Checks that no delay does harm, for every [`every`]-th verb.
@@ -236,10 +226,7 @@ pub fn delay_every_verb_after(
                 let point = CrashPoint { verb, place };
                 let seed = verb * 31 + i as u64 + n * 10_007;
                 match tried(|| once(plan, point, crash, seed)) {
-                    Ok(ran) => {
-                        delayed |= ran.delayed;
-                        crashed |= ran.crashed;
-                    }
+                    Ok((late, dead)) => (delayed, crashed) = (delayed | late, crashed | dead),
                     Err(what) => return ((runs, Some(format!("{point:?} {seed}: {what}"))), true),
                 }
             }
@@ -251,10 +238,8 @@ pub fn delay_every_verb_after(
     unreachable!("operations end")
 }
 
-/// The caller asks again for a move while another one, or a recovery, is under way.
-///
-/// # Errors
-/// All others.
+/// The caller asks again for a move while another one, or a recovery, is under way; other errors
+/// stay.
 pub fn was_accepted(asked: Result<bool, Error>) -> Result<bool, Error> {
     match asked {
         Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Unreachable) => Ok(false),

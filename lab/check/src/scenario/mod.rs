@@ -139,7 +139,8 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
     }
 }
 
-type Task = (u32, Box<dyn Fn() -> bool>, Pin<Box<dyn Future<Output = ()>>>);
+/// What runs on a slot of a node.
+type Task = (NodeId, u32, Pin<Box<dyn Future<Output = ()>>>);
 
 /// The cluster, and its tasks.
 pub struct Scenario {
@@ -244,9 +245,7 @@ impl Scenario {
 
     /// Runs a future while the node is up.
     pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
-        let (fabric, node) = (self.fabric.clone(), NodeId::compute(cn));
-        let is_up = move || !fabric.is_down(node);
-        self.tasks.borrow_mut().push((slot, Box::new(is_up), Box::pin(f)));
+        self.tasks.borrow_mut().push((NodeId::compute(cn), slot, Box::pin(f)));
     }
 
     /// A client that runs until its node crashes, or the run is over.
@@ -294,13 +293,13 @@ impl Scenario {
         self.fabric.set_timed(true);
         let slots = Rc::new(RefCell::new(Vec::new()));
         let mut worker = Worker::new(self.core.clone());
-        for (slot, is_up, mut task) in self.tasks.take() {
-            let over = self.over.clone();
+        for (node, slot, mut task) in self.tasks.take() {
+            let (over, fabric) = (self.over.clone(), self.fabric.clone());
             slots.borrow_mut().push(slot);
             let end = std::future::poll_fn(move |cx| match over.get() {
                 true => Poll::Ready(()),
                 // No task of a crashed node runs.
-                false if !is_up() => Poll::Pending,
+                false if fabric.is_down(node) => Poll::Pending,
                 false => task.as_mut().poll(cx),
             });
             worker.spawn(slot, end);
@@ -319,9 +318,6 @@ impl Scenario {
     }
 
     /// Runs a future of the test itself while time stands still.
-    ///
-    /// # Errors
-    /// The future's.
     pub fn now<T>(&self, f: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.core.block_on(self.own, f)
     }
@@ -422,9 +418,6 @@ pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
 }
 
 /// Leaked memory is found by one GC, and every piece of memory has one holder then.
-///
-/// # Errors
-/// The leaked or doubly owned memory.
 pub fn one_holder(scenario: &Scenario, c: &mut AnyIndex) -> Result<(), String> {
     let fail = |e: Error| format!("a gc: {e}");
     let found = scenario.now(c.gc()).map_err(fail)?;

@@ -1,11 +1,10 @@
 //! Every crash point of a scenario, one run each.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use dmtree_fabric::sim::{How, Place};
 
 use super::death::{CrashRun, ScriptedCrash, run};
 use super::{PLACES, Script};
+use crate::verdict;
 
 /// The sum of the runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,7 +45,7 @@ pub fn at_least(points: u64, wanted: u64) -> bool {
 
 /// A run; a panic is a failure.
 pub(super) fn tried<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("a panic".to_owned()))
+    verdict::caught(run).unwrap_or_else(|panic| Err(format!("a panic: {panic}")))
 }
 
 /// The three places of a verb. Returns which nodes have crashed in any of these runs.
