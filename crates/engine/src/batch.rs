@@ -39,6 +39,7 @@ use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::{LeafFifoGuard, Locked};
 use crate::probe::Probe;
+use dmtree_parts::held::Unlock;
 
 /// Writes of one round. A round holds at most this many locks at once.
 const MAX_TOGETHER: usize = 16;
@@ -134,7 +135,7 @@ impl DmTree {
         outcomes: &mut [Result<Outcome>],
     ) -> Result<()> {
         let mut later = VecDeque::new();
-        let _pin = self.pin();
+        let pin = self.pin();
         while let Some(i) = pending.pop_front() {
             if !self.node.has_tables() {
                 round.alone.push(i);
@@ -162,26 +163,20 @@ impl DmTree {
         }
         later.append(pending);
         *pending = later;
-        let ran = self.run_round(writes, round, outcomes).await;
-        self.leave_abandoned_locks();
-        ran
+        pin.run(self.run_round(writes, round, outcomes)).await
     }
 
     async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        let _pin = self.pin();
-        let written = self.write_one_pinned(key, w).await;
-        self.leave_abandoned_locks();
-        written
-    }
-
-    async fn write_one_pinned(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        loop {
-            let l = self.lock_leaf(key).await?;
-            let hash = KeyHash::of(key);
-            if let Some((outcome, _)) = self.write_locked(l, key, hash, w, &mut None).await? {
-                return Ok(outcome);
+        let hash = KeyHash::of(key);
+        let steps = async {
+            loop {
+                let l = self.lock_leaf(key).await?;
+                if let Some((outcome, _)) = self.write_locked(l, key, hash, w, &mut None).await? {
+                    return Ok(outcome);
+                }
             }
-        }
+        };
+        self.pin().run(steps).await
     }
 
     async fn run_round(
@@ -285,7 +280,7 @@ impl DmTree {
                 Err(e) => return Err(e),
             };
             let tag = self.next_tag();
-            self.tries.borrow_mut().push(HeldLock { tag, on: Lockable::Leaf(*route) });
+            self.op.doubt(HeldLock { tag, on: Lockable::Leaf(*route) });
             let len = Table::body_len(route.capacity) as u32;
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
@@ -303,7 +298,7 @@ impl DmTree {
                 // The outcome of every try is unknown. A client that meets one of these tags
                 // repairs the leaf.
                 for (i, route, _, tag, ..) in tried {
-                    self.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
+                    self.op.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
                     round.alone.push(i);
                 }
                 return Ok(Vec::new());
@@ -313,7 +308,7 @@ impl DmTree {
         let mut locked = Vec::with_capacity(tried.len());
         for (i, route, at, tag, fifo_guard, (verb, stamps)) in tried {
             let bytes = results.take_sampled(verb + 1);
-            self.forget_try(tag);
+            self.op.forget_try(tag);
             if results.word(verb) != 0 {
                 round.alone.push(i);
                 continue;
@@ -328,7 +323,7 @@ impl DmTree {
                     locked.push((i, Locked { route, at, tag, table, fifo_guard, image: None }));
                 }
                 _ => {
-                    self.give_back_leaf(&route, at, tag).await?;
+                    self.free_leaf(&route, at, tag, None).await?;
                     round.alone.push(i);
                 }
             }

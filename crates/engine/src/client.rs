@@ -1,18 +1,8 @@
 //! A client: one slot's view of the index, and the verbs that all operations share.
 //!
-//! *Operations and pins.* Every operation runs under a pin (`Pinned`): the client's epoch slot
-//! announces it, so that no object that it may reach is reused before it ends. A caller may drop
-//! the operation's future at any await. Its verbs in flight execute all the same; announcement and
-//! locks are kept until they have completed.
-//!
-//! *Locks.* `held` lists the locks of the running operation, `tries` those with an unknown outcome.
-//! At the end of the operation whatever is left in either list becomes an abandoned lock of the
-//! node (`recover_lock.rs`). A verb under a failed lock may still land only before the operation
-//! has ended; that is why a lock is not abandoned earlier.
-//!
-//! *Quiescent points and sections.* A table moves when no running operation can write under the old
-//! owner's lock. An operation that holds no lock passes a quiescent point between two tries, and
-//! waits for local queues in a quiescent section. One that holds a lock never does.
+//! *Operations, pins and locks* are those of `parts::held`: `op` lists the locks that the running
+//! operation holds or tries for. What is left of them at its end becomes an abandoned lock of the
+//! node (`recover_lock.rs`).
 //!
 //! *Lease.* `check_lease` comes before each WRITE of a protocol step under a lock, and before an
 //! answer that no memory node has confirmed. `check_lease_untouched` says in its error that nothing
@@ -26,14 +16,15 @@
 //! image is READ again, with pauses, and repaired after `HELP_AFTER` READs when its writer has
 //! died. Blocks carry a checksum over their address, so a reused block is refused.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
-use dmtree_fabric::{Endpoint, Error, GlobalAddr, OpOutcome, Result, Stage, Step, Verified};
-use dmtree_parts::op::{Hits, counted};
-use dmtree_pool::{BlockPtr, EpochHandle, TableId};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, Result, Stage, Step, Verified};
+use dmtree_parts::held::{Pinned, RemoteLock, Running};
+use dmtree_parts::op::Hits;
+use dmtree_pool::{BlockPtr, TableId};
 
 use crate::format::area::Stored;
 use crate::format::block;
@@ -50,17 +41,11 @@ use crate::unlock::UnlockHook;
 pub struct DmTree {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<DmNode>,
-    pub(crate) epoch: RefCell<Rc<EpochHandle>>,
+    pub(crate) op: Running<DmNode>,
     pub(crate) leaf_hook: Rc<UnlockHook>,
     pub(crate) inner_hook: Rc<UnlockHook>,
     tag_base: u64,
     acquisitions: Cell<u16>,
-    /// Locks that the current operation holds.
-    pub(crate) held: RefCell<Vec<HeldLock>>,
-    /// Locks that it tries for, or has tried for without learning the outcome.
-    pub(crate) tries: RefCell<Vec<HeldLock>>,
-    /// Something forced the current operation to repeat a step.
-    pub(crate) retried: Cell<bool>,
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub(crate) spare: Cell<bool>,
     pub(crate) hits: Hits,
@@ -74,35 +59,35 @@ impl std::fmt::Debug for DmTree {
 
 /// A lock that an operation holds: its tag, and what it locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeldLock {
+pub struct HeldLock {
     pub tag: LockTag,
     pub on: Lockable,
 }
 
 /// Objects that a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lockable {
+pub enum Lockable {
     Leaf(Route),
     Inner(GlobalAddr),
     /// A lock word of a memory node: its tag says more.
     Word(GlobalAddr),
 }
 
-impl HeldLock {
-    /// Distinguishes this lock from every other lock of its node.
-    pub fn key(&self) -> (u64, u64) {
+impl RemoteLock for HeldLock {
+    type Tag = LockTag;
+    type Key = (u64, u64);
+
+    fn tag(&self) -> LockTag {
+        self.tag
+    }
+
+    /// The tag, and the word where one tag may be that of many words.
+    fn key(&self) -> (u64, u64) {
         match self.on {
             Lockable::Word(at) => (self.tag.0, at.bits()),
             Lockable::Leaf(_) | Lockable::Inner(_) => (self.tag.0, 0),
         }
     }
-}
-
-/// Counts of an operation's locks at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Locks {
-    held: usize,
-    tries: usize,
 }
 
 /// Whether the object that a pointer names is protected while it is read.
@@ -114,37 +99,9 @@ pub(crate) enum Validation {
     Unvalidated,
 }
 
-/// A pin: nothing that the operation may reach is reused before the pin ends. Locks that the
-/// operation still holds then become abandoned locks.
-///
-/// A caller may drop the future at any await. Verbs in flight execute all the same, so the
-/// operation ends only when they have completed: its announcement and its locks wait for that, and
-/// the client continues with another announcement.
-pub(crate) struct Pinned<'c>(&'c DmTree);
-
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        let c = self.0;
-        if c.ep.is_quiet() {
-            c.leave_abandoned_locks();
-            c.epoch.borrow().leave();
-            return;
-        }
-        Mark::DroppedInFlight.hit();
-        let mut locks = c.held.take();
-        locks.append(&mut c.tries.borrow_mut());
-        let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
-        let node = c.node.clone();
-        c.ep.when_quiet(move || {
-            locks.into_iter().for_each(|h| node.abandoned_lock(h));
-            epoch.leave();
-        });
-    }
-}
-
 /// A leaf, as a route names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub struct Route {
     pub leaf: GlobalAddr,
     pub generation: u16,
     pub table: TableId,
@@ -191,21 +148,18 @@ impl DmTree {
         let client = node.next_client() & if node.has_tables() { u16::MAX } else { 0x7fff };
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.techniques.round_trip_combining);
-        let epoch = Rc::new(node.pool.register());
+        let op = Running::new(&ep, &node);
         let leaf_hook = UnlockHook::of(&node, &node.leaf_fifo);
-        epoch.used_by(&ep);
+        op.epoch().used_by(&ep);
         ep.prefetch(&*leaf_hook);
         Self {
-            epoch: RefCell::new(epoch),
+            op,
             leaf_hook,
             inner_hook: UnlockHook::of(&node, &node.inner_fifo),
             tag_base: u64::from(ep.node().bits()) << 48
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,
             acquisitions: Cell::new(0),
-            held: RefCell::default(),
-            tries: RefCell::default(),
-            retried: Cell::new(false),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),
             ep,
@@ -213,49 +167,19 @@ impl DmTree {
         }
     }
 
-    pub(crate) fn pin(&self) -> Pinned<'_> {
+    /// An operation begins.
+    pub(crate) fn pin(&self) -> Pinned<'_, DmNode> {
         match self.node.has(Mutant::NoEpoch) {
-            false => self.epoch.borrow().enter(),
-            true => self.epoch.borrow().leave(),
+            false => self.op.pin(),
+            true => self.op.unannounced(),
         }
-        self.retried.set(false);
-        Pinned(self)
     }
 
     /// The operation holds this lock from now on.
     pub(crate) fn hold(&self, tag: LockTag, on: Lockable) {
-        self.held.borrow_mut().push(HeldLock { tag, on });
+        self.op.hold(HeldLock { tag, on });
         if self.node.has(Mutant::MoveWhileLocked) {
-            self.epoch.borrow().quiescent_point();
-        }
-    }
-
-    /// Whether the operation holds, or tries for, this lock.
-    pub(crate) fn holds(&self, tag: LockTag) -> bool {
-        self.held.borrow().iter().any(|h| h.tag == tag)
-    }
-
-    /// The operation has given the lock back, or is about to, in a way that does not fail.
-    pub(crate) fn let_go(&self, tag: LockTag) {
-        let mut held = self.held.borrow_mut();
-        if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
-            held.swap_remove(i);
-        }
-    }
-
-    /// The operation could not give this lock back, and does nothing under it any more.
-    pub(crate) fn leave_abandoned_lock(&self, tag: LockTag) {
-        let mut held = self.held.borrow_mut();
-        if let Some(i) = held.iter().rposition(|h| h.tag == tag) {
-            let h = held.swap_remove(i);
-            self.node.abandoned_lock(h);
-        }
-    }
-
-    /// An operation that waits and holds no lock does not block tables that move.
-    pub(crate) fn quiescent_point(&self) {
-        if self.held.borrow().is_empty() {
-            self.epoch.borrow().quiescent_point();
+            self.op.epoch().quiescent_point();
         }
     }
 
@@ -277,47 +201,11 @@ impl DmTree {
         }
     }
 
-    /// While an operation that holds no lock waits for another operation of its node, it does not
-    /// block tables that move: the other operation may wait for exactly that.
-    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::QuiescentSection> {
-        self.held.borrow().is_empty().then(|| self.epoch.borrow().quiescent_section())
-    }
-
-    /// Ends an operation. Locks that it could not give back, because a verb under them failed, are
-    /// abandoned locks now: none of their verbs executes any more, and the client that meets one
-    /// repairs what it covers.
-    pub(crate) fn leave_abandoned_locks(&self) {
-        self.leave_since(&Locks::default());
-    }
-
-    /// A part of an operation has failed and the operation continues: the same for the locks of
-    /// that part.
-    pub(crate) fn leave_since(&self, before: &Locks) {
-        if self.held.borrow().len() > before.held {
-            let left = self.held.borrow_mut().split_off(before.held);
-            left.into_iter().for_each(|h| self.node.abandoned_lock(h));
-        }
-        if self.tries.borrow().len() > before.tries {
-            let left = self.tries.borrow_mut().split_off(before.tries);
-            left.into_iter().for_each(|h| self.node.abandoned_lock(h));
-        }
-    }
-
-    /// Numbers of locks that the operation holds and tries for.
-    pub(crate) fn locks(&self) -> Locks {
-        Locks { held: self.held.borrow().len(), tries: self.tries.borrow().len() }
-    }
-
     /// A tag that this client never used before, except by wrap-around of its counter; never 0.
     pub(crate) fn next_tag(&self) -> LockTag {
         let n = self.acquisitions.get().wrapping_add(1);
         self.acquisitions.set(n);
         LockTag(self.tag_base | u64::from(n))
-    }
-
-    /// The outcome to count for an operation that took this path.
-    pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
-        counted(plain, &self.retried)
     }
 
     /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is
@@ -336,9 +224,7 @@ impl DmTree {
         Ok((was, self.ep.read(body, len as u32).await?))
     }
 
-    /// [`DmTree::cas_and_read`] for a lock that is to become this operation's. Until the outcome is
-    /// known the lock counts as tried for, also when the future is dropped meanwhile and when the
-    /// try fails.
+    /// [`DmTree::cas_and_read`] for a lock that is to become this operation's.
     pub(crate) async fn try_for(
         &self,
         h: HeldLock,
@@ -347,42 +233,13 @@ impl DmTree {
         len: usize,
     ) -> Result<(u64, dmtree_fabric::Sampled)> {
         let (at, was, tag) = (word.0, word.1, h.tag.0);
-        self.try_with(h, async {
+        let verbs = async {
             match self.node.has(Mutant::LockBesideRead) {
                 false => self.cas_and_read(at, (was, tag), body, len).await,
                 true => self.ep.batch((cas(at, was, tag), read(body, len as u32))).await,
             }
-        })
-        .await
-    }
-
-    /// The same for verbs that are posted when the future is polled.
-    pub(crate) async fn try_with<T>(
-        &self,
-        h: HeldLock,
-        verbs: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let in_doubt = self.tries.borrow().iter().any(|t| t.tag == h.tag);
-        if !in_doubt {
-            self.tries.borrow_mut().push(h);
-        }
-        let tried = verbs.await;
-        let untouched = |e: &Error| !in_doubt && e.effect() == dmtree_fabric::Effect::None;
-        if tried.as_ref().map_or_else(untouched, |_| true) {
-            self.forget_try(h.tag);
-        }
-        tried
-    }
-
-    /// The outcome of a try is known, or another operation takes care of it.
-    pub(crate) fn forget_try(&self, tag: LockTag) {
-        self.tries.borrow_mut().retain(|t| t.tag != tag);
-    }
-
-    /// A try has failed with an unknown outcome, and the operation continues without the lock.
-    pub(crate) fn leave_try(&self, h: HeldLock) {
-        self.forget_try(h.tag);
-        self.node.abandoned_lock(h);
+        };
+        self.op.try_for(&[h], verbs).await
     }
 
     /// `[CAS lock 0->0, READ table]`: when the lock was free at the CAS, the table is exact at that
@@ -425,7 +282,7 @@ impl DmTree {
                 View::Torn if backoff.steps() >= 3 => return Ok(Confirmed::Odd),
                 View::Torn => backoff.step().await?,
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
         }
     }
 
@@ -457,7 +314,7 @@ impl DmTree {
                 return Ok(LeafCopy { addr, capacity, bytes });
             }
             Mark::LeafTorn.hit();
-            self.retried.set(true);
+            self.op.retried.set(true);
             self.wait_for_leaf(&mut backoff, addr, HELP_AFTER).await?;
         }
     }
@@ -478,7 +335,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall(leaf)).await?;
         }
-        self.quiescent_point();
+        self.op.quiescent_point();
         backoff.step().await
     }
 

@@ -107,7 +107,7 @@ impl DmTree {
                 return Ok(());
             }
             self.ep.check_deadline("leaf lock", route.leaf.bits())?;
-            self.quiescent_point();
+            self.op.quiescent_point();
             self.ep.sleep(pause).await;
             pause = (pause * 2).min(longest);
         }
@@ -187,7 +187,7 @@ impl DmTree {
     ) -> Result<(u64, Sampled, Sampled)> {
         let take = chain((cas(at, 0, lock.tag.0), read(body, len as u32)));
         let verbs = self.ep.batch((take, read(words, STAMP_BYTES)));
-        let ((was, body), said) = self.try_with(lock, verbs).await?;
+        let ((was, body), said) = self.op.try_for(&[lock], verbs).await?;
         Ok((was, body, said))
     }
 }

@@ -12,9 +12,7 @@
 //! An object is taken with the largest generation that its bytes show plus one: a grant may have
 //! been used up without a word written, and L forbids a generation to be used twice.
 
-use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step,
-};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told};
@@ -22,7 +20,6 @@ use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told
 use crate::client::{DmTree, Route, is_away};
 use crate::format::table::{BODY_AT, Table, View};
 use crate::format::{Ver, u64_at};
-use crate::maintain::Begun;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
@@ -74,24 +71,18 @@ impl DmTree {
         }
         let scope = self.ep.begin(OpKind::Maintain);
         let begun = self.begun(Chore::Gc);
-        let kept = self.node.take_gc();
-        let root = self.node.root.word;
-        if kept.is_none() {
-            match self.node.pool.has_uncounted_deaths(&self.ep, root).await {
-                Ok(true) => {}
-                // An earlier collection has found what the dead node held.
-                Ok(false) => {
-                    begun.done();
-                    scope.end(OpOutcome::Other);
-                    return Ok(Work::Some);
-                }
-                Err(e) => return later(e, begun),
+        let (pool, kept) = (&self.node.pool, self.node.maintenance.take_gc());
+        let steps = async {
+            // Perhaps an earlier collection has found what the dead node held.
+            if kept.is_none() && !pool.has_uncounted_deaths(&self.ep, self.node.root.word).await? {
+                return Ok(None);
             }
-        }
-        match self.collect_some(kept).await {
+            self.collect_some(kept).await
+        };
+        match steps.await {
             Ok(None) => begun.done(),
-            Ok(Some(gc_run)) => self.node.keep_gc(gc_run),
-            Err(e) => return later(e, begun),
+            Ok(Some(gc_run)) => self.node.maintenance.keep_gc(gc_run),
+            Err(e) => return begun.gc_failed(e),
         }
         scope.end(OpOutcome::Other);
         Ok(Work::Some)
@@ -294,7 +285,7 @@ impl Collector for DmTree {
     /// Objects that another client still works on are left out.
     async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
         let (objects, moved) = (gc_run.lost.objects.len(), gc_run.own.moved.len());
-        let pin = self.pin();
+        let _pin = self.pin();
         if let Some((key, at)) = gc_run.lost.objects.get(i).copied() {
             if let Some(generation) = self.free_object(key, at, &gc_run.lost).await? {
                 gc_run.objects.push((key, Grant { addr: at, generation }));
@@ -309,8 +300,6 @@ impl Collector for DmTree {
                 gc_run.own.cells.push(cell);
             }
         } else {
-            drop(pin);
-            self.leave_abandoned_locks();
             return Ok(false);
         }
         Ok(true)
@@ -364,15 +353,4 @@ impl Collector for DmTree {
     async fn note_done(&self, gc: &Gc) -> Result<()> {
         self.node.pool.note_counted(&self.ep, gc, self.node.root.word).await
     }
-}
-
-/// An error that a later try may not meet is not reported.
-fn later(e: Error, begun: Begun) -> Result<Work> {
-    if is_away(&e) || matches!(e.kind(), ErrorKind::Busy | ErrorKind::TimedOut) {
-        return Ok(Work::None);
-    }
-    if e.kind() == ErrorKind::Corrupt {
-        begun.done();
-    }
-    Err(e)
 }

@@ -75,7 +75,7 @@ impl DmTree {
     pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         check_key(key)?;
         let hash = KeyHash::of(key);
-        if self.node.has_abandoned_locks() {
+        if self.node.abandoned_locks.any() {
             self.recover_some_locks().await;
         }
         let scope = self.ep.begin(OpKind::Get);
@@ -93,7 +93,7 @@ impl DmTree {
     ) -> Result<(bool, OpOutcome)> {
         let mut leader = None;
         if self.node.o.techniques.delegation {
-            let (key_hash, rest) = ((key, hash), || self.quiescent_section());
+            let (key_hash, rest) = ((key, hash), || self.op.quiescent_section());
             match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
                 Turn::Shared(shared) => {
@@ -114,7 +114,7 @@ impl DmTree {
             leader.finish_read(&self.ep, found.clone(), out).await;
         }
         let found = found?;
-        Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+        Ok((found, self.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
     /// With its mutant only.
@@ -219,7 +219,7 @@ impl DmTree {
             }
             Confirmed::Locked => {
                 Mark::GetLeafLocked.hit();
-                self.retried.set(true);
+                self.op.retried.set(true);
                 return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
             }
             odd => {
@@ -227,7 +227,7 @@ impl DmTree {
                     Mark::GetUnbuilt.hit();
                     self.node.push_build(*route);
                 }
-                self.retried.set(true);
+                self.op.retried.set(true);
                 return self.get_by_leaf(route, key, hash, (out, Learn::Mirror)).await;
             }
         };

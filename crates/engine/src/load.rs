@@ -28,6 +28,7 @@ use dmtree_fabric::verb::{VerbVec, write as write_verb};
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::fill::{Fill, SplitRule};
 use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant, TableId};
@@ -62,9 +63,7 @@ impl DmTree {
             check_key(key).and_then(|()| check_value(value))
         })?;
         let scope = self.ep.begin(OpKind::Load);
-        let loaded = self.load_sorted(&mut all, fill).await;
-        self.leave_abandoned_locks();
-        let loaded = loaded?;
+        let loaded = self.load_sorted(&mut all, fill).await?;
         scope.end(OpOutcome::Other);
         Ok(loaded)
     }
@@ -112,7 +111,7 @@ impl DmTree {
         };
         let root = self.read_root().await?;
         if root != r0.addr || r0.records.len() != 1 || r0.hi.is_some() {
-            self.unlock_inner(r0).await?;
+            self.unlock(r0).await?;
             self.unlock(l).await?;
             return Ok(None);
         }
@@ -132,7 +131,7 @@ impl DmTree {
             Ok(built) => built,
             Err(e) => {
                 self.give_all_back(taken);
-                self.unlock_inner(r0).await?;
+                self.unlock(r0).await?;
                 self.unlock(l).await?;
                 return Err(e);
             }
@@ -163,7 +162,7 @@ impl DmTree {
         self.ep.cas(self.node.root.word, r0.addr.bits(), root.bits()).await?;
         let dead_inner = Grant { addr: r0.addr, generation: r0.ver.generation };
         self.node.cache.clear();
-        self.unlock_inner(r0).await?;
+        self.unlock(r0).await?;
         let tombstone = l.route;
         let pool = &self.node.pool;
         let closed = self.close_table(l).await?;

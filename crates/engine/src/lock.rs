@@ -18,7 +18,7 @@
 //!
 //! *Unknown outcomes.* Each tag is used once. After a try with an unknown outcome the client tries
 //! again with the same tag: a lock word that holds the client's own tag is the client's lock. Until
-//! the outcome is known the lock counts as tried for (`DmTree::tries`), also when the caller drops
+//! the outcome is known the lock counts as tried for (`parts::held`), also when the caller drops
 //! the future.
 //!
 //! *Abandoned locks.* A lock of a dead holder (its node is revoked everywhere) or of a failed one
@@ -36,6 +36,7 @@ use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalGuard;
+use dmtree_parts::held::Unlock;
 
 use crate::client::{DmTree, HeldLock, LeafCopy, Lockable, Route, is_away};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
@@ -93,7 +94,7 @@ impl DmTree {
             return self.lock_by_lock_word(route).await;
         }
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let quiescent = self.quiescent_section();
+        let quiescent = self.op.quiescent_section();
         let fifo_guard = self.node.leaf_fifo.lock(&self.ep, route.table.bits()).await?;
         drop(quiescent);
         self.ep.point().await;
@@ -153,13 +154,13 @@ impl DmTree {
                 }
                 Err(e) => return Err(e),
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
             self.recover_locks_while_waiting().await;
-            self.quiescent_point();
+            self.op.quiescent_point();
             self.pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
                 // The last try may have been given back in vain, and its lock be abandoned.
-                self.forget_try(tag);
+                self.op.forget_try(tag);
                 tag = self.next_tag();
             }
         }
@@ -207,7 +208,7 @@ impl DmTree {
             Ok(_) => Ok(None),
             Err(e) => {
                 if e.effect() == Effect::Unknown {
-                    self.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
+                    self.op.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
                 }
                 if is_away(&e) { Ok(None) } else { Err(e) }
             }
@@ -256,33 +257,20 @@ impl DmTree {
                 Tried::Stale
             }
         };
-        self.give_back_leaf(route, at, tag).await?;
+        self.free_leaf(route, at, tag, None).await?;
         Ok(other)
     }
 
     /// Unlocks a leaf with an unchanged table.
-    pub(crate) async fn unlock(&self, l: Locked) -> Result<()> {
-        let fifo_guard = match l.fifo_guard {
-            LeafFifoGuard::Word(fifo_guard) => {
-                return self.unlock_lock_word(l.at, l.tag, fifo_guard).await;
-            }
-            LeafFifoGuard::Table(fifo_guard) => fifo_guard,
-        };
-        let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
-        let done = self.ep.release(cas(l.at, l.tag.0, 0), hook).await;
-        self.released(l.tag, done)
-    }
-
-    /// Gives a lock back under which nothing was done.
-    pub(crate) async fn give_back_leaf(
+    pub(crate) async fn free_leaf(
         &self,
         route: &Route,
         at: GlobalAddr,
         tag: LockTag,
+        fifo_guard: Option<FifoGuard>,
     ) -> Result<()> {
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let hook = self.leaf_hook.watch(lock, None);
+        let hook = self.leaf_hook.watch(lock, fifo_guard);
         let done = self.ep.release(cas(at, tag.0, 0), hook).await;
         self.released(tag, done)
     }
@@ -295,7 +283,11 @@ impl DmTree {
             }
             LeafFifoGuard::Table(fifo_guard) => fifo_guard,
         };
-        debug_assert!(self.holds(l.tag), "a table of {} is written without its lock", l.route.leaf);
+        debug_assert!(
+            self.op.holds(l.tag),
+            "a table of {} is written without its lock",
+            l.route.leaf
+        );
         debug_assert_eq!(l.table.leaf, l.route.leaf, "F: the table is the leaf's");
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
@@ -304,7 +296,7 @@ impl DmTree {
         if self.node.has(Mutant::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);
-            self.let_go(l.tag);
+            self.op.let_go(l.tag);
             return Ok(());
         }
         let list = (write(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
@@ -314,7 +306,7 @@ impl DmTree {
 
     /// An unlock is in flight, or has ended: its hook records the abandoned lock, if any.
     pub(crate) fn released(&self, tag: LockTag, done: Result<()>) -> Result<()> {
-        self.let_go(tag);
+        self.op.let_go(tag);
         match done {
             Err(e) if is_away(&e) => Ok(()),
             done => done,
@@ -328,14 +320,23 @@ impl DmTree {
     pub(crate) fn unlocked(&self, tag: LockTag, done: Result<()>) -> Result<()> {
         match done {
             Err(e) if is_away(&e) => {
-                self.leave_abandoned_lock(tag);
+                self.op.give_up(tag);
                 Ok(())
             }
             Err(e) => Err(e),
             Ok(()) => {
-                self.let_go(tag);
+                self.op.let_go(tag);
                 Ok(())
             }
+        }
+    }
+}
+
+impl Unlock<Locked> for DmTree {
+    async fn unlock(&self, l: Locked) -> Result<()> {
+        match l.fifo_guard {
+            LeafFifoGuard::Word(fifo_guard) => self.unlock_lock_word(l.at, l.tag, fifo_guard).await,
+            LeafFifoGuard::Table(guard) => self.free_leaf(&l.route, l.at, l.tag, Some(guard)).await,
         }
     }
 }

@@ -34,9 +34,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::{VerbVec, cas};
-use dmtree_fabric::{Buf, Effect, Error, ErrorKind, GlobalAddr, Result, Sampled, Stage, Step};
+use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::handover::{LocalGuard, LocalLocks};
 use dmtree_parts::hash::fence_tag;
+use dmtree_parts::held::{LockNode, Unlock};
 use dmtree_parts::lock_words::{LockTables, LockWord, LockWords};
 use dmtree_pool::{Grant, TableId};
 
@@ -107,7 +108,7 @@ impl DmTree {
         let (node, words) = (Arc::downgrade(&self.node), at.clone());
         let stranded = move |number, tag| {
             if let (Some(node), Some(word)) = (node.upgrade(), words.numbered(number)) {
-                node.abandoned_lock(HeldLock { tag: LockTag(tag), on: Lockable::Word(word) });
+                node.abandon(HeldLock { tag: LockTag(tag), on: Lockable::Word(word) });
             }
         };
         let local = LocalLocks::telling(at.count(), LONGEST_CHAIN, Some(Box::new(stranded)));
@@ -137,7 +138,7 @@ impl DmTree {
         for _ in 0..=CHANGES {
             let change = u64::from(self.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
             let tag = LockTag(own | CHANGING | change << SHARER_BITS | sharer);
-            if !self.node.is_abandoned_lock_at(tag.0, word) {
+            if self.node.abandoned_locks.get(&(tag.0, word.bits())).is_none() {
                 return Ok(tag);
             }
         }
@@ -154,7 +155,7 @@ impl DmTree {
         let words = self.lock_words().await?;
         let word = words.at.by_place(route.leaf)?;
         self.ep.stage_cost(Stage::LocalQueue, 1);
-        let quiescent = self.quiescent_section();
+        let quiescent = self.op.quiescent_section();
         let fifo_guard = words.local.lock(&self.ep, word.number).await?;
         drop(quiescent);
         let handed = fifo_guard.is_handed.then(|| LockTag(fifo_guard.tag()));
@@ -197,13 +198,8 @@ impl DmTree {
     ) -> Result<std::result::Result<LockTag, u64>> {
         let tag = self.next_tag();
         let own = HeldLock { tag, on: Lockable::Word(word.at) };
-        self.tries.borrow_mut().push(own);
         self.ep.step(Step::Lock);
-        let was = self.ep.cas(word.at, 0, tag.0).await;
-        if was.as_ref().map_or_else(|e| e.effect() == Effect::None, |_| true) {
-            self.forget_try(tag);
-        }
-        let was = was?;
+        let was = self.op.try_for(&[own], self.ep.cas(word.at, 0, tag.0)).await?;
         if was != 0 {
             Mark::LockHeld.hit();
             return Ok(Err(was));
@@ -225,12 +221,12 @@ impl DmTree {
                 Ok(tag) => return Ok(tag),
                 Err(was) => was,
             };
-            self.retried.set(true);
+            self.op.retried.set(true);
             if self.node.is_abandoned_at(was, word.at) {
                 Box::pin(self.recover_lock_word(word.at, was)).await?;
             }
             self.recover_locks_while_waiting().await;
-            self.quiescent_point();
+            self.op.quiescent_point();
             // A stuck change is that of the leaf that the tag names.
             let leaf = match LockTag(was).is_changing() {
                 true => self.named_by(word.at, LockTag(was)).await?,
@@ -253,19 +249,15 @@ impl DmTree {
         let opened = self.read_locked(route).await;
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
         let table = Box::new(table);
-        let mut l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
-        match opened {
-            Ok(Some((image, table))) => {
-                (l.image, *l.table) = (Some(image), table);
-                Ok(Some(l))
-            }
-            Ok(None) => {
-                Mark::LockStale.hit();
-                self.unlock(l).await?;
-                Ok(None)
-            }
-            Err(e) => self.fail_locked(l, e).await,
-        }
+        let l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
+        let (mut l, opened) = self.under(l, opened).await?;
+        let Some((image, table)) = opened else {
+            Mark::LockStale.hit();
+            self.unlock(l).await?;
+            return Ok(None);
+        };
+        (l.image, *l.table) = (Some(image), table);
+        Ok(Some(l))
     }
 
     /// A locked leaf's image, and the table that would describe it. A dead writer has left a torn
@@ -281,7 +273,7 @@ impl DmTree {
                 Seen::Stale => return Ok(None),
                 Seen::Torn => {
                     Mark::WordTorn.hit();
-                    self.retried.set(true);
+                    self.op.retried.set(true);
                     self.repair_slots(route).await?;
                     backoff.step().await?;
                     continue;
@@ -335,32 +327,26 @@ impl DmTree {
         new: Option<(Grant, Buf)>,
     ) -> Result<()> {
         let mut batch = VerbVec::new();
-        let mut tags = Vec::with_capacity(locks.len());
+        let mut own = Vec::with_capacity(locks.len());
         for l in locks.iter() {
             let tag = self.changing_tag(l.route.leaf).await?;
-            tags.push((batch.cas(l.at, l.tag.0, tag.0), tag));
+            batch.cas(l.at, l.tag.0, tag.0);
+            own.push(HeldLock { tag, on: Lockable::Word(l.at) });
         }
         if let Some((grant, image)) = new {
             self.add_new_leaf(&mut batch, grant, image);
         }
-        for (l, (_, tag)) in locks.iter().zip(&tags) {
-            self.tries.borrow_mut().push(HeldLock { tag: *tag, on: Lockable::Word(l.at) });
-        }
         self.ep.step(Step::Structure);
-        let done = self.ep.batch(batch).await;
-        if done.as_ref().map_or_else(|e| e.effect() == Effect::None, |_| true) {
-            tags.iter().for_each(|(_, tag)| self.forget_try(*tag));
-        }
-        let done = done?;
-        for (l, (i, tag)) in locks.iter_mut().zip(&tags) {
-            if done.word(*i) != l.tag.0 {
+        let done = self.op.try_for(&own, self.ep.batch(batch)).await?;
+        for (i, (l, own)) in locks.iter_mut().zip(own).enumerate() {
+            if done.word(i) != l.tag.0 {
                 return Err(
                     Error::corrupt(format!("the lock at {} was lost", l.at)).effect_unknown()
                 );
             }
-            self.let_go(l.tag);
-            self.hold(*tag, Lockable::Word(l.at));
-            l.tag = *tag;
+            self.op.let_go(l.tag);
+            self.hold(own.tag, own.on);
+            l.tag = own.tag;
         }
         Ok(())
     }
@@ -401,7 +387,7 @@ impl DmTree {
         if tag.is_changing() || !fifo_guard.may_hand_over() {
             return Some(fifo_guard);
         }
-        self.let_go(tag);
+        self.op.let_go(tag);
         let back = fifo_guard.hand_over()?;
         self.hold(tag, Lockable::Word(at));
         Some(back)

@@ -31,6 +31,7 @@ use crate::format::table::LockTag;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::recover_leaf::from_shadow;
+use dmtree_parts::held::Unlock;
 
 impl DmTree {
     /// An abandoned lock word: what it hides is repaired, and the word is free again, unless it
@@ -67,23 +68,14 @@ impl DmTree {
     ) -> Result<Option<LockTag>> {
         let tag = self.changing_tag(route.leaf).await?;
         let own = HeldLock { tag, on: Lockable::Word(at) };
-        self.tries.borrow_mut().push(own);
         self.ep.step(Step::Lock);
-        match self.ep.cas(at, was, tag.0).await {
-            Err(e) => {
-                self.leave_try(own);
-                Err(e)
-            }
-            Ok(now) => {
-                self.forget_try(tag);
-                if now != was {
-                    return Ok(None);
-                }
-                self.node.adopted_at(LockTag(was), at);
-                self.hold(tag, own.on);
-                Ok(Some(tag))
-            }
+        let now = self.op.try_for(&[own], self.ep.cas(at, was, tag.0)).await;
+        if now.inspect_err(|_| self.op.leave_try(own))? != was {
+            return Ok(None);
         }
+        self.node.adopted_at(LockTag(was), at);
+        self.hold(tag, own.on);
+        Ok(Some(tag))
     }
 
     /// A merge is finished: frees the lock of the tombstone, if it is still the dead client's.
@@ -196,13 +188,10 @@ impl DmTree {
                 if !self.node.is_abandoned_at(was, at) {
                     continue;
                 }
-                let before = self.locks();
-                if let Err(e) = self.recover_lock_word(at, was).await {
-                    self.leave_since(&before);
+                match self.op.part(self.recover_lock_word(at, was)).await {
                     // Memory that its repair needs is lost.
-                    if !is_away(&e) {
-                        return Err(e);
-                    }
+                    Err(e) if is_away(&e) => {}
+                    recovered => recovered?,
                 }
             }
         }

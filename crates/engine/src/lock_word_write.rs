@@ -27,6 +27,7 @@
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Step};
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
 
@@ -64,18 +65,18 @@ impl DmTree {
     ) -> Result<Option<Written>> {
         let mut old = Vec::new();
         let image = l.image.as_ref().expect("READ under the lock");
-        let present = match self.find_in_leaf(image, key, hash, &mut old).await {
-            Ok(Found::At(present)) => Some(present),
-            Ok(Found::Nowhere) => None,
+        let found = match self.find_in_leaf(image, key, hash, &mut old).await {
+            Ok(Found::At(present)) => Ok(Some(present)),
+            Ok(Found::Nowhere) => Ok(None),
             Ok(Found::Torn) => {
-                let e = Error::corrupt(format!("locked leaf {} points to garbage", l.route.leaf));
-                return self.fail_locked(l, e).await;
+                Err(Error::corrupt(format!("locked leaf {} points to garbage", l.route.leaf)))
             }
-            Err(e) => return self.fail_locked(l, e).await,
+            Err(e) => Err(e),
         };
+        let (l, present) = self.under(l, found).await?;
         if let Some((outcome, counted)) = w.refused(present.as_ref().map(|_| &old[..])) {
             self.unlock(l).await?;
-            return Ok(Some((outcome, self.outcome(counted))));
+            return Ok(Some((outcome, self.op.outcome(counted))));
         }
         match (w.value(), present) {
             (None, Some(p)) => self.delete_by_lock_word(l, key, p).await.map(Some),
@@ -92,13 +93,11 @@ impl DmTree {
         p: Present,
     ) -> Result<Written> {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
-        let change = match self.entry_change(&l, place, pair, Some(p.crc)).await {
-            Ok(change) => change,
-            Err(e) => return self.fail_locked(l, e).await,
-        };
+        let change = self.entry_change(&l, place, pair, Some(p.crc)).await;
+        let (l, change) = self.under(l, change).await?;
         self.write_and_unlock(l, change).await?;
         self.retire_block(p.block);
-        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+        Ok((Outcome::Done, self.op.outcome(OpOutcome::Hit)))
     }
 
     async fn insert_by_lock_word(
@@ -113,17 +112,15 @@ impl DmTree {
                     return Box::pin(self.split(l, pair)).await.map(Some);
                 }
                 let e = worn_out(l.route.leaf);
-                return self.fail_locked(l, e).await;
+                return self.fail(l, e).await;
             }
             return Box::pin(self.split(l, pair)).await.map(Some);
         };
         let place = Place { leaf: l.route.leaf, slot };
-        let change = match self.entry_change(&l, place, pair, None).await {
-            Ok(change) => change,
-            Err(e) => return self.fail_locked(l, e).await,
-        };
+        let change = self.entry_change(&l, place, pair, None).await;
+        let (l, change) = self.under(l, change).await?;
         self.write_and_unlock(l, change).await?;
-        Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))))
+        Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::InsertPlain))))
     }
 
     async fn delete_by_lock_word(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
@@ -135,7 +132,7 @@ impl DmTree {
         if small {
             self.node.push_chore(Chore::Merge(key.to_vec()));
         }
-        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+        Ok((Outcome::Done, self.op.outcome(OpOutcome::Hit)))
     }
 
     /// A pair for a slot. As [`DmTree::write_entry`](crate::client::DmTree).
@@ -182,7 +179,7 @@ impl DmTree {
         if self.node.has(Mutant::WordBesideEntry) {
             self.ep.detach(dmtree_fabric::verb::cas(at, tag.0, 0), None);
             self.ep.batch(list).await?;
-            self.let_go(tag);
+            self.op.let_go(tag);
             fifo_guard.leave();
             return Ok(());
         }
@@ -191,7 +188,7 @@ impl DmTree {
         if done.word(unlock) != tag.0 {
             return Err(Error::corrupt(format!("the lock at {at} was lost")).effect_unknown());
         }
-        self.let_go(tag);
+        self.op.let_go(tag);
         fifo_guard.leave();
         Ok(())
     }

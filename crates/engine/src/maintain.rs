@@ -27,10 +27,11 @@
 //! records, unbuilt tables and abandoned locks, and the garbage collection finds tombstones that
 //! its queue was to unlink.
 
-use std::sync::Arc;
-
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
+use dmtree_parts::held::Unlock;
+use dmtree_parts::maintenance::{Begun, Maintained};
+use dmtree_parts::op::reclaim_when_due;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, is_away};
@@ -40,44 +41,20 @@ use crate::node::{Chore, DmNode};
 /// Tables that one call of maintenance builds at most.
 const BUILDS: u32 = 8;
 
-/// Work that an operation has begun. When it does not end, because it fails or because its caller
-/// drops it, maintenance finds the chore.
-pub(crate) struct Begun {
-    node: Arc<DmNode>,
-    chore: Option<Chore>,
-}
-
-impl Begun {
-    /// The work has ended.
-    pub fn done(mut self) {
-        self.chore = None;
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        if let Some(chore) = self.chore.take() {
-            self.node.push_chore(chore);
-        }
-    }
-}
-
 impl DmTree {
     /// Whether maintenance has work: three loads, for callers that ask after every write.
     pub fn maintenance_due(&self) -> bool {
-        self.node.chores_waiting.load(std::sync::atomic::Ordering::Relaxed) > 0
-            || self.node.is_build_due()
-            || self.node.pool.reclaim_due()
+        self.node.maintenance.any() || self.node.is_build_due() || self.node.pool.reclaim_due()
     }
 
-    /// See [`Begun`].
-    pub(crate) fn begun(&self, chore: Chore) -> Begun {
-        Begun { node: self.node.clone(), chore: Some(chore) }
+    /// Work that maintenance finds when it does not end; `None` for work that is found anyway.
+    pub(crate) fn begun(&self, chore: impl Into<Option<Chore>>) -> Begun<'_, DmNode> {
+        self.node.begun(chore)
     }
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
         self.begin_sweep();
-        match self.node.pop_chore() {
+        match self.node.maintenance.pop() {
             // The limbo list waits for every operation to end, so emptying it is not an operation
             // itself.
             Some(Chore::Gc) => return Box::pin(self.gc_chore()).await,
@@ -87,73 +64,44 @@ impl DmTree {
         if self.node.is_build_due() {
             return self.build_some().await;
         }
-        if self.node.pool.reclaim_due() {
-            let scope = self.ep.begin(OpKind::Maintain);
-            let did = self.node.pool.reclaim(&self.ep).await;
-            scope.end(OpOutcome::Other);
-            match did {
-                // A member that does not answer keeps everything on the limbo list until it answers
-                // or is revoked.
-                Err(e) if !is_away(&e) => return Err(e),
-                _ => {}
-            }
-        }
-        Ok(Work::None)
+        reclaim_when_due(&self.ep, &self.node.pool).await
     }
 
     /// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or a stale
     /// route, is forgotten: the next reader queues it again.
     async fn build_some(&self) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
-        let pin = self.pin();
-        let mut outcome = Ok(());
-        for _ in 0..BUILDS {
-            let Some(route) = self.node.pop_build() else { break };
-            Mark::BuildNoted.hit();
-            self.ep.renew_deadline();
-            match Box::pin(self.help_route(&route)).await {
-                Err(e) if !is_away(&e) => {
-                    outcome = Err(e);
-                    break;
+        let builds = async {
+            for _ in 0..BUILDS {
+                let Some(route) = self.node.pop_build() else { break };
+                Mark::BuildNoted.hit();
+                self.ep.renew_deadline();
+                match Box::pin(self.help_route(&route)).await {
+                    Err(e) if !is_away(&e) => return Err(e),
+                    _ => {}
                 }
-                _ => {}
             }
-        }
-        self.leave_abandoned_locks();
-        drop(pin);
-        if outcome.is_ok() {
-            scope.end(OpOutcome::Other);
-        }
-        outcome.map(|()| Work::Some)
+            Ok(Work::Some)
+        };
+        let built = self.pin().run(builds).await?;
+        scope.end(OpOutcome::Other);
+        Ok(built)
     }
 
     /// One chore, as an operation of its own.
     async fn do_one(&self, chore: Chore) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
-        let pin = self.pin();
         // The next delete finds a merge again; nothing finds the other chores again.
-        let again =
-            (!matches!(chore, Chore::Merge(_) | Chore::MergeInner(..))).then(|| chore.clone());
-        // A chore that a caller drops in the middle is not found again either.
-        let begun = again.clone().map(|chore| self.begun(chore));
-        let did = self.do_chore(chore).await;
-        begun.into_iter().for_each(|chore| chore.done());
-        self.leave_abandoned_locks();
-        drop(pin);
+        let is_found = matches!(chore, Chore::Merge(_) | Chore::MergeInner(..));
+        let steps = async {
+            let begun = self.begun((!is_found).then(|| chore.clone()));
+            (self.do_chore(chore).await, begun)
+        };
+        let (did, begun) = self.pin().run(steps).await;
         match did {
-            Err(e) if is_away(&e) => {
-                // A node that the chore needs is dead or cut off: later.
-                again.into_iter().for_each(|chore| self.node.push_chore(chore));
-                Ok(Work::None)
-            }
-            Err(e) => {
-                // A chore that no other client finds again is not forgotten for a transient error.
-                if e.kind() != ErrorKind::Corrupt {
-                    again.into_iter().for_each(|chore| self.node.push_chore(chore));
-                }
-                Err(e)
-            }
+            Err(e) => begun.failed(e),
             Ok(()) => {
+                begun.done();
                 scope.end(OpOutcome::Other);
                 Ok(Work::Some)
             }
@@ -209,7 +157,7 @@ impl DmTree {
                     true => Box::pin(self.insert_record(level + 1, &low, &child)).await,
                     false => Ok(()),
                 };
-                self.unlock_inner(n).await?;
+                self.unlock(n).await?;
                 if done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
                     self.node.push_chore(Chore::PublishInner(low, level, child));
                     return Ok(());

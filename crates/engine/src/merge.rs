@@ -31,6 +31,7 @@
 use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_parts::hash::fence_tag;
+use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, LeafCopy, Route};
@@ -105,7 +106,7 @@ impl DmTree {
             }
             Err(e) => {
                 self.unlock(b).await?;
-                return self.fail_locked(a, e).await;
+                return self.fail(a, e).await;
             }
         };
         // B must be A's neighbour, and not the first child of its parent (the first record says
@@ -114,7 +115,7 @@ impl DmTree {
         let neighbours = copy_a.header(self).next == rb.leaf;
         let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
             Mark::MergeNoNeighbour.hit();
-            self.unlock_inner(parent).await?;
+            self.unlock(parent).await?;
             self.unlock(b).await?;
             return self.unlock(a).await.map(|()| true);
         };
@@ -275,26 +276,26 @@ impl DmTree {
         let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(true) };
         let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
         let Some(ia) = i.checked_sub(left).filter(|ia| ia + 1 < parent.records.len()) else {
-            return self.unlock_inner(parent).await.map(|()| false);
+            return self.unlock(parent).await.map(|()| false);
         };
         let (ca, cb) = (parent.records[ia].child, parent.records[ia + 1].child);
         let Some(a) = self.try_lock_inner(ca.addr, ca.generation, level).await? else {
-            return self.unlock_inner(parent).await.map(|()| true);
+            return self.unlock(parent).await.map(|()| true);
         };
         let b = match self.try_lock_inner(cb.addr, cb.generation, level).await? {
             Some(b) => b,
             None => {
-                self.unlock_inner(a).await?;
-                return self.unlock_inner(parent).await.map(|()| true);
+                self.unlock(a).await?;
+                return self.unlock(parent).await.map(|()| true);
             }
         };
         let small = (a.records.len() + b.records.len()) * 2 <= g.fanout;
         let next = crate::format::leaf::check_header(&g, a.addr, &a.bytes).map(|h| h.next);
         if !small || next != Some(b.addr) {
             Mark::MergeInnerNot.hit();
-            self.unlock_inner(b).await?;
-            self.unlock_inner(a).await?;
-            return self.unlock_inner(parent).await.map(|()| false);
+            self.unlock(b).await?;
+            self.unlock(a).await?;
+            return self.unlock(parent).await.map(|()| false);
         }
         self.merge_inner_locked(a, b, parent, ia + 1).await.map(|()| true)
     }
@@ -381,8 +382,8 @@ impl DmTree {
         self.cache_inner(a.addr, &image_a).await?;
         let tombstone = Grant { addr: b.addr, generation: b.ver.generation };
         let is_bottom = a.level == 1;
-        self.unlock_inner(a).await?;
-        self.unlock_inner(b).await?;
+        self.unlock(a).await?;
+        self.unlock(b).await?;
         self.node.pool.retire(&self.node.inner_arena, tombstone);
         self.retire_fence(&lo_b);
         self.retire_fence(&record_key);

@@ -17,13 +17,13 @@
 //! every host, or the tag is in the list of this node. In both cases no verb of the holder executes
 //! any more. A tag that only looks old must not be taken over: its holder could still write.
 //!
-//! Counters beside the queues (`chores_waiting`, `builds_waiting`) let an operation see with one
-//! load that there is nothing to do; they lag behind by at most the holder of the queue's mutex.
+//! A counter beside the builds (`builds_waiting`) lets an operation see with one load that there is
+//! nothing to do; it lags behind by at most the holder of the queue's mutex.
 //!
 //! None of this state is needed after a crash: survivors derive the node's unfinished work from the
 //! memory nodes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -32,16 +32,19 @@ use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fairness::FairShare;
 use dmtree_parts::fifo_mutex::{FifoMutexes, Rank};
+use dmtree_parts::held::{AbandonedLocks, LockNode};
+use dmtree_parts::maintenance::{Keep, Maintained, Maintenance};
 use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
-use crate::client::{HeldLock, Lockable, Route};
+use crate::client::{HeldLock, Route};
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
 use crate::gc::GcRun;
 use crate::lock_word_mode::LeafLockWords;
+use crate::marks::Mark;
 use crate::mutants::{Mutant, Mutants};
 use crate::options::{Options, Tables};
 
@@ -59,16 +62,13 @@ const GROUPS: usize = 1024;
 /// the leaf one by one, and with more clients on a hot key than groups have room for, the leaf's
 /// lock would serve nothing else.
 const GROUP_BOUND: u32 = u32::MAX;
-/// Chores that wait. Further ones are forgotten, and the next client that meets the same leaf
-/// queues them again.
-const MAX_CHORES: usize = 1024;
 /// Unbuilt tables that wait to be built. The next reader of a leaf that was forgotten queues it
 /// again.
 const MAX_BUILDS: usize = 1024;
 
 /// Work that no operation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub enum Chore {
     /// The leaf of this key has become small: merge it with a neighbour.
     Merge(Vec<u8>),
     /// The parent level lacks the record of the leaf that covers this key.
@@ -88,14 +88,6 @@ pub(crate) enum Chore {
     Gc,
     /// The sweep after a death continues at this key.
     Sweep(Vec<u8>),
-}
-
-/// A lock that a failed or dropped operation of this node has left.
-#[derive(Clone, Copy, Debug)]
-struct AbandonedLock {
-    on: Lockable,
-    /// The node with the lock word has answered since the last probe.
-    answers: bool,
 }
 
 /// The shared state of one index on one compute node.
@@ -118,26 +110,17 @@ pub struct DmNode {
     pub(crate) lock_words: OnceLock<LeafLockWords>,
     /// Counts the tags of changes of whole leaves.
     pub(crate) changes: AtomicU32,
-    /// By tag, and by word where a tag is one for many words.
-    abandoned_locks: Mutex<BTreeMap<(u64, u64), AbandonedLock>>,
-    /// When an operation next checks the abandoned locks, ns of the fabric's clock; `u64::MAX`
-    /// while there are none.
-    recover_lock_at: AtomicU64,
+    pub(crate) abandoned_locks: AbandonedLocks<HeldLock>,
     mutants: Mutants,
-    /// Deaths after which this node has swept.
-    swept: AtomicU64,
-    chores: Mutex<VecDeque<Chore>>,
+    pub(crate) maintenance: Maintenance<Chore, GcRun>,
     /// Leaves with tables that readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
-    /// A garbage collection in progress, between two calls of maintenance.
-    gc: Mutex<Option<Box<GcRun>>>,
     /// A client of this node runs a garbage collection because it needs room.
     pub(crate) counting: AtomicBool,
     /// The number of counted deaths at this node's last search for room.
     pub(crate) counted: AtomicU64,
     /// A leaf has no record in its parent, for want of memory for inner nodes.
     pub(crate) starved: AtomicBool,
-    pub(crate) chores_waiting: AtomicU32,
     builds_waiting: AtomicU32,
     clients: AtomicU32,
     pub(crate) lookups: Arc<Lookups>,
@@ -181,18 +164,14 @@ impl DmNode {
                 .collect(),
             lock_words: OnceLock::new(),
             changes: AtomicU32::new(0),
-            abandoned_locks: Mutex::default(),
-            recover_lock_at: AtomicU64::new(u64::MAX),
+            abandoned_locks: AbandonedLocks::default(),
             mutants: Mutants::default(),
-            swept: AtomicU64::new(0),
-            chores: Mutex::default(),
+            maintenance: Maintenance::default(),
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
-            gc: Mutex::default(),
             counting: AtomicBool::new(false),
             counted: AtomicU64::new(0),
             starved: AtomicBool::new(false),
-            chores_waiting: AtomicU32::new(0),
             clients: AtomicU32::new(0),
             lookups: Arc::default(),
         })
@@ -228,34 +207,12 @@ impl DmNode {
     /// Whether a lock's holder does nothing any more: its node is dead and revoked everywhere, or
     /// its operation has failed.
     pub(crate) fn is_abandoned(&self, tag: u64) -> bool {
-        if tag == 0 {
-            return false;
-        }
-        let node = NodeId::from_bits((tag >> 48) as u16);
-        if node == self.pool.cn() {
-            let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
-            if abandoned_locks.contains_key(&(tag, 0)) {
-                return true;
-            }
-        }
-        self.is_gone(tag)
+        self.is_abandoned_at(tag, GlobalAddr::NULL)
     }
 
     /// The same for a lock word of a memory node.
     pub(crate) fn is_abandoned_at(&self, tag: u64, word: GlobalAddr) -> bool {
-        if tag == 0 {
-            return false;
-        }
-        let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
-        let own = abandoned_locks.contains_key(&(tag, word.bits()));
-        drop(abandoned_locks);
-        own || self.is_gone(tag)
-    }
-
-    /// Whether this node has an abandoned lock word with this tag on its list.
-    pub(crate) fn is_abandoned_lock_at(&self, tag: u64, word: GlobalAddr) -> bool {
-        let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
-        abandoned_locks.contains_key(&(tag, word.bits()))
+        tag != 0 && (self.abandoned_locks.get(&(tag, word.bits())).is_some() || self.is_gone(tag))
     }
 
     fn is_gone(&self, tag: u64) -> bool {
@@ -280,24 +237,6 @@ impl DmNode {
         self.mutants.has(d)
     }
 
-    /// Whether deaths have been handled completely since the last call.
-    pub(crate) fn is_sweep_due(&self) -> bool {
-        let deaths = self.pool.deaths();
-        self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
-    }
-
-    pub(crate) fn abandoned_lock(&self, h: HeldLock) {
-        if self.has(Mutant::NoAbandonedLocks) {
-            return;
-        }
-        self.abandoned_locks
-            .lock()
-            .expect("no panic under this lock")
-            .insert(h.key(), AbandonedLock { on: h.on, answers: false });
-        self.recover_lock_at.store(0, Ordering::Relaxed);
-        self.push_chore(Chore::RecoverLock(h));
-    }
-
     /// A client has taken an abandoned lock over, or the lock is gone.
     pub(crate) fn adopted(&self, tag: LockTag) {
         self.adopted_at(tag, GlobalAddr::NULL);
@@ -305,62 +244,7 @@ impl DmNode {
 
     /// The same for a lock word of a memory node.
     pub(crate) fn adopted_at(&self, tag: LockTag, word: GlobalAddr) {
-        let mut abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
-        abandoned_locks.remove(&(tag.0, word.bits()));
-        if abandoned_locks.is_empty() {
-            self.recover_lock_at.store(u64::MAX, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether this node has abandoned locks at all: a load.
-    #[inline]
-    pub(crate) fn has_abandoned_locks(&self) -> bool {
-        self.recover_lock_at.load(Ordering::Relaxed) != u64::MAX
-    }
-
-    /// Whether an abandoned lock is due for a check: a load.
-    pub(crate) fn is_lock_recovery_due(&self, now: u64) -> bool {
-        self.recover_lock_at.load(Ordering::Relaxed) <= now
-    }
-
-    /// An abandoned lock to recover now, of those that `may` be touched, and whether the node with
-    /// its lock word has answered since the last probe; the next one is due not before `again`.
-    pub(crate) fn due_abandoned_lock(
-        &self,
-        now: u64,
-        again: u64,
-        may: impl Fn(&Lockable) -> bool,
-    ) -> Option<(HeldLock, bool)> {
-        let at = self.recover_lock_at.load(Ordering::Relaxed);
-        if at > now {
-            return None;
-        }
-        let abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
-        self.recover_lock_at
-            .store(if abandoned_locks.is_empty() { u64::MAX } else { again }, Ordering::Relaxed);
-        let first = (now % abandoned_locks.len().max(1) as u64) as usize;
-        let mut from = abandoned_locks.iter().skip(first).chain(abandoned_locks.iter().take(first));
-        let ((tag, _), abandoned_lock) = from.find(|(_, o)| may(&o.on))?;
-        Some((HeldLock { tag: LockTag(*tag), on: abandoned_lock.on }, abandoned_lock.answers))
-    }
-
-    /// The node with the lock word has answered just now: the next operation may recover the lock.
-    pub(crate) fn answers(&self, key: (u64, u64), now: bool) {
-        let mut abandoned_locks = self.abandoned_locks.lock().expect("no panic under this lock");
-        if let Some(abandoned_lock) = abandoned_locks.get_mut(&key) {
-            abandoned_lock.answers = now;
-            if now {
-                self.recover_lock_at.store(0, Ordering::Relaxed);
-            }
-        }
-    }
-
-    pub(crate) fn take_gc(&self) -> Option<Box<GcRun>> {
-        self.gc.lock().expect("no panic under this lock").take()
-    }
-
-    pub(crate) fn keep_gc(&self, gc_run: Box<GcRun>) {
-        *self.gc.lock().expect("no panic under this lock") = Some(gc_run);
+        self.abandoned_locks.remove(&(tag.0, word.bits()));
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {
@@ -370,15 +254,7 @@ impl DmNode {
             let table = self.has_tables().then_some(*table);
             self.pool.log_pending(*leaf, bytes, table);
         }
-        let mut chores = self.chores.lock().expect("no panic under this lock");
-        let wanted = matches!(
-            chore,
-            Chore::Unlink { .. } | Chore::RecoverLock(_) | Chore::Inspect(_) | Chore::Sweep(_)
-        );
-        if wanted || (chores.len() < MAX_CHORES && !chores.contains(&chore)) {
-            chores.push_back(chore);
-            self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
-        }
+        self.maintenance.push(chore);
     }
 
     /// A reader has found this leaf's table unbuilt.
@@ -404,14 +280,43 @@ impl DmNode {
         self.builds_waiting.store(builds.len() as u32, Ordering::Relaxed);
         route
     }
+}
 
-    pub(crate) fn pop_chore(&self) -> Option<Chore> {
-        if self.chores_waiting.load(Ordering::Relaxed) == 0 {
-            return None;
+impl LockNode for DmNode {
+    type Lock = HeldLock;
+
+    fn pool(&self) -> &PoolNode {
+        &self.pool
+    }
+
+    fn abandon(&self, lock: HeldLock) {
+        if self.has(Mutant::NoAbandonedLocks) {
+            return;
         }
-        let mut chores = self.chores.lock().expect("no panic under this lock");
-        let chore = chores.pop_front();
-        self.chores_waiting.store(chores.len() as u32, Ordering::Relaxed);
-        chore
+        self.abandoned_locks.add(lock);
+        self.push_chore(Chore::RecoverLock(lock));
+    }
+
+    fn dropped_in_flight(&self) {
+        Mark::DroppedInFlight.hit();
+    }
+}
+
+impl Maintained for DmNode {
+    type Chore = Chore;
+
+    fn push_chore(&self, chore: Chore) {
+        self.push_chore(chore);
+    }
+}
+
+impl dmtree_parts::maintenance::Chore for Chore {
+    fn keep(&self) -> Keep {
+        match self {
+            Self::Unlink { .. } | Self::RecoverLock(_) | Self::Inspect(_) | Self::Sweep(_) => {
+                Keep::Always
+            }
+            _ => Keep::IfRoom,
+        }
     }
 }

@@ -31,6 +31,7 @@
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, NodeId, Result, Stage, Step};
 use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
+use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};
@@ -64,6 +65,12 @@ pub(crate) struct Held {
     pub child: Child,
 }
 
+impl Unlock<LockedInner> for DmTree {
+    async fn unlock(&self, n: LockedInner) -> Result<()> {
+        self.release_inner(n.addr, n.tag, n.fifo_guard).await
+    }
+}
+
 impl DmTree {
     /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to
     /// `level`.
@@ -87,7 +94,7 @@ impl DmTree {
                 };
                 let below = locked.records.first().is_none_or(|r| key < &r.key[..]);
                 if below {
-                    self.unlock_inner(locked).await?;
+                    self.unlock(locked).await?;
                     self.node.cache.invalidate(level, &start);
                     backoff.step().await?;
                     continue 'again;
@@ -98,7 +105,7 @@ impl DmTree {
                 Mark::InnerLockRight.hit();
                 let header = check_header(&self.node.g, addr, &locked.bytes).expect("accepted");
                 (addr, generation) = (header.next, None);
-                self.unlock_inner(locked).await?;
+                self.unlock(locked).await?;
                 if addr.is_null() {
                     self.node.cache.invalidate(level, &start);
                     continue 'again;
@@ -129,17 +136,17 @@ impl DmTree {
                 break (tag, bytes);
             }
             Mark::InnerLockHeld.hit();
-            self.retried.set(true);
+            self.op.retried.set(true);
             if self.node.is_abandoned(was) {
                 Box::pin(self.recover_inner(addr, was)).await?;
             }
-            if self.node.is_lock_recovery_due(self.ep.now()) {
+            if self.node.abandoned_locks.is_due(self.ep.now()) {
                 // The repair may need this very FIFO guard.
                 drop(fifo_guard);
                 self.recover_locks_while_waiting().await;
                 fifo_guard = self.inner_fifo_guard(addr, level).await?;
             }
-            self.quiescent_point();
+            self.op.quiescent_point();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
@@ -150,14 +157,14 @@ impl DmTree {
     }
 
     async fn inner_fifo_guard(&self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
-        let _quiescent = self.quiescent_section();
+        let _quiescent = self.op.quiescent_section();
         self.node.inner_fifo.lock_ranked(&self.ep, Rank(level), addr.bits()).await
     }
 
     /// A failed try may have taken the lock: it leaves an abandoned lock.
     fn sure_of<T>(&self, own: HeldLock, tried: Result<T>) -> Result<T> {
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
-            self.leave_try(own);
+            self.op.leave_try(own);
         }
         tried
     }
@@ -213,10 +220,6 @@ impl DmTree {
         self.released(tag, done)
     }
 
-    pub(crate) async fn unlock_inner(&self, n: LockedInner) -> Result<()> {
-        self.release_inner(n.addr, n.tag, n.fifo_guard).await
-    }
-
     /// Adds the record of a child to the level above it (`level`), unless it is there. Splits full
     /// nodes, up to a new root.
     ///
@@ -239,13 +242,13 @@ impl DmTree {
                 continue;
             };
             if n.records.iter().any(|r| r.key == low) {
-                return self.unlock_inner(n).await;
+                return self.unlock(n).await;
             }
             if level > 1 {
                 let h = self.unvalidated_header(child.addr).await?;
                 if h.ver.generation != child.generation || !h.forward.is_null() {
                     Mark::PublishTombstone.hit();
-                    return self.unlock_inner(n).await;
+                    return self.unlock(n).await;
                 }
             }
             let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
@@ -269,7 +272,7 @@ impl DmTree {
         let area = match self.fence_area(low, &mut blocks).await {
             Ok(area) => area,
             Err(e) => {
-                self.unlock_inner(n).await?;
+                self.unlock(n).await?;
                 return Err(e);
             }
         };
@@ -289,7 +292,7 @@ impl DmTree {
         } else {
             self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
         }
-        self.let_go(n.tag);
+        self.op.let_go(n.tag);
         drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
@@ -308,7 +311,7 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.chain(list).await?;
-        self.let_go(n.tag);
+        self.op.let_go(n.tag);
         drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
@@ -340,7 +343,7 @@ impl DmTree {
             Ok(taken) => taken,
             Err(e) => {
                 self.forget_blocks(blocks);
-                self.unlock_inner(n).await?;
+                self.unlock(n).await?;
                 return Err(e);
             }
         };
@@ -402,7 +405,7 @@ impl DmTree {
         // in between leaves the record to maintenance.
         let publish = self.begun(Chore::PublishInner(separator.clone(), n.level, child));
         self.write_inner(&n, lower, grant.addr).await?;
-        self.let_go(n.tag);
+        self.op.let_go(n.tag);
         drop(n.fifo_guard);
         self.cache_inner(n.addr, &lower_bytes).await?;
         self.cache_inner(grant.addr, &upper_bytes).await?;

@@ -91,7 +91,7 @@ impl DmTree {
                 return Ok(probe);
             }
             Mark::EntryTorn.hit();
-            self.retried.set(true);
+            self.op.retried.set(true);
             self.wait_for_leaf(&mut backoff, leaf, HELP_AFTER).await?;
         }
     }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dmtree_check::scenario::{Scenario, Script, key};
 use dmtree_fabric::{Buf, Fifo, GlobalAddr};
 use dmtree_parts::hash::fence_tag;
+use dmtree_parts::held::Unlock;
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
 use dmtree_pool::BlockPtr;
 
@@ -172,7 +173,7 @@ fn a_node_without_its_first_record_is_read_again() {
     reads_again(&scenario, wanted, Mark::InnerHeadless, async |c: &DmTree| {
         let parent = locked(c, 1, &key(3)).await;
         let (addr, ver, index) = (parent.addr, parent.ver, parent.records[0].index);
-        c.unlock_inner(parent).await.expect("works");
+        c.unlock(parent).await.expect("works");
         let at = addr.plus(c.node.g.record_at(index) as u64);
         (at, replace(c, at, &free_word(addr, ver, index).to_le_bytes()).await)
     });
@@ -188,7 +189,7 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         let top = locked(&c, 2, &key(2_000)).await;
         let below: Vec<(Vec<u8>, Child)> =
             top.records.iter().map(|r| (r.key.clone(), r.child)).collect();
-        c.unlock_inner(top).await.expect("works");
+        c.unlock(top).await.expect("works");
         for n in (0..4_000).filter(|n| n % 40 != 0) {
             c.write(&key(n), Write::Delete).await.expect("works");
         }
@@ -284,7 +285,7 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
         let route = route_to(&c, &key(50)).await;
         let l = c.lock_route(&route).await.expect("works").expect("alive");
         assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
-        let Some(Chore::Unlink { lo, .. }) = c.node.pop_chore() else {
+        let Some(Chore::Unlink { lo, .. }) = c.node.maintenance.pop() else {
             panic!("the tombstone is to be unlinked")
         };
         let before = route_to(&c, &key(20)).await;
@@ -321,7 +322,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
         let route = route_to(&c, &key(50)).await;
         let l = c.lock_route(&route).await.expect("works").expect("alive");
         assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
-        let chore = c.node.pop_chore();
+        let chore = c.node.maintenance.pop();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
         c.node.pool.log_retired(route.leaf);
         drop(pin);

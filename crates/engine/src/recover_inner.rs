@@ -30,6 +30,7 @@
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_parts::held::Unlock;
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{DmTree, HeldLock, Lockable};
@@ -59,12 +60,7 @@ impl DmTree {
             return Ok(());
         }
         Mark::HelpInner.hit();
-        let before = self.locks();
-        let recovered = self.recover_inner(addr, was).await;
-        if recovered.is_err() {
-            self.leave_since(&before);
-        }
-        recovered
+        self.op.part(self.recover_inner(addr, was)).await
     }
 
     /// Takes an abandoned inner lock over, repairs the node, and unlocks it. Does nothing when the
@@ -76,13 +72,7 @@ impl DmTree {
         self.ep.step(Step::Structure);
         let own = HeldLock { tag, on: Lockable::Inner(addr) };
         let taken = self.try_for(own, (lock, was), addr, g.inner_image()).await;
-        let (now, bytes) = match taken {
-            Ok(taken) => taken,
-            Err(e) => {
-                self.leave_try(own);
-                return Err(e);
-            }
-        };
+        let (now, bytes) = taken.inspect_err(|_| self.op.leave_try(own))?;
         if now != was {
             return Ok(());
         }
@@ -106,7 +96,7 @@ impl DmTree {
             .as_ref()
             .map(|(low, child)| self.begun(Chore::PublishInner(low.clone(), h.level, *child)));
         self.ep.cas(lock, tag.0, 0).await?;
-        self.let_go(tag);
+        self.op.let_go(tag);
         if let Some((low, child)) = right {
             // Right links keep the node reachable until then.
             match Box::pin(self.insert_record(h.level + 1, &low, &child)).await {
@@ -333,7 +323,7 @@ impl DmTree {
             let found = parent.records.iter().find(|r| r.child.addr == addr && r.key == low);
             match found.map(|r| r.index) {
                 Some(index) => self.remove_record(parent, index).await?,
-                None => self.unlock_inner(parent).await?,
+                None => self.unlock(parent).await?,
             }
         }
         let lock = addr.plus(g.inner_lock_at() as u64);

@@ -143,7 +143,7 @@ impl DmTree {
         let (now, body) = match taken {
             Ok(taken) => taken,
             Err(e) => {
-                self.leave_try(lock);
+                self.op.leave_try(lock);
                 return if is_away(&e) { Ok(None) } else { Err(e) };
             }
         };
@@ -174,12 +174,7 @@ impl DmTree {
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
     pub(crate) async fn help_route(&self, route: &Route) -> Result<Inspected> {
-        let before = self.locks();
-        let helped = self.inspect_and_recover(route).await;
-        if helped.is_err() {
-            self.leave_since(&before);
-        }
-        helped
+        self.op.part(self.inspect_and_recover(route)).await
     }
 
     pub(crate) async fn inspect_and_recover(&self, route: &Route) -> Result<Inspected> {

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::verb::cas;
 use dmtree_fabric::{DetachedHook, GlobalAddr, Result};
+use dmtree_parts::held::RemoteLock;
 
 use crate::client::{DmTree, HeldLock, Lockable};
 use crate::node::{Chore, DmNode};
@@ -42,18 +43,15 @@ impl DmTree {
     /// wait for them.
     pub(crate) async fn recover_some_locks(&self) {
         let now = self.ep.now();
-        let due = self.node.due_abandoned_lock(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
+        let due = self.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
         let Some((h, answers)) = due else { return };
         if !answers {
             return self.ask_after(h);
         }
-        self.node.answers(h.key(), false);
+        self.node.abandoned_locks.answers(&h.key(), false);
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
-        let pin = self.pin();
         // A failed recovery is tried again later.
-        let recovered = Box::pin(self.recover_lock(h)).await;
-        self.leave_abandoned_locks();
-        drop(pin);
+        let recovered = self.pin().run(Box::pin(self.recover_lock(h))).await;
         if recovered.is_ok() {
             scope.end(dmtree_fabric::OpOutcome::Other);
         }
@@ -63,19 +61,14 @@ impl DmTree {
     /// node wait for abandoned locks of this one, so a waiter recovers locks meanwhile. While it
     /// holds locks it touches no leaf, since a client that waits for a leaf's lock holds none.
     pub(crate) async fn recover_locks_while_waiting(&self) {
-        if !self.node.has_abandoned_locks() {
+        if !self.node.abandoned_locks.any() {
             return;
         }
-        let before = self.locks();
-        let none = self.held.borrow().is_empty();
-        let may = |on: &Lockable| none || matches!(on, Lockable::Inner(_));
-        let now = self.ep.now();
-        let Some((h, _)) = self.node.due_abandoned_lock(now, now + RECOVER_LOCK_PAUSE_NS, may)
-        else {
-            return;
-        };
-        if Box::pin(self.recover_lock(h)).await.is_err() {
-            self.leave_since(&before);
+        let (now, free) = (self.ep.now(), self.op.is_free());
+        let may = |h: &HeldLock| free || matches!(h.on, Lockable::Inner(_));
+        let due = self.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, may);
+        if let Some((h, _)) = due {
+            let _ = self.op.part(Box::pin(self.recover_lock(h))).await;
         }
     }
 
@@ -102,10 +95,7 @@ impl DmTree {
     pub(crate) async fn recover_lock(&self, h: HeldLock) -> Result<()> {
         match h.on {
             Lockable::Leaf(route) => {
-                let at = match self.node.pool.resolve(&self.ep, route.table).await {
-                    Ok(at) => at,
-                    Err(e) => return Err(e),
-                };
+                let at = self.node.pool.resolve(&self.ep, route.table).await?;
                 if self.ep.cas(at, 0, 0).await? == h.tag.0 {
                     match self.recover_leaf(&route, at, h.tag.0).await? {
                         // The outcome of the take-over may be unknown.
@@ -154,7 +144,7 @@ impl DetachedHook for Probe {
 
     fn ended(&self, _: u64, result: &Result<()>) {
         if result.is_ok() {
-            self.node.answers(self.key, true);
+            self.node.abandoned_locks.answers(&self.key, true);
         }
     }
 }

@@ -33,6 +33,7 @@
 
 use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, Route, Validation, is_away};
@@ -126,7 +127,7 @@ impl DmTree {
                 let index = parent.records[i].index;
                 self.remove_record(parent, index).await
             }
-            _ => self.unlock_inner(parent).await,
+            _ => self.unlock(parent).await,
         }
     }
 
@@ -215,7 +216,7 @@ impl DmTree {
             // parent's lock.
             Some(low) if relocated => {
                 if let Some(parent) = self.lock_inner(1, low).await? {
-                    self.unlock_inner(parent).await?;
+                    self.unlock(parent).await?;
                 }
             }
             Some(low) => self.drop_record(low, route.leaf).await?,
@@ -244,7 +245,7 @@ impl DmTree {
             fence: 0,
         };
         Box::pin(self.inspect_and_recover(&route)).await?;
-        self.quiescent_point();
+        self.op.quiescent_point();
         self.ep.sleep(INSPECT_AGAIN_NS).await;
         self.ep.check_deadline("the successor of a tombstone", addr.bits())
     }

@@ -29,6 +29,7 @@
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
+use dmtree_parts::held::Unlock;
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{DmTree, LeafCopy, Route, is_away};
@@ -50,15 +51,13 @@ impl DmTree {
     /// Moves the locked leaf to a new one of `capacity` slots. The lock comes back when there is no
     /// memory for that.
     pub(crate) async fn relocate(&self, mut l: Locked, capacity: usize) -> Result<Option<Locked>> {
-        let leaf = match self.image_of(&mut l).await {
-            Ok(leaf) => leaf,
-            Err(e) => return self.fail_locked(l, e).await,
-        };
+        let leaf = self.image_of(&mut l).await;
+        let (l, leaf) = self.under(l, leaf).await?;
         let s = match self.new_leaf(capacity).await {
-            Ok(s) => s,
             Err(e) if e.kind() == ErrorKind::Full => return Ok(Some(l)),
-            Err(e) => return self.fail_locked(l, e).await,
+            s => s,
         };
+        let (mut l, s) = self.under(l, s).await?;
         let low = self.fence_bytes(leaf.header(self).lo).await?.unwrap_or_default();
         let parent = match self.lock_parent_with_room(&low).await {
             Ok(parent) => parent,
@@ -67,14 +66,14 @@ impl DmTree {
                 if e.kind() == ErrorKind::Full {
                     return Ok(Some(l));
                 }
-                return self.fail_locked(l, e).await;
+                return self.fail(l, e).await;
             }
         };
         let Some(at) = parent.records.iter().position(|r| r.child.addr == leaf.addr) else {
             // The record is still missing (its publication found no memory): there is nothing to
             // replace.
             Mark::RelocateNoRecord.hit();
-            self.unlock_inner(parent).await?;
+            self.unlock(parent).await?;
             self.forget_leaf(&s);
             return Ok(Some(l));
         };
@@ -87,7 +86,7 @@ impl DmTree {
             {
                 // The owner of the new table is away: handled like missing memory.
                 self.forget_leaf(&s);
-                self.unlock_inner(parent).await?;
+                self.unlock(parent).await?;
                 return Ok(Some(l));
             }
             Err(e) => return Err(e),
@@ -237,7 +236,7 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.chain(list).await?;
-        self.let_go(n.tag);
+        self.op.let_go(n.tag);
         drop(n.fifo_guard);
         self.cache_inner(n.addr, &n.bytes).await?;
         Ok(())
@@ -258,7 +257,7 @@ impl DmTree {
         self.ep.step(Step::Structure);
         if self.node.has(Mutant::CloseDetached) {
             self.ep.detach(list, None);
-            self.let_go(l.tag);
+            self.op.let_go(l.tag);
             return Ok(true);
         }
         let closed = self.ep.chain(list).await.map(|_| ());
@@ -268,7 +267,7 @@ impl DmTree {
         } else {
             closed?;
         }
-        self.let_go(l.tag);
+        self.op.let_go(l.tag);
         Ok(true)
     }
 

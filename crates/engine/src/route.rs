@@ -135,7 +135,7 @@ impl DmTree {
 
     /// The route of a key from its bottom node as it is now: one READ when the node is cached.
     pub(crate) async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
-        self.retried.set(true);
+        self.op.retried.set(true);
         Mark::RouteStale.hit();
         let cached = self.node.cache.lookup(1, key, |node, _| node.clone());
         if let Some(old) = cached {
@@ -165,7 +165,7 @@ impl DmTree {
         if fresh != *stale {
             return Ok(fresh);
         }
-        self.quiescent_point();
+        self.op.quiescent_point();
         backoff.step().await?;
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
@@ -225,7 +225,7 @@ impl DmTree {
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
             Box::pin(self.diagnose_stall_inner(successor)).await?;
         }
-        self.quiescent_point();
+        self.op.quiescent_point();
         backoff.step().await
     }
 
@@ -272,8 +272,8 @@ impl DmTree {
                     InnerRead::OtherGeneration => {
                         Mark::InnerOtherGeneration.hit();
                         self.drop_parent(&parent);
-                        self.retried.set(true);
-                        self.quiescent_point();
+                        self.op.retried.set(true);
+                        self.op.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }
@@ -284,7 +284,7 @@ impl DmTree {
                 let at_level = copy.level;
                 let Some(node) = self.hop_right(copy, key).await? else {
                     self.drop_parent(&parent);
-                    self.quiescent_point();
+                    self.op.quiescent_point();
                     backoff.step().await?;
                     continue 'restart;
                 };
@@ -352,14 +352,14 @@ impl DmTree {
                 return Ok(read);
             }
             Mark::InnerTorn.hit();
-            self.retried.set(true);
+            self.op.retried.set(true);
             if backoff.steps() >= HELP_AFTER {
                 Box::pin(self.help_inner(addr)).await?;
             }
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
                 Box::pin(self.diagnose_stall_inner(addr)).await?;
             }
-            self.quiescent_point();
+            self.op.quiescent_point();
             backoff.step().await?;
         }
     }
@@ -528,7 +528,7 @@ impl DmTree {
                         self.wait_for_successor(&mut backoff, forward).await?;
                     }
                     InnerRead::OtherGeneration => {
-                        self.quiescent_point();
+                        self.op.quiescent_point();
                         backoff.step().await?;
                         continue 'restart;
                     }

@@ -137,7 +137,7 @@ impl DmTree {
             if stale {
                 Mark::ScanStale.hit();
                 let fresh = self.fresh_route(&cursor).await?;
-                self.quiescent_point();
+                self.op.quiescent_point();
                 backoff.step().await?;
                 if backoff.steps() > WALK_AFTER {
                     // The record is missing, or names a tombstone, and the client that should
@@ -370,7 +370,7 @@ impl DmTree {
                 Seen::Stale => None,
                 Seen::Torn => {
                     Mark::ScanTorn.hit();
-                    self.retried.set(true);
+                    self.op.retried.set(true);
                     self.read_one(route).await?
                 }
             });
@@ -390,7 +390,7 @@ impl DmTree {
                 Seen::Whole(leaf) => return Ok(Some(leaf)),
                 Seen::Stale => return Ok(None),
                 Seen::Torn => {
-                    self.quiescent_point();
+                    self.op.quiescent_point();
                     backoff.step().await?;
                 }
             }

@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering;
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_parts::held::Unlock;
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 
@@ -164,25 +165,19 @@ impl DmTree {
         mut l: Locked,
         pair: (&[u8], KeyHash, &[u8]),
     ) -> Result<Written> {
-        let leaf = match self.image_of(&mut l).await {
-            Ok(leaf) => leaf,
-            Err(e) => return self.fail_locked(l, e).await,
+        let prepared = async {
+            let leaf = self.image_of(&mut l).await?;
+            self.check_parents().await?;
+            Mark::Split.hit();
+            let plan = self.plan_split(&leaf, pair.0).await?;
+            let (s, images) = self.write_sibling(&mut l, &leaf, &plan, pair).await?;
+            Ok((leaf, plan.separator, s, images))
         };
-        if let Err(e) = self.check_parents().await {
-            return self.fail_locked(l, e).await;
-        }
-        Mark::Split.hit();
-        let plan = match self.plan_split(&leaf, pair.0).await {
-            Ok(plan) => plan,
-            Err(e) => return self.fail_locked(l, e).await,
-        };
-        let (s, images) = match self.write_sibling(&mut l, &leaf, &plan, pair).await {
-            Ok(written) => written,
-            Err(e) => return self.fail_locked(l, e).await,
-        };
-        // From here on an error leaves the lock held (see `fail_locked`): the fabric failed, not
-        // the allocation, and the pair may be there.
-        let done = self.finish_split(l, &leaf, (&plan.separator, s), images).await;
+        let prepared = prepared.await;
+        let (l, (leaf, separator, s, images)) = self.under(l, prepared).await?;
+        // From here on an error leaves the lock held: the fabric failed, not the allocation, and
+        // the pair may be there.
+        let done = self.finish_split(l, &leaf, (&separator, s), images).await;
         done.map_err(dmtree_fabric::Error::effect_unknown)?;
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }

@@ -42,23 +42,20 @@ impl DmTree {
     /// Those of the fabric; a leaf on a lost memory node is passed over.
     pub async fn sweep(&mut self) -> Result<()> {
         let mut from = Vec::new();
-        let swept = loop {
+        loop {
             self.ep.renew_deadline();
             let _pin = self.pin();
-            match self.sweep_node(&from, false).await {
-                Ok(Some(next)) => from = next,
-                Ok(None) => break Ok(()),
-                Err(e) => break Err(e),
+            match self.sweep_node(&from, false).await? {
+                Some(next) => from = next,
+                None => return Ok(()),
             }
-        };
-        self.leave_abandoned_locks();
-        swept
+        }
     }
 
     /// Whether a death has been handled completely since this node swept last; if so a sweep
     /// begins.
     pub(crate) fn begin_sweep(&self) {
-        if self.node.is_sweep_due() {
+        if self.node.maintenance.is_sweep_due(&self.node.pool) {
             self.node.push_chore(Chore::Sweep(Vec::new()));
         }
     }

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::{DetachedHook, Result};
 use dmtree_parts::fifo_mutex::{FifoGuard, FifoMutexes, FifoReleaseHook};
+use dmtree_parts::held::LockNode;
 
 use crate::client::HeldLock;
 use crate::node::DmNode;
@@ -89,7 +90,7 @@ impl DetachedHook for UnlockHook {
             u.locks[place as usize]
         };
         if result.is_err() {
-            self.node.abandoned_lock(lock);
+            self.node.abandon(lock);
         }
     }
 }

@@ -31,9 +31,10 @@
 //! their values until the leader seals it right before step 3.
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
@@ -73,7 +74,7 @@ impl DmTree {
         check_key(key)?;
         w.check()?;
         let hash = KeyHash::of(key);
-        if self.node.has_abandoned_locks() {
+        if self.node.abandoned_locks.any() {
             self.recover_some_locks().await;
         }
         let scope = self.ep.begin(w.kind());
@@ -86,7 +87,7 @@ impl DmTree {
         let mut leader = None;
         if let Some(intent) = w.intent().filter(|_| self.node.o.techniques.combining) {
             let (writers, none) = (&self.node.writers, &mut Vec::new());
-            let rest = || self.quiescent_section();
+            let rest = || self.op.quiescent_section();
             match writers.turn(&self.ep, (key, hash), &intent, none, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
                 Turn::Shared(shared) => {
@@ -112,26 +113,16 @@ impl DmTree {
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         self.stop_for_death().await;
-        let _pin = self.pin();
-        let written = self.write_pinned(key, hash, w, flight).await;
-        self.leave_abandoned_locks();
-        written
-    }
-
-    async fn write_pinned(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        w: Write<'_>,
-        flight: &mut Option<LeaderGuard>,
-    ) -> Result<Written> {
-        loop {
-            let l = self.lock_leaf(key).await.map_err(untouched)?;
-            if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
-                return Ok(written);
+        let steps = async {
+            loop {
+                let l = self.lock_leaf(key).await.map_err(untouched)?;
+                if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
+                    return Ok(written);
+                }
+                self.op.retried.set(true);
             }
-            self.retried.set(true);
-        }
+        };
+        self.pin().run(steps).await
     }
 
     /// The write under the lock; `None` when the leaf had to be relocated first.
@@ -147,21 +138,17 @@ impl DmTree {
             return self.write_by_lock_word(l, (key, hash), w).await;
         }
         let mut old = Vec::new();
-        let present = match self.find_locked(&l, key, hash, &mut old).await {
-            Ok(present) => present,
-            Err(e) => return self.fail_locked(l, e).await,
-        };
+        let present = self.find_locked(&l, key, hash, &mut old).await;
+        let (l, present) = self.under(l, present).await?;
         if let Some((outcome, counted)) = w.refused(present.as_ref().map(|_| &old[..])) {
             // An absence that no memory node has confirmed: a table of this node, or of an owner
             // that hangs, proves nothing by itself.
-            if let Err(e) = self.check_lease_untouched() {
-                return self.fail_locked(l, e).await;
-            }
+            let (l, ()) = self.under(l, self.check_lease_untouched()).await?;
             if let Some(flight) = flight {
                 flight.close(&mut Vec::new());
             }
             self.unlock(l).await?;
-            return Ok(Some((outcome, self.outcome(counted))));
+            return Ok(Some((outcome, self.op.outcome(counted))));
         }
         match (w.value(), present) {
             (None, Some(p)) => self.delete_locked(l, key, p).await.map(Some),
@@ -204,15 +191,6 @@ impl DmTree {
         }
     }
 
-    /// An error under the lock: when nothing was changed the lock is given back; otherwise it is
-    /// kept, because a WRITE may still land and must not land under the next holder.
-    pub(crate) async fn fail_locked<T>(&self, l: Locked, e: dmtree_fabric::Error) -> Result<T> {
-        if e.effect() == Effect::None {
-            self.unlock(l).await?;
-        }
-        Err(e)
-    }
-
     /// The value to be written: the flight's, sealed now, or the caller's.
     fn final_value<'a>(
         value: &'a [u8],
@@ -242,15 +220,13 @@ impl DmTree {
         let value = Self::final_value(pair.2, own, &mut combined);
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let written = self.write_entry(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
-        if let Err(e) = written {
-            return self.fail_locked(l, e).await;
-        }
+        let (l, ()) = self.under(l, written).await?;
         self.unlock(l).await?;
         self.retire_block(p.block);
         if let Some(flight) = flight.as_mut().filter(|_| late) {
             flight.close(&mut Vec::new());
         }
-        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+        Ok((Outcome::Done, self.op.outcome(OpOutcome::Hit)))
     }
 
     async fn insert_locked(
@@ -268,7 +244,7 @@ impl DmTree {
                     None => return Ok(None),
                     Some(locked) if locked.table.ver.range == u8::MAX => {
                         let e = worn_out(locked.route.leaf);
-                        return self.fail_locked(locked, e).await;
+                        return self.fail(locked, e).await;
                     }
                     // No memory for a larger leaf: there may be some for a smaller one.
                     Some(locked) => l = locked,
@@ -281,24 +257,21 @@ impl DmTree {
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, flight, &mut combined);
         let place = Place { leaf: l.route.leaf, slot };
-        if let Err(e) = self.write_entry(&l, place, (pair.0, pair.1, value), None).await {
-            return self.fail_locked(l, e).await;
-        }
+        let written = self.write_entry(&l, place, (pair.0, pair.1, value), None).await;
+        let (mut l, ()) = self.under(l, written).await?;
         l.table.set(slot, pair.1.fingerprint());
         self.note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
         self.unlock_with_table(l).await?;
-        Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))))
+        Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::InsertPlain))))
     }
 
-    async fn delete_locked(&self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
+    async fn delete_locked(&self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let at = place.leaf.plus(self.node.g.slot_at(p.slot) as u64);
         let free = slot::free_word(place, l.table.ver);
-        debug_assert!(self.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
+        debug_assert!(self.op.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
         debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
-        if let Err(e) = self.check_lease_untouched() {
-            return self.fail_locked(l, e).await;
-        }
+        let (mut l, ()) = self.under(l, self.check_lease_untouched()).await?;
         if self.node.has(Mutant::DeleteTableFirst) {
             let mut table = l.table.clone();
             table.set(p.slot, 0);
@@ -311,8 +284,8 @@ impl DmTree {
         self.ep.step(Step::Entry);
         if self.node.has(Mutant::DeleteEarly) {
             self.ep.detach(dmtree_fabric::verb::write_word(at, free), None);
-        } else if let Err(e) = self.ep.write_word(at, free).await {
-            return self.fail_locked(l, e).await;
+        } else {
+            (l, ()) = self.under(l, self.ep.write_word(at, free).await).await?;
         }
         l.table.set(p.slot, 0);
         let small = l.table.live() * 4 <= l.route.capacity;
@@ -322,7 +295,7 @@ impl DmTree {
         if small {
             self.node.push_chore(Chore::Merge(key.to_vec()));
         }
-        Ok((Outcome::Done, self.outcome(OpOutcome::Hit)))
+        Ok((Outcome::Done, self.op.outcome(OpOutcome::Hit)))
     }
 
     /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write`
@@ -336,7 +309,11 @@ impl DmTree {
     ) -> Result<()> {
         let g = &self.node.g;
         let is_live = l.table.fps()[place.slot] != 0;
-        debug_assert!(self.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
+        debug_assert!(
+            self.op.holds(l.tag),
+            "an entry of {} is written without its lock",
+            place.leaf
+        );
         debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
         let at = place.leaf.plus(g.slot_at(place.slot) as u64);
         let (block, shadow, entry) = self.entry_images(l, place, pair, replaces).await?;

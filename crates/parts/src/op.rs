@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dmtree_fabric::{Endpoint, ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_pool::PoolNode;
 
-use crate::contract::CacheStats;
+use crate::contract::{CacheStats, Work};
 
 /// The lookups of a compute node that its cache served, and those that it did not.
 #[derive(Debug, Default)]
@@ -70,6 +70,24 @@ pub fn counted(plain: OpOutcome, retried: &Cell<bool>) -> OpOutcome {
         _ if retried.get() => OpOutcome::Retried,
         _ => plain,
     }
+}
+
+/// Makes retired memory free when that is due. Until a member that does not answer answers again or
+/// is revoked, everything stays on the limbo list.
+///
+/// # Errors
+/// Those of the fabric.
+pub async fn reclaim_when_due(ep: &Endpoint, pool: &PoolNode) -> Result<Work> {
+    if pool.reclaim_due() {
+        let scope = ep.begin(OpKind::Maintain);
+        let reclaimed = pool.reclaim(ep).await;
+        scope.end(OpOutcome::Other);
+        reclaimed.map(|_| ()).or_else(|e| match e.kind() {
+            ErrorKind::Unreachable => Ok(()),
+            _ => Err(e),
+        })?;
+    }
+    Ok(Work::None)
 }
 
 /// Makes retired memory free, as far as no operation can hold it. Returns whether there was any.

@@ -18,6 +18,7 @@ use dmtree_parts::blink::{Descent, Format, Header, PageTree, Route};
 
 use crate::client::Sherman;
 use crate::format::leaf;
+use dmtree_parts::held::Unlock;
 
 impl Sherman {
     /// READs a leaf until it passes its check.

@@ -25,6 +25,7 @@ use dmtree_parts::pairs::Pairs;
 use crate::client::Sherman;
 use crate::format::leaf;
 use crate::lock::Held;
+use dmtree_parts::held::Unlock;
 
 impl Sherman {
     /// Locks the only leaf of an index without keys; `None` for any other index.

@@ -16,10 +16,11 @@
 //! abandoned lock: later clients time out.
 
 use dmtree_fabric::verb::{write as write_verb, write_word};
-use dmtree_fabric::{Buf, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::blink::{Descent, Page, PageTree, Pages, Way};
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::hash::check64;
+use dmtree_parts::held::Unlock;
 use dmtree_parts::lock_words::{Attempts, LockWord};
 
 use crate::client::Sherman;
@@ -100,27 +101,6 @@ impl PageTree for Sherman {
         Ok(Held { word, guard })
     }
 
-    async fn unlock(&self, held: Held) -> Result<()> {
-        let Held { word, guard } = held;
-        let guard = match guard {
-            Some(guard) if guard.may_hand_over() => match guard.hand_over() {
-                None => return Ok(()),
-                back => back,
-            },
-            guard => guard,
-        };
-        self.ep.step(Step::Lock);
-        if self.node.o.combine {
-            self.ep.detach(write_word(word, 0), None);
-        } else {
-            self.ep.faa(word, self.tag.wrapping_neg()).await?;
-        }
-        if let Some(guard) = guard {
-            guard.leave();
-        }
-        Ok(())
-    }
-
     /// Hands the lock over, or releases it. As published (`lazy_splits`), a split does not await
     /// this.
     async fn write_back(&self, held: Held, at: GlobalAddr, image: Buf, split: bool) -> Result<()> {
@@ -152,5 +132,34 @@ impl PageTree for Sherman {
             guard.leave();
         }
         Ok(())
+    }
+}
+
+impl Unlock<Held> for Sherman {
+    async fn unlock(&self, held: Held) -> Result<()> {
+        let Held { word, guard } = held;
+        let guard = match guard {
+            Some(guard) if guard.may_hand_over() => match guard.hand_over() {
+                None => return Ok(()),
+                back => back,
+            },
+            guard => guard,
+        };
+        self.ep.step(Step::Lock);
+        if self.node.o.combine {
+            self.ep.detach(write_word(word, 0), None);
+        } else {
+            self.ep.faa(word, self.tag.wrapping_neg()).await?;
+        }
+        if let Some(guard) = guard {
+            guard.leave();
+        }
+        Ok(())
+    }
+
+    /// As published, no client recovers a lock: it is released whatever has failed.
+    async fn fail<T>(&self, held: Held, e: Error) -> Result<T> {
+        self.unlock(held).await?;
+        Err(e)
     }
 }

@@ -21,6 +21,7 @@ use dmtree_parts::blink::{Format, Header, PageTree, Separators};
 use crate::client::Sherman;
 use crate::format::leaf;
 use crate::lock::Held;
+use dmtree_parts::held::Unlock;
 
 /// Spare pages: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;

@@ -14,6 +14,7 @@
 
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Verified};
 use dmtree_parts::blink::{Descent, Format, PageTree, Route};
+use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::Sherman;

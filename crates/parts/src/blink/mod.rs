@@ -26,6 +26,7 @@ pub use descent::{Descent, Route};
 pub use levels::{Chain, Levels, Named};
 
 use crate::cache::NodeCache;
+use crate::held::Unlock;
 use crate::published::{Published, Spare};
 
 /// The level of cached pages: their children are leaves.
@@ -234,7 +235,7 @@ pub struct Way {
 
 /// A client of a page tree: how it locks pages and writes them back.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
-pub trait PageTree: Published {
+pub trait PageTree: Published + Unlock<<Self as PageTree>::Held> {
     /// The bytes of its pages.
     type Format: Format;
     /// A held lock of a page.
@@ -251,8 +252,6 @@ pub trait PageTree: Published {
     async fn read_page(&self, at: GlobalAddr) -> Result<Page>;
     /// Takes the lock of a page.
     async fn lock(&self, page: GlobalAddr) -> Result<Self::Held>;
-    /// Releases a lock of a page that was not changed.
-    async fn unlock(&self, held: Self::Held) -> Result<()>;
     /// WRITEs a part of a page, and releases its lock. `split`: the page was divided, and its right
     /// half is written.
     async fn write_back(
@@ -262,20 +261,6 @@ pub trait PageTree: Published {
         image: Buf,
         split: bool,
     ) -> Result<()>;
-
-    /// Releases a lock because of an error, and returns the error.
-    async fn fail<T>(&self, held: Self::Held, e: Error) -> Result<T> {
-        self.unlock(held).await?;
-        Err(e)
-    }
-
-    /// The result of a step under a lock, with the lock; an error releases it.
-    async fn under<T>(&self, held: Self::Held, step: Result<T>) -> Result<(Self::Held, T)> {
-        match step {
-            Ok(done) => Ok((held, done)),
-            Err(e) => self.fail(held, e).await,
-        }
-    }
 
     /// Memory for a page.
     async fn new_page(&self) -> Result<GlobalAddr> {

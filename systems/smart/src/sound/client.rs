@@ -1,31 +1,21 @@
 //! A client: the view that one fabric slot has of the index, and how its operations begin and end.
 //!
-//! Every operation that posts verbs first pins the client's reclamation epoch (`Smart::pin`), and
-//! leaves it when the [`Pinned`] guard is dropped. Memory that the operation can reach is not
-//! reused in between. A client that only waits for another local operation, and holds no leaf,
-//! leaves the epoch for that time (`Smart::rest`, a quiescent section), so that it does not delay
-//! reclamation.
-//!
-//! The client records every leaf lock before the CAS that takes it (`Smart::record_lock`), and
-//! forgets it after the release (`Smart::forget_lock`). Locks that remain when the operation ends
-//! are abandoned locks: the operation failed, or its caller dropped the future. They go to the
-//! shared list of the compute node, and the next operation of this node that meets one, or
-//! maintenance, releases it (`update.rs`).
-//!
-//! Invariant: an operation has not ended before its last verb has executed. A dropped operation can
-//! have verbs in flight, so its epoch and its abandoned locks wait until the endpoint is quiet.
+//! Every operation that posts verbs runs under a pin (`parts::held`), which keeps memory that it
+//! can reach from being reused. The client records every leaf lock before the CAS that takes it
+//! (`Running::hold`), and forgets it after the release (`Running::let_go`). Locks that remain when
+//! the operation ends are abandoned locks: the next operation of this compute node that meets one,
+//! or maintenance, releases it (`update.rs`).
 //!
 //! A crash of the whole compute node loses the list. Other compute nodes then take the locks over
 //! after its access is revoked, by the holder's number and incarnation in the lock word.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::Cell;
 use std::sync::Arc;
 
-use dmtree_fabric::{Buf, Endpoint, Error, ErrorKind, GlobalAddr, OpOutcome, Result};
-use dmtree_parts::op::counted;
+use dmtree_fabric::{Buf, Endpoint, Error, ErrorKind, GlobalAddr, Result};
+use dmtree_parts::held::{RemoteLock, Running};
 use dmtree_parts::tree::block;
-use dmtree_pool::{BlockPtr, EpochHandle, Grant};
+use dmtree_pool::{BlockPtr, Grant};
 
 use super::format::leaf::{Holder, Stored, Word};
 use super::format::slot::fits;
@@ -36,13 +26,9 @@ use super::node::SmartNode;
 pub struct Smart {
     pub(crate) ep: Endpoint,
     pub(crate) node: Arc<SmartNode>,
-    pub(crate) epoch: RefCell<Rc<EpochHandle>>,
+    /// It holds leaves, and those that it has tried to lock with unknown outcome.
+    pub(crate) op: Running<SmartNode>,
     pub(crate) holder: Holder,
-    /// Leaves that the present operation holds, or has tried to lock with unknown outcome, each
-    /// with its lock word in that case.
-    pub(crate) held: RefCell<Vec<(GlobalAddr, Word)>>,
-    /// A conflict forced the present operation to repeat a step.
-    pub(crate) retried: Cell<bool>,
     rounds: Cell<u64>,
 }
 
@@ -52,29 +38,23 @@ impl std::fmt::Debug for Smart {
     }
 }
 
-/// A running operation. While it exists, memory that the operation can reach is not reused. Its
-/// drop turns the leaf locks that are left into abandoned locks.
-///
-/// A caller may drop its future at any await. Verbs in flight execute all the same, so the
-/// operation ends only after them: its epoch and its abandoned locks wait for that, and the client
-/// continues with another epoch handle.
-pub(crate) struct Pinned<'c>(&'c Smart);
+/// The lock of a leaf, with its lock word while it is held.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafLock {
+    pub at: GlobalAddr,
+    pub word: Word,
+}
 
-impl Drop for Pinned<'_> {
-    fn drop(&mut self) {
-        let c = self.0;
-        let held = c.held.take();
-        if c.ep.is_quiet() {
-            held.into_iter().for_each(|(at, word)| c.node.add_abandoned_lock(at, word));
-            c.epoch.borrow().leave();
-            return;
-        }
-        let epoch = c.epoch.replace(Rc::new(c.node.pool.register()));
-        let node = c.node.clone();
-        c.ep.when_quiet(move || {
-            held.into_iter().for_each(|(at, word)| node.add_abandoned_lock(at, word));
-            epoch.leave();
-        });
+impl RemoteLock for LeafLock {
+    type Tag = GlobalAddr;
+    type Key = u64;
+
+    fn tag(&self) -> GlobalAddr {
+        self.at
+    }
+
+    fn key(&self) -> u64 {
+        self.at.bits()
     }
 }
 
@@ -92,43 +72,12 @@ impl Smart {
         let incarnation = node.pool.fabric().incarnation(ep.node()).unwrap_or(0) as u16;
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         Self {
-            epoch: RefCell::new(Rc::new(node.pool.register())),
+            op: Running::new(&ep, &node),
             holder: Holder { node: ep.node().index() as u16, incarnation },
-            held: RefCell::default(),
-            retried: Cell::new(false),
             rounds: Cell::new(0),
             ep,
             node,
         }
-    }
-
-    pub(crate) fn pin(&self) -> Pinned<'_> {
-        self.epoch.borrow().enter();
-        self.retried.set(false);
-        Pinned(self)
-    }
-
-    /// Leaves the epoch while the operation waits for another one of its node. `None` if it holds a
-    /// leaf.
-    pub(crate) fn quiescent_section(&self) -> Option<dmtree_pool::QuiescentSection> {
-        self.held.borrow().is_empty().then(|| self.epoch.borrow().quiescent_section())
-    }
-
-    /// Records that the operation holds a leaf, or tries to lock it.
-    pub(crate) fn record_lock(&self, at: GlobalAddr, word: Word) {
-        let mut held = self.held.borrow_mut();
-        held.retain(|(a, _)| *a != at);
-        held.push((at, word));
-    }
-
-    /// Records that the operation does not hold the leaf any more.
-    pub(crate) fn forget_lock(&self, at: GlobalAddr) {
-        self.held.borrow_mut().retain(|(a, _)| *a != at);
-    }
-
-    /// The outcome to count for an operation: `plain`, or `Retried` if a step was repeated.
-    pub(crate) fn outcome(&self, plain: OpOutcome) -> OpOutcome {
-        counted(plain, &self.retried)
     }
 
     pub(crate) fn next_round(&self) -> u64 {

@@ -142,7 +142,7 @@ impl Smart {
             if let Some(view) = view.filter(|v| fits(v) && v.leads_to(key)) {
                 return Ok(view);
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
             self.node.cache.remove(start.entry);
         }
         self.node.lookups.count_miss();
@@ -182,7 +182,7 @@ impl Smart {
                     }
                     Some(view) => Content::Node { slot_ref, view },
                     None => {
-                        self.retried.set(true);
+                        self.op.retried.set(true);
                         backoff.step().await?;
                         node = self.begin(key).await?;
                         above = None;
@@ -211,7 +211,7 @@ impl Smart {
                 let linked = Head { state: NodeState::Linked, ..view.head };
                 let was = self.ep.cas(at, view.head.bits(), linked.bits()).await?;
                 if was != view.head.bits() {
-                    self.retried.set(true);
+                    self.op.retried.set(true);
                     view = self.read_node(at, kind).await?.ok_or_else(lost)?;
                     return Ok((view.head.is_linked()).then_some(view));
                 }

@@ -10,8 +10,9 @@
 //! grows, and a leaf keeps its place or is replaced by one that is logged. An object is retired
 //! with a generation that is larger than any it may have had, so old pointers cannot match it.
 
-use dmtree_fabric::{Endpoint, ErrorKind, OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{Endpoint, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::gc::{Collector, Run};
+use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{ArenaKey, Grant, Held, PoolNode, Span, Told};
 
@@ -44,11 +45,11 @@ impl Smart {
             return Ok(Work::None);
         }
         let scope = self.ep.begin(OpKind::Maintain);
-        let again = RequeueGuard { c: self, wanted: true };
-        match self.collect_some(self.node.take_gc()).await {
-            Ok(None) => again.done(),
-            Ok(Some(gc_run)) => self.node.keep_gc(gc_run),
-            Err(e) => return again.after(e),
+        let begun = self.node.begun(Task::Gc);
+        match self.collect_some(self.node.maintenance.take_gc()).await {
+            Ok(None) => begun.done(),
+            Ok(Some(gc_run)) => self.node.maintenance.keep_gc(gc_run),
+            Err(e) => return begun.gc_failed(e),
         }
         scope.end(OpOutcome::Other);
         Ok(Work::Some)
@@ -128,7 +129,7 @@ impl Smart {
             live.add(Span::block(b));
         }
         if view.word.state == LeafState::Tombstone {
-            self.node.push_task(Task::Unlink(leaf.key.to_vec()));
+            self.node.maintenance.push(Task::Unlink(leaf.key.to_vec()));
         }
         self.release_abandoned(&view).await?;
         Ok(leaf.key.to_vec())
@@ -157,7 +158,7 @@ impl Collector for Smart {
     }
 
     async fn mark(&self, from: Vec<u8>, gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
-        let _pin = self.pin();
+        let _pin = self.op.pin();
         self.mark_some(&from, &mut gc_run.live).await
     }
 
@@ -171,7 +172,7 @@ impl Collector for Smart {
 
     async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
         let Some((key, at)) = gc_run.lost.objects.get(i).copied() else { return Ok(false) };
-        let _pin = self.pin();
+        let _pin = self.op.pin();
         if let Some(generation) = self.last_generation(key, at).await? {
             gc_run.objects.push((key, Grant { addr: at, generation }));
         }
@@ -179,7 +180,7 @@ impl Collector for Smart {
     }
 
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
-        let _pin = self.pin();
+        let _pin = self.op.pin();
         let pool = &self.node.pool;
         let logged = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
         for (key, g) in std::mem::take(&mut gc_run.objects) {
@@ -210,36 +211,4 @@ fn in_order(view: &View, from: Option<&[u8]>) -> Vec<Slot> {
     slots.retain(|s| s.symbol() >= first);
     slots.sort_by_key(|s| s.symbol());
     slots
-}
-
-/// Queues the collection again on drop, unless it is done.
-struct RequeueGuard<'c> {
-    c: &'c Smart,
-    wanted: bool,
-}
-
-impl RequeueGuard<'_> {
-    fn done(mut self) {
-        self.wanted = false;
-    }
-
-    /// Returns errors that a later attempt would meet again, and no others.
-    fn after(self, e: dmtree_fabric::Error) -> Result<Work> {
-        let transient = [ErrorKind::Unreachable, ErrorKind::Busy, ErrorKind::TimedOut];
-        if transient.contains(&e.kind()) {
-            return Ok(Work::None);
-        }
-        if e.kind() == ErrorKind::Corrupt {
-            self.done();
-        }
-        Err(e)
-    }
-}
-
-impl Drop for RequeueGuard<'_> {
-    fn drop(&mut self) {
-        if self.wanted {
-            self.c.node.push_task(Task::Gc);
-        }
-    }
 }

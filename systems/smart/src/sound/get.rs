@@ -79,7 +79,7 @@ impl Smart {
     async fn get_shared(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let mut leader = None;
         if self.node.o.delegation {
-            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.quiescent_section());
+            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.op.quiescent_section());
             match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => {}
                 Turn::Shared(shared) => return Ok((shared?.found(), OpOutcome::Shared)),
@@ -99,9 +99,9 @@ impl Smart {
     }
 
     async fn get_alone(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        let _pin = self.pin();
+        let _pin = self.op.pin();
         let found = self.get_pinned(key, out).await?;
-        Ok((found, self.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+        Ok((found, self.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
     async fn get_pinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
@@ -127,7 +127,7 @@ impl Smart {
                     }
                 }
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -172,7 +172,7 @@ impl Smart {
             LeafMatch::Present(view) => Ok(Some(view)),
             LeafMatch::Tombstone(_) => {
                 // The deleting client may have stopped before it unlinked the leaf.
-                self.node.push_task(Task::Unlink(key.to_vec()));
+                self.node.maintenance.push(Task::Unlink(key.to_vec()));
                 Ok(None)
             }
             LeafMatch::Other(_) => Ok(None),
@@ -198,7 +198,7 @@ impl Smart {
                 let was = self.ep.cas(at, word.bits(), live.bits()).await?;
                 if was != word.bits() {
                     // Another client has marked it, and may have changed it since.
-                    self.retried.set(true);
+                    self.op.retried.set(true);
                     return Box::pin(self.match_leaf(key, slot_ref, at, lines)).await;
                 }
                 view.word = live;
@@ -218,7 +218,7 @@ impl Smart {
             if let Some(view) = LeafView::of(self, at, lines, bytes, read_at) {
                 return Ok(view);
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
             backoff.step().await?;
         }
     }

@@ -111,7 +111,7 @@ impl Smart {
             if let Some(view) = other {
                 self.retire_leaf(&view);
             }
-            return Ok(Some((Outcome::Done, self.outcome(OpOutcome::InsertPlain))));
+            return Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::InsertPlain))));
         }
         Ok(Some((Outcome::Done, OpOutcome::InsertSplit)))
     }
@@ -286,7 +286,7 @@ impl Smart {
 
     pub(crate) fn prune_later(&self, prefix: &[u8]) {
         if !prefix.is_empty() {
-            self.node.push_task(Task::Prune(prefix.to_vec()));
+            self.node.maintenance.push(Task::Prune(prefix.to_vec()));
         }
     }
 }

@@ -1,19 +1,20 @@
 //! The state that the clients of one compute node share.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_fabric::{Error, Result};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fifo_mutex::FifoMutexes;
+use dmtree_parts::held::{AbandonedLocks, LockNode};
+use dmtree_parts::maintenance::{Chore, Keep, Maintained, Maintenance};
 use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, Grant, PoolNode};
 
 use super::cache::NodeCache;
+use super::client::LeafLock;
 use super::format::head::NodeType;
-use super::format::leaf::{Holder, LeafShape, MAX_NODES, Word};
+use super::format::leaf::{Holder, LeafShape, MAX_NODES};
 use super::format::slot::{LINE, MAX_LINES};
 use super::gc::GcRun;
 use super::mutants::{Mutant, Mutants};
@@ -25,13 +26,9 @@ const FIFO_MUTEXES: usize = 4096;
 const GROUPS: usize = 1024;
 /// Operations of one batch: no bound.
 const GROUP_BOUND: u32 = u32::MAX;
-/// Most maintenance tasks in the queue. Further prunes are dropped; an operation that meets the
-/// same node adds them again.
-const MAX_TASKS: usize = 1024;
-
 /// A maintenance task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub enum Task {
     /// Remove the node with this prefix; it seems to have no children.
     Prune(Vec<u8>),
     /// Unlink the tombstone of this key; a slot still names it.
@@ -56,15 +53,8 @@ pub struct SmartNode {
     pub(crate) nodes: Arc<Arena>,
     /// By number of lines.
     leaves: Vec<Arc<Arena>>,
-    /// Abandoned locks of this compute node: the address of the leaf, and the lock word that an
-    /// ended operation may have left there.
-    abandoned_locks: Mutex<BTreeMap<u64, u64>>,
-    abandoned_locks_waiting: AtomicU32,
-    tasks: Mutex<VecDeque<Task>>,
-    pub(crate) tasks_waiting: AtomicU32,
-    gc: Mutex<Option<Box<GcRun>>>,
-    /// The number of node failures for which this node has started garbage collection.
-    swept: AtomicU64,
+    pub(crate) abandoned_locks: AbandonedLocks<LeafLock>,
+    pub(crate) maintenance: Maintenance<Task, GcRun>,
     pub(crate) lookups: Lookups,
     mutants: Mutants,
 }
@@ -99,12 +89,8 @@ impl SmartNode {
             writers: Combiner::new(GROUPS, GROUP_BOUND),
             nodes: arena(KIND_NODE, NodeType::LARGEST.bytes().div_ceil(LINE as usize)),
             leaves: (1..=MAX_LINES).map(|lines| arena(KIND_LEAF, lines)).collect(),
-            abandoned_locks: Mutex::default(),
-            abandoned_locks_waiting: AtomicU32::new(0),
-            tasks: Mutex::default(),
-            tasks_waiting: AtomicU32::new(0),
-            gc: Mutex::default(),
-            swept: AtomicU64::new(0),
+            abandoned_locks: AbandonedLocks::default(),
+            maintenance: Maintenance::default(),
             lookups: Lookups::default(),
             mutants: Mutants::default(),
         })
@@ -132,77 +118,33 @@ impl SmartNode {
     pub(crate) fn has(&self, d: Mutant) -> bool {
         self.mutants.has(d)
     }
+}
 
-    // ---- abandoned locks ----
+impl LockNode for SmartNode {
+    type Lock = LeafLock;
 
-    fn abandoned_locks(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.abandoned_locks.lock().expect("no panic under this lock")
+    fn pool(&self) -> &PoolNode {
+        &self.pool
     }
 
-    /// Records a lock that an ended operation of this node may have left on a leaf.
-    pub(crate) fn add_abandoned_lock(&self, at: GlobalAddr, held: Word) {
-        let mut abandoned_locks = self.abandoned_locks();
-        abandoned_locks.insert(at.bits(), held.bits());
-        self.abandoned_locks_waiting.store(abandoned_locks.len() as u32, Ordering::Relaxed);
+    fn abandon(&self, lock: LeafLock) {
+        self.abandoned_locks.add(lock);
     }
+}
 
-    /// The word that an abandoned lock of this node may have left in a leaf.
-    pub(crate) fn abandoned_lock_at(&self, at: GlobalAddr) -> Option<u64> {
-        if self.abandoned_locks_waiting.load(Ordering::Relaxed) == 0 {
-            return None;
+impl Maintained for SmartNode {
+    type Chore = Task;
+
+    fn push_chore(&self, task: Task) {
+        self.maintenance.push(task);
+    }
+}
+
+impl Chore for Task {
+    fn keep(&self) -> Keep {
+        match self {
+            Self::Unlink(_) | Self::Gc => Keep::Once,
+            Self::Prune(_) => Keep::IfRoom,
         }
-        self.abandoned_locks().get(&at.bits()).copied()
-    }
-
-    /// Removes a released lock from the list.
-    pub(crate) fn remove_abandoned_lock(&self, at: GlobalAddr) {
-        let mut abandoned_locks = self.abandoned_locks();
-        abandoned_locks.remove(&at.bits());
-        self.abandoned_locks_waiting.store(abandoned_locks.len() as u32, Ordering::Relaxed);
-    }
-
-    /// Number `n` of the abandoned locks, modulo their number.
-    pub(crate) fn nth_abandoned_lock(&self, n: u64) -> Option<GlobalAddr> {
-        if self.abandoned_locks_waiting.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let abandoned_locks = self.abandoned_locks();
-        let n = (n % abandoned_locks.len().max(1) as u64) as usize;
-        abandoned_locks.keys().nth(n).map(|bits| GlobalAddr::from_bits(*bits))
-    }
-
-    // ---- maintenance tasks ----
-
-    pub(crate) fn push_task(&self, task: Task) {
-        let mut tasks = self.tasks.lock().expect("no panic under this lock");
-        let wanted = matches!(task, Task::Unlink(_) | Task::Gc) || tasks.len() < MAX_TASKS;
-        if wanted && !tasks.contains(&task) {
-            tasks.push_back(task);
-            self.tasks_waiting.store(tasks.len() as u32, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn pop_task(&self) -> Option<Task> {
-        if self.tasks_waiting.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let mut tasks = self.tasks.lock().expect("no panic under this lock");
-        let task = tasks.pop_front();
-        self.tasks_waiting.store(tasks.len() as u32, Ordering::Relaxed);
-        task
-    }
-
-    /// Whether node failures were completed since the last call.
-    pub(crate) fn is_sweep_due(&self) -> bool {
-        let deaths = self.pool.deaths();
-        self.swept.fetch_max(deaths, Ordering::Relaxed) < deaths
-    }
-
-    pub(crate) fn take_gc(&self) -> Option<Box<GcRun>> {
-        self.gc.lock().expect("no panic under this lock").take()
-    }
-
-    pub(crate) fn keep_gc(&self, gc_run: Box<GcRun>) {
-        *self.gc.lock().expect("no panic under this lock") = Some(gc_run);
     }
 }

@@ -26,7 +26,8 @@
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
-use dmtree_parts::op::reclaim_for_room;
+use dmtree_parts::maintenance::Maintained;
+use dmtree_parts::op::{reclaim_for_room, reclaim_when_due};
 
 use super::client::Smart;
 use super::find::{Content, View};
@@ -52,7 +53,7 @@ impl Smart {
             != slot_ref.slot.0
         {
             // The slot was split, or another client has unlinked the leaf; the task is repeated.
-            self.node.push_task(Task::Unlink(key.to_vec()));
+            self.node.maintenance.push(Task::Unlink(key.to_vec()));
             return Ok(());
         }
         if !self.node.has(Mutant::RetireNamed) {
@@ -139,55 +140,42 @@ impl Smart {
     // ---- maintenance ----
 
     pub(crate) async fn maintain_op(&self) -> Result<Work> {
-        if self.node.is_sweep_due() && self.node.pool.is_first() {
-            self.node.push_task(Task::Gc);
+        if self.node.maintenance.is_sweep_due(&self.node.pool) && self.node.pool.is_first() {
+            self.node.maintenance.push(Task::Gc);
         }
-        if let Some(at) = self.node.nth_abandoned_lock(self.next_round()) {
+        if let Some((lock, _)) = self.node.abandoned_locks.nth(self.next_round(), |_| true) {
             let scope = self.ep.begin(OpKind::Maintain);
-            let _pin = self.pin();
-            if later(self.recover_lock(at).await)? {
-                scope.end(OpOutcome::Other);
-                return Ok(Work::Some);
+            let _pin = self.op.pin();
+            match self.recover_lock(lock.at).await {
+                Ok(()) => {
+                    scope.end(OpOutcome::Other);
+                    return Ok(Work::Some);
+                }
+                Err(e) if e.kind() == ErrorKind::Unreachable => {}
+                Err(e) => return Err(e),
             }
         }
-        match self.node.pop_task() {
+        match self.node.maintenance.pop() {
             Some(Task::Gc) => return Box::pin(self.gc_task()).await,
             Some(task) => return self.run_task(task).await,
             None => {}
         }
-        if self.node.pool.reclaim_due() {
-            let scope = self.ep.begin(OpKind::Maintain);
-            let did = self.node.pool.reclaim(&self.ep).await;
-            scope.end(OpOutcome::Other);
-            later(did.map(|_| ()))?;
-        }
-        Ok(Work::None)
+        reclaim_when_due(&self.ep, &self.node.pool).await
     }
 
     async fn run_task(&self, task: Task) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
-        let _pin = self.pin();
+        let _pin = self.op.pin();
         let done = match &task {
             Task::Prune(prefix) => self.prune(prefix).await,
             Task::Unlink(key) => self.unlink_leaf(key).await,
             Task::Gc => Ok(()),
         };
-        match later(done) {
-            Ok(true) => {
-                scope.end(OpOutcome::Other);
-                Ok(Work::Some)
-            }
-            Ok(false) => {
-                self.node.push_task(task);
-                Ok(Work::None)
-            }
-            Err(e) => {
-                if e.kind() != ErrorKind::Corrupt {
-                    self.node.push_task(task);
-                }
-                Err(e)
-            }
+        if let Err(e) = done {
+            return self.node.begun(task).failed(e);
         }
+        scope.end(OpOutcome::Other);
+        Ok(Work::Some)
     }
 
     /// Runs queued maintenance, so that freed memory can be reused; returns whether memory became
@@ -199,14 +187,5 @@ impl Smart {
             }
         }
         reclaim_for_room(&self.ep, &self.node.pool).await
-    }
-}
-
-/// False when a needed node is unreachable, so that a later attempt may succeed.
-pub(crate) fn later(done: Result<()>) -> Result<bool> {
-    match done {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == ErrorKind::Unreachable => Ok(false),
-        Err(e) => Err(e),
     }
 }

@@ -26,9 +26,11 @@ use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Ste
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::fifo_mutex::FifoGuard;
+use dmtree_parts::held::Unlock;
+use dmtree_parts::maintenance::Maintained;
 use dmtree_pool::BlockPtr;
 
-use super::client::{Smart, Taken};
+use super::client::{LeafLock, Smart, Taken};
 use super::format::leaf::{LeafState, Stored, Word};
 use super::get::LeafView;
 use super::mutants::Mutant;
@@ -60,7 +62,7 @@ impl Smart {
         let Some(held) = self.lock_leaf(&view, None).await? else { return Ok(None) };
         let value = seal(lease, value);
         self.replace(held, &value).await?;
-        Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
+        Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::Hit))))
     }
 
     pub(crate) async fn compare_and_set(
@@ -73,8 +75,8 @@ impl Smart {
         let mut old = Vec::new();
         let Some(held) = self.lock_leaf(&view, Some(&mut old)).await? else { return Ok(None) };
         if old != expected {
-            self.release(held, LeafState::Live).await?;
-            return Ok(Some((Outcome::Mismatch, self.outcome(OpOutcome::Hit))));
+            self.unlock(held).await?;
+            return Ok(Some((Outcome::Mismatch, self.op.outcome(OpOutcome::Hit))));
         }
         match new {
             Some(value) => self.replace(held, value).await?,
@@ -83,7 +85,7 @@ impl Smart {
                 self.unlink_soon(key).await;
             }
         }
-        Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))))
+        Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::Hit))))
     }
 
     /// A delete: one CAS, without the lock.
@@ -96,9 +98,9 @@ impl Smart {
             let was = self.ep.cas(view.at, word.bits(), tombstone.bits()).await?;
             if was == word.bits() {
                 self.unlink_soon(key).await;
-                return Ok(Some((Outcome::Done, self.outcome(OpOutcome::Hit))));
+                return Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::Hit))));
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
             match self.await_free(&view, was, false, &mut backoff).await? {
                 Some(free) => word = free,
                 None => return Ok(None),
@@ -125,7 +127,8 @@ impl Smart {
                 Some(holder) if self.node.is_revoked(holder) => return Ok(Some(word)),
                 Some(_) => {}
             }
-            match self.node.abandoned_lock_at(view.at) == Some(bits) {
+            let own = self.node.abandoned_locks.get(&view.at.bits());
+            match own.is_some_and(|lock| lock.word == word) {
                 true if has_local_lock => self.recover_lock_under_local_lock(view.at).await?,
                 true => self.recover_lock(view.at).await?,
                 false => backoff.step().await?,
@@ -141,19 +144,17 @@ impl Smart {
         view: &LeafView,
         mut old: Option<&mut Vec<u8>>,
     ) -> Result<Option<LockedLeaf>> {
-        let resting = self.quiescent_section();
+        let resting = self.op.quiescent_section();
         let guard = self.node.fifo.lock(&self.ep, view.at.bits()).await?;
         drop(resting);
-        if self.node.abandoned_lock_at(view.at).is_some() {
-            self.recover_lock_under_local_lock(view.at).await?;
-        }
+        self.recover_lock_under_local_lock(view.at).await?;
         let mut backoff = self.ep.backoff("leaf locked by another client", view.at);
         let free = self.await_free(view, view.word.bits(), true, &mut backoff).await?;
         let Some(mut word) = free else { return Ok(None) };
         let len = view.lines * 64;
         loop {
             let mine = word.held_by(Some(self.holder));
-            self.record_lock(view.at, mine);
+            self.op.hold(LeafLock { at: view.at, word: mine });
             self.ep.step(Step::Lock);
             let with_image = old.is_some() || word.holder.is_some();
             let (was, image) = match with_image {
@@ -165,8 +166,8 @@ impl Smart {
                 false => (self.ep.cas(view.at, word.bits(), mine.bits()).await?, None),
             };
             if was != word.bits() {
-                self.forget_lock(view.at);
-                self.retried.set(true);
+                self.op.let_go(view.at);
+                self.op.retried.set(true);
                 match self.await_free(view, was, true, &mut backoff).await? {
                     Some(free) => word = free,
                     None => return Ok(None),
@@ -187,10 +188,8 @@ impl Smart {
                 held.block = block_of(view.leaf(self).value);
                 return Ok(Some(held));
             }
-            if let Err(e) = self.read_held(&mut held, len, image, old.as_deref_mut()).await {
-                return self.release_after_error(held, e).await;
-            }
-            return Ok(Some(held));
+            let read = self.read_held(&mut held, len, image, old.as_deref_mut()).await;
+            return self.under(held, read).await.map(|(held, ())| Some(held));
         }
     }
 
@@ -244,26 +243,20 @@ impl Smart {
     /// Replaces the value of a held leaf, and releases the leaf.
     async fn replace(&self, held: LockedLeaf, value: &[u8]) -> Result<()> {
         let mut taken = Taken::default();
-        let stored = match self.store(value, held.at, &mut taken).await {
-            Ok(stored) => stored,
-            Err(e) => {
-                if e.effect() == Effect::None {
-                    self.give_back(taken);
-                }
-                return self.release_after_error(held, e).await;
-            }
-        };
+        let stored = self.store(value, held.at, &mut taken).await;
+        if stored.as_ref().is_err_and(|e| e.effect() == Effect::None) {
+            self.give_back(std::mem::take(&mut taken));
+        }
+        let (held, stored) = self.under(held, stored).await?;
         let shape = self.node.shape;
         let (word, new) = (held.word, held.word.flipped());
-        let mut area = match self.buf(shape.area()).await {
-            Ok(buf) => buf,
-            Err(e) => return self.release_after_error(held, e).await,
-        };
+        let (held, mut area) = self.under(held, self.buf(shape.area()).await).await?;
         shape.fill_area(&mut area, held.at, (new.generation, new.version), stored);
-        if let Err(e) = self.node.pool.check_lease(&self.ep) {
+        let lease = self.node.pool.check_lease(&self.ep);
+        if lease.is_err() {
             self.give_back(taken);
-            return self.release_after_error(held, e).await;
         }
+        let (held, ()) = self.under(held, lease).await?;
         let area_at = held.at.plus(shape.area_at(held.key_bytes, new.active) as u64);
         self.ep.step(Step::Entry);
         let changed = if self.node.has(Mutant::ReleaseBeforeArea) {
@@ -274,7 +267,7 @@ impl Smart {
             self.ep.chain(both).await.map(|(_, was)| was)
         };
         let was = changed.map_err(Error::effect_unknown)?;
-        self.forget_lock(held.at);
+        self.op.let_go(held.at);
         if was != word.bits() {
             return Err(lock_lost(held.at).effect_unknown());
         }
@@ -282,69 +275,55 @@ impl Smart {
         Ok(())
     }
 
-    /// Releases a leaf with its value unchanged.
+    /// Releases a leaf, which is live with its value unchanged or a tombstone from then on.
     async fn release(&self, held: LockedLeaf, state: LeafState) -> Result<()> {
         let free = held.word.held_by(None).in_state(state);
         let effect = |e: Error| if state == LeafState::Tombstone { e.effect_unknown() } else { e };
         let was = self.ep.cas(held.at, held.word.bits(), free.bits()).await.map_err(effect)?;
-        self.forget_lock(held.at);
+        self.op.let_go(held.at);
         if was != held.word.bits() {
             return Err(effect(lock_lost(held.at)));
         }
         Ok(())
     }
 
-    /// Handles an error under the lock, before anything was changed.
-    async fn release_after_error<T>(&self, held: LockedLeaf, e: Error) -> Result<T> {
-        // If this release fails, the lock becomes an abandoned lock.
-        let _ = self.release(held, LeafState::Live).await;
-        Err(e)
-    }
-
     /// Releases an abandoned lock of this node.
     pub(crate) async fn recover_lock(&self, at: GlobalAddr) -> Result<()> {
-        let resting = self.quiescent_section();
+        let resting = self.op.quiescent_section();
         let _guard = self.node.fifo.lock(&self.ep, at.bits()).await?;
         drop(resting);
         self.recover_lock_under_local_lock(at).await
     }
 
     async fn recover_lock_under_local_lock(&self, at: GlobalAddr) -> Result<()> {
-        let Some(bits) = self.node.abandoned_lock_at(at) else { return Ok(()) };
-        if let Some(word) = Word::of_bits(bits) {
-            self.ep.cas(at, bits, word.held_by(None).bits()).await?;
-        }
-        self.node.remove_abandoned_lock(at);
+        let Some(LeafLock { word, .. }) = self.node.abandoned_locks.get(&at.bits()) else {
+            return Ok(());
+        };
+        self.ep.cas(at, word.bits(), word.held_by(None).bits()).await?;
+        self.node.abandoned_locks.remove(&at.bits());
         Ok(())
     }
 
     /// After a delete: makes the slot vacant. If that fails, it becomes a maintenance task.
     async fn unlink_soon(&self, key: &[u8]) {
-        // The guard also covers a caller that drops the operation here.
-        let task = TaskGuard { c: self, task: Some(Task::Unlink(key.to_vec())) };
+        // That also covers a caller that drops the operation here.
+        let task = self.node.begun(Task::Unlink(key.to_vec()));
         if self.unlink_leaf(key).await.is_ok() {
             task.done();
         }
     }
 }
 
-/// Queues a maintenance task on drop, unless the task is done before.
-struct TaskGuard<'c> {
-    c: &'c Smart,
-    task: Option<Task>,
-}
-
-impl TaskGuard<'_> {
-    fn done(mut self) {
-        self.task = None;
+impl Unlock<LockedLeaf> for Smart {
+    async fn unlock(&self, held: LockedLeaf) -> Result<()> {
+        self.release(held, LeafState::Live).await
     }
-}
 
-impl Drop for TaskGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            self.c.node.push_task(task);
-        }
+    /// The value that counts is whole whatever has failed before the CAS that replaces it.
+    async fn fail<T>(&self, held: LockedLeaf, e: Error) -> Result<T> {
+        // If this release fails, the lock becomes an abandoned lock.
+        let _ = self.unlock(held).await;
+        Err(e)
     }
 }
 

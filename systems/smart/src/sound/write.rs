@@ -41,7 +41,7 @@ impl Smart {
         let mut leader = None;
         if let Some(intent) = w.intent().filter(|_| self.node.o.combining) {
             let (writers, none) = (&self.node.writers, &mut Vec::new());
-            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.quiescent_section());
+            let (key_hash, rest) = ((key, KeyHash::of(key)), || self.op.quiescent_section());
             match writers.turn(&self.ep, key_hash, &intent, none, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => {}
                 Turn::Shared(shared) => return Ok((shared?.wrote(), OpOutcome::Shared)),
@@ -62,7 +62,7 @@ impl Smart {
         w: Write<'_>,
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
-        let _pin = self.pin();
+        let _pin = self.op.pin();
         self.write_pinned(key, w, lease).await
     }
 
@@ -78,14 +78,14 @@ impl Smart {
             if let Some(written) = self.write_present(key, view, w, lease).await? {
                 return Ok(written);
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
         }
         loop {
             let place = self.find(key).await?;
             if let Some(written) = self.write_at(key, place, w, lease).await? {
                 return Ok(written);
             }
-            self.retried.set(true);
+            self.op.retried.set(true);
             backoff.step().await?;
         }
     }
@@ -110,7 +110,7 @@ impl Smart {
                 // was inserted: the search is repeated for all.
                 return Ok(None);
             }
-            return Ok(Some((refused.0, self.outcome(refused.1))));
+            return Ok(Some((refused.0, self.op.outcome(refused.1))));
         }
         let value = w.value().expect("writes of no value are refused");
         self.insert(key, value, place, other, lease).await
@@ -125,7 +125,7 @@ impl Smart {
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         match w {
-            Write::Insert(_) => Ok(Some((Outcome::Exists, self.outcome(OpOutcome::Hit)))),
+            Write::Insert(_) => Ok(Some((Outcome::Exists, self.op.outcome(OpOutcome::Hit)))),
             Write::Put(v) | Write::Update(v) => self.update(view, v, lease).await,
             Write::Delete => self.delete(key, view).await,
             Write::CompareAndSet { expected, new } => {
