@@ -123,16 +123,3 @@ pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
     }
     Ok(out)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn grants_have_names() {
-        let names = ["line_atomic", "write_ascending", "cas_fail_is_readonly", "whole_write"];
-        assert_eq!(granted(&grants(&names).unwrap()), names);
-        assert!(granted(&grants(&["none"]).unwrap()).is_empty());
-        assert!(grants(&["x"]).unwrap_err().to_string().contains("line_atomic"));
-    }
-}

@@ -137,33 +137,3 @@ pub fn liveness(case: &Case, ops: OpSet, client: u32) -> Vec<Call> {
     }
     out
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_in_order_and_come_back() {
-        for form in [KeyForm::Early, KeyForm::Late] {
-            let keys: Vec<_> = (0..1800).map(|n| key(form, n)).collect();
-            assert!(keys.windows(2).all(|w| w[0] < w[1]));
-            assert!(keys.iter().all(|k| k.len() == 24));
-            assert!((0..1800).all(|n| number(form, &key(form, n)) == Some(n)));
-            assert_eq!(number(form, b"key-00000000000000000001"), None);
-            assert_eq!(number(form, b"other"), None);
-        }
-        assert!(key(KeyForm::Late, 0)[..8] == key(KeyForm::Late, 1799)[..8]);
-        assert!(key(KeyForm::Early, 0)[..8] != key(KeyForm::Early, 1)[..8]);
-    }
-
-    #[test]
-    fn torn_values_are_recognised() {
-        for bytes in [8, 20, 200] {
-            assert_eq!(identity(&value(77, bytes)), Some(77));
-        }
-        let mut torn = value(1, 64);
-        torn[40..].copy_from_slice(&value(2, 64)[40..]);
-        assert_eq!(identity(&torn), None);
-        assert_eq!(identity(b"short"), None);
-    }
-}

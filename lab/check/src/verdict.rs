@@ -132,21 +132,3 @@ pub fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "?".to_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_of_one_case_that_differ_are_a_finding() {
-        let mut verdict = Verdict { trace_hash: 1, ..Verdict::default() };
-        verdict.compare(&verdict.clone());
-        assert_eq!(verdict.finding, None);
-        verdict.compare(&Verdict { trace_hash: 2, ..Verdict::default() });
-        assert_eq!(verdict.finding.unwrap().kind(), "repeat");
-        let failed = Finding::Other("failed", None, String::new());
-        let mut verdict = Verdict { finding: Some(failed.clone()), ..Verdict::default() };
-        verdict.compare(&Verdict { trace_hash: 2, ..Verdict::default() });
-        assert_eq!(verdict.finding, Some(failed), "an earlier finding stays");
-    }
-}

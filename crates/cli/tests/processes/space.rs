@@ -5,19 +5,19 @@ use std::time::Duration;
 use crate::harness::{Process, alone, compute, compute_within, found, leases, run_shell, together};
 
 /// More incarnations than the pool has chunks.
-const INCARNATIONS: usize = 40;
+const INCARNATIONS: usize = 20;
 /// Too long to be inline.
 fn value() -> String {
     "x".repeat(200)
 }
 
-fn sixteen_chunks() -> (Process, String) {
-    found(&["--memory-bytes", "16MiB", "--chunk-bytes", "1MiB", "--compute-nodes", "4"])
+fn ten_chunks() -> (Process, String) {
+    found(&["--memory-bytes", "10MiB", "--chunk-bytes", "1MiB", "--compute-nodes", "4"])
 }
 
 /// Incarnations one after the other, each with one write; beside a process that stays, or alone.
 fn incarnations(beside: bool, one: fn(&str, &str)) {
-    let (_mn, at) = sixteen_chunks();
+    let (_mn, at) = ten_chunks();
     let stays = beside.then(|| compute(&at));
     for i in 0..INCARNATIONS {
         one(&at, &format!("put k{i} {}", value()));

@@ -347,6 +347,3 @@ fn fault(run: &NetworkRun) {
 async fn pause(ep: &Endpoint, ns: Nanos) {
     ep.sleep(ns.max(1)).await;
 }
-
-#[cfg(test)]
-mod tests;

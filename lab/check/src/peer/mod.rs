@@ -16,8 +16,6 @@ pub mod costs;
 pub mod defects;
 pub mod mutants;
 pub mod rows;
-#[cfg(test)]
-mod tests;
 pub mod toy;
 pub mod workloads;
 

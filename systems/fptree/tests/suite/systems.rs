@@ -172,5 +172,5 @@ fn published_means(peer: &Peer) -> Budget {
     let mut systems = peer.systems.clone();
     systems.drain(1..4);
     let fill = Fill::RandomInserts { seed: 5 };
-    Budget { keys: 400_000, fill, means: means.concat(), ..Budget::new(systems, rows) }
+    Budget { keys: 100_000, fill, means: means.concat(), ..Budget::new(systems, rows) }
 }

@@ -1,15 +1,16 @@
 //! The kit fails where it must.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use dmtree_check::checked::System;
+use dmtree_check::conformance::Keys;
+use dmtree_check::peer::costs::{self, cost, means, row};
+use dmtree_check::peer::rows::{self, basics, model};
+use dmtree_check::peer::toy::{self, Options};
+use dmtree_check::peer::{Budget, Peer, defects, mutants, tables, workloads};
 use dmtree_fabric::Capabilities;
-use dmtree_parts::peer::{Defect, Mutant, NodeFaultSet, Repair, Soon, value};
-
-use super::costs::{self, cost, means, row};
-use super::rows::{self, basics, model};
-use super::toy::{self, Options};
-use super::*;
-use crate::conformance::Keys;
+use dmtree_fabric::local::Tearing;
+use dmtree_parts::peer::{Defect, Mutant, NodeFaultSet, Repair, Setting, Soon, SystemSpec, value};
 
 const SOUND: Options = Options { mutant: toy::Mutant::None, workers: 0 };
 const RACES: Options = Options { mutant: toy::Mutant::Races, workers: 0 };

@@ -1,4 +1,9 @@
-use super::*;
+//! Seeds of the simulated network.
+
+use std::collections::BTreeMap;
+
+use dmtree_check::network::{Mutants, Outcome, run, run_with};
+use dmtree_fabric::net::virt::{self, Sight};
 
 #[test]
 fn seeds_pass_and_repeat_themselves() {

@@ -223,3 +223,42 @@ fn wrong_scans_are_rejected() {
         assert!(wrong.contains(why), "{why}: {wrong}");
     }
 }
+
+fn op(call: u64, ret: u64, event: Event) -> Op {
+    Op { call, ret: Some(ret), event }
+}
+
+#[test]
+fn what_was_seen_is_not_unseen() {
+    let back = [op(0, 9, Event::Put(1)), op(1, 2, Event::Get(Some(1))), op(3, 4, Event::Get(None))];
+    assert!(check_key(&back, None).is_err(), "while its write runs");
+}
+
+#[test]
+fn a_failed_write_does_not_take_effect_later() {
+    let tried = op(3, 4, Event::Tried(2));
+    let first = op(1, 2, Event::Put(1));
+    let found = |at, v| op(at, at + 1, Event::Get(Some(v)));
+    assert_eq!(check_key(&[first, tried, found(5, 1)], None), Ok(()), "it was not written");
+    assert_eq!(check_key(&[first, tried, found(5, 2)], None), Ok(()), "it was written before");
+    for (seen, then) in [(1, 2), (2, 1)] {
+        let later = [first, tried, found(5, seen), found(7, then)];
+        assert!(check_key(&later, None).is_err(), "{seen}, then {then}");
+    }
+}
+
+/// Two dozen failed writes of one key made the check exponential.
+#[test]
+fn many_unknown_outcomes_are_checked_in_no_time() {
+    let failed = |i: u64| match i % 4 {
+        0 => Event::Delete(true),
+        1 => Event::Insert(100 + i, true),
+        2 => Event::Update(100 + i, true),
+        _ => Event::Put(100 + i),
+    };
+    let mut h: Vec<Op> = (0..200).map(|i| Op { call: i, ret: None, event: failed(i) }).collect();
+    h.extend((0..100).map(|i| op(300 + 2 * i, 301 + 2 * i, Event::Get(Some(101 + 2 * i)))));
+    assert_eq!(check_key(&h, None), Ok(()));
+    h.push(op(900, 901, Event::Get(Some(101))));
+    assert!(check_key(&h, None).is_err(), "a value that had gone");
+}
