@@ -12,19 +12,14 @@ const LONGEST_NS: u64 = 60_000_000_000;
 type Latency = Histogram<u64>;
 
 fn empty() -> Latency {
-    // These bounds are within what the histogram takes.
     Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("constant bounds"))
 }
 
 /// The percentiles of latencies; 0 if there are none.
 pub fn percentiles(l: &Latency) -> Percentiles {
     let quantile = |share| if l.is_empty() { 0 } else { l.value_at_quantile(share) };
-    Percentiles {
-        p50_ns: quantile(0.5),
-        p90_ns: quantile(0.9),
-        p99_ns: quantile(0.99),
-        p999_ns: quantile(0.999),
-    }
+    let [p50_ns, p90_ns, p99_ns, p999_ns] = [0.5, 0.9, 0.99, 0.999].map(quantile);
+    Percentiles { p50_ns, p90_ns, p99_ns, p999_ns }
 }
 
 /// Latencies by kind of operation; kinds that do not occur take no memory.

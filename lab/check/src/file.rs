@@ -50,6 +50,11 @@ struct End {
     events: u64,
 }
 
+/// Refuses a line.
+macro_rules! bad {
+    ($line:expr, $($why:tt)*) => { return Err(bad($line, format!($($why)*))) };
+}
+
 fn json(what: &impl Serialize) -> String {
     serde_json::to_string(what).unwrap_or_default()
 }
@@ -101,10 +106,7 @@ pub fn read(text: &str) -> Result<Log> {
         if value.get("events").is_some() {
             let end: End = parsed(at, value)?;
             if end.events != next {
-                return Err(bad(
-                    at,
-                    format!("{} events before this line, and {next} are here", end.events),
-                ));
+                bad!(at, "{} events before this line, and {next} are here", end.events);
             }
             return match lines.next() {
                 None => Ok(log),
@@ -113,10 +115,7 @@ pub fn read(text: &str) -> Result<Log> {
         }
         let event: Line = parsed(at, value)?;
         if event.n != next {
-            return Err(bad(
-                at,
-                format!("event {} where event {next} must be: lost or out of order", event.n),
-            ));
+            bad!(at, "event {} where event {next} must be: lost or out of order", event.n);
         }
         add(&mut log, &mut open, &head, event).map_err(|why| bad(at, why))?;
         next += 1;
@@ -136,17 +135,14 @@ fn head(line: &str) -> Result<Head> {
     let value: Value =
         serde_json::from_str(line).map_err(|e| bad(1, format!("no head of a history: {e}")))?;
     if value["format"] != FORMAT {
-        return Err(bad(1, format!("no head of a history: format is {}", value["format"])));
+        bad!(1, "no head of a history: format is {}", value["format"]);
     }
     if value["version"] != FORMAT_VERSION {
-        return Err(bad(
-            1,
-            format!("version {}; this program reads version {FORMAT_VERSION}", value["version"]),
-        ));
+        bad!(1, "version {}; this program reads version {FORMAT_VERSION}", value["version"]);
     }
     let head: Head = parsed(1, value)?;
     if head.keys > MOST_KEYS || head.stride == 0 {
-        return Err(bad(1, format!("{} keys, stride {}", head.keys, head.stride)));
+        bad!(1, "{} keys, stride {}", head.keys, head.stride);
     }
     Ok(head)
 }

@@ -129,40 +129,24 @@ pub fn check_key(ops: &[Op], initial: Option<ValueId>) -> Result<(), Violation> 
     // At one instant calls come before returns: the operations overlap.
     events.sort_unstable();
     let alike = alike(ops, initial);
-    let mut running = Running::default();
+    // The place of each running operation.
+    let mut running: BTreeMap<usize, usize> = BTreeMap::new();
     let mut configs = Configs::default();
     configs.insert(Config { value: initial, done: Places::default(), tried: Places::default() });
     for (_, is_return, i) in events {
         if !is_return {
-            running.begin(i);
+            let free = (0..).find(|place| !running.values().any(|taken| taken == place));
+            running.extend(free.map(|place| (i, place)));
             continue;
         }
         configs = explain(&alike, &running, configs, i);
         if configs.0.is_empty() {
-            let running = running.places.keys().filter(|r| **r != i).map(|r| ops[*r]).collect();
+            let running = running.keys().filter(|r| **r != i).map(|r| ops[*r]).collect();
             return Err(Violation { op: ops[i], running });
         }
-        running.end(i);
+        running.remove(&i);
     }
     Ok(())
-}
-
-/// The running operations, each with a place of its own as long as it runs.
-#[derive(Default)]
-struct Running {
-    places: BTreeMap<usize, usize>,
-    free: BTreeSet<usize>,
-}
-
-impl Running {
-    fn begin(&mut self, op: usize) {
-        let place = self.free.pop_first().unwrap_or(self.places.len());
-        self.places.insert(op, place);
-    }
-
-    fn end(&mut self, op: usize) {
-        self.free.extend(self.places.remove(&op));
-    }
 }
 
 /// A set of places of running operations. Words at the end that are zero are left out, so that
@@ -254,12 +238,12 @@ impl Configs {
 }
 
 /// All configurations in which operation `i` has taken effect, without it.
-fn explain(ops: &[Op], running: &Running, configs: Configs, i: usize) -> Configs {
+fn explain(ops: &[Op], running: &BTreeMap<usize, usize>, configs: Configs, i: usize) -> Configs {
     let (mut out, mut seen) = (Configs::default(), Configs::default());
-    let (mut work, returns) = (configs.into_list(), running.places[&i]);
+    let (mut work, returns) = (configs.into_list(), running[&i]);
     // A read takes effect as soon as it can: whatever explains the events without it does with it.
     let read = |c: &mut Config| {
-        for (r, place) in &running.places {
+        for (r, place) in running {
             let Op { event, ret, .. } = ops[*r];
             if ret.is_some() && event.only_reads() && event.apply(c.value).is_some() {
                 c.done.insert(*place);
@@ -281,7 +265,7 @@ fn explain(ops: &[Op], running: &Running, configs: Configs, i: usize) -> Configs
         }
         // Of operations with unknown outcome and the same effect, the first.
         let mut same = BTreeSet::new();
-        for (r, place) in &running.places {
+        for (r, place) in running {
             let known = ops[*r].ret.is_some();
             let list = if known { &c.done } else { &c.tried };
             if list.contains(*place) || known && ops[*r].event.only_reads() {

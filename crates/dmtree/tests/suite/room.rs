@@ -32,7 +32,7 @@ fn pool(memory: &str, compute_nodes: u16) -> (Pool, Index) {
 
 /// Fills, empties and fills again; by one compute node, or by several in turn.
 fn filled_again(compute_nodes: u16, value: &[u8]) {
-    let (_pool, index) = pool("4MiB", compute_nodes);
+    let (_pool, index) = pool("2MiB", compute_nodes);
     let session = |n: u16| index.session_on(usize::from(n)).expect("a session");
     let first = fill(&mut session(0), value);
     assert!(first > 100);

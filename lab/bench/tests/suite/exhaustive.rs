@@ -4,20 +4,18 @@ use dmtree_bench::registry::find;
 use dmtree_check::exhaustive::Depth;
 use dmtree_fabric::Capabilities;
 
-/// Two clients with few orders: none goes wrong. Of three cases all orders are explored; the others
+/// Two clients with few orders: none goes wrong. Of two cases all orders are explored; the others
 /// have more.
 #[test]
 fn no_order_of_two_small_operations_goes_wrong() {
     let dmtree = find("dmtree").unwrap();
-    for (seed, paths, complete) in
-        [(1, 3_000, true), (2, 200, false), (5, 3_000, true), (7, 200, false), (8, 3_000, true)]
-    {
+    let depth = Depth { switches: u32::MAX, paths: 200 };
+    for seed in [1, 2, 5, 7, 8] {
         let case = dmtree.tiny(seed, Capabilities::NONE);
-        let depth = Depth { switches: u32::MAX, paths };
         let e = dmtree.explore(&case, depth, &|| true).unwrap();
         assert!(e.wrong.is_none(), "seed {seed}: {:?}", e.wrong);
         assert!(e.paths > 20 && e.longest > 5, "seed {seed}: {} paths", e.paths);
-        assert_eq!(e.complete, complete, "seed {seed}");
+        assert_eq!(e.complete, [1, 5].contains(&seed), "seed {seed}");
     }
 }
 

@@ -201,12 +201,13 @@ impl RangeIndex for Toy {
         let op = self.ep.begin(OpKind::Scan);
         self.ep.read(self.node.root.word, 8).await?;
         let map = self.map();
-        let from = |low| map.range::<[u8], _>((low, Bound::Unbounded));
-        let mut inside: Vec<_> = from(r.low).take_while(|(k, _)| r.contains(k)).collect();
+        let limit = if self.node.mutant == Mutant::None { r.limit } else { r.limit.min(7) };
+        let most = if r.reverse { usize::MAX } else { limit.saturating_add(1) };
+        let from = map.range::<[u8], _>((r.low, Bound::Unbounded));
+        let mut inside: Vec<_> = from.take_while(|(k, _)| r.contains(k)).take(most).collect();
         if r.reverse {
             inside.reverse();
         }
-        let limit = if self.node.mutant == Mutant::None { r.limit } else { r.limit.min(7) };
         let more = inside.len() > limit;
         inside.truncate(limit);
         let resume = inside.last().map(|(k, _)| Resume(Bound::Excluded((*k).clone())));

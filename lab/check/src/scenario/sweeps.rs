@@ -103,7 +103,7 @@ pub fn double_crash(script: &Script, steps: (u64, u64)) -> Tally {
     let mut tally = Tally::default();
     // A sparser sweep leaves out crashes of both nodes.
     let (first_step, second_step) = match std::env::var_os("DMTREE_CRASH_STEP") {
-        None => (4 * steps.0, 4 * 5 * steps.1),
+        None => (8 * steps.0, 8 * 5 * steps.1),
         Some(_) => (steps.0, every(5) * steps.1),
     };
     for first in (1..).step_by(first_step as usize) {

@@ -1,10 +1,8 @@
-//! The tests of the laboratory in one program, so that it is linked once and the crate is compiled
-//! once.
+//! The tests of the crate in one program: the crate is compiled and linked once.
 
 mod campaign;
 mod cases;
 mod checkers;
-mod histories;
 mod kit;
 mod network;
 mod shrinker;

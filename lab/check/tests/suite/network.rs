@@ -3,7 +3,11 @@
 use std::collections::BTreeMap;
 
 use dmtree_check::network::{Mutants, Outcome, run, run_with};
-use dmtree_fabric::net::virt::{self, Sight};
+use dmtree_fabric::net::virt::{self, Sight, Sight::*};
+
+/// What the seeds must come to.
+const ALL: [Sight; 9] =
+    [Reset, HalfOpen, BlackHole, Refused, Doubled, AbandonedLock, Late, Partial, Paused];
 
 #[test]
 fn seeds_pass_and_repeat_themselves() {
@@ -21,18 +25,7 @@ fn seeds_pass_and_repeat_themselves() {
         seen.extend(outcome.seen);
     }
     assert!(operations > 20 * seeds, "{operations} operations");
-    let all = [
-        Sight::Reset,
-        Sight::HalfOpen,
-        Sight::BlackHole,
-        Sight::Refused,
-        Sight::Doubled,
-        Sight::AbandonedLock,
-        Sight::Late,
-        Sight::Partial,
-        Sight::Paused,
-    ];
-    assert!(all.iter().all(|s| seen.contains_key(s)), "only {seen:?}");
+    assert!(ALL.iter().all(|s| seen.contains_key(s)), "only {seen:?}");
 }
 
 /// The first seed that finds a mutant, and what it finds.
