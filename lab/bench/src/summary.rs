@@ -72,7 +72,7 @@ mod tests {
         let five = Summary::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         // s = sqrt(2.5), t(4) = 2.776
         assert!((five.half_width_95.unwrap() - 2.776 * 2.5f64.sqrt() / 5f64.sqrt()).abs() < 1e-3);
-        assert_eq!(five.text(), "3.000 ±1.962");
+        assert_eq!(five.text(), "3.000 ±1.963");
     }
 
     #[test]
