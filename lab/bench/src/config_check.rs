@@ -121,6 +121,9 @@ impl Config {
 
     /// Refuses settings of cells that do not exist. These are the settings of an experiment: a
     /// narrower choice on the command line leaves some without use.
+    ///
+    /// # Errors
+    /// Names the first such settings.
     pub fn check_cells_exist(&self) -> Result<()> {
         let systems = select(&self.systems)?;
         for own in &self.cells {

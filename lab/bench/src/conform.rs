@@ -32,6 +32,9 @@ pub struct Extent {
 
 /// Runs the suite on an index of this process that another process, behind the pipe, opens, too. A
 /// system as published executes one operation at a time.
+///
+/// # Errors
+/// A result that does not conform.
 pub fn conform(
     system: &System,
     (cluster, other): (&Cluster, &RemoteClient),
@@ -66,6 +69,9 @@ fn run_part(
 }
 
 /// Runs the second compute node: opens indexes and executes requests until the pipe ends.
+///
+/// # Errors
+/// The first process has ended in the middle of a request.
 pub fn second(cluster: &Cluster, pipe: &mut Pipe) -> Result<()> {
     while let Some(message) = pipe.receive()? {
         let Ask::Open { system, index } = read(&message)? else {

@@ -89,6 +89,9 @@ impl Setup {
     }
 
     /// Refuses impossible parameters.
+    ///
+    /// # Errors
+    /// The flag and its range.
     pub fn check(&self) -> Result<()> {
         let clients = self.clients();
         range("cns", self.cns.into(), 2, 64)?;
@@ -315,6 +318,9 @@ fn make(s: &Setup) -> Result<Scenario> {
 }
 
 /// Simulates a crash with DMTree.
+///
+/// # Errors
+/// Those of [`run`].
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
     let scenario = make(setup)?;

@@ -48,6 +48,9 @@ impl Experiment {
     }
 
     /// A built-in experiment by name, or a file (anything that ends with `.toml` or has a `/`).
+    ///
+    /// # Errors
+    /// An unknown name, a file that cannot be read or is malformed.
     pub fn find(name: &str) -> Result<Self> {
         if name.ends_with(".toml") || name.contains('/') {
             let path = Path::new(name);

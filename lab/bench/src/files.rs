@@ -59,6 +59,9 @@ pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads results from a `results.json`, or from the directory that contains one.
+///
+/// # Errors
+/// A missing file, or another form.
 pub fn read_results(path: &Path) -> Result<Results> {
     let file = if path.is_dir() { path.join("results.json") } else { path.to_path_buf() };
     let text = fs::read_to_string(&file).map_err(|e| Failure::file("read", &file, &e))?;

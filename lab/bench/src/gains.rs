@@ -47,6 +47,9 @@ pub struct Gains {
 
 impl Claims {
     /// A shipped table by name.
+    ///
+    /// # Errors
+    /// An unknown name.
     pub fn named(name: &str) -> Result<Self> {
         Self::read("table of published gains", &TABLES, name)
     }

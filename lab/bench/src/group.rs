@@ -147,6 +147,9 @@ impl Host<'_> {
 }
 
 /// The pool specification for these settings.
+///
+/// # Errors
+/// A profile that cannot be read.
 pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
     let fabric = match (&c.profile, data_path(&c.fabric), &c.nodes) {
         (Some(p), _, _) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },

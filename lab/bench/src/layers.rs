@@ -78,6 +78,9 @@ impl FromArgMatches for Flags {
 
 impl Flags {
     /// The settings of these words.
+    ///
+    /// # Errors
+    /// A word that is no setting, or has an impossible value.
     pub fn of<T: AsRef<OsStr>>(words: &[T]) -> Result<Self> {
         Self::augment_args(Command::new("settings").no_binary_name(true))
             .try_get_matches_from(words.iter().map(AsRef::as_ref))

@@ -159,6 +159,9 @@ pub type Loop<T> = Pin<Box<dyn Future<Output = T>>>;
 
 impl Opened {
     /// Creates a pool, formats an index on it, and opens it on every compute node.
+    ///
+    /// # Errors
+    /// Impossible options or sizes.
     pub fn create(system: &str, options: &AnyOptions, spec: &PoolSpec) -> Result<Self> {
         let (cluster, sim) = cluster(spec)?;
         let missing = cluster.fabric().caps().missing(&options.needs());
@@ -430,6 +433,9 @@ pub struct Workers {
 
 impl Workers {
     /// Ends the workers, and returns what their verbs were.
+    ///
+    /// # Errors
+    /// What a worker has failed with.
     pub fn stop(mut self) -> Result<Snapshot> {
         self.join()
     }

@@ -29,6 +29,9 @@ pub struct ProfileText {
 impl ProfileText {
     /// A shipped profile by name, or a file that ends with .toml, with some fields set
     /// (`field=value`).
+    ///
+    /// # Errors
+    /// An unknown name or field, a file that cannot be read, a value out of its range.
     pub fn find(name: Option<&str>, set: &[String]) -> Result<Self> {
         let mut profile = read(name.unwrap_or(DEFAULT_PROFILE))?;
         for one in set {
@@ -45,6 +48,9 @@ impl ProfileText {
     }
 
     /// The parsed profile.
+    ///
+    /// # Errors
+    /// A text that does not parse.
     pub fn profile(&self) -> Result<Profile> {
         Ok(Profile::parse(&format!("profile {}", self.name), &self.toml)?)
     }
@@ -57,6 +63,9 @@ impl ProfileText {
 }
 
 /// A shipped profile by name, or a file that ends with .toml.
+///
+/// # Errors
+/// An unknown name, a file that cannot be read or is malformed.
 pub fn read(name: &str) -> Result<Profile> {
     if !name.ends_with(".toml") {
         return Ok(Profile::named(name)?);

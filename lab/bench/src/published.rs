@@ -18,6 +18,9 @@ pub type Table = Sheet<3>;
 
 impl Table {
     /// A shipped table by name.
+    ///
+    /// # Errors
+    /// An unknown name.
     pub fn named(name: &str) -> Result<Self> {
         Self::read("published table", &TABLES, name)
     }
@@ -193,6 +196,9 @@ impl Bound {
     }
 
     /// Refuses impossible bounds.
+    ///
+    /// # Errors
+    /// Names the bounds.
     pub fn check(&self) -> Result<()> {
         let [low, high] = self.ratio;
         if low.is_finite() && high.is_finite() && 0.0 <= low && low <= high {

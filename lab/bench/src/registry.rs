@@ -49,6 +49,9 @@ pub fn systems() -> Vec<System> {
 }
 
 /// A system by name.
+///
+/// # Errors
+/// An unknown name; the message lists the valid ones.
 pub fn find(name: &str) -> Result<System> {
     let all = systems();
     let names: Vec<&str> = all.iter().map(|s| s.name).collect();
@@ -59,6 +62,9 @@ pub fn find(name: &str) -> Result<System> {
 
 /// Systems by names, in this order, each once. `families` is the first of each family, `all` is
 /// all.
+///
+/// # Errors
+/// An unknown name.
 pub fn select(names: &[String]) -> Result<Vec<System>> {
     let all = systems();
     let (mut out, mut chosen) = (Vec::new(), BTreeSet::new());
@@ -78,6 +84,9 @@ pub fn select(names: &[String]) -> Result<Vec<System>> {
 }
 
 /// Runs a case with the system that it names.
+///
+/// # Errors
+/// An unknown system, or a case that cannot run.
 pub fn check(case: &Case) -> Result<Verdict> {
     Ok(find(&case.system)?.check(case)?)
 }
@@ -88,6 +97,9 @@ pub fn known(name: &str) -> bool {
 }
 
 /// Everything that a name can be given of.
+///
+/// # Errors
+/// A built-in experiment that cannot be read.
 pub fn listing() -> Result<Value> {
     let names = BUILTIN.iter().map(|(name, _)| Experiment::find(name));
     let experiment = |e: Experiment| {

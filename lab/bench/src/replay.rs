@@ -121,6 +121,9 @@ pub struct ReplayReport {
 }
 
 /// Reads the whole trace once: sizes, and whether every line is well-formed.
+///
+/// # Errors
+/// The first malformed line, or a key that no index accepts.
 pub fn survey(files: &[PathBuf]) -> Result<Survey> {
     let mut reader = TraceReader::open(files).map_err(Failure::refused)?;
     let mut s = Survey::default();

@@ -425,6 +425,9 @@ impl Cell {
 
 impl Results {
     /// Parses the form; `from` names the text in messages.
+    ///
+    /// # Errors
+    /// Text of another form or version.
     pub fn parse(from: &str, text: &str) -> Result<Self> {
         let value: serde_json::Value = serde_json::from_str(text)
             .map_err(|e| Failure::input(format!("{from} is not JSON: {e}")))?;

@@ -146,6 +146,9 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
 
 /// Opens every system with the settings of every point, on a small pool, so that impossible
 /// options, caches and fabrics are refused before the run.
+///
+/// # Errors
+/// The settings that a system refuses.
 pub fn preflight(r: &Resolved) -> Result<()> {
     for (_, c) in r.config.sweep.points(&r.config)? {
         for system in registry::select(&c.systems)? {

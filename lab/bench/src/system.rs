@@ -22,6 +22,9 @@ pub fn options_for(system: &System, c: &Config) -> AnyOptions {
 }
 
 /// The same, if they are options of this index.
+///
+/// # Errors
+/// An unknown field, or a value of another type.
 pub fn checked_options(system: &System, c: &Config) -> Result<AnyOptions> {
     let options = options_for(system, c);
     let wrong = |e| Failure::Input(format!("options.{}: {e}", system.name));
@@ -65,6 +68,9 @@ pub struct Tool {
 
 impl Tool {
     /// Opens an empty index on a fresh embedded pool. `key` and `value` are typical lengths.
+    ///
+    /// # Errors
+    /// Impossible options or sizes.
     pub fn open(system: &System, spec: &PoolSpec, key: u64, value: u64) -> Result<Self> {
         let options = system.options.with((system.fit)(&system.options, &fit(key, value)));
         let opened = Opened::create(system.name, &options, spec)?;

@@ -29,6 +29,9 @@ pub(crate) fn drawn_from(seed: u64) -> Rng {
 }
 
 /// Refuses a value out of its range.
+///
+/// # Errors
+/// `InvalidArgument`, with its name and the range.
 pub fn range(name: &str, value: u64, low: u64, high: u64) -> Result<()> {
     if (low..=high).contains(&value) {
         return Ok(());
@@ -369,6 +372,9 @@ impl Case {
     }
 
     /// Refuses a case that cannot be run.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the field.
     pub fn check(&self) -> Result<()> {
         range("clients", self.clients.into(), 1, 1000)?;
         range("churn_clients", self.churn_clients.into(), 0, 1000)?;

@@ -103,6 +103,9 @@ pub fn granted(c: &Capabilities) -> Vec<&'static str> {
 }
 
 /// Capabilities by name.
+///
+/// # Errors
+/// An unknown name, or one that the adversarial fabric cannot grant.
 pub fn grants(names: &[impl AsRef<str>]) -> Result<Capabilities> {
     let mut out = Capabilities::NONE;
     for name in names {

@@ -39,6 +39,9 @@ pub struct Explored {
 impl System {
     /// Tries the orders of a case one by one until one goes wrong, `go_on` says no, or there are no
     /// more.
+    ///
+    /// # Errors
+    /// A case that cannot be run.
     pub fn explore(&self, case: &Case, depth: Depth, go_on: &dyn Fn() -> bool) -> Result<Explored> {
         let mut out = Explored::default();
         let mut next = Some(Vec::new());

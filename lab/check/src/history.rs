@@ -114,6 +114,9 @@ impl std::fmt::Display for Violation {
 }
 
 /// Checks the operations of one key, which begins with value `initial`.
+///
+/// # Errors
+/// The first operation that cannot be explained.
 pub fn check_key(ops: &[Op], initial: Option<ValueId>) -> Result<(), Violation> {
     // A key without a write keeps its value.
     if ops.iter().all(|op| op.event == Event::Get(initial)) {

@@ -245,6 +245,9 @@ impl Log {
     }
 
     /// Checks every key.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), Wrong> {
         for (key, ops) in self.per_key()? {
             check_key(&ops, self.initial(key))

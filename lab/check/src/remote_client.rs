@@ -143,6 +143,9 @@ impl RemoteClient {
     }
 
     /// Opens an index in the other process.
+    ///
+    /// # Errors
+    /// Its own; `Unreachable` when the process has ended.
     pub fn open(&self, system: &str, index: &str) -> Result<()> {
         self.ask(&Ask::Open { system: system.to_owned(), index: index.to_owned() })
     }

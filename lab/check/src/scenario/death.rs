@@ -40,6 +40,9 @@ pub struct CrashRun {
 }
 
 /// One run of a scenario; the failure, if there is one.
+///
+/// # Errors
+/// Its description.
 pub fn run(script: &Script, cut: ScriptedCrash) -> Result<CrashRun, String> {
     let others: Vec<u16> = (0..script.compute_nodes).filter(|n| *n != cut.victim).collect();
     let (survivor, last) = (others[0], *others.last().expect("three at least"));

@@ -318,6 +318,9 @@ impl Scenario {
     }
 
     /// Runs a future of the test itself while time stands still.
+    ///
+    /// # Errors
+    /// The future's.
     pub fn now<T>(&self, f: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         self.core.block_on(self.own, f)
     }
@@ -418,6 +421,9 @@ pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
 }
 
 /// Leaked memory is found by one GC, and every piece of memory has one holder then.
+///
+/// # Errors
+/// The leaked or doubly owned memory.
 pub fn one_holder(scenario: &Scenario, c: &mut AnyIndex) -> Result<(), String> {
     let fail = |e: Error| format!("a gc: {e}");
     let found = scenario.now(c.gc()).map_err(fail)?;
