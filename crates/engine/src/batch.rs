@@ -31,6 +31,7 @@ use std::collections::VecDeque;
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
@@ -39,7 +40,6 @@ use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::{LeafFifoGuard, Locked};
 use crate::probe::Probe;
-use dmtree_parts::held::Unlock;
 
 /// Writes of one round. A round holds at most this many locks at once.
 const MAX_TOGETHER: usize = 16;

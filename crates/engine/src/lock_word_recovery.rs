@@ -24,6 +24,7 @@
 //! there before.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
+use dmtree_parts::held::Unlock;
 
 use crate::client::{DmTree, HeldLock, Lockable, Route, is_away};
 use crate::format::slot::{self, Place};
@@ -31,7 +32,6 @@ use crate::format::table::LockTag;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::recover_leaf::from_shadow;
-use dmtree_parts::held::Unlock;
 
 impl DmTree {
     /// An abandoned lock word: what it hides is repaired, and the word is free again, unless it

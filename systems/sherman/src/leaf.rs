@@ -15,10 +15,10 @@
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Step, Verified};
 use dmtree_parts::blink::{Descent, Format, Header, PageTree, Route};
+use dmtree_parts::held::Unlock;
 
 use crate::client::Sherman;
 use crate::format::leaf;
-use dmtree_parts::held::Unlock;
 
 impl Sherman {
     /// READs a leaf until it passes its check.

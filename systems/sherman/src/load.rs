@@ -20,12 +20,12 @@ use dmtree_parts::blink::{
     Descent, Format, Header, Levels, Named, Page, PageTree, highest, lowest, upper,
 };
 use dmtree_parts::fill::{self, Fill, SplitRule};
+use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 
 use crate::client::Sherman;
 use crate::format::leaf;
 use crate::lock::Held;
-use dmtree_parts::held::Unlock;
 
 impl Sherman {
     /// Locks the only leaf of an index without keys; `None` for any other index.

@@ -17,11 +17,11 @@
 use dmtree_fabric::{Buf, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::blink::{Format, Header, PageTree, Separators};
+use dmtree_parts::held::Unlock;
 
 use crate::client::Sherman;
 use crate::format::leaf;
 use crate::lock::Held;
-use dmtree_parts::held::Unlock;
 
 /// Spare pages: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;
