@@ -163,20 +163,26 @@ impl DmTree {
         }
         later.append(pending);
         *pending = later;
-        pin.run(self.run_round(writes, round, outcomes)).await
+        let ran = self.run_round(writes, round, outcomes).await;
+        pin.end();
+        ran
     }
 
     async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        let pin = self.pin();
+        let written = self.write_one_pinned(key, w).await;
+        pin.end();
+        written
+    }
+
+    async fn write_one_pinned(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         let hash = KeyHash::of(key);
-        let steps = async {
-            loop {
-                let l = self.lock_leaf(key).await?;
-                if let Some((outcome, _)) = self.write_locked(l, key, hash, w, &mut None).await? {
-                    return Ok(outcome);
-                }
+        loop {
+            let l = self.lock_leaf(key).await?;
+            if let Some((outcome, _)) = self.write_locked(l, key, hash, w, &mut None).await? {
+                return Ok(outcome);
             }
-        };
-        self.pin().run(steps).await
+        }
     }
 
     async fn run_round(

@@ -83,7 +83,10 @@ impl DmTree {
             }
             Ok(Work::Some)
         };
-        let built = self.pin().run(builds).await?;
+        let pin = self.pin();
+        let built = builds.await;
+        pin.end();
+        let built = built?;
         scope.end(OpOutcome::Other);
         Ok(built)
     }
@@ -93,11 +96,10 @@ impl DmTree {
         let scope = self.ep.begin(OpKind::Maintain);
         // The next delete finds a merge again; nothing finds the other chores again.
         let is_found = matches!(chore, Chore::Merge(_) | Chore::MergeInner(..));
-        let steps = async {
-            let begun = self.begun((!is_found).then(|| chore.clone()));
-            (self.do_chore(chore).await, begun)
-        };
-        let (did, begun) = self.pin().run(steps).await;
+        let pin = self.pin();
+        let begun = self.begun((!is_found).then(|| chore.clone()));
+        let did = self.do_chore(chore).await;
+        pin.end();
         match did {
             Err(e) => begun.failed(e),
             Ok(()) => {

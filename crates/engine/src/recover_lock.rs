@@ -51,7 +51,9 @@ impl DmTree {
         self.node.abandoned_locks.answers(&h.key(), false);
         let scope = self.ep.begin(dmtree_fabric::OpKind::Maintain);
         // A failed recovery is tried again later.
-        let recovered = self.pin().run(Box::pin(self.recover_lock(h))).await;
+        let pin = self.pin();
+        let recovered = Box::pin(self.recover_lock(h)).await;
+        pin.end();
         if recovered.is_ok() {
             scope.end(dmtree_fabric::OpOutcome::Other);
         }

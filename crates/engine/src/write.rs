@@ -113,16 +113,26 @@ impl DmTree {
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         self.stop_for_death().await;
-        let steps = async {
-            loop {
-                let l = self.lock_leaf(key).await.map_err(untouched)?;
-                if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
-                    return Ok(written);
-                }
-                self.op.retried.set(true);
+        let pin = self.pin();
+        let written = self.write_pinned(key, hash, w, flight).await;
+        pin.end();
+        written
+    }
+
+    async fn write_pinned(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Written> {
+        loop {
+            let l = self.lock_leaf(key).await.map_err(untouched)?;
+            if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
+                return Ok(written);
             }
-        };
-        self.pin().run(steps).await
+            self.op.retried.set(true);
+        }
     }
 
     /// The write under the lock; `None` when the leaf had to be relocated first.

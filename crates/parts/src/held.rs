@@ -78,12 +78,10 @@ type Tag<N> = <<N as LockNode>::Lock as RemoteLock>::Tag;
 pub struct Pinned<'c, N: LockNode>(&'c Running<N>);
 
 impl<N: LockNode> Pinned<'_, N> {
-    /// Runs the operation to its end. Its verbs have completed then: locks that it has left are
+    /// The operation has come to its end, and its verbs have completed: locks that it has left are
     /// abandoned at once, also while verbs of an earlier operation that was dropped are in flight.
-    pub async fn run<T>(self, steps: impl Future<Output = T>) -> T {
-        let done = steps.await;
+    pub fn end(self) {
         self.0.abandon_from((0, 0));
-        done
     }
 }
 
