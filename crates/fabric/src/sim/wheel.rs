@@ -29,8 +29,10 @@ pub(super) struct Wheel<T> {
     marked: u64,
     /// Number of the slot being emptied; everything earlier is gone.
     slot: u64,
-    /// Its events. A heap, for the adversarial mode puts thousands of events into one slot.
-    now: BinaryHeap<Reverse<(Picos, u64, T)>>,
+    /// Its events, latest first.
+    now: Vec<(Picos, u64, T)>,
+    /// Events put into it since. A heap, for the adversarial mode puts thousands into one slot.
+    late: BinaryHeap<Reverse<(Picos, u64, T)>>,
     far: BinaryHeap<Reverse<(Picos, u64, T)>>,
     order: u64,
 }
@@ -44,7 +46,8 @@ impl<T: Copy + Ord> Wheel<T> {
             marks: [0; SLOTS / 64],
             marked: 0,
             slot: 0,
-            now: BinaryHeap::new(),
+            now: Vec::new(),
+            late: BinaryHeap::new(),
             far: BinaryHeap::new(),
             order: 0,
         }
@@ -56,7 +59,7 @@ impl<T: Copy + Ord> Wheel<T> {
         self.order += 1;
         let slot = at >> SLOT_SHIFT;
         if slot <= self.slot {
-            self.now.push(Reverse((at, order, event)));
+            self.late.push(Reverse((at, order, event)));
         } else if slot - self.slot < SLOTS as u64 {
             self.link(slot, Entry { at, order, event, next: NONE });
         } else {
@@ -83,8 +86,9 @@ impl<T: Copy + Ord> Wheel<T> {
 
     /// Makes the next slot the present one when that is empty; true when there are new events in
     /// it.
+    #[inline]
     pub(super) fn refill(&mut self) -> bool {
-        self.now.is_empty() && {
+        self.now.is_empty() && self.late.is_empty() && {
             self.advance();
             !self.now.is_empty()
         }
@@ -109,19 +113,26 @@ impl<T: Copy + Ord> Wheel<T> {
     /// When the next event is due.
     pub(super) fn next_at(&mut self) -> Option<Picos> {
         self.refill();
-        self.now.peek().map(|Reverse((at, _, _))| *at)
+        let late = self.late.peek().map(|Reverse((at, ..))| *at);
+        self.now.last().map(|(at, ..)| *at).into_iter().chain(late).min()
     }
 
     /// The next event, if it is due at `until` or before.
     pub(super) fn pop(&mut self, until: Picos) -> Option<(Picos, T)> {
-        if self.next_at()? > until {
+        self.refill();
+        let first = self.now.last().map(|(at, order, _)| (*at, *order));
+        let late = self.late.peek().map(|Reverse((at, order, _))| (*at, *order));
+        let is_late = late.is_some_and(|late| first.is_none_or(|first| late < first));
+        if (if is_late { late } else { first })?.0 > until {
             return None;
         }
-        let Reverse((at, _, event)) = self.now.pop()?;
+        let (at, _, event) =
+            if is_late { self.late.pop().map(|Reverse(next)| next) } else { self.now.pop() }?;
         Some((at, event))
     }
 
-    /// Makes the next slot that has events the present one.
+    /// Makes the next slot that has events the present one. Out of line: most calls find an event.
+    #[inline(never)]
     fn advance(&mut self) {
         let near = self.mark_after(self.slot);
         let far = self.far.peek().map(|Reverse((at, _, _))| at >> SLOT_SHIFT);
@@ -136,18 +147,19 @@ impl<T: Copy + Ord> Wheel<T> {
             }
             while number != NONE {
                 let e = &mut self.entries[number as usize];
-                self.now.push(Reverse((e.at, e.order, e.event)));
+                self.now.push((e.at, e.order, e.event));
                 let next = std::mem::replace(&mut e.next, self.free);
                 self.free = number;
                 number = next;
             }
         }
-        while let Some(event) = self.far.peek()
-            && event.0.0 >> SLOT_SHIFT == slot
+        while let Some(Reverse(event)) = self.far.peek()
+            && event.0 >> SLOT_SHIFT == slot
         {
             self.now.push(*event);
             self.far.pop();
         }
+        self.now.sort_unstable_by_key(|(at, order, _)| Reverse((*at, *order)));
     }
 
     /// The first slot after another one that has events in the calendar.
