@@ -320,7 +320,7 @@ fn make(s: &Setup) -> Result<Scenario> {
 /// Simulates a crash with DMTree.
 ///
 /// # Errors
-/// Those of [`run`].
+/// Those of [`Setup::check`] and of the simulated operations.
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
     let scenario = make(setup)?;
