@@ -1,5 +1,6 @@
 //! A session: one thread's way to an index.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use dmtree_engine::DmTree;
@@ -165,7 +166,7 @@ impl Session {
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ready()?;
-        let get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get(key, out));
+        let get = |s: &mut Client| s.core.block_on(s.slot, pin!(s.tree.get(key, out)));
         let result = self.attempt(true, get);
         self.count(Operation::Get, found(&result));
         result
@@ -210,7 +211,7 @@ impl Session {
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let get = |s: &mut Client| s.core.block_on(s.slot, s.tree.get_many(&keys, out));
+        let get = |s: &mut Client| s.core.block_on(s.slot, pin!(s.tree.get_many(&keys, out)));
         let result = self.attempt(true, get);
         self.count(Operation::GetMany, done(&result));
         result
@@ -273,11 +274,12 @@ impl Session {
         self.ready()?;
         let write = |s: &mut Client| {
             let (tree, counters) = (&mut s.tree, &s.counters);
-            s.core.block_on(s.slot, async {
+            let write = pin!(async {
                 let outcome = tree.write(key, w).await?;
                 maintain(tree, counters).await;
                 Ok(outcome)
-            })
+            });
+            s.core.block_on(s.slot, write)
         };
         let result = self.attempt(false, write);
         self.count(Operation::of(w), result.as_ref().copied().map_err(drop));
@@ -406,7 +408,7 @@ impl PageSource for &mut Session {
         self.ready()?;
         let result = self.attempt(true, |s| {
             page.clear();
-            s.core.block_on(s.slot, s.tree.scan(request, page))
+            s.core.block_on(s.slot, pin!(s.tree.scan(request, page)))
         });
         self.count(Operation::Scan, done(&result));
         result

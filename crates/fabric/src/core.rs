@@ -129,7 +129,7 @@ struct SlotState {
     waiting: Option<WaitReason>,
     /// When the slot's deadline timer fires; 0 while none is set.
     armed: Nanos,
-    waker: Waker,
+    waker: Rc<Waker>,
     /// Lists in flight with dropped futures, and the work to be done when all of them have ended.
     abandoned: u32,
     when_quiet: Vec<Box<dyn FnOnce()>>,
@@ -142,6 +142,8 @@ pub struct Core {
     slab: Slab,
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
+    /// The list that an immediate transport executes now.
+    immediate: RefCell<Posting>,
     slots: RefCell<Vec<SlotState>>,
     /// Prefetch hints: the addresses of each slot's client state.
     prefetch_hints: RefCell<Vec<PrefetchHints>>,
@@ -168,6 +170,7 @@ impl Core {
             slab: Slab::new(slab_bytes),
             postings: RefCell::default(),
             free: RefCell::default(),
+            immediate: RefCell::default(),
             slots: RefCell::default(),
             prefetch_hints: RefCell::default(),
             ready: RefCell::default(),
@@ -247,7 +250,8 @@ impl Core {
     pub fn add_slot(&self) -> u32 {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.len() as u32;
-        let waker = Waker::from(Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot }));
+        let waker = Arc::new(SlotWaker { mailbox: self.mailbox.clone(), slot });
+        let waker = Rc::new(Waker::from(waker));
         self.prefetch_hints.borrow_mut().push(PrefetchHints::default());
         slots.push(SlotState {
             queued: false,
@@ -519,7 +523,7 @@ impl Core {
         self.close_posting(t);
         run_hook(hook, &result);
         if let Err(e) = result {
-            self.detached_error.borrow_mut().get_or_insert(e);
+            self.detached_failed(e);
         }
     }
 
@@ -678,11 +682,12 @@ impl Core {
         self.fire_timers();
     }
 
-    pub(crate) fn waker(&self, slot: u32) -> Waker {
+    pub(crate) fn waker(&self, slot: u32) -> Rc<Waker> {
         self.slots.borrow()[slot as usize].waker.clone()
     }
 
-    /// Runs one future of `slot` to its end on this thread.
+    /// Runs one future of `slot` to its end on this thread. The future is moved into the call: pin a
+    /// large one before.
     ///
     /// # Errors
     /// `TimedOut` when nothing can ever wake it (simulators only), naming the wait reasons of all
@@ -761,19 +766,55 @@ impl From<Stalled> for Error {
     }
 }
 
+/// Refuses chains that go to several nodes.
+fn check_chains(requests: &[WorkRequest]) -> Result<()> {
+    match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
+        None => Ok(()),
+        Some(w) => Err(Error::invalid(format!(
+            "a chain goes to one node, not to {} and {}",
+            w[0].at.node(),
+            w[1].at.node()
+        ))),
+    }
+}
+
 impl Core {
+    /// Executes a list on a transport that is never pending: `stage` fills the posting, and
+    /// `collect` takes the results.
+    pub(crate) fn execute<L, T>(
+        &self,
+        transport: &dyn Transport,
+        stage: impl FnOnce(&mut Posting) -> L,
+        collect: impl FnOnce(&mut Posting, L) -> T,
+    ) -> Result<T> {
+        const NO_TICKET: Ticket = Ticket { posting: u32::MAX, generation: 0 };
+        let p = &mut *self.immediate.borrow_mut();
+        let list = stage(p);
+        let executed = check_chains(&p.requests).and_then(|()| {
+            match transport.post(self, NO_TICKET, &p.requests) {
+                Poll::Ready(executed) => executed,
+                Poll::Pending => unreachable!("an immediate transport is never pending"),
+            }
+        });
+        let out = executed.map(|()| collect(p, list));
+        p.requests.clear();
+        p.bufs.clear();
+        p.words = None;
+        out
+    }
+
+    /// A detached list has failed: the error is kept for the next [`Core::take_detached_error`].
+    pub(crate) fn detached_failed(&self, e: Error) {
+        self.detached_error.borrow_mut().get_or_insert(e);
+    }
+
     /// Posts the requests of a staged list after the checks that all transports share.
     pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
         let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
-        let posted =
-            match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
-                Some(w) => Poll::Ready(Err(Error::invalid(format!(
-                    "a chain goes to one node, not to {} and {}",
-                    w[0].at.node(),
-                    w[1].at.node()
-                )))),
-                None => transport.post(self, t, &requests),
-            };
+        let posted = match check_chains(&requests) {
+            Err(e) => Poll::Ready(Err(e)),
+            Ok(()) => transport.post(self, t, &requests),
+        };
         self.with_posting(t, |p| {
             // A list of a crashed node may be gone already.
             if p.generation == t.generation {

@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
-use crate::core::{Core, DetachedHook, Hooked, WaitReason};
+use crate::core::{Core, DetachedHook, Hooked, Posting, WaitReason};
 use crate::counters::{Counters, OpCounts, Snapshot};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
@@ -49,6 +49,8 @@ struct Inner {
     /// Deadline of the present operation; 0 before its first wait.
     deadline: Cell<Nanos>,
     charges: bool,
+    /// Lists execute when they are posted.
+    immediate: bool,
     /// The step of the verbs posted next, in a breakdown of operations.
     step: Cell<Step>,
     /// Detached lists are awaited, for the ablation switch and for fabrics without them.
@@ -92,6 +94,7 @@ impl Endpoint {
         counters: Counters,
     ) -> Self {
         let (node, charges) = (transport.node(), transport.charges());
+        let immediate = transport.is_immediate();
         core.drive(&transport);
         let ep = Self(Rc::new(Inner {
             core,
@@ -102,6 +105,7 @@ impl Endpoint {
             timeout_ns: Cell::new(DEFAULT_TIMEOUT_NS),
             deadline: Cell::new(0),
             charges,
+            immediate,
             step: Cell::new(Step::Other),
             attached_only: Cell::new(false),
         }));
@@ -201,6 +205,14 @@ impl Endpoint {
     /// of the next one.
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
+        if self.0.immediate {
+            let result = self.execute(list, true, true).map(|_| ());
+            if let Some((hook, arg)) = hook {
+                hook.ended(arg, &result);
+                hook.finished(arg);
+            }
+            return result.unwrap_or_else(|e| core.detached_failed(e));
+        }
         let (ticket, _) = self.stage(list, true, true);
         let now = hook.clone().filter(|_| !core.is_driven());
         let is_finished = now.is_some();
@@ -255,18 +267,29 @@ impl Endpoint {
         self.0.core.take_detached_error().map_or(Ok(()), Err)
     }
 
-    fn stage<L: List>(&self, mut list: L, chained: bool, detached: bool) -> (Ticket, L) {
+    fn stage<L: List>(&self, list: L, chained: bool, detached: bool) -> (Ticket, L) {
         let core = &self.0.core;
         let ticket = core.open_posting(self.0.slot);
-        core.with_posting(ticket, |p| {
-            let mut stager = Stager::new(p, core.slab(), chained, list.atomics());
-            list.stage(&mut stager);
-            if let Some(last) = p.requests.last_mut() {
-                last.chained = false;
-            }
-            self.0.counters.posted(&p.requests, detached);
-        });
-        (ticket, list)
+        (ticket, core.with_posting(ticket, |p| self.fill(p, list, chained, detached)))
+    }
+
+    fn fill<L: List>(&self, p: &mut Posting, mut list: L, chained: bool, detached: bool) -> L {
+        let mut stager = Stager::new(p, self.0.core.slab(), chained, list.atomics());
+        list.stage(&mut stager);
+        if let Some(last) = p.requests.last_mut() {
+            last.chained = false;
+        }
+        self.0.counters.posted(&p.requests, detached);
+        list
+    }
+
+    /// Executes a list on an immediate transport.
+    fn execute<L: List>(&self, list: L, chained: bool, detached: bool) -> Result<L::Out> {
+        self.0.core.execute(
+            &*self.0.transport,
+            |p| self.fill(p, list, chained, detached),
+            |p, list| list.collect(&mut Collector::new(p)),
+        )
     }
 
     /// A registered buffer of `len` bytes, contents undefined. Waits while the slab is dry.
@@ -555,6 +578,12 @@ impl<L: List> Future for Post<'_, L> {
             }
             core.wake_at(ep.0.slot, ep.now() + 2_000);
             return Poll::Pending;
+        }
+        if ep.0.immediate {
+            let began = ep.step_began();
+            let out = ep.execute(list, self.chained, false);
+            ep.spent(ep.0.step.get(), began);
+            return Poll::Ready(out);
         }
         if ep.0.counters.is_timed() {
             self.began = (ep.0.step.get(), ep.now().max(1));

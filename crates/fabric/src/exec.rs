@@ -99,7 +99,7 @@ type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 /// Client loops, boxed once each, run to their ends on the present thread.
 pub struct Worker<'a> {
     core: Rc<Core>,
-    tasks: Vec<Option<(Task<'a>, Waker)>>,
+    tasks: Vec<Option<(Task<'a>, Rc<Waker>)>>,
     live: usize,
 }
 

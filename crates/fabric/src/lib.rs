@@ -22,6 +22,7 @@ pub mod addr;
 pub mod caps;
 mod core;
 mod counters;
+pub mod cpu;
 mod endpoint;
 mod error;
 mod exec;

@@ -125,6 +125,10 @@ pub trait Transport {
     /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and
     /// results are in place; `Pending` that [`Core::complete`] follows, once per list.
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>>;
+    /// Whether [`Transport::post`] is never pending: its verbs execute on the posting thread.
+    fn is_immediate(&self) -> bool {
+        false
+    }
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
     fn rpc(
         &self,

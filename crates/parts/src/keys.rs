@@ -1,5 +1,7 @@
 //! Sorted keys in one piece of memory, searched by their first differing bytes.
 
+use dmtree_fabric::cpu::count_below;
+
 /// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the
 /// shared prefix and the heads.
 #[derive(Debug, Clone, Default)]
@@ -23,8 +25,7 @@ fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(out)
 }
 
-/// Words that a linear scan reads at most: of distant memory, reading all at once takes as long as
-/// reading one, and a binary search waits for each.
+/// Words that are read at once.
 const AT_ONCE: usize = 32;
 
 /// How many of some ascending words are below `h`.
@@ -40,7 +41,7 @@ fn lower_than(words: &[u64], h: u64) -> usize {
             count = half;
         }
     }
-    from + words[from..from + count].iter().map(|x| usize::from(*x < h)).sum::<usize>()
+    from + count_below(&words[from..from + count], h)
 }
 
 fn common(a: &[u8], b: &[u8]) -> usize {

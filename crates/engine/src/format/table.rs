@@ -10,6 +10,7 @@
 //! | 24 + C | CRC-32C over table id, all above but the lock, write count; write count 32 |
 
 use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::cpu::crc32c;
 use dmtree_pool::TableId;
 
 use super::{Ver, put_u64, u64_at};
@@ -134,10 +135,7 @@ impl Table {
 }
 
 fn sum(id: TableId, body: &[u8], writes: u32) -> u32 {
-    let mut head = [0x5a; 16];
-    head[..8].copy_from_slice(&id.bits().to_le_bytes());
-    head[8..12].copy_from_slice(&writes.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&head), body)
+    crc32c([id.bits(), u64::from(writes) | 0x5a5a_5a5a << 32], body)
 }
 
 #[cfg(test)]

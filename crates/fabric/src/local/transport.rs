@@ -241,6 +241,10 @@ impl Transport for LocalTransport {
         Poll::Pending
     }
 
+    fn is_immediate(&self) -> bool {
+        self.is_service || self.shared.knobs.suspend_one_in == 0
+    }
+
     fn rpc(
         &self,
         _core: &Core,

@@ -4,6 +4,7 @@
 //! node 8, 32-63 CRC-32C over this node's address and generation, the record's number, bits 0-31
 //! and the rest), key K, child 8, {table id 48, slots 8} 8.
 
+use dmtree_fabric::cpu::crc32c;
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
 
@@ -40,12 +41,8 @@ pub struct Record<'a> {
 }
 
 fn crc(node: GlobalAddr, generation: u16, index: usize, low: u32, rest: &[u8]) -> u32 {
-    let mut head = [0x3c; 16];
-    head[..8].copy_from_slice(&node.bits().to_le_bytes());
-    head[8..10].copy_from_slice(&generation.to_le_bytes());
-    head[10..12].copy_from_slice(&(index as u16).to_le_bytes());
-    head[12..].copy_from_slice(&low.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&head), rest)
+    let which = u64::from(generation) | u64::from(index as u16) << 16;
+    crc32c([node.bits(), which | u64::from(low) << 32], rest)
 }
 
 /// word0 of a free record.

@@ -9,6 +9,7 @@
 //! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
 //! | 24 + 2K | forward: 0 or the successor; commit word of merges, relocations; outside the CRC |
 
+use dmtree_fabric::cpu::crc32c;
 use dmtree_fabric::GlobalAddr;
 use dmtree_pool::TableId;
 
@@ -44,10 +45,7 @@ pub struct Header<'a> {
 const TOMBSTONE: u32 = 1 << 4;
 
 fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
-    let mut head = [0xa5; 16];
-    head[..8].copy_from_slice(&addr.bits().to_le_bytes());
-    head[8..12].copy_from_slice(&low.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&head), &bytes[8..g.next_at()])
+    crc32c([addr.bits(), u64::from(low) | 0xa5a5_a5a5 << 32], &bytes[8..g.next_at()])
 }
 
 /// Checks a header; `None` when it is torn, of another place, or garbage.

@@ -6,6 +6,7 @@
 //! bytes of value every mix of one key's versions is one of them.
 
 use crate::hash::check64;
+use dmtree_fabric::cpu::crc32c;
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
@@ -49,11 +50,8 @@ pub struct Slot<'a> {
 }
 
 fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
-    let mut head = [0; 16];
-    head[..8].copy_from_slice(&place.leaf.bits().to_le_bytes());
-    head[8..12].copy_from_slice(&(place.slot as u32 + 1).to_le_bytes());
-    head[12..].copy_from_slice(&low.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c(&head), areas)
+    let number = u64::from(place.slot as u32 + 1);
+    crc32c([place.leaf.bits(), number | u64::from(low) << 32], areas)
 }
 
 /// SlotState and range: the parts of word0 that a restamp of a slot changes.
