@@ -98,7 +98,8 @@ impl<S: PageSource> IntoIterator for Scan<S> {
 #[derive(Debug)]
 pub struct Pairs<S> {
     source: S,
-    /// What is left when the pairs taken so far are subtracted.
+    /// What is left when the pairs taken so far are subtracted, but for the end at which it goes on:
+    /// that follows from the last pair taken of the page.
     plan: Cursor,
     /// Where the next page begins, as the index said; meaningful after the first page.
     fetched: OwnedBound,
@@ -125,20 +126,29 @@ impl<S: PageSource> Pairs<S> {
         }
         let i = self.at;
         self.at += 1;
-        let pair = self.page.get(i);
-        if let Some((key, _)) = pair {
-            self.plan.taken(key);
-        }
-        Ok(pair)
+        self.plan.left -= 1;
+        Ok(self.page.get(i))
     }
 
     /// What is left of this scan, as bytes to keep: [`Index::resume`](crate::Index::resume) goes on
     /// behind the last pair that was taken, in this process or another one, at any later time.
     pub fn cursor(&self) -> Vec<u8> {
-        self.plan.encode()
+        let mut plan = self.plan.clone();
+        self.taken().into_iter().for_each(|key| plan.taken(key));
+        plan.encode()
+    }
+
+    /// The last key that was taken from this page.
+    fn taken(&self) -> Option<&[u8]> {
+        Some(self.page.get(self.at.checked_sub(1)?)?.0)
     }
 
     fn fetch(&mut self) -> Result<()> {
+        if let Some(at) = self.at.checked_sub(1)
+            && let Some((key, _)) = self.page.get(at)
+        {
+            self.plan.taken(key);
+        }
         self.at = 0;
         self.page.clear();
         if is_empty(&self.plan.low, &self.plan.high) {
@@ -203,9 +213,8 @@ impl Cursor {
         self.high = lower_high(take(&mut self.high), behind_prefix(prefix));
     }
 
-    /// A pair with this key was given out.
+    /// The last pair that was given out has this key.
     pub(crate) fn taken(&mut self, key: &[u8]) {
-        self.left = self.left.saturating_sub(1);
         match self.end() {
             Bound::Excluded(last) => {
                 last.clear();
@@ -255,7 +264,7 @@ mod tests {
     fn cursors_survive_as_bytes_and_nothing_else_passes() {
         let mut c = Cursor::new(&("a".."c"));
         c.reverse = true;
-        c.left = 7;
+        c.left = 6;
         c.taken(b"bb");
         let bytes = c.encode();
         assert_eq!(Cursor::decode(&bytes).expect("whole"), c);

@@ -37,6 +37,7 @@ mod relocate;
 mod room;
 mod route;
 mod scan;
+mod scan_leaf;
 mod split;
 mod stall_diagnosis;
 mod sweep;

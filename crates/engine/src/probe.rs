@@ -238,6 +238,7 @@ pub(crate) enum Pair<'a> {
 }
 
 /// Content of a live slot; `None` for bytes that no writer stores.
+#[inline]
 pub(crate) fn pair_of<'a>(s: &Slot<'a>) -> Option<Pair<'a>> {
     match (area::get_key(s.key, s.key_mode)?, area::get_value(s.value, s.value_mode)?) {
         (Stored::Block(b), _) => Some(Pair::BothIn(b)),

@@ -27,23 +27,23 @@
 //! reclamation. It takes no lock; a leaf that stays torn is repaired as in a point read, and a
 //! missing record is bypassed by walking.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{OpKind, OpOutcome, Result, Sampled, Stage, Step};
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Sampled, Stage, Step, Verified};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use dmtree_pool::BlockPtr;
 
-use crate::client::{DmTree, Route, is_away};
-use crate::format::leaf::{check_header, check_slots};
-use crate::format::slot::SlotState;
+use crate::client::{DmTree, LeafCopy, Route, is_away};
+use crate::format::leaf::check_header;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
-use crate::probe::{Pair, block_pair, pair_of};
+use crate::probe::block_pair;
 use crate::route::route_of;
+use crate::scan_leaf::{Collected, ItemValue, ScanLeaf};
 
 /// Leaves fetched together.
 const MAX_GROUP: usize = 16;
@@ -52,37 +52,16 @@ const BLOCK_BATCH_BYTES: u64 = 4 << 20;
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
 
-/// A pair that goes to a page.
-#[derive(Debug)]
-pub(crate) struct Item {
-    pub key: Vec<u8>,
-    pub value: ItemValue,
-}
-
-/// Its value.
-#[derive(Debug)]
-pub(crate) enum ItemValue {
-    Here(Vec<u8>),
-    In(BlockPtr),
-}
-
-/// An accepted leaf, as a scan sees it.
-pub(crate) struct ScanLeaf {
-    pub lo: Vec<u8>,
-    pub hi: Option<Vec<u8>>,
-    pub next: dmtree_fabric::GlobalAddr,
-    /// Live pairs in key order.
-    pub items: Vec<Item>,
-}
-
-/// Result of reading a leaf for a scan.
-enum Seen {
-    Whole(ScanLeaf),
+/// Why an image is not a leaf of the scan.
+enum Refused {
     /// Torn, or more slots are in use than were read: the whole leaf is read again.
     Torn,
     /// Another leaf than the route meant, or a tombstone.
     Stale,
 }
+
+/// An accepted leaf, or why there is none.
+type Seen = Result<ScanLeaf, Refused>;
 
 impl DmTree {
     pub(crate) async fn scan_op(
@@ -117,15 +96,15 @@ impl DmTree {
             };
             let mut stale = false;
             for seen in leaves {
-                let Some(leaf) = seen.filter(|l| covers(l, &cursor)) else {
+                let Some(leaf) = seen.filter(|l| l.covers(&cursor)) else {
                     stale = true;
                     break;
                 };
                 // A leaf that has taken over its left neighbour's range holds keys from before the
                 // cursor.
-                let new = leaf.items.partition_point(|item| item.key < cursor);
-                let items = leaf.items.into_iter().skip(new);
-                if let Some(last) = self.emit(items, r, page).await? {
+                let from = leaf.count_before(|key| key < &cursor[..] || r.is_under(key));
+                let to = leaf.count_before(|key| !r.is_over(key));
+                if let Some(last) = self.emit(&leaf, from..to, r, page).await? {
                     return Ok(Some(Resume(Bound::Excluded(last))));
                 }
                 match leaf.hi {
@@ -189,12 +168,10 @@ impl DmTree {
                 backoff.step().await?;
                 continue;
             };
-            let upper = leaf
-                .items
-                .partition_point(|item| cursor.as_deref().is_none_or(|c| item.key.as_slice() < c));
-            let mut items = leaf.items;
-            items.truncate(upper);
-            if let Some(last) = self.emit(items.into_iter().rev(), r, page).await? {
+            let from = leaf.count_before(|key| r.is_under(key));
+            let to = leaf
+                .count_before(|key| cursor.as_deref().is_none_or(|c| key < c) && !r.is_over(key));
+            if let Some(last) = self.emit(&leaf, from..to, r, page).await? {
                 return Ok(Some(Resume(Bound::Excluded(last))));
             }
             if leaf.lo.is_empty() || below(&leaf.lo) {
@@ -241,8 +218,7 @@ impl DmTree {
             self.ep.check_deadline("the end of a walk", leaf.next.bits())?;
             Mark::ScanDownWalk.hit();
             let copy = self.read_leaf(leaf.next, route.capacity).await?;
-            let seen = self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await?;
-            let Seen::Whole(next) = seen else { return Ok(None) };
+            let Ok(next) = self.see_copy(copy).await? else { return Ok(None) };
             leaf = next;
         }
     }
@@ -261,9 +237,9 @@ impl DmTree {
             self.ep.check_deadline("the end of a chain of tombstones", forward.bits())?;
             copy = self.read_leaf(forward, copy.capacity).await?;
         }
-        match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
-            Seen::Whole(leaf) => Ok(Some(leaf)),
-            Seen::Stale | Seen::Torn => Ok(None),
+        match self.see_copy(copy).await? {
+            Ok(leaf) => Ok(Some(leaf)),
+            Err(_) => Ok(None),
         }
     }
 
@@ -337,10 +313,8 @@ impl DmTree {
             });
             let known = match view {
                 Some((0, View::Whole(t))) if route.matches(&t) => {
-                    if let Some(key) =
-                        (self.node.o.techniques.mirrors).then(|| node.keys().get(first + i))
-                    {
-                        self.fill_mirror(key, route, t.fps());
+                    if self.node.o.techniques.mirrors && t.fps().len() == route.capacity {
+                        self.node.cache.fill_mirror(node, first + i, t.fps());
                     }
                     Some((t.used(), t.ver))
                 }
@@ -366,9 +340,9 @@ impl DmTree {
             let bytes = images.take_sampled(i);
             let seen = self.see_sampled(route, slots, ver, bytes).await?;
             leaves.push(match seen {
-                Seen::Whole(leaf) => Some(leaf),
-                Seen::Stale => None,
-                Seen::Torn => {
+                Ok(leaf) => Some(leaf),
+                Err(Refused::Stale) => None,
+                Err(Refused::Torn) => {
                     Mark::ScanTorn.hit();
                     self.op.retried.set(true);
                     self.read_one(route).await?
@@ -386,10 +360,10 @@ impl DmTree {
             if copy.header(self).ver.generation != route.generation {
                 return Ok(None);
             }
-            match self.see_leaf(copy.addr, copy.capacity, &copy.bytes).await? {
-                Seen::Whole(leaf) => return Ok(Some(leaf)),
-                Seen::Stale => return Ok(None),
-                Seen::Torn => {
+            match self.see_copy(copy).await? {
+                Ok(leaf) => return Ok(Some(leaf)),
+                Err(Refused::Stale) => return Ok(None),
+                Err(Refused::Torn) => {
                     self.op.quiescent_point();
                     backoff.step().await?;
                 }
@@ -407,74 +381,58 @@ impl DmTree {
         let g = &self.node.g;
         self.ep.stage_cost(Stage::NodeImage, slots as u32);
         let checked = bytes.check(|b| {
-            let h = check_header(g, route.leaf, b).ok_or(Seen::Torn)?;
+            let h = check_header(g, route.leaf, b).ok_or(Refused::Torn)?;
             if h.ver.generation != route.generation
                 || h.slots != route.capacity
                 || !h.forward.is_null()
             {
-                return Err(Seen::Stale);
+                return Err(Refused::Stale);
             }
             // A part counts only for the version that the table confirms.
             let any = self.node.has(Mutant::ScanOtherVersion);
             if ver.is_some_and(|v| v != h.ver) && slots < route.capacity && !any {
-                return Err(Seen::Torn);
+                return Err(Refused::Torn);
             }
             let mixed = self.node.has(Mutant::LeafMixed);
-            let whole = check_slots(g, route.leaf, b, (slots, mixed), |_, _| ());
-            whole.map(|_| ()).ok_or(Seen::Torn)
+            Collected::of(g, (route.leaf, &h), b, (slots, mixed)).ok_or(Refused::Torn)
         });
         match checked {
-            Ok(((), bytes)) => self.see_leaf(route.leaf, slots, &bytes).await,
-            Err(seen) => Ok(seen),
+            Ok((found, image)) => self.see_accepted(route.leaf, image, found).await,
+            Err(refused) => Ok(Err(refused)),
         }
     }
 
-    /// Collects the pairs of an accepted image.
-    async fn see_leaf(
-        &self,
-        addr: dmtree_fabric::GlobalAddr,
-        slots: usize,
-        bytes: &[u8],
-    ) -> Result<Seen> {
-        let g = &self.node.g;
-        let mut items = Vec::with_capacity(slots);
-        let mut blocks = Vec::new();
-        let mixed = self.node.has(Mutant::LeafMixed);
-        let header = check_slots(g, addr, bytes, (slots, mixed), |_, s| {
-            if s.state != SlotState::Live {
-                return;
-            }
-            match pair_of(&s) {
-                Some(Pair::Inline(k, v)) => {
-                    items.push(Item { key: k.to_vec(), value: ItemValue::Here(v.to_vec()) });
-                }
-                Some(Pair::ValueIn(k, at)) => {
-                    items.push(Item { key: k.to_vec(), value: ItemValue::In(at) });
-                }
-                Some(Pair::BothIn(at)) => blocks.push(at),
-                None => {}
-            }
-        })
-        .expect("accepted");
+    async fn see_copy(&self, copy: LeafCopy) -> Result<Seen> {
+        let header = copy.header(self);
         if !header.forward.is_null() {
-            return Ok(Seen::Stale);
+            return Ok(Err(Refused::Stale));
         }
-        let whole = self
-            .fetch_blocks(&blocks, |_, k, v| {
-                items.push(Item { key: k.to_vec(), value: ItemValue::Here(v.to_vec()) });
-            })
-            .await?;
+        let mixed = self.node.has(Mutant::LeafMixed);
+        let slots = (copy.capacity, mixed);
+        let found = Collected::of(&self.node.g, (copy.addr, &header), &copy.bytes, slots);
+        self.see_accepted(copy.addr, copy.bytes, found.expect("accepted")).await
+    }
+
+    /// The pairs of an accepted image.
+    async fn see_accepted(
+        &self,
+        leaf: GlobalAddr,
+        image: Verified,
+        found: Collected,
+    ) -> Result<Seen> {
+        let mut long = Vec::new();
+        let whole =
+            self.fetch_blocks(&found.blocks, |_, k, v| long.push((k.to_vec(), v.to_vec()))).await?;
         if !whole {
-            return Ok(Seen::Torn);
+            return Ok(Err(Refused::Torn));
         }
-        items.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        // A key deleted from one slot and inserted into another while the image was sampled shows
-        // twice; either was current.
-        items.dedup_by(|a, b| a.key == b.key);
-        self.ep.stage_cost(Stage::ScanCollect, items.len() as u32);
+        let header = check_header(&self.node.g, leaf, &image).expect("accepted");
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
-        Ok(Seen::Whole(ScanLeaf { lo, hi, next: header.next, items }))
+        let next = header.next;
+        let leaf = ScanLeaf::new(&self.node.g, (lo, hi, next), image, found, long);
+        self.ep.stage_cost(Stage::ScanCollect, leaf.len() as u32);
+        Ok(Ok(leaf))
     }
 
     /// READs blocks, several together; false when one was not whole (its entry has changed
@@ -512,40 +470,43 @@ impl DmTree {
         Ok(true)
     }
 
-    /// Moves the items of the range into the page; the last key when the page is full before they
-    /// end.
+    /// Copies pairs of a leaf into the page, in the direction of the scan; the last key when the
+    /// page is full before they end.
     async fn emit(
         &self,
-        items: impl Iterator<Item = Item>,
+        leaf: &ScanLeaf,
+        pairs: Range<usize>,
         r: &ScanRequest<'_>,
         page: &mut Page,
     ) -> Result<Option<Vec<u8>>> {
-        let mut chosen: Vec<Item> = items.filter(|i| r.contains(&i.key)).collect();
         let room = r.limit - page.len();
-        chosen.truncate(room);
-        let mut last = None;
-        let full = chosen.len() == room;
-        for item in chosen {
-            let mut value = Vec::new();
-            let value = match &item.value {
-                ItemValue::Here(v) => v,
+        let count = pairs.len().min(room);
+        page.reserve(count, count * (self.node.g.k + self.node.g.v));
+        for n in 0..count {
+            let i = if r.reverse { pairs.end - 1 - n } else { pairs.start + n };
+            let (key, value) = leaf.get(i);
+            let mut fetched = Vec::new();
+            let value = match value {
+                ItemValue::Here(value) => value,
                 ItemValue::In(at) => {
-                    let whole = self.read_block(*at, |_, v| value.extend_from_slice(v)).await?;
-                    if !whole && !self.get_alone_unpinned(&item.key, &mut value).await? {
+                    let whole = self.read_block(at, |_, v| fetched.extend_from_slice(v)).await?;
+                    if !whole && !self.get_alone_unpinned(key, &mut fetched).await? {
                         // Deleted since the leaf was read; the page continues behind it.
-                        last = Some(item.key);
                         continue;
                     }
-                    &value
+                    &fetched
                 }
             };
-            page.push(&item.key, value);
+            page.push(key, value);
             if page.bytes() >= PAGE_BYTES {
-                return Ok(Some(item.key));
+                return Ok(Some(key.to_vec()));
             }
-            last = Some(item.key);
         }
-        Ok(if full { last } else { None })
+        if count < room {
+            return Ok(None);
+        }
+        let last = if r.reverse { pairs.end - count } else { pairs.start + count - 1 };
+        Ok(Some(leaf.get(last).0.to_vec()))
     }
 
     /// A point read inside a scan; the scan's pin covers it.
@@ -553,8 +514,4 @@ impl DmTree {
         let hash = dmtree_parts::hash::KeyHash::of(key);
         Box::pin(self.get_pinned(key, hash, out)).await
     }
-}
-
-fn covers(leaf: &ScanLeaf, cursor: &[u8]) -> bool {
-    leaf.lo.as_slice() <= cursor && leaf.hi.as_deref().is_none_or(|hi| cursor < hi)
 }

@@ -285,6 +285,12 @@ impl Page {
         self.spans.push((at, key.len() as u32, value.len() as u32));
     }
 
+    /// Makes room for so many more pairs of so many bytes in all.
+    pub fn reserve(&mut self, pairs: usize, bytes: usize) {
+        self.spans.reserve(pairs);
+        self.data.reserve(bytes);
+    }
+
     /// How many pairs.
     pub fn len(&self) -> usize {
         self.spans.len()

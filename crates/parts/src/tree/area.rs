@@ -24,6 +24,7 @@ pub enum Mode {
 
 impl Mode {
     /// From 2 bits.
+    #[inline]
     pub fn from_bits(bits: u64) -> Self {
         match bits & 3 {
             0 => Self::Full,
@@ -83,6 +84,7 @@ pub fn put_value_block(area: &mut [u8], block: BlockPtr) -> Mode {
     Mode::Block
 }
 
+#[inline]
 fn inline(area: &[u8], mode: Mode) -> Option<&[u8]> {
     if mode == Mode::Full {
         return Some(area);
@@ -96,6 +98,7 @@ fn inline(area: &[u8], mode: Mode) -> Option<&[u8]> {
 }
 
 /// Reads a key or a fence; `None` for bytes that no client stores.
+#[inline]
 pub fn get_key(area: &[u8], mode: Mode) -> Option<Stored<'_>> {
     match mode {
         Mode::Full | Mode::Short => inline(area, mode).map(Stored::Inline),
@@ -108,6 +111,7 @@ pub fn get_key(area: &[u8], mode: Mode) -> Option<Stored<'_>> {
 }
 
 /// Reads a value; `None` for bytes that no client stores.
+#[inline]
 pub fn get_value(area: &[u8], mode: Mode) -> Option<Stored<'_>> {
     match mode {
         Mode::Full | Mode::Short => inline(area, mode).map(Stored::Inline),

@@ -4,8 +4,8 @@
 //! node 8, 32-63 CRC-32C over this node's address and generation, the record's number, bits 0-31
 //! and the rest), key K, child 8, {table id 48, slots 8} 8.
 
-use dmtree_fabric::cpu::crc32c;
 use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::cpu::crc32c;
 use dmtree_pool::TableId;
 
 use super::area::{self, Mode, Stored};

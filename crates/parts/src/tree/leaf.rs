@@ -9,8 +9,8 @@
 //! | 16 + 2K | next: right sibling; the commit word of splits; outside the CRC |
 //! | 24 + 2K | forward: 0 or the successor; commit word of merges, relocations; outside the CRC |
 
-use dmtree_fabric::cpu::crc32c;
 use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::cpu::crc32c;
 use dmtree_pool::TableId;
 
 use super::area::{self, Mode, Stored};

@@ -49,10 +49,14 @@ pub struct Slot<'a> {
     pub value: &'a [u8],
 }
 
+#[inline]
 fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
     let number = u64::from(place.slot as u32 + 1);
     crc32c([place.leaf.bits(), number | u64::from(low) << 32], areas)
 }
+
+/// The state: 0 free, 1 live, 2 staged.
+const STATE: u32 = 3;
 
 /// SlotState and range: the parts of word0 that a restamp of a slot changes.
 const RESTAMPED: u32 = 0xff03;
@@ -69,23 +73,20 @@ pub fn free_word(place: Place, ver: Ver) -> u64 {
 }
 
 /// Checks the slot in `bytes`; `None` when it is torn (or garbage).
+#[inline]
 pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>> {
-    let slot = unchecked(g, bytes)?;
     let word = u64_at(bytes, 0);
     let low = word as u32;
-    let state = slot.state;
     let areas = &bytes[8..8 + g.k + g.v];
-    let covered = if state == SlotState::Free { &[][..] } else { areas };
-    if crc(place, low, covered) != (word >> 32) as u32 {
+    let is_free = low & STATE == 0;
+    if crc(place, low, if is_free { &[] } else { areas }) != (word >> 32) as u32 {
         return None;
     }
-    if state != SlotState::Free
-        && g.v > 8
-        && u64_at(bytes, 8 + g.k + g.v) != check64(areas, tail_seed(place, low))
-    {
+    let is_wide = g.v > 8 && !is_free;
+    if is_wide && u64_at(bytes, 8 + g.k + g.v) != check64(areas, tail_seed(place, low)) {
         return None;
     }
-    Some(slot)
+    unchecked(g, bytes)
 }
 
 /// [`check`], but for a reader that is `blind` to checksums, which is wrong.
@@ -98,10 +99,11 @@ pub fn check_unless<'a>(
     if blind { unchecked(g, bytes) } else { check(g, place, bytes) }
 }
 
-/// The slot in `bytes` as it stands, torn or not.
-fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
+/// The slot in `bytes` as it stands, torn or not: for bytes that were accepted before.
+#[inline]
+pub fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
     let low = u64_at(bytes, 0) as u32;
-    let state = match low & 3 {
+    let state = match low & STATE {
         0 => SlotState::Free,
         1 => SlotState::Live,
         2 => SlotState::Staged,

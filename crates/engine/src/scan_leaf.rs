@@ -1,0 +1,183 @@
+//! A leaf as a scan sees it: the accepted image, and the order of its pairs.
+//!
+//! One pass checks each slot and collects the live ones. Nothing is copied out of the image: a pair
+//! is its place there and the head of its key, the 8 bytes behind the prefix that both fences
+//! share. All keys of the leaf have that prefix, so most heads differ, and the sort compares words.
+//! Pairs of long keys are READ from their blocks and held beside the image.
+
+use dmtree_fabric::{GlobalAddr, Verified};
+use dmtree_pool::BlockPtr;
+
+use crate::format::area::Stored;
+use crate::format::leaf::{Header, check_slots};
+use crate::format::slot::SlotState;
+use crate::format::{Geometry, u64_at};
+use crate::probe::{Pair, pair_of};
+
+/// The pairs that one pass over an image finds.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pairs: Vec<PairAt>,
+    /// Blocks of the pairs with long keys.
+    pub blocks: Vec<BlockPtr>,
+    /// Bytes of the prefix that all keys share.
+    shared: usize,
+}
+
+/// An accepted leaf.
+pub(crate) struct ScanLeaf {
+    pub lo: Vec<u8>,
+    pub hi: Option<Vec<u8>>,
+    pub next: GlobalAddr,
+    image: Verified,
+    /// From the beginning of a key area to that of the value area.
+    key_area: usize,
+    /// Live pairs in key order.
+    pairs: Vec<PairAt>,
+    /// The pairs that are not in slots.
+    long: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Where a pair is.
+#[derive(Clone, Copy, Debug)]
+struct PairAt {
+    /// Head of the key.
+    head: u64,
+    place: PairPlace,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum PairPlace {
+    /// Both in a slot: offset of the key area, lengths.
+    Slot { at: u32, key: u16, value: u16 },
+    /// The key in a slot; the value in the block that the value area names.
+    Value { at: u32, key: u16 },
+    /// Pair number `.0` of the long ones.
+    Long(u32),
+}
+
+/// A value of a pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ItemValue<'l> {
+    Here(&'l [u8]),
+    In(BlockPtr),
+}
+
+/// The 8 bytes behind the shared prefix, padded with zeros.
+fn head(key: &[u8], shared: usize) -> u64 {
+    let rest = key.get(shared..).unwrap_or(&[]);
+    if let Some(head) = rest.first_chunk() {
+        return u64::from_be_bytes(*head);
+    }
+    let mut head = [0; 8];
+    head[..rest.len()].copy_from_slice(rest);
+    u64::from_be_bytes(head)
+}
+
+/// Bytes of the prefix that all keys between two fences share.
+fn shared_prefix(header: &Header<'_>) -> usize {
+    match (header.lo, header.hi) {
+        (Stored::Inline(lo), Stored::Inline(hi)) => {
+            lo.iter().zip(hi).take_while(|(a, b)| a == b).count()
+        }
+        _ => 0,
+    }
+}
+
+impl Collected {
+    /// Checks the first `slots` slots against the header and collects the live ones; `mixed` as for
+    /// [`check_slots`]. `None` when anything is torn.
+    pub fn of(
+        g: &Geometry,
+        (leaf, header): (GlobalAddr, &Header<'_>),
+        bytes: &[u8],
+        (slots, mixed): (usize, bool),
+    ) -> Option<Self> {
+        let shared = shared_prefix(header);
+        let mut found = Self { pairs: Vec::with_capacity(slots), blocks: Vec::new(), shared };
+        check_slots(g, leaf, bytes, (slots, mixed), |i, s| {
+            if s.state != SlotState::Live {
+                return;
+            }
+            let at = (g.slot_at(i) + 8) as u32;
+            let (key, place) = match pair_of(&s) {
+                Some(Pair::Inline(k, v)) => {
+                    (k, PairPlace::Slot { at, key: k.len() as u16, value: v.len() as u16 })
+                }
+                Some(Pair::ValueIn(k, _)) => (k, PairPlace::Value { at, key: k.len() as u16 }),
+                Some(Pair::BothIn(at)) => return found.blocks.push(at),
+                None => return,
+            };
+            found.pairs.push(PairAt { head: head(key, shared), place });
+        })?;
+        Some(found)
+    }
+}
+
+impl ScanLeaf {
+    /// The leaf of an image and what was collected from it; `long` are the pairs of its blocks.
+    pub fn new(
+        g: &Geometry,
+        (lo, hi, next): (Vec<u8>, Option<Vec<u8>>, GlobalAddr),
+        image: Verified,
+        found: Collected,
+        long: Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Self {
+        let Collected { mut pairs, shared, .. } = found;
+        let of_block = |(i, (key, _)): (usize, &(Vec<u8>, _))| PairAt {
+            head: head(key, shared),
+            place: PairPlace::Long(i as u32),
+        };
+        pairs.extend(long.iter().enumerate().map(of_block));
+        let mut leaf = Self { lo, hi, next, image, key_area: g.k, pairs: Vec::new(), long };
+        pairs.sort_unstable_by(|a, b| {
+            a.head.cmp(&b.head).then_with(|| leaf.key(a).cmp(leaf.key(b)))
+        });
+        // A key deleted from one slot and inserted into another while the image was sampled shows
+        // twice; either was current.
+        pairs.dedup_by(|a, b| a.head == b.head && leaf.key(a) == leaf.key(b));
+        leaf.pairs = pairs;
+        leaf
+    }
+
+    /// Whether the leaf covers a key.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        self.lo.as_slice() <= key && self.hi.as_deref().is_none_or(|hi| key < hi)
+    }
+
+    /// How many pairs.
+    pub fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// How many pairs, in key order, have keys for which `before` holds; it holds for the first
+    /// ones.
+    pub fn count_before(&self, before: impl Fn(&[u8]) -> bool) -> usize {
+        self.pairs.partition_point(|pair| before(self.key(pair)))
+    }
+
+    /// Pair number `i` in key order.
+    pub fn get(&self, i: usize) -> (&[u8], ItemValue<'_>) {
+        let pair = &self.pairs[i];
+        let value = match pair.place {
+            PairPlace::Slot { at, value, .. } => {
+                let at = at as usize + self.key_area;
+                ItemValue::Here(&self.image[at..at + usize::from(value)])
+            }
+            PairPlace::Value { at, .. } => {
+                ItemValue::In(BlockPtr::from_bits(u64_at(&self.image, at as usize + self.key_area)))
+            }
+            PairPlace::Long(i) => ItemValue::Here(&self.long[i as usize].1),
+        };
+        (self.key(pair), value)
+    }
+
+    fn key(&self, pair: &PairAt) -> &[u8] {
+        match pair.place {
+            PairPlace::Slot { at, key, .. } | PairPlace::Value { at, key } => {
+                &self.image[at as usize..at as usize + usize::from(key)]
+            }
+            PairPlace::Long(i) => &self.long[i as usize].0,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Kernels with instructions of the processor where it has them, and portable code elsewhere. Both
+//! give the same answers.
+//!
+//! The checksum of an entry and the search of a cached node run for every operation. An instruction
+//! set that is chosen at run time cannot be inlined into code without it, so each kernel does a
+//! whole job in one call.
+
+/// Longer inputs go to the library, which computes several parts at once.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const SHORT_BYTES: usize = 512;
+
+/// CRC-32C over two words, little endian, followed by bytes.
+#[inline]
+pub fn crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if bytes.len() <= SHORT_BYTES && std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::crc32c(head, bytes) };
+    }
+    portable_crc32c(head, bytes)
+}
+
+fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
+    let head = head.map(u64::to_le_bytes);
+    crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
+}
+
+/// How many of some ascending words are below a bound. Reads all of them: of distant memory,
+/// reading all at once takes as long as reading one, and a binary search waits for each.
+#[inline]
+pub fn count_below(words: &[u64], bound: u64) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::count_below(words, bound) };
+    }
+    portable_count_below(words, bound)
+}
+
+fn portable_count_below(words: &[u64], bound: u64) -> usize {
+    words.iter().map(|word| usize::from(*word < bound)).sum()
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
+        let mut sum = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
+        sum = _mm_crc32_u64(sum, head[1]);
+        let (words, tail) = bytes.as_chunks::<8>();
+        for word in words {
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+        }
+        let mut sum = sum as u32;
+        for byte in tail {
+            sum = _mm_crc32_u8(sum, *byte);
+        }
+        !sum
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn count_below(words: &[u64], bound: u64) -> usize {
+        // The processor compares signed words only.
+        let sign = _mm256_set1_epi64x(i64::MIN);
+        let bound_lanes = _mm256_set1_epi64x((bound ^ (1 << 63)).cast_signed());
+        let mut counts = _mm256_setzero_si256();
+        let (lanes, tail) = words.as_chunks::<4>();
+        for four in lanes {
+            // SAFETY: four words lie there; the load needs no alignment.
+            let four = unsafe { _mm256_loadu_si256(four.as_ptr().cast()) };
+            let below = _mm256_cmpgt_epi64(bound_lanes, _mm256_xor_si256(four, sign));
+            // A lane is -1 where the word is below.
+            counts = _mm256_sub_epi64(counts, below);
+        }
+        let two =
+            _mm_add_epi64(_mm256_castsi256_si128(counts), _mm256_extracti128_si256::<1>(counts));
+        let sum = _mm_cvtsi128_si64(two) + _mm_extract_epi64::<1>(two);
+        sum as usize + super::portable_count_below(tail, bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_checksum_is_crc_32c() {
+        // "123456789" is the check value of the polynomial's specification; the head comes first.
+        let all = b"0123456701234567123456789";
+        let word = u64::from_le_bytes(*b"01234567");
+        assert_eq!(crc32c([word, word], &all[16..]), ::crc32c::crc32c(all));
+        assert_eq!(::crc32c::crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    proptest! {
+        #[test]
+        fn both_checksums_agree(head: [u64; 2], bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            prop_assert_eq!(crc32c(head, &bytes), portable_crc32c(head, &bytes));
+        }
+
+        #[test]
+        fn both_counts_agree(words in proptest::collection::vec(prop_oneof![0u64..9, any::<u64>()], 0..70), bound in prop_oneof![0u64..9, any::<u64>()]) {
+            prop_assert_eq!(count_below(&words, bound), portable_count_below(&words, bound));
+        }
+    }
+}
