@@ -142,8 +142,6 @@ pub struct Core {
     slab: Slab,
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
-    /// The list that an immediate transport executes now.
-    immediate: RefCell<Posting>,
     slots: RefCell<Vec<SlotState>>,
     /// Prefetch hints: the addresses of each slot's client state.
     prefetch_hints: RefCell<Vec<PrefetchHints>>,
@@ -170,7 +168,6 @@ impl Core {
             slab: Slab::new(slab_bytes),
             postings: RefCell::default(),
             free: RefCell::default(),
-            immediate: RefCell::default(),
             slots: RefCell::default(),
             prefetch_hints: RefCell::default(),
             ready: RefCell::default(),
@@ -766,43 +763,7 @@ impl From<Stalled> for Error {
     }
 }
 
-/// Refuses chains that go to several nodes.
-fn check_chains(requests: &[WorkRequest]) -> Result<()> {
-    match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
-        None => Ok(()),
-        Some(w) => Err(Error::invalid(format!(
-            "a chain goes to one node, not to {} and {}",
-            w[0].at.node(),
-            w[1].at.node()
-        ))),
-    }
-}
-
 impl Core {
-    /// Executes a list on a transport that is never pending: `stage` fills the posting, and
-    /// `collect` takes the results.
-    pub(crate) fn execute<L, T>(
-        &self,
-        transport: &dyn Transport,
-        stage: impl FnOnce(&mut Posting) -> L,
-        collect: impl FnOnce(&mut Posting, L) -> T,
-    ) -> Result<T> {
-        const NO_TICKET: Ticket = Ticket { posting: u32::MAX, generation: 0 };
-        let p = &mut *self.immediate.borrow_mut();
-        let list = stage(p);
-        let executed = check_chains(&p.requests).and_then(|()| {
-            match transport.post(self, NO_TICKET, &p.requests) {
-                Poll::Ready(executed) => executed,
-                Poll::Pending => unreachable!("an immediate transport is never pending"),
-            }
-        });
-        let out = executed.map(|()| collect(p, list));
-        p.requests.clear();
-        p.bufs.clear();
-        p.words = None;
-        out
-    }
-
     /// A detached list has failed: the error is kept for the next [`Core::take_detached_error`].
     pub(crate) fn detached_failed(&self, e: Error) {
         self.detached_error.borrow_mut().get_or_insert(e);
@@ -811,10 +772,15 @@ impl Core {
     /// Posts the requests of a staged list after the checks that all transports share.
     pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
         let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
-        let posted = match check_chains(&requests) {
-            Err(e) => Poll::Ready(Err(e)),
-            Ok(()) => transport.post(self, t, &requests),
-        };
+        let posted =
+            match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
+                Some(w) => Poll::Ready(Err(Error::invalid(format!(
+                    "a chain goes to one node, not to {} and {}",
+                    w[0].at.node(),
+                    w[1].at.node()
+                )))),
+                None => transport.post(self, t, &requests),
+            };
         self.with_posting(t, |p| {
             // A list of a crashed node may be gone already.
             if p.generation == t.generation {

@@ -262,26 +262,32 @@ impl Counters {
 
     /// Counts a posted list.
     pub(crate) fn posted(&self, list: &[WorkRequest], detached: bool) {
+        for (i, wr) in list.iter().enumerate() {
+            // One queue pair per node.
+            let node = wr.at.node();
+            self.verb(wr, list[..i].iter().all(|earlier| earlier.at.node() != node));
+        }
+        self.list(detached);
+    }
+
+    /// Counts a verb of a list, and the doorbell if the list did not name its node before.
+    #[inline]
+    pub(crate) fn verb(&self, wr: &WorkRequest, is_first: bool) {
+        let node = wr.at.node();
         self.with_current(|c| {
-            for (i, wr) in list.iter().enumerate() {
-                let node = wr.at.node();
-                match node.role() {
-                    Role::Memory => c.mn.count(wr),
-                    Role::Compute => c.cn.count(wr),
-                }
-                self.with_node(node, |n| n.count(wr));
-                // One queue pair per node: a doorbell for each node that the list did not name
-                // before.
-                if list[..i].iter().all(|earlier| earlier.at.node() != node) {
-                    c.doorbells += 1;
-                }
+            match node.role() {
+                Role::Memory => c.mn.count(wr),
+                Role::Compute => c.cn.count(wr),
             }
-            if detached {
-                c.detached += 1;
-            } else {
-                c.round_trips += 1;
-            }
+            c.doorbells += u64::from(is_first);
         });
+        self.with_node(node, |n| n.count(wr));
+    }
+
+    /// Counts a list.
+    #[inline]
+    pub(crate) fn list(&self, detached: bool) {
+        self.with_current(|c| if detached { c.detached += 1 } else { c.round_trips += 1 });
     }
 
     /// Counts a remote call.

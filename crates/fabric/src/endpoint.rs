@@ -27,8 +27,9 @@ use std::task::{Context, Poll};
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
-use crate::core::{Core, DetachedHook, Hooked, Posting, WaitReason};
+use crate::core::{Core, DetachedHook, Hooked, WaitReason};
 use crate::counters::{Counters, OpCounts, Snapshot};
+use crate::direct::{DirectList, DirectMemory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
@@ -49,8 +50,6 @@ struct Inner {
     /// Deadline of the present operation; 0 before its first wait.
     deadline: Cell<Nanos>,
     charges: bool,
-    /// Lists execute when they are posted.
-    immediate: bool,
     /// The step of the verbs posted next, in a breakdown of operations.
     step: Cell<Step>,
     /// Detached lists are awaited, for the ablation switch and for fabrics without them.
@@ -94,7 +93,6 @@ impl Endpoint {
         counters: Counters,
     ) -> Self {
         let (node, charges) = (transport.node(), transport.charges());
-        let immediate = transport.is_immediate();
         core.drive(&transport);
         let ep = Self(Rc::new(Inner {
             core,
@@ -105,7 +103,6 @@ impl Endpoint {
             timeout_ns: Cell::new(DEFAULT_TIMEOUT_NS),
             deadline: Cell::new(0),
             charges,
-            immediate,
             step: Cell::new(Step::Other),
             attached_only: Cell::new(false),
         }));
@@ -205,8 +202,9 @@ impl Endpoint {
     /// of the next one.
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
-        if self.0.immediate {
-            let result = self.execute(list, true, true).map(|_| ());
+        if let Some(memory) = self.0.transport.direct() {
+            let result = self.execute(memory, list, true).map(|_| ());
+            self.0.counters.list(true);
             if let Some((hook, arg)) = hook {
                 hook.ended(arg, &result);
                 hook.finished(arg);
@@ -267,29 +265,29 @@ impl Endpoint {
         self.0.core.take_detached_error().map_or(Ok(()), Err)
     }
 
-    fn stage<L: List>(&self, list: L, chained: bool, detached: bool) -> (Ticket, L) {
+    fn stage<L: List>(&self, mut list: L, chained: bool, detached: bool) -> (Ticket, L) {
         let core = &self.0.core;
         let ticket = core.open_posting(self.0.slot);
-        (ticket, core.with_posting(ticket, |p| self.fill(p, list, chained, detached)))
+        core.with_posting(ticket, |p| {
+            let mut stager = Stager::new(p, core.slab(), chained, list.atomics());
+            list.stage(&mut stager);
+            if let Some(last) = p.requests.last_mut() {
+                last.chained = false;
+            }
+            self.0.counters.posted(&p.requests, detached);
+        });
+        (ticket, list)
     }
 
-    fn fill<L: List>(&self, p: &mut Posting, mut list: L, chained: bool, detached: bool) -> L {
-        let mut stager = Stager::new(p, self.0.core.slab(), chained, list.atomics());
-        list.stage(&mut stager);
-        if let Some(last) = p.requests.last_mut() {
-            last.chained = false;
-        }
-        self.0.counters.posted(&p.requests, detached);
-        list
-    }
-
-    /// Executes a list on an immediate transport.
-    fn execute<L: List>(&self, list: L, chained: bool, detached: bool) -> Result<L::Out> {
-        self.0.core.execute(
-            &*self.0.transport,
-            |p| self.fill(p, list, chained, detached),
-            |p, list| list.collect(&mut Collector::new(p)),
-        )
+    /// Executes a list on memory of this process.
+    fn execute<L: List>(
+        &self,
+        memory: &dyn DirectMemory,
+        list: L,
+        chained: bool,
+    ) -> Result<L::Out> {
+        let with = (self.0.core.slab(), &self.0.counters);
+        DirectList::run(memory, with, chained, |d| list.execute(d))
     }
 
     /// A registered buffer of `len` bytes, contents undefined. Waits while the slab is dry.
@@ -579,9 +577,10 @@ impl<L: List> Future for Post<'_, L> {
             core.wake_at(ep.0.slot, ep.now() + 2_000);
             return Poll::Pending;
         }
-        if ep.0.immediate {
+        if let Some(memory) = ep.0.transport.direct() {
             let began = ep.step_began();
-            let out = ep.execute(list, self.chained, false);
+            let out = ep.execute(memory, list, self.chained);
+            ep.0.counters.list(false);
             ep.spent(ep.0.step.get(), began);
             return Poll::Ready(out);
         }

@@ -287,8 +287,9 @@ impl Host {
         let at = wr.at.offset();
         match wr.op {
             Opcode::Read => {
-                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting that is
-                // being executed; no other code has access to it before the completion.
+                // SAFETY: `local` is a buffer of at least `len` bytes owned by the posting, or the
+                // direct list, that is being executed; no other code has access to it before the
+                // completion.
                 let out = unsafe { std::slice::from_raw_parts_mut(wr.local, wr.len as usize) };
                 region.read(at, out);
             }
@@ -322,8 +323,8 @@ pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<(
 }
 
 fn put_word(wr: &WorkRequest, word: u64) {
-    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting that is being
-    // executed.
+    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting, or the direct
+    // list, that is being executed.
     unsafe { wr.local.cast::<u64>().write(word.to_le()) };
 }
 

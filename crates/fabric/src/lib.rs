@@ -23,6 +23,7 @@ pub mod caps;
 mod core;
 mod counters;
 pub mod cpu;
+mod direct;
 mod endpoint;
 mod error;
 mod exec;

@@ -7,6 +7,7 @@ use std::task::Poll;
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::direct::DirectMemory;
 use crate::error::Result;
 use crate::membership::{Member, MemberEvent, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
@@ -125,9 +126,9 @@ pub trait Transport {
     /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and
     /// results are in place; `Pending` that [`Core::complete`] follows, once per list.
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>>;
-    /// Whether [`Transport::post`] is never pending: its verbs execute on the posting thread.
-    fn is_immediate(&self) -> bool {
-        false
+    /// Memory of this process, where verbs need not be posted.
+    fn direct(&self) -> Option<&dyn DirectMemory> {
+        None
     }
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
     fn rpc(

@@ -20,6 +20,8 @@
 
 use crate::addr::GlobalAddr;
 use crate::core::Posting;
+use crate::direct::DirectList;
+use crate::error::Result;
 use crate::sampled::Sampled;
 use crate::slab::{Buf, Slab};
 use crate::transport::{Opcode, WorkRequest};
@@ -233,6 +235,11 @@ pub trait List {
     fn stage(&mut self, s: &mut Stager<'_>);
     /// Takes the results.
     fn collect(self, c: &mut Collector<'_>) -> Self::Out;
+    /// Executes it on memory of this process.
+    ///
+    /// # Errors
+    /// That of the first verb that fails; those behind it do not execute.
+    fn execute(self, d: &mut DirectList<'_>) -> Result<Self::Out>;
 }
 
 /// One verb, not a tuple.
@@ -260,6 +267,9 @@ impl List for Read {
     fn collect(self, c: &mut Collector<'_>) -> Sampled {
         Sampled::new(c.buf())
     }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<Sampled> {
+        d.read(self.at, self.len).map(Sampled::new)
+    }
 }
 
 impl List for Write {
@@ -270,6 +280,10 @@ impl List for Write {
     fn collect(self, c: &mut Collector<'_>) -> Buf {
         c.buf()
     }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<Buf> {
+        let buf = self.buf.expect("a list is executed once");
+        d.write(self.at, &buf).map(|()| buf)
+    }
 }
 
 impl List for WriteWord {
@@ -278,6 +292,9 @@ impl List for WriteWord {
         s.push(Opcode::WriteWord, self.at, 8, (self.word, 0), NOWHERE);
     }
     fn collect(self, _c: &mut Collector<'_>) {}
+    fn execute(self, d: &mut DirectList<'_>) -> Result<()> {
+        d.write_word(self.at, self.word)
+    }
 }
 
 impl List for Cas {
@@ -294,6 +311,9 @@ impl List for Cas {
     fn collect(self, c: &mut Collector<'_>) -> u64 {
         c.word()
     }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<u64> {
+        d.atomic(Opcode::Cas, self.at, self.old, self.new)
+    }
 }
 
 impl List for Faa {
@@ -309,6 +329,9 @@ impl List for Faa {
     }
     fn collect(self, c: &mut Collector<'_>) -> u64 {
         c.word()
+    }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<u64> {
+        d.atomic(Opcode::Faa, self.at, self.add, 0)
     }
 }
 
@@ -327,6 +350,9 @@ impl<V: Single> List for Fenced<V> {
     fn collect(self, c: &mut Collector<'_>) -> V::Out {
         self.0.collect(c)
     }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<V::Out> {
+        self.0.execute(d)
+    }
 }
 
 impl<L: Ordered> List for Chain<L> {
@@ -342,6 +368,9 @@ impl<L: Ordered> List for Chain<L> {
     }
     fn collect(self, c: &mut Collector<'_>) -> L::Out {
         self.0.collect(c)
+    }
+    fn execute(self, d: &mut DirectList<'_>) -> Result<L::Out> {
+        d.in_chain(|d| self.0.execute(d))
     }
 }
 
@@ -377,6 +406,9 @@ macro_rules! tuples {
             fn atomics(&self) -> u32 { 0 $(+ self.$i.atomics())+ }
             fn stage(&mut self, s: &mut Stager<'_>) { $(self.$i.stage(s);)+ }
             fn collect(self, c: &mut Collector<'_>) -> Self::Out { ($(self.$i.collect(c),)+) }
+            fn execute(self, d: &mut DirectList<'_>) -> Result<Self::Out> {
+                Ok(($(self.$i.execute(d)?,)+))
+            }
         }
         impl<$($name: Single),+> Ordered for ($($name,)+) where $($next: After<$prev>),* {}
     };
@@ -531,5 +563,33 @@ impl List for VerbVec {
             };
         }
         self
+    }
+
+    fn execute(mut self, d: &mut DirectList<'_>) -> Result<Self> {
+        for (item, chained) in &mut self.items {
+            // A chain ends with the verb that does not go on.
+            let goes_on = std::mem::replace(chained, false);
+            d.set_chained(goes_on || d.is_chained());
+            *item = match item {
+                Item::Read { at, len } => Item::Sampled(Some(Sampled::new(d.read(*at, *len)?))),
+                Item::Write { at, buf } => {
+                    let buf = buf.take().expect("a list is executed once");
+                    d.write(*at, &buf)?;
+                    Item::Done
+                }
+                Item::WriteWord { at, word } => {
+                    d.write_word(*at, *word)?;
+                    Item::Done
+                }
+                Item::Cas { at, old, new } => {
+                    Item::Word(d.atomic(Opcode::Cas, *at, *old, *new)?)
+                }
+                _ => panic!("clear() a batch before it is used again"),
+            };
+            if !goes_on {
+                d.set_chained(false);
+            }
+        }
+        Ok(self)
     }
 }

@@ -11,6 +11,7 @@ use super::{Clock, LocalShared, Tearing};
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
@@ -226,6 +227,20 @@ impl LocalTransport {
     }
 }
 
+impl DirectMemory for LocalTransport {
+    fn begin(&self) {
+        self.link.enter();
+    }
+
+    fn end(&self) {
+        self.link.leave();
+    }
+
+    fn execute(&self, wr: &WorkRequest) -> Result<()> {
+        self.execute_one(wr)
+    }
+}
+
 impl Transport for LocalTransport {
     fn post(&self, _core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
         let Some(when) = self.suspend() else { return Poll::Ready(self.execute(list)) };
@@ -241,8 +256,8 @@ impl Transport for LocalTransport {
         Poll::Pending
     }
 
-    fn is_immediate(&self) -> bool {
-        self.is_service || self.shared.knobs.suspend_one_in == 0
+    fn direct(&self) -> Option<&dyn DirectMemory> {
+        (self.is_service || self.shared.knobs.suspend_one_in == 0).then_some(self)
     }
 
     fn rpc(

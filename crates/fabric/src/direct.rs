@@ -1,0 +1,141 @@
+//! Memory of this process: lists of verbs execute on the posting thread, verb by verb.
+//!
+//! Nothing is staged and nothing is in flight: the results are there when the post returns, so no
+//! buffer outlives its caller. The verbs, their order, their checks and their counts are those of a
+//! posted list.
+
+use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::counters::Counters;
+use crate::error::{Error, Result};
+use crate::slab::{Buf, Slab};
+use crate::transport::{Opcode, WorkRequest};
+
+/// What a transport offers whose verbs execute on the posting thread.
+pub trait DirectMemory {
+    /// A list begins. A revocation of this node's access waits until the list has ended.
+    fn begin(&self);
+    /// The list has ended.
+    fn end(&self);
+    /// Executes a verb. The right to reach the node is checked before.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    fn execute(&self, wr: &WorkRequest) -> Result<()>;
+}
+
+/// A list that executes.
+pub struct DirectList<'a> {
+    memory: &'a dyn DirectMemory,
+    slab: &'a Slab,
+    counters: &'a Counters,
+    /// The node of the chain that executes.
+    chain: Option<NodeId>,
+    chained: bool,
+    named: Named,
+}
+
+impl std::fmt::Debug for DirectList<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DirectList(chain to {:?})", self.chain)
+    }
+}
+
+/// The nodes that a list has named: a doorbell for each.
+#[derive(Default)]
+struct Named {
+    memory: u64,
+    compute: u64,
+    /// Those with larger numbers.
+    others: Vec<NodeId>,
+}
+
+impl Named {
+    /// Whether the node is new.
+    fn add(&mut self, node: NodeId) -> bool {
+        let Some(bit) = 1u64.checked_shl(node.index() as u32) else {
+            let is_new = !self.others.contains(&node);
+            self.others.push(node);
+            return is_new;
+        };
+        let nodes = match node.role() {
+            Role::Memory => &mut self.memory,
+            Role::Compute => &mut self.compute,
+        };
+        let is_new = *nodes & bit == 0;
+        *nodes |= bit;
+        is_new
+    }
+}
+
+impl<'a> DirectList<'a> {
+    /// Executes `list`; `chained` when all of it is one chain.
+    pub(crate) fn run<T>(
+        memory: &'a dyn DirectMemory,
+        (slab, counters): (&'a Slab, &'a Counters),
+        chained: bool,
+        list: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        memory.begin();
+        let named = Named::default();
+        let done = list(&mut Self { memory, slab, counters, chain: None, chained, named });
+        memory.end();
+        done.map_err(Error::effect_unknown)
+    }
+
+    fn execute(&mut self, wr: &WorkRequest) -> Result<()> {
+        let node = wr.at.node();
+        if self.chained && self.chain.replace(node).is_some_and(|other| other != node) {
+            return Err(Error::invalid(format!("a chain goes to one node, not also to {node}")));
+        }
+        self.counters.verb(wr, self.named.add(node));
+        self.memory.execute(wr)
+    }
+
+    /// READs bytes into a buffer of the slab.
+    pub(crate) fn read(&mut self, at: GlobalAddr, len: u32) -> Result<Buf> {
+        let buf = self.slab.alloc(len);
+        let local = buf.raw();
+        self.execute(&WorkRequest { local, ..WorkRequest::alone(Opcode::Read, at, len) })?;
+        Ok(buf)
+    }
+
+    /// WRITEs a whole buffer.
+    pub(crate) fn write(&mut self, at: GlobalAddr, buf: &Buf) -> Result<()> {
+        let (local, len) = (buf.raw(), buf.len() as u32);
+        self.execute(&WorkRequest { local, ..WorkRequest::alone(Opcode::Write, at, len) })
+    }
+
+    /// WRITEs a word.
+    pub(crate) fn write_word(&mut self, at: GlobalAddr, a: u64) -> Result<()> {
+        self.execute(&WorkRequest { a, ..WorkRequest::alone(Opcode::WriteWord, at, 8) })
+    }
+
+    /// An atomic on a word; the previous one.
+    pub(crate) fn atomic(&mut self, op: Opcode, at: GlobalAddr, a: u64, b: u64) -> Result<u64> {
+        let mut word = 0u64;
+        let local = (&raw mut word).cast();
+        self.execute(&WorkRequest { a, b, local, ..WorkRequest::alone(op, at, 8) })?;
+        Ok(u64::from_le(word))
+    }
+
+    /// Executes a part of the list as one chain.
+    pub(crate) fn in_chain<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let outer = (std::mem::replace(&mut self.chained, true), self.chain.take());
+        let done = part(self);
+        (self.chained, self.chain) = outer;
+        done
+    }
+
+    /// Whether a chain executes.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.chained
+    }
+
+    /// Whether the next verb belongs to a chain: to that of the last one, if it did.
+    pub(crate) fn set_chained(&mut self, chained: bool) {
+        if !chained {
+            self.chain = None;
+        }
+        self.chained = chained;
+    }
+}
