@@ -18,6 +18,9 @@
 //! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
 //! repairs it when the writer has died.
 //!
+//! On memory of this process step 1 runs without a wait (`read_mirror`), and the rest of the read
+//! goes on from what it has found.
+//!
 //! Generation and fences are checked at every step. A stale route meets another generation (L), or
 //! a leaf with other fences; then the route is read again from the bottom node. Hops carry no
 //! generation, so a tombstone reached by the route's own record is followed only when the parent
@@ -29,17 +32,18 @@
 //! A read writes nothing, so a crash of its client leaves nothing to recover. Readers of one key
 //! share one READ (single-flight); a leader that is dropped sends its members alone.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_fabric::{OpKind, OpOutcome, Result, Stage, Step};
 use dmtree_parts::check_key;
 use dmtree_parts::combine::{Intent, Turn, is_given_up};
 use dmtree_parts::hash::{KeyHash, positions};
 use dmtree_pool::BlockPtr;
 
 use crate::client::{Confirmed, DmTree, LeafCopy, Route};
+use crate::format::slot::Place;
 use crate::format::u64_at;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
-use crate::probe::{Pair, Probe, pair_of};
+use crate::probe::{Looked, Pair, Probe, pair_of};
 use crate::route::Candidates;
 use crate::write::Present;
 
@@ -53,6 +57,15 @@ pub(crate) enum Answer {
     Absent,
     /// The route was stale.
     Stale,
+}
+
+/// Where a point read begins: its route and candidates, as far as they are cached.
+struct Start {
+    cached: Option<(Route, Option<Candidates>)>,
+    /// Candidates that do not have the key.
+    tried: usize,
+    /// The next one, if it was READ already and does not answer alone.
+    looked: Option<Looked>,
 }
 
 /// Use of a whole leaf besides its answer.
@@ -80,9 +93,69 @@ impl DmTree {
         }
         let scope = self.ep.begin(OpKind::Get);
         out.clear();
-        let (found, outcome) = self.get_shared(key, hash, out).await?;
+        let (found, outcome) = match self.ep.is_direct() && self.node.has_tables() {
+            true => self.get_direct(key, hash, out).await?,
+            false => self.get_shared(key, hash, out).await?,
+        };
         scope.end(outcome);
         Ok(found)
+    }
+
+    /// A point read on memory of this process. A READ is over before another client could share
+    /// it, so none is offered.
+    async fn get_direct(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<(bool, OpOutcome)> {
+        let _pin = self.pin();
+        let mut start = self.start(key, hash);
+        let hit = self.read_mirror(&mut start, key, hash, out)?;
+        if !hit && !self.get_from(start, key, hash, out).await? {
+            return Ok((false, self.op.outcome(OpOutcome::Absent)));
+        }
+        Ok((true, self.op.outcome(OpOutcome::Hit)))
+    }
+
+    /// Where the read of a key begins.
+    fn start(&self, key: &[u8], hash: KeyHash) -> Start {
+        let cached = self.cached_route(key, hash.fingerprint());
+        Start { cached, tried: 0, looked: None }
+    }
+
+    /// Step (1) without a wait, as far as entries alone answer: true for a hit.
+    fn read_mirror(
+        &self,
+        start: &mut Start,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let Some((route, Some(candidates))) = &start.cached else { return Ok(false) };
+        while let Some(slot) = candidates.as_slice().get(start.tried) {
+            let slot = usize::from(*slot);
+            let at = route.leaf.plus(self.node.g.slot_at(slot) as u64);
+            self.ep.step(Step::Entry);
+            let place = Place { leaf: route.leaf, slot };
+            let read = self.ep.read_now(at, self.node.g.entry() as u32, |bytes| {
+                self.look(place, bytes, key, hash, out)
+            });
+            let Some(looked) = read.transpose()? else { break };
+            match looked.probe() {
+                Some(Probe::Hit { ver, .. }) if ver.generation == route.generation => {
+                    return Ok(true);
+                }
+                Some(Probe::Other { ver }) if ver.generation == route.generation => {
+                    start.tried += 1;
+                }
+                _ => {
+                    start.looked = Some(looked);
+                    break;
+                }
+            }
+        }
+        Ok(false)
     }
 
     async fn get_shared(
@@ -145,10 +218,21 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.get_from_leaves(key, hash, out).await;
         }
-        let fp = hash.fingerprint();
-        let mut route = match self.cached_route(key, fp) {
+        self.get_from(self.start(key, hash), key, hash, out).await
+    }
+
+    /// The rest of a point read.
+    async fn get_from(
+        &self,
+        start: Start,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let mut route = match start.cached {
             Some((route, Some(candidates))) => {
-                match self.try_candidates(&route, candidates.as_slice(), key, hash, out).await? {
+                let rest = (&candidates.as_slice()[start.tried..], start.looked);
+                match self.try_candidates(&route, rest, key, hash, out).await? {
                     Answer::Found => return Ok(true),
                     Answer::Absent => {
                         if !candidates.as_slice().is_empty() {
@@ -180,17 +264,29 @@ impl DmTree {
         }
     }
 
-    /// Step (1): `Absent` means only that none of these entries has the key.
+    /// Step (1): `Absent` means only that none of these entries has the key. The first one may have
+    /// been READ already.
     async fn try_candidates(
         &self,
         route: &Route,
-        slots: &[u8],
+        (slots, mut looked): (&[u8], Option<Looked>),
         key: &[u8],
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         for slot in slots {
-            let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
+            let known = match looked.take() {
+                Some(looked) => {
+                    let judged = self.judge_looked(looked, key, out).await?;
+                    self.op.retried.set(self.op.retried.get() || judged.is_none());
+                    judged
+                }
+                None => None,
+            };
+            let probe = match known {
+                Some(probe) => probe,
+                None => self.probe(route.leaf, usize::from(*slot), key, hash, out).await?,
+            };
             if probe.ver().generation != route.generation
                 && !self.node.has(Mutant::MirrorOtherGeneration)
             {

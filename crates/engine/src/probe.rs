@@ -27,7 +27,7 @@ use dmtree_pool::BlockPtr;
 use crate::client::{DmTree, HELP_AFTER};
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, SlotState};
-use crate::format::{Ver, block};
+use crate::format::{Ver, block, u64_at};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 
@@ -54,6 +54,25 @@ impl Probe {
     pub fn ver(&self) -> Ver {
         match self {
             Self::Hit { ver, .. } | Self::Other { ver } => *ver,
+        }
+    }
+}
+
+/// A sampled slot against a key.
+pub(crate) struct Looked {
+    glance: Glance,
+    /// The high half of its word0.
+    crc: u32,
+}
+
+impl Looked {
+    /// The result, where the slot alone tells.
+    pub fn probe(&self) -> Option<Probe> {
+        let crc = self.crc;
+        match self.glance {
+            Glance::Other(ver) => Some(Probe::Other { ver }),
+            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0), crc }),
+            Glance::Torn | Glance::HitValueIn(..) | Glance::MaybeIn(..) => None,
         }
     }
 }
@@ -85,9 +104,19 @@ impl DmTree {
         let mut backoff = self.ep.backoff("entry being written", at);
         loop {
             self.ep.step(Step::Entry);
-            let bytes = self.ep.read(at, self.node.g.entry() as u32).await?;
-            if let Some(probe) = self.judge(Place { leaf, slot: i }, &bytes, key, hash, out).await?
-            {
+            let (place, len) = (Place { leaf, slot: i }, self.node.g.entry() as u32);
+            let read = self.ep.read_now(at, len, |bytes| self.look(place, bytes, key, hash, out));
+            let looked = match read {
+                Some(looked) => looked?,
+                None => {
+                    let bytes = self.ep.read(at, len).await?;
+                    bytes.extract(|bytes| self.look(place, bytes, key, hash, out))
+                }
+            };
+            if let Some(probe) = looked.probe() {
+                return Ok(probe);
+            }
+            if let Some(probe) = self.judge_looked(looked, key, out).await? {
                 return Ok(probe);
             }
             Mark::EntryTorn.hit();
@@ -105,18 +134,38 @@ impl DmTree {
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<Option<Probe>> {
+        let looked = bytes.extract(|b| self.look(place, b, key, hash, out));
+        self.judge_looked(looked, key, out).await
+    }
+
+    /// Checks a sampled slot and compares its key. An inline value of a hit replaces `out`.
+    pub(crate) fn look(
+        &self,
+        place: Place,
+        bytes: &[u8],
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Looked {
         self.ep.stage_cost(Stage::EntryCheck, 1);
-        let g = &self.node.g;
-        let crc = (bytes.word(0) >> 32) as u32;
         let blind = self.node.has(Mutant::EntryUnchecked);
-        let glance = bytes.extract(|b| match slot::check_unless(blind, g, place, b) {
+        let glance = match slot::check_unless(blind, &self.node.g, place, bytes) {
             None => Glance::Torn,
             Some(s) => glance(&s, key, hash, out),
-        });
-        Ok(match glance {
-            Glance::Torn => None,
-            Glance::Other(ver) => Some(Probe::Other { ver }),
-            Glance::Hit(ver) => Some(Probe::Hit { ver, block: BlockPtr::from_bits(0), crc }),
+        };
+        Looked { glance, crc: (u64_at(bytes, 0) >> 32) as u32 }
+    }
+
+    /// READs the block of a slot, if it takes that to tell; `None` when slot or block was torn.
+    pub(crate) async fn judge_looked(
+        &self,
+        looked: Looked,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Probe>> {
+        let crc = looked.crc;
+        Ok(match looked.glance {
+            Glance::Torn | Glance::Other(_) | Glance::Hit(_) => looked.probe(),
             Glance::HitValueIn(ver, block) => {
                 Mark::ValueBlock.hit();
                 let whole = self

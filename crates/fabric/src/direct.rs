@@ -82,6 +82,7 @@ impl<'a> DirectList<'a> {
         done.map_err(Error::effect_unknown)
     }
 
+    #[inline]
     fn execute(&mut self, wr: &WorkRequest) -> Result<()> {
         let node = wr.at.node();
         if self.chained && self.chain.replace(node).is_some_and(|other| other != node) {
@@ -93,10 +94,15 @@ impl<'a> DirectList<'a> {
 
     /// READs bytes into a buffer of the slab.
     pub(crate) fn read(&mut self, at: GlobalAddr, len: u32) -> Result<Buf> {
-        let buf = self.slab.alloc(len);
-        let local = buf.raw();
-        self.execute(&WorkRequest { local, ..WorkRequest::alone(Opcode::Read, at, len) })?;
+        let mut buf = self.slab.alloc(len);
+        self.read_into(at, &mut buf)?;
         Ok(buf)
+    }
+
+    /// READs bytes into memory of the caller.
+    pub(crate) fn read_into(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
+        let (local, len) = (out.as_mut_ptr(), out.len() as u32);
+        self.execute(&WorkRequest { local, ..WorkRequest::alone(Opcode::Read, at, len) })
     }
 
     /// WRITEs a whole buffer.

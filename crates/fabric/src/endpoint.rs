@@ -37,6 +37,8 @@ use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
 
+/// Longest READ of [`Endpoint::read_now`], bytes.
+pub const DIRECT_BYTES: usize = 128;
 /// Default time that an operation may wait for other clients: 10 s.
 pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
 
@@ -156,6 +158,32 @@ impl Endpoint {
     /// READ of `len` bytes: one round trip.
     pub fn read(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
         self.post(verb::read(at, len), true)
+    }
+
+    /// Whether verbs execute on the posting thread: no operation waits for them, and another client
+    /// of the thread runs only where an operation waits for it.
+    pub fn is_direct(&self) -> bool {
+        self.0.transport.direct().is_some()
+    }
+
+    /// READ of memory of this process, without a wait and without a buffer of the slab; a validator
+    /// copies the accepted parts out. `None` where READs are posted, and for more than
+    /// [`DIRECT_BYTES`].
+    pub fn read_now<T>(
+        &self,
+        at: GlobalAddr,
+        len: u32,
+        validator: impl FnOnce(&[u8]) -> T,
+    ) -> Option<Result<T>> {
+        let memory = self.0.transport.direct()?;
+        let mut bytes = [0; DIRECT_BYTES];
+        let bytes = bytes.get_mut(..len as usize)?;
+        let began = self.step_began();
+        let with = (self.0.core.slab(), &self.0.counters);
+        let read = DirectList::run(memory, with, false, |d| d.read_into(at, bytes));
+        self.0.counters.list(false);
+        self.spent(self.0.step.get(), began);
+        Some(read.map(|()| validator(bytes)))
     }
 
     /// READ of memory that may have been freed ([`verb::read_unvalidated`]): one round trip.
@@ -404,14 +432,19 @@ impl Endpoint {
     }
 
     /// Charges CPU time for a step.
+    #[inline]
     pub fn stage_cost(&self, stage: Stage, units: u32) {
         if self.0.charges {
-            let began = if self.0.counters.is_timed() { self.now() } else { 0 };
-            self.0.transport.charge(stage, units);
-            self.0.counters.charged(stage, units);
-            if began > 0 {
-                self.spent(Step::of(stage), began);
-            }
+            self.charge(stage, units);
+        }
+    }
+
+    fn charge(&self, stage: Stage, units: u32) {
+        let began = if self.0.counters.is_timed() { self.now() } else { 0 };
+        self.0.transport.charge(stage, units);
+        self.0.counters.charged(stage, units);
+        if began > 0 {
+            self.spent(Step::of(stage), began);
         }
     }
 

@@ -581,9 +581,7 @@ impl List for VerbVec {
                     d.write_word(*at, *word)?;
                     Item::Done
                 }
-                Item::Cas { at, old, new } => {
-                    Item::Word(d.atomic(Opcode::Cas, *at, *old, *new)?)
-                }
+                Item::Cas { at, old, new } => Item::Word(d.atomic(Opcode::Cas, *at, *old, *new)?),
                 _ => panic!("clear() a batch before it is used again"),
             };
             if !goes_on {

@@ -17,8 +17,12 @@ pub struct KeyArray {
     bytes: Box<[u8]>,
 }
 
+#[inline]
 fn head(key: &[u8], skip: usize) -> u64 {
     let rest = key.get(skip..).unwrap_or(&[]);
+    if let Some(head) = rest.first_chunk() {
+        return u64::from_be_bytes(*head);
+    }
     let mut out = [0; 8];
     let n = rest.len().min(8);
     out[..n].copy_from_slice(&rest[..n]);
