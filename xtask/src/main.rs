@@ -3,6 +3,7 @@
 
 mod check;
 mod fuzz;
+mod instructions;
 mod prose;
 mod report;
 mod soak;
@@ -53,6 +54,11 @@ const VERBS: &[Verb] = &[
         "check [--long]",
         "checked seeds without faults, with crashes, with all faults: those of CI, or half an hour of each range; marks that none of them reaches",
         |args| check::run(args.first().is_some_and(|a| a == "--long")),
+    ),
+    (
+        "instructions [--update]",
+        "instructions of each operation of a session, compared with docs/instructions.md (needs valgrind)",
+        instructions::compare,
     ),
     (
         "soak [--minutes N] [--seed S]",
