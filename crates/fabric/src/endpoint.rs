@@ -31,6 +31,7 @@ use crate::core::{Core, DetachedHook, Hooked, WaitReason};
 use crate::counters::{Counters, OpCounts, Snapshot};
 use crate::direct::{DirectList, DirectMemory};
 use crate::error::{Error, ErrorKind, Result};
+use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::slab::Buf;
@@ -682,96 +683,6 @@ impl Drop for InFlight<'_> {
         if let Some(ticket) = self.ticket {
             self.ep.0.core.abandon(ticket, None);
         }
-    }
-}
-
-/// See [`Endpoint::sleep`].
-#[derive(Debug)]
-pub struct Sleep<'e> {
-    ep: &'e Endpoint,
-    until: Option<Nanos>,
-    ns: Nanos,
-}
-
-impl Future for Sleep<'_> {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<()> {
-        let now = self.ep.now();
-        match self.until {
-            Some(until) if now >= until => Poll::Ready(()),
-            Some(_) => Poll::Pending,
-            None => {
-                let until = now + self.ns;
-                self.until = Some(until);
-                self.ep.0.core.wake_at(self.ep.0.slot, until);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-/// See [`Endpoint::yield_now`].
-#[derive(Debug)]
-pub struct Yield<'e> {
-    ep: &'e Endpoint,
-    yielded: bool,
-}
-
-impl Future for Yield<'_> {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<()> {
-        if self.yielded {
-            return Poll::Ready(());
-        }
-        self.yielded = true;
-        self.ep.0.core.wake(self.ep.0.slot);
-        Poll::Pending
-    }
-}
-
-/// See [`Endpoint::backoff`].
-#[derive(Debug)]
-pub struct Backoff<'e> {
-    ep: &'e Endpoint,
-    what: &'static str,
-    at: GlobalAddr,
-    step: u32,
-    longest: Nanos,
-}
-
-/// Default longest pause of a back-off.
-const LONGEST_PAUSE_NS: Nanos = 64_000;
-
-impl Backoff<'_> {
-    /// Pauses: 0.5 us doubling to the longest, spread by half; gives way to other clients first.
-    ///
-    /// # Errors
-    /// `TimedOut` when the deadline of the operation has passed.
-    pub async fn step(&mut self) -> Result<()> {
-        let step = self.step;
-        self.step += 1;
-        if step == 0 {
-            self.ep.yield_now().await;
-            return Ok(());
-        }
-        self.ep.check_deadline(self.what, self.at.bits())?;
-        let base = (500u64 << step.min(20)).min(self.longest);
-        if base == 0 {
-            self.ep.yield_now().await;
-            return Ok(());
-        }
-        let pause = base / 2 + self.ep.0.core.draw() % (base / 2 + 1);
-        self.ep.waiting(Some(WaitReason { what: self.what, at: self.at.bits() }));
-        let began = self.ep.step_began();
-        self.ep.sleep(pause).await;
-        self.ep.spent(Step::Wait, began);
-        self.ep.waiting(None);
-        Ok(())
-    }
-
-    /// How often it has paused.
-    pub fn steps(&self) -> u32 {
-        self.step
     }
 }
 

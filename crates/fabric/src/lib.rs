@@ -33,6 +33,7 @@ pub mod mark;
 mod membership;
 pub mod mutants;
 pub mod net;
+mod pause;
 mod prefetch;
 mod region;
 mod rng;
@@ -52,7 +53,7 @@ pub use crate::addr::{GlobalAddr, NodeId, Role};
 pub use crate::caps::Capabilities;
 pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
 pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals};
-pub use crate::endpoint::{Backoff, DEFAULT_TIMEOUT_NS, Endpoint, OpScope, Post, Sleep, Yield};
+pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, DIRECT_BYTES, Endpoint, OpScope, Post};
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
@@ -60,6 +61,7 @@ pub use crate::membership::{
     MemberState, Membership, MembershipFuture, MembershipState, MemoryAgent, MemoryState, Move,
     Mutant, News, Presence,
 };
+pub use crate::pause::{Backoff, Sleep, Yield};
 pub use crate::region::{Pages, Region};
 pub use crate::rng::golden_hash;
 pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};

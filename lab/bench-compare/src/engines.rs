@@ -1,110 +1,282 @@
-//! The engines behind one trait of two calls. A read copies the value into a buffer of the caller.
+//! The engines behind one trait. A worker is one thread's way to an engine. Reads copy the value
+//! out, scans look at each pair.
 
 use std::collections::BTreeMap;
-use std::sync::RwLock;
+use std::hint::black_box;
+use std::sync::{PoisonError, RwLock};
 
 use anyhow::{Result, ensure};
+use bplustree::BPlusTree;
 use crossbeam_skiplist::SkipMap;
 use redb::{Database, ReadableDatabase, TableDefinition};
+use scc::{Guard, TreeIndex};
 
-use crate::keys::Key;
+use crate::keys::{Key, Value};
 
-pub trait Engine {
+/// An engine with its data.
+pub trait Engine: Sync {
     fn name(&self) -> &'static str;
+    fn worker(&self) -> Result<Box<dyn Worker + '_>>;
+}
+
+pub trait Worker {
     /// Whether the key was there; its value replaces `out`.
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool>;
-    /// Stores many pairs.
-    fn fill(&mut self, pairs: &mut dyn Iterator<Item = (Key, [u8; 8])>) -> Result<()>;
+    /// How many of several keys were there; `None` for an engine that reads one by one.
+    fn get_many(&mut self, _keys: &[Key]) -> Result<Option<usize>> {
+        Ok(None)
+    }
+    /// Stores pairs, one by one.
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()>;
+    /// How many pairs there are from a key on, at most `limit`.
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize>;
 }
 
-pub struct Dmtree {
-    session: dmtree::Session,
-    pub index: dmtree::Index,
+/// Looks at pairs and counts them.
+fn count<K, V>(pairs: impl Iterator<Item = (K, V)>) -> usize {
+    pairs.map(|pair| _ = black_box(pair)).count()
 }
+
+pub struct Dmtree(dmtree::Index);
 
 impl Dmtree {
     pub fn new(records: u64) -> Result<Self> {
         // Entries, leaves not quite full, inner nodes, room for splits.
         let bytes = (records * 200).max(64 << 20);
         let pool = dmtree::Pool::embedded().memory(bytes).cache(bytes / 2).open()?;
-        let index = pool.create("compare", dmtree::Options::default())?;
-        Ok(Self { session: index.session()?, index })
+        Ok(Self(pool.create("compare", dmtree::Options::default())?))
     }
+}
+
+struct Session {
+    session: dmtree::Session,
+    values: dmtree::Values,
 }
 
 impl Engine for Dmtree {
     fn name(&self) -> &'static str {
         "dmtree"
     }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        let (session, values) = (self.0.session()?, dmtree::Values::new());
+        Ok(Box::new(Session { session, values }))
+    }
+}
+
+impl Worker for Session {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
         Ok(self.session.get_into(key, out)?)
     }
-    fn fill(&mut self, pairs: &mut dyn Iterator<Item = (Key, [u8; 8])>) -> Result<()> {
+    fn get_many(&mut self, keys: &[Key]) -> Result<Option<usize>> {
+        self.session.get_many_into(keys, &mut self.values)?;
+        Ok(Some((0..keys.len()).filter(|i| self.values.get(*i).is_some()).count()))
+    }
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
         for (key, value) in pairs {
-            ensure!(self.session.put(&key, &value)? == dmtree::Outcome::Done);
+            ensure!(self.session.put(key, value)? == dmtree::Outcome::Done);
         }
         Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        let mut pairs = self.session.scan(&from[..]..).limit(limit as u64).pairs();
+        let mut seen = 0;
+        while let Some(pair) = pairs.next_ref()? {
+            black_box(pair);
+            seen += 1;
+        }
+        Ok(seen)
+    }
+}
+
+/// Optimistic lock coupling.
+pub struct Olc(BPlusTree<Key, Value>);
+
+impl Olc {
+    pub fn new() -> Self {
+        Self(BPlusTree::new())
+    }
+}
+
+impl Engine for Olc {
+    fn name(&self) -> &'static str {
+        "bplustree"
+    }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(&self.0))
+    }
+}
+
+impl Worker for &BPlusTree<Key, Value> {
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let found = self.lookup(key, |v| *v);
+        out.extend(found.iter().flatten());
+        Ok(found.is_some())
+    }
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
+        pairs.iter().for_each(|(key, value)| _ = self.insert(*key, *value));
+        Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        let mut pairs = self.raw_iter();
+        pairs.seek(from);
+        let mut seen = 0;
+        while seen < limit && black_box(pairs.next()).is_some() {
+            seen += 1;
+        }
+        Ok(seen)
     }
 }
 
 #[derive(Default)]
-pub struct Skiplist(SkipMap<Vec<u8>, Vec<u8>>);
+pub struct Scc(TreeIndex<Key, Value>);
+
+impl Engine for Scc {
+    fn name(&self) -> &'static str {
+        "scc::TreeIndex"
+    }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(&self.0))
+    }
+}
+
+impl Worker for &TreeIndex<Key, Value> {
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        Ok(self.peek_with(key, |_, v| out.extend_from_slice(v)).is_some())
+    }
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
+        pairs.iter().for_each(|(key, value)| self.upsert_sync(*key, *value));
+        Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        Ok(count(self.range(*from.., &Guard::new()).take(limit)))
+    }
+}
+
+/// A `BTreeMap` under a readers-writer lock; keys and values in its nodes.
+#[derive(Default)]
+pub struct FixedBTree(RwLock<BTreeMap<Key, Value>>);
+
+impl Engine for FixedBTree {
+    fn name(&self) -> &'static str {
+        "RwLock<BTreeMap>, fixed"
+    }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(&self.0))
+    }
+}
+
+impl Worker for &RwLock<BTreeMap<Key, Value>> {
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let map = self.read().unwrap_or_else(PoisonError::into_inner);
+        let found = map.get(key);
+        out.extend(found.into_iter().flatten());
+        Ok(found.is_some())
+    }
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
+        for (key, value) in pairs {
+            self.write().unwrap_or_else(PoisonError::into_inner).insert(*key, *value);
+        }
+        Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        let map = self.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(count(map.range(*from..).take(limit)))
+    }
+}
+
+type Heap = Vec<u8>;
+
+/// The same with keys and values on the heap.
+#[derive(Default)]
+pub struct HeapBTree(RwLock<BTreeMap<Heap, Heap>>);
+
+impl Engine for HeapBTree {
+    fn name(&self) -> &'static str {
+        "RwLock<BTreeMap>, heap"
+    }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(&self.0))
+    }
+}
+
+impl Worker for &RwLock<BTreeMap<Heap, Heap>> {
+    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let map = self.read().unwrap_or_else(PoisonError::into_inner);
+        let found = map.get(&key[..]);
+        out.extend(found.into_iter().flatten());
+        Ok(found.is_some())
+    }
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
+        for (key, value) in pairs {
+            let mut map = self.write().unwrap_or_else(PoisonError::into_inner);
+            map.insert(key.to_vec(), value.to_vec());
+        }
+        Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        let map = self.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(count(map.range(from.to_vec()..).take(limit)))
+    }
+}
+
+#[derive(Default)]
+pub struct Skiplist(SkipMap<Key, Value>);
 
 impl Engine for Skiplist {
     fn name(&self) -> &'static str {
         "crossbeam-skiplist"
     }
-    fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let found = self.0.get(&key[..]);
-        found.iter().for_each(|e| out.extend_from_slice(e.value()));
-        Ok(found.is_some())
-    }
-    fn fill(&mut self, pairs: &mut dyn Iterator<Item = (Key, [u8; 8])>) -> Result<()> {
-        for (key, value) in pairs {
-            self.0.insert(key.to_vec(), value.to_vec());
-        }
-        Ok(())
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(&self.0))
     }
 }
 
-#[derive(Default)]
-pub struct LockedBTree(RwLock<BTreeMap<Vec<u8>, Vec<u8>>>);
-
-impl Engine for LockedBTree {
-    fn name(&self) -> &'static str {
-        "RwLock<BTreeMap>"
-    }
+impl Worker for &SkipMap<Key, Value> {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
-        let map = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let found = map.get(&key[..]);
-        found.iter().for_each(|v| out.extend_from_slice(v));
+        let found = SkipMap::get(self, key);
+        found.iter().for_each(|e| out.extend_from_slice(e.value()));
         Ok(found.is_some())
     }
-    fn fill(&mut self, pairs: &mut dyn Iterator<Item = (Key, [u8; 8])>) -> Result<()> {
-        for (key, value) in pairs {
-            let mut map = self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-            map.insert(key.to_vec(), value.to_vec());
-        }
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
+        pairs.iter().for_each(|(key, value)| _ = self.insert(*key, *value));
         Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        Ok(count(self.range(*from..).take(limit).map(|e| (*e.key(), *e.value()))))
     }
 }
 
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("compare");
 
-/// redb on its in-memory backend, so no disk takes part. A read is a read transaction and a lookup
-/// in an opened table. The transaction is kept over a round, which favours redb.
-pub struct Redb {
-    db: Database,
-    table: Option<redb::ReadOnlyTable<&'static [u8], &'static [u8]>>,
-}
+/// redb on its in-memory backend, so no disk takes part. A read is a lookup in a table that the
+/// worker has opened in a read transaction, which favours redb.
+pub struct Redb(Database);
 
 impl Redb {
     pub fn new() -> Result<Self> {
         let backend = redb::backends::InMemoryBackend::new();
-        let db = redb::Builder::new().set_cache_size(1 << 30).create_with_backend(backend)?;
-        Ok(Self { db, table: None })
+        Ok(Self(redb::Builder::new().set_cache_size(1 << 30).create_with_backend(backend)?))
+    }
+}
+
+type ReadTable = redb::ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+struct RedbWorker<'d> {
+    db: &'d Database,
+    table: Option<ReadTable>,
+}
+
+impl RedbWorker<'_> {
+    fn table(&mut self) -> Result<&ReadTable> {
+        if self.table.is_none() {
+            self.table = Some(self.db.begin_read()?.open_table(TABLE)?);
+        }
+        Ok(self.table.as_ref().expect("just opened"))
     }
 }
 
@@ -112,35 +284,39 @@ impl Engine for Redb {
     fn name(&self) -> &'static str {
         "redb (in memory)"
     }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(RedbWorker { db: &self.0, table: None }))
+    }
+}
+
+impl Worker for RedbWorker<'_> {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
-        if self.table.is_none() {
-            self.table = Some(self.db.begin_read()?.open_table(TABLE)?);
-        }
         out.clear();
-        let found = match &self.table {
-            Some(table) => table.get(&key[..])?,
-            None => None,
-        };
+        let found = self.table()?.get(&key[..])?;
         found.iter().for_each(|v| out.extend_from_slice(v.value()));
         Ok(found.is_some())
     }
     /// Uses transactions of 10 000 pairs; one for each pair would measure commits.
-    fn fill(&mut self, pairs: &mut dyn Iterator<Item = (Key, [u8; 8])>) -> Result<()> {
+    fn put(&mut self, pairs: &[(Key, Value)]) -> Result<()> {
         self.table = None;
-        loop {
-            let mut stored = 0;
+        for pairs in pairs.chunks(10_000) {
             let tx = self.db.begin_write()?;
-            {
-                let mut table = tx.open_table(TABLE)?;
-                for (key, value) in pairs.take(10_000) {
-                    table.insert(&key[..], &value[..])?;
-                    stored += 1;
-                }
+            let mut table = tx.open_table(TABLE)?;
+            for (key, value) in pairs {
+                table.insert(&key[..], &value[..])?;
             }
+            drop(table);
             tx.commit()?;
-            if stored < 10_000 {
-                return Ok(());
-            }
         }
+        Ok(())
+    }
+    fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
+        let mut seen = 0;
+        for pair in self.table()?.range(&from[..]..)?.take(limit) {
+            let (key, value) = pair?;
+            black_box((key.value(), value.value()));
+            seen += 1;
+        }
+        Ok(seen)
     }
 }

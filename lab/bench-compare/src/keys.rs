@@ -4,6 +4,7 @@ use dmtree_workload::fnv1a;
 
 pub const KEY_BYTES: usize = 24;
 pub type Key = [u8; KEY_BYTES];
+pub type Value = [u8; 8];
 
 pub fn key(n: u64) -> Key {
     let digits = format!("{:024}", fnv1a(&n.to_le_bytes()));
@@ -11,6 +12,6 @@ pub fn key(n: u64) -> Key {
 }
 
 /// The value of record `n`.
-pub fn value(n: u64) -> [u8; 8] {
+pub fn value(n: u64) -> Value {
     n.to_le_bytes()
 }
