@@ -31,6 +31,10 @@ pub struct Knobs {
     pub seed: u64,
 }
 
+/// From this size on a region has huge pages where the system gives them, bytes: verbs touch
+/// addresses all over it, and each would miss the TLB.
+const LARGE_REGION_BYTES: u64 = 128 << 20;
+
 /// How a READ or WRITE that the test knob suspends in the middle is torn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tearing {
@@ -121,7 +125,10 @@ impl LocalFabric {
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when there is no such memory.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
-        self.add_mapped_node(node, bytes, Pages::Ordinary)
+        // A small region would only take more memory than it uses.
+        let large = bytes >= LARGE_REGION_BYTES;
+        let want = if large { Pages::Transparent } else { Pages::Ordinary };
+        self.add_mapped_node(node, bytes, want)
     }
 
     /// The same, on pages of a kind where there are any.

@@ -50,7 +50,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::host::{Host, Power};
 use crate::local::{Clock, Knobs, LocalFabric, Tearing};
 use crate::membership::{Member, MemberEvent, Presence};
-use crate::region::Pages;
 use crate::rng::xorshift64;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
@@ -63,9 +62,6 @@ use world::{Call, World};
 /// Picoseconds of virtual time.
 type Picos = u64;
 
-/// From this size on a region has large pages: its verbs touch addresses all over it, and each
-/// would miss the TLB.
-const LARGE_REGION_BYTES: u64 = 256 << 20;
 
 /// Numbers the simulated fabrics of one process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -243,10 +239,7 @@ impl SimFabric {
     /// # Errors
     /// `Exists` when the node is a member already.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
-        // A small region would only take more memory than it uses.
-        let large = bytes >= LARGE_REGION_BYTES && self.0.world().chaos.is_none();
-        let pages = if large { Pages::Transparent } else { Pages::Ordinary };
-        self.0.nodes.add_mapped_node(node, bytes, pages)?;
+        self.0.nodes.add_node(node, bytes)?;
         let host = self.known(node)?;
         self.0.world().add_nic(host);
         Ok(())
