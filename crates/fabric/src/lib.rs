@@ -25,6 +25,7 @@ mod counters;
 pub mod cpu;
 mod direct;
 mod endpoint;
+mod epoch_cell;
 mod error;
 mod exec;
 mod host;

@@ -62,7 +62,6 @@ use world::{Call, World};
 /// Picoseconds of virtual time.
 type Picos = u64;
 
-
 /// Numbers the simulated fabrics of one process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
