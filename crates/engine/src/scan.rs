@@ -484,6 +484,12 @@ impl DmTree {
         page.reserve(count, count * (self.node.g.k + self.node.g.v));
         for n in 0..count {
             let i = if r.reverse { pairs.end - 1 - n } else { pairs.start + n };
+            if let Some((pair, key)) = leaf.joined(i)
+                && page.bytes() + pair.len() < PAGE_BYTES
+            {
+                page.push_joined(pair, key);
+                continue;
+            }
             let (key, value) = leaf.get(i);
             let mut fetched = Vec::new();
             let value = match value {

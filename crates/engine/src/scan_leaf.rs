@@ -9,8 +9,8 @@ use dmtree_fabric::{GlobalAddr, Verified};
 use dmtree_pool::BlockPtr;
 
 use crate::format::area::Stored;
-use crate::format::leaf::{Header, check_slots};
-use crate::format::slot::SlotState;
+use crate::format::leaf::{Header, check_words};
+use crate::format::slot::{self, SlotState};
 use crate::format::{Geometry, u64_at};
 use crate::probe::{Pair, pair_of};
 
@@ -86,7 +86,7 @@ fn shared_prefix(header: &Header<'_>) -> usize {
 
 impl Collected {
     /// Checks the first `slots` slots against the header and collects the live ones; `mixed` as for
-    /// [`check_slots`]. `None` when anything is torn.
+    /// [`check_words`]. `None` when anything is torn.
     pub fn of(
         g: &Geometry,
         (leaf, header): (GlobalAddr, &Header<'_>),
@@ -95,12 +95,15 @@ impl Collected {
     ) -> Option<Self> {
         let shared = shared_prefix(header);
         let mut found = Self { pairs: Vec::with_capacity(slots), blocks: Vec::new(), shared };
-        check_slots(g, leaf, bytes, (slots, mixed), |i, s| {
-            if s.state != SlotState::Live {
-                return;
-            }
+        check_words(g, leaf, bytes, (slots, mixed), |i, low, bytes| {
             let at = (g.slot_at(i) + 8) as u32;
-            let (key, place) = match pair_of(&s) {
+            if slot::is_full(low) {
+                let place = PairPlace::Slot { at, key: g.k as u16, value: g.v as u16 };
+                let head = head(&bytes[8..8 + g.k], shared);
+                return found.pairs.push(PairAt { head, place });
+            }
+            let live = slot::unchecked(g, bytes).filter(|s| s.state == SlotState::Live);
+            let (key, place) = match live.as_ref().and_then(pair_of) {
                 Some(Pair::Inline(k, v)) => {
                     (k, PairPlace::Slot { at, key: k.len() as u16, value: v.len() as u16 })
                 }
@@ -154,6 +157,18 @@ impl ScanLeaf {
     /// ones.
     pub fn count_before(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         self.pairs.partition_point(|pair| before(self.key(pair)))
+    }
+
+    /// Pair number `i` in key order, if key and value lie side by side: both, and the length of the
+    /// key.
+    pub fn joined(&self, i: usize) -> Option<(&[u8], usize)> {
+        match self.pairs[i].place {
+            PairPlace::Slot { at, key, value } if usize::from(key) == self.key_area => {
+                let at = at as usize;
+                Some((&self.image[at..at + self.key_area + usize::from(value)], self.key_area))
+            }
+            _ => None,
+        }
     }
 
     /// Pair number `i` in key order.

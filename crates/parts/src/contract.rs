@@ -285,6 +285,14 @@ impl Page {
         self.spans.push((at, key.len() as u32, value.len() as u32));
     }
 
+    /// Adds a pair whose value lies behind its key of `key` bytes.
+    #[inline]
+    pub fn push_joined(&mut self, pair: &[u8], key: usize) {
+        let at = self.data.len() as u32;
+        self.data.extend_from_slice(pair);
+        self.spans.push((at, key as u32, (pair.len() - key) as u32));
+    }
+
     /// Makes room for so many more pairs of so many bytes in all.
     pub fn reserve(&mut self, pairs: usize, bytes: usize) {
         self.spans.reserve(pairs);

@@ -162,18 +162,40 @@ pub fn check_slots<'a>(
     (n, mixed): (usize, bool),
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
+    let mut known = true;
+    let header =
+        check_words(g, leaf, bytes, (n, mixed), |i, _, bytes| match slot::unchecked(g, bytes) {
+            Some(s) => f(i, s),
+            None => known = false,
+        })?;
+    known.then_some(header)
+}
+
+/// [`check_slots`], without a look at what the slots hold: `f` gets the low half of each word0, and
+/// the bytes of the slot.
+#[inline]
+pub fn check_words<'a>(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    bytes: &'a [u8],
+    (n, mixed): (usize, bool),
+    mut f: impl FnMut(usize, u32, &'a [u8]),
+) -> Option<Header<'a>> {
     let header = check_header(g, leaf, bytes)?;
     // A tombstone without `forward`: another generation begins there.
     if header.level != 0 || (header.tombstone && header.forward.is_null()) {
         return None;
     }
-    for i in 0..n {
-        let at = g.slot_at(i);
-        let s = slot::check(g, Place { leaf, slot: i }, &bytes[at..at + g.entry()])?;
-        if s.ver != header.ver && !mixed {
+    let slots = bytes.get(g.slot_at(0)..)?.chunks_exact(g.entry());
+    if slots.len() < n {
+        return None;
+    }
+    for (i, bytes) in slots.take(n).enumerate() {
+        let low = slot::check_word(g, Place { leaf, slot: i }, bytes)?;
+        if low >> 8 != header.ver.bits() && !mixed {
             return None;
         }
-        f(i, s);
+        f(i, low, bytes);
     }
     Some(header)
 }

@@ -75,6 +75,13 @@ pub fn free_word(place: Place, ver: Ver) -> u64 {
 /// Checks the slot in `bytes`; `None` when it is torn (or garbage).
 #[inline]
 pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>> {
+    check_word(g, place, bytes)?;
+    unchecked(g, bytes)
+}
+
+/// [`check`], without a look at what the slot holds: the low half of its word0.
+#[inline]
+pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
     let word = u64_at(bytes, 0);
     let low = word as u32;
     let areas = &bytes[8..8 + g.k + g.v];
@@ -86,7 +93,13 @@ pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>
     if is_wide && u64_at(bytes, 8 + g.k + g.v) != check64(areas, tail_seed(place, low)) {
         return None;
     }
-    unchecked(g, bytes)
+    Some(low)
+}
+
+/// Whether a slot with this word0 is live, and key and value fill their areas.
+#[inline]
+pub fn is_full(low: u32) -> bool {
+    low & (STATE | 0x3c) == 1
 }
 
 /// [`check`], but for a reader that is `blind` to checksums, which is wrong.
