@@ -207,7 +207,7 @@ impl DmTree {
         flight: &mut Option<LeaderGuard>,
         combined: &'a mut Vec<u8>,
     ) -> &'a [u8] {
-        match flight {
+        match flight.as_mut().filter(|flight| flight.is_shared()) {
             None => value,
             Some(flight) => {
                 combined.extend_from_slice(value);

@@ -275,6 +275,16 @@ impl Combiner {
 
     /// Announces an operation.
     pub fn arrive(self: &Arc<Self>, key: &[u8], hash: KeyHash, intent: &Intent<'_>) -> Arrival {
+        self.arrive_at((key, hash), intent, false)
+    }
+
+    /// The same; `direct` where the operation, if it is the first, is over at once.
+    fn arrive_at(
+        self: &Arc<Self>,
+        (key, hash): (&[u8], KeyHash),
+        intent: &Intent<'_>,
+        direct: bool,
+    ) -> Arrival {
         let index = hash.0 as usize & (self.slots.len() - 1);
         let mut slot = self.slots[index].lock().expect("no panic under this lock");
         let lead_with = |batch, queued| {
@@ -286,6 +296,7 @@ impl Combiner {
             slot.set_key(key);
             slot.current = match intent.kind() {
                 // A read posts at once: no operation could join it.
+                _ if direct => None,
                 BatchKind::Read => None,
                 kind => Some(Batch::new(kind, BatchPhase::Open, intent.value())),
             };
@@ -322,7 +333,7 @@ impl Combiner {
         rest: impl Fn() -> R,
     ) -> Result<Turn> {
         ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.arrive(key, hash, intent);
+        let arrival = self.arrive_at((key, hash), intent, ep.is_direct());
         ep.point().await;
         match arrival {
             Arrival::Alone => Ok(Turn::Own(None)),
@@ -381,6 +392,11 @@ impl LeaderGuard {
             self.queued = false;
         }
         !self.queued
+    }
+
+    /// Whether other operations may join.
+    pub fn is_shared(&self) -> bool {
+        self.batch.is_some()
     }
 
     /// Closes the batch to arrivals. For writes, `value` becomes the value to write: that of the
