@@ -39,7 +39,18 @@ use crate::fair::STAMP_BYTES;
 use crate::format::slot::Place;
 use crate::format::table::{BODY_AT, Table, View};
 use crate::lock::{LeafFifoGuard, Locked};
-use crate::probe::Probe;
+use crate::probe::{Looked, Probe};
+
+/// Keys of one batch of READs.
+const READ_TOGETHER: usize = 64;
+
+/// The first candidate of a key.
+enum First {
+    /// It has the key, and its value was copied out.
+    Done,
+    /// It has not, or it takes a block to tell; the generation of the route.
+    Looked(Looked, u16),
+}
 
 /// Writes of one round. A round holds at most this many locks at once.
 const MAX_TOGETHER: usize = 16;
@@ -54,40 +65,73 @@ impl DmTree {
         let scope = self.ep.begin(OpKind::GetMany);
         let _pin = self.pin();
         let mut value = Vec::new();
-        for (n, chunk) in keys.chunks(64).enumerate() {
-            let mut batch = VerbVec::new();
-            let mut posted = Vec::with_capacity(chunk.len());
-            for key in chunk {
-                let fp = KeyHash::of(key).fingerprint();
-                let first = self.cached_route(key, fp).and_then(|(route, candidates)| {
-                    Some((route, usize::from(*candidates?.as_slice().first()?)))
-                });
-                if let Some((route, slot)) = first {
-                    let at = route.leaf.plus(self.node.g.slot_at(slot) as u64);
-                    batch.read(at, self.node.g.entry() as u32);
-                }
-                posted.push(first);
-            }
-            self.ep.step(Step::Entry);
-            let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
-            let mut taken = 0;
-            for (i, key) in chunk.iter().enumerate() {
-                let hash = KeyHash::of(key);
-                let mut done = false;
-                if let Some((route, slot)) = posted[i] {
-                    let bytes = results.take_sampled(taken);
-                    taken += 1;
-                    let place = Place { leaf: route.leaf, slot };
-                    let probe = self.judge(place, &bytes, key, hash, &mut value).await?;
-                    done = matches!(probe, Some(Probe::Hit { ver, .. }) if ver.generation == route.generation);
-                }
+        for (n, chunk) in keys.chunks(READ_TOGETHER).enumerate() {
+            let hashes: Vec<KeyHash> = chunk.iter().map(|key| KeyHash::of(key)).collect();
+            let mut seen = self.first_candidates(chunk, &hashes, n * READ_TOGETHER, out).await?;
+            for (i, (key, hash)) in chunk.iter().zip(hashes).enumerate() {
+                let done = match seen[i].take() {
+                    None => false,
+                    Some(First::Done) => continue,
+                    Some(First::Looked(looked, generation)) => {
+                        let probe = self.judge_looked(looked, key, &mut value).await?;
+                        probe.is_some_and(|p| p.is_hit_of(generation))
+                    }
+                };
                 if done || self.get_pinned(key, hash, &mut value).await? {
-                    out.set(n * 64 + i, &value);
+                    out.set(n * READ_TOGETHER + i, &value);
                 }
             }
         }
         scope.end(OpOutcome::Other);
         Ok(())
+    }
+
+    /// READs the first candidate of each key together. Inline values of hits go to `out`, where the
+    /// first key has this number.
+    async fn first_candidates(
+        &self,
+        keys: &[&[u8]],
+        hashes: &[KeyHash],
+        number: usize,
+        out: &mut Values,
+    ) -> Result<Vec<Option<First>>> {
+        let g = &self.node.g;
+        let (mut reads, mut places) =
+            (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+        self.cached_routes(keys, hashes, |i, (route, candidates)| {
+            let first = candidates.and_then(|c| c.as_slice().first().copied());
+            if let Some(slot) = first.map(usize::from) {
+                reads.push((route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
+                places.push((i, Place { leaf: route.leaf, slot }, route.generation));
+            }
+        });
+        let mut seen: Vec<Option<First>> = keys.iter().map(|_| None).collect();
+        let mut value = Vec::new();
+        let mut look = |read: usize, bytes: &[u8]| {
+            let (i, place, generation) = places[read];
+            let looked = self.look(place, bytes, keys[i], hashes[i], &mut value);
+            seen[i] = Some(match looked.probe() {
+                Some(probe) if probe.is_hit_of(generation) => {
+                    out.set(number + i, &value);
+                    First::Done
+                }
+                _ => First::Looked(looked, generation),
+            });
+        };
+        self.ep.step(Step::Entry);
+        match self.ep.read_all_now(&reads, &mut look) {
+            Some(read) => read?,
+            None if reads.is_empty() => {}
+            None => {
+                let mut batch = VerbVec::new();
+                reads.iter().for_each(|(at, len)| _ = batch.read(*at, *len));
+                let mut results = self.ep.batch(batch).await?;
+                for read in 0..reads.len() {
+                    results.take_sampled(read).extract(|bytes| look(read, bytes));
+                }
+            }
+        }
+        Ok(seen)
     }
 
     /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one,

@@ -51,6 +51,11 @@ pub(crate) enum Probe {
 }
 
 impl Probe {
+    /// Whether the key is there, in a leaf of this generation.
+    pub fn is_hit_of(&self, generation: u16) -> bool {
+        matches!(self, Self::Hit { ver, .. } if ver.generation == generation)
+    }
+
     pub fn ver(&self) -> Ver {
         match self {
             Self::Hit { ver, .. } | Self::Other { ver } => *ver,

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::KeyPlace;
 use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
-use dmtree_parts::hash::fence_tag;
+use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::keys::KeyArray;
 
 use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
@@ -95,21 +95,40 @@ impl DmTree {
     /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
     /// slots when there is no mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
-        let mirrors = self.node.o.techniques.mirrors;
         self.ep.stage_cost(Stage::CacheLookup, 1);
-        let found = self.node.cache.lookup(1, key, |node, i| {
-            let mut candidates = Candidates::default();
-            let mirrored = mirrors
-                .then(|| node.mirror_slots(i, fp, |slot| candidates.push(slot)))
-                .flatten()
-                .map(|()| candidates);
-            (route_of(&node.records()[i]), mirrored)
-        });
+        let found = self.node.cache.lookup(1, key, |node, i| self.route_at(node, i, fp));
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         if found.is_some() {
             self.hits.count();
         }
         found
+    }
+
+    /// The same for several keys, with their numbers.
+    pub(crate) fn cached_routes(
+        &self,
+        keys: &[&[u8]],
+        hashes: &[KeyHash],
+        mut f: impl FnMut(usize, (Route, Option<Candidates>)),
+    ) {
+        self.ep.stage_cost(Stage::CacheLookup, keys.len() as u32);
+        self.node.cache.lookup_many(1, keys, |i, found| {
+            if let Some((node, child)) = found {
+                self.hits.count();
+                f(i, self.route_at(node, child, hashes[i].fingerprint()));
+            }
+        });
+        self.ep.stage_cost(Stage::FingerprintScan, keys.len() as u32);
+    }
+
+    fn route_at(&self, node: &CachedNode, i: usize, fp: u8) -> (Route, Option<Candidates>) {
+        let mut candidates = Candidates::default();
+        let mirrors = self.node.o.techniques.mirrors;
+        let mirrored = mirrors
+            .then(|| node.mirror_slots(i, fp, |slot| candidates.push(slot)))
+            .flatten()
+            .map(|()| candidates);
+        (route_of(&node.records()[i]), mirrored)
     }
 
     /// The place of a key, as far as the cache knows.

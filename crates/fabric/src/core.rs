@@ -298,7 +298,7 @@ impl Core {
     /// Prefetches a posting.
     pub(crate) fn prefetch(&self, t: Ticket) {
         if let Some(p) = self.postings.borrow().get(t.posting as usize) {
-            crate::region::prefetch(std::ptr::from_ref(p).addr(), size_of::<Posting>());
+            crate::cpu::prefetch_at(std::ptr::from_ref(p).addr(), size_of::<Posting>());
         }
     }
 
@@ -315,7 +315,7 @@ impl Core {
             hints.prefetch();
         }
         if let Some(s) = self.slots.borrow().get(slot as usize) {
-            crate::region::prefetch(std::ptr::from_ref(s).addr(), size_of::<SlotState>());
+            crate::cpu::prefetch_at(std::ptr::from_ref(s).addr(), size_of::<SlotState>());
         }
     }
 

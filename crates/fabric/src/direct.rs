@@ -16,6 +16,8 @@ pub trait DirectMemory {
     fn begin(&self);
     /// The list has ended.
     fn end(&self);
+    /// A hint that a READ of these bytes comes soon.
+    fn prefetch(&self, at: GlobalAddr, len: u32);
     /// Executes a verb. The right to reach the node is checked before.
     ///
     /// # Errors

@@ -187,6 +187,34 @@ impl Endpoint {
         Some(read.map(|()| validator(bytes)))
     }
 
+    /// READs of memory of this process, like [`Endpoint::read_now`], as one list. All are on their
+    /// way before the first is used. The validator gets the number of each.
+    pub fn read_all_now(
+        &self,
+        reads: &[(GlobalAddr, u32)],
+        mut validator: impl FnMut(usize, &[u8]),
+    ) -> Option<Result<()>> {
+        let memory = self.0.transport.direct()?;
+        if reads.is_empty() || reads.iter().any(|(_, len)| *len as usize > DIRECT_BYTES) {
+            return None;
+        }
+        reads.iter().for_each(|(at, len)| memory.prefetch(*at, *len));
+        let began = self.step_began();
+        let with = (self.0.core.slab(), &self.0.counters);
+        let read = DirectList::run(memory, with, false, |d| {
+            let mut bytes = [0; DIRECT_BYTES];
+            for (i, (at, len)) in reads.iter().enumerate() {
+                let bytes = &mut bytes[..*len as usize];
+                d.read_into(*at, bytes)?;
+                validator(i, bytes);
+            }
+            Ok(())
+        });
+        self.0.counters.list(false);
+        self.spent(self.0.step.get(), began);
+        Some(read)
+    }
+
     /// READ of memory that may have been freed ([`verb::read_unvalidated`]): one round trip.
     pub fn read_unvalidated(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
         self.post(verb::read_unvalidated(at, len), true)

@@ -2,7 +2,7 @@
 //! The clients of a simulated cluster do not fit the processor's caches, and each would wait for
 //! memory dozens of times in a row.
 
-use crate::region::prefetch;
+use crate::cpu::prefetch_at;
 
 const LINE_BYTES: usize = 64;
 /// Pieces of memory that lie apart; what is more is left out.
@@ -53,7 +53,7 @@ impl PrefetchHints {
     pub(crate) fn prefetch(&self) {
         for p in self.pieces.iter().take_while(|p| **p != 0) {
             let (from, to) = lines(*p);
-            prefetch(from * LINE_BYTES, (to - from) * LINE_BYTES);
+            prefetch_at(from * LINE_BYTES, (to - from) * LINE_BYTES);
         }
     }
 }

@@ -268,19 +268,6 @@ fn base(memory: &Memory) -> NonNull<AtomicU64> {
     NonNull::from(memory.as_slice()).cast()
 }
 
-/// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
-pub(crate) fn prefetch(at: usize, bytes: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in 0..(at % 64 + bytes).div_ceil(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let at = std::ptr::without_provenance(at.wrapping_add(line * 64));
-        // SAFETY: the instruction never faults and changes nothing but the cache.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = (at, bytes);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

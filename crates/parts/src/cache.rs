@@ -12,14 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::cpu::prefetch;
 
 use crate::contract::CacheStats;
 use crate::hash::positions;
 use crate::keys::KeyArray;
-use crate::sync::{AtomicBool, AtomicU64, EpochCell, EpochOption, Mutex, reading};
+use crate::sync::{AtomicBool, AtomicU64, EpochCell, EpochOption, Mutex, Reading, reading};
 
 /// Levels a tree can have: a fan-out of 8 at half fill reaches 10^9 leaves with 15.
 pub const MAX_LEVELS: usize = 16;
+/// Keys that are looked up in step.
+const TOGETHER: usize = 16;
 /// Nodes of one page of a directory; a page is split at twice as many.
 const PAGE_NODES: usize = 48;
 
@@ -141,6 +144,13 @@ impl CachedNode {
     pub fn records(&self) -> &[Record] {
         &self.records
     }
+    /// The node is used: its second chance.
+    fn use_again(&self) {
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
+
     /// Whether the node covers a key.
     pub fn covers(&self, key: &[u8]) -> bool {
         *self.lo <= *key && self.hi().is_none_or(|hi| key < hi)
@@ -238,13 +248,11 @@ impl Level {
         Self { top: EpochCell::new(top), changing: Mutex::new(()) }
     }
 
-    fn floor<R>(&self, key: &[u8], f: impl FnOnce(&Arc<CachedNode>) -> R) -> Option<R> {
-        let r = reading();
-        let top = self.top.read(&r);
-        let page = top.keys.floor(key)?;
-        let page = top.pages[page].read(&r);
-        let at = page.keys.floor(key)?;
-        Some(f(&page.nodes[at]))
+    /// The last node that begins at or below `key`.
+    fn node<'r>(&'r self, key: &[u8], r: &'r Reading) -> Option<&'r Arc<CachedNode>> {
+        let top = self.top.read(r);
+        let page = top.pages[top.keys.floor(key)?].read(r);
+        Some(&page.nodes[page.keys.floor(key)?])
     }
 
     /// The last node that begins below `key`, for descending walks.
@@ -378,9 +386,7 @@ impl NodeCache {
         f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
     ) -> Option<R> {
         self.peek(level, key, |node, i| {
-            if !node.used.load(Relaxed) {
-                node.used.store(true, Relaxed);
-            }
+            node.use_again();
             f(node, i)
         })
     }
@@ -393,11 +399,48 @@ impl NodeCache {
         key: &[u8],
         f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
     ) -> Option<R> {
-        let found = self.levels[usize::from(level)].floor(key, |node| {
-            let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
-            Some(f(node, i))
-        });
-        found.flatten()
+        let r = reading();
+        let node = self.levels[usize::from(level)].node(key, &r)?;
+        let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
+        Some(f(node, i))
+    }
+
+    /// [`NodeCache::lookup`] of several keys: while one search waits for memory, that of the next
+    /// ones is on its way. `f` gets the number of each key, and its node and child if they are
+    /// cached.
+    pub fn lookup_many(
+        &self,
+        level: u8,
+        keys: &[&[u8]],
+        mut f: impl FnMut(usize, Option<(&Arc<CachedNode>, usize)>),
+    ) {
+        let (r, level) = (reading(), &self.levels[usize::from(level)]);
+        for (round, keys) in keys.chunks(TOGETHER).enumerate() {
+            let mut found: [Option<(&Arc<CachedNode>, usize)>; TOGETHER] = [None; TOGETHER];
+            for (found, key) in found.iter_mut().zip(keys) {
+                *found = level.node(key, &r).map(|node| (node, 0));
+                found.iter().for_each(|(node, _)| prefetch(&***node));
+            }
+            for (node, _) in found.iter().flatten() {
+                node.keys.prefetch();
+                node.mirrors.read(&r).into_iter().for_each(prefetch);
+            }
+            for (found, key) in found.iter_mut().zip(keys) {
+                let Some((node, _)) = *found else { continue };
+                let child = node.keys.floor(key).filter(|i| *i < node.records.len());
+                *found = child.map(|i| (node, i));
+                child.iter().for_each(|i| prefetch(&node.records[*i]));
+            }
+            for (node, i) in found.iter().flatten() {
+                if let Some(mirrors) = node.mirrors.read(&r) {
+                    prefetch(&mirrors.words[node.mirror_at(*i)]);
+                }
+            }
+            for (i, found) in found[..keys.len()].iter().enumerate() {
+                found.iter().for_each(|(node, _)| node.use_again());
+                f(round * TOGETHER + i, *found);
+            }
+        }
     }
 
     /// The cached node of `level` that covers the largest key below `key` (below the right end when

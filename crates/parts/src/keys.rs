@@ -1,6 +1,6 @@
 //! Sorted keys in one piece of memory, searched by their first differing bytes.
 
-use dmtree_fabric::cpu::count_below;
+use dmtree_fabric::cpu::{count_below, prefetch};
 
 /// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the
 /// shared prefix and the heads.
@@ -29,6 +29,8 @@ fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(out)
 }
 
+/// Words that are prefetched: those of a usual node.
+const PREFETCHED: usize = 72;
 /// Words that are read at once.
 const AT_ONCE: usize = 32;
 
@@ -112,6 +114,11 @@ impl KeyArray {
     /// Bytes of memory it takes.
     pub fn memory_bytes(&self) -> usize {
         self.words.len() * 8 + self.ends.len() * 4 + self.bytes.len()
+    }
+
+    /// Prefetches what a search touches first.
+    pub fn prefetch(&self) {
+        prefetch(&self.words[..self.words.len().min(PREFETCHED)]);
     }
 
     /// How many keys are at most `key`.

@@ -8,9 +8,10 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::{Clock, LocalShared, Tearing};
-use crate::addr::{NodeId, Role};
+use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::cpu::prefetch_at;
 use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
@@ -86,11 +87,16 @@ impl LocalTransport {
         Self { is_service: true, ..Self::new(shared, own) }
     }
 
-    fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
-        let side = match node.role() {
+    /// The connections to nodes of this one's role.
+    fn side(&self, node: NodeId) -> &RefCell<Vec<Option<Rc<Connection>>>> {
+        match node.role() {
             Role::Memory => &self.memory,
             Role::Compute => &self.compute,
-        };
+        }
+    }
+
+    fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
+        let side = self.side(node);
         if let Some(Some(c)) = side.borrow().get(node.index()) {
             return Ok(c.clone());
         }
@@ -108,14 +114,10 @@ impl LocalTransport {
 
     /// A connection that broke is made anew by the next verb.
     fn disconnect(&self, node: NodeId, why: &Error) {
-        if why.kind() == ErrorKind::Unreachable {
-            let side = match node.role() {
-                Role::Memory => &self.memory,
-                Role::Compute => &self.compute,
-            };
-            if let Some(place) = side.borrow_mut().get_mut(node.index()) {
-                *place = None;
-            }
+        if why.kind() == ErrorKind::Unreachable
+            && let Some(place) = self.side(node).borrow_mut().get_mut(node.index())
+        {
+            *place = None;
         }
     }
 
@@ -139,11 +141,7 @@ impl LocalTransport {
     }
 
     fn execute_one(&self, wr: &WorkRequest) -> Result<()> {
-        let side = match wr.at.node().role() {
-            Role::Memory => &self.memory,
-            Role::Compute => &self.compute,
-        };
-        let all = side.borrow();
+        let all = self.side(wr.at.node()).borrow();
         let known = match all.get(wr.at.node().index()) {
             Some(Some(c)) => c,
             _ => {
@@ -234,6 +232,13 @@ impl DirectMemory for LocalTransport {
 
     fn end(&self) {
         self.link.leave();
+    }
+
+    fn prefetch(&self, at: GlobalAddr, len: u32) {
+        let side = self.side(at.node());
+        if let Some(Some(c)) = side.borrow().get(at.node().index()) {
+            prefetch_at(c.host.memory(at).place(at.offset()), len as usize);
+        }
     }
 
     fn execute(&self, wr: &WorkRequest) -> Result<()> {

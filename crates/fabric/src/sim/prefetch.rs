@@ -3,7 +3,7 @@
 
 use super::world::{Event, World};
 use crate::core::Core;
-use crate::region::prefetch;
+use crate::cpu::prefetch_at;
 
 /// About the bytes of memory that the first verb of a group touches.
 const TARGET_BYTES: usize = 128;
@@ -36,7 +36,7 @@ impl World {
             Event::Arrive(g) | Event::Deliver(g) => match self.groups.peek(g) {
                 Some(group) => {
                     if matches!(event, Event::Arrive(_)) {
-                        prefetch(group.target, TARGET_BYTES);
+                        prefetch_at(group.target, TARGET_BYTES);
                     }
                     group.list
                 }

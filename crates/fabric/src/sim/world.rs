@@ -199,7 +199,7 @@ impl<T> Slots<T> {
     /// Prefetches an entry.
     pub(super) fn prefetch(&self, n: u32) {
         if let Some(place) = self.items.get(n as usize) {
-            crate::region::prefetch(std::ptr::from_ref(place).addr(), size_of::<Option<T>>());
+            crate::cpu::prefetch_at(std::ptr::from_ref(place).addr(), size_of::<Option<T>>());
         }
     }
     fn take(&mut self, n: u32) -> T {
