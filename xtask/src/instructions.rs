@@ -1,7 +1,8 @@
 //! Instructions of an operation: exact on any machine, unlike its time.
 //!
-//! Callgrind runs `dmtree-instructions`, which has a function for each kind of operation, and counts
-//! what each of them executes. The counts are compared with the table in `docs/instructions.md`.
+//! Callgrind runs `dmtree-instructions`, which has a function for each kind of operation, and
+//! counts what each of them executes. The counts are compared with the table in
+//! `docs/instructions.md`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

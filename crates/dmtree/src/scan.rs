@@ -98,8 +98,8 @@ impl<S: PageSource> IntoIterator for Scan<S> {
 #[derive(Debug)]
 pub struct Pairs<S> {
     source: S,
-    /// What is left when the pairs taken so far are subtracted, but for the end at which it goes on:
-    /// that follows from the last pair taken of the page.
+    /// What is left when the pairs taken so far are subtracted, but for the end at which the scan
+    /// goes on: that follows from the last pair taken of the page.
     plan: Cursor,
     /// Where the next page begins, as the index said; meaningful after the first page.
     fetched: OwnedBound,

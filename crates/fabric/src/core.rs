@@ -683,8 +683,8 @@ impl Core {
         self.slots.borrow()[slot as usize].waker.clone()
     }
 
-    /// Runs one future of `slot` to its end on this thread. The future is moved into the call: pin a
-    /// large one before.
+    /// Runs one future of `slot` to its end on this thread. The call moves the future: pin a large
+    /// one before.
     ///
     /// # Errors
     /// `TimedOut` when nothing can ever wake it (simulators only), naming the wait reasons of all

@@ -100,8 +100,8 @@ mod real {
     }
 }
 
-/// The same by the letter of the contract: each call is one atomic step, and a section holds what it
-/// has read.
+/// The same by the letter of the contract: each call is one atomic step, and a section holds all
+/// that it has read.
 #[cfg(loom)]
 mod modelled {
     use std::any::Any;

@@ -323,8 +323,8 @@ pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<(
 }
 
 fn put_word(wr: &WorkRequest, word: u64) {
-    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting, or the direct
-    // list, that is being executed.
+    // SAFETY: an atomic's `local` is an aligned word of a buffer owned by the posting, or by the
+    // direct list, that is being executed.
     unsafe { wr.local.cast::<u64>().write(word.to_le()) };
 }
 

@@ -32,6 +32,50 @@ fn verbs_chains_and_batches() {
     }
 }
 
+/// A list that executes on the posting thread counts as a posted one does, verb by verb.
+#[test]
+fn direct_lists_count_as_posted_ones() {
+    let counted = |suspend_one_in| {
+        let f = fabric(Knobs { suspend_one_in, seed: 5 });
+        let ep = &endpoint(&f, CN);
+        assert_eq!(ep.is_direct(), suspend_one_in == 0);
+        let scope = ep.begin(OpKind::Get);
+        on(ep, common::verbs_chains_and_batches(ep)).expect("all verbs work");
+        let buf = on(ep, ep.buf(8)).expect("room");
+        ep.detach((write(at(64), buf), cas(at(72), 0, 0)), None);
+        on(ep, ep.drain()).expect("works");
+        scope.end(OpOutcome::Hit);
+        ep.snapshot()
+    };
+    assert_eq!(counted(0), counted(1));
+}
+
+#[test]
+fn reads_without_a_wait() {
+    let f = fabric(Knobs::default());
+    let ep = &endpoint(&f, CN);
+    let words = [at(64), at(1 << 10), GlobalAddr::new(NodeId::memory(1), 128)];
+    for (i, word) in words.iter().enumerate() {
+        on(ep, ep.write_word(*word, i as u64 + 1)).expect("works");
+    }
+    let before = ep.snapshot().loose;
+    let first = |bytes: &[u8]| bytes[0];
+    assert_eq!(ep.read_now(words[0], 8, first).expect("direct").expect("works"), 1);
+    let reads = words.map(|at| (at, 8));
+    let mut seen = Vec::new();
+    let read = ep.read_all_now(&reads, |i, bytes| seen.push((i, bytes[0])));
+    read.expect("direct").expect("works");
+    assert_eq!(seen, [(0, 1), (1, 2), (2, 3)]);
+    let after = ep.snapshot().loose;
+    assert_eq!((after.round_trips - before.round_trips, after.mn.read - before.mn.read), (2, 4));
+    assert_eq!(after.doorbells - before.doorbells, 3, "one for each node of a list");
+    let e = ep.read_now(at(1 << 16), 8, first).expect("direct").expect_err("out of bounds");
+    assert_eq!(e.kind(), ErrorKind::Corrupt);
+    assert!(ep.read_now(at(64), 1 << 10, first).is_none(), "too long");
+    let posted = fabric(Knobs { suspend_one_in: 1, seed: 5 });
+    assert!(endpoint(&posted, CN).read_now(at(64), 8, first).is_none(), "posted");
+}
+
 #[test]
 fn memory_nodes_may_have_on_chip_memory() {
     let f = LocalFabric::with_chips(Knobs::default(), Tearing::AnyOrder, 256);

@@ -7,6 +7,8 @@
 //! the budget is spent, nodes are visited in the order of their insertion with a second chance for
 //! those used since; first their mirrors go, then they.
 
+mod directory;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,14 +19,13 @@ use dmtree_fabric::cpu::prefetch;
 use crate::contract::CacheStats;
 use crate::hash::positions;
 use crate::keys::KeyArray;
-use crate::sync::{AtomicBool, AtomicU64, EpochCell, EpochOption, Mutex, Reading, reading};
+use crate::sync::{AtomicBool, AtomicU64, EpochOption, Mutex, Reading, reading};
+use directory::Level;
 
 /// Levels a tree can have: a fan-out of 8 at half fill reaches 10^9 leaves with 15.
 pub const MAX_LEVELS: usize = 16;
 /// Keys that are looked up in step.
 const TOGETHER: usize = 16;
-/// Nodes of one page of a directory; a page is split at twice as many.
-const PAGE_NODES: usize = 48;
 
 /// A child as a parent's record names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +126,10 @@ impl Mirrors {
     fn is_filled(&self, i: usize) -> bool {
         self.words[i / 64].load(Relaxed) & (1 << (i % 64)) != 0
     }
+
+    fn set_filled(&self, i: usize) {
+        self.words[i / 64].fetch_or(1 << (i % 64), Relaxed);
+    }
 }
 
 impl CachedNode {
@@ -211,121 +216,6 @@ impl CachedNode {
             true
         })?;
         Some(u32::from(self.records[i].capacity) - free)
-    }
-}
-
-type Nodes = Vec<Arc<CachedNode>>;
-
-#[derive(Debug)]
-struct PageDir {
-    keys: KeyArray,
-    nodes: Nodes,
-}
-
-impl PageDir {
-    fn new(nodes: Nodes) -> Self {
-        Self { keys: KeyArray::new(nodes.iter().map(|n| n.lo())), nodes }
-    }
-}
-
-#[derive(Debug)]
-struct TopDir {
-    /// Lower bound of each page; the first is empty.
-    keys: KeyArray,
-    pages: Vec<Arc<EpochCell<PageDir>>>,
-}
-
-#[derive(Debug)]
-struct Level {
-    top: EpochCell<TopDir>,
-    changing: Mutex<()>,
-}
-
-impl Level {
-    fn new() -> Self {
-        let page = Arc::new(EpochCell::new(PageDir::new(Vec::new())));
-        let top = TopDir { keys: KeyArray::new([&[][..]].into_iter()), pages: vec![page] };
-        Self { top: EpochCell::new(top), changing: Mutex::new(()) }
-    }
-
-    /// The last node that begins at or below `key`.
-    fn node<'r>(&'r self, key: &[u8], r: &'r Reading) -> Option<&'r Arc<CachedNode>> {
-        let top = self.top.read(r);
-        let page = top.pages[top.keys.floor(key)?].read(r);
-        Some(&page.nodes[page.keys.floor(key)?])
-    }
-
-    /// The last node that begins below `key`, for descending walks.
-    fn below(&self, key: Option<&[u8]>) -> Option<Arc<CachedNode>> {
-        let r = reading();
-        let top = self.top.read(&r);
-        let mut page = top.keys.below(key)?;
-        loop {
-            let nodes = top.pages[page].read(&r);
-            if let Some(at) = nodes.keys.below(key) {
-                return Some(nodes.nodes[at].clone());
-            }
-            page = page.checked_sub(1)?;
-        }
-    }
-
-    /// Replaces all nodes that begin inside the new one's range by it; returns the removed ones.
-    fn insert(&self, node: &Arc<CachedNode>) -> Nodes {
-        let _changing = self.changing.lock().expect("no panic under this lock");
-        let r = reading();
-        let top = self.top.read(&r);
-        let first = top.keys.floor(node.lo()).expect("the first page begins at the bottom");
-        let mut gone = Nodes::new();
-        let mut last = first;
-        for page in first..top.pages.len() {
-            if page > first && node.hi().is_some_and(|hi| top.keys.get(page) >= hi) {
-                break;
-            }
-            last = page;
-        }
-        for page in first..=last {
-            let old = top.pages[page].read(&r);
-            let mut nodes: Nodes = Vec::with_capacity(old.nodes.len() + 1);
-            for n in &old.nodes {
-                let inside = n.lo() >= node.lo() && node.hi().is_none_or(|hi| n.lo() < hi);
-                if inside { gone.push(n.clone()) } else { nodes.push(n.clone()) }
-            }
-            if page == first {
-                let at = nodes.partition_point(|n| n.lo() < node.lo());
-                nodes.insert(at, node.clone());
-            }
-            if nodes.len() > 2 * PAGE_NODES {
-                self.split_page(top, page, nodes);
-            } else {
-                top.pages[page].replace(PageDir::new(nodes));
-            }
-        }
-        gone
-    }
-
-    fn split_page(&self, top: &TopDir, page: usize, mut nodes: Nodes) {
-        let upper = nodes.split_off(nodes.len() / 2);
-        let mut keys: Vec<Vec<u8>> = top.keys.iter().map(<[u8]>::to_vec).collect();
-        keys.insert(page + 1, upper[0].lo().to_vec());
-        let mut pages = top.pages.clone();
-        pages[page] = Arc::new(EpochCell::new(PageDir::new(nodes)));
-        pages.insert(page + 1, Arc::new(EpochCell::new(PageDir::new(upper))));
-        let keys = KeyArray::new(keys.iter().map(Vec::as_slice));
-        self.top.replace(TopDir { keys, pages });
-    }
-
-    /// Removes exactly this copy; false when it is not there (any more).
-    fn remove(&self, node: &CachedNode) -> bool {
-        let _changing = self.changing.lock().expect("no panic under this lock");
-        let r = reading();
-        let top = self.top.read(&r);
-        let Some(page) = top.keys.floor(node.lo()) else { return false };
-        let old = top.pages[page].read(&r);
-        let Some(at) = old.nodes.iter().position(|n| n.stamp == node.stamp) else { return false };
-        let mut nodes = old.nodes.clone();
-        nodes.remove(at);
-        top.pages[page].replace(PageDir::new(nodes));
-        true
     }
 }
 
@@ -498,36 +388,28 @@ impl NodeCache {
         }
     }
 
+    /// Copies the mirrors of children that stay the same. In both nodes the children are in key
+    /// order.
     fn carry_mirrors(&self, old: &CachedNode, new: &CachedNode) {
-        if old.mirrors.read(&reading()).is_none() {
-            return;
-        }
-        let mut fps = [0u8; 256];
-        for (i, r) in new.records.iter().enumerate() {
-            let j = old.keys.floor(new.keys.get(i)).filter(|j| *j < old.records.len());
-            let Some(j) = j else { continue };
-            if !old.records[j].same_child(r) {
+        let r = reading();
+        let Some(from) = old.mirrors.read(&r) else { return };
+        let mut next = 0;
+        for (i, record) in new.records.iter().enumerate() {
+            let same = |o: &Record| o.same_child(record) && o.capacity == record.capacity;
+            let Some(ahead) = old.records[next..].iter().position(same) else { continue };
+            let j = next + ahead;
+            next = j + 1;
+            if !from.is_filled(j) {
                 continue;
             }
-            let n = usize::from(r.capacity).min(fps.len());
-            if self.mirror_copy(old, j, &mut fps[..n]) {
-                self.fill_mirror(new, i, &fps[..n]);
+            let Some(to) = self.mirrors_of(new, &r) else { return };
+            let words = usize::from(record.capacity).div_ceil(8);
+            let from = &from.words[old.mirror_at(j)..][..words];
+            for (to, from) in to.words[new.mirror_at(i)..][..words].iter().zip(from) {
+                to.store(from.load(Relaxed), Relaxed);
             }
+            to.set_filled(i);
         }
-    }
-
-    fn mirror_copy(&self, node: &CachedNode, i: usize, out: &mut [u8]) -> bool {
-        let r = reading();
-        let Some(mirrors) = node.mirrors.read(&r) else { return false };
-        if !mirrors.is_filled(i) {
-            return false;
-        }
-        let at = node.mirror_at(i);
-        for (chunk, word) in out.chunks_mut(8).zip(&mirrors.words[at..]) {
-            let bytes = word.load(Relaxed).to_le_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
-        }
-        true
     }
 
     /// Bookkeeping for a node that left its directory.
@@ -557,11 +439,24 @@ impl NodeCache {
 
     /// Stores the fingerprints of child `i`. A hint: racing calls may mix.
     pub fn fill_mirror(&self, node: &CachedNode, i: usize, fps: &[u8]) {
-        if node.gone.load(Relaxed) {
-            return;
-        }
         let r = reading();
-        if node.mirrors.read(&r).is_none() {
+        let Some(mirrors) = self.mirrors_of(node, &r) else { return };
+        let at = node.mirror_at(i);
+        for (chunk, word) in fps.chunks(8).zip(&mirrors.words[at..]) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+        mirrors.set_filled(i);
+    }
+
+    /// The mirrors of a node, made where there are none; `None` for a node that is gone, and where
+    /// there is no room.
+    fn mirrors_of<'r>(&self, node: &'r CachedNode, r: &'r Reading) -> Option<&'r Mirrors> {
+        if node.gone.load(Relaxed) {
+            return None;
+        }
+        if node.mirrors.read(r).is_none() {
             let words = node.filled_words() + node.mirror_words as usize;
             let words = (0..words).map(|_| AtomicU64::new(0)).collect();
             // Counted before another thread can drop it.
@@ -573,19 +468,12 @@ impl NodeCache {
             } else {
                 if node.gone.load(Relaxed) {
                     self.drop_mirrors(node);
-                    return;
+                    return None;
                 }
                 self.make_room();
             }
         }
-        let Some(mirrors) = node.mirrors.read(&r) else { return };
-        let at = node.mirror_at(i);
-        for (chunk, word) in fps.chunks(8).zip(&mirrors.words[at..]) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(bytes), Relaxed);
-        }
-        mirrors.words[i / 64].fetch_or(1 << (i % 64), Relaxed);
+        node.mirrors.read(r)
     }
 
     /// Notes one fingerprint of child `i`, when it is mirrored.
@@ -656,121 +544,4 @@ impl NodeCache {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode> {
-        let keys: Vec<_> = children.iter().map(|k| k.to_be_bytes()).collect();
-        let records = children
-            .iter()
-            .map(|k| Record::new(GlobalAddr::from_bits(u64::from(*k) << 8), 1, 7, 32, 0))
-            .collect();
-        let (lo, hi) = (lo.to_be_bytes(), hi.to_be_bytes());
-        let keys = KeyArray::new(keys.iter().map(|k| &k[..]));
-        let addr = GlobalAddr::from_bits(64);
-        cache.insert(1, NodeParts { addr, generation: 1, lo: &lo, hi: Some(&hi), keys, records })
-    }
-
-    fn child(cache: &NodeCache, key: u32) -> Option<u64> {
-        cache.lookup(1, &key.to_be_bytes(), |n, i| n.records()[i].child.bits() >> 8)
-    }
-
-    #[test]
-    fn finds_the_covering_child_and_nothing_else() {
-        let cache = NodeCache::new(1 << 20);
-        for i in if cfg!(miri) { 110..130 } else { 0..1000u32 } {
-            put(&cache, i * 100, i * 100 + 90, &[i * 100, i * 100 + 50]);
-        }
-        assert_eq!(child(&cache, 12_349), Some(12_300));
-        assert_eq!(child(&cache, 12_350), Some(12_350));
-        assert_eq!(child(&cache, 12_395), None, "between two cached nodes");
-        let below = cache.lookup_below(1, Some(&12_300u32.to_be_bytes()));
-        assert!(below.is_none(), "the node before ends at 12290");
-        let below = cache.lookup_below(1, Some(&12_310u32.to_be_bytes())).expect("cached");
-        assert_eq!(below.lo(), 12_300u32.to_be_bytes());
-    }
-
-    /// Digest 8.5 #20 and #21: a newer image always replaces an older one, and a removed node is
-    /// not counted twice.
-    #[test]
-    fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
-        let cache = NodeCache::new(1 << 20);
-        let old = put(&cache, 0, 100, &[0, 50]);
-        cache.fill_mirror(&old, 1, &[9; 32]);
-        put(&cache, 100, 200, &[100]);
-        let new = put(&cache, 0, 200, &[0, 50, 70, 100]);
-        assert_eq!(cache.stats().nodes, 1);
-        assert_eq!(new.mirror_live(1), Some(32), "the mirror of an unchanged child is kept");
-        assert_eq!(new.mirror_live(2), None);
-        cache.invalidate(1, &old);
-        assert_eq!(child(&cache, 75), Some(70), "dropping an old copy leaves the new one");
-        cache.invalidate(1, &new);
-        let s = cache.stats();
-        assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
-    }
-
-    /// A replaced node stayed in memory until the budget was spent, uncounted: endless refreshes
-    /// leaked memory.
-    #[test]
-    fn replaced_nodes_are_let_go_of() {
-        let cache = NodeCache::new(1 << 20);
-        let first = Arc::downgrade(&put(&cache, 0, 100, &[0]));
-        // Memory comes free when the readers that may have it have ended, and a while later.
-        for _ in 0..if cfg!(miri) { 400 } else { 10_000 } {
-            put(&cache, 0, 100, &[0]);
-            if first.strong_count() == 0 {
-                break;
-            }
-        }
-        assert_eq!(cache.stats().nodes, 1);
-        assert_eq!(first.strong_count(), 0);
-        assert!(cache.clock.lock().unwrap().len() <= 19);
-    }
-
-    #[test]
-    fn the_budget_holds_mirrors_go_first() {
-        let one = NodeCache::new(1 << 20);
-        let node = put(&one, 0, 100, &[0, 50]);
-        let size = node.node_bytes();
-        let cache = NodeCache::new(size * 3 + node.mirror_bytes());
-        let nodes: Vec<_> =
-            (0..3).map(|i| put(&cache, i * 100, i * 100 + 100, &[i * 100])).collect();
-        nodes.iter().for_each(|n| cache.fill_mirror(n, 0, &[1; 32]));
-        for i in 3..50 {
-            put(&cache, i * 100, i * 100 + 100, &[i * 100]);
-            assert!(cache.stats().used_bytes <= size * 3 + node.mirror_bytes());
-        }
-        let s = cache.stats();
-        assert!(s.mirror_evictions > 0 && s.evictions > 0 && s.nodes >= 2, "{s:?}");
-    }
-
-    #[test]
-    fn readers_and_writers_together() {
-        let cache = NodeCache::new(40_000);
-        let rounds = if cfg!(miri) { 8 } else { 5_000 };
-        std::thread::scope(|s| {
-            for t in 0..2u32 {
-                let cache = &cache;
-                s.spawn(move || {
-                    for i in 0..rounds {
-                        let at = (i * 7 + t * 3) % 300 * 100;
-                        let node = put(cache, at, at + 100, &[at, at + 40]);
-                        cache.fill_mirror(&node, 0, &[t as u8 + 1; 32]);
-                    }
-                });
-                s.spawn(move || {
-                    for i in 0..rounds {
-                        let key = (i * 13 + t) % 30_000;
-                        if let Some(c) = child(cache, key) {
-                            let base = u64::from(key / 100 * 100);
-                            assert!(c == base || c == base + 40);
-                        }
-                    }
-                });
-            }
-        });
-        cache.clear();
-        let s = cache.stats();
-        assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
-    }
-}
+mod tests;

@@ -1,9 +1,9 @@
 //! The operations of an embedded session, each in a function of its own, for a tool that counts
 //! instructions per function: `cargo xtask instructions`.
 //!
-//! `dmtree-instructions KEYS`: loads KEYS pairs, reads each leaf once, and then runs [`OPS`] of each
-//! operation on keys drawn uniformly. The keys are made before they are used, and every answer is
-//! checked, outside of the counted functions.
+//! `dmtree-instructions KEYS`: loads KEYS pairs, reads each leaf once, and then runs [`OPS`]
+//! operations of each kind on keys drawn uniformly. The keys are made before they are used, and
+//! every answer is checked, outside of the counted functions.
 
 mod keys;
 
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The numbers of records, uniform and without repetition within the first and the second half.
+/// Numbers of records, drawn uniformly.
 fn drawn(keys: u64) -> Vec<u64> {
     let mut draws = Seed(1).rng();
     (0..OPS).map(|_| draws.below(keys)).collect()

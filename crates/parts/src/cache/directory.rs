@@ -1,0 +1,144 @@
+//! The nodes of a level in key order: pages of nodes under a top array. A page, and the top, are
+//! replaced whole.
+
+use std::sync::Arc;
+
+use super::CachedNode;
+use crate::keys::KeyArray;
+use crate::sync::{EpochCell, Mutex, Reading, reading};
+
+/// Nodes of one page of a directory; a page is split at twice as many.
+const PAGE_NODES: usize = 48;
+
+pub(super) type Nodes = Vec<Arc<CachedNode>>;
+
+#[derive(Debug)]
+struct PageDir {
+    keys: Arc<KeyArray>,
+    nodes: Nodes,
+}
+
+impl PageDir {
+    fn new(nodes: Nodes) -> Self {
+        Self { keys: Arc::new(KeyArray::new(nodes.iter().map(|n| n.lo()))), nodes }
+    }
+
+    /// The same with another node in the place of one with the same range; `None` where there is no
+    /// such node.
+    fn with(&self, node: &Arc<CachedNode>) -> Option<(Self, Arc<CachedNode>)> {
+        let at = self.keys.floor(node.lo())?;
+        let old = &self.nodes[at];
+        if old.lo() != node.lo() || old.hi() != node.hi() {
+            return None;
+        }
+        let mut nodes = self.nodes.clone();
+        let old = std::mem::replace(&mut nodes[at], node.clone());
+        Some((Self { keys: self.keys.clone(), nodes }, old))
+    }
+}
+
+#[derive(Debug)]
+struct TopDir {
+    /// Lower bound of each page; the first is empty.
+    keys: KeyArray,
+    pages: Vec<Arc<EpochCell<PageDir>>>,
+}
+
+/// The nodes of one level.
+#[derive(Debug)]
+pub(super) struct Level {
+    top: EpochCell<TopDir>,
+    changing: Mutex<()>,
+}
+
+impl Level {
+    pub(super) fn new() -> Self {
+        let page = Arc::new(EpochCell::new(PageDir::new(Vec::new())));
+        let top = TopDir { keys: KeyArray::new([&[][..]].into_iter()), pages: vec![page] };
+        Self { top: EpochCell::new(top), changing: Mutex::new(()) }
+    }
+
+    /// The last node that begins at or below `key`.
+    pub(super) fn node<'r>(&'r self, key: &[u8], r: &'r Reading) -> Option<&'r Arc<CachedNode>> {
+        let top = self.top.read(r);
+        let page = top.pages[top.keys.floor(key)?].read(r);
+        Some(&page.nodes[page.keys.floor(key)?])
+    }
+
+    /// The last node that begins below `key`, for descending walks.
+    pub(super) fn below(&self, key: Option<&[u8]>) -> Option<Arc<CachedNode>> {
+        let r = reading();
+        let top = self.top.read(&r);
+        let mut page = top.keys.below(key)?;
+        loop {
+            let nodes = top.pages[page].read(&r);
+            if let Some(at) = nodes.keys.below(key) {
+                return Some(nodes.nodes[at].clone());
+            }
+            page = page.checked_sub(1)?;
+        }
+    }
+
+    /// Replaces all nodes that begin inside the new one's range by it; returns the removed ones.
+    pub(super) fn insert(&self, node: &Arc<CachedNode>) -> Nodes {
+        let _changing = self.changing.lock().expect("no panic under this lock");
+        let r = reading();
+        let top = self.top.read(&r);
+        let first = top.keys.floor(node.lo()).expect("the first page begins at the bottom");
+        if let Some((page, old)) = top.pages[first].read(&r).with(node) {
+            top.pages[first].replace(page);
+            return vec![old];
+        }
+        let mut gone = Nodes::new();
+        let mut last = first;
+        for page in first..top.pages.len() {
+            if page > first && node.hi().is_some_and(|hi| top.keys.get(page) >= hi) {
+                break;
+            }
+            last = page;
+        }
+        for page in first..=last {
+            let old = top.pages[page].read(&r);
+            let mut nodes: Nodes = Vec::with_capacity(old.nodes.len() + 1);
+            for n in &old.nodes {
+                let inside = n.lo() >= node.lo() && node.hi().is_none_or(|hi| n.lo() < hi);
+                if inside { gone.push(n.clone()) } else { nodes.push(n.clone()) }
+            }
+            if page == first {
+                let at = nodes.partition_point(|n| n.lo() < node.lo());
+                nodes.insert(at, node.clone());
+            }
+            if nodes.len() > 2 * PAGE_NODES {
+                self.split_page(top, page, nodes);
+            } else {
+                top.pages[page].replace(PageDir::new(nodes));
+            }
+        }
+        gone
+    }
+
+    fn split_page(&self, top: &TopDir, page: usize, mut nodes: Nodes) {
+        let upper = nodes.split_off(nodes.len() / 2);
+        let mut keys: Vec<Vec<u8>> = top.keys.iter().map(<[u8]>::to_vec).collect();
+        keys.insert(page + 1, upper[0].lo().to_vec());
+        let mut pages = top.pages.clone();
+        pages[page] = Arc::new(EpochCell::new(PageDir::new(nodes)));
+        pages.insert(page + 1, Arc::new(EpochCell::new(PageDir::new(upper))));
+        let keys = KeyArray::new(keys.iter().map(Vec::as_slice));
+        self.top.replace(TopDir { keys, pages });
+    }
+
+    /// Removes exactly this copy; false when it is not there (any more).
+    pub(super) fn remove(&self, node: &CachedNode) -> bool {
+        let _changing = self.changing.lock().expect("no panic under this lock");
+        let r = reading();
+        let top = self.top.read(&r);
+        let Some(page) = top.keys.floor(node.lo()) else { return false };
+        let old = top.pages[page].read(&r);
+        let Some(at) = old.nodes.iter().position(|n| n.stamp == node.stamp) else { return false };
+        let mut nodes = old.nodes.clone();
+        nodes.remove(at);
+        top.pages[page].replace(PageDir::new(nodes));
+        true
+    }
+}

@@ -1,0 +1,137 @@
+use super::*;
+
+fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode> {
+    let keys: Vec<_> = children.iter().map(|k| k.to_be_bytes()).collect();
+    let records = children
+        .iter()
+        .map(|k| Record::new(GlobalAddr::from_bits(u64::from(*k) << 8), 1, 7, 32, 0))
+        .collect();
+    let (lo, hi) = (lo.to_be_bytes(), hi.to_be_bytes());
+    let keys = KeyArray::new(keys.iter().map(|k| &k[..]));
+    let addr = GlobalAddr::from_bits(64);
+    cache.insert(1, NodeParts { addr, generation: 1, lo: &lo, hi: Some(&hi), keys, records })
+}
+
+fn child(cache: &NodeCache, key: u32) -> Option<u64> {
+    cache.lookup(1, &key.to_be_bytes(), |n, i| n.records()[i].child.bits() >> 8)
+}
+
+#[test]
+fn finds_the_covering_child_and_nothing_else() {
+    let cache = NodeCache::new(1 << 20);
+    for i in if cfg!(miri) { 110..130 } else { 0..1000u32 } {
+        put(&cache, i * 100, i * 100 + 90, &[i * 100, i * 100 + 50]);
+    }
+    assert_eq!(child(&cache, 12_349), Some(12_300));
+    assert_eq!(child(&cache, 12_350), Some(12_350));
+    assert_eq!(child(&cache, 12_395), None, "between two cached nodes");
+    let below = cache.lookup_below(1, Some(&12_300u32.to_be_bytes()));
+    assert!(below.is_none(), "the node before ends at 12290");
+    let below = cache.lookup_below(1, Some(&12_310u32.to_be_bytes())).expect("cached");
+    assert_eq!(below.lo(), 12_300u32.to_be_bytes());
+}
+
+/// Of several keys at once each finds what it finds alone, the ones that are not cached too.
+#[test]
+fn several_keys_find_what_each_finds_alone() {
+    let cache = NodeCache::new(1 << 20);
+    for i in if cfg!(miri) { 110..130 } else { 0..1000u32 } {
+        put(&cache, i * 100, i * 100 + 90, &[i * 100, i * 100 + 50]);
+    }
+    for step in [7, 1] {
+        let keys: Vec<_> = (12_300..12_500u32).step_by(step).map(u32::to_be_bytes).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
+        let mut seen = 0;
+        cache.lookup_many(1, &keys, |i, found| {
+            assert_eq!(i, seen);
+            seen += 1;
+            let found = found.map(|(node, child)| node.records()[child].child.bits() >> 8);
+            let key = u32::from_be_bytes(keys[i].try_into().expect("4 bytes"));
+            assert_eq!(found, child(&cache, key), "{key}");
+        });
+        assert_eq!(seen, keys.len());
+    }
+}
+
+/// Digest 8.5 #20 and #21: a newer image always replaces an older one, and a removed node is
+/// not counted twice.
+#[test]
+fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
+    let cache = NodeCache::new(1 << 20);
+    let old = put(&cache, 0, 100, &[0, 50]);
+    cache.fill_mirror(&old, 1, &[9; 32]);
+    put(&cache, 100, 200, &[100]);
+    let new = put(&cache, 0, 200, &[0, 50, 70, 100]);
+    assert_eq!(cache.stats().nodes, 1);
+    assert_eq!(new.mirror_live(1), Some(32), "the mirror of an unchanged child is kept");
+    assert_eq!(new.mirror_live(2), None);
+    cache.invalidate(1, &old);
+    assert_eq!(child(&cache, 75), Some(70), "dropping an old copy leaves the new one");
+    cache.invalidate(1, &new);
+    let s = cache.stats();
+    assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
+}
+
+/// A replaced node stayed in memory until the budget was spent, uncounted: endless refreshes
+/// leaked memory.
+#[test]
+fn replaced_nodes_are_let_go_of() {
+    let cache = NodeCache::new(1 << 20);
+    let first = Arc::downgrade(&put(&cache, 0, 100, &[0]));
+    // Memory comes free when the readers that may have it have ended, and a while later.
+    for _ in 0..if cfg!(miri) { 400 } else { 10_000 } {
+        put(&cache, 0, 100, &[0]);
+        if first.strong_count() == 0 {
+            break;
+        }
+    }
+    assert_eq!(cache.stats().nodes, 1);
+    assert_eq!(first.strong_count(), 0);
+    assert!(cache.clock.lock().unwrap().len() <= 19);
+}
+
+#[test]
+fn the_budget_holds_mirrors_go_first() {
+    let one = NodeCache::new(1 << 20);
+    let node = put(&one, 0, 100, &[0, 50]);
+    let size = node.node_bytes();
+    let cache = NodeCache::new(size * 3 + node.mirror_bytes());
+    let nodes: Vec<_> = (0..3).map(|i| put(&cache, i * 100, i * 100 + 100, &[i * 100])).collect();
+    nodes.iter().for_each(|n| cache.fill_mirror(n, 0, &[1; 32]));
+    for i in 3..50 {
+        put(&cache, i * 100, i * 100 + 100, &[i * 100]);
+        assert!(cache.stats().used_bytes <= size * 3 + node.mirror_bytes());
+    }
+    let s = cache.stats();
+    assert!(s.mirror_evictions > 0 && s.evictions > 0 && s.nodes >= 2, "{s:?}");
+}
+
+#[test]
+fn readers_and_writers_together() {
+    let cache = NodeCache::new(40_000);
+    let rounds = if cfg!(miri) { 8 } else { 5_000 };
+    std::thread::scope(|s| {
+        for t in 0..2u32 {
+            let cache = &cache;
+            s.spawn(move || {
+                for i in 0..rounds {
+                    let at = (i * 7 + t * 3) % 300 * 100;
+                    let node = put(cache, at, at + 100, &[at, at + 40]);
+                    cache.fill_mirror(&node, 0, &[t as u8 + 1; 32]);
+                }
+            });
+            s.spawn(move || {
+                for i in 0..rounds {
+                    let key = (i * 13 + t) % 30_000;
+                    if let Some(c) = child(cache, key) {
+                        let base = u64::from(key / 100 * 100);
+                        assert!(c == base || c == base + 40);
+                    }
+                }
+            });
+        }
+    });
+    cache.clear();
+    let s = cache.stats();
+    assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
+}
