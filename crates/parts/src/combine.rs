@@ -8,6 +8,9 @@
 //! joining are one critical section, and values are kept in the batch. Every member gets the
 //! leader's outcome, its errors too.
 //!
+//! On memory of this process an operation is over before another one could join it: it leads
+//! without a batch. Those that arrive meanwhile form one.
+//!
 //! Technique: SMART (OSDI'23) section 4.4, with the closing rule that its public code lacks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
