@@ -42,6 +42,23 @@ impl std::fmt::Debug for DirectList<'_> {
     }
 }
 
+/// A list executes until this is dropped: also when a validator panics, or a revocation would wait
+/// for ever.
+struct Executing<'a>(&'a dyn DirectMemory);
+
+impl<'a> Executing<'a> {
+    fn begin(memory: &'a dyn DirectMemory) -> Self {
+        memory.begin();
+        Self(memory)
+    }
+}
+
+impl Drop for Executing<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// The nodes that a list has named: a doorbell for each.
 #[derive(Default)]
 struct Named {
@@ -77,10 +94,9 @@ impl<'a> DirectList<'a> {
         chained: bool,
         list: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        memory.begin();
+        let _executing = Executing::begin(memory);
         let named = Named::default();
         let done = list(&mut Self { memory, slab, counters, chain: None, chained, named });
-        memory.end();
         done.map_err(Error::effect_unknown)
     }
 
