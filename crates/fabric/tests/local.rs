@@ -55,7 +55,7 @@ fn direct_lists_count_as_posted_ones() {
 fn a_validator_that_panics_ends_its_list() {
     let f = fabric(Knobs::default());
     let ep = &endpoint(&f, CN);
-    let panics = || ep.read_now(at(64), 8, |_| panic!("a validator"));
+    let panics = || ep.read_all_now(&[(at(64), 8)], |_, _| panic!("a validator"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
     assert_eq!(ep.read_now(at(64), 8, <[u8]>::len).expect("direct").expect("works"), 8);
     f.revoke(MN, CN, 1).expect("returns");
