@@ -186,6 +186,10 @@ settings! {
         /// Seed of everything drawn.
         #[arg(long)]
         seed: u64 = 42,
+        /// Simulated cells at a time, the cores by default; figures do not depend on it.
+        #[arg(long, value_name = "N")]
+        #[serde(skip)]
+        jobs: Option<usize> = None,
         /// How often every cell is measured.
         #[arg(long, value_name = "N")]
         rounds: u32 = 1,
@@ -248,6 +252,14 @@ impl Config {
     /// Whether the fabric is the simulated one.
     pub fn simulated(&self) -> bool {
         self.fabric == SIM
+    }
+
+    /// Cells at a time: one where real time counts.
+    pub fn jobs_at_a_time(&self) -> usize {
+        match self.simulated() && self.budget.is_none() {
+            true => self.jobs.unwrap_or(cores() as usize),
+            false => 1,
+        }
     }
 
     /// The settings of one cell, with the overrides of its system and workload applied.

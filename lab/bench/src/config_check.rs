@@ -38,6 +38,13 @@ impl Config {
         if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
             return refuse("a device is used on fabric verbs only: give --fabric verbs".to_owned());
         }
+        let one_at_a_time = self.budget.is_some() || !self.simulated();
+        if one_at_a_time && self.jobs.is_some_and(|n| n > 1) {
+            return refuse(
+                "several cells at a time disturb each other where real time counts: give --jobs on fabric sim only, without --budget"
+                    .to_owned(),
+            );
+        }
         if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
             return refuse(
                 "nothing to run: name a system, a workload and a distribution".to_owned(),
@@ -66,6 +73,7 @@ impl Config {
             ("--cns", 1024, self.cns.into()),
             ("--mns", 1024, self.mns.into()),
             ("--rounds", 1000, self.rounds.into()),
+            ("--jobs", 1024, self.jobs.unwrap_or(1) as u64),
         ] {
             if n == 0 {
                 return refuse(format!("{name} is 0: give 1 at least"));

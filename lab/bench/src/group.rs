@@ -110,6 +110,8 @@ pub struct Host<'a> {
     pub stop: Arc<AtomicBool>,
     /// The end of the time budget; `None` without a budget.
     pub deadline: Option<Instant>,
+    /// No other group runs at the same time.
+    pub is_alone: bool,
     /// Cells left to measure, this one included.
     pub cells_left: usize,
     /// Number of cells.
@@ -265,7 +267,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             memory::figures(&shape, g.system.has_tables_on_memory_nodes, &clients, cache);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
         let all_here = data_path(&c.fabric).is_none();
-        figures.peak_bytes = if all_here { peak.bytes() } else { None };
+        figures.peak_bytes = if all_here && host.is_alone { peak.bytes() } else { None };
         m.memory = Some(figures);
         (host.measured)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);

@@ -17,6 +17,7 @@ pub mod experiment;
 pub mod files;
 pub mod gains;
 pub mod group;
+mod jobs;
 pub mod latency;
 mod layers;
 mod measure;

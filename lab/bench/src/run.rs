@@ -17,7 +17,8 @@ use crate::config::{Config, Resolved};
 use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
-use crate::group::{CellPlan, Group, Host, Measured, Progress, pool_spec, run_group};
+use crate::group::{CellPlan, Group, Measured, Progress, pool_spec};
+use crate::jobs::{Jobs, Report};
 use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
@@ -244,10 +245,17 @@ pub fn run(
     let c = &r.config;
     let table = c.published.as_deref().map(Table::named).transpose()?;
     let have = |s: &System, p: &CellPlan| finished.iter().find(|f| f.key() == key(s, p));
-    let groups = groups(r, &|s, p| have(s, p).is_some())?;
+    let once = groups(r, &|s, p| have(s, p).is_some())?;
+    let rounds = (0..c.rounds).flat_map(|round| once.iter().map(move |g| (round, g.clone())));
+    let groups: Vec<Group> = rounds.map(|(round, g)| Group { round, ..g }).collect();
     let order = cells(r)?;
-    let begun = clock::now();
-    let count: usize = groups.iter().map(|g| g.cells.len()).sum::<usize>() * c.rounds as usize;
+    let jobs = Jobs {
+        groups: &groups,
+        at_a_time: c.jobs_at_a_time(),
+        stop,
+        deadline: c.budget.map(|s| clock::now() + Duration::from_secs_f64(s)),
+    };
+    let count = jobs.cells();
     let sums: RefCell<BTreeMap<usize, (Group, CellPlan, Sum)>> = RefCell::default();
     let so_far = |failure: Option<&Failure>| {
         let sums = sums.borrow();
@@ -259,46 +267,30 @@ pub fn run(
         });
         results(r, cells.collect(), table.as_ref(), failure)
     };
-    let observer = RefCell::new(observer);
-    let mut measured = |g: &Group, plan: &CellPlan, m: Measured| {
-        let mut all = sums.borrow_mut();
-        match all.get_mut(&plan.number) {
-            Some((_, _, sum)) => sum.add(m),
-            None => {
-                all.insert(plan.number, (g.clone(), plan.clone(), Sum::new(m)));
+    let mut done = 0;
+    let ran = jobs.run(&mut |report| match report {
+        Report::Progress(what, phase, operations, share) => {
+            let cell = ((done + 1).min(count), count);
+            observer.progress(Progress { what: &what, phase, cell, done: operations, share });
+        }
+        Report::Measured(of) => {
+            let (g, plan, m) = *of;
+            done += 1;
+            let number = plan.number;
+            let mut all = sums.borrow_mut();
+            match all.get_mut(&number) {
+                Some((_, _, sum)) => sum.add(m),
+                None => _ = all.insert(number, (g, plan, Sum::new(m))),
+            }
+            let now = all.get(&number).map(|(g, plan, sum)| cell(g, plan, sum, table.as_ref()));
+            drop(all);
+            if let Some(cell) = now {
+                observer.measured(&cell, &|| so_far(Some(&Failure::Interrupted)));
             }
         }
-        let now = all.get(&plan.number).map(|(g, plan, sum)| cell(g, plan, sum, table.as_ref()));
-        drop(all);
-        if let Some(cell) = now {
-            observer.borrow_mut().measured(&cell, &|| so_far(Some(&Failure::Interrupted)));
-        }
-    };
-    let mut progress = |p: Progress<'_>| observer.borrow_mut().progress(p);
-    let mut failure = None;
-    let mut host = Host {
-        stop: stop.clone(),
-        deadline: c.budget.map(|s| begun + Duration::from_secs_f64(s)),
-        cells_left: count,
-        cells: count,
-        loads_left: 0,
-        load_cost: Duration::ZERO,
-        oracle: None,
-        progress: &mut progress,
-        measured: &mut measured,
-    };
-    'rounds: for round in 0..c.rounds {
-        for (i, g) in groups.iter().enumerate() {
-            let g = Group { round, ..g.clone() };
-            let later = (c.rounds - round - 1) as usize * groups.len();
-            host.loads_left = later + groups.len() - i - 1;
-            if let Err(e) = run_group(&g, &mut host) {
-                failure = Some(e);
-                break 'rounds;
-            }
-        }
-    }
-    if stop.load(Ordering::Relaxed) && host.cells_left > 0 {
+    });
+    let mut failure = ran.err();
+    if stop.load(Ordering::Relaxed) && done < count {
         failure = Some(Failure::Interrupted);
     }
     let results = so_far(failure.as_ref());

@@ -46,6 +46,30 @@ fn a_seed_repeats_event_by_event_and_another_does_not() {
 }
 
 #[test]
+fn figures_do_not_depend_on_how_many_cells_run_at_a_time() {
+    let text =
+        "systems = [\"dmtree\", \"fptree\"]\nworkloads = [\"search\", \"update\", \"insert\"]\n";
+    let run = |jobs| {
+        let mut r = resolved(text).unwrap();
+        r.config.jobs = Some(jobs);
+        run_it(&r, &[], &mut Silent)
+    };
+    let (one, three) = (run(1), run(3));
+    assert_eq!(traces(&one).len(), 6);
+    assert_eq!(differing(&traces(&one), &traces(&three)), Vec::<String>::new());
+    for (x, y) in one.cells.iter().zip(&three.cells) {
+        assert_eq!((x.key(), x.mops, x.latency.p99_ns), (y.key(), y.mops, y.latency.p99_ns));
+    }
+    assert_eq!(one.config_hash, three.config_hash, "the results can be resumed and compared");
+    let refused = |flags: &[&str]| {
+        let e = Experiment::parse("small", "small", "keys = 1000\nops = 500\ncns = 2").unwrap();
+        resolve(&e, &Flags::of(flags).unwrap()).unwrap_err().to_string()
+    };
+    assert!(refused(&["--jobs=2"]).contains("real time"));
+    assert!(refused(&["--jobs=0"]).contains("--jobs is 0"));
+}
+
+#[test]
 fn a_window_leaves_the_ramps_out_and_time_is_virtual() {
     let r = small("");
     let c = &r.cells[0];

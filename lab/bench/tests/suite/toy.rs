@@ -34,6 +34,7 @@ fn measure_until(stop: bool, options: Options, workload: &str, flags: &[&str]) -
     let mut host = Host {
         stop: Arc::new(AtomicBool::new(stop)),
         deadline: None,
+        is_alone: true,
         cells_left: 1,
         cells: 1,
         loads_left: 0,
