@@ -46,6 +46,9 @@ pub struct DmTree {
     pub(crate) inner_hook: Rc<UnlockHook>,
     tag_base: u64,
     acquisitions: Cell<u16>,
+    /// Memory of the last write, for the next one: the value that it found, and its table.
+    pub(crate) found: Cell<Vec<u8>>,
+    pub(crate) table: Cell<Option<Box<Table>>>,
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub(crate) spare: Cell<bool>,
     pub(crate) hits: Hits,
@@ -160,6 +163,8 @@ impl DmTree {
                 | u64::from(incarnation) << 32
                 | u64::from(client) << 16,
             acquisitions: Cell::new(0),
+            found: Cell::default(),
+            table: Cell::default(),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),
             ep,
@@ -198,6 +203,17 @@ impl DmTree {
         match self.node.pool.check_lease_untouched(&self.ep) {
             Err(_) if self.node.has(Mutant::NoLease) => Ok(()),
             checked => checked,
+        }
+    }
+
+    /// A table in memory that is reused.
+    pub(crate) fn boxed(&self, table: Table) -> Box<Table> {
+        match self.table.take() {
+            None => Box::new(table),
+            Some(mut place) => {
+                *place = table;
+                place
+            }
         }
     }
 

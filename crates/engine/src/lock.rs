@@ -247,9 +247,11 @@ impl DmTree {
         // not a table of this leaf.
         let view = body.extract(|b| Table::view(route.table, route.capacity, b));
         let other = match view {
-            View::Whole(table) if route.matches(&table) => return Ok(Tried::Got(Box::new(table))),
+            View::Whole(table) if route.matches(&table) => {
+                return Ok(Tried::Got(self.boxed(table)));
+            }
             View::Whole(table) if self.node.has(Mutant::LockAnyTable) => {
-                return Ok(Tried::Got(Box::new(table)));
+                return Ok(Tried::Got(self.boxed(table)));
             }
             View::Unbuilt => Tried::Unbuilt,
             _ => {
@@ -291,6 +293,7 @@ impl DmTree {
         debug_assert_eq!(l.table.leaf, l.route.leaf, "F: the table is the leaf's");
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
+        self.table.set(Some(l.table));
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
         let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
         if self.node.has(Mutant::UnlockBesideTable) {
@@ -336,7 +339,10 @@ impl Unlock<Locked> for DmTree {
     async fn unlock(&self, l: Locked) -> Result<()> {
         match l.fifo_guard {
             LeafFifoGuard::Word(fifo_guard) => self.unlock_lock_word(l.at, l.tag, fifo_guard).await,
-            LeafFifoGuard::Table(guard) => self.free_leaf(&l.route, l.at, l.tag, Some(guard)).await,
+            LeafFifoGuard::Table(guard) => {
+                self.table.set(Some(l.table));
+                self.free_leaf(&l.route, l.at, l.tag, Some(guard)).await
+            }
         }
     }
 }

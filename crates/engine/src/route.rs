@@ -95,8 +95,13 @@ impl DmTree {
     /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
     /// slots when there is no mirror. No verb, no lock, no allocation.
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
+        self.cached(key, |node, i| self.route_at(node, i, fp))
+    }
+
+    /// Looks the child of a key up in the cached bottom nodes.
+    fn cached<T>(&self, key: &[u8], f: impl FnOnce(&CachedNode, usize) -> T) -> Option<T> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
-        let found = self.node.cache.lookup(1, key, |node, i| self.route_at(node, i, fp));
+        let found = self.node.cache.lookup(1, key, |node, i| f(node, i));
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         if found.is_some() {
             self.hits.count();
@@ -144,7 +149,7 @@ impl DmTree {
 
     /// The route of a key.
     pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
-        if let Some((route, _)) = self.cached_route(key, 0) {
+        if let Some(route) = self.cached(key, |node, i| route_of(&node.records()[i])) {
             return Ok(route);
         }
         self.node.lookups.count_miss();

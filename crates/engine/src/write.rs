@@ -147,10 +147,12 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.write_by_lock_word(l, (key, hash), w).await;
         }
-        let mut old = Vec::new();
+        let mut old = self.found.take();
         let present = self.find_locked(&l, key, hash, &mut old).await;
         let (l, present) = self.under(l, present).await?;
-        if let Some((outcome, counted)) = w.refused(present.as_ref().map(|_| &old[..])) {
+        let refused = w.refused(present.as_ref().map(|_| &old[..]));
+        self.found.set(old);
+        if let Some((outcome, counted)) = refused {
             // An absence that no memory node has confirmed: a table of this node, or of an owner
             // that hangs, proves nothing by itself.
             let (l, ()) = self.under(l, self.check_lease_untouched()).await?;
