@@ -24,11 +24,12 @@ impl PageDir {
     }
 
     /// The same with another node in the place of one with the same range; `None` where there is no
-    /// such node.
+    /// such node, or an older one begins inside the range.
     fn with(&self, node: &Arc<CachedNode>) -> Option<(Self, Arc<CachedNode>)> {
         let at = self.keys.floor(node.lo())?;
-        let old = &self.nodes[at];
-        if old.lo() != node.lo() || old.hi() != node.hi() {
+        let (old, next) = (&self.nodes[at], self.nodes.get(at + 1));
+        let is_alone = next.is_none_or(|n| node.hi().is_some_and(|hi| n.lo() >= hi));
+        if old.lo() != node.lo() || old.hi() != node.hi() || !is_alone {
             return None;
         }
         let mut nodes = self.nodes.clone();
@@ -85,11 +86,6 @@ impl Level {
         let r = reading();
         let top = self.top.read(&r);
         let first = top.keys.floor(node.lo()).expect("the first page begins at the bottom");
-        if let Some((page, old)) = top.pages[first].read(&r).with(node) {
-            top.pages[first].replace(page);
-            return vec![old];
-        }
-        let mut gone = Nodes::new();
         let mut last = first;
         for page in first..top.pages.len() {
             if page > first && node.hi().is_some_and(|hi| top.keys.get(page) >= hi) {
@@ -97,6 +93,13 @@ impl Level {
             }
             last = page;
         }
+        if first == last
+            && let Some((page, old)) = top.pages[first].read(&r).with(node)
+        {
+            top.pages[first].replace(page);
+            return vec![old];
+        }
+        let mut gone = Nodes::new();
         for page in first..=last {
             let old = top.pages[page].read(&r);
             let mut nodes: Nodes = Vec::with_capacity(old.nodes.len() + 1);

@@ -72,6 +72,19 @@ fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
     assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
 }
 
+/// A node with the range of an older one replaces what was cached inside the range since, too: the
+/// image of a node that a merge has emptied was found once its range was its left neighbour's again.
+#[test]
+fn a_newer_image_of_the_same_range_replaces_what_is_inside() {
+    let cache = NodeCache::new(1 << 20);
+    put(&cache, 0, 100, &[0]);
+    put(&cache, 50, 100, &[50]);
+    assert_eq!((child(&cache, 60), cache.stats().nodes), (Some(50), 2));
+    put(&cache, 0, 100, &[0, 70]);
+    assert_eq!((child(&cache, 60), child(&cache, 80)), (Some(0), Some(70)));
+    assert_eq!(cache.stats().nodes, 1);
+}
+
 /// A replaced node stayed in memory until the budget was spent, uncounted: endless refreshes
 /// leaked memory.
 #[test]
