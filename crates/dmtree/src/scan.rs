@@ -134,21 +134,12 @@ impl<S: PageSource> Pairs<S> {
     /// behind the last pair that was taken, in this process or another one, at any later time.
     pub fn cursor(&self) -> Vec<u8> {
         let mut plan = self.plan.clone();
-        self.taken().into_iter().for_each(|key| plan.taken(key));
+        plan.taken(&self.page, self.at);
         plan.encode()
     }
 
-    /// The last key that was taken from this page.
-    fn taken(&self) -> Option<&[u8]> {
-        Some(self.page.get(self.at.checked_sub(1)?)?.0)
-    }
-
     fn fetch(&mut self) -> Result<()> {
-        if let Some(at) = self.at.checked_sub(1)
-            && let Some((key, _)) = self.page.get(at)
-        {
-            self.plan.taken(key);
-        }
+        self.plan.taken(&self.page, self.at);
         self.at = 0;
         self.page.clear();
         if is_empty(&self.plan.low, &self.plan.high) {
@@ -213,8 +204,10 @@ impl Cursor {
         self.high = lower_high(take(&mut self.high), behind_prefix(prefix));
     }
 
-    /// The last pair that was given out has this key.
-    pub(crate) fn taken(&mut self, key: &[u8]) {
+    /// So many pairs of a page were given out: the scan goes on behind the last one.
+    pub(crate) fn taken(&mut self, page: &Page, pairs: usize) {
+        let last = pairs.checked_sub(1).and_then(|i| page.get(i));
+        let Some((key, _)) = last else { return };
         match self.end() {
             Bound::Excluded(last) => {
                 last.clear();
@@ -265,7 +258,9 @@ mod tests {
         let mut c = Cursor::new(&("a".."c"));
         c.reverse = true;
         c.left = 6;
-        c.taken(b"bb");
+        let mut page = Page::new();
+        page.push(b"bb", b"");
+        c.taken(&page, 1);
         let bytes = c.encode();
         assert_eq!(Cursor::decode(&bytes).expect("whole"), c);
         assert_eq!((c.left, &c.high), (6, &Bound::Excluded(b"bb".to_vec())));

@@ -162,7 +162,8 @@ impl DmTree {
             }
             for i in round.alone {
                 let (key, w) = writes[i];
-                outcomes[i] = self.write_one(key, w).await;
+                let written = self.write_alone(key, KeyHash::of(key), w, &mut None).await;
+                outcomes[i] = written.map(|(outcome, _)| outcome);
             }
         }
         scope.end(OpOutcome::Other);
@@ -210,23 +211,6 @@ impl DmTree {
         let ran = self.run_round(writes, round, outcomes).await;
         pin.end();
         ran
-    }
-
-    async fn write_one(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        let pin = self.pin();
-        let written = self.write_one_pinned(key, w).await;
-        pin.end();
-        written
-    }
-
-    async fn write_one_pinned(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        let hash = KeyHash::of(key);
-        loop {
-            let l = self.lock_leaf(key).await?;
-            if let Some((outcome, _)) = self.write_locked(l, key, hash, w, &mut None).await? {
-                return Ok(outcome);
-            }
-        }
     }
 
     async fn run_round(

@@ -6,6 +6,7 @@
 //! Pairs of long keys are READ from their blocks and held beside the image.
 
 use dmtree_fabric::{GlobalAddr, Verified};
+use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
 use crate::format::area::Stored;
@@ -63,23 +64,10 @@ pub(crate) enum ItemValue<'l> {
     In(BlockPtr),
 }
 
-/// The 8 bytes behind the shared prefix, padded with zeros.
-fn head(key: &[u8], shared: usize) -> u64 {
-    let rest = key.get(shared..).unwrap_or(&[]);
-    if let Some(head) = rest.first_chunk() {
-        return u64::from_be_bytes(*head);
-    }
-    let mut head = [0; 8];
-    head[..rest.len()].copy_from_slice(rest);
-    u64::from_be_bytes(head)
-}
-
 /// Bytes of the prefix that all keys between two fences share.
 fn shared_prefix(header: &Header<'_>) -> usize {
     match (header.lo, header.hi) {
-        (Stored::Inline(lo), Stored::Inline(hi)) => {
-            lo.iter().zip(hi).take_while(|(a, b)| a == b).count()
-        }
+        (Stored::Inline(lo), Stored::Inline(hi)) => common(lo, hi),
         _ => 0,
     }
 }

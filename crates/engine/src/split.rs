@@ -33,6 +33,7 @@ use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::held::Unlock;
+use dmtree_parts::keys::common;
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 
@@ -81,8 +82,7 @@ impl NewLeaf {
 
 /// The shortest string that is above `low` and at most `high`.
 pub(crate) fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
-    let shared = low.iter().zip(high).take_while(|(a, b)| a == b).count();
-    &high[..(shared + 1).min(high.len())]
+    &high[..(common(low, high) + 1).min(high.len())]
 }
 
 impl DmTree {

@@ -105,7 +105,7 @@ impl DmTree {
         written
     }
 
-    async fn write_alone(
+    pub(crate) async fn write_alone(
         &self,
         key: &[u8],
         hash: KeyHash,

@@ -179,11 +179,7 @@ impl Endpoint {
         let memory = self.0.transport.direct()?;
         let mut bytes = [0; DIRECT_BYTES];
         let bytes = bytes.get_mut(..len as usize)?;
-        let began = self.step_began();
-        let with = (self.0.core.slab(), &self.0.counters);
-        let read = DirectList::run(memory, with, false, |d| d.read_into(at, bytes));
-        self.0.counters.list(false);
-        self.spent(self.0.step.get(), began);
+        let read = self.directly((memory, false, false), |d| d.read_into(at, bytes));
         Some(read.map(|()| validator(bytes)))
     }
 
@@ -199,9 +195,7 @@ impl Endpoint {
             return None;
         }
         reads.iter().for_each(|(at, len)| memory.prefetch(*at, *len));
-        let began = self.step_began();
-        let with = (self.0.core.slab(), &self.0.counters);
-        let read = DirectList::run(memory, with, false, |d| {
+        Some(self.directly((memory, false, false), |d| {
             let mut bytes = [0; DIRECT_BYTES];
             for (i, (at, len)) in reads.iter().enumerate() {
                 let bytes = &mut bytes[..*len as usize];
@@ -209,10 +203,7 @@ impl Endpoint {
                 validator(i, bytes);
             }
             Ok(())
-        });
-        self.0.counters.list(false);
-        self.spent(self.0.step.get(), began);
-        Some(read)
+        }))
     }
 
     /// READ of memory that may have been freed ([`verb::read_unvalidated`]): one round trip.
@@ -260,8 +251,7 @@ impl Endpoint {
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
         if let Some(memory) = self.0.transport.direct() {
-            let result = self.execute(memory, list, true).map(|_| ());
-            self.0.counters.list(true);
+            let result = self.directly((memory, true, true), |d| list.execute(d)).map(|_| ());
             if let Some((hook, arg)) = hook {
                 hook.ended(arg, &result);
                 hook.finished(arg);
@@ -336,15 +326,21 @@ impl Endpoint {
         (ticket, list)
     }
 
-    /// Executes a list on memory of this process.
-    fn execute<L: List>(
+    /// Executes a list on memory of this process: `chained`, and `detached`, as a posted one.
+    #[inline]
+    fn directly<T>(
         &self,
-        memory: &dyn DirectMemory,
-        list: L,
-        chained: bool,
-    ) -> Result<L::Out> {
+        (memory, chained, detached): (&dyn DirectMemory, bool, bool),
+        list: impl FnOnce(&mut DirectList<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let began = self.step_began();
         let with = (self.0.core.slab(), &self.0.counters);
-        DirectList::run(memory, with, chained, |d| list.execute(d))
+        let done = DirectList::run(memory, with, chained, list);
+        self.0.counters.list(detached);
+        if !detached {
+            self.spent(self.0.step.get(), began);
+        }
+        done
     }
 
     /// A registered buffer of `len` bytes, contents undefined. Waits while the slab is dry.
@@ -640,11 +636,8 @@ impl<L: List> Future for Post<'_, L> {
             return Poll::Pending;
         }
         if let Some(memory) = ep.0.transport.direct() {
-            let began = ep.step_began();
-            let out = ep.execute(memory, list, self.chained);
-            ep.0.counters.list(false);
-            ep.spent(ep.0.step.get(), began);
-            return Poll::Ready(out);
+            let chained = self.chained;
+            return Poll::Ready(ep.directly((memory, chained, false), |d| list.execute(d)));
         }
         if ep.0.counters.is_timed() {
             self.began = (ep.0.step.get(), ep.now().max(1));

@@ -17,8 +17,9 @@ pub struct KeyArray {
     bytes: Box<[u8]>,
 }
 
+/// The 8 bytes of a key behind its first `skip`, big endian, padded with zeros.
 #[inline]
-fn head(key: &[u8], skip: usize) -> u64 {
+pub fn head(key: &[u8], skip: usize) -> u64 {
     let rest = key.get(skip..).unwrap_or(&[]);
     if let Some(head) = rest.first_chunk() {
         return u64::from_be_bytes(*head);
@@ -50,7 +51,8 @@ fn lower_than(words: &[u64], h: u64) -> usize {
     from + count_below(&words[from..from + count], h)
 }
 
-fn common(a: &[u8], b: &[u8]) -> usize {
+/// Bytes of the prefix that two keys share.
+pub fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
