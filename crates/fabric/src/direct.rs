@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::slab::{Buf, Slab};
 use crate::transport::{Opcode, WorkRequest};
 
-/// What a transport offers whose verbs execute on the posting thread.
+/// Access of a transport to memory of this process: verbs execute on the posting thread.
 pub trait DirectMemory {
     /// A list begins. A revocation of this node's access waits until the list has ended.
     fn begin(&self);

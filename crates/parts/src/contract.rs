@@ -285,7 +285,7 @@ impl Page {
         self.spans.push((at, key.len() as u32, value.len() as u32));
     }
 
-    /// Adds a pair whose value lies behind its key of `key` bytes.
+    /// Adds a pair from bytes in which the value follows a key of `key` bytes.
     #[inline]
     pub fn push_joined(&mut self, pair: &[u8], key: usize) {
         let at = self.data.len() as u32;
