@@ -72,8 +72,9 @@ fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
     assert_eq!((s.nodes, s.used_bytes, s.mirror_bytes), (0, 0, 0));
 }
 
-/// A node with the range of an older one replaces what was cached inside the range since, too: the
-/// image of a node that a merge has emptied was found once its range was its left neighbour's again.
+/// A node with the range of an older one replaces what was cached inside the range since, too. A
+/// merge gives a node back the range that it had before a split: the image of the emptied neighbour
+/// stayed.
 #[test]
 fn a_newer_image_of_the_same_range_replaces_what_is_inside() {
     let cache = NodeCache::new(1 << 20);
