@@ -352,7 +352,7 @@ impl DmTree {
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     self.hold(tag, Lockable::Leaf(route));
-                    let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                     let table = Box::new(table);
                     locked.push((i, Locked { route, at, tag, table, fifo_guard, image: None }));
                 }

@@ -26,6 +26,7 @@ use dmtree_parts::held::{Pinned, RemoteLock, Running};
 use dmtree_parts::op::Hits;
 use dmtree_pool::{BlockPtr, TableId};
 
+use crate::direct::MAX_ENTRY;
 use crate::format::area::Stored;
 use crate::format::block;
 use crate::format::leaf::{FenceArea, Header, check_header, check_slots};
@@ -52,6 +53,8 @@ pub struct DmTree {
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub(crate) spare: Cell<bool>,
     pub(crate) hits: Hits,
+    /// Point operations may execute on memory of this process (`direct.rs`).
+    pub(crate) is_direct: bool,
 }
 
 impl std::fmt::Debug for DmTree {
@@ -167,6 +170,7 @@ impl DmTree {
             table: Cell::default(),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),
+            is_direct: ep.is_direct() && node.has_tables() && node.g.entry() <= MAX_ENTRY,
             ep,
             node,
         }
@@ -206,15 +210,9 @@ impl DmTree {
         }
     }
 
-    /// A table in memory that is reused.
-    pub(crate) fn boxed(&self, table: Table) -> Box<Table> {
-        match self.table.take() {
-            None => Box::new(table),
-            Some(mut place) => {
-                *place = table;
-                place
-            }
-        }
+    /// Memory for a table, reused.
+    pub(crate) fn spare_table(&self) -> Box<Table> {
+        self.table.take().unwrap_or_default()
     }
 
     /// A tag that this client never used before, except by wrap-around of its counter; never 0.

@@ -18,8 +18,8 @@
 //! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
 //! repairs it when the writer has died.
 //!
-//! On memory of this process step 1 runs without a wait (`read_mirror`), and the rest of the read
-//! goes on from what it has found.
+//! On memory of this process the first two steps run without a wait (`direct.rs`), and the rest of
+//! the read goes on from what they have found.
 //!
 //! Generation and fences are checked at every step. A stale route meets another generation (L), or
 //! a leaf with other fences; then the route is read again from the bottom node. Hops carry no
@@ -32,20 +32,21 @@
 //! A read writes nothing, so a crash of its client leaves nothing to recover. Readers of one key
 //! share one READ (single-flight); a leader that is dropped sends its members alone.
 
-use dmtree_fabric::{OpKind, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
 use dmtree_parts::combine::{Intent, Turn, is_given_up};
-use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
 use crate::client::{Confirmed, DmTree, LeafCopy, Route};
+use crate::direct::DirectGet;
 use crate::format::slot::Place;
 use crate::format::u64_at;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::probe::{Looked, Pair, Probe, pair_of};
 use crate::route::Candidates;
-use crate::write::Present;
+use crate::steps::{Present, candidates, verdict};
 
 /// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
 /// tombstones. A reader that makes more hops pauses between them.
@@ -60,12 +61,12 @@ pub(crate) enum Answer {
 }
 
 /// Where a point read begins: its route and candidates, as far as they are cached.
-struct Start {
-    cached: Option<(Route, Option<Candidates>)>,
+pub(crate) struct Start {
+    pub cached: Option<(Route, Option<Candidates>)>,
     /// Candidates that do not have the key.
-    tried: usize,
+    pub tried: usize,
     /// The next one, if it was READ already and does not answer alone.
-    looked: Option<Looked>,
+    pub looked: Option<Looked>,
 }
 
 /// Use of a whole leaf besides its answer.
@@ -91,71 +92,31 @@ impl DmTree {
         if self.node.abandoned_locks.any() {
             self.recover_some_locks().await;
         }
-        let scope = self.ep.begin(OpKind::Get);
         out.clear();
-        let (found, outcome) = match self.ep.is_direct() && self.node.has_tables() {
-            true => self.get_direct(key, hash, out).await?,
-            false => self.get_shared(key, hash, out).await?,
+        let (scope, begun) = match self.get_direct(key, hash, out) {
+            DirectGet::Ended(found) => return Ok(found),
+            DirectGet::GoesOn(scope, pin, start) => (scope, Some((pin, start))),
+            DirectGet::Posted => (self.ep.begin(OpKind::Get), None),
+        };
+        let (found, outcome) = match begun {
+            None => self.get_shared(key, hash, out).await?,
+            Some((_pin, start)) => {
+                let found = self.get_from(start, key, hash, out).await?;
+                (found, self.outcome_of(found))
+            }
         };
         scope.end(outcome);
         Ok(found)
     }
 
-    /// A point read on memory of this process. A READ is over before another client could share
-    /// it, so none is offered.
-    async fn get_direct(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        out: &mut Vec<u8>,
-    ) -> Result<(bool, OpOutcome)> {
-        let _pin = self.pin();
-        let mut start = self.start(key, hash);
-        let hit = self.read_mirror(&mut start, key, hash, out)?;
-        if !hit && !self.get_from(start, key, hash, out).await? {
-            return Ok((false, self.op.outcome(OpOutcome::Absent)));
-        }
-        Ok((true, self.op.outcome(OpOutcome::Hit)))
+    fn outcome_of(&self, found: bool) -> OpOutcome {
+        self.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })
     }
 
     /// Where the read of a key begins.
-    fn start(&self, key: &[u8], hash: KeyHash) -> Start {
+    pub(crate) fn start(&self, key: &[u8], hash: KeyHash) -> Start {
         let cached = self.cached_route(key, hash.fingerprint());
         Start { cached, tried: 0, looked: None }
-    }
-
-    /// Step (1) without a wait, as far as entries alone answer: true for a hit.
-    fn read_mirror(
-        &self,
-        start: &mut Start,
-        key: &[u8],
-        hash: KeyHash,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let Some((route, Some(candidates))) = &start.cached else { return Ok(false) };
-        while let Some(slot) = candidates.as_slice().get(start.tried) {
-            let slot = usize::from(*slot);
-            let at = route.leaf.plus(self.node.g.slot_at(slot) as u64);
-            self.ep.step(Step::Entry);
-            let place = Place { leaf: route.leaf, slot };
-            let read = self.ep.read_now(at, self.node.g.entry() as u32, |bytes| {
-                self.look(place, bytes, key, hash, out)
-            });
-            let Some(looked) = read.transpose()? else { break };
-            match looked.probe() {
-                Some(Probe::Hit { ver, .. }) if ver.generation == route.generation => {
-                    return Ok(true);
-                }
-                Some(Probe::Other { ver }) if ver.generation == route.generation => {
-                    start.tried += 1;
-                }
-                _ => {
-                    start.looked = Some(looked);
-                    break;
-                }
-            }
-        }
-        Ok(false)
     }
 
     async fn get_shared(
@@ -187,7 +148,7 @@ impl DmTree {
             leader.finish_read(&self.ep, found.clone(), out).await;
         }
         let found = found?;
-        Ok((found, self.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
+        Ok((found, self.outcome_of(found)))
     }
 
     /// With its mutant only.
@@ -275,18 +236,8 @@ impl DmTree {
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         for slot in slots {
-            let known = match looked.take() {
-                Some(looked) => {
-                    let judged = self.judge_looked(looked, key, out).await?;
-                    self.op.retried.set(self.op.retried.get() || judged.is_none());
-                    judged
-                }
-                None => None,
-            };
-            let probe = match known {
-                Some(probe) => probe,
-                None => self.probe(route.leaf, usize::from(*slot), key, hash, out).await?,
-            };
+            let place = Place { leaf: route.leaf, slot: usize::from(*slot) };
+            let probe = self.probe(place, looked.take(), key, hash, out).await?;
             if probe.ver().generation != route.generation
                 && !self.node.has(Mutant::MirrorOtherGeneration)
             {
@@ -329,25 +280,14 @@ impl DmTree {
         };
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         self.fill_mirror(key, route, table.fps());
-        let mut candidates = Candidates::default();
-        let mut all = true;
-        positions(table.fps(), hash.fingerprint(), |slot| {
-            all = candidates.push(slot);
-            all
-        });
-        if !all {
+        let Some(candidates) = candidates(&table, hash) else {
             return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
-        }
+        };
         for slot in candidates.as_slice() {
-            let probe = self.probe(route.leaf, usize::from(*slot), key, hash, out).await?;
-            if matches!(probe, Probe::Hit { .. }) && probe.ver().generation == route.generation {
-                return Ok(Answer::Found);
-            }
-            // The same version throughout: the key did not move, so if the table named it, it was
-            // deleted since.
-            if probe.ver() != table.ver {
-                Mark::GetVersion.hit();
-                return Ok(Answer::Stale);
+            let place = Place { leaf: route.leaf, slot: usize::from(*slot) };
+            let probe = self.probe(place, None, key, hash, out).await?;
+            if let Some(answer) = verdict(&probe, route, &table) {
+                return Ok(answer);
             }
         }
         Ok(Answer::Absent)

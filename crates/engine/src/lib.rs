@@ -7,6 +7,7 @@
 
 mod batch;
 mod client;
+mod direct;
 mod fair;
 pub mod format;
 mod gc;
@@ -40,6 +41,7 @@ mod scan;
 mod scan_leaf;
 mod split;
 mod stall_diagnosis;
+mod steps;
 mod sweep;
 pub mod systems;
 mod unlock;

@@ -68,8 +68,8 @@ pub(crate) struct Locked {
 
 /// The FIFO guard of a leaf's lock, among the clients of a node.
 pub(crate) enum LeafFifoGuard {
-    /// The lock is a table's.
-    Table(FifoGuard),
+    /// The lock is a table's. A client that took it without a wait has none.
+    Table(Option<FifoGuard>),
     /// The lock is a word of a memory node.
     Word(LocalGuard),
 }
@@ -118,7 +118,7 @@ impl DmTree {
                 Ok(Tried::Got(table)) => {
                     self.hold(tag, Lockable::Leaf(*route));
                     self.announce_taken(route, at, &fifo_guard);
-                    let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                    let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                     return Ok(Some(Locked {
                         route: *route,
                         at,
@@ -202,7 +202,7 @@ impl DmTree {
         match self.try_lock((route, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table)) => {
                 self.hold(tag, Lockable::Leaf(*route));
-                let fifo_guard = LeafFifoGuard::Table(fifo_guard);
+                let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                 Ok(Some(Locked { route: *route, at, tag, table, fifo_guard, image: None }))
             }
             Ok(_) => Ok(None),
@@ -245,14 +245,13 @@ impl DmTree {
         self.took(route, said.as_ref());
         // This operation holds the lock: no other client writes this table now, so a torn one is
         // not a table of this leaf.
-        let view = body.extract(|b| Table::view(route.table, route.capacity, b));
-        let other = match view {
-            View::Whole(table) if route.matches(&table) => {
-                return Ok(Tried::Got(self.boxed(table)));
-            }
-            View::Whole(table) if self.node.has(Mutant::LockAnyTable) => {
-                return Ok(Tried::Got(self.boxed(table)));
-            }
+        let mut table = self.spare_table();
+        let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
+        if is_whole && (route.matches(&table) || self.node.has(Mutant::LockAnyTable)) {
+            return Ok(Tried::Got(table));
+        }
+        self.table.set(Some(table));
+        let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
             View::Unbuilt => Tried::Unbuilt,
             _ => {
                 Mark::LockStale.hit();
@@ -295,7 +294,7 @@ impl DmTree {
         l.table.body(l.route.table, &mut body);
         self.table.set(Some(l.table));
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
-        let hook = self.leaf_hook.watch(lock, Some(fifo_guard));
+        let hook = self.leaf_hook.watch(lock, fifo_guard);
         if self.node.has(Mutant::UnlockBesideTable) {
             self.ep.detach(write(l.at.plus(BODY_AT as u64), body), None);
             self.ep.detach(cas(l.at, l.tag.0, 0), hook);
@@ -341,7 +340,7 @@ impl Unlock<Locked> for DmTree {
             LeafFifoGuard::Word(fifo_guard) => self.unlock_lock_word(l.at, l.tag, fifo_guard).await,
             LeafFifoGuard::Table(guard) => {
                 self.table.set(Some(l.table));
-                self.free_leaf(&l.route, l.at, l.tag, Some(guard)).await
+                self.free_leaf(&l.route, l.at, l.tag, guard).await
             }
         }
     }

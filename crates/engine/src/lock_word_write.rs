@@ -37,7 +37,8 @@ use crate::get::Found;
 use crate::lock::{LeafFifoGuard, Locked};
 use crate::mutants::Mutant;
 use crate::node::Chore;
-use crate::write::{Present, Written, worn_out};
+use crate::steps::Present;
+use crate::write::{Written, worn_out};
 
 /// WRITEs that change one entry.
 struct Change {

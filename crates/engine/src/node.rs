@@ -231,6 +231,12 @@ impl DmNode {
         self.mutants.set(on);
     }
 
+    /// Whether no mutant is enabled.
+    #[inline]
+    pub(crate) fn is_sound(&self) -> bool {
+        !self.mutants.any()
+    }
+
     /// Whether a mutant is enabled: a load and a branch.
     #[inline]
     pub(crate) fn has(&self, d: Mutant) -> bool {

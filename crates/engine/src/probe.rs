@@ -95,39 +95,40 @@ enum Glance {
 }
 
 impl DmTree {
-    /// READs slot `i` of a leaf until it is whole, and compares its key. A hit's value replaces
-    /// `out`.
+    /// READs a slot until it is whole, and compares its key. A hit's value replaces `out`. The slot
+    /// may have been READ once already.
     pub(crate) async fn probe(
         &self,
-        leaf: GlobalAddr,
-        i: usize,
+        place: Place,
+        mut looked: Option<Looked>,
         key: &[u8],
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<Probe> {
-        let at = leaf.plus(self.node.g.slot_at(i) as u64);
+        let at = self.entry_at(place);
         let mut backoff = self.ep.backoff("entry being written", at);
         loop {
-            self.ep.step(Step::Entry);
-            let (place, len) = (Place { leaf, slot: i }, self.node.g.entry() as u32);
-            let read = self.ep.read_now(at, len, |bytes| self.look(place, bytes, key, hash, out));
-            let looked = match read {
-                Some(looked) => looked?,
+            let now = match looked.take() {
+                Some(looked) => looked,
                 None => {
-                    let bytes = self.ep.read(at, len).await?;
+                    self.ep.step(Step::Entry);
+                    let bytes = self.ep.read(at, self.node.g.entry() as u32).await?;
                     bytes.extract(|bytes| self.look(place, bytes, key, hash, out))
                 }
             };
-            if let Some(probe) = looked.probe() {
-                return Ok(probe);
-            }
-            if let Some(probe) = self.judge_looked(looked, key, out).await? {
+            if let Some(probe) = self.judge_looked(now, key, out).await? {
                 return Ok(probe);
             }
             Mark::EntryTorn.hit();
             self.op.retried.set(true);
-            self.wait_for_leaf(&mut backoff, leaf, HELP_AFTER).await?;
+            self.wait_for_leaf(&mut backoff, place.leaf, HELP_AFTER).await?;
         }
+    }
+
+    /// Where a slot is.
+    #[inline]
+    pub(crate) fn entry_at(&self, place: Place) -> GlobalAddr {
+        place.leaf.plus(self.node.g.slot_at(place.slot) as u64)
     }
 
     /// The content of a sampled slot; `None` when it (or its block) was torn.
@@ -202,6 +203,26 @@ impl DmTree {
         })
     }
 
+    /// Fills `entry` with a pair for a slot; false if a part does not fit.
+    #[inline]
+    pub(crate) fn encode_inline(
+        &self,
+        place: Place,
+        ver: Ver,
+        (key, value): (&[u8], &[u8]),
+        entry: &mut [u8],
+    ) -> bool {
+        let g = &self.node.g;
+        let (key_area, value_area) = entry[8..8 + g.k + g.v].split_at_mut(g.k);
+        let (Some(k), Some(v)) =
+            (area::put_inline(key_area, key), area::put_inline(value_area, value))
+        else {
+            return false;
+        };
+        slot::encode(g, place, entry, SlotState::Live, ver, (k, v));
+        true
+    }
+
     /// Fills `entry` with a pair for a slot. A part that does not fit goes to a block, which is
     /// returned to be written first.
     pub(crate) async fn encode(
@@ -212,28 +233,29 @@ impl DmTree {
         entry: &mut [u8],
     ) -> Result<Option<(BlockPtr, dmtree_fabric::Buf)>> {
         let g = &self.node.g;
+        if self.encode_inline(place, ver, (pair.0, pair.2), entry) {
+            return Ok(None);
+        }
         let (key, hash, value) = pair;
         let (key_area, value_area) = entry[8..8 + g.k + g.v].split_at_mut(g.k);
         let near = Some(place.leaf.node());
-        let (modes, block) =
-            match (area::put_inline(key_area, key), area::put_inline(value_area, value)) {
-                (Some(k), Some(v)) => ((k, v), None),
-                (Some(k), None) if g.v >= 8 => {
-                    let block = self.new_block(&[], value, near).await?;
-                    ((k, area::put_value_block(value_area, block.0)), Some(block))
-                }
-                // A long key, or a value area without room even for a pointer: both in one block.
-                _ => {
-                    let block = self.new_block(key, value, near).await?;
-                    value_area.fill(0);
-                    let k = if key.len() > g.k {
-                        area::put_key_block(key_area, key, hash, block.0)
-                    } else {
-                        short_key_block(key_area, block.0)
-                    };
-                    ((k, Mode::Full), Some(block))
-                }
-            };
+        let (modes, block) = match area::put_inline(key_area, key) {
+            Some(k) if g.v >= 8 => {
+                let block = self.new_block(&[], value, near).await?;
+                ((k, area::put_value_block(value_area, block.0)), Some(block))
+            }
+            // A long key, or a value area without room even for a pointer: both in one block.
+            _ => {
+                let block = self.new_block(key, value, near).await?;
+                value_area.fill(0);
+                let k = if key.len() > g.k {
+                    area::put_key_block(key_area, key, hash, block.0)
+                } else {
+                    short_key_block(key_area, block.0)
+                };
+                ((k, Mode::Full), Some(block))
+            }
+        };
         slot::encode(g, place, entry, SlotState::Live, ver, modes);
         Ok(block)
     }

@@ -489,6 +489,22 @@ impl DmTree {
         });
     }
 
+    /// The same where the record of the leaf is known.
+    #[inline]
+    pub(crate) fn note_mirror_at(
+        &self,
+        (node, i): (&CachedNode, usize),
+        key: &[u8],
+        route: &Route,
+        (slot, fp): (usize, u8),
+    ) {
+        if !node.is_cached() {
+            self.note_mirror(key, route, slot, fp);
+        } else if self.node.o.techniques.mirrors {
+            self.node.cache.note_fingerprint(node, i, slot, fp);
+        }
+    }
+
     /// The route of a key by walking right from a leaf without a parent record (the split found no
     /// memory for the parent): headers tell everything. `None` when the walk shows that the route
     /// is stale in another way.

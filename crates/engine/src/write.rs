@@ -33,30 +33,23 @@
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
-use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
+use crate::direct::DirectWrite;
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
-use crate::probe::Probe;
-use crate::route::Candidates;
+use crate::probe::Looked;
+use crate::steps::{Next, PointWrite, Present};
 
 /// Outcome of a write, for its caller and for the counters.
 pub(crate) type Written = (Outcome, OpOutcome);
-
-/// An entry found under the lock.
-pub(crate) struct Present {
-    pub slot: usize,
-    pub block: BlockPtr,
-    /// Its checksum: what a shadow names.
-    pub crc: u32,
-}
 
 /// The error for a leaf with a worn-out range that finds no memory to move to.
 pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
@@ -77,9 +70,26 @@ impl DmTree {
         if self.node.abandoned_locks.any() {
             self.recover_some_locks().await;
         }
-        let scope = self.ep.begin(w.kind());
+        let (scope, is_again) = match self.write_direct(key, hash, w) {
+            DirectWrite::Ended(done) => return done,
+            DirectWrite::Locked(begun) => {
+                let (scope, pin) = (begun.scope, begun.pin);
+                let (l, steps) = (begun.locked, begun.steps);
+                let done = self.write_from(l, steps, begun.looked, &mut None).await?;
+                let (outcome, counted) = match done {
+                    Some(written) => written,
+                    None => self.write_pinned(key, hash, w, &mut None).await?,
+                };
+                pin.end();
+                scope.end(counted);
+                return Ok(outcome);
+            }
+            DirectWrite::Again(scope) => (scope, true),
+            DirectWrite::Posted(scope) => (scope, false),
+        };
         let (outcome, counted) = self.write_shared(key, hash, w).await?;
-        scope.end(counted);
+        self.op.retried.set(self.op.retried.get() || is_again);
+        scope.end(self.op.outcome(counted));
         Ok(outcome)
     }
 
@@ -147,59 +157,49 @@ impl DmTree {
         if !self.node.has_tables() {
             return self.write_by_lock_word(l, (key, hash), w).await;
         }
-        let mut old = self.found.take();
-        let present = self.find_locked(&l, key, hash, &mut old).await;
-        let (l, present) = self.under(l, present).await?;
-        let refused = w.refused(present.as_ref().map(|_| &old[..]));
-        self.found.set(old);
-        if let Some((outcome, counted)) = refused {
-            // An absence that no memory node has confirmed: a table of this node, or of an owner
-            // that hangs, proves nothing by itself.
-            let (l, ()) = self.under(l, self.check_lease_untouched()).await?;
-            if let Some(flight) = flight {
-                flight.close(&mut Vec::new());
-            }
-            self.unlock(l).await?;
-            return Ok(Some((outcome, self.op.outcome(counted))));
-        }
-        match (w.value(), present) {
-            (None, Some(p)) => self.delete_locked(l, key, p).await.map(Some),
-            (Some(v), Some(p)) => self.update_locked(l, (key, hash, v), p, flight).await.map(Some),
-            (Some(v), None) => self.insert_locked(l, (key, hash, v), flight).await,
-            (None, None) => unreachable!("refused above"),
-        }
+        let steps = PointWrite::new(key, hash, w, self.found.take());
+        self.write_from(l, steps, None, flight).await
     }
 
-    /// The entry of a key in a locked leaf; its value replaces `old`.
-    async fn find_locked(
+    /// The rest of a write under the lock. The next slot may have been READ already.
+    pub(crate) async fn write_from(
         &self,
-        l: &Locked,
-        key: &[u8],
-        hash: KeyHash,
-        old: &mut Vec<u8>,
-    ) -> Result<Option<Present>> {
+        mut l: Locked,
+        mut steps: PointWrite<'_>,
+        mut looked: Option<Looked>,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Option<Written>> {
+        let (key, hash) = (steps.key, steps.hash);
         self.ep.stage_cost(Stage::FingerprintScan, 1);
-        let mut from = 0;
-        loop {
-            let mut candidates = Candidates::default();
-            let mut rest = None;
-            positions(l.table.fps(), hash.fingerprint(), |slot| {
-                if slot >= from && !candidates.push(slot) {
-                    rest = Some(slot);
+        let next = loop {
+            match steps.next(&l.table) {
+                Next::Probe(slot) => {
+                    let place = Place { leaf: l.route.leaf, slot };
+                    let probed = self.probe(place, looked.take(), key, hash, &mut steps.old).await;
+                    let probe;
+                    (l, probe) = self.under(l, probed).await?;
+                    steps.saw(slot, &probe);
                 }
-                rest.is_none()
-            });
-            for slot in candidates.as_slice() {
-                let slot = usize::from(*slot);
-                let probe = self.probe(l.route.leaf, slot, key, hash, old).await?;
-                if let Probe::Hit { block, crc, .. } = probe {
-                    return Ok(Some(Present { slot, block, crc }));
+                next => break next,
+            }
+        };
+        let pair = (key, hash, steps.write.value().unwrap_or(&[]));
+        self.found.set(steps.old);
+        match next {
+            Next::Probe(_) => unreachable!("the loop goes on"),
+            Next::Refuse(outcome, counted) => {
+                // An absence that no memory node has confirmed: a table of this node, or of an
+                // owner that hangs, proves nothing by itself.
+                let (l, ()) = self.under(l, self.check_lease_untouched()).await?;
+                if let Some(flight) = flight {
+                    flight.close(&mut Vec::new());
                 }
+                self.unlock(l).await?;
+                Ok(Some((outcome, self.op.outcome(counted))))
             }
-            match rest {
-                None => return Ok(None),
-                Some(next) => from = next,
-            }
+            Next::Free(p) => self.delete_locked(l, key, p).await.map(Some),
+            Next::Replace(p) => self.update_locked(l, pair, p, flight).await.map(Some),
+            Next::Fill => self.insert_locked(l, pair, flight).await,
         }
     }
 

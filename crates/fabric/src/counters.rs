@@ -25,15 +25,16 @@ pub struct SideCounts {
 }
 
 impl SideCounts {
-    fn count(&mut self, wr: &WorkRequest) {
-        match wr.op {
+    #[inline]
+    fn count(&mut self, op: Opcode, len: u32) {
+        match op {
             Opcode::Read => {
                 self.read += 1;
-                self.bytes_read += u64::from(wr.len);
+                self.bytes_read += u64::from(len);
             }
             Opcode::Write | Opcode::WriteWord => {
                 self.write += 1;
-                self.bytes_written += u64::from(wr.len);
+                self.bytes_written += u64::from(len);
             }
             Opcode::Cas | Opcode::Faa => self.atomic += 1,
         }
@@ -41,12 +42,16 @@ impl SideCounts {
 
     /// Adds another count to this one.
     pub fn add(&mut self, o: &Self) {
-        self.read += o.read;
-        self.write += o.write;
-        self.atomic += o.atomic;
-        self.rpc += o.rpc;
-        self.bytes_read += o.bytes_read;
-        self.bytes_written += o.bytes_written;
+        self.add_times(o, 1);
+    }
+
+    fn add_times(&mut self, o: &Self, n: u64) {
+        self.read += o.read * n;
+        self.write += o.write * n;
+        self.atomic += o.atomic * n;
+        self.rpc += o.rpc * n;
+        self.bytes_read += o.bytes_read * n;
+        self.bytes_written += o.bytes_written * n;
     }
 
     /// All one-sided verbs, which a NIC serves as target.
@@ -73,11 +78,15 @@ pub struct OpCounts {
 impl OpCounts {
     /// Adds another count to this one.
     pub fn add(&mut self, o: &Self) {
-        self.mn.add(&o.mn);
-        self.cn.add(&o.cn);
-        self.round_trips += o.round_trips;
-        self.detached += o.detached;
-        self.doorbells += o.doorbells;
+        self.add_times(o, 1);
+    }
+
+    fn add_times(&mut self, o: &Self, n: u64) {
+        self.mn.add_times(&o.mn, n);
+        self.cn.add_times(&o.cn, n);
+        self.round_trips += o.round_trips * n;
+        self.detached += o.detached * n;
+        self.doorbells += o.doorbells * n;
     }
 }
 
@@ -189,9 +198,41 @@ impl Snapshot {
     }
 }
 
+/// The cost of an operation that reaches at most one node of each role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DirectCost {
+    pub(crate) counts: OpCounts,
+    memory: Option<NodeId>,
+    compute: Option<NodeId>,
+}
+
+impl DirectCost {
+    /// Counts a verb.
+    #[inline]
+    pub(crate) fn verb(&mut self, op: Opcode, node: NodeId, len: u32) {
+        let (side, place) = match node.role() {
+            Role::Memory => (&mut self.counts.mn, &mut self.memory),
+            Role::Compute => (&mut self.counts.cn, &mut self.compute),
+        };
+        debug_assert!(place.is_none_or(|other| other == node), "one node of each role");
+        *place = Some(node);
+        side.count(op, len);
+    }
+}
+
+/// Operations of one kind that had the same outcome and the same cost, one after the other: a
+/// client counts most of its operations by one more of them.
+#[derive(Clone, Copy, Debug)]
+struct Alike {
+    outcome: OpOutcome,
+    cost: DirectCost,
+    ops: u64,
+}
+
 /// Shared sums of several endpoints.
 #[derive(Debug)]
 pub(crate) struct Sums {
+    alike: RefCell<[Alike; OpKind::ALL.len()]>,
     loose: RefCell<OpCounts>,
     totals: RefCell<Vec<Option<Box<Totals>>>>,
     memory: RefCell<Vec<SideCounts>>,
@@ -202,7 +243,9 @@ pub(crate) struct Sums {
 
 impl Sums {
     fn new() -> Self {
+        let none = Alike { outcome: OpOutcome::Other, cost: DirectCost::default(), ops: 0 };
         Self {
+            alike: RefCell::new([none; OpKind::ALL.len()]),
             loose: RefCell::default(),
             totals: RefCell::new(vec![None; CELLS]),
             memory: RefCell::default(),
@@ -265,23 +308,23 @@ impl Counters {
         for (i, wr) in list.iter().enumerate() {
             // One queue pair per node.
             let node = wr.at.node();
-            self.verb(wr, list[..i].iter().all(|earlier| earlier.at.node() != node));
+            let is_first = list[..i].iter().all(|earlier| earlier.at.node() != node);
+            self.verb((wr.op, node, wr.len), is_first);
         }
         self.list(detached);
     }
 
     /// Counts a verb of a list, and the doorbell if the list did not name its node before.
     #[inline]
-    pub(crate) fn verb(&self, wr: &WorkRequest, is_first: bool) {
-        let node = wr.at.node();
+    pub(crate) fn verb(&self, (op, node, len): (Opcode, NodeId, u32), is_first: bool) {
         self.with_current(|c| {
             match node.role() {
-                Role::Memory => c.mn.count(wr),
-                Role::Compute => c.cn.count(wr),
+                Role::Memory => c.mn.count(op, len),
+                Role::Compute => c.cn.count(op, len),
             }
             c.doorbells += u64::from(is_first);
         });
-        self.with_node(node, |n| n.count(wr));
+        self.with_node(node, |n| n.count(op, len));
     }
 
     /// Counts a list.
@@ -350,7 +393,59 @@ impl Counters {
         t.round_trip_histogram[(c.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1)] += 1;
     }
 
+    /// Counts an operation on memory of this process that has ended.
+    #[inline]
+    pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
+        let mut alike = self.sums.alike.borrow_mut();
+        let last = &mut alike[kind as usize];
+        if last.outcome == outcome && last.cost == *cost {
+            last.ops += 1;
+            return;
+        }
+        let former = std::mem::replace(last, Alike { outcome, cost: *cost, ops: 1 });
+        self.add_alike(kind, &former);
+    }
+
+    /// The present operation has had these costs already.
+    pub(crate) fn go_on(&self, cost: &DirectCost) {
+        self.current.borrow_mut().add(&cost.counts);
+        self.add_nodes(cost, 1);
+    }
+
+    fn add_nodes(&self, cost: &DirectCost, ops: u64) {
+        for (node, counts) in [(cost.memory, &cost.counts.mn), (cost.compute, &cost.counts.cn)] {
+            if let Some(node) = node {
+                self.with_node(node, |n| n.add_times(counts, ops));
+            }
+        }
+    }
+
+    #[cold]
+    fn add_alike(&self, kind: OpKind, alike: &Alike) {
+        if alike.ops == 0 {
+            return;
+        }
+        let counts = &alike.cost.counts;
+        self.add_nodes(&alike.cost, alike.ops);
+        let mut totals = self.sums.totals.borrow_mut();
+        let cell = kind as usize * OpOutcome::ALL.len() + alike.outcome as usize;
+        let t = totals[cell].get_or_insert_default();
+        t.ops += alike.ops;
+        t.counts.add_times(counts, alike.ops);
+        let trips = (counts.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1);
+        t.round_trip_histogram[trips] += alike.ops;
+    }
+
+    fn add_all_alike(&self) {
+        for kind in OpKind::ALL {
+            let alike = self.sums.alike.borrow()[kind as usize];
+            self.sums.alike.borrow_mut()[kind as usize].ops = 0;
+            self.add_alike(kind, &alike);
+        }
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
+        self.add_all_alike();
         let totals = self.sums.totals.borrow();
         let mut ops = Vec::new();
         for kind in OpKind::ALL {
@@ -378,6 +473,7 @@ impl Counters {
 
     /// Resets all counters.
     pub(crate) fn reset(&self) {
+        self.add_all_alike();
         *self.sums.loose.borrow_mut() = OpCounts::default();
         self.sums.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
         self.sums.memory.borrow_mut().clear();

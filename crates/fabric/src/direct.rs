@@ -8,7 +8,7 @@ use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::slab::{Buf, Slab};
-use crate::transport::{Opcode, WorkRequest};
+use crate::transport::Opcode;
 
 /// Access of a transport to memory of this process: verbs execute on the posting thread.
 pub trait DirectMemory {
@@ -18,11 +18,32 @@ pub trait DirectMemory {
     fn end(&self);
     /// A hint that a READ of these bytes comes soon.
     fn prefetch(&self, at: GlobalAddr, len: u32);
-    /// Executes a verb. The right to reach the node is checked before.
+    /// READs bytes. As for every verb here, the right to reach the node is checked before, and a
+    /// verb that fails has no effect.
     ///
     /// # Errors
     /// As a posted verb.
-    fn execute(&self, wr: &WorkRequest) -> Result<()>;
+    fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()>;
+    /// WRITEs bytes.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()>;
+    /// WRITEs a word.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()>;
+    /// Compare-and-swap; the previous word.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64>;
+    /// Fetch-and-add; the previous word.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    fn faa(&self, at: GlobalAddr, add: u64) -> Result<u64>;
 }
 
 /// A list that executes.
@@ -44,12 +65,23 @@ impl std::fmt::Debug for DirectList<'_> {
 
 /// A list executes until this is dropped: also when a validator panics, or a revocation would wait
 /// for ever.
-struct Executing<'a>(&'a dyn DirectMemory);
+pub(crate) struct Executing<'a>(&'a dyn DirectMemory);
 
 impl<'a> Executing<'a> {
-    fn begin(memory: &'a dyn DirectMemory) -> Self {
+    pub(crate) fn begin(memory: &'a dyn DirectMemory) -> Self {
         memory.begin();
         Self(memory)
+    }
+
+    #[inline]
+    pub(crate) fn memory(&self) -> &'a dyn DirectMemory {
+        self.0
+    }
+}
+
+impl std::fmt::Debug for Executing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Executing")
     }
 }
 
@@ -100,14 +132,15 @@ impl<'a> DirectList<'a> {
         done.map_err(Error::effect_unknown)
     }
 
+    /// The next verb of the list.
     #[inline]
-    fn execute(&mut self, wr: &WorkRequest) -> Result<()> {
-        let node = wr.at.node();
+    fn next(&mut self, op: Opcode, at: GlobalAddr, len: usize) -> Result<&'a dyn DirectMemory> {
+        let node = at.node();
         if self.chained && self.chain.replace(node).is_some_and(|other| other != node) {
             return Err(Error::invalid(format!("a chain goes to one node, not also to {node}")));
         }
-        self.counters.verb(wr, self.named.add(node));
-        self.memory.execute(wr)
+        self.counters.verb((op, node, len as u32), self.named.add(node));
+        Ok(self.memory)
     }
 
     /// READs bytes into a buffer of the slab.
@@ -119,27 +152,27 @@ impl<'a> DirectList<'a> {
 
     /// READs bytes into memory of the caller.
     pub(crate) fn read_into(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
-        let (local, len) = (out.as_mut_ptr(), out.len() as u32);
-        self.execute(&WorkRequest { local, ..WorkRequest::alone(Opcode::Read, at, len) })
+        self.next(Opcode::Read, at, out.len())?.read(at, out)
     }
 
     /// WRITEs a whole buffer.
     pub(crate) fn write(&mut self, at: GlobalAddr, buf: &Buf) -> Result<()> {
-        let (local, len) = (buf.raw(), buf.len() as u32);
-        self.execute(&WorkRequest { local, ..WorkRequest::alone(Opcode::Write, at, len) })
+        self.next(Opcode::Write, at, buf.len())?.write(at, buf)
     }
 
     /// WRITEs a word.
-    pub(crate) fn write_word(&mut self, at: GlobalAddr, a: u64) -> Result<()> {
-        self.execute(&WorkRequest { a, ..WorkRequest::alone(Opcode::WriteWord, at, 8) })
+    pub(crate) fn write_word(&mut self, at: GlobalAddr, word: u64) -> Result<()> {
+        self.next(Opcode::WriteWord, at, 8)?.write_word(at, word)
     }
 
-    /// An atomic on a word; the previous one.
-    pub(crate) fn atomic(&mut self, op: Opcode, at: GlobalAddr, a: u64, b: u64) -> Result<u64> {
-        let mut word = 0u64;
-        let local = (&raw mut word).cast();
-        self.execute(&WorkRequest { a, b, local, ..WorkRequest::alone(op, at, 8) })?;
-        Ok(u64::from_le(word))
+    /// Compare-and-swap; the previous word.
+    pub(crate) fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
+        self.next(Opcode::Cas, at, 8)?.cas(at, old, new)
+    }
+
+    /// Fetch-and-add; the previous word.
+    pub(crate) fn faa(&mut self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.next(Opcode::Faa, at, 8)?.faa(at, add)
     }
 
     /// Executes a part of the list as one chain.

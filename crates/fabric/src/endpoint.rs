@@ -28,8 +28,9 @@ use std::task::{Context, Poll};
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::{Core, DetachedHook, Hooked, WaitReason};
-use crate::counters::{Counters, OpCounts, Snapshot};
+use crate::counters::{Counters, DirectCost, OpCounts, Snapshot};
 use crate::direct::{DirectList, DirectMemory};
+use crate::direct_op::DirectOp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
@@ -38,7 +39,7 @@ use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
 
-/// Longest READ of [`Endpoint::read_now`], bytes.
+/// Longest READ of [`Endpoint::read_all_now`], bytes.
 pub const DIRECT_BYTES: usize = 128;
 /// Default time that an operation may wait for other clients: 10 s.
 pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
@@ -167,24 +168,10 @@ impl Endpoint {
         self.0.transport.direct().is_some()
     }
 
-    /// READ of memory of this process, without a wait and without a buffer of the slab; a validator
-    /// copies the accepted parts out. `None` where READs are posted, and for more than
+    /// READs of memory of this process as one list, without a wait and without buffers of the slab.
+    /// All are on their way before the first is used. The validator gets the number of each, and
+    /// copies the accepted parts out. `None` where READs are posted, and for one of more than
     /// [`DIRECT_BYTES`].
-    pub fn read_now<T>(
-        &self,
-        at: GlobalAddr,
-        len: u32,
-        validator: impl FnOnce(&[u8]) -> T,
-    ) -> Option<Result<T>> {
-        let memory = self.0.transport.direct()?;
-        let mut bytes = [0; DIRECT_BYTES];
-        let bytes = bytes.get_mut(..len as usize)?;
-        let read = self.directly((memory, false, false), |d| d.read_into(at, bytes));
-        Some(read.map(|()| validator(bytes)))
-    }
-
-    /// READs of memory of this process, like [`Endpoint::read_now`], as one list. All are on their
-    /// way before the first is used. The validator gets the number of each.
     pub fn read_all_now(
         &self,
         reads: &[(GlobalAddr, u32)],
@@ -573,6 +560,24 @@ impl Endpoint {
         self.0.deadline.set(0);
         self.stage_cost(Stage::Operation, 1);
         OpScope { ep: self, kind, ended: false }
+    }
+
+    /// Begins an operation on memory of this process ([`DirectOp`]). `None` where verbs are posted,
+    /// and where an operation charges, measures or awaits more than its verbs.
+    #[inline]
+    pub fn begin_direct(&self, kind: OpKind) -> Option<DirectOp<'_>> {
+        let inner = &*self.0;
+        let plain = !inner.charges && !inner.counters.is_timed() && !inner.attached_only.get();
+        let memory = inner.transport.direct().filter(|_| plain)?;
+        Some(DirectOp::new(self, memory, kind))
+    }
+
+    pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
+        self.0.counters.ended_direct(kind, outcome, cost);
+    }
+
+    pub(crate) fn go_on(&self, cost: &DirectCost) {
+        self.0.counters.go_on(cost);
     }
 
     /// The counts of this endpoint.

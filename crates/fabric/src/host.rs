@@ -60,6 +60,7 @@ impl ExecutionMark {
     /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this
     /// thread does not see afterwards will see the mark.
     pub(crate) fn enter(&self) {
+        debug_assert!(self.busy.load(Ordering::Relaxed).is_multiple_of(2), "no list inside a list");
         self.busy.swap(self.busy.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
@@ -254,6 +255,21 @@ impl Host {
         check_request(wr, space, self.memory(wr.at).len())
     }
 
+    /// The memory of a READ or WRITE of `len` bytes.
+    #[inline]
+    pub(crate) fn range(&self, at: GlobalAddr, len: usize) -> Result<&Region> {
+        let region = self.memory(at);
+        check_range(at, len as u32, u8::from(at.is_on_chip()), region.len())?;
+        Ok(region)
+    }
+
+    /// The memory of a word.
+    #[inline]
+    pub(crate) fn word(&self, at: GlobalAddr) -> Result<&Region> {
+        check_aligned(at)?;
+        self.range(at, 8)
+    }
+
     /// The second half of an atomic that found `found`: it overwrites any change of the word since.
     pub(crate) fn finish_atomic(&self, wr: &WorkRequest, found: u64, fail_is_readonly: bool) {
         let (region, at) = (self.memory(wr.at), wr.at.offset());
@@ -310,16 +326,31 @@ impl Host {
 /// Refuses verbs that no NIC accepts: a range must lie inside the `bytes` of its kind of memory,
 /// without the first line of the main memory, and words must be aligned.
 pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<()> {
-    let at = wr.at.offset();
-    let end = at.checked_add(u64::from(wr.len));
-    if wr.at.space() != space || (space == 0 && at < 64) || end.is_none_or(|end| end > bytes) {
-        return Err(out_of_bounds(wr.at, wr.len));
-    }
-    let word = !matches!(wr.op, Opcode::Read | Opcode::Write);
-    if word && !at.is_multiple_of(8) {
-        return Err(Error::invalid(format!("{} is not aligned to a word", wr.at)));
+    check_range(wr.at, wr.len, space, bytes)?;
+    if matches!(wr.op, Opcode::Read | Opcode::Write) { Ok(()) } else { check_aligned(wr.at) }
+}
+
+#[inline]
+fn check_range(at: GlobalAddr, len: u32, space: u8, bytes: u64) -> Result<()> {
+    let offset = at.offset();
+    let end = offset.checked_add(u64::from(len));
+    if at.space() != space || (space == 0 && offset < 64) || end.is_none_or(|end| end > bytes) {
+        return Err(out_of_bounds(at, len));
     }
     Ok(())
+}
+
+#[inline]
+fn check_aligned(at: GlobalAddr) -> Result<()> {
+    match at.offset().is_multiple_of(8) {
+        true => Ok(()),
+        false => Err(unaligned(at)),
+    }
+}
+
+#[cold]
+fn unaligned(at: GlobalAddr) -> Error {
+    Error::invalid(format!("{at} is not aligned to a word"))
 }
 
 fn put_word(wr: &WorkRequest, word: u64) {

@@ -20,6 +20,12 @@ impl<const WORDS: usize> MutantSet<WORDS> {
         self.0[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 != 0
     }
 
+    /// Whether any is on: a load and a branch for 64 of them.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.0.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
     /// Enables these, and disables all others.
     pub fn set(&self, on: impl Iterator<Item = usize>) {
         let mut words = [0; WORDS];
@@ -95,6 +101,12 @@ macro_rules! mutants {
             #[inline]
             pub(crate) fn has(&self, d: Mutant) -> bool {
                 self.0.has(d as usize)
+            }
+
+            #[inline]
+            #[allow(dead_code, reason = "not every part has steps of its own without mutants")]
+            pub(crate) fn any(&self) -> bool {
+                self.0.any()
             }
 
             #[allow(dead_code, reason = "not every part has tests of single nodes")]

@@ -5,10 +5,10 @@ pub use crate::epoch_cell::{EpochCell, EpochOption, Reading, reading};
 pub use std::sync::Arc;
 
 #[cfg(not(loom))]
-pub use std::sync::Mutex;
+pub use std::sync::{Mutex, atomic::AtomicBool};
 
 #[cfg(loom)]
-pub use loom::sync::Mutex;
+pub use loom::sync::{Mutex, atomic::AtomicBool};
 
 /// Takes a lock also after a panic of its holder: the guarded state is changed in single steps.
 pub fn locked<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {

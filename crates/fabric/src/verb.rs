@@ -312,7 +312,7 @@ impl List for Cas {
         c.word()
     }
     fn execute(self, d: &mut DirectList<'_>) -> Result<u64> {
-        d.atomic(Opcode::Cas, self.at, self.old, self.new)
+        d.cas(self.at, self.old, self.new)
     }
 }
 
@@ -331,7 +331,7 @@ impl List for Faa {
         c.word()
     }
     fn execute(self, d: &mut DirectList<'_>) -> Result<u64> {
-        d.atomic(Opcode::Faa, self.at, self.add, 0)
+        d.faa(self.at, self.add)
     }
 }
 
@@ -581,7 +581,7 @@ impl List for VerbVec {
                     d.write_word(*at, *word)?;
                     Item::Done
                 }
-                Item::Cas { at, old, new } => Item::Word(d.atomic(Opcode::Cas, *at, *old, *new)?),
+                Item::Cas { at, old, new } => Item::Word(d.cas(*at, *old, *new)?),
                 _ => panic!("clear() a batch before it is used again"),
             };
             if !goes_on {

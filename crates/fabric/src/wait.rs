@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Poll, Waker};
 
 use crate::core::WaitReason;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::scope::Step;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, AtomicBool, Mutex};
 
 /// One client in a queue.
 #[derive(Debug)]
@@ -77,6 +78,8 @@ impl Waiter {
 #[derive(Debug, Default)]
 pub struct FifoMutex {
     inner: Mutex<TurnState>,
+    /// A hint: a client has the turn.
+    busy: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -200,12 +203,20 @@ impl FifoMutex {
     /// Takes the turn if it is free.
     pub fn try_acquire(&self) -> bool {
         let mut inner = self.inner.lock().expect("no panic under this lock");
+        self.busy.store(true, Relaxed);
         !std::mem::replace(&mut inner.held, true)
+    }
+
+    /// Whether a client has the turn: a load, and a hint.
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed)
     }
 
     /// Takes the turn or queues for it.
     pub fn enter(&self) -> Option<QueuePlace<'_>> {
         let mut inner = self.inner.lock().expect("no panic under this lock");
+        self.busy.store(true, Relaxed);
         if !std::mem::replace(&mut inner.held, true) {
             return None;
         }
@@ -223,6 +234,7 @@ impl FifoMutex {
                     Some(w) => w,
                     None => {
                         inner.held = false;
+                        self.busy.store(false, Relaxed);
                         return false;
                     }
                 }

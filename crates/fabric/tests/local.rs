@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::{CN, MN, at, endpoint, on};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_fabric::verb::{cas, faa, write, write_word};
+use dmtree_fabric::verb::{cas, faa, read, write, write_word};
 use dmtree_fabric::{
     Core, DetachedHook, Endpoint, ErrorKind, Fabric, GlobalAddr, MemberChange, NodeId, OpKind,
     OpOutcome, RpcFuture, RpcHandler, SeededRandom, ServiceId, Worker,
@@ -57,7 +57,7 @@ fn a_validator_that_panics_ends_its_list() {
     let ep = &endpoint(&f, CN);
     let panics = || ep.read_all_now(&[(at(64), 8)], |_, _| panic!("a validator"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-    assert_eq!(ep.read_now(at(64), 8, <[u8]>::len).expect("direct").expect("works"), 8);
+    ep.read_all_now(&[(at(64), 8)], |_, _| ()).expect("direct").expect("works");
     f.revoke(MN, CN, 1).expect("returns");
 }
 
@@ -70,21 +70,94 @@ fn reads_without_a_wait() {
         on(ep, ep.write_word(*word, i as u64 + 1)).expect("works");
     }
     let before = ep.snapshot().loose;
-    let first = |bytes: &[u8]| bytes[0];
-    assert_eq!(ep.read_now(words[0], 8, first).expect("direct").expect("works"), 1);
     let reads = words.map(|at| (at, 8));
     let mut seen = Vec::new();
     let read = ep.read_all_now(&reads, |i, bytes| seen.push((i, bytes[0])));
     read.expect("direct").expect("works");
     assert_eq!(seen, [(0, 1), (1, 2), (2, 3)]);
     let after = ep.snapshot().loose;
-    assert_eq!((after.round_trips - before.round_trips, after.mn.read - before.mn.read), (2, 4));
-    assert_eq!(after.doorbells - before.doorbells, 3, "one for each node of a list");
-    let e = ep.read_now(at(1 << 16), 8, first).expect("direct").expect_err("out of bounds");
+    assert_eq!((after.round_trips - before.round_trips, after.mn.read - before.mn.read), (1, 3));
+    assert_eq!(after.doorbells - before.doorbells, 2, "one for each node of a list");
+    let read = |at, len| ep.read_all_now(&[(at, len)], |_, _| ());
+    let e = read(at(1 << 16), 8).expect("direct").expect_err("out of bounds");
     assert_eq!(e.kind(), ErrorKind::Corrupt);
-    assert!(ep.read_now(at(64), 1 << 10, first).is_none(), "too long");
+    assert!(read(at(64), 1 << 10).is_none(), "too long");
     let posted = fabric(Knobs { suspend_one_in: 1, seed: 5 });
-    assert!(endpoint(&posted, CN).read_now(at(64), 8, first).is_none(), "posted");
+    assert!(endpoint(&posted, CN).read_all_now(&reads, |_, _| ()).is_none(), "posted");
+}
+
+/// An operation that executes on the calling thread has the costs of a posted one, whether alike
+/// ones follow each other or not, and also where it goes on as a posted one.
+#[test]
+fn direct_operations_count_as_posted_ones() {
+    let lock = GlobalAddr::new(CN, 64);
+    let f = fabric(Knobs::default());
+    let direct = &endpoint(&f, CN);
+    let mut entry = [0; 16];
+    for (n, goes_on) in [(0, false), (1, false), (2, false), (3, true), (4, false)] {
+        let mut op = direct.begin_direct(OpKind::Put).expect("direct");
+        assert!(!op.has_begun());
+        op.list();
+        assert_eq!(op.cas(lock, 0, 7).expect("works"), 0);
+        op.read(lock.plus(8), &mut entry).expect("works");
+        op.list();
+        op.write(at(128), &[n; 24]).expect("works");
+        if goes_on {
+            let scope = op.go_on();
+            on(direct, direct.write_word(at(256), 1)).expect("works");
+            direct.detach(cas(lock, 7, 0), None);
+            scope.end(OpOutcome::Retried);
+            continue;
+        }
+        op.list();
+        op.write_word(at(256), 1).expect("works");
+        assert!(op.detached_list(|op| op.cas(lock, 7, 0)));
+        op.end(OpOutcome::Hit);
+    }
+    let f = fabric(Knobs { suspend_one_in: 1, seed: 5 });
+    let posted = &endpoint(&f, CN);
+    assert!(posted.begin_direct(OpKind::Put).is_none(), "posted");
+    for n in 0..5 {
+        let scope = posted.begin(OpKind::Put);
+        on(posted, async {
+            posted.chain((cas(lock, 0, 7), read(lock.plus(8), 16))).await?;
+            let mut buf = posted.buf(24).await?;
+            buf.fill(n);
+            posted.write(at(128), buf).await?;
+            posted.write_word(at(256), 1).await?;
+            posted.detach(cas(lock, 7, 0), None);
+            posted.drain().await
+        })
+        .expect("works");
+        scope.end(if n == 3 { OpOutcome::Retried } else { OpOutcome::Hit });
+    }
+    let seen = direct.snapshot();
+    assert_eq!((&seen, seen.cell(OpKind::Put, OpOutcome::Hit).ops), (&posted.snapshot(), 4));
+    direct.reset_counters();
+    assert!(direct.snapshot().ops.is_empty());
+}
+
+/// A verb of an operation is refused as a posted one, and the operation counts as failed.
+#[test]
+fn a_direct_operation_is_refused_after_a_revocation() {
+    let f = fabric(Knobs::default());
+    let ep = &endpoint(&f, CN);
+    let mut op = ep.begin_direct(OpKind::Get).expect("direct");
+    let mut word = [0; 8];
+    op.list();
+    op.read(at(64), &mut word).expect("works");
+    let e = op.read(at(1 << 16), &mut word).expect_err("out of bounds");
+    assert_eq!(e.kind(), ErrorKind::Corrupt);
+    assert_eq!(op.cas(at(65), 0, 1).expect_err("unaligned").kind(), ErrorKind::InvalidArgument);
+    drop(op);
+    f.revoke(MN, CN, 1).expect("waits for no operation");
+    let mut op = ep.begin_direct(OpKind::Get).expect("direct");
+    op.list();
+    assert_eq!(op.read(at(64), &mut word).expect_err("refused").kind(), ErrorKind::Revoked);
+    assert!(!op.detached_list(|op| op.write_word(at(64), 1)));
+    drop(op);
+    assert_eq!(ep.snapshot().cell(OpKind::Get, OpOutcome::Failed).ops, 2);
+    assert_eq!(on(ep, ep.drain()).expect_err("of the list").kind(), ErrorKind::Revoked);
 }
 
 #[test]

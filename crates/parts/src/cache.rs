@@ -156,6 +156,11 @@ impl CachedNode {
         }
     }
 
+    /// Whether it is still in the cache.
+    pub fn is_cached(&self) -> bool {
+        !self.gone.load(Relaxed)
+    }
+
     /// Whether the node covers a key.
     pub fn covers(&self, key: &[u8]) -> bool {
         *self.lo <= *key && self.hi().is_none_or(|hi| key < hi)
@@ -265,6 +270,21 @@ impl NodeCache {
             next_stamp: AtomicU64::new(1),
             clock: Mutex::default(),
         }
+    }
+
+    /// The cached node that covers `key` on `level`, and the number of the child that covers the
+    /// key. No lock, no allocation.
+    #[inline]
+    pub fn find<'r>(
+        &'r self,
+        level: u8,
+        key: &[u8],
+        r: &'r Reading,
+    ) -> Option<(&'r CachedNode, usize)> {
+        let node = self.levels[usize::from(level)].node(key, r)?;
+        let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
+        node.use_again();
+        Some((node, i))
     }
 
     /// Looks for the cached node that covers `key` on `level`, and calls `f` with it and the number

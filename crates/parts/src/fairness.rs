@@ -143,6 +143,15 @@ impl FairShare {
         })
     }
 
+    /// Whether no other node is known to want the lock, and this one has not announced that it
+    /// waits: loads. Then a client takes the lock without further ado.
+    #[inline]
+    pub fn is_calm(&self, lock: u64) -> bool {
+        let slot = self.slot(lock);
+        let is_announced = slot.stamp.load(Relaxed) >> 32 == hash(lock);
+        !slot.is_awaited.load(Relaxed) && slot.contended.load(Relaxed) == 0 && !is_announced
+    }
+
     /// Whether the lock is to be left to others before this node takes it again. A load.
     #[inline]
     pub fn is_awaited(&self, lock: u64) -> bool {

@@ -76,6 +76,12 @@ impl FifoMutexes {
         Ok(FifoGuard { table: self.clone(), index, held: true })
     }
 
+    /// Whether a client has the mutex of a lock: a load, and a hint.
+    #[inline]
+    pub fn is_busy(&self, lock: u64) -> bool {
+        self.slots[self.index(Rank(0), lock)].is_busy()
+    }
+
     /// Acquires the mutex when it is free.
     pub fn try_lock(self: &Arc<Self>, lock: u64) -> Option<FifoGuard> {
         self.try_lock_ranked(Rank(0), lock)

@@ -42,9 +42,9 @@ struct EpochSlot(AtomicU64, AtomicU64);
 impl EpochSlot {
     /// The second word counts beginnings and ends of operations, and quiescent points: odd while
     /// one runs.
-    fn count(&self, by: u64) {
+    fn count(&self, by: u64, order: Ordering) {
         // Written by one client only.
-        self.1.store(self.1.load(Ordering::Relaxed) + by, Ordering::SeqCst);
+        self.1.store(self.1.load(Ordering::Relaxed) + by, order);
     }
 }
 
@@ -139,8 +139,9 @@ impl EpochHandle {
     pub fn enter(&self) {
         let known = self.epochs.known.load(Ordering::SeqCst);
         let running = self.slot.0.load(Ordering::Relaxed) != 0;
-        self.slot.count(if running { 2 } else { 1 });
-        self.slot.0.store(known, Ordering::SeqCst);
+        // Released: the accesses of an operation that goes on have ended.
+        self.slot.count(if running { 2 } else { 1 }, Ordering::Release);
+        self.slot.0.store(known, Ordering::Release);
         // The operation's READs come after the announcement, whatever carries them.
         fence(Ordering::SeqCst);
     }
@@ -154,8 +155,9 @@ impl EpochHandle {
     /// The operation has ended: it holds no address any more.
     pub fn leave(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
-            self.slot.0.store(0, Ordering::SeqCst);
-            self.slot.count(1);
+            // What sees one of these sees that the operation's accesses have ended.
+            self.slot.0.store(0, Ordering::Release);
+            self.slot.count(1, Ordering::Release);
         }
     }
 
@@ -163,7 +165,7 @@ impl EpochHandle {
     /// table will count any more. Tables may move.
     pub fn quiescent_point(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
-            self.slot.count(2);
+            self.slot.count(2, Ordering::SeqCst);
         }
     }
 
@@ -173,7 +175,7 @@ impl EpochHandle {
     pub fn quiescent_section(&self) -> QuiescentSection {
         let running = self.is_entered();
         if running {
-            self.slot.count(1);
+            self.slot.count(1, Ordering::SeqCst);
         }
         QuiescentSection(running.then(|| self.slot.clone()))
     }
@@ -210,7 +212,7 @@ pub struct QuiescentSection(Option<Arc<EpochSlot>>);
 impl Drop for QuiescentSection {
     fn drop(&mut self) {
         if let Some(slot) = &self.0 {
-            slot.count(1);
+            slot.count(1, Ordering::SeqCst);
         }
     }
 }

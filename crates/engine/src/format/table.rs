@@ -11,6 +11,7 @@
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_fabric::cpu::crc32c;
+use dmtree_parts::hash::positions;
 use dmtree_pool::TableId;
 
 use super::{Ver, put_u64, u64_at};
@@ -18,6 +19,11 @@ use super::{Ver, put_u64, u64_at};
 /// Offset of what a WRITE of the table covers: everything but the lock.
 pub const BODY_AT: usize = 8;
 const FPS_AT: usize = 24;
+
+/// Slots of the largest leaf.
+const MAX_SLOTS: usize = 128;
+/// Bytes of the largest table, without its lock.
+pub const MAX_BODY: usize = bytes(MAX_SLOTS) - BODY_AT;
 
 /// Bytes of a table.
 pub const fn bytes(capacity: usize) -> usize {
@@ -47,8 +53,15 @@ pub struct Table {
     pub closed: bool,
     /// Counts the WRITEs of the table.
     pub writes: u32,
-    fps: [u8; 128],
+    fps: [u8; MAX_SLOTS],
     capacity: usize,
+}
+
+impl Default for Table {
+    /// A table of no leaf.
+    fn default() -> Self {
+        Self::new(GlobalAddr::NULL, Ver { generation: 0, range: 0 }, 0, 0)
+    }
 }
 
 /// Result of READing a table.
@@ -65,7 +78,7 @@ pub enum View {
 impl Table {
     /// An empty table of a leaf.
     pub fn new(leaf: GlobalAddr, ver: Ver, fence: u32, capacity: usize) -> Self {
-        Self { leaf, ver, fence, closed: false, writes: 0, fps: [0; 128], capacity }
+        Self { leaf, ver, fence, closed: false, writes: 0, fps: [0; MAX_SLOTS], capacity }
     }
 
     /// The fingerprints.
@@ -76,6 +89,17 @@ impl Table {
     /// Sets the fingerprint of a slot; 0 frees it.
     pub fn set(&mut self, slot: usize, fp: u8) {
         self.fps[..self.capacity][slot] = fp;
+    }
+
+    /// The first slot from `from` on with this fingerprint.
+    #[inline]
+    pub fn next_match(&self, fp: u8, from: usize) -> Option<usize> {
+        let mut found = None;
+        positions(self.fps(), fp, |slot| {
+            found = (slot >= from).then_some(slot);
+            found.is_none()
+        });
+        found
     }
 
     /// Live slots.
@@ -112,25 +136,33 @@ impl Table {
 
     /// Reads a table of `capacity` slots from its body.
     pub fn view(id: TableId, capacity: usize, body: &[u8]) -> View {
+        let mut table = Self::default();
+        match table.load(id, capacity, body) {
+            true => View::Whole(table),
+            false if body[..Self::body_len(capacity)].iter().all(|b| *b == 0) => View::Unbuilt,
+            false => View::Torn,
+        }
+    }
+
+    /// [`Table::view`] into memory that is reused; false, and nothing changes, unless the table is
+    /// whole.
+    #[inline]
+    pub fn load(&mut self, id: TableId, capacity: usize, body: &[u8]) -> bool {
         let fps_end = FPS_AT - BODY_AT + capacity;
         let last = u64_at(body, fps_end);
         let writes = (last >> 32) as u32;
         if sum(id, &body[..fps_end], writes) != last as u32 {
-            let zero = body[..fps_end + 8].iter().all(|b| *b == 0);
-            return if zero { View::Unbuilt } else { View::Torn };
+            return false;
         }
         let meta = u64_at(body, 8);
-        let mut fps = [0; 128];
-        fps[..capacity].copy_from_slice(&body[FPS_AT - BODY_AT..fps_end]);
-        View::Whole(Self {
-            leaf: GlobalAddr::from_bits(u64_at(body, 0)),
-            ver: Ver::from_bits(meta as u32 & 0xff_ffff),
-            closed: meta >> 24 & 1 == 1,
-            fence: (meta >> 32) as u32,
-            writes,
-            fps,
-            capacity,
-        })
+        self.leaf = GlobalAddr::from_bits(u64_at(body, 0));
+        self.ver = Ver::from_bits(meta as u32 & 0xff_ffff);
+        self.closed = meta >> 24 & 1 == 1;
+        self.fence = (meta >> 32) as u32;
+        self.writes = writes;
+        self.fps[..capacity].copy_from_slice(&body[FPS_AT - BODY_AT..fps_end]);
+        self.capacity = capacity;
+        true
     }
 }
 

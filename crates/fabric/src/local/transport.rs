@@ -32,6 +32,14 @@ struct Connection {
     checked: Cell<u32>,
 }
 
+impl Connection {
+    /// Whether nothing was revoked since the right to reach it was last checked.
+    #[inline]
+    fn is_checked(&self) -> bool {
+        self.checked.get() == self.host.revocations.load(Ordering::SeqCst)
+    }
+}
+
 pub(crate) struct LocalTransport {
     shared: Arc<LocalShared>,
     own: Arc<Host>,
@@ -123,9 +131,6 @@ impl LocalTransport {
 
     fn may_reach(&self, c: &Connection) -> Result<()> {
         let revocations = c.host.revocations.load(Ordering::SeqCst);
-        if c.checked.get() == revocations {
-            return Ok(());
-        }
         if let Some(e) = c.host.refusal(&self.own) {
             return Err(e);
         }
@@ -141,21 +146,22 @@ impl LocalTransport {
     }
 
     fn execute_one(&self, wr: &WorkRequest) -> Result<()> {
-        let all = self.side(wr.at.node()).borrow();
-        let known = match all.get(wr.at.node().index()) {
-            Some(Some(c)) => c,
-            _ => {
-                drop(all);
-                self.connection(wr.at.node())?;
-                return self.execute_one(wr);
-            }
-        };
-        if let Err(e) = self.may_reach(known) {
-            drop(all);
-            self.disconnect(wr.at.node(), &e);
-            return Err(e);
+        self.reach(wr.at.node(), |host| host.serve(wr))
+    }
+
+    /// A verb to a node, with the right to reach it.
+    #[inline]
+    fn reach<T>(&self, node: NodeId, verb: impl FnOnce(&Host) -> Result<T>) -> Result<T> {
+        let all = self.side(node).borrow();
+        if let Some(Some(known)) = all.get(node.index())
+            && known.is_checked()
+        {
+            return verb(&known.host);
         }
-        known.host.serve(wr)
+        drop(all);
+        let known = self.connection(node)?;
+        self.may_reach(&known).inspect_err(|e| self.disconnect(node, e))?;
+        verb(&known.host)
     }
 
     /// The node that this client belongs to.
@@ -241,8 +247,33 @@ impl DirectMemory for LocalTransport {
         }
     }
 
-    fn execute(&self, wr: &WorkRequest) -> Result<()> {
-        self.execute_one(wr)
+    fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
+        self.reach(at.node(), |host| {
+            host.range(at, out.len())?.read(at.offset(), out);
+            Ok(())
+        })
+    }
+
+    fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        self.reach(at.node(), |host| {
+            host.range(at, bytes.len())?.write(at.offset(), bytes);
+            Ok(())
+        })
+    }
+
+    fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()> {
+        self.reach(at.node(), |host| {
+            host.word(at)?.store(at.offset(), word);
+            Ok(())
+        })
+    }
+
+    fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
+        self.reach(at.node(), |host| Ok(host.word(at)?.cas(at.offset(), old, new)))
+    }
+
+    fn faa(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.reach(at.node(), |host| Ok(host.word(at)?.faa(at.offset(), add)))
     }
 }
 

@@ -1,0 +1,403 @@
+//! Point operations on memory of this process: the steps of `steps.rs`, each executed at once.
+//!
+//! Nothing suspends between the first verb and the last, and no other client of the thread runs. So
+//! a write needs no place in the queue for its leaf's lock, no record of the lock for a caller that
+//! drops it, and shares its verbs with no other client. The verbs, their order and their counts are
+//! those of the posted operation.
+//!
+//! An operation that meets anything unusual goes on as a posted one, from the step it has reached:
+//!
+//! - nothing cached, a stale route, an entry that is torn or in a block: a read goes on with its
+//!   route and candidates;
+//! - a held lock, other clients in the queue, a foreign table: a write starts over, and waits;
+//! - under the lock, an entry that is torn or in a block, a full leaf, a lease that has ended, a
+//!   verb that was refused: a write goes on with its lock and its steps.
+//!
+//! Mutants are steps of posted operations. With any mutant enabled nothing runs here.
+//!
+//! *Crash.* The states that are left are those of a posted write: the lock's tag, with the entry
+//! before or after its WRITE.
+
+use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Result};
+use dmtree_parts::cache::CachedNode;
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::held::Pinned;
+use dmtree_parts::sync::{Reading, reading};
+use dmtree_parts::{Outcome, Write};
+
+use crate::client::{DmTree, HeldLock, Lockable, Route};
+use crate::format::slot::{self, Place};
+use crate::format::table::{BODY_AT, LockTag, MAX_BODY, Table};
+use crate::get::{Answer, Start};
+use crate::lock::{LeafFifoGuard, Locked};
+use crate::marks::Mark;
+use crate::node::{Chore, DmNode};
+use crate::probe::Looked;
+use crate::route::route_of;
+use crate::steps::{Next, PointWrite, candidates, verdict};
+
+/// Longest entry that is executed here, bytes.
+pub(crate) const MAX_ENTRY: usize = 128;
+
+/// How far a read has come.
+pub(crate) enum DirectGet<'c> {
+    /// It has ended: whether the key is there.
+    Ended(bool),
+    /// It goes on from here.
+    GoesOn(OpScope<'c>, Pinned<'c, DmNode>, Start),
+    /// It has not begun.
+    Posted,
+}
+
+/// How far a write has come.
+pub(crate) enum DirectWrite<'c, 'w> {
+    /// It has ended.
+    Ended(Result<Outcome>),
+    /// It goes on under its lock.
+    Locked(LockedWrite<'c, 'w>),
+    /// It starts over, after a try that has failed.
+    Again(OpScope<'c>),
+    /// It has not begun.
+    Posted(OpScope<'c>),
+}
+
+/// A write that has its lock.
+pub(crate) struct LockedWrite<'c, 'w> {
+    pub scope: OpScope<'c>,
+    pub pin: Pinned<'c, DmNode>,
+    pub locked: Locked,
+    pub steps: PointWrite<'w>,
+    /// The next slot, if it was READ already and does not answer alone.
+    pub looked: Option<Looked>,
+}
+
+/// The leaf that a write has locked here.
+struct OwnLeaf<'r> {
+    route: Route,
+    /// The table's cell.
+    at: GlobalAddr,
+    tag: LockTag,
+    table: Box<Table>,
+    /// Its place in the cache.
+    parent: (&'r CachedNode, usize),
+}
+
+/// What a write has done under its lock.
+enum Done {
+    /// Nothing was changed, or the fingerprints are as they were.
+    SameTable(Outcome, OpOutcome),
+    /// A slot has this fingerprint now.
+    Slot(usize, u8, OpOutcome),
+}
+
+/// A step that has to be posted, with a slot that was READ already.
+struct MustWait(Option<Looked>);
+
+impl From<Error> for MustWait {
+    /// A verb that was refused has no effect. The posted one says why.
+    fn from(_: Error) -> Self {
+        Self(None)
+    }
+}
+
+impl DmTree {
+    /// An operation that runs here if all goes well.
+    #[inline]
+    fn begin_direct(&self, kind: OpKind) -> Option<DirectOp<'_>> {
+        let may = self.is_direct && self.node.is_sound() && !self.node.abandoned_locks.any();
+        if may { self.ep.begin_direct(kind) } else { None }
+    }
+
+    /// A point read, as far as it need not wait.
+    pub(crate) fn get_direct(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'_> {
+        let Some(mut op) = self.begin_direct(OpKind::Get) else { return DirectGet::Posted };
+        let pin = self.op.pin();
+        let mut start = self.start(key, hash);
+        match self.read_direct(&mut op, &mut start, (key, hash), out) {
+            Some(found) => {
+                op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
+                DirectGet::Ended(found)
+            }
+            None => DirectGet::GoesOn(op.go_on(), pin, start),
+        }
+    }
+
+    /// `None` when the read has to wait, or to look further.
+    fn read_direct(
+        &self,
+        op: &mut DirectOp<'_>,
+        start: &mut Start,
+        (key, hash): (&[u8], KeyHash),
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let (route, mirrored) = start.cached.as_ref()?;
+        for slot in mirrored.as_ref()?.as_slice().iter().skip(start.tried) {
+            let looked = self.look_direct(op, route.leaf, *slot, (key, hash), out)?;
+            match looked.probe() {
+                Some(probe) if probe.ver().generation != route.generation => {
+                    start.looked = Some(looked);
+                    return None;
+                }
+                Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
+                Some(_) => start.tried += 1,
+                None => {
+                    start.looked = Some(looked);
+                    return None;
+                }
+            }
+        }
+        self.confirm_direct(op, route, (key, hash), out)
+    }
+
+    /// Reads a slot once.
+    #[inline]
+    fn look_direct(
+        &self,
+        op: &mut DirectOp<'_>,
+        leaf: GlobalAddr,
+        slot: u8,
+        (key, hash): (&[u8], KeyHash),
+        out: &mut Vec<u8>,
+    ) -> Option<Looked> {
+        let place = Place { leaf, slot: usize::from(slot) };
+        let mut entry = [0; MAX_ENTRY];
+        let entry = &mut entry[..self.node.g.entry()];
+        op.list();
+        op.read(self.entry_at(place), entry).ok()?;
+        Some(self.look(place, entry, key, hash, out))
+    }
+
+    /// Step (2) of a read (`get.rs`).
+    fn confirm_direct(
+        &self,
+        op: &mut DirectOp<'_>,
+        route: &Route,
+        (key, hash): (&[u8], KeyHash),
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let at = self.own_table(route)?;
+        let mut body = [0; MAX_BODY];
+        let body = &mut body[..Table::body_len(route.capacity)];
+        op.list();
+        let was = op.cas(at, 0, 0).ok()?;
+        op.read(at.plus(BODY_AT as u64), body).ok()?;
+        let mut table = self.spare_table();
+        let is_exact =
+            was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
+        let found = is_exact.then(|| self.search_direct(op, route, &table, (key, hash), out));
+        if is_exact {
+            self.fill_mirror(key, route, table.fps());
+        }
+        self.table.set(Some(table));
+        found.flatten()
+    }
+
+    /// Whether a key is there, by an exact table.
+    fn search_direct(
+        &self,
+        op: &mut DirectOp<'_>,
+        route: &Route,
+        table: &Table,
+        (key, hash): (&[u8], KeyHash),
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        for slot in candidates(table, hash)?.as_slice() {
+            let looked = self.look_direct(op, route.leaf, *slot, (key, hash), out)?;
+            match verdict(&looked.probe()?, route, table) {
+                Some(Answer::Found) => return Some(true),
+                Some(_) => return None,
+                None => {}
+            }
+        }
+        self.check_lease().ok()?;
+        out.clear();
+        Some(false)
+    }
+
+    /// The cell of a leaf's table, where it is known and its node is the only one of its role that
+    /// the operation reaches.
+    #[inline]
+    fn own_table(&self, route: &Route) -> Option<GlobalAddr> {
+        let at = self.node.pool.resolve_cached(route.table)?;
+        let (table, leaf) = (at.node(), route.leaf.node());
+        (table == leaf || table.role() != leaf.role()).then_some(at)
+    }
+
+    /// A point write, as far as it need not wait.
+    pub(crate) fn write_direct<'w>(
+        &self,
+        key: &'w [u8],
+        hash: KeyHash,
+        write: Write<'w>,
+    ) -> DirectWrite<'_, 'w> {
+        let g = &self.node.g;
+        let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
+        let Some(mut op) = fits.then(|| self.begin_direct(write.kind())).flatten() else {
+            return DirectWrite::Posted(self.ep.begin(write.kind()));
+        };
+        let pin = self.op.pin();
+        let r = reading();
+        let Some((mut leaf, old)) = self.lock_direct(&mut op, key, &r) else {
+            let has_begun = op.has_begun();
+            let scope = op.go_on();
+            return if has_begun { DirectWrite::Again(scope) } else { DirectWrite::Posted(scope) };
+        };
+        let mut steps = PointWrite::new(key, hash, write, old);
+        match self.run_direct(&mut op, &mut leaf, &mut steps) {
+            Ok(done) => {
+                self.found.set(steps.old);
+                DirectWrite::Ended(Ok(self.unlock_direct(op, leaf, key, done)))
+            }
+            Err(MustWait(looked)) => {
+                self.hold(leaf.tag, Lockable::Leaf(leaf.route));
+                let (route, at, tag, table) = (leaf.route, leaf.at, leaf.tag, leaf.table);
+                let fifo_guard = LeafFifoGuard::Table(None);
+                let locked = Locked { route, at, tag, table, fifo_guard, image: None };
+                let scope = op.go_on();
+                DirectWrite::Locked(LockedWrite { scope, pin, locked, steps, looked })
+            }
+        }
+    }
+
+    /// Locks the leaf of a key, if it is cached and no other client wants it. With it, memory for
+    /// the value that is found.
+    #[inline]
+    fn lock_direct<'r>(
+        &'r self,
+        op: &mut DirectOp<'_>,
+        key: &[u8],
+        r: &'r Reading,
+    ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
+        let parent = self.node.cache.find(1, key, r)?;
+        let route = route_of(&parent.0.records()[parent.1]);
+        let lock = route.table.bits();
+        if !self.node.contenders.is_calm(lock) || self.node.leaf_fifo.is_busy(lock) {
+            return None;
+        }
+        let at = self.own_table(&route)?;
+        let tag = self.next_tag();
+        op.list();
+        if op.cas(at, 0, tag.0).ok()? != 0 {
+            Mark::LockHeld.hit();
+            return None;
+        }
+        self.hits.count();
+        self.node.contenders.took(lock, None);
+        let mut body = [0; MAX_BODY];
+        let body = &mut body[..Table::body_len(route.capacity)];
+        let mut table = self.spare_table();
+        let is_read = op.read(at.plus(BODY_AT as u64), body).is_ok();
+        if is_read && table.load(route.table, route.capacity, body) && route.matches(&table) {
+            return Some((OwnLeaf { route, at, tag, table, parent }, self.found.take()));
+        }
+        Mark::LockStale.hit();
+        self.table.set(Some(table));
+        if !op.detached_list(|op| op.cas(at, tag.0, 0)) {
+            self.node.abandon_leaf(tag, route);
+        }
+        None
+    }
+
+    /// The steps of a write under its lock.
+    #[inline]
+    fn run_direct(
+        &self,
+        op: &mut DirectOp<'_>,
+        leaf: &mut OwnLeaf<'_>,
+        steps: &mut PointWrite<'_>,
+    ) -> std::result::Result<Done, MustWait> {
+        let mut entry = [0; MAX_ENTRY];
+        let entry = &mut entry[..self.node.g.entry()];
+        loop {
+            let next = steps.next(&leaf.table);
+            let place = |slot| Place { leaf: leaf.route.leaf, slot };
+            match next {
+                Next::Probe(slot) => {
+                    op.list();
+                    op.read(self.entry_at(place(slot)), entry)?;
+                    let (key, hash) = (steps.key, steps.hash);
+                    let looked = self.look(place(slot), entry, key, hash, &mut steps.old);
+                    match looked.probe() {
+                        Some(probe) => steps.saw(slot, &probe),
+                        None => return Err(MustWait(Some(looked))),
+                    }
+                    continue;
+                }
+                Next::Refuse(outcome, counted) => {
+                    self.check_lease_untouched()?;
+                    return Ok(Done::SameTable(outcome, counted));
+                }
+                Next::Free(present) => {
+                    let free = slot::free_word(place(present.slot), leaf.table.ver);
+                    self.check_lease_untouched()?;
+                    op.list();
+                    op.write_word(self.entry_at(place(present.slot)), free)?;
+                    return Ok(Done::Slot(present.slot, 0, OpOutcome::Hit));
+                }
+                Next::Replace(_) | Next::Fill => {}
+            }
+            let (slot, done) = match next {
+                Next::Replace(p) => (p.slot, Done::SameTable(Outcome::Done, OpOutcome::Hit)),
+                _ => {
+                    let slot = leaf.table.free_slot().ok_or(MustWait(None))?;
+                    let fp = steps.hash.fingerprint();
+                    (slot, Done::Slot(slot, fp, OpOutcome::InsertPlain))
+                }
+            };
+            let pair = (steps.key, steps.write.value().unwrap_or(&[]));
+            let fits = self.encode_inline(place(slot), leaf.table.ver, pair, entry);
+            debug_assert!(fits, "checked before");
+            self.check_lease_untouched()?;
+            op.list();
+            op.write(self.entry_at(place(slot)), entry)?;
+            return Ok(done);
+        }
+    }
+
+    /// Ends a write: the table, if it has changed, and the lock behind it.
+    #[inline]
+    fn unlock_direct(
+        &self,
+        mut op: DirectOp<'_>,
+        mut leaf: OwnLeaf<'_>,
+        key: &[u8],
+        done: Done,
+    ) -> Outcome {
+        let (at, tag, route) = (leaf.at, leaf.tag, leaf.route);
+        let (unlocked, outcome, counted) = match done {
+            Done::SameTable(outcome, counted) => {
+                (op.detached_list(|op| op.cas(at, tag.0, 0)), outcome, counted)
+            }
+            Done::Slot(slot, fp, counted) => {
+                leaf.table.set(slot, fp);
+                self.note_mirror_at(leaf.parent, key, &route, (slot, fp));
+                let mut body = [0; MAX_BODY];
+                let body = &mut body[..Table::body_len(route.capacity)];
+                leaf.table.body(route.table, body);
+                let unlocked = op.detached_list(|op| {
+                    op.write(at.plus(BODY_AT as u64), body)?;
+                    op.cas(at, tag.0, 0)
+                });
+                (unlocked, Outcome::Done, counted)
+            }
+        };
+        if !unlocked {
+            self.node.abandon_leaf(tag, route);
+        }
+        op.end(counted);
+        if matches!(done, Done::Slot(_, 0, _)) && leaf.table.live() * 4 <= route.capacity {
+            self.node.push_chore(Chore::Merge(key.to_vec()));
+        }
+        self.table.set(Some(leaf.table));
+        outcome
+    }
+}
+
+impl DmNode {
+    /// The lock of a leaf was not given back.
+    #[cold]
+    fn abandon_leaf(&self, tag: LockTag, route: Route) {
+        use dmtree_parts::held::LockNode;
+        self.abandon(HeldLock { tag, on: Lockable::Leaf(route) });
+    }
+}

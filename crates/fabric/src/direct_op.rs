@@ -1,0 +1,129 @@
+//! An operation on memory of this process: its verbs execute at once, from first to last.
+//!
+//! The verbs, their order, their checks and their counts are those of a posted operation. Nothing
+//! is staged and nothing suspends, so the operation needs no future, no buffer of the slab and no
+//! clock. An operation that has to wait goes on as a posted one ([`DirectOp::go_on`]).
+//!
+//! *Revocation.* The client's mark says for the whole operation that verbs execute: a revocation
+//! waits until the operation has ended, or goes on as a posted one. Each verb checks the right to
+//! reach its node. A verb that is refused has no effect.
+//!
+//! *Counts.* Most operations of a client cost the same, verb by verb. Their counts are added up
+//! only when a snapshot is taken, or when an operation costs something else.
+
+use crate::addr::GlobalAddr;
+use crate::counters::DirectCost;
+use crate::direct::{DirectMemory, Executing};
+use crate::endpoint::{Endpoint, OpScope};
+use crate::error::Result;
+use crate::scope::{OpKind, OpOutcome};
+use crate::transport::Opcode;
+
+/// An operation that executes on the calling thread, made by [`Endpoint::begin_direct`]. Dropped
+/// without [`DirectOp::end`], it counts as failed. It reaches one memory node and one compute node
+/// at most.
+#[derive(Debug)]
+pub struct DirectOp<'e> {
+    ep: &'e Endpoint,
+    executing: Executing<'e>,
+    kind: OpKind,
+    cost: DirectCost,
+    is_counted: bool,
+}
+
+impl<'e> DirectOp<'e> {
+    pub(crate) fn new(ep: &'e Endpoint, memory: &'e dyn DirectMemory, kind: OpKind) -> Self {
+        let (executing, cost) = (Executing::begin(memory), DirectCost::default());
+        Self { ep, executing, kind, cost, is_counted: false }
+    }
+
+    /// The verbs from here on are one list that is awaited. A list goes to one node.
+    #[inline]
+    pub fn list(&mut self) {
+        self.cost.counts.round_trips += 1;
+        self.cost.counts.doorbells += 1;
+    }
+
+    /// A list that is not awaited; false when it has failed. As with a posted one, its error is that
+    /// of the next [`Endpoint::drain`].
+    #[inline]
+    pub fn detached_list<T>(&mut self, verbs: impl FnOnce(&mut Self) -> Result<T>) -> bool {
+        self.cost.counts.detached += 1;
+        self.cost.counts.doorbells += 1;
+        match verbs(self) {
+            Ok(_) => true,
+            Err(e) => {
+                self.ep.core().detached_failed(e.effect_unknown());
+                false
+            }
+        }
+    }
+
+    /// READ of bytes.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline]
+    pub fn read(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
+        self.cost.verb(Opcode::Read, at.node(), out.len() as u32);
+        self.executing.memory().read(at, out)
+    }
+
+    /// WRITE of bytes.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline]
+    pub fn write(&mut self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        self.cost.verb(Opcode::Write, at.node(), bytes.len() as u32);
+        self.executing.memory().write(at, bytes)
+    }
+
+    /// WRITE of a word.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline]
+    pub fn write_word(&mut self, at: GlobalAddr, word: u64) -> Result<()> {
+        self.cost.verb(Opcode::WriteWord, at.node(), 8);
+        self.executing.memory().write_word(at, word)
+    }
+
+    /// Compare-and-swap; the previous word.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline]
+    pub fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
+        self.cost.verb(Opcode::Cas, at.node(), 8);
+        self.executing.memory().cas(at, old, new)
+    }
+
+    /// Whether it has executed any list.
+    pub fn has_begun(&self) -> bool {
+        self.cost.counts.doorbells > 0
+    }
+
+    /// Ends the operation.
+    #[inline]
+    pub fn end(mut self, outcome: OpOutcome) {
+        self.is_counted = true;
+        self.ep.ended_direct(self.kind, outcome, &self.cost);
+    }
+
+    /// The rest of the operation is posted: it may wait.
+    pub fn go_on(mut self) -> OpScope<'e> {
+        self.is_counted = true;
+        let scope = self.ep.begin(self.kind);
+        self.ep.go_on(&self.cost);
+        scope
+    }
+}
+
+impl Drop for DirectOp<'_> {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            self.ep.ended_direct(self.kind, OpOutcome::Failed, &self.cost);
+        }
+    }
+}
