@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
-use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Values, Write, check_key};
 
@@ -99,8 +99,7 @@ impl DmTree {
         let (mut reads, mut places) =
             (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
         self.cached_routes(keys, hashes, |i, (route, candidates)| {
-            let first = candidates.and_then(|c| c.as_slice().first().copied());
-            if let Some(slot) = first.map(usize::from) {
+            if let Some(slot) = candidates.and_then(|mut slots| slots.next()) {
                 reads.push((route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
                 places.push((i, Place { leaf: route.leaf, slot }, route.generation));
             }
@@ -225,11 +224,10 @@ impl DmTree {
         let mut batch = VerbVec::new();
         let mut probes = Vec::new();
         for (n, (i, l)) in locked.iter().enumerate() {
-            positions(l.table.fps(), KeyHash::of(writes[*i].0).fingerprint(), |slot| {
+            for slot in l.table.slots(KeyHash::of(writes[*i].0).fingerprint()) {
                 batch.read(l.route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32);
                 probes.push((n, slot));
-                true
-            });
+            }
         }
         self.ep.step(Step::Entry);
         let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };

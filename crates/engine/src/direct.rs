@@ -33,7 +33,7 @@ use crate::lock::{LeafFifoGuard, Locked};
 use crate::marks::Mark;
 use crate::node::{Chore, DmNode};
 use crate::probe::Looked;
-use crate::route::route_of;
+use crate::route::{MAX_CANDIDATES, route_of};
 use crate::steps::{Next, PointWrite, candidates, verdict};
 
 /// Longest entry that is executed here, bytes.
@@ -131,8 +131,8 @@ impl DmTree {
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         let (route, mirrored) = start.cached.as_ref()?;
-        for slot in mirrored.as_ref()?.as_slice().iter().skip(start.tried) {
-            let looked = self.look_direct(op, route.leaf, *slot, (key, hash), out)?;
+        for slot in (*mirrored)?.take(MAX_CANDIDATES) {
+            let looked = self.look_direct(op, route.leaf, slot, (key, hash), out)?;
             match looked.probe() {
                 Some(probe) if probe.ver().generation != route.generation => {
                     start.looked = Some(looked);
@@ -155,11 +155,11 @@ impl DmTree {
         &self,
         op: &mut DirectOp<'_>,
         leaf: GlobalAddr,
-        slot: u8,
+        slot: usize,
         (key, hash): (&[u8], KeyHash),
         out: &mut Vec<u8>,
     ) -> Option<Looked> {
-        let place = Place { leaf, slot: usize::from(slot) };
+        let place = Place { leaf, slot };
         let mut entry = [0; MAX_ENTRY];
         let entry = &mut entry[..self.node.g.entry()];
         op.list();
@@ -201,8 +201,8 @@ impl DmTree {
         (key, hash): (&[u8], KeyHash),
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        for slot in candidates(table, hash)?.as_slice() {
-            let looked = self.look_direct(op, route.leaf, *slot, (key, hash), out)?;
+        for slot in candidates(table, hash)? {
+            let looked = self.look_direct(op, route.leaf, slot, (key, hash), out)?;
             match verdict(&looked.probe()?, route, table) {
                 Some(Answer::Found) => return Some(true),
                 Some(_) => return None,

@@ -36,6 +36,7 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
 use dmtree_parts::combine::{Intent, Turn, is_given_up};
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::slots::Slots;
 use dmtree_pool::BlockPtr;
 
 use crate::client::{Confirmed, DmTree, LeafCopy, Route};
@@ -45,7 +46,7 @@ use crate::format::u64_at;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::probe::{Looked, Pair, Probe, pair_of};
-use crate::route::Candidates;
+use crate::route::MAX_CANDIDATES;
 use crate::steps::{Present, candidates, verdict};
 
 /// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
@@ -62,7 +63,7 @@ pub(crate) enum Answer {
 
 /// Where a point read begins: its route and candidates, as far as they are cached.
 pub(crate) struct Start {
-    pub cached: Option<(Route, Option<Candidates>)>,
+    pub cached: Option<(Route, Option<Slots>)>,
     /// Candidates that do not have the key.
     pub tried: usize,
     /// The next one, if it was READ already and does not answer alone.
@@ -192,11 +193,11 @@ impl DmTree {
     ) -> Result<bool> {
         let mut route = match start.cached {
             Some((route, Some(candidates))) => {
-                let rest = (&candidates.as_slice()[start.tried..], start.looked);
+                let rest = (candidates.take(MAX_CANDIDATES).skip(start.tried), start.looked);
                 match self.try_candidates(&route, rest, key, hash, out).await? {
                     Answer::Found => return Ok(true),
                     Answer::Absent => {
-                        if !candidates.as_slice().is_empty() {
+                        if !candidates.is_empty() {
                             Mark::MirrorStale.hit();
                         }
                         route
@@ -230,13 +231,13 @@ impl DmTree {
     async fn try_candidates(
         &self,
         route: &Route,
-        (slots, mut looked): (&[u8], Option<Looked>),
+        (slots, mut looked): (impl Iterator<Item = usize>, Option<Looked>),
         key: &[u8],
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         for slot in slots {
-            let place = Place { leaf: route.leaf, slot: usize::from(*slot) };
+            let place = Place { leaf: route.leaf, slot };
             let probe = self.probe(place, looked.take(), key, hash, out).await?;
             if probe.ver().generation != route.generation
                 && !self.node.has(Mutant::MirrorOtherGeneration)
@@ -283,8 +284,8 @@ impl DmTree {
         let Some(candidates) = candidates(&table, hash) else {
             return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
         };
-        for slot in candidates.as_slice() {
-            let place = Place { leaf: route.leaf, slot: usize::from(*slot) };
+        for slot in candidates {
+            let place = Place { leaf: route.leaf, slot };
             let probe = self.probe(place, None, key, hash, out).await?;
             if let Some(answer) = verdict(&probe, route, &table) {
                 return Ok(answer);

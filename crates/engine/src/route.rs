@@ -33,6 +33,8 @@ use dmtree_parts::KeyPlace;
 use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::keys::KeyArray;
+use dmtree_parts::slots::Slots;
+use dmtree_parts::sync::{Reading, reading};
 
 use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
 use crate::format::area::Stored;
@@ -59,26 +61,8 @@ pub(crate) enum InnerRead {
     Tombstone(GlobalAddr),
 }
 
-/// Slots with matching fingerprints, as far as they fit.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Candidates {
-    slots: [u8; 24],
-    len: u8,
-}
-
-impl Candidates {
-    pub fn push(&mut self, slot: usize) -> bool {
-        if usize::from(self.len) == self.slots.len() {
-            return false;
-        }
-        self.slots[usize::from(self.len)] = slot as u8;
-        self.len += 1;
-        true
-    }
-    pub fn as_slice(&self) -> &[u8] {
-        &self.slots[..usize::from(self.len)]
-    }
-}
+/// Slots with the fingerprint of a key are READ one by one up to this number.
+pub(crate) const MAX_CANDIDATES: usize = 24;
 
 /// The route to child `i` of a bottom node.
 pub(crate) fn route_of(r: &Record) -> Route {
@@ -94,14 +78,22 @@ pub(crate) fn route_of(r: &Record) -> Route {
 impl DmTree {
     /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
     /// slots when there is no mirror. No verb, no lock, no allocation.
-    pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Candidates>)> {
-        self.cached(key, |node, i| self.route_at(node, i, fp))
+    #[inline]
+    pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
+        let r = reading();
+        let (node, i) = self.cached(key, &r)?;
+        Some((route_of(&node.records()[i]), self.mirrored(node, i, fp, &r)))
     }
 
     /// Looks the child of a key up in the cached bottom nodes.
-    fn cached<T>(&self, key: &[u8], f: impl FnOnce(&CachedNode, usize) -> T) -> Option<T> {
+    #[inline]
+    pub(crate) fn cached<'r>(
+        &'r self,
+        key: &[u8],
+        r: &'r Reading,
+    ) -> Option<(&'r CachedNode, usize)> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
-        let found = self.node.cache.lookup(1, key, |node, i| f(node, i));
+        let found = self.node.cache.find(1, key, r);
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         if found.is_some() {
             self.hits.count();
@@ -114,26 +106,25 @@ impl DmTree {
         &self,
         keys: &[&[u8]],
         hashes: &[KeyHash],
-        mut f: impl FnMut(usize, (Route, Option<Candidates>)),
+        mut f: impl FnMut(usize, (Route, Option<Slots>)),
     ) {
         self.ep.stage_cost(Stage::CacheLookup, keys.len() as u32);
+        let r = reading();
         self.node.cache.lookup_many(1, keys, |i, found| {
             if let Some((node, child)) = found {
                 self.hits.count();
-                f(i, self.route_at(node, child, hashes[i].fingerprint()));
+                let slots = self.mirrored(node, child, hashes[i].fingerprint(), &r);
+                f(i, (route_of(&node.records()[child]), slots));
             }
         });
         self.ep.stage_cost(Stage::FingerprintScan, keys.len() as u32);
     }
 
-    fn route_at(&self, node: &CachedNode, i: usize, fp: u8) -> (Route, Option<Candidates>) {
-        let mut candidates = Candidates::default();
+    /// The slots that the mirror of a child names.
+    #[inline]
+    fn mirrored(&self, node: &CachedNode, i: usize, fp: u8, r: &Reading) -> Option<Slots> {
         let mirrors = self.node.o.techniques.mirrors;
-        let mirrored = mirrors
-            .then(|| node.mirror_slots(i, fp, |slot| candidates.push(slot)))
-            .flatten()
-            .map(|()| candidates);
-        (route_of(&node.records()[i]), mirrored)
+        mirrors.then(|| node.mirror_slots(i, fp, r)).flatten()
     }
 
     /// The place of a key, as far as the cache knows.
@@ -149,8 +140,8 @@ impl DmTree {
 
     /// The route of a key.
     pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
-        if let Some(route) = self.cached(key, |node, i| route_of(&node.records()[i])) {
-            return Ok(route);
+        if let Some((node, i)) = self.cached(key, &reading()) {
+            return Ok(route_of(&node.records()[i]));
         }
         self.node.lookups.count_miss();
         let node = self.descend(key, 1).await?;

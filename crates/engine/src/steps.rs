@@ -15,7 +15,8 @@
 //! key may have moved.
 
 use dmtree_fabric::OpOutcome;
-use dmtree_parts::hash::{KeyHash, positions};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::slots::Slots;
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
 
@@ -24,7 +25,7 @@ use crate::format::table::Table;
 use crate::get::Answer;
 use crate::marks::Mark;
 use crate::probe::Probe;
-use crate::route::Candidates;
+use crate::route::MAX_CANDIDATES;
 
 /// An entry found under the lock.
 #[derive(Clone, Copy)]
@@ -72,7 +73,7 @@ impl<'w> PointWrite<'w> {
     #[inline]
     pub fn next(&self, table: &Table) -> Next {
         if self.present.is_none()
-            && let Some(slot) = table.next_match(self.hash.fingerprint(), self.from)
+            && let Some(slot) = table.slots(self.hash.fingerprint()).from(self.from).next()
         {
             return Next::Probe(slot);
         }
@@ -100,14 +101,9 @@ impl<'w> PointWrite<'w> {
 
 /// The slots of an exact table that may have a key; `None` for too many.
 #[inline]
-pub(crate) fn candidates(table: &Table, hash: KeyHash) -> Option<Candidates> {
-    let mut candidates = Candidates::default();
-    let mut all = true;
-    positions(table.fps(), hash.fingerprint(), |slot| {
-        all = candidates.push(slot);
-        all
-    });
-    all.then_some(candidates)
+pub(crate) fn candidates(table: &Table, hash: KeyHash) -> Option<Slots> {
+    let slots = table.slots(hash.fingerprint());
+    (slots.len() <= MAX_CANDIDATES).then_some(slots)
 }
 
 /// What one candidate of an exact table says of the key: an answer, or nothing.

@@ -25,20 +25,59 @@ fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
 }
 
-/// How many of some ascending words are below a bound. Reads all of them: of distant memory,
-/// reading all at once takes as long as reading one, and a binary search waits for each.
+/// Words that [`lower_bound`] reads at once: of distant memory, reading two lines at once takes as
+/// long as reading one, and each step of a binary search waits for its word.
+const AT_ONCE: usize = 16;
+
+/// How many of some ascending words are below a bound.
 #[inline]
-pub fn count_below(words: &[u64], bound: u64) -> usize {
+pub fn lower_bound(words: &[u64], bound: u64) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has the instructions.
-        return unsafe { x86::count_below(words, bound) };
+        return unsafe { x86::lower_bound(words, bound) };
     }
-    portable_count_below(words, bound)
+    let from = narrowed(words, bound);
+    from + count_below(&words[from..words.len().min(from + AT_ONCE)], bound)
 }
 
-fn portable_count_below(words: &[u64], bound: u64) -> usize {
+/// Where [`AT_ONCE`] words begin among which the bound is, or all words if they are fewer.
+#[inline]
+fn narrowed(words: &[u64], bound: u64) -> usize {
+    let mut rest = words;
+    let mut from = 0;
+    while rest.len() > AT_ONCE {
+        let (lower, upper) = rest.split_at(rest.len() / 2);
+        let is_above = lower[lower.len() - 1] < bound;
+        from += if is_above { lower.len() } else { 0 };
+        rest = if is_above { upper } else { lower };
+    }
+    // All words before the place are below the bound, also those that are looked at once more.
+    from.min(words.len().saturating_sub(AT_ONCE))
+}
+
+#[inline]
+fn count_below(words: &[u64], bound: u64) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
+}
+
+/// Most bytes of [`matches`].
+pub const MATCHED_BYTES: usize = 128;
+
+/// Which of at most [`MATCHED_BYTES`] bytes equal a byte: a bit each.
+#[inline]
+pub fn matches(bytes: &[u8], byte: u8) -> u128 {
+    assert!(bytes.len() <= MATCHED_BYTES, "a bit for each");
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::matches(bytes, byte) };
+    }
+    portable_matches(bytes, byte)
+}
+
+fn portable_matches(bytes: &[u8], byte: u8) -> u128 {
+    bytes.iter().rev().fold(0, |bits, b| bits << 1 | u128::from(*b == byte))
 }
 
 /// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
@@ -79,23 +118,42 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn count_below(words: &[u64], bound: u64) -> usize {
+    pub(super) fn lower_bound(words: &[u64], bound: u64) -> usize {
+        let from = super::narrowed(words, bound);
+        let Some((some, _)) = words[from..].split_first_chunk::<{ super::AT_ONCE }>() else {
+            return super::count_below(words, bound);
+        };
         // The processor compares signed words only.
         let sign = _mm256_set1_epi64x(i64::MIN);
-        let bound_lanes = _mm256_set1_epi64x((bound ^ (1 << 63)).cast_signed());
+        let bound = _mm256_set1_epi64x((bound ^ (1 << 63)).cast_signed());
         let mut counts = _mm256_setzero_si256();
-        let (lanes, tail) = words.as_chunks::<4>();
-        for four in lanes {
+        for four in some.as_chunks::<4>().0 {
             // SAFETY: four words lie there; the load needs no alignment.
             let four = unsafe { _mm256_loadu_si256(four.as_ptr().cast()) };
-            let below = _mm256_cmpgt_epi64(bound_lanes, _mm256_xor_si256(four, sign));
             // A lane is -1 where the word is below.
-            counts = _mm256_sub_epi64(counts, below);
+            counts =
+                _mm256_sub_epi64(counts, _mm256_cmpgt_epi64(bound, _mm256_xor_si256(four, sign)));
         }
         let two =
             _mm_add_epi64(_mm256_castsi256_si128(counts), _mm256_extracti128_si256::<1>(counts));
-        let sum = _mm_cvtsi128_si64(two) + _mm_extract_epi64::<1>(two);
-        sum as usize + super::portable_count_below(tail, bound)
+        from + (_mm_cvtsi128_si64(two) + _mm_extract_epi64::<1>(two)) as usize
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn matches(bytes: &[u8], byte: u8) -> u128 {
+        let wanted = _mm256_set1_epi8(byte.cast_signed());
+        let (lanes, tail) = bytes.as_chunks::<32>();
+        let mut bits = 0;
+        for (i, lane) in lanes.iter().enumerate() {
+            // SAFETY: 32 bytes lie there; the load needs no alignment.
+            let lane = unsafe { _mm256_loadu_si256(lane.as_ptr().cast()) };
+            let equal = _mm256_movemask_epi8(_mm256_cmpeq_epi8(lane, wanted)).cast_unsigned();
+            bits |= u128::from(equal) << (i * 32);
+        }
+        if !tail.is_empty() {
+            bits |= super::portable_matches(tail, byte) << (lanes.len() * 32);
+        }
+        bits
     }
 }
 
@@ -120,8 +178,18 @@ mod tests {
         }
 
         #[test]
-        fn both_counts_agree(words in proptest::collection::vec(prop_oneof![0u64..9, any::<u64>()], 0..70), bound in prop_oneof![0u64..9, any::<u64>()]) {
-            prop_assert_eq!(count_below(&words, bound), portable_count_below(&words, bound));
+        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0u64..9, any::<u64>()], 0..200), bound in prop_oneof![0u64..9, any::<u64>()]) {
+            words.sort_unstable();
+            let from = narrowed(&words, bound);
+            let portable = from + count_below(&words[from..words.len().min(from + AT_ONCE)], bound);
+            let wanted = words.partition_point(|word| *word < bound);
+            prop_assert_eq!((lower_bound(&words, bound), portable), (wanted, wanted));
+        }
+
+        #[test]
+        fn both_matches_agree(bytes in proptest::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..=MATCHED_BYTES), byte in 0u8..4) {
+            let wanted = (0..bytes.len()).filter(|i| bytes[*i] == byte).map(|i| 1u128 << i).sum::<u128>();
+            prop_assert_eq!((matches(&bytes, byte), portable_matches(&bytes, byte)), (wanted, wanted));
         }
     }
 }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dmtree_fabric::GlobalAddr;
-use dmtree_fabric::cpu::prefetch;
+use dmtree_fabric::cpu::{MATCHED_BYTES, prefetch};
 
 use crate::contract::CacheStats;
-use crate::hash::positions;
 use crate::keys::KeyArray;
+use crate::slots::Slots;
 use crate::sync::{AtomicBool, AtomicU64, EpochOption, Mutex, Reading, reading};
 use directory::Level;
 
@@ -188,39 +188,26 @@ impl CachedNode {
         self.filled_words() + self.records[i].mirror_at as usize
     }
 
-    /// The fingerprints of child `i` as mirrored: calls `f` with each slot that has `fp` until it
-    /// says false. `None` when there is no mirror.
-    pub fn mirror_slots(&self, i: usize, fp: u8, mut f: impl FnMut(usize) -> bool) -> Option<()> {
-        let r = reading();
-        let mirrors = self.mirrors.read(&r)?;
+    /// The slots of child `i` that have `fp` according to its mirror; `None` when there is none.
+    #[inline]
+    pub fn mirror_slots(&self, i: usize, fp: u8, r: &Reading) -> Option<Slots> {
+        let mirrors = self.mirrors.read(r)?;
         if !mirrors.is_filled(i) {
             return None;
         }
-        let r = &self.records[i];
-        let at = self.mirror_at(i);
-        let mut stop = false;
-        for (w, word) in
-            mirrors.words[at..at + usize::from(r.capacity).div_ceil(8)].iter().enumerate()
-        {
-            positions(&word.load(Relaxed).to_le_bytes(), fp, |b| {
-                stop = !f(w * 8 + b);
-                !stop
-            });
-            if stop {
-                break;
-            }
+        let capacity = usize::from(self.records[i].capacity);
+        let words = &mirrors.words[self.mirror_at(i)..][..capacity.div_ceil(8)];
+        let mut fps = [0; MATCHED_BYTES];
+        for (bytes, word) in fps.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *bytes = word.load(Relaxed).to_le_bytes();
         }
-        Some(())
+        Some(Slots::with(&fps[..capacity], fp))
     }
 
     /// How many slots child `i` uses according to its mirror.
     pub fn mirror_live(&self, i: usize) -> Option<u32> {
-        let mut free = 0;
-        self.mirror_slots(i, 0, |_| {
-            free += 1;
-            true
-        })?;
-        Some(u32::from(self.records[i].capacity) - free)
+        let free = self.mirror_slots(i, 0, &reading())?.len();
+        Some(u32::from(self.records[i].capacity) - free as u32)
     }
 }
 

@@ -36,29 +36,9 @@ pub fn check64(bytes: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(bytes, seed)
 }
 
-/// Calls `f` with each position of `byte` in `bytes` (its length is a multiple of 8); stops when
-/// `f` says false.
-pub fn positions(bytes: &[u8], byte: u8, mut f: impl FnMut(usize) -> bool) {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    for (i, word) in bytes.chunks_exact(8).enumerate() {
-        let x = u64::from_le_bytes(word.try_into().expect("8 bytes")) ^ (LOW * u64::from(byte));
-        // A byte of `hits` has its highest bit set exactly where x has a zero byte (no carries
-        // cross bytes).
-        let mut hits =
-            !(((x & 0x7f7f_7f7f_7f7f_7f7f) + 0x7f7f_7f7f_7f7f_7f7f) | x | 0x7f7f_7f7f_7f7f_7f7f);
-        while hits != 0 {
-            if !f(i * 8 + hits.trailing_zeros() as usize / 8) {
-                return;
-            }
-            hits &= hits - 1;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn formats_depend_on_these_values() {
@@ -66,23 +46,5 @@ mod tests {
         assert_eq!(KeyHash::of(b"").0, 0x2d06_8005_38d3_94c2);
         assert_ne!(fence_tag(None), fence_tag(Some(b"")));
         assert!(KeyHash(0x00ff_ffff_ffff_ffff).fingerprint() == 1);
-    }
-
-    proptest! {
-        #[test]
-        fn finds_every_position(words in proptest::collection::vec(any::<u64>(), 0..8), byte: u8) {
-            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let mut found = Vec::new();
-            positions(&bytes, byte, |i| { found.push(i); true });
-            let expected: Vec<_> = (0..bytes.len()).filter(|i| bytes[*i] == byte).collect();
-            prop_assert_eq!(found, expected);
-        }
-        #[test]
-        fn finds_positions_among_few_values(bytes in proptest::collection::vec(0u8..4, 32), byte in 0u8..4) {
-            let mut found = Vec::new();
-            positions(&bytes, byte, |i| { found.push(i); true });
-            let expected: Vec<_> = (0..bytes.len()).filter(|i| bytes[*i] == byte).collect();
-            prop_assert_eq!(found, expected);
-        }
     }
 }

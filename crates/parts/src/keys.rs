@@ -1,6 +1,6 @@
 //! Sorted keys in one piece of memory, searched by their first differing bytes.
 
-use dmtree_fabric::cpu::{count_below, prefetch};
+use dmtree_fabric::cpu::{lower_bound, prefetch};
 
 /// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the
 /// shared prefix and the heads.
@@ -32,25 +32,6 @@ pub fn head(key: &[u8], skip: usize) -> u64 {
 
 /// Words that are prefetched: those of a usual node.
 const PREFETCHED: usize = 72;
-/// Words that are read at once.
-const AT_ONCE: usize = 32;
-
-/// How many of some ascending words are below `h`.
-#[inline]
-fn lower_than(words: &[u64], h: u64) -> usize {
-    let (mut from, mut count) = (0, words.len());
-    while count > AT_ONCE {
-        let half = count / 2;
-        if words[from + half - 1] < h {
-            from += half;
-            count -= half;
-        } else {
-            count = half;
-        }
-    }
-    from + count_below(&words[from..from + count], h)
-}
-
 /// Bytes of the prefix that two keys share.
 pub fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
@@ -128,28 +109,59 @@ impl KeyArray {
     pub fn rank(&self, key: &[u8]) -> usize {
         let shared = self.shared as usize;
         let (prefix, heads) = self.words.split_at(self.prefix_words as usize);
+        let (chunks, rest) = (key.as_chunks::<8>().0, key.get(shared..).unwrap_or(&[]));
+        let (Some(h), true) = (rest.first_chunk(), chunks.len() >= prefix.len()) else {
+            return self.rank_of_short(key);
+        };
+        for (i, (word, part)) in prefix.iter().zip(chunks).enumerate() {
+            let (part, unused) = (u64::from_be_bytes(*part), self.unused_bits(i));
+            if (part ^ word) >> unused != 0 {
+                return if part < *word { 0 } else { heads.len() };
+            }
+        }
+        self.rank_of_head(u64::from_be_bytes(*h), key)
+    }
+
+    /// Bits of word `i` of the prefix that do not belong to it.
+    #[inline]
+    fn unused_bits(&self, i: usize) -> usize {
+        ((i + 1) * 8).saturating_sub(self.shared as usize) * 8
+    }
+
+    /// [`KeyArray::rank`] of a key that may end inside the prefix, or inside the head.
+    #[cold]
+    fn rank_of_short(&self, key: &[u8]) -> usize {
+        let shared = self.shared as usize;
+        let (prefix, heads) = self.words.split_at(self.prefix_words as usize);
         for (i, word) in prefix.iter().enumerate() {
-            // Of the last word only the part that belongs to the prefix counts.
-            let unused = ((i + 1) * 8).saturating_sub(shared) * 8;
-            match (head(key, i * 8) >> unused).cmp(&(word >> unused)) {
-                std::cmp::Ordering::Less => return 0,
-                std::cmp::Ordering::Greater => return heads.len(),
-                std::cmp::Ordering::Equal => {}
+            let part = head(key, i * 8);
+            if (part ^ word) >> self.unused_bits(i) != 0 {
+                return if part < *word { 0 } else { heads.len() };
             }
         }
         // A key that ends inside the prefix precedes all.
-        if key.len() < shared {
-            return 0;
-        }
-        let h = head(key, shared);
-        let mut at = lower_than(heads, h);
-        while at < heads.len() && heads[at] == h && self.get(at) <= key {
-            at += 1;
-        }
-        at
+        if key.len() < shared { 0 } else { self.rank_of_head(head(key, shared), key) }
+    }
+
+    /// [`KeyArray::rank`] of a key that has the prefix, by its head.
+    #[inline(always)]
+    fn rank_of_head(&self, h: u64, key: &[u8]) -> usize {
+        let heads = &self.words[self.prefix_words as usize..];
+        let at = lower_bound(heads, h);
+        if heads.get(at) == Some(&h) { self.rank_of_equals(at, h, key) } else { at }
+    }
+
+    /// [`KeyArray::rank`] behind the keys with smaller heads, where one has the same head.
+    #[cold]
+    #[inline(never)]
+    fn rank_of_equals(&self, at: usize, h: u64, key: &[u8]) -> usize {
+        let heads = &self.words[self.prefix_words as usize..];
+        let equals = heads[at..].iter().take_while(|head| **head == h);
+        at + equals.zip(at..).take_while(|(_, i)| self.get(*i) <= key).count()
     }
 
     /// The last key that is at most `key`.
+    #[inline]
     pub fn floor(&self, key: &[u8]) -> Option<usize> {
         self.rank(key).checked_sub(1)
     }
@@ -182,12 +194,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn counts_as_a_binary_search(mut words in proptest::collection::vec(0u64..300, 0..200), h in 0u64..301) {
-            words.sort_unstable();
-            prop_assert_eq!(lower_than(&words, h), words.partition_point(|x| *x < h));
-        }
-
         #[test]
         fn agrees_with_a_sorted_set(set in proptest::collection::btree_set(word(), 0..40), probe in word()) {
             let set: BTreeSet<Vec<u8>> = set;

@@ -33,6 +33,7 @@ pub mod op;
 pub mod pairs;
 pub mod peer;
 pub mod published;
+pub mod slots;
 pub mod sync;
 pub mod tree;
 pub mod worker;

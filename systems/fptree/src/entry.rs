@@ -7,10 +7,10 @@
 //! (DESIGN.md, section 7).
 
 use dmtree_fabric::{Buf, GlobalAddr, Result, Stage, Step};
+use dmtree_parts::slots::Slots;
 
 use crate::client::{FpTree, Route};
 use crate::format::leaf;
-use crate::format::table::Slots;
 
 /// The result of READs of the entries that share a fingerprint with a key.
 pub(crate) enum Found {

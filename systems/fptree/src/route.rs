@@ -18,11 +18,13 @@ use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
 use dmtree_parts::blink::upper;
 use dmtree_parts::cache::{CachedNode, NodeParts, Record};
 use dmtree_parts::keys::KeyArray;
+use dmtree_parts::slots::Slots;
+use dmtree_parts::sync::reading;
 
 use crate::client::{FpTree, Route};
 use crate::format::inner::Inner;
 use crate::format::table;
-use crate::format::table::{Slots, Table};
+use crate::format::table::Table;
 
 /// The level of cached nodes: their children are leaves.
 const BOTTOM: u8 = 1;
@@ -61,17 +63,8 @@ impl FpTree {
         self.ep.stage_cost(Stage::CacheLookup, 1);
         let found = self.node.cache.lookup(BOTTOM, key, |node, i| {
             let route = route_of(node, i, true);
-            let mut slots = Slots::default();
-            let mirrored = mirrors
-                .then(|| {
-                    let add = |slot| {
-                        slots.add(slot);
-                        true
-                    };
-                    node.mirror_slots(i, fp, add)
-                })
-                .flatten();
-            (route, mirrored.map(|()| slots))
+            let mirrored = mirrors.then(|| node.mirror_slots(i, fp, &reading()));
+            (route, mirrored.flatten())
         });
         let (route, mirrored) = found?;
         self.hits.count();

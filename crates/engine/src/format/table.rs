@@ -11,7 +11,7 @@
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_fabric::cpu::crc32c;
-use dmtree_parts::hash::positions;
+use dmtree_parts::slots::Slots;
 use dmtree_pool::TableId;
 
 use super::{Ver, put_u64, u64_at};
@@ -91,25 +91,20 @@ impl Table {
         self.fps[..self.capacity][slot] = fp;
     }
 
-    /// The first slot from `from` on with this fingerprint.
+    /// The slots with this fingerprint; with 0 the free ones.
     #[inline]
-    pub fn next_match(&self, fp: u8, from: usize) -> Option<usize> {
-        let mut found = None;
-        positions(self.fps(), fp, |slot| {
-            found = (slot >= from).then_some(slot);
-            found.is_none()
-        });
-        found
+    pub fn slots(&self, fp: u8) -> Slots {
+        Slots::with(self.fps(), fp)
     }
 
     /// Live slots.
     pub fn live(&self) -> usize {
-        self.fps().iter().filter(|fp| **fp != 0).count()
+        self.capacity - self.slots(0).len()
     }
 
     /// The lowest free slot.
     pub fn free_slot(&self) -> Option<usize> {
-        self.fps().iter().position(|fp| *fp == 0)
+        self.slots(0).next()
     }
 
     /// One more than the highest used slot.

@@ -7,7 +7,8 @@
 //! used ones.
 
 use dmtree_parts::bytes::{get_u64, put_u64};
-use dmtree_parts::hash::{check64, positions};
+use dmtree_parts::hash::check64;
+use dmtree_parts::slots::Slots;
 
 use super::MAX_CAPACITY;
 
@@ -21,29 +22,6 @@ pub const fn bytes(capacity: usize) -> usize {
 /// Offset of the lock: the last word.
 pub const fn lock_at(capacity: usize) -> usize {
     16 + capacity
-}
-
-/// A set of slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slots(u128);
-
-impl Slots {
-    /// Adds a slot.
-    pub fn add(&mut self, slot: usize) {
-        self.0 |= 1 << slot;
-    }
-}
-
-impl Iterator for Slots {
-    type Item = usize;
-    fn next(&mut self) -> Option<usize> {
-        if self.0 == 0 {
-            return None;
-        }
-        let slot = self.0.trailing_zeros() as usize;
-        self.0 &= self.0 - 1;
-        Some(slot)
-    }
 }
 
 /// A table that has passed its checksum, or that is under construction.
@@ -95,12 +73,7 @@ impl Table {
 
     /// The slots that have a fingerprint.
     pub fn slots(&self, fp: u8) -> Slots {
-        let mut slots = Slots::default();
-        positions(self.fps(), fp, |slot| {
-            slots.add(slot);
-            true
-        });
-        slots
+        Slots::with(self.fps(), fp)
     }
 
     /// The first free slot.
