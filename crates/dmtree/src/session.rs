@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use dmtree_engine::DmTree;
+use dmtree_engine::{Begun, DmTree};
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::{
     Fill, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Write,
@@ -166,7 +166,10 @@ impl Session {
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ready()?;
-        let get = |s: &mut Client| s.core.block_on(s.slot, pin!(s.tree.get(key, out)));
+        let get = |s: &mut Client| match s.tree.begin_get(key, out) {
+            Begun::Ended(found) => found,
+            Begun::Waits(rest) => s.core.block_on(s.slot, pin!(rest)),
+        };
         let result = self.attempt(true, get);
         self.count(Operation::Get, found(&result));
         result
@@ -273,13 +276,14 @@ impl Session {
     fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.ready()?;
         let write = |s: &mut Client| {
-            let (tree, counters) = (&mut s.tree, &s.counters);
-            let write = pin!(async {
-                let outcome = tree.write(key, w).await?;
-                maintain(tree, counters).await;
-                Ok(outcome)
-            });
-            s.core.block_on(s.slot, write)
+            let outcome = match s.tree.begin_write(key, w) {
+                Begun::Ended(outcome) => outcome?,
+                Begun::Waits(rest) => s.core.block_on(s.slot, pin!(rest))?,
+            };
+            if s.tree.maintenance_due() {
+                maintain_now(s);
+            }
+            Ok(outcome)
         };
         let result = self.attempt(false, write);
         self.count(Operation::of(w), result.as_ref().copied().map_err(drop));
@@ -387,13 +391,7 @@ impl Session {
     #[cold]
     fn housekeep(&mut self) {
         self.quiet_ops = HOUSEKEEPING_OPS;
-        let Client { core, slot, tree, counters, .. } = &mut self.client;
-        // Its only error would be that of the executor, and that one shows up in the next
-        // operation.
-        let _ = core.block_on(*slot, async {
-            maintain(tree, counters).await;
-            Ok(())
-        });
+        maintain_now(&mut self.client);
         self.publish();
     }
 
@@ -413,6 +411,17 @@ impl PageSource for &mut Session {
         self.count(Operation::Scan, done(&result));
         result
     }
+}
+
+/// [`maintain`], by a client of a session.
+#[cold]
+fn maintain_now(client: &mut Client) {
+    let Client { core, slot, tree, counters, .. } = client;
+    // Its only error would be that of the executor, and that one shows up in the next operation.
+    let _ = core.block_on(*slot, async {
+        maintain(tree, counters).await;
+        Ok(())
+    });
 }
 
 /// One piece of maintenance, if any is due. Failures are counted and retried, not returned.

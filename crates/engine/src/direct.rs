@@ -39,6 +39,28 @@ use crate::steps::{Next, PointWrite, candidates, verdict};
 /// Longest entry that is executed here, bytes.
 pub(crate) const MAX_ENTRY: usize = 128;
 
+/// An operation that has begun.
+#[derive(Debug)]
+pub enum Begun<T, F> {
+    /// It has ended: nothing had to wait.
+    Ended(Result<T>),
+    /// The rest of it may wait.
+    Waits(F),
+}
+
+impl<T, F: Future<Output = Result<T>>> Begun<T, F> {
+    /// The result.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    pub async fn end(self) -> Result<T> {
+        match self {
+            Self::Ended(done) => done,
+            Self::Waits(rest) => rest.await,
+        }
+    }
+}
+
 /// How far a read has come.
 pub(crate) enum DirectGet<'c> {
     /// It has ended: whether the key is there.
@@ -52,13 +74,13 @@ pub(crate) enum DirectGet<'c> {
 /// How far a write has come.
 pub(crate) enum DirectWrite<'c, 'w> {
     /// It has ended.
-    Ended(Result<Outcome>),
+    Ended(Outcome),
     /// It goes on under its lock.
     Locked(LockedWrite<'c, 'w>),
     /// It starts over, after a try that has failed.
     Again(OpScope<'c>),
     /// It has not begun.
-    Posted(OpScope<'c>),
+    Posted,
 }
 
 /// A write that has its lock.
@@ -111,14 +133,14 @@ impl DmTree {
     /// A point read, as far as it need not wait.
     pub(crate) fn get_direct(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'_> {
         let Some(mut op) = self.begin_direct(OpKind::Get) else { return DirectGet::Posted };
-        let pin = self.op.pin();
+        let pin = self.op.pin_briefly();
         let mut start = self.start(key, hash);
         match self.read_direct(&mut op, &mut start, (key, hash), out) {
             Some(found) => {
                 op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
                 DirectGet::Ended(found)
             }
-            None => DirectGet::GoesOn(op.go_on(), pin, start),
+            None => DirectGet::GoesOn(op.go_on(), pin.lasting(), start),
         }
     }
 
@@ -233,27 +255,31 @@ impl DmTree {
         let g = &self.node.g;
         let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
         let Some(mut op) = fits.then(|| self.begin_direct(write.kind())).flatten() else {
-            return DirectWrite::Posted(self.ep.begin(write.kind()));
+            return DirectWrite::Posted;
         };
-        let pin = self.op.pin();
+        let pin = self.op.pin_briefly();
         let r = reading();
         let Some((mut leaf, old)) = self.lock_direct(&mut op, key, &r) else {
-            let has_begun = op.has_begun();
-            let scope = op.go_on();
-            return if has_begun { DirectWrite::Again(scope) } else { DirectWrite::Posted(scope) };
+            return match op.has_begun() {
+                true => DirectWrite::Again(op.go_on()),
+                false => {
+                    op.cancel();
+                    DirectWrite::Posted
+                }
+            };
         };
         let mut steps = PointWrite::new(key, hash, write, old);
         match self.run_direct(&mut op, &mut leaf, &mut steps) {
             Ok(done) => {
                 self.found.set(steps.old);
-                DirectWrite::Ended(Ok(self.unlock_direct(op, leaf, key, done)))
+                DirectWrite::Ended(self.unlock_direct(op, leaf, key, done))
             }
             Err(MustWait(looked)) => {
                 self.hold(leaf.tag, Lockable::Leaf(leaf.route));
                 let (route, at, tag, table) = (leaf.route, leaf.at, leaf.tag, leaf.table);
                 let fifo_guard = LeafFifoGuard::Table(None);
                 let locked = Locked { route, at, tag, table, fifo_guard, image: None };
-                let scope = op.go_on();
+                let (scope, pin) = (op.go_on(), pin.lasting());
                 DirectWrite::Locked(LockedWrite { scope, pin, locked, steps, looked })
             }
         }

@@ -40,7 +40,7 @@ use dmtree_parts::slots::Slots;
 use dmtree_pool::BlockPtr;
 
 use crate::client::{Confirmed, DmTree, LeafCopy, Route};
-use crate::direct::DirectGet;
+use crate::direct::{Begun, DirectGet};
 use crate::format::slot::Place;
 use crate::format::u64_at;
 use crate::marks::Mark;
@@ -87,27 +87,51 @@ pub(crate) enum Found {
 }
 
 impl DmTree {
-    pub(crate) async fn get_op(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        check_key(key)?;
+    /// Reads a key; its value replaces `out`.
+    ///
+    /// # Errors
+    /// As [`dmtree_parts::RangeIndex::get`].
+    #[inline]
+    pub fn begin_get<'a>(
+        &'a self,
+        key: &'a [u8],
+        out: &'a mut Vec<u8>,
+    ) -> Begun<bool, impl Future<Output = Result<bool>> + 'a> {
+        if let Err(e) = check_key(key) {
+            return Begun::Ended(Err(e));
+        }
         let hash = KeyHash::of(key);
+        out.clear();
+        match self.get_direct(key, hash, out) {
+            DirectGet::Ended(found) => Begun::Ended(Ok(found)),
+            begun => Begun::Waits(self.get_rest(begun, key, hash, out)),
+        }
+    }
+
+    async fn get_rest(
+        &self,
+        begun: DirectGet<'_>,
+        key: &[u8],
+        hash: KeyHash,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         if self.node.abandoned_locks.any() {
             self.recover_some_locks().await;
         }
-        out.clear();
-        let (scope, begun) = match self.get_direct(key, hash, out) {
-            DirectGet::Ended(found) => return Ok(found),
-            DirectGet::GoesOn(scope, pin, start) => (scope, Some((pin, start))),
-            DirectGet::Posted => (self.ep.begin(OpKind::Get), None),
-        };
-        let (found, outcome) = match begun {
-            None => self.get_shared(key, hash, out).await?,
-            Some((_pin, start)) => {
+        match begun {
+            DirectGet::Ended(found) => Ok(found),
+            DirectGet::GoesOn(scope, _pin, start) => {
                 let found = self.get_from(start, key, hash, out).await?;
-                (found, self.outcome_of(found))
+                scope.end(self.outcome_of(found));
+                Ok(found)
             }
-        };
-        scope.end(outcome);
-        Ok(found)
+            DirectGet::Posted => {
+                let scope = self.ep.begin(OpKind::Get);
+                let (found, outcome) = self.get_shared(key, hash, out).await?;
+                scope.end(outcome);
+                Ok(found)
+            }
+        }
     }
 
     fn outcome_of(&self, found: bool) -> OpOutcome {

@@ -74,11 +74,11 @@ impl RangeIndex for DmTree {
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.get_op(key, out).await
+        self.begin_get(key, out).end().await
     }
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.write_with_room(key, w).await
+        self.begin_write(key, w).end().await
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {

@@ -50,6 +50,7 @@ mod walk;
 mod write;
 
 pub use client::DmTree;
+pub use direct::Begun;
 pub use marks::Mark;
 pub use mutants::Mutant;
 pub use node::DmNode;

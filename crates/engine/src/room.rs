@@ -22,10 +22,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_parts::hash::KeyHash;
 use dmtree_parts::op::reclaim_for_room;
 use dmtree_parts::{Outcome, Work, Write};
 
 use crate::client::DmTree;
+use crate::direct::DirectWrite;
 
 /// Pieces of maintenance that a write in a full pool executes.
 const PIECES: usize = 256;
@@ -47,12 +49,17 @@ impl Drop for Counting<'_> {
 
 impl DmTree {
     /// A write that is tried again in a full pool as long as memory can be freed.
-    pub(crate) async fn write_with_room(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.spare.set(false);
+    pub(crate) async fn write_with_room(
+        &self,
+        begun: DirectWrite<'_, '_>,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+    ) -> Result<Outcome> {
         let pool = &self.node.pool;
         // Any client may free memory after the write has found the pool full.
         let mut released = pool.released();
-        let mut full = match self.write_op(key, w).await {
+        let mut full = match self.write_begun(begun, key, hash, w).await {
             Err(e) if e.kind() == ErrorKind::Full => e,
             done => return done,
         };
@@ -65,7 +72,7 @@ impl DmTree {
             // A node that does not report its epoch keeps freed memory from being used; that is no
             // error of this write.
             if released != before || found.unwrap_or(false) {
-                full = match self.write_op(key, w).await {
+                full = match self.write_begun(DirectWrite::Posted, key, hash, w).await {
                     Err(e) if e.kind() == ErrorKind::Full => e,
                     done => return done,
                 };
@@ -85,7 +92,7 @@ impl DmTree {
             let is_full = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full);
             let (key, w) = writes[i];
             if is_full && writes[i + 1..].iter().all(|(later, _)| *later != key) {
-                *outcome = self.write_with_room(key, w).await;
+                *outcome = self.begin_write(key, w).end().await;
             }
         }
     }
@@ -97,11 +104,11 @@ impl DmTree {
             w,
             Write::Put(_) | Write::Update(_) | Write::CompareAndSet { new: Some(_), .. }
         );
-        if !may || !self.get_op(key, &mut Vec::new()).await? {
+        if !may || !self.begin_get(key, &mut Vec::new()).end().await? {
             return Err(full);
         }
         self.spare.set(true);
-        let done = self.write_op(key, w).await;
+        let done = self.write_begun(DirectWrite::Posted, key, KeyHash::of(key), w).await;
         self.spare.set(false);
         done
     }

@@ -39,7 +39,7 @@ use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
-use crate::direct::DirectWrite;
+use crate::direct::{Begun, DirectWrite, LockedWrite};
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
 use crate::marks::Mark;
@@ -63,29 +63,52 @@ pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
 }
 
 impl DmTree {
-    pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        check_key(key)?;
-        w.check()?;
+    /// Writes a key.
+    ///
+    /// # Errors
+    /// As [`dmtree_parts::RangeIndex::write`].
+    #[inline]
+    pub fn begin_write<'a>(
+        &'a self,
+        key: &'a [u8],
+        w: Write<'a>,
+    ) -> Begun<Outcome, impl Future<Output = Result<Outcome>> + 'a> {
+        if let Err(e) = check_key(key).and_then(|()| w.check()) {
+            return Begun::Ended(Err(e));
+        }
         let hash = KeyHash::of(key);
+        self.spare.set(false);
+        match self.write_direct(key, hash, w) {
+            DirectWrite::Ended(outcome) => Begun::Ended(Ok(outcome)),
+            begun => Begun::Waits(self.write_with_room(begun, key, hash, w)),
+        }
+    }
+
+    /// The rest of a write that has begun.
+    pub(crate) async fn write_begun(
+        &self,
+        begun: DirectWrite<'_, '_>,
+        key: &[u8],
+        hash: KeyHash,
+        w: Write<'_>,
+    ) -> Result<Outcome> {
         if self.node.abandoned_locks.any() {
             self.recover_some_locks().await;
         }
-        let (scope, is_again) = match self.write_direct(key, hash, w) {
-            DirectWrite::Ended(done) => return done,
-            DirectWrite::Locked(begun) => {
-                let (scope, pin) = (begun.scope, begun.pin);
-                let (l, steps) = (begun.locked, begun.steps);
-                let done = self.write_from(l, steps, begun.looked, &mut None).await?;
-                let (outcome, counted) = match done {
-                    Some(written) => written,
-                    None => self.write_pinned(key, hash, w, &mut None).await?,
-                };
+        let (scope, is_again) = match begun {
+            DirectWrite::Ended(outcome) => return Ok(outcome),
+            DirectWrite::Locked(LockedWrite { scope, pin, locked, steps, looked }) => {
+                let (outcome, counted) =
+                    match self.write_from(locked, steps, looked, &mut None).await? {
+                        Some(written) => written,
+                        None => self.write_pinned(key, hash, w, &mut None).await?,
+                    };
                 pin.end();
                 scope.end(counted);
                 return Ok(outcome);
             }
             DirectWrite::Again(scope) => (scope, true),
-            DirectWrite::Posted(scope) => (scope, false),
+            DirectWrite::Posted => (self.ep.begin(w.kind()), false),
         };
         let (outcome, counted) = self.write_shared(key, hash, w).await?;
         self.op.retried.set(self.op.retried.get() || is_again);

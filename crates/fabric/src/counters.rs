@@ -198,25 +198,94 @@ impl Snapshot {
     }
 }
 
-/// The cost of an operation that reaches at most one node of each role.
+/// Verbs and bytes towards one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct NodeCost {
+    /// The node's bits and one; 0 for none.
+    node: u32,
+    read: u16,
+    write: u16,
+    atomic: u16,
+    bytes_read: u32,
+    bytes_written: u32,
+}
+
+impl NodeCost {
+    fn counts(&self) -> Option<(NodeId, SideCounts)> {
+        let node = NodeId::from_bits(self.node.checked_sub(1)? as u16);
+        let [read, write, atomic] = [self.read, self.write, self.atomic].map(u64::from);
+        let [bytes_read, bytes_written] = [self.bytes_read, self.bytes_written].map(u64::from);
+        Some((node, SideCounts { read, write, atomic, rpc: 0, bytes_read, bytes_written }))
+    }
+}
+
+/// The cost of an operation of few verbs that reaches at most one node of each role: small, because
+/// each operation compares its cost with that of the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DirectCost {
-    pub(crate) counts: OpCounts,
-    memory: Option<NodeId>,
-    compute: Option<NodeId>,
+    memory: NodeCost,
+    compute: NodeCost,
+    round_trips: u16,
+    detached: u16,
 }
 
 impl DirectCost {
+    /// Counts a list that is awaited.
+    #[inline]
+    pub(crate) fn list(&mut self) {
+        self.round_trips += 1;
+    }
+
+    /// Counts a list that is not awaited.
+    #[inline]
+    pub(crate) fn detached_list(&mut self) {
+        self.detached += 1;
+    }
+
+    /// Whether there was a list.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.round_trips + self.detached > 0
+    }
+
     /// Counts a verb.
     #[inline]
-    pub(crate) fn verb(&mut self, op: Opcode, node: NodeId, len: u32) {
-        let (side, place) = match node.role() {
-            Role::Memory => (&mut self.counts.mn, &mut self.memory),
-            Role::Compute => (&mut self.counts.cn, &mut self.compute),
+    pub(crate) fn verb(&mut self, op: Opcode, node: NodeId, len: usize) {
+        let side = match node.role() {
+            Role::Memory => &mut self.memory,
+            Role::Compute => &mut self.compute,
         };
-        debug_assert!(place.is_none_or(|other| other == node), "one node of each role");
-        *place = Some(node);
-        side.count(op, len);
+        let bits = u32::from(node.bits()) + 1;
+        debug_assert!([0, bits].contains(&side.node), "one node of each role");
+        side.node = bits;
+        match op {
+            Opcode::Read => {
+                side.read += 1;
+                side.bytes_read += len as u32;
+            }
+            Opcode::Write | Opcode::WriteWord => {
+                side.write += 1;
+                side.bytes_written += len as u32;
+            }
+            Opcode::Cas | Opcode::Faa => side.atomic += 1,
+        }
+    }
+
+    fn sides(&self) -> impl Iterator<Item = (NodeId, SideCounts)> {
+        [self.memory, self.compute].into_iter().filter_map(|side| side.counts())
+    }
+
+    fn counts(&self) -> OpCounts {
+        let [round_trips, detached] = [self.round_trips, self.detached].map(u64::from);
+        // Each list goes to one node.
+        let doorbells = round_trips + detached;
+        let mut counts = OpCounts { round_trips, detached, doorbells, ..OpCounts::default() };
+        for (node, side) in self.sides() {
+            match node.role() {
+                Role::Memory => counts.mn = side,
+                Role::Compute => counts.cn = side,
+            }
+        }
+        counts
     }
 }
 
@@ -408,15 +477,13 @@ impl Counters {
 
     /// The present operation has had these costs already.
     pub(crate) fn go_on(&self, cost: &DirectCost) {
-        self.current.borrow_mut().add(&cost.counts);
+        self.current.borrow_mut().add(&cost.counts());
         self.add_nodes(cost, 1);
     }
 
     fn add_nodes(&self, cost: &DirectCost, ops: u64) {
-        for (node, counts) in [(cost.memory, &cost.counts.mn), (cost.compute, &cost.counts.cn)] {
-            if let Some(node) = node {
-                self.with_node(node, |n| n.add_times(counts, ops));
-            }
+        for (node, counts) in cost.sides() {
+            self.with_node(node, |n| n.add_times(&counts, ops));
         }
     }
 
@@ -425,13 +492,13 @@ impl Counters {
         if alike.ops == 0 {
             return;
         }
-        let counts = &alike.cost.counts;
+        let counts = alike.cost.counts();
         self.add_nodes(&alike.cost, alike.ops);
         let mut totals = self.sums.totals.borrow_mut();
         let cell = kind as usize * OpOutcome::ALL.len() + alike.outcome as usize;
         let t = totals[cell].get_or_insert_default();
         t.ops += alike.ops;
-        t.counts.add_times(counts, alike.ops);
+        t.counts.add_times(&counts, alike.ops);
         let trips = (counts.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1);
         t.round_trip_histogram[trips] += alike.ops;
     }

@@ -40,16 +40,14 @@ impl<'e> DirectOp<'e> {
     /// The verbs from here on are one list that is awaited. A list goes to one node.
     #[inline]
     pub fn list(&mut self) {
-        self.cost.counts.round_trips += 1;
-        self.cost.counts.doorbells += 1;
+        self.cost.list();
     }
 
     /// A list that is not awaited; false when it has failed. As with a posted one, its error is that
     /// of the next [`Endpoint::drain`].
     #[inline]
     pub fn detached_list<T>(&mut self, verbs: impl FnOnce(&mut Self) -> Result<T>) -> bool {
-        self.cost.counts.detached += 1;
-        self.cost.counts.doorbells += 1;
+        self.cost.detached_list();
         match verbs(self) {
             Ok(_) => true,
             Err(e) => {
@@ -65,7 +63,7 @@ impl<'e> DirectOp<'e> {
     /// As a posted verb.
     #[inline]
     pub fn read(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
-        self.cost.verb(Opcode::Read, at.node(), out.len() as u32);
+        self.cost.verb(Opcode::Read, at.node(), out.len());
         self.executing.memory().read(at, out)
     }
 
@@ -75,7 +73,7 @@ impl<'e> DirectOp<'e> {
     /// As a posted verb.
     #[inline]
     pub fn write(&mut self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-        self.cost.verb(Opcode::Write, at.node(), bytes.len() as u32);
+        self.cost.verb(Opcode::Write, at.node(), bytes.len());
         self.executing.memory().write(at, bytes)
     }
 
@@ -101,7 +99,13 @@ impl<'e> DirectOp<'e> {
 
     /// Whether it has executed any list.
     pub fn has_begun(&self) -> bool {
-        self.cost.counts.doorbells > 0
+        self.cost.has_begun()
+    }
+
+    /// There was no operation: it has executed nothing.
+    pub fn cancel(mut self) {
+        debug_assert!(!self.has_begun(), "lists are counted");
+        self.is_counted = true;
     }
 
     /// Ends the operation.

@@ -139,8 +139,21 @@ impl Region {
 
     /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked
     /// it.
+    #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         assert!(self.contains(offset, out.len() as u64), "the transport checks bounds");
+        let (words, rest) = out.as_chunks_mut::<8>();
+        if !offset.is_multiple_of(8) || !rest.is_empty() {
+            return self.read_unaligned(offset, out);
+        }
+        let from = &self.words()[(offset / 8) as usize..][..words.len()];
+        for (out, word) in words.iter_mut().zip(from) {
+            *out = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        fence(Ordering::Acquire);
+    }
+
+    fn read_unaligned(&self, offset: u64, out: &mut [u8]) {
         let mut at = offset;
         let mut rest = out;
         let lead = (offset.wrapping_neg() % 8).min(rest.len() as u64) as usize;
@@ -162,9 +175,25 @@ impl Region {
     }
 
     /// Copies `src` into memory at `offset`. The range must be inside.
+    #[inline]
     pub fn write(&self, offset: u64, src: &[u8]) {
         assert!(self.contains(offset, src.len() as u64), "the transport checks bounds");
         fence(Ordering::Release);
+        let (words, rest) = src.as_chunks::<8>();
+        if offset.is_multiple_of(8) && rest.is_empty() {
+            let to = &self.words()[(offset / 8) as usize..][..words.len()];
+            for (word, src) in to.iter().zip(words) {
+                word.store(u64::from_le_bytes(*src), Ordering::Relaxed);
+            }
+        } else {
+            self.write_unaligned(offset, src);
+        }
+        // A completed WRITE precedes every later verb of any client, a READ of its own issuer
+        // included.
+        fence(Ordering::SeqCst);
+    }
+
+    fn write_unaligned(&self, offset: u64, src: &[u8]) {
         let mut at = offset;
         let mut rest = src;
         let lead = (offset.wrapping_neg() % 8).min(rest.len() as u64) as usize;
@@ -182,9 +211,6 @@ impl Region {
         if !tail.is_empty() {
             self.write_part(at + whole as u64 * 8, tail);
         }
-        // A completed WRITE precedes every later verb of any client, a READ of its own issuer
-        // included.
-        fence(Ordering::SeqCst);
     }
 
     /// Bytes inside one word.

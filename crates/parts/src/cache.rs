@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use dmtree_fabric::GlobalAddr;
-use dmtree_fabric::cpu::{MATCHED_BYTES, prefetch};
+use dmtree_fabric::cpu::prefetch;
 
 use crate::contract::CacheStats;
 use crate::keys::KeyArray;
@@ -197,11 +197,7 @@ impl CachedNode {
         }
         let capacity = usize::from(self.records[i].capacity);
         let words = &mirrors.words[self.mirror_at(i)..][..capacity.div_ceil(8)];
-        let mut fps = [0; MATCHED_BYTES];
-        for (bytes, word) in fps.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-            *bytes = word.load(Relaxed).to_le_bytes();
-        }
-        Some(Slots::with(&fps[..capacity], fp))
+        Some(Slots::with_in_words(words.iter().map(|word| word.load(Relaxed)), capacity, fp))
     }
 
     /// How many slots child `i` uses according to its mirror.

@@ -85,6 +85,26 @@ impl<N: LockNode> Pinned<'_, N> {
     }
 }
 
+/// The pin of an operation that holds no lock in its list and has no verb in flight: one that
+/// executes at once, or that has not got that far.
+#[must_use = "the operation ends with its pin"]
+pub struct BriefPin<'c, N: LockNode>(&'c Running<N>);
+
+impl<'c, N: LockNode> BriefPin<'c, N> {
+    /// The operation goes on: it may hold locks, and wait.
+    pub fn lasting(self) -> Pinned<'c, N> {
+        let op = self.0;
+        std::mem::forget(self);
+        Pinned(op)
+    }
+}
+
+impl<N: LockNode> Drop for BriefPin<'_, N> {
+    fn drop(&mut self) {
+        self.0.epoch.borrow().leave();
+    }
+}
+
 impl<N: LockNode> Drop for Pinned<'_, N> {
     fn drop(&mut self) {
         let op = self.0;
@@ -122,8 +142,15 @@ impl<N: LockNode> Running<N> {
 
     /// An operation begins.
     pub fn pin(&self) -> Pinned<'_, N> {
+        self.pin_briefly().lasting()
+    }
+
+    /// An operation begins, and may end before it has anything to clean up.
+    #[inline]
+    pub fn pin_briefly(&self) -> BriefPin<'_, N> {
         self.epoch.borrow().enter();
-        self.unannounced()
+        self.retried.set(false);
+        BriefPin(self)
     }
 
     /// The same without the announcement, for a mutant.
