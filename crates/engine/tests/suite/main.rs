@@ -5,6 +5,7 @@ mod concurrent;
 mod conformance;
 mod crash;
 mod digest;
+mod direct;
 mod dropped_leader;
 mod fair;
 mod fair_sim;

@@ -1,0 +1,96 @@
+//! Sets of slots of a leaf.
+
+use dmtree_fabric::cpu::matches;
+
+/// A set of slots, at most 128. Iterates from the lowest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slots(u128);
+
+impl Slots {
+    /// The slots with this fingerprint; with 0 the free ones.
+    #[inline]
+    pub fn with(fps: &[u8], fp: u8) -> Self {
+        Self(matches(fps, fp))
+    }
+
+    /// The same of fingerprints in words, little endian, the first `slots` of them.
+    #[inline]
+    pub fn with_in_words(words: impl Iterator<Item = u64>, slots: usize, fp: u8) -> Self {
+        const LOW: u64 = 0x0101_0101_0101_0101;
+        const REST: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+        let mut halves = [0u64; 2];
+        for (i, word) in words.enumerate() {
+            let x = word ^ (LOW * u64::from(fp));
+            // A byte has its highest bit set exactly where x has a zero byte (no carries cross
+            // bytes); the product collects these bits.
+            let hits = !(((x & REST) + REST) | x | REST) >> 7;
+            let bits = hits.wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            halves[i / 8] |= bits << (i % 8 * 8);
+        }
+        let bits = u128::from(halves[0]) | u128::from(halves[1]) << 64;
+        Self(bits & u128::MAX.checked_shr(128 - slots as u32).unwrap_or(0))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those from this slot on.
+    #[inline]
+    #[must_use]
+    pub fn from(self, slot: usize) -> Self {
+        Self(self.0 >> slot << slot)
+    }
+}
+
+impl Iterator for Slots {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let slot = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_in_order() {
+        let mut fps = [0; 128];
+        for slot in [3, 64, 127] {
+            fps[slot] = 9;
+        }
+        let slots = Slots::with(&fps, 9);
+        assert_eq!((slots.len(), slots.collect::<Vec<_>>()), (3, vec![3, 64, 127]));
+        assert_eq!(slots.from(4).collect::<Vec<_>>(), [64, 127]);
+        assert_eq!(slots.from(127).collect::<Vec<_>>(), [127]);
+        assert_eq!(Slots::with(&fps, 0).len(), 125);
+        assert!(Slots::with(&fps, 7).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn words_and_bytes_agree(fps in proptest::collection::vec(0u8..4, 1..=128), fp in 0u8..4) {
+            let words = fps.chunks(8).map(|bytes| {
+                let mut word = [0; 8];
+                word[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            });
+            let in_words = Slots::with_in_words(words, fps.len(), fp);
+            proptest::prop_assert_eq!(in_words, Slots::with(&fps, fp));
+        }
+    }
+}
