@@ -259,7 +259,7 @@ impl DmTree {
         };
         let pin = self.op.pin_briefly();
         let r = reading();
-        let Some((mut leaf, old)) = self.lock_direct(&mut op, key, &r) else {
+        let Some((mut leaf, old)) = self.lock_direct(&mut op, (key, hash.fingerprint()), &r) else {
             return match op.has_begun() {
                 true => DirectWrite::Again(op.go_on()),
                 false => {
@@ -291,7 +291,7 @@ impl DmTree {
     fn lock_direct<'r>(
         &'r self,
         op: &mut DirectOp<'_>,
-        key: &[u8],
+        (key, fp): (&[u8], u8),
         r: &'r Reading,
     ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
         let parent = self.node.cache.find(1, key, r)?;
@@ -301,6 +301,12 @@ impl DmTree {
             return None;
         }
         let at = self.own_table(&route)?;
+        // The lock's word and the entry are far apart: both are on their way at once.
+        let (node, i) = parent;
+        if let Some(slot) = self.mirrored(node, i, fp, r).and_then(|mut slots| slots.next()) {
+            let place = Place { leaf: route.leaf, slot };
+            op.prefetch(self.entry_at(place), self.node.g.entry());
+        }
         let tag = self.next_tag();
         op.list();
         if op.cas(at, 0, tag.0).ok()? != 0 {

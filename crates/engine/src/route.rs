@@ -122,7 +122,13 @@ impl DmTree {
 
     /// The slots that the mirror of a child names.
     #[inline]
-    fn mirrored(&self, node: &CachedNode, i: usize, fp: u8, r: &Reading) -> Option<Slots> {
+    pub(crate) fn mirrored(
+        &self,
+        node: &CachedNode,
+        i: usize,
+        fp: u8,
+        r: &Reading,
+    ) -> Option<Slots> {
         let mirrors = self.node.o.techniques.mirrors;
         mirrors.then(|| node.mirror_slots(i, fp, r)).flatten()
     }

@@ -57,6 +57,12 @@ impl<'e> DirectOp<'e> {
         }
     }
 
+    /// A hint that a READ of these bytes comes soon.
+    #[inline]
+    pub fn prefetch(&self, at: GlobalAddr, len: usize) {
+        self.executing.memory().prefetch(at, len as u32);
+    }
+
     /// READ of bytes.
     ///
     /// # Errors

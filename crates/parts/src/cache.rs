@@ -78,7 +78,10 @@ pub struct CachedNode {
     gone: AtomicBool,
     /// Its generation.
     pub generation: u16,
-    mirror_words: u32,
+    mirror_words: u16,
+    /// Words of each mirror if all have the same, so that a mirror is found without its record; 0
+    /// otherwise.
+    mirror_stride: u16,
     /// Where it is.
     pub addr: GlobalAddr,
     /// Unique among all cached nodes: says which copy a route came from.
@@ -184,8 +187,13 @@ impl CachedNode {
     }
 
     /// Where the mirror of child `i` begins.
+    #[inline]
     fn mirror_at(&self, i: usize) -> usize {
-        self.filled_words() + self.records[i].mirror_at as usize
+        let at = match usize::from(self.mirror_stride) {
+            0 => self.records[i].mirror_at as usize,
+            stride => i * stride,
+        };
+        self.filled_words() + at
     }
 
     /// The slots of child `i` that have `fp` according to its mirror; `None` when there is none.
@@ -357,6 +365,8 @@ impl NodeCache {
             r.mirror_at = words;
             words += u32::from(r.capacity).div_ceil(8);
         }
+        let first = records.first().map_or(0, |r| r.capacity);
+        let is_even = records.iter().all(|r| r.capacity == first);
         let node = Arc::new(CachedNode {
             addr: parts.addr,
             generation: parts.generation,
@@ -364,7 +374,8 @@ impl NodeCache {
             lo: parts.lo.into(),
             keys: KeyArray::new(parts.keys.iter().chain(parts.hi)),
             records: records.into(),
-            mirror_words: words,
+            mirror_words: words as u16,
+            mirror_stride: if is_even { first.div_ceil(8) } else { 0 },
             mirrors: EpochOption::empty(),
             used: AtomicBool::new(true),
             gone: AtomicBool::new(false),
