@@ -37,7 +37,7 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use dmtree_pool::BlockPtr;
 
 use crate::client::{DmTree, LeafCopy, Route, is_away};
-use crate::format::leaf::check_header;
+use crate::format::leaf::{check_header, unchecked_header};
 use crate::format::table::{BODY_AT, Table, View};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -100,11 +100,8 @@ impl DmTree {
                     stale = true;
                     break;
                 };
-                // A leaf that has taken over its left neighbour's range holds keys from before the
-                // cursor.
-                let from = leaf.count_before(|key| key < &cursor[..] || r.is_under(key));
-                let to = leaf.count_before(|key| !r.is_over(key));
-                if let Some(last) = self.emit(&leaf, from..to, r, page).await? {
+                let pairs = leaf.pairs_above(&cursor, r);
+                if let Some(last) = self.emit(&leaf, pairs, r, page).await? {
                     return Ok(Some(Resume(Bound::Excluded(last))));
                 }
                 match leaf.hi {
@@ -426,7 +423,8 @@ impl DmTree {
         if !whole {
             return Ok(Err(Refused::Torn));
         }
-        let header = check_header(&self.node.g, leaf, &image).expect("accepted");
+        debug_assert!(check_header(&self.node.g, leaf, &image).is_some());
+        let header = unchecked_header(&self.node.g, &image).expect("accepted");
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
         let next = header.next;

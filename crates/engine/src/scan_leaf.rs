@@ -5,7 +5,10 @@
 //! share. All keys of the leaf have that prefix, so most heads differ, and the sort compares words.
 //! Pairs of long keys are READ from their blocks and held beside the image.
 
+use std::ops::Range;
+
 use dmtree_fabric::{GlobalAddr, Verified};
+use dmtree_parts::ScanRequest;
 use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
@@ -77,13 +80,13 @@ impl Collected {
     /// [`check_words`]. `None` when anything is torn.
     pub fn of(
         g: &Geometry,
-        (leaf, header): (GlobalAddr, &Header<'_>),
+        of: (GlobalAddr, &Header<'_>),
         bytes: &[u8],
         (slots, mixed): (usize, bool),
     ) -> Option<Self> {
-        let shared = shared_prefix(header);
+        let shared = shared_prefix(of.1);
         let mut found = Self { pairs: Vec::with_capacity(slots), blocks: Vec::new(), shared };
-        check_words(g, leaf, bytes, (slots, mixed), |i, low, bytes| {
+        let is_whole = check_words(g, of, bytes, (slots, mixed), |i, low, bytes| {
             let at = (g.slot_at(i) + 8) as u32;
             if slot::is_full(low) {
                 let place = PairPlace::Slot { at, key: g.k as u16, value: g.v as u16 };
@@ -100,8 +103,8 @@ impl Collected {
                 None => return,
             };
             found.pairs.push(PairAt { head: head(key, shared), place });
-        })?;
-        Some(found)
+        });
+        is_whole.then_some(found)
     }
 }
 
@@ -136,6 +139,20 @@ impl ScanLeaf {
         self.lo.as_slice() <= key && self.hi.as_deref().is_none_or(|hi| key < hi)
     }
 
+    /// The pairs of a scan that goes up from `cursor`, which the leaf covers.
+    pub fn pairs_above(&self, cursor: &[u8], r: &ScanRequest<'_>) -> Range<usize> {
+        // A leaf that has taken over its left neighbour's range holds keys from before the cursor.
+        let from = match self.lo.as_slice() < cursor || r.is_under(&self.lo) {
+            true => self.count_before(|key| key < cursor || r.is_under(key)),
+            false => 0,
+        };
+        let to = match self.hi.as_deref() {
+            Some(hi) if !r.is_over(hi) => self.len(),
+            _ => self.count_before(|key| !r.is_over(key)),
+        };
+        from..to
+    }
+
     /// How many pairs.
     pub fn len(&self) -> usize {
         self.pairs.len()
@@ -149,6 +166,7 @@ impl ScanLeaf {
 
     /// Pair number `i` in key order, if key and value lie side by side: both, and the length of the
     /// key.
+    #[inline]
     pub fn joined(&self, i: usize) -> Option<(&[u8], usize)> {
         match self.pairs[i].place {
             PairPlace::Slot { at, key, value } if usize::from(key) == self.key_area => {

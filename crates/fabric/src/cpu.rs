@@ -25,6 +25,34 @@ fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
 }
 
+/// CRC-32C of records of `len` bytes, one behind the other, from number `from` on. That of number
+/// `i` covers the word `first`, the word with `i + 1` and the low half of the record's first word,
+/// and the `covered` bytes behind that word.
+#[inline]
+pub fn crc32c_records(
+    first: u64,
+    from: usize,
+    (records, len, covered): (&[u8], usize, usize),
+    sums: &mut [u32],
+) {
+    assert!(8 + covered <= len, "the covered bytes belong to the record");
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::crc32c_records(first, from, (records, len, covered), sums) };
+    }
+    for (i, (record, sum)) in records.chunks_exact(len).zip(sums).enumerate() {
+        *sum = portable_crc32c([first, number_and_low(from + i, record)], &record[8..8 + covered]);
+    }
+}
+
+/// The second word that the checksum of a record covers.
+#[inline]
+fn number_and_low(number: usize, record: &[u8]) -> u64 {
+    let low = u32::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
+    (number + 1) as u64 | u64::from(low) << 32
+}
+
 /// Words that [`lower_bound`] reads at once: of distant memory, reading two lines at once takes as
 /// long as reading one, and each step of a binary search waits for its word.
 const AT_ONCE: usize = 16;
@@ -104,8 +132,28 @@ mod x86 {
 
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
-        let mut sum = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
-        sum = _mm_crc32_u64(sum, head[1]);
+        behind(_mm_crc32_u64(u64::from(u32::MAX), head[0]), head[1], bytes)
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn crc32c_records(
+        first: u64,
+        from: usize,
+        (records, len, covered): (&[u8], usize, usize),
+        sums: &mut [u32],
+    ) {
+        let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
+        for (i, (record, sum)) in records.chunks_exact(len).zip(sums).enumerate() {
+            let second = super::number_and_low(from + i, record);
+            *sum = behind(begun, second, &record[8..8 + covered]);
+        }
+    }
+
+    /// The checksum of a word and bytes behind what has this sum so far.
+    #[inline]
+    #[target_feature(enable = "sse4.2")]
+    fn behind(sum: u64, word: u64, bytes: &[u8]) -> u32 {
+        let mut sum = _mm_crc32_u64(sum, word);
         let (words, tail) = bytes.as_chunks::<8>();
         for word in words {
             sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
@@ -175,6 +223,17 @@ mod tests {
         #[test]
         fn both_checksums_agree(head: [u64; 2], bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             prop_assert_eq!(crc32c(head, &bytes), portable_crc32c(head, &bytes));
+        }
+
+        #[test]
+        fn checksums_of_records_are_those_of_each(first: u64, from in 0usize..9, covered in 0usize..50, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let len = covered + 8 + covered % 3;
+            let mut sums = vec![0; bytes.len() / len];
+            crc32c_records(first, from, (&bytes, len, covered), &mut sums);
+            for (i, record) in bytes.chunks_exact(len).enumerate() {
+                let second = number_and_low(from + i, record);
+                prop_assert_eq!(sums[i], portable_crc32c([first, second], &record[8..8 + covered]));
+            }
         }
 
         #[test]

@@ -318,7 +318,7 @@ impl Page {
     pub fn get(&self, i: usize) -> Option<(&[u8], &[u8])> {
         let (at, k, v) = *self.spans.get(i)?;
         let (at, k, v) = (at as usize, k as usize, v as usize);
-        Some((&self.data[at..at + k], &self.data[at + k..at + k + v]))
+        Some(self.data[at..at + k + v].split_at(k))
     }
 
     /// All pairs in order.

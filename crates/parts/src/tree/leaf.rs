@@ -51,10 +51,13 @@ fn crc(g: &Geometry, addr: GlobalAddr, bytes: &[u8], low: u32) -> u32 {
 /// Checks a header; `None` when it is torn, of another place, or garbage.
 pub fn check_header<'a>(g: &Geometry, addr: GlobalAddr, bytes: &'a [u8]) -> Option<Header<'a>> {
     let h0 = u64_at(bytes, 0);
-    if crc(g, addr, bytes, h0 as u32) != (h0 >> 32) as u32 {
-        return None;
-    }
-    let id = u64_at(bytes, 8);
+    let is_whole = crc(g, addr, bytes, h0 as u32) == (h0 >> 32) as u32;
+    if is_whole { unchecked_header(g, bytes) } else { None }
+}
+
+/// The header in `bytes` as it stands, torn or not: for bytes that were accepted before.
+pub fn unchecked_header<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Header<'a>> {
+    let (h0, id) = (u64_at(bytes, 0), u64_at(bytes, 8));
     let lo = area::get_key(&bytes[g.lo_at()..g.hi_at()], Mode::from_bits(h0))?;
     let hi = area::get_key(&bytes[g.hi_at()..g.next_at()], Mode::from_bits(h0 >> 2))?;
     if lo == Stored::Infinite {
@@ -163,41 +166,39 @@ pub fn check_slots<'a>(
     mut f: impl FnMut(usize, Slot<'a>),
 ) -> Option<Header<'a>> {
     let mut known = true;
-    let header =
-        check_words(g, leaf, bytes, (n, mixed), |i, _, bytes| match slot::unchecked(g, bytes) {
+    let header = check_header(g, leaf, bytes)?;
+    let is_whole = check_words(g, (leaf, &header), bytes, (n, mixed), |i, _, bytes| {
+        match slot::unchecked(g, bytes) {
             Some(s) => f(i, s),
             None => known = false,
-        })?;
-    known.then_some(header)
+        }
+    });
+    (is_whole && known).then_some(header)
 }
 
-/// [`check_slots`], without a look at what the slots hold: `f` gets the low half of each word0, and
-/// the bytes of the slot.
+/// [`check_slots`] behind a checked header, without a look at what the slots hold: `f` gets the low
+/// half of each word0, and the bytes of the slot. False when anything is torn.
 #[inline]
 pub fn check_words<'a>(
     g: &Geometry,
-    leaf: GlobalAddr,
+    (leaf, header): (GlobalAddr, &Header<'_>),
     bytes: &'a [u8],
     (n, mixed): (usize, bool),
     mut f: impl FnMut(usize, u32, &'a [u8]),
-) -> Option<Header<'a>> {
-    let header = check_header(g, leaf, bytes)?;
+) -> bool {
     // A tombstone without `forward`: another generation begins there.
     if header.level != 0 || (header.tombstone && header.forward.is_null()) {
-        return None;
+        return false;
     }
-    let slots = bytes.get(g.slot_at(0)..)?.chunks_exact(g.entry());
-    if slots.len() < n {
-        return None;
-    }
-    for (i, bytes) in slots.take(n).enumerate() {
-        let low = slot::check_word(g, Place { leaf, slot: i }, bytes)?;
-        if low >> 8 != header.ver.bits() && !mixed {
-            return None;
+    let Some(slots) = bytes.get(g.slot_at(0)..g.slot_at(n)) else { return false };
+    let ver = header.ver.bits();
+    slot::check_all(g, leaf, slots, |i, low, bytes| {
+        let is_same = low >> 8 == ver || mixed;
+        if is_same {
+            f(i, low, bytes);
         }
-        f(i, low, bytes);
-    }
-    Some(header)
+        is_same
+    })
 }
 
 /// Writes slot `i` of an image from another entry's areas (same geometry, any place).

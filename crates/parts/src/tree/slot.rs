@@ -6,7 +6,7 @@
 //! bytes of value every mix of one key's versions is one of them.
 
 use crate::hash::check64;
-use dmtree_fabric::cpu::crc32c;
+use dmtree_fabric::cpu::{crc32c, crc32c_records};
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
@@ -94,6 +94,39 @@ pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
         return None;
     }
     Some(low)
+}
+
+/// Slots that are checked together.
+const TOGETHER: usize = 32;
+
+/// [`check_word`] of the first slots of a leaf: `f` gets the number, the low half of word0 and the
+/// bytes of each; false when it says so, or when a slot is torn.
+#[inline]
+pub fn check_all<'a>(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    slots: &'a [u8],
+    mut f: impl FnMut(usize, u32, &'a [u8]) -> bool,
+) -> bool {
+    let covered = g.k + g.v;
+    let mut sums = [0; TOGETHER];
+    for (round, some) in slots.chunks(TOGETHER * g.entry()).enumerate() {
+        let from = round * TOGETHER;
+        crc32c_records(leaf.bits(), from, (some, g.entry(), covered), &mut sums);
+        for (i, (bytes, sum)) in some.chunks_exact(g.entry()).zip(sums).enumerate() {
+            let word = u64_at(bytes, 0);
+            let (low, slot) = (word as u32, from + i);
+            let is_alone = low & STATE == 0 || g.v > 8;
+            let is_whole = match is_alone {
+                true => check_word(g, Place { leaf, slot }, bytes).is_some(),
+                false => sum == (word >> 32) as u32,
+            };
+            if !is_whole || !f(slot, low, bytes) {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 /// Whether a slot with this word0 is live, and key and value fill their areas.
