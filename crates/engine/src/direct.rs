@@ -22,6 +22,7 @@ use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Res
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Pinned;
+use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
 use dmtree_parts::{Outcome, Write};
 
@@ -93,6 +94,20 @@ pub(crate) struct LockedWrite<'c, 'w> {
     pub looked: Option<Looked>,
 }
 
+/// A read that has its route.
+struct DirectRead<'o, 'e, 'r> {
+    op: &'o mut DirectOp<'e>,
+    /// The place of the leaf in the cache.
+    parent: (&'r CachedNode, usize),
+    route: Route,
+    /// The slots that its mirror names.
+    mirrored: Option<Slots>,
+    /// How many of them do not have the key.
+    tried: usize,
+    /// The next one, if it was READ and does not answer alone.
+    looked: Option<Looked>,
+}
+
 /// The leaf that a write has locked here.
 struct OwnLeaf<'r> {
     route: Route,
@@ -134,41 +149,47 @@ impl DmTree {
     pub(crate) fn get_direct(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'_> {
         let Some(mut op) = self.begin_direct(OpKind::Get) else { return DirectGet::Posted };
         let pin = self.op.pin_briefly();
-        let mut start = self.start(key, hash);
-        match self.read_direct(&mut op, &mut start, (key, hash), out) {
+        let r = reading();
+        let Some(parent) = self.cached(key, &r) else {
+            return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
+        };
+        let route = route_of(&parent.0.records()[parent.1]);
+        let mirrored = self.mirrored(parent.0, parent.1, hash.fingerprint(), &r);
+        let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
+        match self.read_direct(&mut read, (key, hash), out) {
             Some(found) => {
                 op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
                 DirectGet::Ended(found)
             }
-            None => DirectGet::GoesOn(op.go_on(), pin.lasting(), start),
+            None => {
+                let DirectRead { tried, looked, .. } = read;
+                let start = Start { cached: Some((route, mirrored)), tried, looked };
+                DirectGet::GoesOn(op.go_on(), pin.lasting(), start)
+            }
         }
     }
 
     /// `None` when the read has to wait, or to look further.
+    #[inline]
     fn read_direct(
         &self,
-        op: &mut DirectOp<'_>,
-        start: &mut Start,
+        read: &mut DirectRead<'_, '_, '_>,
         (key, hash): (&[u8], KeyHash),
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        let (route, mirrored) = start.cached.as_ref()?;
-        for slot in (*mirrored)?.take(MAX_CANDIDATES) {
-            let looked = self.look_direct(op, route.leaf, slot, (key, hash), out)?;
+        let route = read.route;
+        for slot in read.mirrored?.take(MAX_CANDIDATES) {
+            let looked = self.look_direct(read.op, route.leaf, slot, (key, hash), out)?;
             match looked.probe() {
-                Some(probe) if probe.ver().generation != route.generation => {
-                    start.looked = Some(looked);
-                    return None;
-                }
                 Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
-                Some(_) => start.tried += 1,
-                None => {
-                    start.looked = Some(looked);
+                Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
+                _ => {
+                    read.looked = Some(looked);
                     return None;
                 }
             }
         }
-        self.confirm_direct(op, route, (key, hash), out)
+        self.confirm_direct(read, (key, hash), out)
     }
 
     /// Reads a slot once.
@@ -192,11 +213,11 @@ impl DmTree {
     /// Step (2) of a read (`get.rs`).
     fn confirm_direct(
         &self,
-        op: &mut DirectOp<'_>,
-        route: &Route,
+        read: &mut DirectRead<'_, '_, '_>,
         (key, hash): (&[u8], KeyHash),
         out: &mut Vec<u8>,
     ) -> Option<bool> {
+        let (op, route) = (&mut *read.op, &read.route);
         let at = self.own_table(route)?;
         let mut body = [0; MAX_BODY];
         let body = &mut body[..Table::body_len(route.capacity)];
@@ -207,8 +228,8 @@ impl DmTree {
         let is_exact =
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
         let found = is_exact.then(|| self.search_direct(op, route, &table, (key, hash), out));
-        if is_exact {
-            self.fill_mirror(key, route, table.fps());
+        if is_exact && self.node.o.techniques.mirrors {
+            self.node.cache.fill_mirror(read.parent.0, read.parent.1, table.fps());
         }
         self.table.set(Some(table));
         found.flatten()

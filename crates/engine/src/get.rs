@@ -62,6 +62,7 @@ pub(crate) enum Answer {
 }
 
 /// Where a point read begins: its route and candidates, as far as they are cached.
+#[derive(Default)]
 pub(crate) struct Start {
     pub cached: Option<(Route, Option<Slots>)>,
     /// Candidates that do not have the key.
@@ -139,7 +140,7 @@ impl DmTree {
     }
 
     /// Where the read of a key begins.
-    pub(crate) fn start(&self, key: &[u8], hash: KeyHash) -> Start {
+    fn start(&self, key: &[u8], hash: KeyHash) -> Start {
         let cached = self.cached_route(key, hash.fingerprint());
         Start { cached, tried: 0, looked: None }
     }

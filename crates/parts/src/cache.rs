@@ -131,7 +131,9 @@ impl Mirrors {
     }
 
     fn set_filled(&self, i: usize) {
-        self.words[i / 64].fetch_or(1 << (i % 64), Relaxed);
+        if !self.is_filled(i) {
+            self.words[i / 64].fetch_or(1 << (i % 64), Relaxed);
+        }
     }
 }
 
@@ -459,7 +461,11 @@ impl NodeCache {
         for (chunk, word) in fps.chunks(8).zip(&mirrors.words[at..]) {
             let mut bytes = [0; 8];
             bytes[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(bytes), Relaxed);
+            let fps = u64::from_le_bytes(bytes);
+            // Most fills change nothing, and would take the line from other threads.
+            if word.load(Relaxed) != fps {
+                word.store(fps, Relaxed);
+            }
         }
         mirrors.set_filled(i);
     }
