@@ -4,7 +4,9 @@
 //! *get_many*: one batch of READs for the first slot that each key's mirror names; a hit of the
 //! route's generation is the answer, as in step 1 of `get.rs`. Every other key runs alone.
 //!
-//! *write_many*: rounds over distinct leaves. A round:
+//! *write_many*: on memory of this process, where a round trip costs nothing, one write after the
+//! other (`direct.rs`), with the lines of the next ones on their way. Elsewhere in rounds over the
+//! leaves of the next writes. A round:
 //!
 //! 1. tries the locks of its leaves together, each with its table: `[CAS 0->tag, READ table] |
 //!    ...`;
@@ -52,8 +54,12 @@ enum First {
     Looked(Looked, u16),
 }
 
-/// Writes of one round. A round holds at most this many locks at once.
-const MAX_TOGETHER: usize = 16;
+/// Leaves of one round: a client holds at most this many locks at once.
+const MAX_LEAVES: usize = 16;
+/// Writes of one round.
+const MAX_WRITES: usize = 64;
+/// Writes that a round leaves to later ones before it looks no further.
+const MAX_LATER: usize = 64;
 
 impl DmTree {
     /// Reads the first slot that each key's mirror names in one batch; the rest goes one by one.
@@ -133,7 +139,7 @@ impl DmTree {
         Ok(seen)
     }
 
-    /// Rounds of writes to distinct leaves: locks and tables in one round trip, candidates in one,
+    /// Rounds of writes to some leaves: locks and tables in one round trip, candidates in one,
     /// entries in one. A write that a round cannot do (held lock, stale route, split, block) runs
     /// alone. Writes of one key keep their order.
     pub(crate) async fn write_many_op(
@@ -148,17 +154,24 @@ impl DmTree {
         outcomes.clear();
         outcomes.resize_with(writes.len(), || Ok(Outcome::Done));
         let scope = self.ep.begin(OpKind::WriteMany);
+        if self.is_direct {
+            self.write_each(writes, outcomes).await;
+            scope.end(OpOutcome::Other);
+            return Ok(());
+        }
         let mut pending: VecDeque<usize> = (0..writes.len()).collect();
         while !pending.is_empty() {
             self.ep.renew_deadline();
             let mut round = Round::default();
             if let Err(e) = self.write_together(writes, &mut pending, &mut round, outcomes).await {
                 // Outcomes of earlier rounds stay known.
-                for i in round.members.into_iter().chain(round.alone).chain(pending) {
+                let members = round.leaves.into_iter().flat_map(|(_, group)| group);
+                for i in members.chain(round.alone).chain(pending) {
                     outcomes[i] = Err(e.clone());
                 }
                 break;
             }
+            round.again.into_iter().rev().for_each(|i| pending.push_front(i));
             for i in round.alone {
                 let (key, w) = writes[i];
                 let written = self.write_alone(key, KeyHash::of(key), w, &mut None).await;
@@ -169,8 +182,24 @@ impl DmTree {
         Ok(())
     }
 
-    /// Takes writes of different leaves out of `pending` and executes them. After an error, the
-    /// writes of the round may have had their effect; the pending ones have not begun.
+    /// Writes on memory of this process, in their order.
+    async fn write_each(&self, writes: &[(&[u8], Write<'_>)], outcomes: &mut [Result<Outcome>]) {
+        let mut done = 0;
+        while done < writes.len() {
+            let (ended, waits) = self.write_some_direct(&writes[done..], &mut outcomes[done..]);
+            done += ended;
+            if let Some(begun) = waits {
+                self.ep.renew_deadline();
+                let (key, w) = writes[done];
+                let rest = Box::pin(self.write_begun(begun, key, KeyHash::of(key), w));
+                outcomes[done] = rest.await;
+                done += 1;
+            }
+        }
+    }
+
+    /// Takes writes of distinct keys out of `pending` and executes them, leaf by leaf together. After
+    /// an error, the writes of the round may have had their effect; the pending ones have not begun.
     async fn write_together(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -178,35 +207,27 @@ impl DmTree {
         round: &mut Round,
         outcomes: &mut [Result<Outcome>],
     ) -> Result<()> {
-        let mut later = VecDeque::new();
+        if !self.node.has_tables() {
+            round.alone.extend(pending.drain(..));
+            return Ok(());
+        }
         let pin = self.pin();
-        while let Some(i) = pending.pop_front() {
-            if !self.node.has_tables() {
-                round.alone.push(i);
-                continue;
-            }
-            let route = match self.route(writes[i].0).await {
-                Ok(route) => route,
+        let mut later = Vec::new();
+        let mut routed = Ok(());
+        while round.len() < MAX_WRITES && later.len() < MAX_LATER {
+            let Some(i) = pending.pop_front() else { break };
+            match self.route(writes[i].0).await {
+                Ok(route) if round.add(i, writes, route) => {}
+                Ok(_) => later.push(i),
                 Err(e) => {
-                    pending.push_front(i);
-                    pending.append(&mut later);
-                    return Err(e);
-                }
-            };
-            let other = round.routes.iter().any(|r: &Route| r.table == route.table)
-                || round.members.iter().any(|m: &usize| writes[*m].0 == writes[i].0);
-            if other || round.members.len() == MAX_TOGETHER {
-                later.push_back(i);
-                if round.members.len() == MAX_TOGETHER {
+                    later.push(i);
+                    routed = Err(e);
                     break;
                 }
-            } else {
-                round.members.push(i);
-                round.routes.push(route);
             }
         }
-        later.append(pending);
-        *pending = later;
+        later.into_iter().rev().for_each(|i| pending.push_front(i));
+        routed?;
         let ran = self.run_round(writes, round, outcomes).await;
         pin.end();
         ran
@@ -219,106 +240,132 @@ impl DmTree {
         outcomes: &mut [Result<Outcome>],
     ) -> Result<()> {
         let mut locked = self.lock_round(round).await?;
-        // One batch for the candidates of all writes.
-        let g = &self.node.g;
-        let mut batch = VerbVec::new();
-        let mut probes = Vec::new();
-        for (n, (i, l)) in locked.iter().enumerate() {
-            for slot in l.table.slots(KeyHash::of(writes[*i].0).fingerprint()) {
-                batch.read(l.route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32);
-                probes.push((n, slot));
-            }
-        }
-        self.ep.step(Step::Entry);
-        let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
-        let mut present: Vec<Option<usize>> = vec![None; locked.len()];
-        let mut unclear = vec![false; locked.len()];
-        let mut old = Vec::new();
-        for (at, (n, slot)) in probes.iter().enumerate() {
-            let (i, l) = &locked[*n];
-            let place = Place { leaf: l.route.leaf, slot: *slot };
-            let (key, bytes) = (writes[*i].0, results.take_sampled(at));
-            match self.judge(place, &bytes, key, KeyHash::of(key), &mut old).await? {
-                Some(Probe::Hit { block, .. }) if block.is_null() => present[*n] = Some(*slot),
-                Some(Probe::Other { .. }) => {}
-                _ => unclear[*n] = true,
-            }
-        }
-        // Plain puts, inserts and updates of inline pairs share a batch; everything else runs
-        // alone.
+        let seen = self.find_together(writes, &locked).await?;
+        let mut seen = seen.into_iter();
+        // Plain puts, inserts and updates of inline pairs share a batch; everything else runs alone.
         let mut batch = VerbVec::new();
         let mut written = Vec::new();
-        for (n, (i, mut l)) in locked.drain(..).enumerate() {
-            let (key, w) = writes[i];
-            let (value, wanted) = match w {
-                Write::Put(v) => (v, None),
-                Write::Insert(v) => (v, Some(false)),
-                Write::Update(v) => (v, Some(true)),
-                _ => (&[][..], None),
-            };
-            let simple = matches!(w, Write::Put(_) | Write::Insert(_) | Write::Update(_))
-                && key.len() <= g.k
-                && value.len() <= g.v
-                && !unclear[n]
-                && wanted.is_none_or(|there| there == present[n].is_some())
-                && self.ep.caps().whole_write_bytes as usize >= g.entry();
-            let slot = present[n].or_else(|| l.table.free_slot());
-            let (true, Some(slot)) = (simple, slot) else {
-                self.unlock(l).await?;
-                round.alone.push(i);
-                continue;
-            };
-            let place = Place { leaf: l.route.leaf, slot };
-            let mut entry = self.ep.buf(g.entry() as u32).await?;
-            let hash = KeyHash::of(key);
-            self.encode(place, l.table.ver, (key, hash, value), &mut entry).await?;
-            batch.write(l.route.leaf.plus(g.slot_at(slot) as u64), entry);
-            let fresh = present[n].is_none();
-            if fresh {
-                l.table.set(slot, hash.fingerprint());
-                self.note_mirror(key, &l.route, slot, hash.fingerprint());
+        for (group, mut l) in locked.drain(..) {
+            let mut has_changed = false;
+            let mut left = Vec::new();
+            for (i, seen) in group.into_iter().zip(seen.by_ref()) {
+                let Some(slot) = self.free_or_present(writes[i], &seen, &l) else {
+                    left.push(i);
+                    continue;
+                };
+                let (key, hash) = (writes[i].0, KeyHash::of(writes[i].0));
+                let place = Place { leaf: l.route.leaf, slot };
+                let mut entry = self.ep.buf(self.node.g.entry() as u32).await?;
+                let pair = (key, writes[i].1.value().unwrap_or(&[]));
+                let fits = self.encode_inline(place, l.table.ver, pair, &mut entry);
+                debug_assert!(fits, "only inline pairs are written together");
+                batch.write(self.entry_at(place), entry);
+                if seen.present.is_none() {
+                    has_changed = true;
+                    l.table.set(slot, hash.fingerprint());
+                    self.note_mirror(key, &l.route, slot, hash.fingerprint());
+                }
+                outcomes[i] = Ok(Outcome::Done);
             }
-            outcomes[i] = Ok(Outcome::Done);
-            written.push((l, fresh));
+            round.leave(&left);
+            written.push((l, has_changed));
         }
         if !batch.is_empty() {
             self.check_lease()?;
             self.ep.step(Step::Entry);
             self.ep.batch(batch).await?;
         }
-        for (l, fresh) in written {
-            if fresh { self.unlock_with_table(l).await? } else { self.unlock(l).await? }
+        for (l, has_changed) in written {
+            if has_changed { self.unlock_with_table(l).await? } else { self.unlock(l).await? }
         }
         round.alone.sort_unstable();
+        round.again.sort_unstable();
         Ok(())
     }
 
-    /// Tries the locks of a round together; a write with a failed try runs alone. No client waits
+    /// What the locked leaves have of the keys of their writes, in order: one batch of READs.
+    async fn find_together(
+        &self,
+        writes: &[(&[u8], Write<'_>)],
+        locked: &[(Vec<usize>, Locked)],
+    ) -> Result<Vec<Seen>> {
+        let mut seen: Vec<Seen> = Vec::new();
+        let mut batch = VerbVec::new();
+        let mut probes = Vec::new();
+        for (group, l) in locked {
+            for i in group {
+                for slot in l.table.slots(KeyHash::of(writes[*i].0).fingerprint()) {
+                    let place = Place { leaf: l.route.leaf, slot };
+                    batch.read(self.entry_at(place), self.node.g.entry() as u32);
+                    probes.push((seen.len(), *i, place));
+                }
+                seen.push(Seen::default());
+            }
+        }
+        self.ep.step(Step::Entry);
+        let mut results = if batch.is_empty() { batch } else { self.ep.batch(batch).await? };
+        let mut old = Vec::new();
+        for (at, (n, i, place)) in probes.into_iter().enumerate() {
+            let (key, bytes) = (writes[i].0, results.take_sampled(at));
+            match self.judge(place, &bytes, key, KeyHash::of(key), &mut old).await? {
+                Some(Probe::Hit { block, .. }) if block.is_null() => {
+                    seen[n].present = Some(place.slot);
+                }
+                Some(Probe::Other { .. }) => {}
+                _ => seen[n].is_unclear = true,
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The slot that a write of a round fills or replaces; `None` for one that has to run alone.
+    fn free_or_present(
+        &self,
+        (key, w): (&[u8], Write<'_>),
+        seen: &Seen,
+        l: &Locked,
+    ) -> Option<usize> {
+        let g = &self.node.g;
+        let wants = match w {
+            Write::Put(_) => None,
+            Write::Insert(_) => Some(false),
+            Write::Update(_) => Some(true),
+            Write::Delete | Write::CompareAndSet { .. } => return None,
+        };
+        let fits = key.len() <= g.k && w.value().is_some_and(|v| v.len() <= g.v);
+        let is_plain = !seen.is_unclear
+            && fits
+            && wants.is_none_or(|there| there == seen.present.is_some())
+            && self.ep.caps().whole_write_bytes as usize >= g.entry();
+        if is_plain { seen.present.or_else(|| l.table.free_slot()) } else { None }
+    }
+
+    /// Tries the locks of a round together; the writes of a failed try run alone. No client waits
     /// while it holds a lock.
-    async fn lock_round(&self, round: &mut Round) -> Result<Vec<(usize, Locked)>> {
+    async fn lock_round(&self, round: &mut Round) -> Result<Vec<(Vec<usize>, Locked)>> {
         let mut batch = VerbVec::new();
         let mut tried = Vec::new();
-        for (i, route) in round.members.iter().zip(&round.routes) {
-            let Some(fifo_guard) = self.try_fifo_guard(route) else {
-                round.alone.push(*i);
+        for (route, group) in round.leaves.clone() {
+            let Some(fifo_guard) = self.try_fifo_guard(&route) else {
+                round.leave(&group);
                 continue;
             };
             let at = match self.node.pool.resolve(&self.ep, route.table).await {
                 Ok(at) => at,
                 Err(e) if is_away(&e) => {
-                    round.alone.push(*i);
+                    round.leave(&group);
                     continue;
                 }
                 Err(e) => return Err(e),
             };
             let tag = self.next_tag();
-            self.op.doubt(HeldLock { tag, on: Lockable::Leaf(*route) });
+            self.op.doubt(HeldLock { tag, on: Lockable::Leaf(route) });
             let len = Table::body_len(route.capacity) as u32;
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), len);
             let stamps =
-                self.stamps_at(route, at, &fifo_guard).map(|at| batch.read(at, STAMP_BYTES));
-            tried.push((*i, *route, at, tag, fifo_guard, (verb, stamps)));
+                self.stamps_at(&route, at, &fifo_guard).map(|at| batch.read(at, STAMP_BYTES));
+            tried.push((group, route, at, tag, fifo_guard, (verb, stamps)));
         }
         if batch.is_empty() {
             return Ok(Vec::new());
@@ -329,20 +376,20 @@ impl DmTree {
             Err(e) if is_away(&e) => {
                 // The outcome of every try is unknown. A client that meets one of these tags
                 // repairs the leaf.
-                for (i, route, _, tag, ..) in tried {
+                for (group, route, _, tag, ..) in tried {
                     self.op.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
-                    round.alone.push(i);
+                    round.leave(&group);
                 }
                 return Ok(Vec::new());
             }
             Err(e) => return Err(e),
         };
         let mut locked = Vec::with_capacity(tried.len());
-        for (i, route, at, tag, fifo_guard, (verb, stamps)) in tried {
+        for (group, route, at, tag, fifo_guard, (verb, stamps)) in tried {
             let bytes = results.take_sampled(verb + 1);
             self.op.forget_try(tag);
             if results.word(verb) != 0 {
-                round.alone.push(i);
+                round.leave(&group);
                 continue;
             }
             let said = stamps.map(|l| results.take_sampled(l));
@@ -352,11 +399,13 @@ impl DmTree {
                     self.hold(tag, Lockable::Leaf(route));
                     let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                     let table = Box::new(table);
-                    locked.push((i, Locked { route, at, tag, table, fifo_guard, image: None }));
+                    let image = None;
+                    let l = Locked { route, at, tag, table, fifo_guard, image };
+                    locked.push((group, l));
                 }
                 _ => {
                     self.free_leaf(&route, at, tag, None).await?;
-                    round.alone.push(i);
+                    round.leave(&group);
                 }
             }
         }
@@ -364,10 +413,50 @@ impl DmTree {
     }
 }
 
+/// Writes of one round.
 #[derive(Default)]
 struct Round {
-    members: Vec<usize>,
-    routes: Vec<Route>,
+    /// The leaves and their writes.
+    leaves: Vec<(Route, Vec<usize>)>,
     /// Writes that have to run alone.
     alone: Vec<usize>,
+    /// Writes for the next round, behind the one of their leaf that runs alone: it may make room.
+    again: Vec<usize>,
+}
+
+/// What a locked leaf has of a key.
+#[derive(Default)]
+struct Seen {
+    present: Option<usize>,
+    /// It takes a block to tell.
+    is_unclear: bool,
+}
+
+impl Round {
+    /// How many writes.
+    fn len(&self) -> usize {
+        self.leaves.iter().map(|(_, group)| group.len()).sum()
+    }
+
+    /// The writes of a leaf that the round cannot do.
+    fn leave(&mut self, group: &[usize]) {
+        if let Some((first, rest)) = group.split_first() {
+            self.alone.push(*first);
+            self.again.extend(rest);
+        }
+    }
+
+    /// Adds write `i`; false when another one has its key, or when there is no room for its leaf.
+    fn add(&mut self, i: usize, writes: &[(&[u8], Write<'_>)], route: Route) -> bool {
+        let mut members = self.leaves.iter().flat_map(|(_, group)| group);
+        if members.any(|m| writes[*m].0 == writes[i].0) {
+            return false;
+        }
+        match self.leaves.iter().position(|(r, _)| r.table == route.table) {
+            Some(leaf) => self.leaves[leaf].1.push(i),
+            None if self.leaves.len() == MAX_LEAVES => return false,
+            None => self.leaves.push((route, vec![i])),
+        }
+        true
+    }
 }

@@ -37,6 +37,8 @@ use crate::probe::Looked;
 use crate::route::{MAX_CANDIDATES, route_of};
 use crate::steps::{Next, PointWrite, candidates, verdict};
 
+/// Writes whose lines are on their way at once.
+const TOGETHER: usize = 16;
 /// Longest entry that is executed here, bytes.
 pub(crate) const MAX_ENTRY: usize = 128;
 
@@ -62,12 +64,19 @@ impl<T, F: Future<Output = Result<T>>> Begun<T, F> {
     }
 }
 
+/// An operation has ended; a part of another one has no scope.
+pub(crate) fn end(scope: Option<OpScope<'_>>, outcome: OpOutcome) {
+    if let Some(scope) = scope {
+        scope.end(outcome);
+    }
+}
+
 /// How far a read has come.
 pub(crate) enum DirectGet<'c> {
     /// It has ended: whether the key is there.
     Ended(bool),
     /// It goes on from here.
-    GoesOn(OpScope<'c>, Pinned<'c, DmNode>, Start),
+    GoesOn(Option<OpScope<'c>>, Pinned<'c, DmNode>, Start),
     /// It has not begun.
     Posted,
 }
@@ -79,14 +88,14 @@ pub(crate) enum DirectWrite<'c, 'w> {
     /// It goes on under its lock.
     Locked(LockedWrite<'c, 'w>),
     /// It starts over, after a try that has failed.
-    Again(OpScope<'c>),
+    Again(Option<OpScope<'c>>),
     /// It has not begun.
     Posted,
 }
 
 /// A write that has its lock.
 pub(crate) struct LockedWrite<'c, 'w> {
-    pub scope: OpScope<'c>,
+    pub scope: Option<OpScope<'c>>,
     pub pin: Pinned<'c, DmNode>,
     pub locked: Locked,
     pub steps: PointWrite<'w>,
@@ -267,20 +276,82 @@ impl DmTree {
     }
 
     /// A point write, as far as it need not wait.
+    #[inline]
     pub(crate) fn write_direct<'w>(
         &self,
         key: &'w [u8],
         hash: KeyHash,
         write: Write<'w>,
     ) -> DirectWrite<'_, 'w> {
+        let r = reading();
+        self.write_at(self.node.cache.find(1, key, &r), (key, hash), write, &r)
+    }
+
+    /// Point writes in their order, until one has to wait: how many have ended, and that one.
+    pub(crate) fn write_some_direct<'w>(
+        &self,
+        writes: &[(&'w [u8], Write<'w>)],
+        outcomes: &mut [Result<Outcome>],
+    ) -> (usize, Option<DirectWrite<'_, 'w>>) {
+        let r = reading();
+        let mut found = [None; TOGETHER];
+        let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+        keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
+        let count = writes.len().min(TOGETHER);
+        self.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
+        let hashes = keys.map(KeyHash::of);
+        self.prefetch_entries(&found, &hashes, &r);
+        for (n, (key, write)) in writes[..count].iter().enumerate() {
+            // A split of this thread's may have replaced the node.
+            let parent = match found[n] {
+                Some((node, _)) if !node.is_cached() => self.node.cache.find(1, key, &r),
+                parent => parent,
+            };
+            match self.write_at(parent, (key, hashes[n]), *write, &r) {
+                DirectWrite::Ended(outcome) => outcomes[n] = Ok(outcome),
+                waits => return (n, Some(waits)),
+            }
+        }
+        (count, None)
+    }
+
+    /// The lines that operations reach first are on their way: the table's cell, and the first entry
+    /// that the mirror names.
+    fn prefetch_entries(
+        &self,
+        parents: &[Option<(&CachedNode, usize)>],
+        hashes: &[KeyHash],
+        r: &Reading,
+    ) {
+        let Some(op) = self.begin_direct(OpKind::WriteMany) else { return };
+        for ((node, i), hash) in parents.iter().zip(hashes).filter_map(|(p, h)| Some(((*p)?, h))) {
+            let route = route_of(&node.records()[i]);
+            if let Some(at) = self.own_table(&route) {
+                op.prefetch(at, BODY_AT + Table::body_len(route.capacity));
+            }
+            let slots = self.mirrored(node, i, hash.fingerprint(), r);
+            if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
+                let place = Place { leaf: route.leaf, slot };
+                op.prefetch(self.entry_at(place), self.node.g.entry());
+            }
+        }
+        op.cancel();
+    }
+
+    /// A point write to the leaf of this record, as far as it need not wait.
+    fn write_at<'w>(
+        &self,
+        parent: Option<(&CachedNode, usize)>,
+        (key, hash): (&'w [u8], KeyHash),
+        write: Write<'w>,
+        r: &Reading,
+    ) -> DirectWrite<'_, 'w> {
         let g = &self.node.g;
         let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
-        let Some(mut op) = fits.then(|| self.begin_direct(write.kind())).flatten() else {
-            return DirectWrite::Posted;
-        };
+        let Some(parent) = parent.filter(|_| fits) else { return DirectWrite::Posted };
+        let Some(mut op) = self.begin_direct(write.kind()) else { return DirectWrite::Posted };
         let pin = self.op.pin_briefly();
-        let r = reading();
-        let Some((mut leaf, old)) = self.lock_direct(&mut op, (key, hash.fingerprint()), &r) else {
+        let Some((mut leaf, old)) = self.lock_direct(&mut op, parent, hash.fingerprint(), r) else {
             return match op.has_begun() {
                 true => DirectWrite::Again(op.go_on()),
                 false => {
@@ -306,16 +377,15 @@ impl DmTree {
         }
     }
 
-    /// Locks the leaf of a key, if it is cached and no other client wants it. With it, memory for
-    /// the value that is found.
+    /// Locks a leaf if no other client wants it. With it, memory for the value that is found.
     #[inline]
     fn lock_direct<'r>(
-        &'r self,
+        &self,
         op: &mut DirectOp<'_>,
-        (key, fp): (&[u8], u8),
-        r: &'r Reading,
+        parent: (&'r CachedNode, usize),
+        fp: u8,
+        r: &Reading,
     ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
-        let parent = self.node.cache.find(1, key, r)?;
         let route = route_of(&parent.0.records()[parent.1]);
         let lock = route.table.bits();
         if !self.node.contenders.is_calm(lock) || self.node.leaf_fifo.is_busy(lock) {

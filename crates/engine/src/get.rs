@@ -40,7 +40,7 @@ use dmtree_parts::slots::Slots;
 use dmtree_pool::BlockPtr;
 
 use crate::client::{Confirmed, DmTree, LeafCopy, Route};
-use crate::direct::{Begun, DirectGet};
+use crate::direct::{Begun, DirectGet, end};
 use crate::format::slot::Place;
 use crate::format::u64_at;
 use crate::marks::Mark;
@@ -123,7 +123,7 @@ impl DmTree {
             DirectGet::Ended(found) => Ok(found),
             DirectGet::GoesOn(scope, _pin, start) => {
                 let found = self.get_from(start, key, hash, out).await?;
-                scope.end(self.outcome_of(found));
+                end(scope, self.outcome_of(found));
                 Ok(found)
             }
             DirectGet::Posted => {

@@ -110,7 +110,7 @@ impl DmTree {
     ) {
         self.ep.stage_cost(Stage::CacheLookup, keys.len() as u32);
         let r = reading();
-        self.node.cache.lookup_many(1, keys, |i, found| {
+        self.node.cache.lookup_many(1, keys, &r, |i, found| {
             if let Some((node, child)) = found {
                 self.hits.count();
                 let slots = self.mirrored(node, child, hashes[i].fingerprint(), &r);

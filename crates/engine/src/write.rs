@@ -39,7 +39,7 @@ use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
 use crate::client::DmTree;
-use crate::direct::{Begun, DirectWrite, LockedWrite};
+use crate::direct::{Begun, DirectWrite, LockedWrite, end};
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
 use crate::marks::Mark;
@@ -104,15 +104,16 @@ impl DmTree {
                         None => self.write_pinned(key, hash, w, &mut None).await?,
                     };
                 pin.end();
-                scope.end(counted);
+                end(scope, counted);
                 return Ok(outcome);
             }
             DirectWrite::Again(scope) => (scope, true),
-            DirectWrite::Posted => (self.ep.begin(w.kind()), false),
+            DirectWrite::Posted if self.ep.is_in_operation() => (None, false),
+            DirectWrite::Posted => (Some(self.ep.begin(w.kind())), false),
         };
         let (outcome, counted) = self.write_shared(key, hash, w).await?;
         self.op.retried.set(self.op.retried.get() || is_again);
-        scope.end(self.op.outcome(counted));
+        end(scope, self.op.outcome(counted));
         Ok(outcome)
     }
 

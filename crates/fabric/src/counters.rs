@@ -414,6 +414,12 @@ impl Counters {
         self.with_node(to, |n| n.rpc += 1);
     }
 
+    /// Whether an operation has begun.
+    #[inline]
+    pub(crate) fn is_in_op(&self) -> bool {
+        self.in_op.get()
+    }
+
     /// Whether times by step are measured.
     pub(crate) fn is_timed(&self) -> bool {
         self.timed.get()

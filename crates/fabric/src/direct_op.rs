@@ -21,20 +21,34 @@ use crate::transport::Opcode;
 
 /// An operation that executes on the calling thread, made by [`Endpoint::begin_direct`]. Dropped
 /// without [`DirectOp::end`], it counts as failed. It reaches one memory node and one compute node
-/// at most.
+/// at most. Begun inside of another operation, it is a part of that one.
 #[derive(Debug)]
 pub struct DirectOp<'e> {
     ep: &'e Endpoint,
     executing: Executing<'e>,
     kind: OpKind,
+    is_part: bool,
     cost: DirectCost,
     is_counted: bool,
 }
 
 impl<'e> DirectOp<'e> {
-    pub(crate) fn new(ep: &'e Endpoint, memory: &'e dyn DirectMemory, kind: OpKind) -> Self {
+    pub(crate) fn new(
+        ep: &'e Endpoint,
+        memory: &'e dyn DirectMemory,
+        (kind, is_part): (OpKind, bool),
+    ) -> Self {
         let (executing, cost) = (Executing::begin(memory), DirectCost::default());
-        Self { ep, executing, kind, cost, is_counted: false }
+        Self { ep, executing, kind, is_part, cost, is_counted: false }
+    }
+
+    #[inline]
+    fn count(&mut self, outcome: OpOutcome) {
+        self.is_counted = true;
+        match self.is_part {
+            false => self.ep.ended_direct(self.kind, outcome, &self.cost),
+            true => self.ep.go_on(&self.cost),
+        }
     }
 
     /// The verbs from here on are one list that is awaited. A list goes to one node.
@@ -117,14 +131,13 @@ impl<'e> DirectOp<'e> {
     /// Ends the operation.
     #[inline]
     pub fn end(mut self, outcome: OpOutcome) {
-        self.is_counted = true;
-        self.ep.ended_direct(self.kind, outcome, &self.cost);
+        self.count(outcome);
     }
 
-    /// The rest of the operation is posted: it may wait.
-    pub fn go_on(mut self) -> OpScope<'e> {
+    /// The rest of the operation is posted: it may wait. A part has no scope of its own.
+    pub fn go_on(mut self) -> Option<OpScope<'e>> {
         self.is_counted = true;
-        let scope = self.ep.begin(self.kind);
+        let scope = (!self.is_part).then(|| self.ep.begin(self.kind));
         self.ep.go_on(&self.cost);
         scope
     }
@@ -133,7 +146,7 @@ impl<'e> DirectOp<'e> {
 impl Drop for DirectOp<'_> {
     fn drop(&mut self) {
         if !self.is_counted {
-            self.ep.ended_direct(self.kind, OpOutcome::Failed, &self.cost);
+            self.count(OpOutcome::Failed);
         }
     }
 }

@@ -569,7 +569,7 @@ impl Endpoint {
         let inner = &*self.0;
         let plain = !inner.charges && !inner.counters.is_timed() && !inner.attached_only.get();
         let memory = inner.transport.direct().filter(|_| plain)?;
-        Some(DirectOp::new(self, memory, kind))
+        Some(DirectOp::new(self, memory, (kind, inner.counters.is_in_op())))
     }
 
     pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
@@ -578,6 +578,11 @@ impl Endpoint {
 
     pub(crate) fn go_on(&self, cost: &DirectCost) {
         self.0.counters.go_on(cost);
+    }
+
+    /// Whether an operation has begun, and has not ended.
+    pub fn is_in_operation(&self) -> bool {
+        self.0.counters.is_in_op()
     }
 
     /// The counts of this endpoint.

@@ -103,7 +103,7 @@ fn direct_operations_count_as_posted_ones() {
         op.list();
         op.write(at(128), &[n; 24]).expect("works");
         if goes_on {
-            let scope = op.go_on();
+            let scope = op.go_on().expect("no part of another");
             on(direct, direct.write_word(at(256), 1)).expect("works");
             direct.detach(cas(lock, 7, 0), None);
             scope.end(OpOutcome::Retried);
@@ -134,7 +134,20 @@ fn direct_operations_count_as_posted_ones() {
     let seen = direct.snapshot();
     assert_eq!((&seen, seen.cell(OpKind::Put, OpOutcome::Hit).ops), (&posted.snapshot(), 4));
     direct.reset_counters();
-    assert!(direct.snapshot().ops.is_empty());
+    let scope = direct.begin(OpKind::WriteMany);
+    for ends in [true, false] {
+        let mut part = direct.begin_direct(OpKind::Put).expect("direct");
+        part.list();
+        part.write_word(at(256), 1).expect("works");
+        match ends {
+            true => part.end(OpOutcome::Hit),
+            false => assert!(part.go_on().is_none(), "it has no scope of its own"),
+        }
+    }
+    scope.end(OpOutcome::Other);
+    let all = direct.snapshot();
+    let several = all.cell(OpKind::WriteMany, OpOutcome::Other);
+    assert_eq!((all.ops.len(), several.counts.mn.write, several.counts.round_trips), (1, 2, 2));
 }
 
 /// A verb of an operation is refused as a posted one, and the operation counts as failed.

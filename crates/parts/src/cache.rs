@@ -311,22 +311,23 @@ impl NodeCache {
     /// [`NodeCache::lookup`] of several keys: while one search waits for memory, that of the next
     /// ones is on its way. `f` gets the number of each key, and its node and child if they are
     /// cached.
-    pub fn lookup_many(
-        &self,
+    pub fn lookup_many<'r>(
+        &'r self,
         level: u8,
         keys: &[&[u8]],
-        mut f: impl FnMut(usize, Option<(&Arc<CachedNode>, usize)>),
+        r: &'r Reading,
+        mut f: impl FnMut(usize, Option<(&'r CachedNode, usize)>),
     ) {
-        let (r, level) = (reading(), &self.levels[usize::from(level)]);
+        let level = &self.levels[usize::from(level)];
         for (round, keys) in keys.chunks(TOGETHER).enumerate() {
-            let mut found: [Option<(&Arc<CachedNode>, usize)>; TOGETHER] = [None; TOGETHER];
+            let mut found: [Option<(&CachedNode, usize)>; TOGETHER] = [None; TOGETHER];
             for (found, key) in found.iter_mut().zip(keys) {
-                *found = level.node(key, &r).map(|node| (node, 0));
-                found.iter().for_each(|(node, _)| prefetch(&***node));
+                *found = level.node(key, r).map(|node| (&**node, 0));
+                found.iter().for_each(|(node, _)| prefetch(*node));
             }
             for (node, _) in found.iter().flatten() {
                 node.keys.prefetch();
-                node.mirrors.read(&r).into_iter().for_each(prefetch);
+                node.mirrors.read(r).into_iter().for_each(prefetch);
             }
             for (found, key) in found.iter_mut().zip(keys) {
                 let Some((node, _)) = *found else { continue };
@@ -335,7 +336,7 @@ impl NodeCache {
                 child.iter().for_each(|i| prefetch(&node.records[*i]));
             }
             for (node, i) in found.iter().flatten() {
-                if let Some(mirrors) = node.mirrors.read(&r) {
+                if let Some(mirrors) = node.mirrors.read(r) {
                     prefetch(&mirrors.words[node.mirror_at(*i)]);
                 }
             }

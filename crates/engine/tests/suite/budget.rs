@@ -6,6 +6,7 @@ use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{Options, Tables, Techniques};
 use dmtree_fabric::OpKind;
+use dmtree_fabric::local::Knobs;
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
 
@@ -16,9 +17,14 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 fn test_cluster(o: &Options) -> TestCluster {
+    cluster_of(o, Knobs::default())
+}
+
+fn cluster_of(o: &Options, knobs: Knobs) -> TestCluster {
     let pool = PoolOptions {
         compute_nodes: 6,
         memory_bytes_per_node: 128 << 20,
+        knobs,
         ..PoolOptions::default()
     };
     TestCluster::new(&pool, 64 << 20, o).expect("a pool and an index")
@@ -26,7 +32,10 @@ fn test_cluster(o: &Options) -> TestCluster {
 
 /// Loaded as random inserts would leave it, and every mirror warm on one node.
 fn warm(o: &Options) -> (TestCluster, Client) {
-    let test_cluster = test_cluster(o);
+    warm_of(test_cluster(o))
+}
+
+fn warm_of(test_cluster: TestCluster) -> (TestCluster, Client) {
     let mut c = test_cluster.client(0).expect("attach");
     c.load((0..N).map(|n| (key(n), n.to_le_bytes().to_vec())).collect(), false, 0.7).expect("load");
     // A key's own bucket of the mirror is filled by a first read of an absent neighbour or by a
@@ -104,9 +113,12 @@ fn get_out_of_line() {
     }
 }
 
+/// Of posted verbs: on memory of this process writes run one by one.
+const POSTED: Knobs = Knobs { suspend_one_in: 1, seed: 3 };
+
 #[test]
 fn several_reads_and_writes_together() {
-    let (_test_cluster, mut c) = warm(&Options::default());
+    let (_test_cluster, mut c) = warm_of(cluster_of(&Options::default(), POSTED));
     let keys: Vec<_> = (0..64).map(key).collect();
     let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
     c.get_many(&refs).expect("get_many");
@@ -116,6 +128,44 @@ fn several_reads_and_writes_together() {
     c.write_many(&writes).expect("write_many");
     let t = c.take_counts().total(&[OpKind::WriteMany]);
     assert!(t.counts.round_trips <= 40, "64 puts: {} round trips", t.counts.round_trips);
+}
+
+/// Ascending keys fall into one leaf after the other: their writes share a lock. (Regression: each
+/// round looked at all writes that were left and took one of them.)
+#[test]
+fn writes_together_cost_no_more_than_alone() {
+    let ascending: Vec<u64> = (0..2_000).collect();
+    let scattered: Vec<u64> = (0..2_000).map(|n| n * 7_919 % 2_003).collect();
+    let repeated = vec![5; 300];
+    // A round has one write of a key; the next round may find its lock not yet given back.
+    for (order, most) in [(ascending, 0.3), (scattered, 0.3), (repeated, 1.1)] {
+        let trips = |together: bool| {
+            let test_cluster = cluster_of(&Options::default(), POSTED);
+            let mut c = test_cluster.client(0).expect("attach");
+            let keys: Vec<_> = order.iter().map(|n| format!("key {n:08}").into_bytes()).collect();
+            for _ in 0..2 {
+                match together {
+                    true => {
+                        let writes: Vec<_> =
+                            keys.iter().map(|k| (&k[..], Write::Put(&k[4..12]))).collect();
+                        let done = c.write_many(&writes).expect("write_many");
+                        assert!(done.iter().all(Result::is_ok));
+                    }
+                    false => {
+                        for k in &keys {
+                            c.write(k, Write::Put(&k[4..12])).expect("put");
+                        }
+                    }
+                }
+            }
+            for k in &keys {
+                assert_eq!(c.get(k).expect("get").as_deref(), Some(&k[4..12]));
+            }
+            c.take_counts().total(&[OpKind::WriteMany, OpKind::Put]).counts.round_trips
+        };
+        let (together, alone) = (trips(true) as f64, trips(false) as f64);
+        assert!(together <= alone * most, "{together} round trips against {alone}");
+    }
 }
 
 /// Leases, epochs and everything that a death needs cost the common path no verb.
