@@ -8,11 +8,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
 
 use dmtree_check::test_cluster::{TestCluster, nodes};
 use dmtree_fabric::{Core, Endpoint, Fifo, Snapshot, Transport, Worker};
-use dmtree_parts::{AnyIndex, AnyOptions, CacheStats, worker};
+use dmtree_parts::worker::{self, Workers};
+use dmtree_parts::{AnyIndex, AnyOptions, CacheStats};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
@@ -217,25 +217,11 @@ impl Opened {
 
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
     pub fn start_workers(&self) -> Result<Workers> {
-        let mut all = Workers { stop: Arc::default(), running: Vec::new() };
+        let mut all = Workers::default();
         let workers = if self.sim.is_some() { 0 } else { self.workers };
         for (cn, node) in self.index.nodes.iter().enumerate() {
-            for number in 0..workers {
-                let pool = self.index.cluster.compute_node(cn)?;
-                let (node, stop) = (node.clone(), all.stop.clone());
-                let work = move || {
-                    let ep = pool.endpoint(SLAB_BYTES)?;
-                    let mut index = node.client(ep.clone());
-                    let stopped = || stop.load(Ordering::Relaxed);
-                    let run = worker::run(&mut index, stopped);
-                    ep.core().block_on(ep.slot(), Box::pin(run))?;
-                    Ok(ep.snapshot())
-                };
-                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
-                let failed =
-                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
-                all.running.push(thread.map_err(failed)?);
-            }
+            let (pool, node) = (self.index.cluster.compute_node(cn)?, node.clone());
+            all.start(&pool, workers, move |ep| node.client(ep))?;
         }
         Ok(all)
     }
@@ -296,7 +282,7 @@ impl Opened {
             Ok(())
         })?;
         all.sort_by_key(|l| l.number);
-        let counts = workers.stop()?;
+        let counts = workers.stop().map_err(|e| Failure::violation(e.to_string()))?;
         if let Some(first) = all.first_mut() {
             first.counts.add(&counts);
         }
@@ -397,7 +383,7 @@ fn run_thread<T: 'static>(
         executor.spawn(slot, async move {
             let done = worker::run(&mut index, || clients.get() == 0).await;
             if let Err(e) = done {
-                broken.replace(Some(failed("a worker", &e)));
+                broken.replace(Some(Failure::violation(format!("a worker: {e}"))));
             }
         });
     }
@@ -422,48 +408,4 @@ fn run_thread<T: 'static>(
         one.counts = first.snapshot();
     }
     Ok(out)
-}
-
-/// Running workers. Dropped, they end after the piece of work that each has begun.
-#[derive(Debug)]
-pub struct Workers {
-    stop: Arc<AtomicBool>,
-    running: Vec<JoinHandle<dmtree_fabric::Result<Snapshot>>>,
-}
-
-impl Workers {
-    /// Ends the workers, and returns what their verbs were.
-    ///
-    /// # Errors
-    /// What a worker has failed with.
-    pub fn stop(mut self) -> Result<Snapshot> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<Snapshot> {
-        self.stop.store(true, Ordering::Relaxed);
-        let ended = self.running.drain(..).map(|thread| {
-            let name = thread.thread().name().unwrap_or("a worker").to_owned();
-            (name, thread.join())
-        });
-        let mut counts = Snapshot::default();
-        // All threads have ended before the first failure is reported.
-        for (name, ended) in ended.collect::<Vec<_>>() {
-            let panicked = |_| Failure::violation(format!("{name} panicked"));
-            counts.add(&ended.map_err(panicked)?.map_err(|e| failed(&name, &e))?);
-        }
-        Ok(counts)
-    }
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        // `stop` reports failures; a drop is on the way of another one, or of a tool's end.
-        let _ = self.join();
-    }
-}
-
-/// The failure of a worker.
-fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
-    Failure::violation(format!("{name}: {e}"))
 }

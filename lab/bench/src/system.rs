@@ -4,11 +4,12 @@ use dmtree_check::checked::System;
 use dmtree_check::client::Client;
 use dmtree_parts::AnyOptions;
 use dmtree_parts::peer::{Fit, leaf_bytes_per_key};
+use dmtree_parts::worker::Workers;
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
-use crate::opened::{Opened, PoolSpec, Workers};
+use crate::opened::{Opened, PoolSpec};
 use crate::sizing;
 
 /// The options of a system for the settings of a cell: what the settings give counts more than what
