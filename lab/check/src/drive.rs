@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
+use dmtree_fabric::{Core, Endpoint, Error, ErrorKind};
 use dmtree_parts::{AnyIndex, Page, ScanRequest, Write};
 use dmtree_pool::PoolNode;
 
@@ -455,8 +455,7 @@ async fn perform(
     let Some(done) = done else { return Some(Answer::Failed("dropped".to_owned())) };
     let answer = match &done {
         Ok(answer) => answer.clone(),
-        Err(e) if e.effect() == Effect::None => Answer::Refused(e.to_string()),
-        Err(e) => Answer::Failed(e.to_string()),
+        Err(e) => e.into(),
     };
     shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
     match done {

@@ -87,15 +87,15 @@ impl Observed {
 
     /// Reads a key.
     pub async fn read(&self, c: &mut AnyIndex, k: u64) -> Result<Option<Vec<u8>>, Error> {
-        let since = self.log.borrow_mut().tick();
+        let record = self.log.borrow_mut().call(0, 0, Call::Get(k));
         let found = get(c, k).await.map_err(|e| e.context(format!("get of {k}")))?;
-        self.saw(k, since, found.as_deref());
+        self.saw(record, found.as_deref());
         Ok(found)
     }
 
-    fn saw(&self, k: u64, since: u64, found: Option<&[u8]>) {
+    fn saw(&self, record: usize, found: Option<&[u8]>) {
         let answer = Answer::Found(found.map(|v| self.id(v)));
-        self.log.borrow_mut().ended(since, Call::Get(k), answer);
+        self.log.borrow_mut().ret(record, 0, answer);
     }
 
     /// Reads every `nth` key by itself, then all by a scan, each within a bound.
@@ -106,11 +106,13 @@ impl Observed {
             self.read(c, *k).await?;
             within(ep.now() - began, bound_ns)?;
         }
-        let (began, since) = (ep.now(), self.log.borrow_mut().tick());
-        let found = scan(c).await.map_err(|e| e.context("scan"))?;
+        let (began, call) = (ep.now(), |k| self.log.borrow_mut().call(0, 0, Call::Get(k)));
+        let begun: Vec<_> = self.keys.iter().map(|k| (*k, call(*k))).collect();
+        let mut found = scan(c).await.map_err(|e| e.context("scan"))?;
         within(ep.now() - began, bound_ns)?;
-        let all: BTreeSet<&u64> = self.keys.iter().chain(found.keys()).collect();
-        all.into_iter().for_each(|k| self.saw(*k, since, found.get(k).map(Vec::as_slice)));
+        begun.into_iter().for_each(|(k, record)| self.saw(record, found.remove(&k).as_deref()));
+        // The last inserts, and keys that no operation has written.
+        found.into_iter().for_each(|(k, v)| self.saw(call(k), Some(&v)));
         Ok(())
     }
 
