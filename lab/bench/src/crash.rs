@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use clap::{Args, Command, FromArgMatches};
 use dmtree_check::case::range;
-use dmtree_check::scenario::Scenario;
+use dmtree_check::harness::Harness;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_fabric::{Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
 use dmtree_parts::{AnyIndex, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
@@ -279,7 +279,7 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
 }
 
 /// A simulated cluster with a loaded index and warm caches.
-fn make(s: &Setup) -> Result<Scenario> {
+fn make(s: &Setup) -> Result<Harness> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -312,9 +312,9 @@ fn make(s: &Setup) -> Result<Scenario> {
             Ok(())
         })?;
     }
-    let core = Core::new(fabric.attach(NodeId::compute(0))?, SLAB_BYTES * s.clients());
-    core.seed(s.seed);
-    Ok(Scenario::over(test_cluster, fabric, core))
+    let harness = Harness::on(test_cluster, fabric, SLAB_BYTES * s.clients())?;
+    harness.core().seed(s.seed);
+    Ok(harness)
 }
 
 /// Simulates a crash with DMTree.
@@ -323,7 +323,7 @@ fn make(s: &Setup) -> Result<Scenario> {
 /// Those of [`Setup::check`] and of the simulated operations.
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
-    let scenario = make(setup)?;
+    let harness = make(setup)?;
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
     let curve = vec![Bucket::default(); buckets];
@@ -335,24 +335,24 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
         ..Outcome::default()
     };
     let board = Rc::new(Board {
-        start_ns: scenario.fabric.now(),
+        start_ns: harness.fabric.now(),
         victim,
         last: RefCell::default(),
         running: Cell::new(setup.clients() - setup.clients_of_node()),
         outcome: RefCell::new(outcome),
     });
-    live(&scenario, setup, &board)?;
-    look(&scenario, setup, &board)?;
+    live(&harness, setup, &board)?;
+    look(&harness, setup, &board)?;
     let mut outcome = board.outcome.take();
-    outcome.trace_hash = format!("{:016x}", scenario.fabric.trace_hash());
+    outcome.trace_hash = format!("{:016x}", harness.fabric.trace_hash());
     outcome.summarize();
     Ok(outcome)
 }
 
 /// Runs the clients, the membership agents and the watcher; the last node crashes meanwhile.
-fn live(scenario: &Scenario, s: &Setup, b: &Rc<Board>) -> Result<()> {
-    let (fabric, cluster) = (&scenario.fabric, &scenario.test_cluster.cluster);
-    let core = scenario.core();
+fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
+    let (fabric, cluster) = (&harness.fabric, &harness.test_cluster.cluster);
+    let core = harness.core();
     let mut sums: Option<Endpoint> = None;
     let mut number = 0;
     for cn in 0..s.cns {
@@ -365,23 +365,18 @@ fn live(scenario: &Scenario, s: &Setup, b: &Rc<Board>) -> Result<()> {
                     None => Endpoint::new(core, transport, slot),
                 };
                 sums.get_or_insert(ep.clone());
-                let index = scenario.test_cluster.nodes[usize::from(cn)].client(ep);
-                scenario.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
+                let index = harness.test_cluster.nodes[usize::from(cn)].client(ep);
+                harness.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
                 number += 1;
             }
         }
-        let (slot, pool) = (core.add_slot(), cluster.compute_node(usize::from(cn))?);
-        let (ep, pause) = (scenario.endpoint(cn, slot), s.lease_us * 1000 / 16);
-        scenario.spawn(cn, slot, async move {
-            // A revoked node has no membership.
-            let _ = pool.run_membership(&ep, pause, || false).await;
-        });
+        harness.membership_agent(cn, s.lease_us * 1000 / 16);
     }
     let slot = core.add_slot();
-    let ep = scenario.endpoint(0, slot);
-    scenario.spawn(0, slot, watch(ep, cluster.compute_node(0)?, b.clone()));
-    let ep = scenario.own_endpoint(0);
-    scenario.run(&mut Fifo, async {
+    let ep = harness.endpoint(0, slot);
+    harness.spawn(0, slot, watch(ep, cluster.compute_node(0)?, b.clone()));
+    let ep = harness.own_endpoint(0);
+    harness.run(&mut Fifo, async {
         ep.sleep(s.crash_us * 1000).await;
         let how = if s.hung { How::Hung } else { How::Machine };
         if let Err(e) = fabric.crash(b.victim, how) {
@@ -392,12 +387,12 @@ fn live(scenario: &Scenario, s: &Setup, b: &Rc<Board>) -> Result<()> {
             ep.sleep(20_000).await;
         }
     });
-    scenario.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
+    harness.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
 }
 
 /// Reads every written key.
-fn look(scenario: &Scenario, s: &Setup, b: &Board) -> Result<()> {
-    let TestCluster { cluster, nodes, .. } = &scenario.test_cluster;
+fn look(harness: &Harness, s: &Setup, b: &Board) -> Result<()> {
+    let TestCluster { cluster, nodes, .. } = &harness.test_cluster;
     let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
     let mut index = nodes[0].client(ep.clone());
     let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
-use dmtree_fabric::{Core, Error, Fabric, LeaseParameters, Membership, NodeId, Result, Worker};
+use dmtree_fabric::{Error, LeaseParameters, Membership, Result, Worker};
 use dmtree_parts::{AnyNode, AnyOptions, Fill, Shape};
 use dmtree_pool::{ChunkUse, block_class_bytes};
 
@@ -12,6 +12,7 @@ use crate::actors::Actors;
 use crate::case::Case;
 use crate::drive::{Bounds, RunContext, found_as};
 use crate::fault::{Happened, NodeFault};
+use crate::harness::{self, Harness};
 use crate::log::{Call, Log, loaded};
 use crate::plan;
 use crate::quiesce::quiesce;
@@ -126,20 +127,14 @@ impl Run<'_> {
     /// Runs all clients on one executor, first with fabric and node faults, then without.
     fn clients(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<(Verdict, Living)> {
         let Self { fabric, server, case, .. } = *self;
-        let neutral = fabric.attach(NodeId::memory(0))?;
-        let core = Core::new(neutral.clone(), SLAB_BYTES);
+        let harness = Harness::on(self.test_cluster.clone(), fabric.clone(), SLAB_BYTES)?;
         let until_ns = if case.node_faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
         let bounds = match order {
             Order::Listed { .. } => LISTED,
             _ => Bounds { until_ns, ..SAFETY },
         };
-        let shared = RunContext::new(
-            (self.test_cluster, case),
-            (fabric.clone(), server.clone()),
-            core.clone(),
-            bounds,
-        )?;
-        let actors = Actors::new(&shared, neutral);
+        let shared = RunContext::new((harness, case), server.clone(), bounds)?;
+        let actors = Actors::new(&shared)?;
         server.judge().set_lease_parameters(LeaseParameters {
             lease_ns: case.lease_ns,
             acknowledge_ns: ACKNOWLEDGE_NS,
@@ -147,12 +142,8 @@ impl Run<'_> {
             ..LeaseParameters::default()
         });
         let mut policy = case.schedule.policy(case.order);
-        let mut worker = Worker::new(core);
-        let mut work = |worker: &mut Worker<'_>| {
-            if let Err(stalled) = worker.run(&mut *policy) {
-                shared.found(Finding::Other("stalled", None, stalled.to_string()));
-            }
-        };
+        let mut worker = Worker::new(shared.core().clone());
+        let mut work = |worker: &mut Worker<'_>| shared.execute(worker, &mut *policy);
         shared.node_states.begin(&self.test_cluster.cluster)?;
         actors.phase(&mut worker, false);
         work(&mut worker);
@@ -207,28 +198,10 @@ fn afterwards(
         keys += u64::from(value.is_some());
         log.ret(record, 0, found_as(value.as_ref()));
     }
-    // The first GC frees memory that crashed nodes and dropped operations have leaked; after it,
-    // every piece of memory has one holder.
-    let found = c.gc().map_err(|e| e.context("a gc"))?;
-    let again = c.gc().map_err(|e| e.context("a second gc"))?;
-    if found.doubly > 0 || !again.is_nothing() {
-        return Err(Error::corrupt(format!(
-            "lost or doubly owned memory: {found:?}, then {again:?}"
-        )));
-    }
-    if case.node_faults.is_empty()
-        && case.fabric_faults.refuse_memory_one_in == 0
-        && !found.is_nothing()
-    {
-        return Err(Error::corrupt(format!("memory is lost without a fault: {found:?}")));
-    }
-    let shape = c.walk()?;
-    if shape.keys != keys {
-        let found = shape.keys;
-        return Err(Error::corrupt(format!("the walk finds {found} keys, and gets find {keys}")));
-    }
+    let refuses = case.fabric_faults.refuse_memory_one_in > 0;
+    let shape = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
     // Where the fabric refuses memory, the return of free memory may be refused, too.
-    if case.rejoins() && case.fabric_faults.refuse_memory_one_in == 0 {
+    if case.rejoins() && !refuses {
         space(test_cluster, living, &shape)?;
     }
     Ok(())

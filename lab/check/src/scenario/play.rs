@@ -11,11 +11,11 @@ use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
 use dmtree_parts::AnyIndex;
 
 use super::delay::was_accepted;
-use super::{
-    Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, one_holder, perform, scan,
-};
+use super::{Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, scan};
+use crate::harness::judge;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, event};
+use crate::test_cluster::Client;
 
 /// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
 /// may have seen.
@@ -277,29 +277,21 @@ impl Play {
     /// Checks the history, the structure, and the holders of memory, after maintenance on these
     /// nodes.
     pub fn judge(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), String> {
-        let scenario = &self.scenario;
         self.observed.check()?;
+        self.judge_structure(script, nodes, crashed).map_err(|e| e.to_string())
+    }
+
+    fn judge_structure(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), Error> {
+        let client = |cn: u16| Client::from(self.scenario.client(cn));
         for cn in nodes.iter().filter(|_| script.swept) {
-            let maintained = scenario.now(perform(&mut scenario.client(*cn), &Op::Maintain));
-            maintained.map_err(|e| format!("maintenance: {e}"))?;
+            client(*cn).maintain().map_err(|e| e.context("maintenance"))?;
         }
-        let mut c = scenario.client(nodes[0]);
-        let walked = scenario.now(c.walk());
         let excused = |e: &Error| script.unmet.is_some_and(|what| e.to_string().contains(what));
-        if !script.swept && walked.as_ref().is_err_and(excused) {
+        if !script.swept && client(nodes[0]).walk().is_err_and(|e| excused(&e)) {
             return Ok(());
         }
-        let shape = walked.map_err(|e| format!("walk: {e}"))?;
-        let found = scenario.now(scan(&mut c)).map_err(|e| format!("a last scan: {e}"))?;
-        if found.len() as u64 != shape.keys {
-            return Err(format!("{} keys in a scan, {} in the walk", found.len(), shape.keys));
-        }
-        if !crashed {
-            let found = scenario.now(c.gc()).map_err(|e| format!("a gc: {e}"))?;
-            if !found.is_nothing() {
-                return Err(format!("lost or doubly owned memory: {found:?}"));
-            }
-        }
-        one_holder(scenario, &mut c)
+        let scanned = self.scenario.now(scan(&mut self.scenario.client(nodes[0])));
+        let keys = scanned.map_err(|e| e.context("a last scan"))?.len() as u64;
+        judge(&mut client(nodes[0]), keys, crashed).map(drop)
     }
 }
