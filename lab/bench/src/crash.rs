@@ -15,7 +15,7 @@ use dmtree_check::case::range;
 use dmtree_check::harness::Harness;
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
 use dmtree_parts::{AnyIndex, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
@@ -353,20 +353,16 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
 fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
     let (fabric, cluster) = (&harness.fabric, &harness.test_cluster.cluster);
     let core = harness.core();
-    let mut sums: Option<Endpoint> = None;
-    let mut number = 0;
+    let (index, mut first, mut number) = (&harness.test_cluster, None, 0);
     for cn in 0..s.cns {
         for _ in 0..s.threads {
-            let transport = fabric.attach(NodeId::compute(cn))?;
+            let transport = index.attach(cn.into())?;
             for _ in 0..s.coroutines {
-                let (core, transport, slot) = (core.clone(), transport.clone(), core.add_slot());
-                let ep = match &sums {
-                    Some(first) => Endpoint::counting_with(core, transport, slot, first),
-                    None => Endpoint::new(core, transport, slot),
-                };
-                sums.get_or_insert(ep.clone());
-                let index = harness.test_cluster.nodes[usize::from(cn)].client(ep);
-                harness.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
+                let place = (cn.into(), transport.clone());
+                let its = index.placed(core, place, first.as_ref());
+                first.get_or_insert(its.endpoint().clone());
+                let slot = its.endpoint().slot();
+                harness.spawn(cn, slot, client(its, number, s.clone(), b.clone()));
                 number += 1;
             }
         }

@@ -122,13 +122,22 @@ pub struct Host<'a> {
     pub load_cost: Duration,
     /// The key order of the last load, for the next load with the same keys.
     pub oracle: Option<(String, Arc<Oracle>)>,
-    /// Receives progress reports.
-    pub progress: &'a mut dyn FnMut(Progress<'_>),
-    /// Receives the result of a cell.
-    pub measured: &'a mut dyn FnMut(&Group, &CellPlan, Measured),
+    /// Where its reports go.
+    pub reports: Reports<'a>,
 }
 
-impl Host<'_> {
+/// Receivers of the progress of a phase, and of the result of a cell.
+pub type Reports<'a> =
+    (&'a (dyn Fn(Progress<'_>) + Sync), &'a (dyn Fn(&Group, &CellPlan, Measured) + Sync));
+
+impl<'a> Host<'a> {
+    /// A host of so many cells that runs alone, without a time budget.
+    pub fn new(stop: Arc<AtomicBool>, cells: usize, reports: Reports<'a>) -> Self {
+        let (deadline, oracle, load_cost) = (None, None, Duration::ZERO);
+        let (is_alone, cells_left, loads_left) = (true, cells, 0);
+        Self { stop, deadline, is_alone, cells_left, cells, loads_left, load_cost, oracle, reports }
+    }
+
     pub(crate) fn stopped(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
@@ -136,7 +145,7 @@ impl Host<'_> {
     /// Reports progress.
     pub(crate) fn show(&mut self, what: &str, phase: &'static str, done: u64, share: f64) {
         let cell = (self.cells - self.cells_left + 1, self.cells);
-        (self.progress)(Progress { what, phase, cell, done, share });
+        (self.reports.0)(Progress { what, phase, cell, done, share });
     }
 
     /// This cell's share of the remaining time.
@@ -269,7 +278,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let all_here = data_path(&c.fabric).is_none();
         figures.peak_bytes = if all_here && host.is_alone { peak.bytes() } else { None };
         m.memory = Some(figures);
-        (host.measured)(g, cell, m);
+        (host.reports.1)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);
     }
     Ok(())

@@ -1,30 +1,20 @@
 //! Groups of cells, several at a time where that changes no figure: simulated cells depend neither
 //! on each other nor on real time.
 //!
-//! Threads take the groups in order. The thread that called receives their reports one by one; a
-//! thread goes on when the result of its cell has been received, so that a stop takes effect before
-//! the next cell.
+//! Threads take the groups in order. One of them at a time reports; a thread goes on when its report
+//! has been received, so that a stop takes effect before the next cell.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use dmtree_fabric::sync::locked;
 
 use crate::failure::{Failure, Result};
-use crate::group::{CellPlan, Group, Host, Measured, Progress, run_group};
+use crate::group::{Group, Host, Reports, run_group};
 
 /// Stack of a thread, bytes: as much as a main thread has.
 const STACK_BYTES: usize = 8 << 20;
-
-/// A report of a group.
-pub(crate) enum Report {
-    /// Progress of a phase: the cell's or group's name, the phase, operations, share.
-    Progress(String, &'static str, u64, f64),
-    /// The result of a cell.
-    Measured(Box<(Group, CellPlan, Measured)>),
-}
 
 /// Groups to be run.
 pub(crate) struct Jobs<'a> {
@@ -48,29 +38,21 @@ impl Jobs<'_> {
     ///
     /// # Errors
     /// The first failure of a group.
-    pub fn run(&self, report: &mut dyn FnMut(Report)) -> Result<()> {
+    pub fn run(&self, reports: Reports<'_>) -> Result<()> {
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         std::thread::scope(|scope| -> Result<()> {
-            let (sender, reports) = channel();
+            let work = || {
+                if let Err(e) = self.work(&next, &failure, reports) {
+                    locked(&failure).get_or_insert(e);
+                }
+            };
             for _ in 0..self.at_a_time.clamp(1, self.groups.len().max(1)) {
-                let (sender, next, failure) = (sender.clone(), &next, &failure);
-                let work = move || {
-                    if let Err(e) = self.work(next, failure, &sender) {
-                        locked(failure).get_or_insert(e);
-                    }
-                };
                 let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
                 thread.spawn_scoped(scope, work).map_err(|e| Failure::input(e.to_string()))?;
             }
-            drop(sender);
-            for (what, received) in reports {
-                report(what);
-                // The thread may have panicked; the scope says so.
-                let _ = Sender::send(&received, ());
-            }
             Ok(())
         })?;
-        failure.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).map_or(Ok(()), Err)
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     /// One thread: runs groups until none is left, or one has failed.
@@ -78,33 +60,11 @@ impl Jobs<'_> {
         &self,
         next: &AtomicUsize,
         failure: &Mutex<Option<Failure>>,
-        sender: &Sender<(Report, Sender<()>)>,
+        reports: Reports<'_>,
     ) -> Result<()> {
-        let (received, wait) = channel();
-        let tell = |what: Report| {
-            if sender.send((what, received.clone())).is_ok() {
-                let _ = wait.recv();
-            }
-        };
-        let mut progress = |p: Progress<'_>| {
-            tell(Report::Progress(p.what.to_owned(), p.phase, p.done, p.share));
-        };
-        let mut measured = |g: &Group, plan: &CellPlan, m: Measured| {
-            tell(Report::Measured(Box::new((g.clone(), plan.clone(), m))));
-        };
-        let cells = self.cells();
-        let mut host = Host {
-            stop: self.stop.clone(),
-            deadline: self.deadline,
-            is_alone: self.at_a_time == 1,
-            cells_left: cells,
-            cells,
-            loads_left: 0,
-            load_cost: Duration::ZERO,
-            oracle: None,
-            progress: &mut progress,
-            measured: &mut measured,
-        };
+        let host = Host::new(self.stop.clone(), self.cells(), reports);
+        let (deadline, is_alone) = (self.deadline, self.at_a_time == 1);
+        let mut host = Host { deadline, is_alone, ..host };
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             let Some(group) = self.groups.get(i) else { return Ok(()) };

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::Write as _;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_check::test_cluster::{TestCluster, nodes};
-use dmtree_fabric::{Core, Endpoint, Fifo, Snapshot, Transport, Worker};
+use dmtree_fabric::{Core, Endpoint, Fifo, Result as FabricResult, Snapshot, Worker};
 use dmtree_parts::worker::{self, Workers};
 use dmtree_parts::{AnyIndex, AnyOptions, CacheStats};
 use dmtree_pool::{Cluster, Place, PoolOptions};
@@ -250,8 +251,8 @@ impl Opened {
                     let placed_clients = || match &self.sim {
                         Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
                         None => {
-                            let clients = self.placed_clients(thread * coroutines, coroutines)?;
-                            Ok((clients, Vec::new()))
+                            let numbers = thread * coroutines..(thread + 1) * coroutines;
+                            Ok((self.placed_clients(numbers)?, Vec::new()))
                         }
                     };
                     // The others wait for this thread at the barrier.
@@ -289,70 +290,56 @@ impl Opened {
         Ok(all)
     }
 
-    fn placed_clients(&self, first: u32, count: u32) -> Result<Vec<PlacedClient>> {
-        let mut core: Option<Rc<Core>> = None;
-        let latency = Rc::<RefCell<ByKind>>::default();
-        let mut placed_clients = Vec::new();
-        for number in first..first + count {
-            let cn = number as usize % self.index.nodes.len();
-            let pool = self.index.cluster.compute_node(cn)?;
-            let transport = pool.fabric().attach(pool.cn())?;
-            let core = core.get_or_insert_with(|| Core::new(transport.clone(), SLAB_BYTES));
-            let slot = core.add_slot();
-            let ep = Endpoint::new(core.clone(), transport, slot);
-            let client = self.index.nodes[cn].client(ep.clone());
-            let (shares_thread, latency) = (count > 1, latency.clone());
-            placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
-        }
-        Ok(placed_clients)
+    /// These clients of one real thread.
+    fn placed_clients(&self, numbers: Range<u32>) -> Result<Vec<PlacedClient>> {
+        let shares_thread = numbers.len() > 1;
+        let cn_of = |number: u32| number as usize % self.index.nodes.len();
+        let (_, clients) = self.index.coroutines(numbers.clone().map(cn_of))?;
+        Ok(placed(numbers.zip(clients), shares_thread, cn_of))
     }
 
     /// All clients of a simulation, on one executor: `threads` client threads on every
-    /// compute node, and the workers, each on a thread of its own.
+    /// compute node, and the workers, each on a thread of its own. All count into the sums of the
+    /// first one.
     fn simulated_clients(
         &self,
         (threads, coroutines): (u32, u32),
         seed: u64,
     ) -> Result<(Vec<PlacedClient>, Vec<AnyIndex>)> {
-        let cns = self.index.nodes.len() as u32;
-        let clients = cns * threads * coroutines;
-        let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
-        for thread in 0..cns * threads {
-            let pool = self.index.cluster.compute_node((thread % cns) as usize)?;
-            transports.push(pool.fabric().attach(pool.cn())?);
-        }
-        let Some(first) = transports.first() else { return Ok((Vec::new(), Vec::new())) };
-        let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
+        let cns = self.index.nodes.len();
+        let threads = (0..cns * threads as usize).map(|thread| self.index.attach(thread % cns));
+        let threads = threads.collect::<FabricResult<Vec<_>>>()?;
+        let Some(first) = threads.first() else { return Ok((Vec::new(), Vec::new())) };
+        let count = threads.len() * coroutines as usize;
+        let core = Core::new(first.clone(), SIM_SLAB_BYTES * count as u64);
         core.seed(seed);
-        let latency = Rc::<RefCell<ByKind>>::default();
-        let mut placed_clients: Vec<PlacedClient> = Vec::new();
-        for number in 0..clients {
-            let transport = &transports[(number % (cns * threads)) as usize];
-            let cn = (number % cns) as usize;
-            let (transport, slot) = (transport.clone(), core.add_slot());
-            let ep = match placed_clients.first() {
-                None => Endpoint::new(core.clone(), transport, slot),
-                // All clients count into the sums of the first one.
-                Some(PlacedClient { ep, .. }) => {
-                    Endpoint::counting_with(core.clone(), transport, slot, ep)
-                }
-            };
-            let (client, latency) = (self.index.nodes[cn].client(ep.clone()), latency.clone());
-            let shares_thread = true;
-            placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
+        let mut clients: Vec<AnyIndex> = Vec::new();
+        for (number, transport) in threads.iter().cycle().take(count).enumerate() {
+            let place = (number % cns, transport.clone());
+            let sums = clients.first().map(|first| first.endpoint());
+            clients.push(self.index.placed(&core, place, sums));
         }
-        let mut workers = Vec::new();
-        for (cn, node) in self.index.nodes.iter().enumerate() {
-            for _ in 0..self.workers {
-                let pool = self.index.cluster.compute_node(cn)?;
-                let transport = pool.fabric().attach(pool.cn())?;
-                let (slot, sums) = (core.add_slot(), &placed_clients[0].ep);
-                let ep = Endpoint::counting_with(core.clone(), transport, slot, sums);
-                workers.push(node.client(ep));
-            }
+        let (mut workers, sums) = (Vec::new(), clients.first().map(|first| first.endpoint()));
+        for cn in (0..cns).flat_map(|cn| std::iter::repeat_n(cn, self.workers as usize)) {
+            let place = (cn, self.index.attach(cn)?);
+            workers.push(self.index.placed(&core, place, sums));
         }
-        Ok((placed_clients, workers))
+        Ok((placed((0..).zip(clients), true, |number| number as usize % cns), workers))
     }
+}
+
+/// Clients of one executor, with their numbers.
+fn placed(
+    clients: impl Iterator<Item = (u32, AnyIndex)>,
+    shares_thread: bool,
+    cn_of: impl Fn(u32) -> usize,
+) -> Vec<PlacedClient> {
+    let latency = Rc::<RefCell<ByKind>>::default();
+    let one = |(number, client): (u32, AnyIndex)| {
+        let (ep, latency) = (client.endpoint().clone(), latency.clone());
+        PlacedClient { number, cn: cn_of(number), shares_thread, client, ep, latency }
+    };
+    clients.map(one).collect()
 }
 
 impl Drop for Opened {

@@ -1,12 +1,12 @@
 //! Runs an experiment: determines the cells, and sums all rounds of each.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dmtree_check::checked::System;
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
     NodeId, OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
 };
@@ -18,7 +18,7 @@ use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Measured, Progress, pool_spec};
-use crate::jobs::{Jobs, Report};
+use crate::jobs::Jobs;
 use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
@@ -32,8 +32,8 @@ use crate::summary::Summary;
 use crate::sweep::Place;
 use crate::system::{checked_options, lacks, options_for};
 
-/// Receives reports of a run.
-pub trait Observer {
+/// Receives reports of a run, from any thread, one at a time.
+pub trait Observer: Send {
     /// Receives progress; called often.
     fn progress(&mut self, _: Progress<'_>) {}
     /// Receives the sum of a cell after one more round. `so_far` returns the results up to this
@@ -256,9 +256,8 @@ pub fn run(
         deadline: c.budget.map(|s| clock::now() + Duration::from_secs_f64(s)),
     };
     let count = jobs.cells();
-    let sums: RefCell<BTreeMap<usize, (Group, CellPlan, Sum)>> = RefCell::default();
-    let so_far = |failure: Option<&Failure>| {
-        let sums = sums.borrow();
+    type Sums = BTreeMap<usize, (Group, CellPlan, Sum)>;
+    let so_far = |sums: &Sums, failure: Option<&Failure>| {
         let cells = order.iter().filter_map(|(s, p)| {
             match (sums.get(&p.same_as.unwrap_or(p.number)), have(s, p)) {
                 (Some((g, _, sum)), _) => Some(cell(g, p, sum, table.as_ref())),
@@ -267,34 +266,28 @@ pub fn run(
         });
         results(r, cells.collect(), table.as_ref(), failure)
     };
-    let mut done = 0;
-    let ran = jobs.run(&mut |report| match report {
-        Report::Progress(what, phase, operations, share) => {
-            let cell = ((done + 1).min(count), count);
-            observer.progress(Progress { what: &what, phase, cell, done: operations, share });
+    let state = Mutex::new((0, Sums::new(), observer));
+    let progress = |p: Progress<'_>| {
+        let (done, _, observer) = &mut *locked(&state);
+        observer.progress(Progress { cell: ((*done + 1).min(count), count), ..p });
+    };
+    let measured = |g: &Group, plan: &CellPlan, m: Measured| {
+        let (done, sums, observer) = &mut *locked(&state);
+        *done += 1;
+        match sums.get_mut(&plan.number) {
+            Some((_, _, sum)) => sum.add(m),
+            None => _ = sums.insert(plan.number, (g.clone(), plan.clone(), Sum::new(m))),
         }
-        Report::Measured(of) => {
-            let (g, plan, m) = *of;
-            done += 1;
-            let number = plan.number;
-            let mut all = sums.borrow_mut();
-            match all.get_mut(&number) {
-                Some((_, _, sum)) => sum.add(m),
-                None => _ = all.insert(number, (g, plan, Sum::new(m))),
-            }
-            let now = all.get(&number).map(|(g, plan, sum)| cell(g, plan, sum, table.as_ref()));
-            drop(all);
-            if let Some(cell) = now {
-                observer.measured(&cell, &|| so_far(Some(&Failure::Interrupted)));
-            }
-        }
-    });
-    let mut failure = ran.err();
-    if stop.load(Ordering::Relaxed) && done < count {
+        let (g, plan, sum) = &sums[&plan.number];
+        let cell = cell(g, plan, sum, table.as_ref());
+        observer.measured(&cell, &|| so_far(sums, Some(&Failure::Interrupted)));
+    };
+    let mut failure = jobs.run((&progress, &measured)).err();
+    let (done, sums, _) = &*locked(&state);
+    if stop.load(Ordering::Relaxed) && *done < count {
         failure = Some(Failure::Interrupted);
     }
-    let results = so_far(failure.as_ref());
-    Ok(Outcome { results, failure })
+    Ok(Outcome { results: so_far(sums, failure.as_ref()), failure })
 }
 
 /// The key of a cell that has not run yet, as [`Cell::key`].

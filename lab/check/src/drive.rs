@@ -416,7 +416,7 @@ async fn perform(
 ) -> Option<Answer> {
     let cn = cn_of(shared, client);
     let _inside = shared.node_states.enter(cn);
-    let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
+    let record = shared.call(client, call);
     let by = issuer(shared, cn, index.endpoint());
     let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
     let (doing, now) = ((client, false), shared.fabric.now());
@@ -436,7 +436,7 @@ async fn perform(
         Ok(answer) => answer.clone(),
         Err(e) => e.into(),
     };
-    shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
+    shared.ret(record, answer.clone());
     match done {
         Ok(Answer::Torn(_)) => {
             let what = format!("{call} was answered {answer}");

@@ -15,7 +15,7 @@ use dmtree_fabric::{Core, Endpoint, Error, Fabric, NodeId, Policy, Result, Trans
 use dmtree_parts::{AnyIndex, Found, Shape};
 use dmtree_pool::PoolNode;
 
-use crate::log::Log;
+use crate::log::{Answer, Call, Log};
 use crate::test_cluster::{Client, TestCluster};
 use crate::verdict::Finding;
 
@@ -181,6 +181,16 @@ impl Harness {
     pub(crate) fn wake(&self, of: impl Fn(Option<usize>) -> bool) {
         let slots = self.slots.borrow();
         slots.iter().filter(|(_, cn)| of(*cn)).for_each(|(slot, _)| self.core.wake(*slot));
+    }
+
+    /// A client calls; the number of the record.
+    pub(crate) fn call(&self, client: u32, call: Call) -> usize {
+        self.log.borrow_mut().call(client, self.fabric.now(), call)
+    }
+
+    /// A call returns.
+    pub(crate) fn ret(&self, record: usize, answer: Answer) {
+        self.log.borrow_mut().ret(record, self.fabric.now(), answer);
     }
 
     /// Keeps the first finding, and lets every client end.

@@ -242,17 +242,36 @@ impl TestCluster {
         let mut transports: BTreeMap<usize, Rc<dyn Transport>> = BTreeMap::new();
         let (mut core, mut clients) = (None, Vec::new());
         for cn in cns {
-            let pool = self.cluster.compute_node(cn)?;
             let transport = match transports.entry(cn) {
                 Entry::Occupied(there) => there.get().clone(),
-                Entry::Vacant(place) => place.insert(pool.fabric().attach(pool.cn())?).clone(),
+                Entry::Vacant(place) => place.insert(self.attach(cn)?).clone(),
             };
             let core = core.get_or_insert_with(|| Core::new(transport.clone(), 4 * SLAB_BYTES));
-            let ep = Endpoint::new(core.clone(), transport, core.add_slot());
-            clients.push(self.nodes[cn].client(ep));
+            clients.push(self.placed(core, (cn, transport), None));
         }
         let core = core.ok_or_else(|| Error::invalid("no client"))?;
         Ok((core, clients))
+    }
+
+    /// A transport of compute node `cn`.
+    pub fn attach(&self, cn: usize) -> Result<Rc<dyn Transport>> {
+        let pool = self.cluster.compute_node(cn)?;
+        pool.fabric().attach(pool.cn())
+    }
+
+    /// A client on compute node `cn`, by its transport; its verbs count in the sums of the endpoint
+    /// `first`, if there is one.
+    pub fn placed(
+        &self,
+        core: &Rc<Core>,
+        (cn, transport): (usize, Rc<dyn Transport>),
+        first: Option<&Endpoint>,
+    ) -> AnyIndex {
+        let (core, slot) = (core.clone(), core.add_slot());
+        self.nodes[cn].client(match first {
+            None => Endpoint::new(core, transport, slot),
+            Some(first) => Endpoint::counting_with(core, transport, slot, first),
+        })
     }
 }
 
