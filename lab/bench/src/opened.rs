@@ -4,13 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::Write as _;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_check::test_cluster::{TestCluster, nodes};
+use dmtree_check::verdict::{caught, on_threads};
 use dmtree_fabric::{Core, Endpoint, Fifo, Result as FabricResult, Snapshot, Worker};
 use dmtree_parts::worker::{self, Workers};
 use dmtree_parts::{AnyIndex, AnyOptions, CacheStats};
@@ -68,8 +68,6 @@ impl PoolSpec {
 pub struct Opened {
     index: TestCluster,
     sim: Option<(SimFabric, u64)>,
-    /// Workers of each compute node.
-    workers: u32,
     /// The index, if it must be removed from a pool that stays.
     fleeting: Option<String>,
 }
@@ -180,7 +178,7 @@ impl Opened {
         let name = fleeting.as_deref().or(spec.index.as_deref()).unwrap_or(INDEX_NAME);
         let called = (name, system);
         let index = TestCluster::open_or_create(cluster, spec.cache_bytes, options, called)?;
-        Ok(Self { workers: index.options.workers()?, index, sim, fleeting })
+        Ok(Self { index, sim, fleeting })
     }
 
     /// Number of compute nodes.
@@ -219,7 +217,7 @@ impl Opened {
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
     pub fn start_workers(&self) -> Result<Workers> {
         let mut all = Workers::default();
-        let workers = if self.sim.is_some() { 0 } else { self.workers };
+        let workers = if self.sim.is_some() { 0 } else { self.index.options.workers()? };
         for (cn, node) in self.index.nodes.iter().enumerate() {
             let (pool, node) = (self.index.cluster.compute_node(cn)?, node.clone());
             all.start(&pool, workers, move |ep| node.client(ep))?;
@@ -239,49 +237,31 @@ impl Opened {
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
         let real_threads = if self.sim.is_some() { 1 } else { threads };
-        let barrier = std::sync::Barrier::new(real_threads as usize + 1);
+        let barrier = std::sync::Barrier::new(real_threads as usize);
         let failed = AtomicBool::new(false);
-        let mut all: Vec<Left<T>> = Vec::new();
-        let workers = self.start_workers()?;
-        std::thread::scope(|scope| -> Result<()> {
-            let mut running = Vec::new();
-            for thread in 0..real_threads {
-                let (barrier, failed) = (&barrier, &failed);
-                running.push(scope.spawn(move || {
-                    let placed_clients = || match &self.sim {
-                        Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
-                        None => {
-                            let numbers = thread * coroutines..(thread + 1) * coroutines;
-                            Ok((self.placed_clients(numbers)?, Vec::new()))
-                        }
-                    };
-                    // The others wait for this thread at the barrier.
-                    let placed_clients = catch_unwind(AssertUnwindSafe(placed_clients))
-                        .unwrap_or_else(|_| Err(panicked()));
-                    failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
-                    barrier.wait();
-                    let (placed_clients, workers) = placed_clients?;
-                    if failed.load(Ordering::SeqCst) {
-                        return Ok(Vec::new());
-                    }
-                    run_thread((placed_clients, workers), self.sim.is_some(), body)
-                }));
-            }
+        let work = |thread: usize| {
+            let placed_clients = || match &self.sim {
+                Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
+                None => {
+                    let numbers = thread as u32 * coroutines..(thread as u32 + 1) * coroutines;
+                    Ok((self.placed_clients(numbers)?, Vec::new()))
+                }
+            };
+            // The others wait for this thread at the barrier.
+            let placed_clients = caught(placed_clients).unwrap_or_else(|_| Err(panicked()));
+            failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
             barrier.wait();
-            let mut pause = std::time::Duration::from_millis(1);
-            while running.iter().any(|handle| !handle.is_finished()) {
-                std::thread::park_timeout(pause);
-                pause = (pause * 2).min(std::time::Duration::from_millis(50));
-                tick();
+            let (placed_clients, workers) = placed_clients?;
+            if failed.load(Ordering::SeqCst) {
+                return Ok(Vec::new());
             }
-            // Joins all threads first: the scope panics if a panicked thread is not joined.
-            let ended: Vec<_> = running.into_iter().map(|handle| handle.join()).collect();
-            for left in ended {
-                let mut left = left.unwrap_or_else(|_| Err(panicked()))?;
-                all.append(&mut left);
-            }
-            Ok(())
-        })?;
+            run_thread((placed_clients, workers), self.sim.is_some(), body)
+        };
+        let workers = self.start_workers()?;
+        let mut all: Vec<Left<T>> = Vec::new();
+        for left in on_threads(real_threads as usize, work, tick) {
+            all.append(&mut left.unwrap_or_else(|_| Err(panicked()))?);
+        }
         all.sort_by_key(|l| l.number);
         let counts = workers.stop().map_err(|e| Failure::violation(e.to_string()))?;
         if let Some(first) = all.first_mut() {
@@ -320,7 +300,8 @@ impl Opened {
             clients.push(self.index.placed(&core, place, sums));
         }
         let (mut workers, sums) = (Vec::new(), clients.first().map(|first| first.endpoint()));
-        for cn in (0..cns).flat_map(|cn| std::iter::repeat_n(cn, self.workers as usize)) {
+        let each = self.index.options.workers()? as usize;
+        for cn in (0..cns).flat_map(|cn| std::iter::repeat_n(cn, each)) {
             let place = (cn, self.index.attach(cn)?);
             workers.push(self.index.placed(&core, place, sums));
         }

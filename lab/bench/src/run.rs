@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use dmtree_check::checked::System;
 use dmtree_fabric::sync::locked;
@@ -12,18 +11,15 @@ use dmtree_fabric::{
 };
 use dmtree_workload::OpKind;
 
-use crate::clock;
 use crate::config::{Config, Resolved};
 use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Measured, Progress, pool_spec};
-use crate::jobs::Jobs;
 use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
 use crate::published::Table;
-use crate::registry;
 use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
     SCHEMA_VERSION, Side, cell_key, note, per,
@@ -31,6 +27,7 @@ use crate::results::{
 use crate::summary::Summary;
 use crate::sweep::Place;
 use crate::system::{checked_options, lacks, options_for};
+use crate::{clock, jobs, registry};
 
 /// Receives reports of a run, from any thread, one at a time.
 pub trait Observer: Send {
@@ -249,13 +246,7 @@ pub fn run(
     let rounds = (0..c.rounds).flat_map(|round| once.iter().map(move |g| (round, g.clone())));
     let groups: Vec<Group> = rounds.map(|(round, g)| Group { round, ..g }).collect();
     let order = cells(r)?;
-    let jobs = Jobs {
-        groups: &groups,
-        at_a_time: c.jobs_at_a_time(),
-        stop,
-        deadline: c.budget.map(|s| clock::now() + Duration::from_secs_f64(s)),
-    };
-    let count = jobs.cells();
+    let count = groups.iter().map(|g| g.cells.len()).sum();
     type Sums = BTreeMap<usize, (Group, CellPlan, Sum)>;
     let so_far = |sums: &Sums, failure: Option<&Failure>| {
         let cells = order.iter().filter_map(|(s, p)| {
@@ -282,7 +273,8 @@ pub fn run(
         let cell = cell(g, plan, sum, table.as_ref());
         observer.measured(&cell, &|| so_far(sums, Some(&Failure::Interrupted)));
     };
-    let mut failure = jobs.run((&progress, &measured)).err();
+    let ran = jobs::run(c, (&groups, count), stop, (&progress, &measured));
+    let mut failure = ran.err();
     let (done, sums, _) = &*locked(&state);
     if stop.load(Ordering::Relaxed) && *done < count {
         failure = Some(Failure::Interrupted);
