@@ -20,7 +20,7 @@ use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
 use crate::opened::{Opened, PoolSpec};
 use crate::oracle::Oracle;
-use crate::prepare::{load, walk, warm_up};
+use crate::prepare::{Pool, load, walk, warm_up};
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
@@ -222,9 +222,10 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
-    load((g, c), host, &opened, &plan, oracle.as_ref())?;
+    let pool = Pool { group: g, opened, oracle };
+    load(&pool, c, host, &plan)?;
     host.stopped()?;
-    let mut shape = walk(g, host, &opened)?;
+    let mut shape = walk(&pool, host)?;
     if shape.keys != c.keys {
         return Err(Failure::violation(format!(
             "{}: after loading {} keys the index holds {}",
@@ -241,15 +242,15 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             let longest = slot.map_or(c.warmup, |s| c.warmup.min(s.as_secs_f64() / 3.0));
             // A simulated warm-up always completes.
             let limit = (!c.simulated()).then(|| Duration::from_secs_f64(longest));
-            let (reads, complete) = warm_up(g, cell, host, &opened, &plan, oracle.as_ref(), limit)?;
+            let (reads, complete) = warm_up(&pool, (cell, &plan), host, limit)?;
             warmed += reads;
             warm = complete;
         }
         host.stopped()?;
         let plan = cell.plan()?;
-        let before = lookups(&opened);
-        let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
-        let after = lookups(&opened);
+        let before = lookups(&pool.opened);
+        let mut m = measure(&pool, (cell, &plan), host)?;
+        let after = lookups(&pool.opened);
         if m.tally.ended == Ended::Interrupted {
             return Err(Failure::Interrupted);
         }
@@ -257,7 +258,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let changes = mix.insert > 0 || mix.delete > 0;
         let last = g.cells.last().is_some_and(|l| l.number == cell.number);
         if changes || (last && mix.update + mix.read_modify_write > 0) {
-            match walk(g, host, &opened) {
+            match walk(&pool, host) {
                 Ok(after) => {
                     let due = c.keys + m.tally.inserted - m.tally.deleted;
                     let held = after.keys;
@@ -271,7 +272,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
         }
         m.warmed = warmed;
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
-        let cache = |cn| opened.cache_stats(cn);
+        let cache = |cn| pool.opened.cache_stats(cn);
         let mut figures =
             memory::figures(&shape, g.system.has_tables_on_memory_nodes, &clients, cache);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);

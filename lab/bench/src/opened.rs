@@ -130,9 +130,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     };
     options.validate()?;
     let sim = SimFabric::new(profile, *seed);
-    for (node, bytes) in nodes(&options) {
-        sim.add_node(node, bytes)?;
-    }
+    nodes(&options).try_for_each(|(node, bytes)| sim.add_node(node, bytes))?;
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
 

@@ -168,16 +168,13 @@ pub fn preflight(r: &Resolved) -> Result<()> {
             continue;
         }
         // Refusals do not depend on the place of the nodes.
-        let spec =
-            pool_spec(&Config { fabric: here(&c.fabric), nodes: None, ..c.clone() }, 16 << 20, 0)?;
+        let is_apart = data_path(&c.fabric).is_some();
+        let fabric = if is_apart { LOCAL.to_owned() } else { c.fabric.clone() };
+        let spec = pool_spec(&Config { fabric, nodes: None, ..c.clone() }, 16 << 20, 0)?;
         Opened::create(system.name, &options, &spec).map_err(|e| e.context(system.name))?;
         done.push(name);
     }
     Ok(())
-}
-
-fn here(fabric: &str) -> String {
-    if data_path(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
 /// The sum of a cell over all its rounds so far.

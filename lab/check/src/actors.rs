@@ -70,7 +70,8 @@ impl<'a> Actors<'a> {
         let of_node = |cn| shared.slot(Some(cn));
         let membership_agents = (0..computes).map(of_node).collect();
         let maintenance_actors = (0..computes).map(of_node).collect();
-        let workers = (0..shared.workers as usize * computes).map(|n| n % computes);
+        let workers = shared.test_cluster.options.workers()? as usize;
+        let workers = (0..workers * computes).map(|n| n % computes);
         let workers = workers.map(|cn| (cn, of_node(cn))).collect();
         let of_test = || shared.attached(None, shared.slot(None));
         let agent = |mn| {

@@ -83,6 +83,20 @@ pub fn judge(test_cluster: &TestCluster, log: &Log, what: &str) {
     c.walk().expect("every invariant holds");
 }
 
+/// Runs clients of one thread in the order that a policy picks, numbered from `first` on.
+pub(crate) fn run_clients<F: Future<Output = ()>>(
+    (core, clients): Coroutines,
+    first: usize,
+    policy: &mut dyn Policy,
+    client: impl Fn(u64, AnyIndex) -> F,
+) {
+    let mut worker = Worker::new(core);
+    for (number, index) in (first as u64..).zip(clients) {
+        worker.spawn(index.endpoint().slot(), client(number, index));
+    }
+    worker.run(policy).expect("every client ends");
+}
+
 /// What all clients share: their operations, and the log, which orders the calls and returns of all
 /// threads.
 struct Shared {
@@ -96,7 +110,7 @@ impl Shared {
         Self { stress, case: stress.case(), log: Mutex::new(Log::new(1, stress.keys)) }
     }
 
-    async fn client(&self, mut index: AnyIndex, number: u64) {
+    async fn client(&self, number: u64, mut index: AnyIndex) {
         let (s, client) = (self.stress, number as u32);
         let mut rng = Rng::new(s.seed ^ number.wrapping_mul(0xff51_afd7_ed55_8ccd));
         let mut seen = None;
@@ -116,15 +130,6 @@ impl Shared {
         }
     }
 
-    /// Runs the clients of one thread, with these numbers from `first` on.
-    fn run(&self, (core, clients): Coroutines, first: usize, policy: &mut dyn Policy) {
-        let mut worker = Worker::new(core);
-        for (number, index) in (first as u64..).zip(clients) {
-            worker.spawn(index.endpoint().slot(), self.client(index, number));
-        }
-        worker.run(policy).expect("every client ends");
-    }
-
     fn into_log(self) -> Log {
         self.log.into_inner().expect("no client has panicked")
     }
@@ -136,7 +141,7 @@ pub fn coroutines(test_cluster: &TestCluster, s: Stress, policy: &mut dyn Policy
     let nodes = test_cluster.nodes.len();
     let clients = test_cluster.coroutines((0..s.coroutines).map(|n| n % nodes)).expect("attach");
     let shared = Shared::new(s);
-    shared.run(clients, 0, policy);
+    run_clients(clients, 0, policy, |number, index| shared.client(number, index));
     shared.into_log()
 }
 
@@ -146,7 +151,8 @@ pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
     let thread = |t: usize| {
         let cn = t % test_cluster.nodes.len();
         let clients = test_cluster.coroutines((0..s.coroutines).map(|_| cn)).expect("attach");
-        shared.run(clients, t * s.coroutines, &mut Fifo);
+        let client = |number, index| shared.client(number, index);
+        run_clients(clients, t * s.coroutines, &mut Fifo, client);
     };
     std::thread::scope(|scope| {
         (0..s.threads).for_each(|t| _ = scope.spawn(move || thread(t)));

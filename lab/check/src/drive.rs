@@ -43,8 +43,6 @@ pub(crate) struct RunContext<'a> {
     pub case: &'a Case,
     /// [`AnyOptions::carries`](dmtree_parts::AnyOptions::carries).
     pub carries: bool,
-    /// Workers of the index on each compute node.
-    pub workers: u32,
     pub server: Arc<Server>,
     pub node_states: NodeStates<'a>,
     pub bounds: Cell<Bounds>,
@@ -74,7 +72,6 @@ impl<'a> RunContext<'a> {
         harness.log.replace(Log::new(case.stride(), case.numbers()));
         Ok(Self {
             carries: harness.test_cluster.options.carries()?,
-            workers: harness.test_cluster.options.workers()?,
             availability: Availability::new(case, server.judge().clone()),
             case,
             node_states: NodeStates::new(case, harness.fabric.clone(), server.clone()),
@@ -104,9 +101,8 @@ impl<'a> RunContext<'a> {
     /// Detects faults, and wakes the clients of the nodes that they hit.
     fn poll_faults(&self) {
         let hit = self.node_states.poll_faults(&|cn| self.running(cn));
-        for cn in
-            hit.iter().copied().filter(|cn| self.node_states.condition(*cn) != NodeCondition::Up)
-        {
+        let is_out = |cn: &&usize| self.node_states.condition(**cn) != NodeCondition::Up;
+        for &cn in hit.iter().filter(is_out) {
             self.availability.out(cn, self.node_states.incarnation(cn), self.fabric.now());
             if self.node_states.condition(cn) != NodeCondition::Frozen {
                 self.availability.forget(cn);

@@ -61,9 +61,7 @@ impl TestCluster {
     ) -> Result<Self> {
         use dmtree_fabric::verbs::{Config, VerbsFabric};
         let fabric = VerbsFabric::new(&Config::default())?;
-        for (node, bytes) in nodes(pool) {
-            fabric.add_node(node, bytes)?;
-        }
+        nodes(pool).try_for_each(|(node, bytes)| fabric.add_node(node, bytes))?;
         Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
     }
 
@@ -74,9 +72,7 @@ impl TestCluster {
         cache_bytes: u64,
         options: impl Into<AnyOptions>,
     ) -> Result<Self> {
-        for (node, bytes) in nodes(pool) {
-            fabric.add_node(node, bytes)?;
-        }
+        nodes(pool).try_for_each(|(node, bytes)| fabric.add_node(node, bytes))?;
         Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
     }
 
@@ -213,9 +209,7 @@ impl TestCluster {
         options: impl Into<AnyOptions>,
         (judge, path): (Arc<InProcess>, Arc<dyn Membership>),
     ) -> Result<Self> {
-        for (node, bytes) in nodes(pool) {
-            fabric.add_node(node, bytes)?;
-        }
+        nodes(pool).try_for_each(|(node, bytes)| fabric.add_node(node, bytes))?;
         let cluster = Cluster::format_before(Arc::new(fabric.clone()), pool, judge, path)?;
         Self::on(cluster, cache_bytes, options)
     }

@@ -227,9 +227,9 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
         run.violation(format!("the first memory node has no services: {e}"));
     }
     run.memory.borrow_mut().push((first.clone(), Some(founded)));
-    let (agent, services) = (slot(), slot());
-    worker.spawn(agent, hosts::first_memory_node(run.clone(), agent));
-    worker.spawn(services, hosts::services(run.clone(), services));
+    for (slot, answers) in [(slot(), false), (slot(), true)] {
+        worker.spawn(slot, hosts::first_memory_node(run.clone(), slot, answers));
+    }
     for m in 1..memory_nodes {
         let slot = slot();
         run.memory.borrow_mut().push((first.clone(), None));

@@ -189,7 +189,12 @@ impl ProcessSlot {
             // In a long run too many of them would have an unknown outcome to be judged.
             3 if !run.is_long => Some(self.swap_shared(ep).await),
             3 | 4 => Some(self.call(ep).await),
-            _ => self.reach_a_peer(ep).await,
+            _ => {
+                // The result of a verb to another compute process does not matter.
+                let peer = NodeId::compute(run.below(u64::from(run.compute_nodes)) as u16);
+                let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
+                None
+            }
         };
         let took = (ep.now() - began).saturating_sub(incarnation.process.stood_still() - stood);
         let Some(done) = done else {
@@ -219,13 +224,6 @@ impl ProcessSlot {
         if done.is_ok() && is_recovering {
             run.has_worked.borrow_mut()[usize::from(self.number)] = true;
         }
-    }
-
-    /// A verb to another compute process; its result does not matter.
-    async fn reach_a_peer(&self, ep: &Endpoint) -> Option<Result<()>> {
-        let peer = NodeId::compute(self.run.below(u64::from(self.run.compute_nodes)) as u16);
-        let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
-        None
     }
 
     async fn write_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
