@@ -1,18 +1,19 @@
 //! Crash experiment in virtual time: a compute node dies under load. It shows the effect on the
 //! other nodes, and how long recovery takes.
 //!
-//! Every client reads any key, and updates only keys of its own, so the last acknowledged value of
-//! every key is known. At the end all written keys are read. Each must have the value that its
-//! writer was acknowledged last, or the value that the writer was writing when it died.
+//! Every client reads any key, and updates only keys of its own. At the end all written keys are
+//! read, and the history of each must be linearizable: it has the value that its writer was
+//! acknowledged last, or the value that the writer was writing when it died.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::{Args, Command, FromArgMatches};
 use dmtree_check::case::range;
 use dmtree_check::harness::Harness;
+use dmtree_check::history::{Event, Op, check_key};
+use dmtree_check::log::{Answer, Call};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
 use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
@@ -172,18 +173,16 @@ fn key(i: u64) -> [u8; 24] {
     out
 }
 
-/// The last acknowledged value of a key, and the value that its writer has begun to write.
-#[derive(Clone, Copy, Default)]
-struct Last {
-    acknowledged: u64,
-    begun: u64,
+/// The value of these bytes.
+fn id(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// The state that the clients share.
 struct Board {
+    harness: Rc<Harness>,
     start_ns: u64,
     victim: NodeId,
-    last: RefCell<BTreeMap<u64, Last>>,
     /// Number of survivors' clients that still run.
     running: Cell<u64>,
     outcome: RefCell<Outcome>,
@@ -230,26 +229,24 @@ async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
     let mut value = Vec::new();
     let mut count = 0u64;
     while b.since(ep.now()) < s.until_us * 1000 {
-        let update = rng.below(100) < u64::from(s.update_percent);
-        let began = ep.now();
+        let (began, update) = (ep.now(), rng.below(100) < u64::from(s.update_percent));
+        let record;
         let result = if update {
             let k = rng.below(s.keys / clients) * clients + number;
             count += 1;
             let new = number << 32 | count;
-            b.last.borrow_mut().entry(k).or_default().begun = new;
+            record = b.harness.call(number as u32, Call::Update(k, new));
             let r = index.write(&key(k), Write::Update(&new.to_le_bytes())).await;
-            r.map(|_| {
-                b.last.borrow_mut().entry(k).and_modify(|l| l.acknowledged = new);
-            })
+            r.map(Answer::from)
         } else {
             let k = rng.below(s.keys);
-            index.get(&key(k), &mut value).await.and_then(|found| match found {
-                true => Ok(()),
-                false => Err(dmtree_fabric::Error::corrupt(format!("key {k} is gone"))),
-            })
+            record = b.harness.call(number as u32, Call::Get(k));
+            let r = index.get(&key(k), &mut value).await;
+            r.map(|found| Answer::Found(found.then(|| id(&value)).flatten()))
         };
+        b.harness.ret(record, result.as_ref().map_or_else(Answer::from, Answer::clone));
         match result {
-            Ok(()) => b.done(node, update, began, ep.now()),
+            Ok(_) => b.done(node, update, began, ep.now()),
             Err(e) => b.failed(format!("client {number}: {e}")),
         }
     }
@@ -317,7 +314,7 @@ fn make(s: &Setup) -> Result<Harness> {
 /// Those of [`Setup::check`] and of the simulated operations.
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
-    let harness = make(setup)?;
+    let harness = Rc::new(make(setup)?);
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
     let curve = vec![Bucket::default(); buckets];
@@ -329,9 +326,9 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
         ..Outcome::default()
     };
     let board = Rc::new(Board {
+        harness: harness.clone(),
         start_ns: harness.fabric.now(),
         victim,
-        last: RefCell::default(),
         running: Cell::new(setup.clients() - setup.clients_of_node()),
         outcome: RefCell::new(outcome),
     });
@@ -380,19 +377,22 @@ fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
     harness.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
 }
 
-/// Reads every written key.
+/// Reads every written key, and judges the history of each.
 fn look(harness: &Harness, s: &Setup, b: &Board) -> Result<()> {
     let mut index = harness.test_cluster.client(0)?;
-    let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;
+    let of_victim = |id| (id >> 32) / s.clients_of_node() == b.victim.index() as u64;
     let o = &mut *b.outcome.borrow_mut();
-    for (k, last) in &b.last.take() {
-        o.keys_checked += 1;
-        let found = index.get(&key(*k))?;
-        let held = found.and_then(|value| value.try_into().ok()).map(u64::from_le_bytes);
-        let open = last.begun != last.acknowledged && of_victim(last.begun >> 32);
-        let has_begun = open && held == Some(last.begun);
-        o.taken_effect += u64::from(has_begun);
-        o.keys_wrong += u64::from(!has_begun && held != Some(last.acknowledged));
+    let keys = harness.log.take().per_key().map_err(|e| Failure::violation(e.to_string()))?;
+    for (k, mut ops) in keys {
+        if ops.iter().any(|op| matches!(op.event, Event::Update(..))) {
+            o.keys_checked += 1;
+            let held = index.get(&key(k))?.and_then(|value| id(&value));
+            let made = held.map(|v| Event::Update(v, true)).filter(|_| held.is_some_and(of_victim));
+            let open = |op: &Op| op.ret.is_none() && Some(op.event) == made;
+            o.taken_effect += u64::from(ops.iter().any(open));
+            ops.push(Op { call: u64::MAX, ret: Some(u64::MAX), event: Event::Get(held) });
+        }
+        o.keys_wrong += u64::from(check_key(&ops, Some(0)).is_err());
     }
     Ok(())
 }

@@ -84,7 +84,8 @@ impl Tool {
     }
 }
 
-pub(crate) fn fit(key: u64, value: u64) -> Fit {
+/// What records of these lengths ask of options.
+pub fn fit(key: u64, value: u64) -> Fit {
     let bytes = |n| u32::try_from(n).unwrap_or(u32::MAX);
     Fit { key_bytes: bytes(key), value_bytes: bytes(value), ..Fit::default() }
 }

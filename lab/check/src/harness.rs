@@ -42,7 +42,7 @@ pub struct Harness {
     tasks: RefCell<Vec<Task>>,
     over: Rc<Cell<bool>>,
     /// The operations of all clients.
-    pub(crate) log: RefCell<Log>,
+    pub log: RefCell<Log>,
     finding: Rc<RefCell<Option<Finding>>>,
 }
 
@@ -184,12 +184,12 @@ impl Harness {
     }
 
     /// A client calls; the number of the record.
-    pub(crate) fn call(&self, client: u32, call: Call) -> usize {
+    pub fn call(&self, client: u32, call: Call) -> usize {
         self.log.borrow_mut().call(client, self.fabric.now(), call)
     }
 
     /// A call returns.
-    pub(crate) fn ret(&self, record: usize, answer: Answer) {
+    pub fn ret(&self, record: usize, answer: Answer) {
         self.log.borrow_mut().ret(record, self.fabric.now(), answer);
     }
 
