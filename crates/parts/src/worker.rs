@@ -4,9 +4,9 @@
 //! An index says how many workers a compute node has
 //! ([`RangeIndex::workers`](crate::RangeIndex::workers)), and executes one bounded piece of work at
 //! a time ([`RangeIndex::work`](crate::RangeIndex::work)). The program that opens the index gives
-//! each worker a thread of its own ([`Workers`]), or a thread with its own CPU in the simulator, and
-//! runs the loop of this module there until the index is closed. A worker holds nothing between two
-//! pieces, so that it may stop, or die with its node, after any of them.
+//! each worker a thread of its own ([`Workers`]), or a thread with its own CPU in the simulator,
+//! and runs the loop of this module there until the index is closed. A worker holds nothing between
+//! two pieces, so that it may stop, or die with its node, after any of them.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

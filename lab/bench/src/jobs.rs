@@ -1,8 +1,8 @@
 //! Groups of cells, several at a time where that changes no figure: simulated cells depend neither
 //! on each other nor on real time.
 //!
-//! Threads take the groups in order. One of them at a time reports; a thread goes on when its report
-//! has been received, so that a stop takes effect before the next cell.
+//! Threads take the groups in order. One of them at a time reports; a thread goes on when its
+//! report has been received, so that a stop takes effect before the next cell.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

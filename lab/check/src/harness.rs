@@ -1,7 +1,7 @@
 //! The harness of runs in virtual time: a cluster on the simulated fabric, the executor of
-//! everything that runs there, the history, the first finding, and the judgement in the end. Seeds
-//! ([`mod@crate::run`]), scenarios ([`crate::scenario`]) and the crash experiment of the bench run on
-//! it.
+//! everything that runs there, the history, the first finding, and the judgement in the end.
+//! Seeds ([`mod@crate::run`]), scenarios ([`crate::scenario`]) and the crash experiment of the bench
+//! run on it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
@@ -221,8 +221,8 @@ impl Harness {
 }
 
 /// Judges the memory of an index when nothing runs: one GC frees what crashed nodes and dropped
-/// operations have leaked, which is nothing unless it `may_leak`; after it every piece of memory has
-/// one holder.
+/// operations have leaked, which is nothing unless it `may_leak`; after it every piece of memory
+/// has one holder.
 pub(crate) fn judge_memory(mut gc: impl FnMut() -> Result<Found>, may_leak: bool) -> Result<()> {
     let found = gc().map_err(|e| e.context("a gc"))?;
     let again = gc().map_err(|e| e.context("a second gc"))?;
