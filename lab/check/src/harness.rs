@@ -1,7 +1,7 @@
 //! The harness of runs in virtual time: a cluster on the simulated fabric, the executor of
 //! everything that runs there, the history, the first finding, and the judgement in the end.
-//! Seeds ([`mod@crate::run`]), scenarios ([`crate::scenario`]) and the crash experiment of the bench
-//! run on it.
+//! Seeds ([`mod@crate::run`]), scenarios ([`crate::scenario`]) and the crash experiment of the
+//! bench run on it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
