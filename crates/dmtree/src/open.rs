@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::{Error, ErrorKind, Result};
-use dmtree_parts::{NodeContext, RangeIndex, Root};
+use dmtree_parts::worker::Workers;
+use dmtree_parts::{AnyIndex, NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
 use crate::async_client::{Door, Mailbox};
@@ -34,6 +35,8 @@ pub(crate) struct OpenIndex {
 
 /// The compute nodes of one incarnation, as the index uses them.
 pub(crate) struct Nodes {
+    /// They end first.
+    _workers: Workers,
     pub(crate) incarnation: Arc<Incarnation>,
     /// One for every compute node.
     pub(crate) trees: Vec<Arc<DmNode>>,
@@ -51,8 +54,14 @@ impl Nodes {
             let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
             DmTree::node(&cx, options, root)
         };
-        let trees = (0..cluster.compute_nodes()).map(tree).collect::<Result<_>>()?;
-        Ok(Self { incarnation: incarnation.clone(), trees })
+        let trees = (0..cluster.compute_nodes()).map(tree).collect::<Result<Vec<_>>>()?;
+        let mut workers = Workers::default();
+        for (i, tree) in trees.iter().enumerate() {
+            let (pool, tree) = (cluster.compute_node(i)?, tree.clone());
+            let client = move |ep| -> AnyIndex { Box::new(DmTree::client(ep, tree.clone())) };
+            workers.start(&pool, DmTree::workers(options), client)?;
+        }
+        Ok(Self { _workers: workers, incarnation: incarnation.clone(), trees })
     }
 }
 

@@ -14,8 +14,8 @@ use crate::system::checked_options;
 /// Most clients that one thread simulates.
 const MAX_CLIENTS: u32 = 1 << 17;
 
-fn refuse<T>(message: String) -> Result<T> {
-    Err(Failure::Input(message))
+fn refuse<T>(message: impl Into<String>) -> Result<T> {
+    Err(Failure::input(message))
 }
 
 impl Config {
@@ -31,24 +31,20 @@ impl Config {
         }
         if self.nodes.is_some() && data_path(&self.fabric).is_none() {
             return refuse(
-                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too"
-                    .to_owned(),
+                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too",
             );
         }
         if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
-            return refuse("a device is used on fabric verbs only: give --fabric verbs".to_owned());
+            return refuse("a device is used on fabric verbs only: give --fabric verbs");
         }
         let one_at_a_time = self.budget.is_some() || !self.simulated();
         if one_at_a_time && self.jobs.is_some_and(|n| n > 1) {
             return refuse(
-                "several cells at a time disturb each other where real time counts: give --jobs on fabric sim only, without --budget"
-                    .to_owned(),
+                "several cells at a time disturb each other where real time counts: give --jobs on fabric sim only, without --budget",
             );
         }
         if self.workloads.is_empty() || self.distributions.is_empty() || self.systems.is_empty() {
-            return refuse(
-                "nothing to run: name a system, a workload and a distribution".to_owned(),
-            );
+            return refuse("nothing to run: name a system, a workload and a distribution");
         }
         self.check_names()?;
         for (_, point) in self.sweep.points(self)? {
@@ -101,9 +97,7 @@ impl Config {
             ));
         }
         if let (LoadShape::Open { .. }, Some(_)) = (self.load, self.budget) {
-            return refuse(
-                "an open load takes its own time: give --ops or --duration, no budget".to_owned(),
-            );
+            return refuse("an open load takes its own time: give --ops or --duration, no budget");
         }
         Ok(())
     }
@@ -176,8 +170,7 @@ impl Config {
             let c = self.for_cell(system, w);
             if !c.affinity.is_any() && c.cns == 1 {
                 return refuse(
-                    "affinity own cuts the key space into a slice for each compute node, and there is 1: give more --cns, or --affinity any"
-                        .to_owned(),
+                    "affinity own cuts the key space into a slice for each compute node, and there is 1: give more --cns, or --affinity any",
                 );
             }
             for d in &c.distributions {

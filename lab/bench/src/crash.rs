@@ -1,21 +1,22 @@
 //! Crash experiment in virtual time: a compute node dies under load. It shows the effect on the
 //! other nodes, and how long recovery takes.
 //!
-//! Every client reads any key, and updates only keys of its own, so the last acknowledged value of
-//! every key is known. At the end all written keys are read. Each must have the value that its
-//! writer was acknowledged last, or the value that the writer was writing when it died.
+//! Every client reads any key, and updates only keys of its own. At the end all written keys are
+//! read, and the history of each must be linearizable: it has the value that its writer was
+//! acknowledged last, or the value that the writer was writing when it died.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use clap::{Args, Command, FromArgMatches};
 use dmtree_check::case::range;
-use dmtree_check::scenario::Scenario;
-use dmtree_check::test_cluster::TestCluster;
+use dmtree_check::harness::Harness;
+use dmtree_check::history::{Event, Op, check_key};
+use dmtree_check::log::{Answer, Call};
+use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_fabric::sim::{How, Profile, SimFabric};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, LeaseParameters, MemberPhase, NodeId};
+use dmtree_fabric::{Endpoint, Fifo, LeaseParameters, MemberPhase, NodeId};
 use dmtree_parts::{AnyIndex, Fill, Write};
 use dmtree_pool::{PoolNode, PoolOptions};
 use dmtree_workload::Seed;
@@ -172,18 +173,16 @@ fn key(i: u64) -> [u8; 24] {
     out
 }
 
-/// The last acknowledged value of a key, and the value that its writer has begun to write.
-#[derive(Clone, Copy, Default)]
-struct Last {
-    acknowledged: u64,
-    begun: u64,
+/// The value of these bytes.
+fn id(bytes: &[u8]) -> Option<u64> {
+    bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// The state that the clients share.
 struct Board {
+    harness: Rc<Harness>,
     start_ns: u64,
     victim: NodeId,
-    last: RefCell<BTreeMap<u64, Last>>,
     /// Number of survivors' clients that still run.
     running: Cell<u64>,
     outcome: RefCell<Outcome>,
@@ -230,26 +229,24 @@ async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
     let mut value = Vec::new();
     let mut count = 0u64;
     while b.since(ep.now()) < s.until_us * 1000 {
-        let update = rng.below(100) < u64::from(s.update_percent);
-        let began = ep.now();
+        let (began, update) = (ep.now(), rng.below(100) < u64::from(s.update_percent));
+        let record;
         let result = if update {
             let k = rng.below(s.keys / clients) * clients + number;
             count += 1;
             let new = number << 32 | count;
-            b.last.borrow_mut().entry(k).or_default().begun = new;
+            record = b.harness.call(number as u32, Call::Update(k, new));
             let r = index.write(&key(k), Write::Update(&new.to_le_bytes())).await;
-            r.map(|_| {
-                b.last.borrow_mut().entry(k).and_modify(|l| l.acknowledged = new);
-            })
+            r.map(Answer::from)
         } else {
             let k = rng.below(s.keys);
-            index.get(&key(k), &mut value).await.and_then(|found| match found {
-                true => Ok(()),
-                false => Err(dmtree_fabric::Error::corrupt(format!("key {k} is gone"))),
-            })
+            record = b.harness.call(number as u32, Call::Get(k));
+            let r = index.get(&key(k), &mut value).await;
+            r.map(|found| Answer::Found(found.then(|| id(&value)).flatten()))
         };
+        b.harness.ret(record, result.as_ref().map_or_else(Answer::from, Answer::clone));
         match result {
-            Ok(()) => b.done(node, update, began, ep.now()),
+            Ok(_) => b.done(node, update, began, ep.now()),
             Err(e) => b.failed(format!("client {number}: {e}")),
         }
     }
@@ -279,7 +276,7 @@ async fn watch(ep: Endpoint, pool: Arc<PoolNode>, b: Rc<Board>) {
 }
 
 /// A simulated cluster with a loaded index and warm caches.
-fn make(s: &Setup) -> Result<Scenario> {
+fn make(s: &Setup) -> Result<Harness> {
     let profile = Profile::named(&s.profile)?;
     let pool = PoolOptions {
         memory_nodes: 1,
@@ -303,18 +300,12 @@ fn make(s: &Setup) -> Result<Scenario> {
     let fill = Fill::RandomInserts { seed: s.seed };
     ep.core().block_on(ep.slot(), loader.load(&mut pairs, false, fill))?;
     for node in &test_cluster.nodes {
-        let mut c = node.client(ep.clone());
-        ep.core().block_on(ep.slot(), async {
-            let mut value = Vec::new();
-            for i in (0..s.keys).step_by(8) {
-                c.get(&key(i), &mut value).await?;
-            }
-            Ok(())
-        })?;
+        let mut c = Client::from(node.client(ep.clone()));
+        (0..s.keys).step_by(8).try_for_each(|i| c.get(&key(i)).map(drop))?;
     }
-    let core = Core::new(fabric.attach(NodeId::compute(0))?, SLAB_BYTES * s.clients());
-    core.seed(s.seed);
-    Ok(Scenario::over(test_cluster, fabric, core))
+    let harness = Harness::on(test_cluster, fabric, SLAB_BYTES * s.clients())?;
+    harness.core().seed(s.seed);
+    Ok(harness)
 }
 
 /// Simulates a crash with DMTree.
@@ -323,7 +314,7 @@ fn make(s: &Setup) -> Result<Scenario> {
 /// Those of [`Setup::check`] and of the simulated operations.
 pub fn dmtree(setup: &Setup) -> Result<Outcome> {
     setup.check()?;
-    let scenario = make(setup)?;
+    let harness = Rc::new(make(setup)?);
     let victim = NodeId::compute(setup.cns - 1);
     let buckets = (setup.until_us / setup.bucket_us) as usize;
     let curve = vec![Bucket::default(); buckets];
@@ -335,53 +326,44 @@ pub fn dmtree(setup: &Setup) -> Result<Outcome> {
         ..Outcome::default()
     };
     let board = Rc::new(Board {
-        start_ns: scenario.fabric.now(),
+        harness: harness.clone(),
+        start_ns: harness.fabric.now(),
         victim,
-        last: RefCell::default(),
         running: Cell::new(setup.clients() - setup.clients_of_node()),
         outcome: RefCell::new(outcome),
     });
-    live(&scenario, setup, &board)?;
-    look(&scenario, setup, &board)?;
+    live(&harness, setup, &board)?;
+    look(&harness, setup, &board)?;
     let mut outcome = board.outcome.take();
-    outcome.trace_hash = format!("{:016x}", scenario.fabric.trace_hash());
+    outcome.trace_hash = format!("{:016x}", harness.fabric.trace_hash());
     outcome.summarize();
     Ok(outcome)
 }
 
 /// Runs the clients, the membership agents and the watcher; the last node crashes meanwhile.
-fn live(scenario: &Scenario, s: &Setup, b: &Rc<Board>) -> Result<()> {
-    let (fabric, cluster) = (&scenario.fabric, &scenario.test_cluster.cluster);
-    let core = scenario.core();
-    let mut sums: Option<Endpoint> = None;
-    let mut number = 0;
+fn live(harness: &Harness, s: &Setup, b: &Rc<Board>) -> Result<()> {
+    let (fabric, cluster) = (&harness.fabric, &harness.test_cluster.cluster);
+    let core = harness.core();
+    let (index, mut first, mut number) = (&harness.test_cluster, None, 0);
     for cn in 0..s.cns {
         for _ in 0..s.threads {
-            let transport = fabric.attach(NodeId::compute(cn))?;
+            let transport = index.attach(cn.into())?;
             for _ in 0..s.coroutines {
-                let (core, transport, slot) = (core.clone(), transport.clone(), core.add_slot());
-                let ep = match &sums {
-                    Some(first) => Endpoint::counting_with(core, transport, slot, first),
-                    None => Endpoint::new(core, transport, slot),
-                };
-                sums.get_or_insert(ep.clone());
-                let index = scenario.test_cluster.nodes[usize::from(cn)].client(ep);
-                scenario.spawn(cn, slot, client(index, number, s.clone(), b.clone()));
+                let place = (cn.into(), transport.clone());
+                let its = index.placed(core, place, first.as_ref());
+                first.get_or_insert(its.endpoint().clone());
+                let slot = its.endpoint().slot();
+                harness.spawn(cn, slot, client(its, number, s.clone(), b.clone()));
                 number += 1;
             }
         }
-        let (slot, pool) = (core.add_slot(), cluster.compute_node(usize::from(cn))?);
-        let (ep, pause) = (scenario.endpoint(cn, slot), s.lease_us * 1000 / 16);
-        scenario.spawn(cn, slot, async move {
-            // A revoked node has no membership.
-            let _ = pool.run_membership(&ep, pause, || false).await;
-        });
+        harness.membership_agent(cn, s.lease_us * 1000 / 16);
     }
     let slot = core.add_slot();
-    let ep = scenario.endpoint(0, slot);
-    scenario.spawn(0, slot, watch(ep, cluster.compute_node(0)?, b.clone()));
-    let ep = scenario.own_endpoint(0);
-    scenario.run(&mut Fifo, async {
+    let ep = harness.endpoint(0, slot);
+    harness.spawn(0, slot, watch(ep, cluster.compute_node(0)?, b.clone()));
+    let ep = harness.own_endpoint(0);
+    harness.run(&mut Fifo, async {
         ep.sleep(s.crash_us * 1000).await;
         let how = if s.hung { How::Hung } else { How::Machine };
         if let Err(e) = fabric.crash(b.victim, how) {
@@ -392,30 +374,26 @@ fn live(scenario: &Scenario, s: &Setup, b: &Rc<Board>) -> Result<()> {
             ep.sleep(20_000).await;
         }
     });
-    scenario.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
+    harness.trouble().map_or(Ok(()), |stalled| Err(Failure::violation(stalled)))
 }
 
-/// Reads every written key.
-fn look(scenario: &Scenario, s: &Setup, b: &Board) -> Result<()> {
-    let TestCluster { cluster, nodes, .. } = &scenario.test_cluster;
-    let ep = cluster.compute_node(0)?.endpoint(1 << 24)?;
-    let mut index = nodes[0].client(ep.clone());
-    let of_victim = |number| number / s.clients_of_node() == b.victim.index() as u64;
+/// Reads every written key, and judges the history of each.
+fn look(harness: &Harness, s: &Setup, b: &Board) -> Result<()> {
+    let mut index = harness.test_cluster.client(0)?;
+    let of_victim = |id| (id >> 32) / s.clients_of_node() == b.victim.index() as u64;
     let o = &mut *b.outcome.borrow_mut();
-    ep.core().block_on(ep.slot(), async {
-        let mut value = Vec::new();
-        for (k, last) in &b.last.take() {
+    let keys = harness.log.take().per_key().map_err(|e| Failure::violation(e.to_string()))?;
+    for (k, mut ops) in keys {
+        if ops.iter().any(|op| matches!(op.event, Event::Update(..))) {
             o.keys_checked += 1;
-            ep.renew_deadline();
-            let found = index.get(&key(*k), &mut value).await?;
-            let held = value.as_slice().try_into().map_or(0, u64::from_le_bytes);
-            let open = last.begun != last.acknowledged && of_victim(last.begun >> 32);
-            o.taken_effect += u64::from(open && held == last.begun);
-            let right = held == last.acknowledged || (open && held == last.begun);
-            o.keys_wrong += u64::from(!found || !right);
+            let held = index.get(&key(k))?.and_then(|value| id(&value));
+            let made = held.map(|v| Event::Update(v, true)).filter(|_| held.is_some_and(of_victim));
+            let open = |op: &Op| op.ret.is_none() && Some(op.event) == made;
+            o.taken_effect += u64::from(ops.iter().any(open));
+            ops.push(Op { call: u64::MAX, ret: Some(u64::MAX), event: Event::Get(held) });
         }
-        Ok(())
-    })?;
+        o.keys_wrong += u64::from(check_key(&ops, Some(0)).is_err());
+    }
     Ok(())
 }
 

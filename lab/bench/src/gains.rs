@@ -100,6 +100,7 @@ impl Gains {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::find;
 
     #[test]
     fn the_table_is_whole_and_names_systems() {
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!((t.rows.len(), t.setup), (7, [16, 2, 24, 2]));
         assert!(t.source.contains("OSDI'23"));
         for ([_, workload, system, over], _) in &t.rows {
-            assert!(crate::registry::known(system) && crate::registry::known(over));
+            assert!(find(system).is_ok() && find(over).is_ok());
             let known: dmtree_workload::Workload = workload.parse().unwrap();
             assert_eq!(known.name(), *workload);
         }

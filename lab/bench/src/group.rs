@@ -20,7 +20,7 @@ use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
 use crate::opened::{Opened, PoolSpec};
 use crate::oracle::Oracle;
-use crate::prepare::{load, walk, warm_up};
+use crate::prepare::{Pool, load, walk, warm_up};
 use crate::results::MemoryFigures;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
@@ -122,13 +122,22 @@ pub struct Host<'a> {
     pub load_cost: Duration,
     /// The key order of the last load, for the next load with the same keys.
     pub oracle: Option<(String, Arc<Oracle>)>,
-    /// Receives progress reports.
-    pub progress: &'a mut dyn FnMut(Progress<'_>),
-    /// Receives the result of a cell.
-    pub measured: &'a mut dyn FnMut(&Group, &CellPlan, Measured),
+    /// Where its reports go.
+    pub reports: Reports<'a>,
 }
 
-impl Host<'_> {
+/// Receivers of the progress of a phase, and of the result of a cell.
+pub type Reports<'a> =
+    (&'a (dyn Fn(Progress<'_>) + Sync), &'a (dyn Fn(&Group, &CellPlan, Measured) + Sync));
+
+impl<'a> Host<'a> {
+    /// A host of so many cells that runs alone, without a time budget.
+    pub fn new(stop: Arc<AtomicBool>, cells: usize, reports: Reports<'a>) -> Self {
+        let (deadline, oracle, load_cost) = (None, None, Duration::ZERO);
+        let (is_alone, cells_left, loads_left) = (true, cells, 0);
+        Self { stop, deadline, is_alone, cells_left, cells, loads_left, load_cost, oracle, reports }
+    }
+
     pub(crate) fn stopped(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
@@ -136,7 +145,7 @@ impl Host<'_> {
     /// Reports progress.
     pub(crate) fn show(&mut self, what: &str, phase: &'static str, done: u64, share: f64) {
         let cell = (self.cells - self.cells_left + 1, self.cells);
-        (self.progress)(Progress { what, phase, cell, done, share });
+        (self.reports.0)(Progress { what, phase, cell, done, share });
     }
 
     /// This cell's share of the remaining time.
@@ -213,9 +222,10 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
-    load((g, c), host, &opened, &plan, oracle.as_ref())?;
+    let pool = Pool { group: g, opened, oracle };
+    load(&pool, c, host, &plan)?;
     host.stopped()?;
-    let mut shape = walk(g, host, &opened)?;
+    let mut shape = walk(&pool, host)?;
     if shape.keys != c.keys {
         return Err(Failure::violation(format!(
             "{}: after loading {} keys the index holds {}",
@@ -232,15 +242,15 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             let longest = slot.map_or(c.warmup, |s| c.warmup.min(s.as_secs_f64() / 3.0));
             // A simulated warm-up always completes.
             let limit = (!c.simulated()).then(|| Duration::from_secs_f64(longest));
-            let (reads, complete) = warm_up(g, cell, host, &opened, &plan, oracle.as_ref(), limit)?;
+            let (reads, complete) = warm_up(&pool, (cell, &plan), host, limit)?;
             warmed += reads;
             warm = complete;
         }
         host.stopped()?;
         let plan = cell.plan()?;
-        let before = lookups(&opened);
-        let mut m = measure(g, cell, host, &opened, &plan, oracle.as_ref())?;
-        let after = lookups(&opened);
+        let before = lookups(&pool.opened);
+        let mut m = measure(&pool, (cell, &plan), host)?;
+        let after = lookups(&pool.opened);
         if m.tally.ended == Ended::Interrupted {
             return Err(Failure::Interrupted);
         }
@@ -248,7 +258,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let changes = mix.insert > 0 || mix.delete > 0;
         let last = g.cells.last().is_some_and(|l| l.number == cell.number);
         if changes || (last && mix.update + mix.read_modify_write > 0) {
-            match walk(g, host, &opened) {
+            match walk(&pool, host) {
                 Ok(after) => {
                     let due = c.keys + m.tally.inserted - m.tally.deleted;
                     let held = after.keys;
@@ -262,14 +272,14 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
         }
         m.warmed = warmed;
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
-        let cache = |cn| opened.cache_stats(cn);
+        let cache = |cn| pool.opened.cache_stats(cn);
         let mut figures =
             memory::figures(&shape, g.system.has_tables_on_memory_nodes, &clients, cache);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
         let all_here = data_path(&c.fabric).is_none();
         figures.peak_bytes = if all_here && host.is_alone { peak.bytes() } else { None };
         m.memory = Some(figures);
-        (host.measured)(g, cell, m);
+        (host.reports.1)(g, cell, m);
         host.cells_left = host.cells_left.saturating_sub(1);
     }
     Ok(())

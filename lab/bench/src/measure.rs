@@ -11,10 +11,10 @@ use crate::client::{self, Orders, Tally};
 use crate::clock;
 use crate::config::{MIN_OPS, Measure};
 use crate::failure::Result;
-use crate::group::{CellPlan, Group, Host, Measured, name};
+use crate::group::{CellPlan, Host, Measured, name};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
-use crate::oracle::Oracle;
+use crate::prepare::Pool;
 use crate::simulated::{self, START_SPREAD_NS, SimFigures};
 use crate::sizing;
 use crate::system::bytes_per_key;
@@ -22,22 +22,19 @@ use crate::window::{Extent, Window};
 
 /// Measures a cell on a loaded and warm pool.
 pub(crate) fn measure(
-    g: &Group,
-    cell: &CellPlan,
+    p: &Pool<'_>,
+    (cell, plan): (&CellPlan, &Arc<Plan>),
     host: &mut Host<'_>,
-    opened: &Opened,
-    plan: &Arc<Plan>,
-    oracle: Option<&Arc<Oracle>>,
 ) -> Result<Measured> {
-    let c = &cell.config;
+    let (opened, c) = (&p.opened, &cell.config);
     let clients = c.clients();
     // Under a budget, the rest of this cell's share; a walk follows.
     let share = host.slot().map(|slot| slot.mul_f64(0.9));
     let time = share.into_iter().chain(c.duration.map(Duration::from_secs_f64)).min();
-    let orders = Arc::new(orders(g, cell, host, opened, plan, oracle, time));
+    let orders = Arc::new(orders(p, (cell, plan), host, time));
     let body =
         |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
-    let what = name(g, cell);
+    let what = name(p.group, cell);
     let (began, issued) = (clock::now(), issued(opened));
     let mut tick = || {
         let done = orders.done.load(Ordering::Relaxed);
@@ -52,8 +49,8 @@ pub(crate) fn measure(
     opened.set_timed(true);
     let left = opened.run((c.threads, c.coroutines), &body, &mut tick);
     opened.set_timed(false);
-    let mut m =
-        sum_up(&left?, opened.compute_nodes(), plan, oracle.is_some_and(|o| o.knows_scans()));
+    let ordered = p.oracle.as_ref().is_some_and(|o| o.knows_scans());
+    let mut m = sum_up(&left?, opened.compute_nodes(), plan, ordered);
     if let Some(counted) = orders.counted.get() {
         m.counts = counted.clone();
     }
@@ -69,15 +66,12 @@ fn issued(opened: &Opened) -> u64 {
 }
 
 fn orders(
-    g: &Group,
-    cell: &CellPlan,
+    p: &Pool<'_>,
+    (cell, plan): (&CellPlan, &Arc<Plan>),
     host: &Host<'_>,
-    opened: &Opened,
-    plan: &Arc<Plan>,
-    oracle: Option<&Arc<Oracle>>,
     time: Option<Duration>,
 ) -> Orders {
-    let c = &cell.config;
+    let (Pool { group: g, opened, oracle }, c) = (p, &cell.config);
     let clients = c.clients();
     let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, cell));
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
@@ -93,7 +87,7 @@ fn orders(
     };
     Orders {
         plan: plan.clone(),
-        oracle: oracle.cloned(),
+        oracle: oracle.clone(),
         first_stream: g.round.wrapping_mul(clients),
         time,
         min_ops,

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use dmtree_fabric::sync::locked;
 use dmtree_workload::{Rng, Seed};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// Share of the due operations of a window that may be missing at its end.
 pub const TOLERATED: f64 = 0.01;
@@ -68,17 +68,7 @@ impl FromStr for LoadShape {
     }
 }
 
-impl Serialize for LoadShape {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for LoadShape {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+dmtree_workload::serde_by_text!(LoadShape, "a load such as \"closed\" or \"open:1.5M\"");
 
 /// The times at which the operations of one compute node fall due, ns after the start of the phase.
 #[derive(Clone, Debug)]

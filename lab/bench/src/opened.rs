@@ -3,16 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
 
 use dmtree_check::test_cluster::{TestCluster, nodes};
-use dmtree_fabric::{Core, Endpoint, Fifo, Snapshot, Transport, Worker};
-use dmtree_parts::{AnyIndex, AnyOptions, CacheStats, worker};
+use dmtree_check::verdict::{caught, on_threads};
+use dmtree_fabric::{Core, Endpoint, Fifo, Result as FabricResult, Snapshot, Worker};
+use dmtree_parts::worker::{self, Workers};
+use dmtree_parts::{AnyIndex, AnyOptions, CacheStats};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
@@ -67,8 +68,6 @@ impl PoolSpec {
 pub struct Opened {
     index: TestCluster,
     sim: Option<(SimFabric, u64)>,
-    /// Workers of each compute node.
-    workers: u32,
     /// The index, if it must be removed from a pool that stays.
     fleeting: Option<String>,
 }
@@ -131,9 +130,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
     };
     options.validate()?;
     let sim = SimFabric::new(profile, *seed);
-    for (node, bytes) in nodes(&options) {
-        sim.add_node(node, bytes)?;
-    }
+    nodes(&options).try_for_each(|(node, bytes)| sim.add_node(node, bytes))?;
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }
 
@@ -179,7 +176,7 @@ impl Opened {
         let name = fleeting.as_deref().or(spec.index.as_deref()).unwrap_or(INDEX_NAME);
         let called = (name, system);
         let index = TestCluster::open_or_create(cluster, spec.cache_bytes, options, called)?;
-        Ok(Self { workers: index.options.workers()?, index, sim, fleeting })
+        Ok(Self { index, sim, fleeting })
     }
 
     /// Number of compute nodes.
@@ -217,25 +214,11 @@ impl Opened {
 
     /// Starts the workers of an index on a fabric of real threads. [`Opened::run`] has its own.
     pub fn start_workers(&self) -> Result<Workers> {
-        let mut all = Workers { stop: Arc::default(), running: Vec::new() };
-        let workers = if self.sim.is_some() { 0 } else { self.workers };
+        let mut all = Workers::default();
+        let workers = if self.sim.is_some() { 0 } else { self.index.options.workers()? };
         for (cn, node) in self.index.nodes.iter().enumerate() {
-            for number in 0..workers {
-                let pool = self.index.cluster.compute_node(cn)?;
-                let (node, stop) = (node.clone(), all.stop.clone());
-                let work = move || {
-                    let ep = pool.endpoint(SLAB_BYTES)?;
-                    let mut index = node.client(ep.clone());
-                    let stopped = || stop.load(Ordering::Relaxed);
-                    let run = worker::run(&mut index, stopped);
-                    ep.core().block_on(ep.slot(), Box::pin(run))?;
-                    Ok(ep.snapshot())
-                };
-                let thread = Builder::new().name(format!("worker {number} of cn{cn}")).spawn(work);
-                let failed =
-                    |e| Failure::input(format!("a worker's thread cannot be started: {e}"));
-                all.running.push(thread.map_err(failed)?);
-            }
+            let (pool, node) = (self.index.cluster.compute_node(cn)?, node.clone());
+            all.start(&pool, workers, move |ep| node.client(ep))?;
         }
         Ok(all)
     }
@@ -252,121 +235,90 @@ impl Opened {
         tick: &mut dyn FnMut(),
     ) -> Result<Vec<Left<T>>> {
         let real_threads = if self.sim.is_some() { 1 } else { threads };
-        let barrier = std::sync::Barrier::new(real_threads as usize + 1);
+        let barrier = std::sync::Barrier::new(real_threads as usize);
         let failed = AtomicBool::new(false);
-        let mut all: Vec<Left<T>> = Vec::new();
-        let workers = self.start_workers()?;
-        std::thread::scope(|scope| -> Result<()> {
-            let mut running = Vec::new();
-            for thread in 0..real_threads {
-                let (barrier, failed) = (&barrier, &failed);
-                running.push(scope.spawn(move || {
-                    let placed_clients = || match &self.sim {
-                        Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
-                        None => {
-                            let clients = self.placed_clients(thread * coroutines, coroutines)?;
-                            Ok((clients, Vec::new()))
-                        }
-                    };
-                    // The others wait for this thread at the barrier.
-                    let placed_clients = catch_unwind(AssertUnwindSafe(placed_clients))
-                        .unwrap_or_else(|_| Err(panicked()));
-                    failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
-                    barrier.wait();
-                    let (placed_clients, workers) = placed_clients?;
-                    if failed.load(Ordering::SeqCst) {
-                        return Ok(Vec::new());
-                    }
-                    run_thread((placed_clients, workers), self.sim.is_some(), body)
-                }));
-            }
+        let work = |thread: usize| {
+            let placed_clients = || match &self.sim {
+                Some((_, seed)) => self.simulated_clients((threads, coroutines), *seed),
+                None => {
+                    let numbers = thread as u32 * coroutines..(thread as u32 + 1) * coroutines;
+                    Ok((self.placed_clients(numbers)?, Vec::new()))
+                }
+            };
+            // The others wait for this thread at the barrier.
+            let placed_clients = caught(placed_clients).unwrap_or_else(|_| Err(panicked()));
+            failed.fetch_or(placed_clients.is_err(), Ordering::SeqCst);
             barrier.wait();
-            let mut pause = std::time::Duration::from_millis(1);
-            while running.iter().any(|handle| !handle.is_finished()) {
-                std::thread::park_timeout(pause);
-                pause = (pause * 2).min(std::time::Duration::from_millis(50));
-                tick();
+            let (placed_clients, workers) = placed_clients?;
+            if failed.load(Ordering::SeqCst) {
+                return Ok(Vec::new());
             }
-            // Joins all threads first: the scope panics if a panicked thread is not joined.
-            let ended: Vec<_> = running.into_iter().map(|handle| handle.join()).collect();
-            for left in ended {
-                let mut left = left.unwrap_or_else(|_| Err(panicked()))?;
-                all.append(&mut left);
-            }
-            Ok(())
-        })?;
+            run_thread((placed_clients, workers), self.sim.is_some(), body)
+        };
+        let workers = self.start_workers()?;
+        let mut all: Vec<Left<T>> = Vec::new();
+        for left in on_threads(real_threads as usize, work, tick) {
+            all.append(&mut left.unwrap_or_else(|_| Err(panicked()))?);
+        }
         all.sort_by_key(|l| l.number);
-        let counts = workers.stop()?;
+        let counts = workers.stop().map_err(|e| Failure::violation(e.to_string()))?;
         if let Some(first) = all.first_mut() {
             first.counts.add(&counts);
         }
         Ok(all)
     }
 
-    fn placed_clients(&self, first: u32, count: u32) -> Result<Vec<PlacedClient>> {
-        let mut core: Option<Rc<Core>> = None;
-        let latency = Rc::<RefCell<ByKind>>::default();
-        let mut placed_clients = Vec::new();
-        for number in first..first + count {
-            let cn = number as usize % self.index.nodes.len();
-            let pool = self.index.cluster.compute_node(cn)?;
-            let transport = pool.fabric().attach(pool.cn())?;
-            let core = core.get_or_insert_with(|| Core::new(transport.clone(), SLAB_BYTES));
-            let slot = core.add_slot();
-            let ep = Endpoint::new(core.clone(), transport, slot);
-            let client = self.index.nodes[cn].client(ep.clone());
-            let (shares_thread, latency) = (count > 1, latency.clone());
-            placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
-        }
-        Ok(placed_clients)
+    /// These clients of one real thread.
+    fn placed_clients(&self, numbers: Range<u32>) -> Result<Vec<PlacedClient>> {
+        let shares_thread = numbers.len() > 1;
+        let cn_of = |number: u32| number as usize % self.index.nodes.len();
+        let (_, clients) = self.index.coroutines(numbers.clone().map(cn_of))?;
+        Ok(placed(numbers.zip(clients), shares_thread, cn_of))
     }
 
     /// All clients of a simulation, on one executor: `threads` client threads on every
-    /// compute node, and the workers, each on a thread of its own.
+    /// compute node, and the workers, each on a thread of its own. All count into the sums of the
+    /// first one.
     fn simulated_clients(
         &self,
         (threads, coroutines): (u32, u32),
         seed: u64,
     ) -> Result<(Vec<PlacedClient>, Vec<AnyIndex>)> {
-        let cns = self.index.nodes.len() as u32;
-        let clients = cns * threads * coroutines;
-        let mut transports: Vec<Rc<dyn Transport>> = Vec::new();
-        for thread in 0..cns * threads {
-            let pool = self.index.cluster.compute_node((thread % cns) as usize)?;
-            transports.push(pool.fabric().attach(pool.cn())?);
-        }
-        let Some(first) = transports.first() else { return Ok((Vec::new(), Vec::new())) };
-        let core = Core::new(first.clone(), SIM_SLAB_BYTES * u64::from(clients));
+        let cns = self.index.nodes.len();
+        let threads = (0..cns * threads as usize).map(|thread| self.index.attach(thread % cns));
+        let threads = threads.collect::<FabricResult<Vec<_>>>()?;
+        let Some(first) = threads.first() else { return Ok((Vec::new(), Vec::new())) };
+        let count = threads.len() * coroutines as usize;
+        let core = Core::new(first.clone(), SIM_SLAB_BYTES * count as u64);
         core.seed(seed);
-        let latency = Rc::<RefCell<ByKind>>::default();
-        let mut placed_clients: Vec<PlacedClient> = Vec::new();
-        for number in 0..clients {
-            let transport = &transports[(number % (cns * threads)) as usize];
-            let cn = (number % cns) as usize;
-            let (transport, slot) = (transport.clone(), core.add_slot());
-            let ep = match placed_clients.first() {
-                None => Endpoint::new(core.clone(), transport, slot),
-                // All clients count into the sums of the first one.
-                Some(PlacedClient { ep, .. }) => {
-                    Endpoint::counting_with(core.clone(), transport, slot, ep)
-                }
-            };
-            let (client, latency) = (self.index.nodes[cn].client(ep.clone()), latency.clone());
-            let shares_thread = true;
-            placed_clients.push(PlacedClient { number, cn, shares_thread, client, ep, latency });
+        let mut clients: Vec<AnyIndex> = Vec::new();
+        for (number, transport) in threads.iter().cycle().take(count).enumerate() {
+            let place = (number % cns, transport.clone());
+            let sums = clients.first().map(|first| first.endpoint());
+            clients.push(self.index.placed(&core, place, sums));
         }
-        let mut workers = Vec::new();
-        for (cn, node) in self.index.nodes.iter().enumerate() {
-            for _ in 0..self.workers {
-                let pool = self.index.cluster.compute_node(cn)?;
-                let transport = pool.fabric().attach(pool.cn())?;
-                let (slot, sums) = (core.add_slot(), &placed_clients[0].ep);
-                let ep = Endpoint::counting_with(core.clone(), transport, slot, sums);
-                workers.push(node.client(ep));
-            }
+        let (mut workers, sums) = (Vec::new(), clients.first().map(|first| first.endpoint()));
+        let each = self.index.options.workers()? as usize;
+        for cn in (0..cns).flat_map(|cn| std::iter::repeat_n(cn, each)) {
+            let place = (cn, self.index.attach(cn)?);
+            workers.push(self.index.placed(&core, place, sums));
         }
-        Ok((placed_clients, workers))
+        Ok((placed((0..).zip(clients), true, |number| number as usize % cns), workers))
     }
+}
+
+/// Clients of one executor, with their numbers.
+fn placed(
+    clients: impl Iterator<Item = (u32, AnyIndex)>,
+    shares_thread: bool,
+    cn_of: impl Fn(u32) -> usize,
+) -> Vec<PlacedClient> {
+    let latency = Rc::<RefCell<ByKind>>::default();
+    let one = |(number, client): (u32, AnyIndex)| {
+        let (ep, latency) = (client.endpoint().clone(), latency.clone());
+        PlacedClient { number, cn: cn_of(number), shares_thread, client, ep, latency }
+    };
+    clients.map(one).collect()
 }
 
 impl Drop for Opened {
@@ -397,7 +349,7 @@ fn run_thread<T: 'static>(
         executor.spawn(slot, async move {
             let done = worker::run(&mut index, || clients.get() == 0).await;
             if let Err(e) = done {
-                broken.replace(Some(failed("a worker", &e)));
+                broken.replace(Some(Failure::violation(format!("a worker: {e}"))));
             }
         });
     }
@@ -422,48 +374,4 @@ fn run_thread<T: 'static>(
         one.counts = first.snapshot();
     }
     Ok(out)
-}
-
-/// Running workers. Dropped, they end after the piece of work that each has begun.
-#[derive(Debug)]
-pub struct Workers {
-    stop: Arc<AtomicBool>,
-    running: Vec<JoinHandle<dmtree_fabric::Result<Snapshot>>>,
-}
-
-impl Workers {
-    /// Ends the workers, and returns what their verbs were.
-    ///
-    /// # Errors
-    /// What a worker has failed with.
-    pub fn stop(mut self) -> Result<Snapshot> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<Snapshot> {
-        self.stop.store(true, Ordering::Relaxed);
-        let ended = self.running.drain(..).map(|thread| {
-            let name = thread.thread().name().unwrap_or("a worker").to_owned();
-            (name, thread.join())
-        });
-        let mut counts = Snapshot::default();
-        // All threads have ended before the first failure is reported.
-        for (name, ended) in ended.collect::<Vec<_>>() {
-            let panicked = |_| Failure::violation(format!("{name} panicked"));
-            counts.add(&ended.map_err(panicked)?.map_err(|e| failed(&name, &e))?);
-        }
-        Ok(counts)
-    }
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        // `stop` reports failures; a drop is on the way of another one, or of a tool's end.
-        let _ = self.join();
-    }
-}
-
-/// The failure of a worker.
-fn failed(name: &str, e: &dmtree_fabric::Error) -> Failure {
-    Failure::violation(format!("{name}: {e}"))
 }

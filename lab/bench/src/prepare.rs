@@ -15,14 +15,17 @@ use crate::group::{CellPlan, Group, Host, name};
 use crate::opened::{Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
 
+/// The pool of a group.
+pub(crate) struct Pool<'g> {
+    pub group: &'g Group,
+    pub opened: Opened,
+    /// The loaded keys in order, if that is needed.
+    pub oracle: Option<Arc<Oracle>>,
+}
+
 /// Loads the keys.
-pub(crate) fn load(
-    (g, c): (&Group, &Config),
-    host: &mut Host<'_>,
-    opened: &Opened,
-    plan: &Arc<Plan>,
-    oracle: Option<&Arc<Oracle>>,
-) -> Result<()> {
+pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Plan>) -> Result<()> {
+    let Pool { group: g, opened, oracle } = p;
     let n = plan.records();
     let show = |host: &mut Host<'_>, done: u64| {
         host.show(g.system.name, "load", done, done as f64 / n as f64);
@@ -34,7 +37,7 @@ pub(crate) fn load(
             let ep = client.endpoint().clone();
             let mut done = 0;
             // Without the key order in memory, the index sorts the pairs itself.
-            let record = records(plan, oracle);
+            let record = records(plan, oracle.as_ref());
             let mut pairs = (0..n).map_while(|i| {
                 done = i + 1;
                 if done.is_multiple_of(1 << 16) {
@@ -129,25 +132,22 @@ fn fits(e: dmtree_fabric::Error) -> Failure {
     }
 }
 
-pub(crate) fn walk(g: &Group, host: &mut Host<'_>, opened: &Opened) -> Result<Shape> {
-    host.show(g.system.name, "walk", 0, 0.0);
-    Client::from(opened.client(0)?)
-        .walk()
-        .map_err(|e| Failure::violation(format!("{}: the structure is broken: {e}", g.system.name)))
+pub(crate) fn walk(p: &Pool<'_>, host: &mut Host<'_>) -> Result<Shape> {
+    let name = p.group.system.name;
+    host.show(name, "walk", 0, 0.0);
+    let broken = |e| Failure::violation(format!("{name}: the structure is broken: {e}"));
+    Client::from(p.opened.client(0)?).walk().map_err(broken)
 }
 
 /// Reads keys on every compute node with clients. Returns how many keys the average node read, and
 /// whether all nodes completed.
 pub(crate) fn warm_up(
-    g: &Group,
-    cell: &CellPlan,
+    p: &Pool<'_>,
+    (cell, plan): (&CellPlan, &Arc<Plan>),
     host: &mut Host<'_>,
-    opened: &Opened,
-    plan: &Arc<Plan>,
-    oracle: Option<&Arc<Oracle>>,
     limit: Option<Duration>,
 ) -> Result<(f64, bool)> {
-    let c = &cell.config;
+    let (Pool { group: g, opened, oracle }, c) = (p, &cell.config);
     // Without timing one client of each compute node is enough.
     let placement = if c.simulated() { (1, 1) } else { (c.threads, c.coroutines) };
     let cns = u32::from(c.cns);
@@ -158,8 +158,7 @@ pub(crate) fn warm_up(
     let done = Arc::new(AtomicU64::new(0));
     let stop = host.stop.clone();
     let body = |mut placed: PlacedClient| -> Loop<(u64, bool, Vec<String>)> {
-        let (plan, oracle, stop, done) =
-            (plan.clone(), oracle.cloned(), stop.clone(), done.clone());
+        let (plan, oracle, stop, done) = (plan.clone(), oracle.clone(), stop.clone(), done.clone());
         Box::pin(async move {
             // The clients of a compute node share its keys.
             let mine = u64::from(placed.number / cns);

@@ -91,11 +91,6 @@ pub fn check(case: &Case) -> Result<Verdict> {
     Ok(find(&case.system)?.check(case)?)
 }
 
-/// Whether a name is that of a system.
-pub fn known(name: &str) -> bool {
-    systems().iter().any(|s| s.name == name)
-}
-
 /// Everything that a name can be given of.
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use clap::Args;
 use dmtree_check::client::Client;
 use dmtree_check::conformance::above;
+use dmtree_parts::peer::leaf_bytes_per_key;
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_workload::OpKind;
 use dmtree_workload::trace::{Action, Record, TraceOp, TraceReader, shard};
@@ -23,8 +24,7 @@ use crate::opened::PoolSpec;
 use crate::oracle::shown;
 use crate::registry::find;
 use crate::results::{LOCAL_NOTE, Percentiles};
-use crate::sizing;
-use crate::system::Tool;
+use crate::system::{Tool, fit};
 use crate::table::{Column, mops, table_of, time};
 
 /// Operations that a thread gets at a time.
@@ -179,7 +179,7 @@ pub fn replay(
         return Err(Failure::input("--threads, --cns and --mns must be 1 at least"));
     }
     let (key, value) = (survey.longest_key.max(1), survey.longest_value);
-    let need = survey.writes.saturating_mul(sizing::bytes_of_record(key, value));
+    let need = survey.writes.saturating_mul(leaf_bytes_per_key(&fit(key, value)));
     let floor = (u64::from(o.cns) * 4 + 64) << 20;
     let memory_bytes = o.memory_bytes.map(|b| b.0).unwrap_or_else(|| {
         ((need.saturating_mul(2) + floor) / u64::from(o.mns)).next_multiple_of(1 << 20)

@@ -1,29 +1,25 @@
 //! Runs an experiment: determines the cells, and sums all rounds of each.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use dmtree_check::checked::System;
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
     NodeId, OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
 };
 use dmtree_workload::OpKind;
 
-use crate::clock;
 use crate::config::{Config, Resolved};
 use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Measured, Progress, pool_spec};
-use crate::jobs::{Jobs, Report};
 use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
 use crate::published::Table;
-use crate::registry;
 use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
     SCHEMA_VERSION, Side, cell_key, note, per,
@@ -31,9 +27,10 @@ use crate::results::{
 use crate::summary::Summary;
 use crate::sweep::Place;
 use crate::system::{checked_options, lacks, options_for};
+use crate::{clock, jobs, registry};
 
-/// Receives reports of a run.
-pub trait Observer {
+/// Receives reports of a run, from any thread, one at a time.
+pub trait Observer: Send {
     /// Receives progress; called often.
     fn progress(&mut self, _: Progress<'_>) {}
     /// Receives the sum of a cell after one more round. `so_far` returns the results up to this
@@ -171,16 +168,13 @@ pub fn preflight(r: &Resolved) -> Result<()> {
             continue;
         }
         // Refusals do not depend on the place of the nodes.
-        let spec =
-            pool_spec(&Config { fabric: here(&c.fabric), nodes: None, ..c.clone() }, 16 << 20, 0)?;
+        let is_apart = data_path(&c.fabric).is_some();
+        let fabric = if is_apart { LOCAL.to_owned() } else { c.fabric.clone() };
+        let spec = pool_spec(&Config { fabric, nodes: None, ..c.clone() }, 16 << 20, 0)?;
         Opened::create(system.name, &options, &spec).map_err(|e| e.context(system.name))?;
         done.push(name);
     }
     Ok(())
-}
-
-fn here(fabric: &str) -> String {
-    if data_path(fabric).is_some() { LOCAL.to_owned() } else { fabric.to_owned() }
 }
 
 /// The sum of a cell over all its rounds so far.
@@ -249,16 +243,9 @@ pub fn run(
     let rounds = (0..c.rounds).flat_map(|round| once.iter().map(move |g| (round, g.clone())));
     let groups: Vec<Group> = rounds.map(|(round, g)| Group { round, ..g }).collect();
     let order = cells(r)?;
-    let jobs = Jobs {
-        groups: &groups,
-        at_a_time: c.jobs_at_a_time(),
-        stop,
-        deadline: c.budget.map(|s| clock::now() + Duration::from_secs_f64(s)),
-    };
-    let count = jobs.cells();
-    let sums: RefCell<BTreeMap<usize, (Group, CellPlan, Sum)>> = RefCell::default();
-    let so_far = |failure: Option<&Failure>| {
-        let sums = sums.borrow();
+    let count = groups.iter().map(|g| g.cells.len()).sum();
+    type Sums = BTreeMap<usize, (Group, CellPlan, Sum)>;
+    let so_far = |sums: &Sums, failure: Option<&Failure>| {
         let cells = order.iter().filter_map(|(s, p)| {
             match (sums.get(&p.same_as.unwrap_or(p.number)), have(s, p)) {
                 (Some((g, _, sum)), _) => Some(cell(g, p, sum, table.as_ref())),
@@ -267,34 +254,29 @@ pub fn run(
         });
         results(r, cells.collect(), table.as_ref(), failure)
     };
-    let mut done = 0;
-    let ran = jobs.run(&mut |report| match report {
-        Report::Progress(what, phase, operations, share) => {
-            let cell = ((done + 1).min(count), count);
-            observer.progress(Progress { what: &what, phase, cell, done: operations, share });
+    let state = Mutex::new((0, Sums::new(), observer));
+    let progress = |p: Progress<'_>| {
+        let (done, _, observer) = &mut *locked(&state);
+        observer.progress(Progress { cell: ((*done + 1).min(count), count), ..p });
+    };
+    let measured = |g: &Group, plan: &CellPlan, m: Measured| {
+        let (done, sums, observer) = &mut *locked(&state);
+        *done += 1;
+        match sums.get_mut(&plan.number) {
+            Some((_, _, sum)) => sum.add(m),
+            None => _ = sums.insert(plan.number, (g.clone(), plan.clone(), Sum::new(m))),
         }
-        Report::Measured(of) => {
-            let (g, plan, m) = *of;
-            done += 1;
-            let number = plan.number;
-            let mut all = sums.borrow_mut();
-            match all.get_mut(&number) {
-                Some((_, _, sum)) => sum.add(m),
-                None => _ = all.insert(number, (g, plan, Sum::new(m))),
-            }
-            let now = all.get(&number).map(|(g, plan, sum)| cell(g, plan, sum, table.as_ref()));
-            drop(all);
-            if let Some(cell) = now {
-                observer.measured(&cell, &|| so_far(Some(&Failure::Interrupted)));
-            }
-        }
-    });
+        let (g, plan, sum) = &sums[&plan.number];
+        let cell = cell(g, plan, sum, table.as_ref());
+        observer.measured(&cell, &|| so_far(sums, Some(&Failure::Interrupted)));
+    };
+    let ran = jobs::run(c, (&groups, count), stop, (&progress, &measured));
     let mut failure = ran.err();
-    if stop.load(Ordering::Relaxed) && done < count {
+    let (done, sums, _) = &*locked(&state);
+    if stop.load(Ordering::Relaxed) && *done < count {
         failure = Some(Failure::Interrupted);
     }
-    let results = so_far(failure.as_ref());
-    Ok(Outcome { results, failure })
+    Ok(Outcome { results: so_far(sums, failure.as_ref()), failure })
 }
 
 /// The key of a cell that has not run yet, as [`Cell::key`].

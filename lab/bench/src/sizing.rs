@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::registry;
 use crate::results::meminfo;
-use crate::system::{bytes_per_key, fit, fit_of};
+use crate::system::{bytes_per_key, fit_of};
 
 const MIB: u64 = 1 << 20;
 /// The smallest scaled cache budget, bytes.
@@ -37,11 +37,6 @@ pub fn longest_key(form: &KeyForm) -> u64 {
         KeyForm::File(_) => 64,
         _ => 256,
     }
-}
-
-/// Bytes of memory nodes that a record of these lengths may take in a tree of leaves.
-pub fn bytes_of_record(key: u64, value: u64) -> u64 {
-    leaf_bytes_per_key(&fit(key, value))
 }
 
 /// A cache budget that holds all inner nodes and copies of tables.
@@ -88,11 +83,8 @@ pub fn memory(c: &Config, w: &Workload, per_key: u64) -> u64 {
 
 /// Bytes of each memory node for the largest cell.
 pub fn largest(c: &Config) -> u64 {
-    let per_key = registry::systems()
-        .iter()
-        .filter(|system| c.systems.iter().any(|name| name == system.name))
-        .map(|system| bytes_per_key(system, c))
-        .max();
+    let systems = registry::select(&c.systems).unwrap_or_default();
+    let per_key = systems.iter().map(|system| bytes_per_key(system, c)).max();
     let per_key = per_key.unwrap_or_else(|| usual(c));
     c.workloads.iter().map(|w| memory(c, w, per_key)).max().unwrap_or(0)
 }

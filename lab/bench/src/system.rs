@@ -4,11 +4,12 @@ use dmtree_check::checked::System;
 use dmtree_check::client::Client;
 use dmtree_parts::AnyOptions;
 use dmtree_parts::peer::{Fit, leaf_bytes_per_key};
+use dmtree_parts::worker::Workers;
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
-use crate::opened::{Opened, PoolSpec, Workers};
+use crate::opened::{Opened, PoolSpec};
 use crate::sizing;
 
 /// The options of a system for the settings of a cell: what the settings give counts more than what
@@ -83,7 +84,8 @@ impl Tool {
     }
 }
 
-pub(crate) fn fit(key: u64, value: u64) -> Fit {
+/// What records of these lengths ask of options.
+pub fn fit(key: u64, value: u64) -> Fit {
     let bytes = |n| u32::try_from(n).unwrap_or(u32::MAX);
     Fit { key_bytes: bytes(key), value_bytes: bytes(value), ..Fit::default() }
 }

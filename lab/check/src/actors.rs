@@ -2,12 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_fabric::{
     Endpoint, ErrorKind, Fabric, Member, MemberPhase, MembershipState, MemoryAgent, MemoryState,
-    NodeId, Result, Transport, Worker,
+    NodeId, Result, Worker,
 };
 use dmtree_parts::{AnyIndex, AnyNode, Pause, Work, worker};
 use dmtree_pool::PoolNode;
@@ -57,48 +56,41 @@ pub(crate) struct Actors<'a> {
 }
 
 impl<'a> Actors<'a> {
-    /// All of a case, each with a slot of its own; those of the test itself attach by `neutral`.
-    pub(crate) fn new(shared: &'a RunContext<'a>, neutral: Rc<dyn Transport>) -> Self {
-        let test_cluster = shared.test_cluster;
-        let (case, nodes) = (shared.case, test_cluster.nodes.len());
-        let slot_of = |cn: Option<usize>| {
-            let slot = shared.core.add_slot();
-            shared.slots.borrow_mut().push((slot, cn));
-            slot
-        };
+    /// All of a case, each with a slot of its own.
+    pub(crate) fn new(shared: &'a RunContext<'a>) -> Result<Self> {
+        let nodes = &shared.test_cluster.nodes;
+        let (case, computes) = (shared.case, nodes.len());
         let clients = (0..case.total()).map(|number| {
-            let cn = number as usize % nodes;
-            let (slot, next, index) = (slot_of(Some(cn)), Cell::new(0), RefCell::new(None));
+            let cn = number as usize % computes;
+            let (slot, next, index) = (shared.slot(Some(cn)), Cell::new(0), RefCell::new(None));
             ClientActor { number, cn, slot, next, index }
         });
         let mut client_actors: Vec<_> = clients.collect();
         client_actors.retain(|actor| !case.numbers_of(actor.number).is_empty());
-        let membership_agents = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
-        let maintenance_actors = (0..nodes).map(|cn| slot_of(Some(cn))).collect();
-        let workers = (0..shared.workers as usize * nodes)
-            .map(|n| (n % nodes, slot_of(Some(n % nodes))))
-            .collect();
-        let of_test = || Endpoint::new(shared.core.clone(), neutral.clone(), slot_of(None));
+        let of_node = |cn| shared.slot(Some(cn));
+        let membership_agents = (0..computes).map(of_node).collect();
+        let maintenance_actors = (0..computes).map(of_node).collect();
+        let workers = shared.test_cluster.options.workers()? as usize;
+        let workers = (0..workers * computes).map(|n| n % computes);
+        let workers = workers.map(|cn| (cn, of_node(cn))).collect();
+        let of_test = || shared.attached(None, shared.slot(None));
         let agent = |mn| {
             let node = NodeId::memory(mn);
             let incarnation = shared.fabric.incarnation(node).unwrap_or(0);
-            (Member { node, incarnation }, of_test())
+            Ok((Member { node, incarnation }, of_test()?))
         };
         let memory_nodes = if case.rejoins() { case.pool.memory_nodes } else { 0 };
-        let agents = (0..memory_nodes).map(agent).collect();
-        let (fault_scheduler, fault_actor) = (of_test(), of_test());
-        let nodes = RefCell::new(test_cluster.nodes.clone());
-        Self {
+        Ok(Self {
             shared,
             client_actors,
             membership_agents,
             maintenance_actors,
             workers,
-            nodes,
-            agents,
-            fault_scheduler,
-            fault_actor,
-        }
+            nodes: RefCell::new(nodes.clone()),
+            agents: (0..memory_nodes).map(agent).collect::<Result<_>>()?,
+            fault_scheduler: of_test()?,
+            fault_actor: of_test()?,
+        })
     }
 
     /// Starts a task of the phase.
@@ -121,16 +113,13 @@ impl<'a> Actors<'a> {
     /// it has not heard of it.
     fn endpoint(&self, cn: usize, slot: u32) -> Option<Endpoint> {
         let shared = self.shared;
-        match self.shared.test_cluster.cluster.fabric().attach(NodeId::compute(cn as u16)) {
+        match shared.attached(Some(cn), slot) {
             Err(e) if e.kind() == ErrorKind::Revoked && shared.node_states.may_be_expelled(cn) => {
                 shared.node_states.expel(cn);
                 shared.out(cn);
                 None
             }
-            attached => {
-                let transport = self.must("attach", attached)?;
-                Some(Endpoint::new(shared.core.clone(), transport, slot))
-            }
+            attached => self.must("attach", attached),
         }
     }
 

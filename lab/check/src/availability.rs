@@ -18,7 +18,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dmtree_fabric::sim::FabricFaults;
 use dmtree_fabric::{GlobalAddr, InProcess, Member, MemberPhase, NodeId};
 use dmtree_parts::KeyPlace;
 
@@ -76,16 +75,10 @@ pub(crate) struct Availability {
     numbers: u64,
     /// The bound of an operation, ns; 0: no operation is judged.
     bound_ns: u64,
-    /// The bound of a verb that no operation awaits, ns.
+    /// The longest time that a verb takes under the fabric faults, ns.
     verb_ns: u64,
     /// Operations that were judged.
     pub judged: Cell<Judged>,
-}
-
-/// Longest time that a verb takes under some fabric faults, ns.
-fn longest(h: &FabricFaults) -> u64 {
-    let held = if h.stall_one_in > 0 { 100 } else { 1 };
-    3 * h.delay_ns * held + 2 * h.stretch_ns + h.atomic_gap_ns
 }
 
 impl Availability {
@@ -97,7 +90,9 @@ impl Availability {
                 NodeFault::Crash { .. } | NodeFault::Freeze { .. } | NodeFault::Drift { .. }
             )
         };
-        let verb_ns = longest(&case.fabric_faults);
+        let h = &case.fabric_faults;
+        let held = if h.stall_one_in > 0 { 100 } else { 1 };
+        let verb_ns = 3 * h.delay_ns * held + 2 * h.stretch_ns + h.atomic_gap_ns;
         let bound_ns = VERBS * verb_ns + 100_000;
         // A fault that may delay an operation for a lease by itself proves nothing.
         let tells = case.node_faults.iter().all(plain) && bound_ns < case.lease_ns / 2;

@@ -16,10 +16,7 @@ use crate::case::Case;
 use crate::checked::System;
 use crate::clock;
 use crate::shrink::{Shrunk, shrink};
-use crate::verdict::{Judged, Verdict, panic_text};
-
-/// Time between two calls of an observer.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+use crate::verdict::{Judged, Verdict, on_threads};
 
 /// A campaign: the runs to do.
 #[derive(Clone, Debug, Default)]
@@ -159,23 +156,15 @@ impl Campaign {
             locked(&failed).get_or_insert(e);
             next.store(u64::MAX / 2, Ordering::Relaxed);
         };
-        std::thread::scope(|scope| {
-            let work = || self.work(&next, &tally).unwrap_or_else(fail);
-            let threads: Vec<_> = (0..self.threads.max(1)).map(|_| scope.spawn(work)).collect();
-            while threads.iter().any(|t| !t.is_finished()) {
-                std::thread::park_timeout(TELL_EVERY);
-                let mut t = locked(&tally);
-                t.seconds = (clock::now() - began).as_secs_f64();
-                tell(&t);
-            }
-            for thread in threads {
-                if let Err(panic) = thread.join() {
-                    // A panic of an index is a finding. This panic was the checker's own.
-                    let what = panic_text(&*panic);
-                    fail(Error::corrupt(format!("a checking thread panicked: {what}")));
-                }
-            }
+        let work = |_| self.work(&next, &tally).unwrap_or_else(fail);
+        let ended = on_threads(self.threads.max(1), work, &mut || {
+            let mut t = locked(&tally);
+            t.seconds = (clock::now() - began).as_secs_f64();
+            tell(&t);
         });
+        // A panic of an index is a finding. This panic was the checker's own.
+        let panicked = |what| Error::corrupt(format!("a checking thread panicked: {what}"));
+        ended.into_iter().filter_map(Result::err).map(panicked).for_each(fail);
         if let Some(e) = locked(&failed).take() {
             return Err(e);
         }

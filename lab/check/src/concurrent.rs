@@ -1,15 +1,15 @@
 //! Concurrent clients on real threads, or on one; their histories are checked key by key.
 
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Fifo, Policy, Worker};
 use dmtree_parts::AnyIndex;
 
 use crate::case::{Case, KeyForm, Schedule};
 use crate::conformance::divided;
 use crate::drive::operate;
-use crate::log::{Answer, Call, Log, Record, Return};
+use crate::log::{Answer, Call, Log};
 use crate::plan;
 use crate::rng::Rng;
 use crate::test_cluster::{Coroutines, TestCluster};
@@ -83,60 +83,55 @@ pub fn judge(test_cluster: &TestCluster, log: &Log, what: &str) {
     c.walk().expect("every invariant holds");
 }
 
-/// What all clients share: their operations, and logical time, which orders the calls and returns
-/// of all threads.
+/// Runs clients of one thread in the order that a policy picks, numbered from `first` on.
+pub(crate) fn run_clients<F: Future<Output = ()>>(
+    (core, clients): Coroutines,
+    first: usize,
+    policy: &mut dyn Policy,
+    client: impl Fn(u64, AnyIndex) -> F,
+) {
+    let mut worker = Worker::new(core);
+    for (number, index) in (first as u64..).zip(clients) {
+        worker.spawn(index.endpoint().slot(), client(number, index));
+    }
+    worker.run(policy).expect("every client ends");
+}
+
+/// What all clients share: their operations, and the log, which orders the calls and returns of all
+/// threads.
 struct Shared {
     stress: Stress,
     case: Case,
-    clock: AtomicU64,
+    log: Mutex<Log>,
 }
 
 impl Shared {
     fn new(stress: Stress) -> Self {
-        Self { stress, case: stress.case(), clock: AtomicU64::new(0) }
+        Self { stress, case: stress.case(), log: Mutex::new(Log::new(1, stress.keys)) }
     }
 
-    fn tick(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::SeqCst)
-    }
-
-    async fn client(&self, mut index: AnyIndex, number: u64) -> Log {
+    async fn client(&self, number: u64, mut index: AnyIndex) {
         let (s, client) = (self.stress, number as u32);
         let mut rng = Rng::new(s.seed ^ number.wrapping_mul(0xff51_afd7_ed55_8ccd));
-        let mut log = Log::new(1, s.keys);
         let mut seen = None;
         for op in 0..s.ops as u32 {
             let call = plan::operation(&self.case, index.ops(), (client, op), &mut rng, seen);
-            let called = self.tick();
+            let record = locked(&self.log).call(client, 0, call);
             let answer = operate(&mut index, &self.case, call, &mut rng).await;
             let answer = answer.unwrap_or_else(|e| panic!("{call}: {e}"));
             if let (Call::Get(key), Answer::Found(Some(value))) = (call, &answer) {
                 seen = Some((key, *value));
             }
-            let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
-            log.records.push(Record { client, call, called, called_ns: 0, ret });
+            locked(&self.log).ret(record, 0, answer);
             if op % 4 == 0 {
                 index.maintain().await.expect("maintain");
             }
             index.endpoint().yield_now().await;
         }
-        log
     }
 
-    /// Runs the clients of one thread, with these numbers from `first` on.
-    fn run(&self, (core, clients): Coroutines, first: usize, policy: &mut dyn Policy) -> Log {
-        let all = RefCell::new(Log::new(1, self.stress.keys));
-        let mut worker = Worker::new(core);
-        for (number, index) in (first as u64..).zip(clients) {
-            let all = &all;
-            worker.spawn(index.endpoint().slot(), async move {
-                let log = self.client(index, number).await;
-                all.borrow_mut().records.extend(log.records);
-            });
-        }
-        worker.run(policy).expect("every client ends");
-        drop(worker);
-        all.into_inner()
+    fn into_log(self) -> Log {
+        self.log.into_inner().expect("no client has panicked")
     }
 }
 
@@ -145,23 +140,22 @@ impl Shared {
 pub fn coroutines(test_cluster: &TestCluster, s: Stress, policy: &mut dyn Policy) -> Log {
     let nodes = test_cluster.nodes.len();
     let clients = test_cluster.coroutines((0..s.coroutines).map(|n| n % nodes)).expect("attach");
-    Shared::new(s).run(clients, 0, policy)
+    let shared = Shared::new(s);
+    run_clients(clients, 0, policy, |number, index| shared.client(number, index));
+    shared.into_log()
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
 pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
-    let shared = &Shared::new(s);
+    let shared = Shared::new(s);
     let thread = |t: usize| {
         let cn = t % test_cluster.nodes.len();
         let clients = test_cluster.coroutines((0..s.coroutines).map(|_| cn)).expect("attach");
-        shared.run(clients, t * s.coroutines, &mut Fifo)
+        let client = |number, index| shared.client(number, index);
+        run_clients(clients, t * s.coroutines, &mut Fifo, client);
     };
-    let mut all = Log::new(1, s.keys);
     std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..s.threads).map(|t| scope.spawn(move || thread(t))).collect();
-        handles
-            .into_iter()
-            .for_each(|h| all.records.extend(h.join().expect("no client panics").records));
+        (0..s.threads).for_each(|t| _ = scope.spawn(move || thread(t)));
     });
-    all
+    shared.into_log()
 }

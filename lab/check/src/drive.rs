@@ -1,28 +1,26 @@
 //! The clients of a case: coroutines of one executor that log every operation and keep the first
 //! failure.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::Future;
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use dmtree_fabric::sim::SimFabric;
-use dmtree_fabric::{Core, Effect, Endpoint, Error, ErrorKind};
+use dmtree_fabric::{Endpoint, Error, ErrorKind};
 use dmtree_parts::{AnyIndex, Page, ScanRequest, Write};
 use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
 use crate::case::{Case, KeyForm};
+use crate::harness::Harness;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, Record};
 use crate::node_states::{Issuer, NodeCondition, NodeStates};
 use crate::plan;
 use crate::rng::Rng;
 use crate::server::Server;
-use crate::test_cluster::TestCluster;
 use crate::verdict::{Finding, Verdict, caught};
 
 /// One call of maintenance in this many operations.
@@ -41,19 +39,12 @@ pub(crate) struct Bounds {
 
 /// The state that the tasks of a run share.
 pub(crate) struct RunContext<'a> {
-    pub test_cluster: &'a TestCluster,
+    harness: Harness,
     pub case: &'a Case,
     /// [`AnyOptions::carries`](dmtree_parts::AnyOptions::carries).
     pub carries: bool,
-    /// Workers of the index on each compute node.
-    pub workers: u32,
-    pub fabric: SimFabric,
     pub server: Arc<Server>,
-    pub core: Rc<Core>,
     pub node_states: NodeStates<'a>,
-    /// Every slot, with the compute node that it belongs to.
-    pub slots: RefCell<Vec<(u32, Option<usize>)>>,
-    pub log: RefCell<Log>,
     pub bounds: Cell<Bounds>,
     pub phase: Cell<&'static str>,
     /// Tasks that the phase waits for.
@@ -62,46 +53,35 @@ pub(crate) struct RunContext<'a> {
     pub excused: Cell<u64>,
     /// The check of operations that no fault touches.
     pub availability: Availability,
-    finding: RefCell<Option<Finding>>,
+}
+
+impl Deref for RunContext<'_> {
+    type Target = Harness;
+
+    fn deref(&self) -> &Harness {
+        &self.harness
+    }
 }
 
 impl<'a> RunContext<'a> {
     pub(crate) fn new(
-        (test_cluster, case): (&'a TestCluster, &'a Case),
-        (fabric, server): (SimFabric, Arc<Server>),
-        core: Rc<Core>,
+        (harness, case): (Harness, &'a Case),
+        server: Arc<Server>,
         bounds: Bounds,
     ) -> Result<Self, Error> {
+        harness.log.replace(Log::new(case.stride(), case.numbers()));
         Ok(Self {
-            carries: test_cluster.options.carries()?,
-            workers: test_cluster.options.workers()?,
-            test_cluster,
+            carries: harness.test_cluster.options.carries()?,
             availability: Availability::new(case, server.judge().clone()),
             case,
-            node_states: NodeStates::new(case, fabric.clone(), server.clone()),
-            fabric,
+            node_states: NodeStates::new(case, harness.fabric.clone(), server.clone()),
             server,
-            core,
-            slots: RefCell::default(),
-            log: RefCell::new(Log::new(case.stride(), case.numbers())),
             bounds: Cell::new(bounds),
             phase: Cell::new("safety"),
             busy: Cell::new(0),
             excused: Cell::new(0),
-            finding: RefCell::default(),
+            harness,
         })
-    }
-
-    /// Keeps the first failure, and lets every client end.
-    pub(crate) fn found(&self, what: Finding) {
-        self.finding.borrow_mut().get_or_insert(what);
-        self.wake(|_| true);
-    }
-
-    /// Wakes the clients of some nodes.
-    pub(crate) fn wake(&self, of: impl Fn(Option<usize>) -> bool) {
-        let slots = self.slots.borrow();
-        slots.iter().filter(|(_, cn)| of(*cn)).for_each(|(slot, _)| self.core.wake(*slot));
     }
 
     /// An incarnation of a node has ended: wakes its clients, and the fault scheduler, which waits
@@ -121,9 +101,8 @@ impl<'a> RunContext<'a> {
     /// Detects faults, and wakes the clients of the nodes that they hit.
     fn poll_faults(&self) {
         let hit = self.node_states.poll_faults(&|cn| self.running(cn));
-        for cn in
-            hit.iter().copied().filter(|cn| self.node_states.condition(*cn) != NodeCondition::Up)
-        {
+        let is_out = |cn: &&usize| self.node_states.condition(**cn) != NodeCondition::Up;
+        for &cn in hit.iter().filter(is_out) {
             self.availability.out(cn, self.node_states.incarnation(cn), self.fabric.now());
             if self.node_states.condition(cn) != NodeCondition::Frozen {
                 self.availability.forget(cn);
@@ -142,10 +121,6 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.finding.borrow().is_some()
-    }
-
     /// A phase without faults begins. No agent renewed a lease while the last verbs of the phase
     /// before ended.
     pub(crate) fn begin_phase(&self, name: &'static str, bounds: Bounds) {
@@ -157,7 +132,7 @@ impl<'a> RunContext<'a> {
     /// The result of the phases.
     pub(crate) fn verdict(&self) -> Verdict {
         Verdict {
-            finding: self.finding.take(),
+            finding: self.finding(),
             happened: self.node_states.happened.take(),
             excused: self.excused.get(),
             available: self.availability.judged.get(),
@@ -170,7 +145,7 @@ impl<'a> RunContext<'a> {
     pub(crate) fn open(&self) -> Vec<String> {
         let log = self.log.borrow();
         let open = log.records().iter().filter(|r| r.ret.is_none());
-        let waits = self.core.waits();
+        let waits = self.core().waits();
         // Slots are created in the order of clients.
         let why = |client: u32| {
             let wait = waits.iter().find(|(slot, _)| *slot == client);
@@ -437,7 +412,7 @@ async fn perform(
 ) -> Option<Answer> {
     let cn = cn_of(shared, client);
     let _inside = shared.node_states.enter(cn);
-    let record = shared.log.borrow_mut().call(client, shared.fabric.now(), call);
+    let record = shared.call(client, call);
     let by = issuer(shared, cn, index.endpoint());
     let place = |key| index.place_of(&plan::key(shared.case.key_form, key));
     let (doing, now) = ((client, false), shared.fabric.now());
@@ -455,10 +430,9 @@ async fn perform(
     let Some(done) = done else { return Some(Answer::Failed("dropped".to_owned())) };
     let answer = match &done {
         Ok(answer) => answer.clone(),
-        Err(e) if e.effect() == Effect::None => Answer::Refused(e.to_string()),
-        Err(e) => Answer::Failed(e.to_string()),
+        Err(e) => e.into(),
     };
-    shared.log.borrow_mut().ret(record, shared.fabric.now(), answer.clone());
+    shared.ret(record, answer.clone());
     match done {
         Ok(Answer::Torn(_)) => {
             let what = format!("{call} was answered {answer}");

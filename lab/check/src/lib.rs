@@ -1,6 +1,7 @@
 //! One conformance suite for all indexes ([`conformance`]), runs that are a function of a seed
 //! ([`case`], [`mod@run`]), many of them in a [`campaign`], histories with a linearizability check
-//! per key ([`log`], [`history`]), and the test cluster that all of them use ([`test_cluster`]).
+//! per key ([`log`], [`history`]), and what all of them run on: the [`harness`], and its
+//! [`test_cluster`].
 #![forbid(unsafe_code)]
 
 mod actors;
@@ -17,6 +18,7 @@ mod drive;
 pub mod exhaustive;
 pub mod fault;
 pub mod file;
+pub mod harness;
 pub mod history;
 pub mod log;
 pub mod network;

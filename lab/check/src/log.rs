@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dmtree_fabric::{Effect, Error};
 use dmtree_parts::Outcome;
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,8 @@ pub enum Answer {
     Torn(String),
     /// An error. The effect of a write is unknown.
     Failed(String),
+    /// The error of a put that took effect before it, or never will.
+    Tried(String),
     /// An error without effect.
     Refused(String),
 }
@@ -82,6 +85,15 @@ impl From<Outcome> for Answer {
             Outcome::Exists => Self::Exists,
             Outcome::NotFound => Self::NotFound,
             Outcome::Mismatch => Self::Mismatch,
+        }
+    }
+}
+
+impl From<&Error> for Answer {
+    fn from(e: &Error) -> Self {
+        match e.effect() {
+            Effect::None => Self::Refused(e.to_string()),
+            _ => Self::Failed(e.to_string()),
         }
     }
 }
@@ -190,14 +202,15 @@ impl Log {
         self.records[record].ret = Some(Return { at, at_ns: now, answer });
     }
 
-    /// An operation that was called at a time of this log ends.
-    pub(crate) fn ended(&mut self, called: u64, call: Call, answer: Answer) {
-        let ret = Some(Return { at: self.tick(), at_ns: 0, answer });
-        self.records.push(Record { client: 0, call, called, called_ns: 0, ret });
+    /// No put of a key that has not returned takes effect from now on.
+    pub(crate) fn end_puts(&mut self, key: u64, now: u64) {
+        let open = |r: &Record| r.ret.is_none() && matches!(r.call, Call::Put(k, _) if k == key);
+        let all: Vec<usize> = (0..self.records.len()).filter(|i| open(&self.records[*i])).collect();
+        all.into_iter().for_each(|r| self.ret(r, now, Answer::Tried("its writer ended".into())));
     }
 
     /// The next time.
-    pub(crate) fn tick(&mut self) -> u64 {
+    fn tick(&mut self) -> u64 {
         self.ticks += 1;
         self.ticks - 1
     }
@@ -291,6 +304,7 @@ pub(crate) fn event(call: Call, answer: Option<&Answer>) -> Result<(u64, Event),
         (Call::Get(k), None) => (k, Event::Get(None)),
         (Call::Get(k), Some(A::Found(v))) => (k, Event::Get(*v)),
         (Call::Put(k, v), None | Some(A::Done)) => (k, Event::Put(v)),
+        (Call::Put(k, v), Some(A::Tried(_))) => (k, Event::Tried(v)),
         (Call::Insert(k, v), None | Some(A::Done)) => (k, Event::Insert(v, true)),
         (Call::Insert(k, v), Some(A::Exists)) => (k, Event::Insert(v, false)),
         (Call::Update(k, v), None | Some(A::Done)) => (k, Event::Update(v, true)),
@@ -342,7 +356,7 @@ impl fmt::Display for Answer {
                 pairs.iter().try_for_each(|(k, v)| write!(f, " k{k}={}", name(*v)))
             }
             Self::Torn(bytes) => write!(f, "bytes that no write stored as one value: {bytes}"),
-            Self::Failed(why) => write!(f, "error: {why}"),
+            Self::Failed(why) | Self::Tried(why) => write!(f, "error: {why}"),
             Self::Refused(why) => write!(f, "refused: {why}"),
         }
     }

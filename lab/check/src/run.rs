@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use dmtree_fabric::sim::{Choice, FabricFaults, Order, SimFabric};
-use dmtree_fabric::{Core, Error, Fabric, LeaseParameters, Membership, NodeId, Result, Worker};
+use dmtree_fabric::{Error, LeaseParameters, Membership, Result, Worker};
 use dmtree_parts::{AnyNode, AnyOptions, Fill, Shape};
 use dmtree_pool::{ChunkUse, block_class_bytes};
 
@@ -12,6 +12,7 @@ use crate::actors::Actors;
 use crate::case::Case;
 use crate::drive::{Bounds, RunContext, found_as};
 use crate::fault::{Happened, NodeFault};
+use crate::harness::{self, Harness};
 use crate::log::{Call, Log, loaded};
 use crate::plan;
 use crate::quiesce::quiesce;
@@ -53,9 +54,15 @@ pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, V
     let test_cluster = TestCluster::served(&fabric, &pool, cache_bytes, &options, way)?;
     fabric.sanitize();
     load(&test_cluster, case)?;
+    let harness = Harness::on(test_cluster, fabric.clone(), SLAB_BYTES)?;
+    let until_ns = if case.node_faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
+    let bounds = match order {
+        Order::Listed { .. } => LISTED,
+        _ => Bounds { until_ns, ..SAFETY },
+    };
+    let shared = RunContext::new((harness, case), server, bounds)?;
     let mut choices = Vec::new();
-    let run = Run { test_cluster: &test_cluster, fabric: &fabric, server: &server, case };
-    let mut verdict = match caught(|| run.phases(order, &mut choices)) {
+    let mut verdict = match caught(|| phases(&shared, order, &mut choices)) {
         Ok(verdict) => verdict?,
         Err(panic) => Verdict { finding: Some(Finding::panic(None, &panic)), ..Verdict::default() },
     };
@@ -81,121 +88,89 @@ fn load(test_cluster: &TestCluster, case: &Case) -> Result<()> {
 /// The index on the compute nodes that are up.
 type Living = Vec<(usize, AnyNode)>;
 
-/// The parts of a run.
-struct Run<'a> {
-    test_cluster: &'a TestCluster,
-    fabric: &'a SimFabric,
-    server: &'a Arc<Server>,
-    case: &'a Case,
+fn phases(shared: &RunContext<'_>, order: &Order, choices: &mut Vec<Choice>) -> Result<Verdict> {
+    let fabric = &shared.fabric;
+    fabric.set_timed(true);
+    fabric.set_order(order);
+    let finished = clients(shared, choices);
+    fabric.set_timed(false);
+    let (mut verdict, living) = finished?;
+    if let Some(finding) = verdict.finding.take() {
+        // A wrong answer says more than the failures that follow from it.
+        verdict.finding = match (finding, verdict.log.check()) {
+            (torn, _) if torn.kind() == "torn" => Some(torn),
+            (_, Err(wrong)) => Some(Finding::History(wrong)),
+            (finding, Ok(())) => Some(finding),
+        };
+        return Ok(verdict);
+    }
+    let lost = |h: &Happened| matches!(h.fault, NodeFault::LoseMemory { .. });
+    let mut broken = None;
+    if !verdict.happened.iter().any(lost) {
+        let log = &mut verdict.log;
+        let judged = || afterwards(shared, &living, log);
+        broken = match caught(judged) {
+            Ok(done) => done.err().map(Finding::structure),
+            Err(panic) => Some(Finding::panic(None, &panic)),
+        };
+    }
+    let wrong = verdict.log.check().err().map(Finding::History);
+    let touched =
+        fabric.reports().into_iter().next().map(|what| Finding::Other("access", None, what));
+    verdict.finding = wrong.or(broken).or(touched);
+    Ok(verdict)
 }
 
-impl Run<'_> {
-    fn phases(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<Verdict> {
-        let Self { test_cluster, fabric, case, .. } = *self;
-        fabric.set_timed(true);
-        fabric.set_order(order);
-        let finished = self.clients(order, choices);
-        fabric.set_timed(false);
-        let (mut verdict, living) = finished?;
-        if let Some(finding) = verdict.finding.take() {
-            // A wrong answer says more than the failures that follow from it.
-            verdict.finding = match (finding, verdict.log.check()) {
-                (torn, _) if torn.kind() == "torn" => Some(torn),
-                (_, Err(wrong)) => Some(Finding::History(wrong)),
-                (finding, Ok(())) => Some(finding),
-            };
-            return Ok(verdict);
+/// Runs all clients on one executor, first with fabric and node faults, then without.
+fn clients(shared: &RunContext<'_>, choices: &mut Vec<Choice>) -> Result<(Verdict, Living)> {
+    let (fabric, case) = (&shared.fabric, shared.case);
+    let actors = Actors::new(shared)?;
+    shared.server.judge().set_lease_parameters(LeaseParameters {
+        lease_ns: case.lease_ns,
+        acknowledge_ns: ACKNOWLEDGE_NS,
+        mutant: case.mutant,
+        ..LeaseParameters::default()
+    });
+    let mut policy = case.schedule.policy(case.order);
+    let mut worker = Worker::new(shared.core().clone());
+    let mut work = |worker: &mut Worker<'_>| shared.execute(worker, &mut *policy);
+    shared.node_states.begin(&shared.test_cluster.cluster)?;
+    actors.phase(&mut worker, false);
+    work(&mut worker);
+    *choices = fabric.choices();
+    fabric.set_order(&Order::Drawn);
+    shared.node_states.end_faults();
+    if case.liveness && !shared.is_over() && !shared.node_states.is_membership_lost() {
+        fabric.set_fabric_faults(FabricFaults::NONE);
+        let lasts =
+            if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
+        shared.begin_phase("liveness", Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
+        actors.phase(&mut worker, true);
+        if !case.node_faults.is_empty() {
+            actors.wait_for_quiescence(&mut worker);
         }
-        let lost = |h: &Happened| matches!(h.fault, NodeFault::LoseMemory { .. });
-        let mut broken = None;
-        if !verdict.happened.iter().any(lost) {
-            let log = &mut verdict.log;
-            let judged = || afterwards(test_cluster, case, &living, log);
-            broken = match caught(judged) {
-                Ok(done) => done.err().map(Finding::structure),
-                Err(panic) => Some(Finding::panic(None, &panic)),
-            };
-        }
-        let wrong = verdict.log.check().err().map(Finding::History);
-        let touched =
-            fabric.reports().into_iter().next().map(|what| Finding::Other("access", None, what));
-        verdict.finding = wrong.or(broken).or(touched);
-        Ok(verdict)
-    }
-
-    /// Runs all clients on one executor, first with fabric and node faults, then without.
-    fn clients(&self, order: &Order, choices: &mut Vec<Choice>) -> Result<(Verdict, Living)> {
-        let Self { fabric, server, case, .. } = *self;
-        let neutral = fabric.attach(NodeId::memory(0))?;
-        let core = Core::new(neutral.clone(), SLAB_BYTES);
-        let until_ns = if case.node_faults.is_empty() { SAFETY.until_ns } else { FAULTS_NS };
-        let bounds = match order {
-            Order::Listed { .. } => LISTED,
-            _ => Bounds { until_ns, ..SAFETY },
-        };
-        let shared = RunContext::new(
-            (self.test_cluster, case),
-            (fabric.clone(), server.clone()),
-            core.clone(),
-            bounds,
-        )?;
-        let actors = Actors::new(&shared, neutral);
-        server.judge().set_lease_parameters(LeaseParameters {
-            lease_ns: case.lease_ns,
-            acknowledge_ns: ACKNOWLEDGE_NS,
-            mutant: case.mutant,
-            ..LeaseParameters::default()
-        });
-        let mut policy = case.schedule.policy(case.order);
-        let mut worker = Worker::new(core);
-        let mut work = |worker: &mut Worker<'_>| {
-            if let Err(stalled) = worker.run(&mut *policy) {
-                shared.found(Finding::Other("stalled", None, stalled.to_string()));
-            }
-        };
-        shared.node_states.begin(&self.test_cluster.cluster)?;
-        actors.phase(&mut worker, false);
         work(&mut worker);
-        *choices = fabric.choices();
-        fabric.set_order(&Order::Drawn);
-        shared.node_states.end_faults();
-        if case.liveness && !shared.is_over() && !shared.node_states.is_membership_lost() {
-            fabric.set_fabric_faults(FabricFaults::NONE);
-            let lasts =
-                if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };
-            shared.begin_phase("liveness", Bounds { until_ns: fabric.now() + lasts, ..SAFETY });
-            actors.phase(&mut worker, true);
-            if !case.node_faults.is_empty() {
-                actors.wait_for_quiescence(&mut worker);
-            }
+        if !case.node_faults.is_empty() && !shared.is_over() && !shared.node_states.has_lost() {
+            shared.node_states.reconnect_links();
+            let until_ns = fabric.now() + LIVENESS_NS;
+            shared.begin_phase("maintenance", Bounds { until_ns, ..SAFETY });
+            actors.finish_maintenance(&mut worker);
             work(&mut worker);
-            if !case.node_faults.is_empty() && !shared.is_over() && !shared.node_states.has_lost() {
-                shared.node_states.reconnect_links();
-                let until_ns = fabric.now() + LIVENESS_NS;
-                shared.begin_phase("maintenance", Bounds { until_ns, ..SAFETY });
-                actors.finish_maintenance(&mut worker);
-                work(&mut worker);
-            }
         }
-        drop(worker);
-        let nodes = actors.nodes.take();
-        drop(actors);
-        let living = shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect();
-        Ok((shared.verdict(), living))
     }
+    drop(worker);
+    let nodes = actors.nodes.take();
+    drop(actors);
+    let living = shared.node_states.living().map(|cn| (cn, nodes[cn].clone())).collect();
+    Ok((shared.verdict(), living))
 }
-
 /// After the last client has ended: reads every key once more, compares with a scan, and walks the
 /// structure.
-fn afterwards(
-    test_cluster: &TestCluster,
-    case: &Case,
-    living: &Living,
-    log: &mut Log,
-) -> Result<()> {
+fn afterwards(shared: &RunContext<'_>, living: &Living, log: &mut Log) -> Result<()> {
+    let (test_cluster, case) = (&shared.test_cluster, shared.case);
     let client = |(cn, node): &(usize, AnyNode)| test_cluster.client_of(*cn, node.clone());
     let nodes = living.iter().map(|(cn, _)| test_cluster.cluster.compute_node(*cn));
-    quiesce(test_cluster.membership(), case, nodes.collect::<Result<_>>()?)?;
+    quiesce(test_cluster.membership(), case, &nodes.collect::<Result<Vec<_>>>()?)?;
     for node in living {
         client(node)?.maintain().map_err(|e| e.context("maintenance"))?;
     }
@@ -207,28 +182,10 @@ fn afterwards(
         keys += u64::from(value.is_some());
         log.ret(record, 0, found_as(value.as_ref()));
     }
-    // The first GC frees memory that crashed nodes and dropped operations have leaked; after it,
-    // every piece of memory has one holder.
-    let found = c.gc().map_err(|e| e.context("a gc"))?;
-    let again = c.gc().map_err(|e| e.context("a second gc"))?;
-    if found.doubly > 0 || !again.is_nothing() {
-        return Err(Error::corrupt(format!(
-            "lost or doubly owned memory: {found:?}, then {again:?}"
-        )));
-    }
-    if case.node_faults.is_empty()
-        && case.fabric_faults.refuse_memory_one_in == 0
-        && !found.is_nothing()
-    {
-        return Err(Error::corrupt(format!("memory is lost without a fault: {found:?}")));
-    }
-    let shape = c.walk()?;
-    if shape.keys != keys {
-        let found = shape.keys;
-        return Err(Error::corrupt(format!("the walk finds {found} keys, and gets find {keys}")));
-    }
+    let refuses = case.fabric_faults.refuse_memory_one_in > 0;
+    let shape = harness::judge(&mut c, keys, !case.node_faults.is_empty() || refuses)?;
     // Where the fabric refuses memory, the return of free memory may be refused, too.
-    if case.rejoins() && case.fabric_faults.refuse_memory_one_in == 0 {
+    if case.rejoins() && !refuses {
         space(test_cluster, living, &shape)?;
     }
     Ok(())

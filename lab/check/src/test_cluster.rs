@@ -61,9 +61,7 @@ impl TestCluster {
     ) -> Result<Self> {
         use dmtree_fabric::verbs::{Config, VerbsFabric};
         let fabric = VerbsFabric::new(&Config::default())?;
-        for (node, bytes) in nodes(pool) {
-            fabric.add_node(node, bytes)?;
-        }
+        nodes(pool).try_for_each(|(node, bytes)| fabric.add_node(node, bytes))?;
         Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
     }
 
@@ -74,9 +72,7 @@ impl TestCluster {
         cache_bytes: u64,
         options: impl Into<AnyOptions>,
     ) -> Result<Self> {
-        for (node, bytes) in nodes(pool) {
-            fabric.add_node(node, bytes)?;
-        }
+        nodes(pool).try_for_each(|(node, bytes)| fabric.add_node(node, bytes))?;
         Self::on(Cluster::format(Arc::new(fabric), pool)?, cache_bytes, options)
     }
 
@@ -213,9 +209,7 @@ impl TestCluster {
         options: impl Into<AnyOptions>,
         (judge, path): (Arc<InProcess>, Arc<dyn Membership>),
     ) -> Result<Self> {
-        for (node, bytes) in nodes(pool) {
-            fabric.add_node(node, bytes)?;
-        }
+        nodes(pool).try_for_each(|(node, bytes)| fabric.add_node(node, bytes))?;
         let cluster = Cluster::format_before(Arc::new(fabric.clone()), pool, judge, path)?;
         Self::on(cluster, cache_bytes, options)
     }
@@ -242,17 +236,36 @@ impl TestCluster {
         let mut transports: BTreeMap<usize, Rc<dyn Transport>> = BTreeMap::new();
         let (mut core, mut clients) = (None, Vec::new());
         for cn in cns {
-            let pool = self.cluster.compute_node(cn)?;
             let transport = match transports.entry(cn) {
                 Entry::Occupied(there) => there.get().clone(),
-                Entry::Vacant(place) => place.insert(pool.fabric().attach(pool.cn())?).clone(),
+                Entry::Vacant(place) => place.insert(self.attach(cn)?).clone(),
             };
             let core = core.get_or_insert_with(|| Core::new(transport.clone(), 4 * SLAB_BYTES));
-            let ep = Endpoint::new(core.clone(), transport, core.add_slot());
-            clients.push(self.nodes[cn].client(ep));
+            clients.push(self.placed(core, (cn, transport), None));
         }
         let core = core.ok_or_else(|| Error::invalid("no client"))?;
         Ok((core, clients))
+    }
+
+    /// A transport of compute node `cn`.
+    pub fn attach(&self, cn: usize) -> Result<Rc<dyn Transport>> {
+        let pool = self.cluster.compute_node(cn)?;
+        pool.fabric().attach(pool.cn())
+    }
+
+    /// A client on compute node `cn`, by its transport; its verbs count in the sums of the endpoint
+    /// `first`, if there is one.
+    pub fn placed(
+        &self,
+        core: &Rc<Core>,
+        (cn, transport): (usize, Rc<dyn Transport>),
+        first: Option<&Endpoint>,
+    ) -> AnyIndex {
+        let (core, slot) = (core.clone(), core.add_slot());
+        self.nodes[cn].client(match first {
+            None => Endpoint::new(core, transport, slot),
+            Some(first) => Endpoint::counting_with(core, transport, slot, first),
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -106,6 +107,9 @@ impl Verdict {
     }
 }
 
+/// Longest pause between two ticks.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
 thread_local! {
     static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -124,8 +128,29 @@ pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(|payload| panic_text(&*payload))
 }
 
+/// Runs `work` on so many threads, by number, and calls `tick` at intervals until all have ended.
+/// The message of a panic is an error.
+pub fn on_threads<T: Send>(
+    threads: usize,
+    work: impl Fn(usize) -> T + Sync,
+    tick: &mut dyn FnMut(),
+) -> Vec<Result<T, String>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let run = |number| scope.spawn(move || caught(|| work(number)));
+        let running: Vec<_> = (0..threads).map(run).collect();
+        let mut pause = Duration::from_millis(1);
+        while running.iter().any(|thread| !thread.is_finished()) {
+            std::thread::park_timeout(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            tick();
+        }
+        running.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
+    })
+}
+
 /// The message of a caught panic.
-pub fn panic_text(payload: &(dyn Any + Send)) -> String {
+fn panic_text(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = LAST_PANIC.with(|last| last.borrow_mut().take()) {
         return text;
     }

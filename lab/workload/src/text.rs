@@ -74,6 +74,7 @@ pub(crate) fn at_most(name: &str, args: &[&str], max: usize) -> Result<()> {
 
 /// Serde for a setting through its text form (`Display` and `FromStr`); a whole number is accepted
 /// for its text.
+#[macro_export]
 macro_rules! serde_by_text {
     ($type:ty, $expecting:literal) => {
         impl serde::Serialize for $type {

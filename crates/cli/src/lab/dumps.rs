@@ -5,11 +5,12 @@ use std::path::Path;
 
 use dmtree_bench::config::LoadBy;
 use dmtree_bench::opened::PoolSpec;
-use dmtree_bench::system::Tool;
+use dmtree_bench::system::{Tool, fit};
 use dmtree_bench::{registry, sizing};
 use dmtree_check::client::Client;
 use dmtree_command::dump::Pair;
 use dmtree_command::{Failure, Result};
+use dmtree_parts::peer::leaf_bytes_per_key;
 use dmtree_parts::{Fill, Outcome, Write as IndexWrite};
 use dmtree_workload::trace::{Record, TraceReader};
 use dmtree_workload::{LOADED, LoadOrder, Seed, WorkloadSpec};
@@ -25,7 +26,7 @@ fn open_for(system: &str, pairs: &[Pair]) -> Result<Tool> {
     for (k, v) in pairs {
         key = key.max(k.len() as u64);
         value = value.max(v.len() as u64);
-        bytes += sizing::bytes_of_record(k.len() as u64, v.len() as u64);
+        bytes += leaf_bytes_per_key(&fit(k.len() as u64, v.len() as u64));
     }
     // The inline sizes are those of the longest, as far as they stay inside; so every entry pays
     // for them.

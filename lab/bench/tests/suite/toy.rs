@@ -1,13 +1,13 @@
 //! The runner against a toy index that can return wrong results: the runner must find wrong
 //! results, and accept correct ones.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 use dmtree_bench::client::Ended;
 use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
-use dmtree_bench::group::{CellPlan, Group, Host, Measured, Progress, run_group};
+use dmtree_bench::group::{CellPlan, Group, Host, Measured, run_group};
 use dmtree_bench::{Failure, Result};
 use dmtree_check::checked::System;
 use dmtree_check::peer::toy::{Mutant, Options};
@@ -28,23 +28,11 @@ fn measure_until(stop: bool, options: Options, workload: &str, flags: &[&str]) -
     let distribution = "zipfian".parse().unwrap();
     let cell = CellPlan { number: 0, workload, distribution, config, variant: None, same_as: None };
     let group = Group { system, cells: vec![cell], round: 0 };
-    let mut out = None;
-    let mut progress = |_: Progress<'_>| {};
-    let mut measured = |_: &Group, _: &CellPlan, m: Measured| out = Some(m);
-    let mut host = Host {
-        stop: Arc::new(AtomicBool::new(stop)),
-        deadline: None,
-        is_alone: true,
-        cells_left: 1,
-        cells: 1,
-        loads_left: 0,
-        load_cost: std::time::Duration::ZERO,
-        oracle: None,
-        progress: &mut progress,
-        measured: &mut measured,
-    };
-    run_group(&group, &mut host)?;
-    Ok(out.expect("a cell was measured"))
+    let out = OnceLock::new();
+    let measured = |_: &Group, _: &CellPlan, m: Measured| _ = out.set(m);
+    let stop = Arc::new(AtomicBool::new(stop));
+    run_group(&group, &mut Host::new(stop, 1, (&|_| {}, &measured)))?;
+    Ok(out.into_inner().expect("a cell was measured"))
 }
 
 #[test]

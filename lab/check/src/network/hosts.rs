@@ -3,38 +3,31 @@
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::net::NetFabric;
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
+};
 
 use super::judge::Calls;
 use super::restarts::join;
 use super::{MS, NetworkRun, Phase, pause};
 
-/// The first memory node acts for the membership to the end of the run.
-pub(super) async fn first_memory_node(run: Rc<NetworkRun>, slot: u32) {
-    let (process, fabric) = first(&run);
-    let acting = process.run(async { fabric.act(&process.client(&fabric, slot)?).await });
+/// The first memory node acts for the membership to the end of the run, or answers calls.
+pub(super) async fn first_memory_node(run: Rc<NetworkRun>, slot: u32, answers: bool) {
+    let (process, fabric) = run.memory.borrow()[0].clone();
+    let fabric = fabric.expect("it has founded the pool");
+    let acting = process.run(async {
+        let ep = process.client(&fabric, slot)?;
+        match answers {
+            true => fabric.answer(&ep).await,
+            false => fabric.act(&ep).await?,
+        }
+        Ok::<_, Error>(())
+    });
     if let Some(Err(e)) = acting.await {
         run.violation(format!("the first memory node cannot act: {e}"));
     }
-}
-
-/// The first memory node answers calls to the end of the run.
-pub(super) async fn services(run: Rc<NetworkRun>, slot: u32) {
-    let (process, fabric) = first(&run);
-    let answering = process.run(async {
-        if let Ok(ep) = process.client(&fabric, slot) {
-            fabric.answer(&ep).await;
-        }
-    });
-    answering.await;
-}
-
-fn first(run: &NetworkRun) -> (Process, NetFabric) {
-    let (process, fabric) = run.memory.borrow()[0].clone();
-    (process, fabric.expect("it has founded the pool"))
 }
 
 /// The service of the first memory node.

@@ -30,9 +30,10 @@ use dmtree_fabric::{
     Endpoint, Fabric, GlobalAddr, LeaseParameters, Nanos, NodeId, SeededRandom, Worker,
 };
 
+use crate::log::{Answer, Call, Log};
 use crate::rng::Rng;
 use crate::verdict::caught;
-use judge::{Calls, Words};
+use judge::Calls;
 
 const MS: Nanos = 1_000_000;
 /// Where the first memory node listens.
@@ -43,6 +44,8 @@ const REGION: u64 = 1 << 14;
 const RECOVERY_BOUND: Nanos = 60_000 * MS;
 /// Words that all write.
 const SHARED_WORDS: u64 = 3;
+/// Their keys in the history begin here.
+const SHARED_KEYS: u64 = 1000;
 /// One seed in this many has many hundreds of incarnations.
 const LONG_ONE_IN: u64 = 512;
 /// How long its faults go on at most, ms.
@@ -87,7 +90,11 @@ struct NetworkRun {
     random: RefCell<Rng>,
     phase: Cell<Phase>,
     outcome: RefCell<Outcome>,
-    words: RefCell<Words>,
+    /// What clients wrote and read: of the word of each process under its number, and of the words
+    /// that all share under numbers from [`SHARED_KEYS`] on. All are absent at first.
+    log: RefCell<Log>,
+    /// The last value that was written. No other write has it.
+    last: Cell<u64>,
     calls: Arc<Mutex<Calls>>,
     /// Compute processes that run now.
     living: RefCell<Vec<Option<Process>>>,
@@ -122,6 +129,20 @@ impl NetworkRun {
 
     fn calls(&self) -> std::sync::MutexGuard<'_, Calls> {
         locked(&self.calls)
+    }
+
+    /// A value that no other write has.
+    fn value(&self) -> u64 {
+        self.last.set(self.last.get() + 1);
+        self.last.get()
+    }
+
+    fn call(&self, call: Call) -> usize {
+        self.log.borrow_mut().call(0, self.network.now(), call)
+    }
+
+    fn ret(&self, record: usize, answer: Answer) {
+        self.log.borrow_mut().ret(record, self.network.now(), answer);
     }
 
     fn set_phase(&self, phase: Phase) {
@@ -162,7 +183,8 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
         network: network.clone(),
         phase: Cell::new(Phase::Faults),
         outcome: RefCell::default(),
-        words: RefCell::default(),
+        log: RefCell::default(),
+        last: Cell::default(),
         calls: Arc::default(),
         living: RefCell::default(),
         owners: RefCell::new(vec![0; usize::from(compute_nodes)]),
@@ -205,9 +227,9 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
         run.violation(format!("the first memory node has no services: {e}"));
     }
     run.memory.borrow_mut().push((first.clone(), Some(founded)));
-    let (agent, services) = (slot(), slot());
-    worker.spawn(agent, hosts::first_memory_node(run.clone(), agent));
-    worker.spawn(services, hosts::services(run.clone(), services));
+    for (slot, answers) in [(slot(), false), (slot(), true)] {
+        worker.spawn(slot, hosts::first_memory_node(run.clone(), slot, answers));
+    }
     for m in 1..memory_nodes {
         let slot = slot();
         run.memory.borrow_mut().push((first.clone(), None));
@@ -227,8 +249,8 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
         run.violation(format!("no process can go on: {e}"));
     }
     drop(worker);
-    if let Err(e) = run.words.borrow().check() {
-        run.violation(e);
+    if let Err(e) = run.log.borrow().check() {
+        run.violation(e.to_string());
     }
     if let Some(e) = run.calls().wrong.take() {
         run.violation(e);

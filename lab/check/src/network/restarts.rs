@@ -13,9 +13,8 @@ use dmtree_fabric::{
 };
 
 use super::hosts::COUNT;
-use super::judge::swap;
-use super::{FIRST, MS, NetworkRun, Phase, REGION, SHARED_WORDS, pause};
-use crate::history::Event;
+use super::{FIRST, MS, NetworkRun, Phase, REGION, SHARED_KEYS, SHARED_WORDS, pause};
+use crate::log::{Answer, Call};
 
 /// A process joins the pool.
 pub(super) async fn join(
@@ -137,7 +136,7 @@ impl ProcessSlot {
                 let owner = &mut run.owners.borrow_mut()[usize::from(self.number)];
                 if *owner < incarnation.me.incarnation {
                     *owner = incarnation.me.incarnation;
-                    run.words.borrow_mut().taken_over(run.own_word(self.number));
+                    run.log.borrow_mut().end_puts(self.number.into(), ep.now());
                 }
                 incarnation.has_inherited.set(true);
             }
@@ -190,7 +189,12 @@ impl ProcessSlot {
             // In a long run too many of them would have an unknown outcome to be judged.
             3 if !run.is_long => Some(self.swap_shared(ep).await),
             3 | 4 => Some(self.call(ep).await),
-            _ => self.reach_a_peer(ep).await,
+            _ => {
+                // The result of a verb to another compute process does not matter.
+                let peer = NodeId::compute(run.below(u64::from(run.compute_nodes)) as u16);
+                let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
+                None
+            }
         };
         let took = (ep.now() - began).saturating_sub(incarnation.process.stood_still() - stood);
         let Some(done) = done else {
@@ -222,23 +226,20 @@ impl ProcessSlot {
         }
     }
 
-    /// A verb to another compute process; its result does not matter.
-    async fn reach_a_peer(&self, ep: &Endpoint) -> Option<Result<()>> {
-        let peer = NodeId::compute(self.run.below(u64::from(self.run.compute_nodes)) as u16);
-        let _ = ep.faa(GlobalAddr::new(peer, 64), 1).await;
-        None
-    }
-
     async fn write_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {
-        let (words, at) = (&self.run.words, self.run.own_word(self.number));
-        let value = words.borrow_mut().value();
+        let run = &self.run;
+        let value = run.value();
         if !self.is_owner(incarnation) {
             return self.stray(ep, incarnation, Some(value)).await;
         }
-        let call = words.borrow_mut().call(at, Event::Put(value));
-        let done = ep.write_word(at, value).await;
+        let record = run.call(Call::Put(self.number.into(), value));
+        let done = ep.write_word(run.own_word(self.number), value).await;
         if self.is_owner(incarnation) {
-            words.borrow_mut().written((at, call), value, &done);
+            let failed = |e| match Answer::from(e) {
+                Answer::Failed(why) => Answer::Tried(why),
+                refused => refused,
+            };
+            run.ret(record, done.as_ref().map_or_else(failed, |()| Answer::Done));
         }
         done
     }
@@ -280,31 +281,45 @@ impl ProcessSlot {
         if !self.is_owner(incarnation) {
             return self.stray(ep, incarnation, None).await;
         }
-        let call = self.run.words.borrow_mut().begin();
+        let record = self.run.call(Call::Get(self.number.into()));
         let value = ep.read(at, 8).await?.word(0);
         if self.is_owner(incarnation) {
-            self.run.words.borrow_mut().found(at, call, value);
+            self.run.ret(record, found(value));
         }
         Ok(())
     }
 
-    async fn read_shared(&self, ep: &Endpoint) -> Result<(GlobalAddr, u64)> {
-        let at = NetworkRun::shared_word(self.run.below(SHARED_WORDS));
-        let call = self.run.words.borrow_mut().begin();
-        let value = ep.read(at, 8).await?.word(0);
-        self.run.words.borrow_mut().found(at, call, value);
-        Ok((at, value))
+    async fn read_shared(&self, ep: &Endpoint) -> Result<(u64, u64)> {
+        let word = self.run.below(SHARED_WORDS);
+        let record = self.run.call(Call::Get(SHARED_KEYS + word));
+        let value = ep.read(NetworkRun::shared_word(word), 8).await?.word(0);
+        self.run.ret(record, found(value));
+        Ok((word, value))
     }
 
     async fn swap_shared(&self, ep: &Endpoint) -> Result<()> {
-        let (at, old) = self.read_shared(ep).await?;
-        let words = &self.run.words;
-        let new = words.borrow_mut().value();
-        let call = words.borrow_mut().call(at, swap(old, new, old));
-        let done = ep.cas(at, old, new).await;
-        words.borrow_mut().swapped((at, call), (old, new), &done);
+        let (word, old) = self.read_shared(ep).await?;
+        let (key, new) = (SHARED_KEYS + word, self.run.value());
+        let record = self.run.call(match old {
+            0 => Call::Insert(key, new),
+            old => Call::CompareAndSet(key, old, new),
+        });
+        let done = ep.cas(NetworkRun::shared_word(word), old, new).await;
+        let answer = match &done {
+            Ok(was) if *was == old => Answer::Done,
+            Ok(0) => Answer::NotFound,
+            Ok(_) if old == 0 => Answer::Exists,
+            Ok(_) => Answer::Mismatch,
+            Err(e) => e.into(),
+        };
+        self.run.ret(record, answer);
         done.map(|_| ())
     }
+}
+
+/// The value of a word that was read. One that was never written is absent.
+fn found(value: u64) -> Answer {
+    Answer::Found((value != 0).then_some(value))
 }
 
 /// Steps in a lease.

@@ -37,8 +37,8 @@ pub mod prelude {
         BYTES, Cost, KINDS, Sheet, Side, TRIPS, VERBS, broken, cost, means, row,
     };
     pub use super::rows::{
-        Site, chips, fills, full, load, model, of_any_length, of_one_length, on_all_memory_nodes,
-        random_fill, three_memory_nodes,
+        Site, chips, fills, full, load, model, of_any_length, of_one_length, random_fill,
+        three_memory_nodes,
     };
     pub use super::{Budget, Peer, Row, passes, which};
     pub use crate::conformance::Keys;

@@ -1,13 +1,12 @@
 //! The conformance suite on the systems of a peer: a row is one check in one geometry.
 
+use dmtree_fabric::Snapshot;
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_fabric::{NodeId, Snapshot};
 use dmtree_parts::peer::typed;
 use dmtree_parts::{AnyOptions, Page, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::workloads::scans_over_splits;
 use super::{Peer, each, listed, named};
@@ -215,16 +214,6 @@ pub fn three_memory_nodes(space: u64, steps: u64) -> Row {
     model("three memory nodes", Keys::Hashed24, space, steps)
         .seed(30)
         .pool(|p| (p.memory_nodes, p.chunk_bytes) = (3, Some(64 << 10)))
-}
-
-/// All of three memory nodes have a part of the index.
-pub fn on_all_memory_nodes(test_cluster: &TestCluster, _: &Value) {
-    let mut c = test_cluster.client(0).expect("attach");
-    c.walk().expect("walk");
-    let counts = c.take_counts();
-    for node in (0..3).map(NodeId::memory) {
-        assert!(counts.nodes.iter().any(|(at, c)| *at == node && c.read > 10), "{node}");
-    }
 }
 
 /// [`conformance::fill_and_empty`] in several orders.

@@ -5,12 +5,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
-use dmtree_fabric::{Worker, golden_hash};
 use dmtree_parts::{AnyIndex, AnyOptions, Outcome, Page, Write};
 use dmtree_pool::PoolOptions;
 
 use super::{Peer, each, named};
-use crate::concurrent::{self, Stress, policy, seeds};
+use crate::concurrent::{self, Stress, policy, run_clients, seeds};
 use crate::conformance::above;
 use crate::rng::Rng;
 use crate::test_cluster::TestCluster;
@@ -85,12 +84,8 @@ fn six<F: Future<Output = ()>>(
     client: impl Fn(u64, AnyIndex) -> F,
 ) {
     let nodes = test_cluster.nodes.len();
-    let (core, clients) = test_cluster.coroutines((0..6).map(|n| n % nodes)).expect("attach");
-    let mut worker = Worker::new(core);
-    for (number, index) in (0..).zip(clients) {
-        worker.spawn(index.endpoint().slot(), client(number, index));
-    }
-    worker.run(&mut *policy(seed)).expect("every client ends");
+    let clients = test_cluster.coroutines((0..6).map(|n| n % nodes)).expect("attach");
+    run_clients(clients, 0, &mut *policy(seed), client);
 }
 
 /// Even keys are present throughout; odd ones are inserted.
@@ -224,30 +219,4 @@ pub fn lose_no_write(test_cluster: &TestCluster, seed: u64, ops: u64) {
         assert_eq!(found, Some(value.to_le_bytes().to_vec()), "seed {seed}");
     }
     assert_eq!(c.walk().expect("every invariant holds").keys, written.len() as u64);
-}
-
-/// Four threads insert keys of their own and update them at once. Every key is there at the end,
-/// with its last value.
-pub fn threads_lose_no_write(seed: u64, o: impl Into<AnyOptions>, each: u64) {
-    let test_cluster = &TestCluster::new(&contended(seed), 4 << 20, o).expect("an index");
-    let key = |n: u64| format!("key-{:020}", golden_hash(n)).into_bytes();
-    std::thread::scope(|scope| {
-        for t in 0..4u64 {
-            scope.spawn(move || {
-                let cn = t as usize % test_cluster.nodes.len();
-                let mut c = test_cluster.client(cn).expect("attach");
-                for n in (0..each).map(|i| i * 4 + t) {
-                    let mut write = |w| c.write(&key(n), w).expect("write");
-                    assert_eq!(write(Write::Insert(&[1; 8])), Outcome::Done);
-                    let done = write(Write::Update(&n.to_le_bytes()));
-                    assert_eq!(done, Outcome::Done, "an acknowledged key is gone");
-                }
-            });
-        }
-    });
-    let mut c = test_cluster.client(0).expect("attach");
-    for n in 0..4 * each {
-        assert_eq!(c.get(&key(n)).expect("get"), Some(n.to_le_bytes().to_vec()), "key {n}");
-    }
-    assert_eq!(c.walk().expect("every invariant holds").keys, 4 * each);
 }

@@ -69,9 +69,9 @@ fn second_survivor(play: &Rc<Play>, victim: u16, cn: u16) {
         while !play.is_down(victim) {
             c.endpoint().sleep(10_000).await;
         }
-        for k in &play.observed.keys {
-            if let Some(v) = play.observed.read(&mut c, *k).await? {
-                play.observed.perform(&mut c, &Op::Update(*k, v)).await?;
+        for k in &play.keys {
+            if let Some(v) = play.read(&mut c, *k).await? {
+                play.perform(&mut c, &Op::Update(*k, v)).await?;
             }
         }
         c.sweep().await.map_err(|e| e.context("sweep"))?;
@@ -88,7 +88,7 @@ async fn survive(
     (cn, last): (u16, u16),
     (done, ran): (&Cell<bool>, &Cell<CrashRun>),
 ) -> Result<(), Error> {
-    let (scenario, observed) = (&play.scenario, &play.observed);
+    let scenario = &play.scenario;
     let mut c = scenario.client(cn);
     let ep = c.endpoint().clone();
     if !play.crashes(&ep, cut.victim, done).await? {
@@ -109,10 +109,10 @@ async fn survive(
     }
     ran.set(CrashRun { died: true, second_died: dead.len() > 1 });
     // Writes each value again, so that every leaf is locked; the value stays.
-    for k in &observed.keys {
-        let Some(v) = observed.read(&mut c, *k).await? else { continue };
+    for k in &play.keys {
+        let Some(v) = play.read(&mut c, *k).await? else { continue };
         let began = ep.now();
-        observed.perform(&mut c, &Op::Update(*k, v)).await?;
+        play.perform(&mut c, &Op::Update(*k, v)).await?;
         within(ep.now() - began, WRITE_BOUND_NS).map_err(|e| e.context("a write"))?;
     }
     scenario.settled(&ep, cn, &dead).await;
@@ -120,13 +120,13 @@ async fn survive(
         c.sweep().await.map_err(|e| e.context("sweep"))?;
         perform(&mut c, &Op::Maintain).await.map_err(|e| e.context("maintenance"))?;
     }
-    for k in &observed.keys {
-        observed.read(&mut c, *k).await.map_err(|e| e.context("in the end"))?;
+    for k in &play.keys {
+        play.read(&mut c, *k).await.map_err(|e| e.context("in the end"))?;
     }
-    let n = observed.keys.last().copied().unwrap_or(0);
+    let n = play.keys.last().copied().unwrap_or(0);
     for k in [n + 1, n + 2] {
         let insert = Op::Insert(k, value(k));
-        observed.perform(&mut c, &insert).await.map_err(|e| e.context("in the end"))?;
+        play.perform(&mut c, &insert).await.map_err(|e| e.context("in the end"))?;
     }
     play.stop_readers(&c).await;
     if let Err(e) = ep.drain().await {

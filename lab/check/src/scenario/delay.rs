@@ -102,7 +102,7 @@ fn delayed(plan: &DelayScenario, play: &Rc<Play>, progress: Rc<Progress>, point:
     play.client((DELAYED, "delayed"), move |play, mut c| async move {
         let (fabric, me) = (&play.scenario.fabric, NodeId::compute(DELAYED));
         // Warms its cache with the initial state.
-        play.observed.read_all(&mut c, 1, u64::MAX).await?;
+        play.read_all(&mut c, 1, u64::MAX).await?;
         while !progress.begun.get() {
             c.endpoint().sleep(5_000).await;
         }
@@ -113,7 +113,7 @@ fn delayed(plan: &DelayScenario, play: &Rc<Play>, progress: Rc<Progress>, point:
         }
         play.work(&mut c, DELAYED, &ops).await?;
         while reads && !progress.other_done.get() {
-            play.observed.read_all(&mut c, 13, u64::MAX).await?;
+            play.read_all(&mut c, 13, u64::MAX).await?;
         }
         progress.delayed_done.set(true);
         Ok(())
@@ -168,7 +168,7 @@ async fn main(
     // Detached verbs have landed.
     ep.sleep(plan.by_ns + 2_000_000).await;
     if scenario.trouble().is_none() {
-        play.observed.read_all(&mut c, 1, u64::MAX).await?;
+        play.read_all(&mut c, 1, u64::MAX).await?;
     }
     ep.drain().await
 }

@@ -4,24 +4,19 @@
 //! A [`Script`] gives the operations. An observer judges the reads, and in the end the structure
 //! and the holders of memory. Errors are those of the index, unless a function says otherwise.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Poll;
 
 use dmtree_fabric::sim::{FabricFaults, Place, SimFabric};
-use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Error, Fabric, LeaseParameters, MemberPhase, NodeId, Policy,
-    Worker,
-};
+use dmtree_fabric::{Capabilities, Endpoint, Error, LeaseParameters, MemberPhase, NodeId};
 use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, Fill, Outcome, Page, Work, Write};
-use dmtree_pool::{PoolNode, PoolOptions};
+use dmtree_pool::PoolOptions;
 
 use crate::conformance::everything;
+use crate::harness::{Harness, judge_memory};
 use crate::test_cluster::TestCluster;
+
+pub use crate::harness::{Harness as Scenario, PAUSE_NS};
 
 pub mod death;
 pub mod delay;
@@ -37,8 +32,6 @@ pub const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
     drift_one_in: 16,
     mutant: None,
 };
-/// Pause of the membership agents, ns.
-pub const PAUSE_NS: u64 = 400_000;
 /// Bound of a read during a crash, ns.
 pub const READ_BOUND_NS: u64 = 60_000_000;
 /// Bound of a write, ns.
@@ -139,23 +132,7 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
     }
 }
 
-/// What runs on a slot of a node.
-type Task = (NodeId, u32, Pin<Box<dyn Future<Output = ()>>>);
-
-/// The cluster, and its tasks.
-pub struct Scenario {
-    /// The index on every node.
-    pub test_cluster: TestCluster,
-    /// The fabric that injects the fault.
-    pub fabric: SimFabric,
-    core: Rc<Core>,
-    own: u32,
-    over: Rc<Cell<bool>>,
-    tasks: RefCell<Vec<Task>>,
-    trouble: Rc<RefCell<Option<String>>>,
-}
-
-impl Scenario {
+impl Harness {
     /// A cluster with an empty index.
     pub fn new(script: &Script, whole_write: bool, seed: u64) -> Self {
         let pool = PoolOptions {
@@ -186,15 +163,7 @@ impl Scenario {
             test_cluster.nodes.iter().for_each(|n| enable(n));
         }
         test_cluster.membership().set_lease_parameters(LEASE_PARAMETERS);
-        let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 16 << 20);
-        Self::over(test_cluster, fabric, core)
-    }
-
-    /// A cluster with an index of the caller's.
-    pub fn over(test_cluster: TestCluster, fabric: SimFabric, core: Rc<Core>) -> Self {
-        let own = core.add_slot();
-        let (over, tasks, trouble) = Default::default();
-        Self { test_cluster, fabric, core, own, over, tasks, trouble }
+        Self::on(test_cluster, fabric, 16 << 20).expect("a member")
     }
 
     /// Loads what a script says, and runs its first operations, while time stands still. Returns
@@ -216,118 +185,6 @@ impl Scenario {
             }
         }
         Ok(values)
-    }
-
-    /// An endpoint of a compute node.
-    pub fn endpoint(&self, cn: u16, slot: u32) -> Endpoint {
-        let t = self.fabric.attach(NodeId::compute(cn)).expect("a member");
-        Endpoint::new(self.core.clone(), t, slot)
-    }
-
-    /// An endpoint of a compute node for the test itself.
-    pub fn own_endpoint(&self, cn: u16) -> Endpoint {
-        self.endpoint(cn, self.own)
-    }
-
-    /// A client for the test itself.
-    pub fn client(&self, cn: u16) -> AnyIndex {
-        self.client_at(cn, self.own)
-    }
-
-    fn client_at(&self, cn: u16, slot: u32) -> AnyIndex {
-        self.test_cluster.nodes[usize::from(cn)].client(self.endpoint(cn, slot))
-    }
-
-    /// The executor of all tasks.
-    pub fn core(&self) -> &Rc<Core> {
-        &self.core
-    }
-
-    /// Runs a future while the node is up.
-    pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
-        self.tasks.borrow_mut().push((NodeId::compute(cn), slot, Box::pin(f)));
-    }
-
-    /// A client that runs until its node crashes, or the run is over.
-    pub fn worker<F: Future<Output = ()> + 'static>(&self, cn: u16, f: impl FnOnce(AnyIndex) -> F) {
-        let slot = self.core.add_slot();
-        let client = self.client_at(cn, slot);
-        self.spawn(cn, slot, f(client));
-    }
-
-    /// Starts a membership agent on every node.
-    pub fn membership_agents(&self) {
-        self.membership_agents_at(|_| PAUSE_NS);
-    }
-
-    /// Membership agents with pauses of their own, ns: the agent with the shorter pause is more
-    /// often the first.
-    pub fn membership_agents_at(&self, pause_ns: impl Fn(u16) -> u64) {
-        (0..self.test_cluster.cluster.compute_nodes() as u16)
-            .for_each(|cn| self.membership_agent(cn, pause_ns(cn)));
-    }
-
-    /// Starts a membership agent on one node.
-    pub fn membership_agent(&self, cn: u16, pause_ns: u64) {
-        let slot = self.core.add_slot();
-        let (node, ep) = (self.pool(cn), self.endpoint(cn, slot));
-        ep.set_timeout(5_000_000);
-        self.spawn(cn, slot, async move {
-            let _ = node.run_membership(&ep, pause_ns, || false).await;
-        });
-    }
-
-    /// A node's share of the pool.
-    pub fn pool(&self, cn: u16) -> Arc<PoolNode> {
-        self.test_cluster.cluster.compute_node(usize::from(cn)).expect("exists")
-    }
-
-    /// Reports a failure; the first one counts.
-    pub fn complain(&self) -> impl Fn(String) + use<> {
-        let trouble = self.trouble.clone();
-        move |what| _ = trouble.borrow_mut().get_or_insert(what)
-    }
-
-    /// Runs everything until `main` has ended.
-    pub fn run(&self, policy: &mut dyn Policy, main: impl Future<Output = ()>) {
-        self.fabric.set_timed(true);
-        let slots = Rc::new(RefCell::new(Vec::new()));
-        let mut worker = Worker::new(self.core.clone());
-        for (node, slot, mut task) in self.tasks.take() {
-            let (over, fabric) = (self.over.clone(), self.fabric.clone());
-            slots.borrow_mut().push(slot);
-            let end = std::future::poll_fn(move |cx| match over.get() {
-                true => Poll::Ready(()),
-                // No task of a crashed node runs.
-                false if fabric.is_down(node) => Poll::Pending,
-                false => task.as_mut().poll(cx),
-            });
-            worker.spawn(slot, end);
-        }
-        let to_wake = slots.clone();
-        worker.spawn(self.own, async move {
-            main.await;
-            self.over.set(true);
-            to_wake.borrow().iter().for_each(|s| self.core.wake(*s));
-        });
-        if let Err(stalled) = worker.run(policy) {
-            self.complain()(format!("stalled: {stalled}"));
-        }
-        drop(worker);
-        self.fabric.set_timed(false);
-    }
-
-    /// Runs a future of the test itself while time stands still.
-    ///
-    /// # Errors
-    /// The future's.
-    pub fn now<T>(&self, f: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.core.block_on(self.own, f)
-    }
-
-    /// The first failure.
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.borrow().clone()
     }
 
     /// Waits until this node knows of no unfinished recovery of the crashed nodes.
@@ -425,11 +282,5 @@ pub async fn scan(c: &mut AnyIndex) -> Result<Values, Error> {
 /// # Errors
 /// The leaked or doubly owned memory.
 pub fn one_holder(scenario: &Scenario, c: &mut AnyIndex) -> Result<(), String> {
-    let fail = |e: Error| format!("a gc: {e}");
-    let found = scenario.now(c.gc()).map_err(fail)?;
-    let again = scenario.now(c.gc()).map_err(fail)?;
-    match found.doubly == 0 && again.is_nothing() {
-        true => Ok(()),
-        false => Err(format!("lost or doubly owned memory: {found:?}, then {again:?}")),
-    }
+    judge_memory(|| scenario.now(c.gc()), true).map_err(|e| e.to_string())
 }

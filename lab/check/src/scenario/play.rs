@@ -11,39 +11,60 @@ use dmtree_fabric::{Endpoint, Error, ErrorKind, NodeId};
 use dmtree_parts::AnyIndex;
 
 use super::delay::was_accepted;
-use super::{
-    Op, PAUSE_NS, Scenario, Script, Values, attempt, effect, get, one_holder, perform, scan,
-};
+use super::{Op, PAUSE_NS, Scenario, Script, attempt, effect, get, scan};
+use crate::harness::judge;
 use crate::history::ValueId;
 use crate::log::{Answer, Call, Log, event};
+use crate::test_cluster::Client;
 
 /// Memory that no node can reach is free after this time, ns; a delayed client keeps all that it
 /// may have seen.
 const RECLAIM_NS: u64 = 1_000_000;
 
-/// The operations of all clients of a run.
-pub(super) struct Observed {
-    log: RefCell<Log>,
-    /// The identity of every value.
-    values: RefCell<BTreeMap<Vec<u8>, ValueId>>,
-    /// The keys that are present, or that an operation names.
-    pub keys: Vec<u64>,
+/// Refuses an operation that took too long.
+pub(super) fn within(took_ns: u64, bound_ns: u64) -> Result<(), Error> {
+    if took_ns <= bound_ns {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::TimedOut, format!("took {took_ns} ns; {bound_ns} are enough")))
 }
 
-impl Observed {
-    /// The observed run begins with these values; `later` are all of its operations.
-    fn new<'o>(values: &Values, later: impl Iterator<Item = &'o Op>) -> Self {
+/// A run.
+pub(super) struct Play {
+    pub scenario: Scenario,
+    /// The identity of every value.
+    values: RefCell<BTreeMap<Vec<u8>, ValueId>>,
+    /// The keys that are present at first, or that an operation names.
+    pub keys: Vec<u64>,
+    /// Readers are to end.
+    pub stop: Cell<bool>,
+    readers: Cell<u32>,
+}
+
+impl Play {
+    /// Prepares the index of a script by a client of node `first` before time begins; `later` are
+    /// the operations of the run.
+    pub fn begin<'o>(
+        (script, first): (&Script, u16),
+        later: impl Iterator<Item = &'o Op>,
+        (whole_write, seed): (bool, u64),
+    ) -> Result<Rc<Self>, String> {
+        let scenario = Scenario::new(script, whole_write, seed);
+        let mut c = scenario.client(first);
+        let values = scenario.prepare(&mut c, script).map_err(|e| format!("before: {e}"))?;
+        drop(c);
+        scenario.membership_agents();
+        scenario.log.replace(Log::new(0, u64::MAX));
         let named = later.flat_map(|op| effect(op).into_iter().map(|(k, _)| k));
         let keys: BTreeSet<u64> = values.keys().copied().chain(named).collect();
+        let (ids, stop, readers) = Default::default();
         let keys = keys.into_iter().collect();
-        let new =
-            Self { log: RefCell::new(Log::new(0, u64::MAX)), values: RefCell::default(), keys };
-        for (k, v) in values {
-            let put = Call::Put(*k, new.id(v));
-            let record = new.log.borrow_mut().call(0, 0, put);
-            new.log.borrow_mut().ret(record, 0, Answer::Done);
+        let new = Self { scenario, values: ids, keys, stop, readers };
+        for (k, v) in &values {
+            let record = new.scenario.call(0, Call::Put(*k, new.id(v)));
+            new.scenario.ret(record, Answer::Done);
         }
-        new
+        Ok(Rc::new(new))
     }
 
     fn id(&self, value: &[u8]) -> ValueId {
@@ -74,28 +95,27 @@ impl Observed {
     pub async fn perform(&self, c: &mut AnyIndex, op: &Op) -> Result<(), Error> {
         let mut begun = Vec::new();
         for call in self.calls(op) {
-            begun.push((self.log.borrow_mut().call(0, 0, call), call));
+            begun.push((self.scenario.call(0, call), call));
         }
         let outcome = attempt(c, op).await.map_err(|e| e.context(format!("{op:?}")))?;
         for (record, call) in begun {
             let answer = Answer::from(outcome);
             event(call, Some(&answer)).map_err(Error::corrupt)?;
-            self.log.borrow_mut().ret(record, 0, answer);
+            self.scenario.ret(record, answer);
         }
         Ok(())
     }
 
     /// Reads a key.
     pub async fn read(&self, c: &mut AnyIndex, k: u64) -> Result<Option<Vec<u8>>, Error> {
-        let since = self.log.borrow_mut().tick();
+        let record = self.scenario.call(0, Call::Get(k));
         let found = get(c, k).await.map_err(|e| e.context(format!("get of {k}")))?;
-        self.saw(k, since, found.as_deref());
+        self.saw(record, found.as_deref());
         Ok(found)
     }
 
-    fn saw(&self, k: u64, since: u64, found: Option<&[u8]>) {
-        let answer = Answer::Found(found.map(|v| self.id(v)));
-        self.log.borrow_mut().ended(since, Call::Get(k), answer);
+    fn saw(&self, record: usize, found: Option<&[u8]>) {
+        self.scenario.ret(record, Answer::Found(found.map(|v| self.id(v))));
     }
 
     /// Reads every `nth` key by itself, then all by a scan, each within a bound.
@@ -106,16 +126,18 @@ impl Observed {
             self.read(c, *k).await?;
             within(ep.now() - began, bound_ns)?;
         }
-        let (began, since) = (ep.now(), self.log.borrow_mut().tick());
-        let found = scan(c).await.map_err(|e| e.context("scan"))?;
+        let (began, call) = (ep.now(), |k| self.scenario.call(0, Call::Get(k)));
+        let begun: Vec<_> = self.keys.iter().map(|k| (*k, call(*k))).collect();
+        let mut found = scan(c).await.map_err(|e| e.context("scan"))?;
         within(ep.now() - began, bound_ns)?;
-        let all: BTreeSet<&u64> = self.keys.iter().chain(found.keys()).collect();
-        all.into_iter().for_each(|k| self.saw(*k, since, found.get(k).map(Vec::as_slice)));
+        begun.into_iter().for_each(|(k, record)| self.saw(record, found.remove(&k).as_deref()));
+        // The last inserts, and keys that no operation has written.
+        found.into_iter().for_each(|(k, v)| self.saw(call(k), Some(&v)));
         Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
-        self.log.borrow().check().map_err(|wrong| {
+        self.scenario.log.borrow().check().map_err(|wrong| {
             let values = self.values.borrow();
             let named: Vec<_> = values
                 .iter()
@@ -123,42 +145,6 @@ impl Observed {
                 .collect();
             format!("{wrong} (values {})", named.join(", "))
         })
-    }
-}
-
-/// Refuses an operation that took too long.
-pub(super) fn within(took_ns: u64, bound_ns: u64) -> Result<(), Error> {
-    if took_ns <= bound_ns {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::TimedOut, format!("took {took_ns} ns; {bound_ns} are enough")))
-}
-
-/// A run.
-pub(super) struct Play {
-    pub scenario: Scenario,
-    pub observed: Observed,
-    /// Readers are to end.
-    pub stop: Cell<bool>,
-    readers: Cell<u32>,
-}
-
-impl Play {
-    /// Prepares the index of a script by a client of node `first` before time begins; `later` are
-    /// the operations of the run.
-    pub fn begin<'o>(
-        (script, first): (&Script, u16),
-        later: impl Iterator<Item = &'o Op>,
-        (whole_write, seed): (bool, u64),
-    ) -> Result<Rc<Self>, String> {
-        let scenario = Scenario::new(script, whole_write, seed);
-        let mut c = scenario.client(first);
-        let values = scenario.prepare(&mut c, script).map_err(|e| format!("before: {e}"))?;
-        drop(c);
-        let observed = Observed::new(&values, later);
-        scenario.membership_agents();
-        let (stop, readers) = Default::default();
-        Ok(Rc::new(Self { scenario, observed, stop, readers }))
     }
 
     /// A client; its error is a failure of the run.
@@ -227,7 +213,7 @@ impl Play {
                 ep.sleep(PAUSE_NS).await;
                 ep.renew_deadline();
             }
-            self.observed.perform(c, op).await?;
+            self.perform(c, op).await?;
         }
         Ok(())
     }
@@ -241,7 +227,7 @@ impl Play {
                 ep.sleep(5_000).await;
             }
             while !play.stop.get() {
-                play.observed.read_all(&mut c, 5, bound_ns).await?;
+                play.read_all(&mut c, 5, bound_ns).await?;
                 ep.sleep(50_000).await;
             }
             play.readers.set(play.readers.get() - 1);
@@ -275,29 +261,21 @@ impl Play {
     /// Checks the history, the structure, and the holders of memory, after maintenance on these
     /// nodes.
     pub fn judge(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), String> {
-        let scenario = &self.scenario;
-        self.observed.check()?;
+        self.check()?;
+        self.judge_structure(script, nodes, crashed).map_err(|e| e.to_string())
+    }
+
+    fn judge_structure(&self, script: &Script, nodes: &[u16], crashed: bool) -> Result<(), Error> {
+        let client = |cn: u16| Client::from(self.scenario.client(cn));
         for cn in nodes.iter().filter(|_| script.swept) {
-            let maintained = scenario.now(perform(&mut scenario.client(*cn), &Op::Maintain));
-            maintained.map_err(|e| format!("maintenance: {e}"))?;
+            client(*cn).maintain().map_err(|e| e.context("maintenance"))?;
         }
-        let mut c = scenario.client(nodes[0]);
-        let walked = scenario.now(c.walk());
         let excused = |e: &Error| script.unmet.is_some_and(|what| e.to_string().contains(what));
-        if !script.swept && walked.as_ref().is_err_and(excused) {
+        if !script.swept && client(nodes[0]).walk().is_err_and(|e| excused(&e)) {
             return Ok(());
         }
-        let shape = walked.map_err(|e| format!("walk: {e}"))?;
-        let found = scenario.now(scan(&mut c)).map_err(|e| format!("a last scan: {e}"))?;
-        if found.len() as u64 != shape.keys {
-            return Err(format!("{} keys in a scan, {} in the walk", found.len(), shape.keys));
-        }
-        if !crashed {
-            let found = scenario.now(c.gc()).map_err(|e| format!("a gc: {e}"))?;
-            if !found.is_nothing() {
-                return Err(format!("lost or doubly owned memory: {found:?}"));
-            }
-        }
-        one_holder(scenario, &mut c)
+        let scanned = self.scenario.now(scan(&mut self.scenario.client(nodes[0])));
+        let keys = scanned.map_err(|e| e.context("a last scan"))?.len() as u64;
+        judge(&mut client(nodes[0]), keys, crashed).map(drop)
     }
 }

@@ -161,6 +161,7 @@ fn histories_without_an_order_are_rejected() {
     let set = |client, v| (client, Call::CompareAndSet(0, 1, v), Answer::Done);
     let get = |client, v| (client, Call::Get(0), Answer::Found(v));
     let failed = (0, Call::Put(0, 1), Answer::Failed("no answer".to_owned()));
+    let tried = (0, Call::Put(0, 2), Answer::Tried("no answer".to_owned()));
     for (what, ops) in [
         ("a lost update", vec![put(1), set(1, 2), set(0, 3)]),
         ("a lost update", vec![put(1), (1, Call::Update(0, 2), Answer::Done), get(0, Some(1))]),
@@ -172,6 +173,7 @@ fn histories_without_an_order_are_rejected() {
         ),
         ("a value without a write", vec![get(0, Some(99))]),
         ("a failed write, seen and then not", vec![failed.clone(), get(1, Some(1)), get(1, None)]),
+        ("a failed write, seen too late", vec![put(1), tried, get(1, Some(1)), get(1, Some(2))]),
     ] {
         assert_eq!(order(&log(&ops)), 0, "{what}");
     }

@@ -1,6 +1,7 @@
 //! The kit fails where it must.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dmtree_check::checked::System;
 use dmtree_check::conformance::Keys;
@@ -8,9 +9,12 @@ use dmtree_check::peer::costs::{self, cost, means, row};
 use dmtree_check::peer::rows::{self, basics, model};
 use dmtree_check::peer::toy::{self, Options};
 use dmtree_check::peer::{Budget, Peer, defects, mutants, tables, workloads};
-use dmtree_fabric::Capabilities;
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::local::Tearing;
+use dmtree_fabric::{Capabilities, OpKind};
+use dmtree_parts::Write;
 use dmtree_parts::peer::{Defect, Mutant, NodeFaultSet, Repair, Setting, Soon, SystemSpec, value};
+use dmtree_parts::worker::Workers;
 
 const SOUND: Options = Options { mutant: toy::Mutant::None, workers: 0 };
 const RACES: Options = Options { mutant: toy::Mutant::Races, workers: 0 };
@@ -56,6 +60,29 @@ fn seeds_find_what_a_worker_does_wrong() {
     let peer = |mutant| peer(Options { mutant, workers: 2 });
     assert_eq!(defects::sound(&peer(toy::Mutant::None)), Vec::<String>::new());
     assert!(!defects::sound(&peer(toy::Mutant::LosesInWork)).is_empty());
+}
+
+/// Workers on threads of their own work until they are stopped; a stop says what has ended one.
+#[test]
+fn workers_end_with_their_index() {
+    let started = |mutant| {
+        let pool = workloads::contended(0);
+        let index = TestCluster::new(&pool, 1 << 20, Options { mutant, workers: 2 }).unwrap();
+        let (pool, node) = (index.cluster.compute_node(0).unwrap(), index.nodes[0].clone());
+        let mut workers = Workers::default();
+        workers.start(&pool, 2, move |ep| node.client(ep)).unwrap();
+        (workers, index)
+    };
+    let (workers, index) = started(toy::Mutant::LosesInWork);
+    let mut c = index.client(0).unwrap();
+    (0..100).for_each(|n| _ = c.write(&[n], Write::Put(&[n])).unwrap());
+    let pauses = (0..10_000).map(|_| std::thread::park_timeout(Duration::from_millis(1)));
+    pauses.take_while(|()| c.walk().unwrap().keys > 0).for_each(drop);
+    assert_eq!(c.walk().unwrap().keys, 0, "a piece of work for each write");
+    assert_eq!(workers.stop().unwrap().total(&[OpKind::Maintain]).ops, 100);
+    let (workers, _index) = started(toy::Mutant::PanicsWhenMade);
+    assert!(workers.stop().unwrap_err().to_string().contains("worker 0 of cn0: it panicked"));
+    drop(started(toy::Mutant::None));
 }
 
 /// A defect has to show, and its repair has to remove it.

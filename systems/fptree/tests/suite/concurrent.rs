@@ -8,13 +8,15 @@
 
 use dmtree_check::concurrent::{Stress, seeds};
 use dmtree_check::peer::workloads::{
-    check_history, check_threads, lose_no_write, scans_over_splits, suspended,
-    threads_lose_no_write, write_own_keys,
+    check_history, check_threads, contended, lose_no_write, scans_over_splits, suspended,
+    write_own_keys,
 };
 use dmtree_check::test_cluster::TestCluster;
+use dmtree_fabric::golden_hash;
 use dmtree_fabric::local::Tearing;
 use dmtree_fptree::{Options, Tables};
 use dmtree_parts::peer::typed;
+use dmtree_parts::{Outcome, Write};
 
 use crate::systems::{peer, switched};
 
@@ -89,11 +91,29 @@ fn real_threads_on_one_leaf() {
     }
 }
 
-/// Real threads that divide leaves. A read may meet a torn entry, so reads are not checked.
+/// Real threads that divide leaves: each inserts keys of its own and updates them at once. A read
+/// may meet a torn entry, so reads are not checked meanwhile. Every key is there at the end.
 #[test]
 fn real_threads_with_splits() {
+    let key = |n: u64| format!("key-{:020}", golden_hash(n)).into_bytes();
     for seed in seeds(0, 5) {
         let o = Options { combining: true, ..preset(seed) };
-        threads_lose_no_write(seed, &o, 4_000);
+        let test_cluster = &TestCluster::new(&contended(seed), 4 << 20, &o).expect("an index");
+        let own_keys = |t: u64| {
+            let cn = t as usize % test_cluster.nodes.len();
+            let mut c = test_cluster.client(cn).expect("attach");
+            for n in (0..4_000).map(|i| i * 4 + t) {
+                let mut write = |w| c.write(&key(n), w).expect("write");
+                assert_eq!(write(Write::Insert(&[1; 8])), Outcome::Done);
+                let done = write(Write::Update(&n.to_le_bytes()));
+                assert_eq!(done, Outcome::Done, "an acknowledged key is gone");
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|t| _ = scope.spawn(move || own_keys(t))));
+        let mut c = test_cluster.client(0).expect("attach");
+        for n in 0..16_000u64 {
+            assert_eq!(c.get(&key(n)).expect("get"), Some(n.to_le_bytes().to_vec()), "key {n}");
+        }
+        assert_eq!(c.walk().expect("every invariant holds").keys, 16_000);
     }
 }

@@ -2,6 +2,7 @@
 
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::TestCluster;
+use dmtree_fabric::NodeId;
 use dmtree_fptree::{Locks, Options, Tables};
 use dmtree_parts::{Fill, Write};
 
@@ -15,6 +16,16 @@ pub fn peer() -> Peer {
         local: local(),
         budgets: vec![budget(&peer), published_means(&peer)],
         ..peer
+    }
+}
+
+/// All of three memory nodes have a part of the index.
+fn on_all_memory_nodes(test_cluster: &TestCluster, _: &Options) {
+    let mut c = test_cluster.client(0).expect("attach");
+    c.walk().expect("walk");
+    let counts = c.take_counts();
+    for node in (0..3).map(NodeId::memory) {
+        assert!(counts.nodes.iter().any(|(at, c)| *at == node && c.read > 10), "{node}");
     }
 }
 
