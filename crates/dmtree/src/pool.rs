@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 pub(crate) use dmtree_fabric::sync::locked;
-use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
+use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, Result};
 use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
@@ -85,12 +85,9 @@ impl Pool {
             .0
             .admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?
             .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NotFound,
-                    format!(
-                        "there is no index {name:?} in this pool: create it, or see `Pool::list`"
-                    ),
-                )
+                Error::not_found(format!(
+                    "there is no index {name:?} in this pool: create it, or see `Pool::list`"
+                ))
             })?;
         self.opened(&found)
     }
@@ -278,7 +275,7 @@ impl Admin {
     }
 
     fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        self.ep.core().block_on(self.ep.slot(), future)
+        self.ep.block_on(future)
     }
 
     /// Creates an index, or opens the one that `may_exist`.
@@ -311,20 +308,17 @@ fn check_system(entry: &IndexEntry) -> Result<()> {
     if entry.system == SYSTEM {
         return Ok(());
     }
-    Err(Error::new(
-        ErrorKind::Incompatible,
-        format!(
-            "the index {:?} is a {:?}; this library opens {SYSTEM:?} indexes",
-            entry.name, entry.system
-        ),
-    ))
+    Err(Error::incompatible(format!(
+        "the index {:?} is a {:?}; this library opens {SYSTEM:?} indexes",
+        entry.name, entry.system
+    )))
 }
 
 fn stored_options(entry: &IndexEntry) -> Result<dmtree_engine::Options> {
     serde_json::from_slice(&entry.options).map_err(|e| {
-        Error::new(
-            ErrorKind::Incompatible,
-            format!("the options of index {:?} were stored by another version: {e}", entry.name),
-        )
+        Error::incompatible(format!(
+            "the options of index {:?} were stored by another version: {e}",
+            entry.name
+        ))
     })
 }

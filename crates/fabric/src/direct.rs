@@ -36,12 +36,6 @@ pub struct DirectList<'a> {
     named: Named,
 }
 
-impl std::fmt::Debug for DirectList<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DirectList(chain to {:?})", self.chain)
-    }
-}
-
 /// A list executes until this is dropped: also when a validator panics, or a revocation would wait
 /// for ever.
 struct Executing<'a>(&'a dyn DirectMemory);

@@ -479,10 +479,7 @@ impl Drop for LeaderGuard {
         });
         self.end(
             || {
-                let e = Error::new(
-                    ErrorKind::Busy,
-                    "the operation that led this batch was given up; try again",
-                );
+                let e = Error::busy("the operation that led this batch was given up; try again");
                 Err(if closed { e.effect_unknown() } else { e })
             },
             None,

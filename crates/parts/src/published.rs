@@ -13,8 +13,8 @@ use std::ops::{Bound, Deref};
 use std::sync::Arc;
 
 use dmtree_fabric::{
-    Buf, Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage,
-    Step, Verified,
+    Buf, Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
+    Verified,
 };
 use dmtree_pool::{Bump, PoolNode};
 use serde::Serialize;
@@ -188,7 +188,7 @@ impl<N: Deref<Target = Base>> Client<N> {
     /// `Exists` when it is set; those of the fabric.
     pub async fn set_first_root(&self, root: GlobalAddr) -> Result<()> {
         if self.ep.cas(self.node.root.word, 0, root.bits()).await? != 0 {
-            return Err(Error::new(ErrorKind::Exists, "the index has a root already"));
+            return Err(Error::exists("the index has a root already"));
         }
         Ok(())
     }
@@ -238,7 +238,7 @@ fn of_length(what: &str, bytes: &[u8], wanted: usize) -> Result<()> {
 
 fn unsupported(what: &str) -> Error {
     let text = format!("the published design has no {what}; use the index dmtree");
-    Error::new(ErrorKind::Unsupported, text)
+    Error::unsupported(text)
 }
 
 /// Refuses an option that is out of its range.

@@ -135,10 +135,9 @@ impl PoolNode {
     ) -> Result<GlobalAddr> {
         let at = self.cut(ep, &self.bump(index, kind), bytes, Some(node)).await?;
         if at.node() != node {
-            return Err(Error::new(
-                dmtree_fabric::ErrorKind::Full,
-                format!("{node} has no free chunk: create the pool with more memory"),
-            ));
+            return Err(Error::full(format!(
+                "{node} has no free chunk: create the pool with more memory"
+            )));
         }
         Ok(at)
     }

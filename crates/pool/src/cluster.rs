@@ -15,8 +15,8 @@ use std::sync::{Arc, RwLock};
 use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::net::PoolId;
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership,
-    NodeId, Result,
+    Endpoint, Error, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership, NodeId,
+    Result,
 };
 
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
@@ -112,7 +112,7 @@ impl Cluster {
             nodes.push(start_node(&fabric, cn, &shape, options, &membership)?);
         }
         let ep = nodes[0].endpoint(0)?;
-        ep.core().block_on(ep.slot(), write_heads(&ep, &shape.memory))?;
+        ep.block_on(write_heads(&ep, &shape.memory))?;
         Ok(Self(Arc::new(Inner {
             fabric,
             options: options.clone(),
@@ -199,10 +199,10 @@ impl Cluster {
     pub fn compute_node(&self, i: usize) -> Result<Arc<PoolNode>> {
         let nodes = self.0.nodes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         nodes.get(i).cloned().ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("there is no compute node {i}: this process has {}", nodes.len()),
-            )
+            Error::not_found(format!(
+                "there is no compute node {i}: this process has {}",
+                nodes.len()
+            ))
         })
     }
 

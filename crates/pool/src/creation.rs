@@ -329,15 +329,12 @@ impl<'e> Waits<'e> {
         if !self.are_over() {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "{} has been creating the index {:?} for {} s: try again, or drop the index",
-                e.creator.member,
-                e.name,
-                WAITS_WITHIN_NS / 1_000_000_000
-            ),
-        ))
+        Err(Error::busy(format!(
+            "{} has been creating the index {:?} for {} s: try again, or drop the index",
+            e.creator.member,
+            e.name,
+            WAITS_WITHIN_NS / 1_000_000_000
+        )))
     }
 
     async fn pause(&mut self) {

@@ -444,5 +444,5 @@ impl PoolNode {
 /// The error of a step that cannot go on now and may be repeated.
 #[cold]
 pub(crate) fn not_now(what: String) -> Error {
-    Error::new(dmtree_fabric::ErrorKind::Busy, what)
+    Error::busy(what)
 }

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership, NodeId,
+    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership, NodeId,
     Result, Role, ShadowState, WaitReason, golden_hash,
 };
 
@@ -226,10 +226,7 @@ impl PoolNode {
     /// # Errors
     /// `Revoked` when the node has lost its membership.
     pub fn endpoint(&self, slab_bytes: u64) -> Result<Endpoint> {
-        let transport = self.fabric.attach(self.cn)?;
-        let core = Core::new(transport.clone(), slab_bytes);
-        let slot = core.add_slot();
-        Ok(Endpoint::new(core, transport, slot))
+        Ok(Endpoint::alone(self.fabric.attach(self.cn)?, slab_bytes))
     }
 
     /// The member that this is: node and incarnation.
@@ -642,13 +639,10 @@ impl PoolNode {
             0 => String::new(),
             n => format!("; {n} bytes wait for running operations to end"),
         };
-        Error::new(
-            ErrorKind::Full,
-            format!(
-                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
-                names.join(", ")
-            ),
-        )
+        Error::full(format!(
+            "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
+            names.join(", ")
+        ))
     }
 
     // ---- tables ----------------------------------------
@@ -711,10 +705,10 @@ impl PoolNode {
             }
             let away = match self.resolve(ep, t).await {
                 Ok(at) if !silent.contains(&at.node()) => break Ok(t),
-                Ok(at) => Error::new(
-                    ErrorKind::Unreachable,
-                    format!("{}, which owns the free tables, does not answer", at.node()),
-                ),
+                Ok(at) => Error::unreachable(format!(
+                    "{}, which owns the free tables, does not answer",
+                    at.node()
+                )),
                 Err(e) => e,
             };
             unowned.push(t);

@@ -39,8 +39,7 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
-    ServiceId,
+    Endpoint, Error, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -583,12 +582,9 @@ pub(crate) async fn ask_flush(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> 
 /// The error of an operation that needs a table without a present owner.
 #[cold]
 pub(crate) fn unowned(number: u16, owner: Member) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!(
-            "the tables of partition {number} are between owners ({owner} was the last): try again"
-        ),
-    )
+    Error::unreachable(format!(
+        "the tables of partition {number} are between owners ({owner} was the last): try again"
+    ))
 }
 
 /// Asks a compute node for a stretch of its table memory; `None`: it has no room.

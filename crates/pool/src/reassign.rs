@@ -222,13 +222,10 @@ impl PoolNode {
                 return Ok(());
             }
         }
-        Err(dmtree_fabric::Error::new(
-            ErrorKind::Full,
-            format!(
-                "no node has room for the tables of partition {} ({} lines): add a compute node",
-                p.number, p.lines
-            ),
-        ))
+        Err(dmtree_fabric::Error::full(format!(
+            "no node has room for the tables of partition {} ({} lines): add a compute node",
+            p.number, p.lines
+        )))
     }
 
     /// All records that have been written.

@@ -97,10 +97,7 @@ impl PoolNode {
     ) -> Result<Vec<Option<ChunkRecord>>> {
         let layout =
             self.shape.memory.get(node.index()).filter(|l| l.node == node).ok_or_else(|| {
-                Error::new(
-                    dmtree_fabric::ErrorKind::NotFound,
-                    format!("{node} is no memory node of this pool"),
-                )
+                Error::not_found(format!("{node} is no memory node of this pool"))
             })?;
         let mut out = Vec::with_capacity(layout.chunks as usize);
         // 64 KiB at a time.

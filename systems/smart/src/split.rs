@@ -174,7 +174,7 @@ impl Smart {
     }
 
     /// A repair after a split; as published it is not awaited.
-    async fn repair(&self, cas: verb::Cas) -> Result<()> {
+    async fn repair(&self, cas: verb::Atomic) -> Result<()> {
         if self.node.o.lazy_repairs {
             self.ep.detach(cas, None);
             return Ok(());

@@ -17,7 +17,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
 use crate::rng::{golden_hash, scrambled, xorshift64};
-use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
+use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
 /// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then
@@ -100,9 +101,10 @@ impl LocalTransport {
         if let Some(Some(c)) = side.borrow().get(node.index()) {
             return Ok(c.clone());
         }
-        let host = self.shared.host(node).ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, format!("{node} is no node of this fabric"))
-        })?;
+        let host = self
+            .shared
+            .host(node)
+            .ok_or_else(|| Error::unreachable(format!("{node} is no node of this fabric")))?;
         let mut side = side.borrow_mut();
         if side.len() <= node.index() {
             side.resize(node.index() + 1, None);
@@ -211,17 +213,10 @@ impl LocalTransport {
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
         let handler = c.host.rpc.handler(to, service)?;
-        let _core = c.host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _core = locked(&c.host.rpc_core);
         let served = Rc::new(LocalTransport::of_service(self.shared.clone(), c.host.clone()));
-        let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(served));
-        let core = Core::new(transport.clone(), 0);
-        let slot = core.add_slot();
-        let ep = Endpoint::new(core.clone(), transport, slot);
-        let reply = core.block_on(slot, handler.call(&ep, self.own.node, request))?;
-        if reply.len() > MAX_RPC_BYTES {
-            return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
-        }
-        Ok(reply)
+        let ep = Endpoint::alone(Rc::new(WithoutCalls(served)), 0);
+        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 }
 
@@ -320,7 +315,6 @@ impl Transport for LocalTransport {
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {
-        let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
-        inside.then(|| self.own.region.load(offset))
+        self.own.region.peek(offset)
     }
 }

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use super::NodeShared;
@@ -14,9 +14,10 @@ use super::service::{Call, Reply};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::rpc::ServiceId;
-use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+use crate::sync::locked;
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
 
 /// A frame is executed wholly or not at all.
 pub(super) const CAPS: Capabilities =
@@ -143,7 +144,7 @@ impl NetTransport {
             link.drive(&self.shared, &mut ended);
         }
         self.own_calls.borrow_mut().retain(|(ticket, place)| {
-            let reply = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let reply = locked(place).take();
             let open = reply.is_none();
             ended.extend(reply.map(|r| Ended::Call(*ticket, r)));
             open
@@ -282,12 +283,7 @@ impl Transport for NetTransport {
 
     fn drain_detached(&self, core: &Core) {
         let Some(direct) = &self.direct else { return };
-        let until = self.now() + 1_000_000_000;
-        while !direct.is_idle() && self.now() < until {
-            if self.poll(core) != Progress::Made {
-                std::thread::yield_now();
-            }
-        }
+        poll_until(self, core, || direct.is_idle());
     }
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
@@ -322,9 +318,7 @@ impl Transport for NetTransport {
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {
-        let region = &self.shared.host.region;
-        let inside = offset.is_multiple_of(8) && region.contains(offset, 8);
-        inside.then(|| region.load(offset))
+        self.shared.host.region.peek(offset)
     }
 }
 
@@ -354,5 +348,5 @@ impl Drop for NetTransport {
 
 #[cold]
 pub(super) fn restarted(node: NodeId) -> Error {
-    Error::new(ErrorKind::Unreachable, format!("{node} has restarted: try again"))
+    Error::unreachable(format!("{node} has restarted: try again"))
 }

@@ -738,5 +738,5 @@ impl World {
 
 #[cold]
 pub(super) fn unreachable(wr: &WorkRequest) -> Error {
-    Error::new(ErrorKind::Unreachable, format!("{} is no node of this fabric", wr.at.node()))
+    Error::unreachable(format!("{} is no node of this fabric", wr.at.node()))
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
-use dmtree_fabric::{Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
 pub mod allocation;
 
@@ -11,14 +11,11 @@ pub const MN: NodeId = NodeId::memory(0);
 pub const CN: NodeId = NodeId::compute(0);
 
 pub fn endpoint(f: &impl Fabric, node: NodeId) -> Endpoint {
-    let transport = f.attach(node).expect("a member");
-    let core = Core::new(transport.clone(), 0);
-    let slot = core.add_slot();
-    Endpoint::new(core, transport, slot)
+    Endpoint::alone(f.attach(node).expect("a member"), 0)
 }
 
 pub fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), f)
+    ep.block_on(f)
 }
 
 /// A byte of the first memory node.

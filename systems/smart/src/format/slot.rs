@@ -148,10 +148,9 @@ fn pack(at: GlobalAddr) -> Result<u64> {
         && at.offset().is_multiple_of(UNIT)
         && units < 1 << OFFSET_BITS;
     if !fits {
-        return Err(Error::new(
-            dmtree_fabric::ErrorKind::Incompatible,
-            format!("a slot cannot name {at}: 256 memory nodes at most, in steps of {UNIT} bytes"),
-        ));
+        return Err(Error::incompatible(format!(
+            "a slot cannot name {at}: 256 memory nodes at most, in steps of {UNIT} bytes"
+        )));
     }
     Ok((node | units << 8) << ADDR_SHIFT)
 }
