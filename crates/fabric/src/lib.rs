@@ -43,6 +43,7 @@ mod sampled;
 mod scope;
 pub mod sim;
 mod slab;
+mod slots;
 pub mod sync;
 mod transport;
 pub mod verb;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::{Clock, LocalShared, Tearing};
-use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::addr::{ByNode, GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::cpu::prefetch_at;
@@ -37,8 +37,7 @@ pub(crate) struct LocalTransport {
     shared: Arc<LocalShared>,
     own: Arc<Host>,
     link: Arc<ExecutionMark>,
-    memory: RefCell<Vec<Option<Rc<Connection>>>>,
-    compute: RefCell<Vec<Option<Rc<Connection>>>>,
+    connections: RefCell<ByNode<Option<Rc<Connection>>>>,
     /// Lists suspended by the test knob: executed already, or not yet.
     suspended: RefCell<VecDeque<Suspended>>,
     rng: Cell<u64>,
@@ -75,8 +74,7 @@ impl LocalTransport {
             shared,
             own,
             link,
-            memory: RefCell::default(),
-            compute: RefCell::default(),
+            connections: RefCell::default(),
             suspended: RefCell::default(),
             rng: Cell::new(seed | 1),
             waited: Cell::new(0),
@@ -88,38 +86,23 @@ impl LocalTransport {
         Self { is_service: true, ..Self::new(shared, own) }
     }
 
-    /// The connections to nodes of this one's role.
-    fn side(&self, node: NodeId) -> &RefCell<Vec<Option<Rc<Connection>>>> {
-        match node.role() {
-            Role::Memory => &self.memory,
-            Role::Compute => &self.compute,
-        }
-    }
-
     fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
-        let side = self.side(node);
-        if let Some(Some(c)) = side.borrow().get(node.index()) {
+        if let Some(Some(c)) = self.connections.borrow().get(node) {
             return Ok(c.clone());
         }
         let host = self
             .shared
             .host(node)
             .ok_or_else(|| Error::unreachable(format!("{node} is no node of this fabric")))?;
-        let mut side = side.borrow_mut();
-        if side.len() <= node.index() {
-            side.resize(node.index() + 1, None);
-        }
         let c = Rc::new(Connection { host, checked: Cell::new(u32::MAX) });
-        side[node.index()] = Some(c.clone());
+        *self.connections.borrow_mut().at(node) = Some(c.clone());
         Ok(c)
     }
 
     /// A connection that broke is made anew by the next verb.
     fn disconnect(&self, node: NodeId, why: &Error) {
-        if why.kind() == ErrorKind::Unreachable
-            && let Some(place) = self.side(node).borrow_mut().get_mut(node.index())
-        {
-            *place = None;
+        if why.kind() == ErrorKind::Unreachable {
+            *self.connections.borrow_mut().at(node) = None;
         }
     }
 
@@ -143,8 +126,8 @@ impl LocalTransport {
     }
 
     fn execute_one(&self, wr: &WorkRequest) -> Result<()> {
-        let all = self.side(wr.at.node()).borrow();
-        let known = match all.get(wr.at.node().index()) {
+        let all = self.connections.borrow();
+        let known = match all.get(wr.at.node()) {
             Some(Some(c)) => c,
             _ => {
                 drop(all);
@@ -230,8 +213,7 @@ impl DirectMemory for LocalTransport {
     }
 
     fn prefetch(&self, at: GlobalAddr, len: u32) {
-        let side = self.side(at.node());
-        if let Some(Some(c)) = side.borrow().get(at.node().index()) {
+        if let Some(Some(c)) = self.connections.borrow().get(at.node()) {
             prefetch_at(c.host.memory(at).place(at.offset()), len as usize);
         }
     }

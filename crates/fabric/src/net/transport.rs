@@ -16,6 +16,7 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::rpc::ServiceId;
+use crate::slots::Slots;
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
 
@@ -57,7 +58,7 @@ pub(crate) struct NetTransport {
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
     /// [`NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
-    lists: RefCell<Vec<Option<PostedList>>>,
+    lists: RefCell<Slots<PostedList>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
     scratch: Cell<Vec<NodeId>>,
@@ -103,26 +104,10 @@ impl NetTransport {
         f(links.entry(node).or_insert(link))
     }
 
-    fn open_list(&self, ticket: Ticket, is_single: bool) -> u32 {
-        let mut lists = self.lists.borrow_mut();
-        let list_id = Some(PostedList { ticket, parts: 0, failed: None, is_single });
-        match lists.iter().position(Option::is_none) {
-            Some(i) => {
-                lists[i] = list_id;
-                i as u32
-            }
-            None => {
-                lists.push(list_id);
-                lists.len() as u32 - 1
-            }
-        }
-    }
-
     /// A part of a list has ended; the list itself, if it was the last.
     fn end_part(&self, list_id: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
         let mut lists = self.lists.borrow_mut();
-        let place = lists.get_mut(list_id as usize)?;
-        let l = place.as_mut()?;
+        let l = lists.at(list_id);
         l.parts = l.parts.saturating_sub(1);
         if let Err(e) = result {
             l.failed.get_or_insert(e);
@@ -130,7 +115,7 @@ impl NetTransport {
         if l.parts > 0 {
             return None;
         }
-        let l = place.take()?;
+        let l = lists.take(list_id);
         Some((l.ticket, l.result()))
     }
 
@@ -206,7 +191,7 @@ impl NetTransport {
                     .map(|()| true),
             };
             let mut lists = self.lists.borrow_mut();
-            let Some(l) = lists[list_id as usize].as_mut() else { return };
+            let l = lists.at(list_id);
             match posted {
                 Ok(remote) => l.parts += u32::from(remote),
                 Err(e) => _ = l.failed.get_or_insert(e),
@@ -231,14 +216,15 @@ impl Transport for NetTransport {
                 nodes.push(wr.at.node());
             }
         }
-        let list_id = self.open_list(ticket, nodes.len() == 1);
+        let is_single = nodes.len() == 1;
+        let opened = PostedList { ticket, parts: 0, failed: None, is_single };
+        let list_id = self.lists.borrow_mut().put(opened);
         self.post_parts(list_id, &nodes, list);
         self.scratch.set(nodes);
         let mut lists = self.lists.borrow_mut();
-        let place = &mut lists[list_id as usize];
-        match place {
-            Some(l) if l.parts > 0 => Poll::Pending,
-            _ => Poll::Ready(place.take().map_or(Ok(()), PostedList::result)),
+        match lists.at(list_id).parts {
+            0 => Poll::Ready(lists.take(list_id).result()),
+            _ => Poll::Pending,
         }
     }
 
