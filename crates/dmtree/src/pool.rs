@@ -124,9 +124,6 @@ impl Pool {
     }
 
     /// The names of all indexes, in order.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub fn list(&self) -> Result<Vec<String>> {
         let all = self.0.admin(true, |a| a.run(a.node.list_indexes(&a.ep)))?;
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
@@ -148,18 +145,12 @@ impl Pool {
     }
 
     /// How full the memory is.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub fn stats(&self) -> Result<PoolStats> {
         self.0.stats()
     }
 
     /// The memory nodes that cannot be used, as far as this process knows, a line each; without a
     /// round trip.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn missing(&self) -> Result<Vec<String>> {
         let away = self.0.incarnation().cluster.compute_node(0)?.away();
         Ok(away.into_iter().map(|(node, presence)| presence.refusal(node).to_string()).collect())
@@ -168,9 +159,6 @@ impl Pool {
     /// The number of the compute node that this process is in the pool, and the number of its
     /// incarnation: it grows when the process has lost its membership and joined again. Of an
     /// embedded pool, its first compute node.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn incarnation(&self) -> Result<(usize, u32)> {
         let member = self.0.incarnation().cluster.compute_node(0)?.member();
         Ok((member.node.index(), member.incarnation))

@@ -16,9 +16,6 @@ const DEFAULT_PAGE_PAIRS: usize = 256;
 /// Where the pages of a scan come from.
 pub trait PageSource {
     /// Fills a page.
-    ///
-    /// # Errors
-    /// Those of the index.
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
 }
 

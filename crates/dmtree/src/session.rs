@@ -29,6 +29,7 @@ pub(crate) const HOUSEKEEPING_OPS: u32 = 512;
 pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 
 /// One thread's way to an index, for hot loops: no look-up per operation, buffers are reused.
+/// Reads fail as [`Session::get_into`] does, writes as [`Session::put`].
 ///
 /// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and
 /// cannot leave the thread that made it:
@@ -173,18 +174,12 @@ impl Session {
     }
 
     /// Reads a key.
-    ///
-    /// # Errors
-    /// As [`Session::get_into`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
         Ok(self.get_into(key, &mut out)?.then_some(out))
     }
 
     /// Whether a key is there.
-    ///
-    /// # Errors
-    /// As [`Session::get_into`].
     pub fn contains(&mut self, key: &[u8]) -> Result<bool> {
         let mut out = Vec::new();
         self.get_into(key, &mut out)
@@ -205,9 +200,6 @@ impl Session {
     }
 
     /// As [`Session::get_many`], into memory that is reused.
-    ///
-    /// # Errors
-    /// As [`Session::get_many`].
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
@@ -229,43 +221,28 @@ impl Session {
     }
 
     /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Insert(value))
     }
 
     /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Update(value))
     }
 
     /// Removes a key that is there; otherwise [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn delete(&mut self, key: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Delete)
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
     /// [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Outcome> {
         self.write(key, Write::CompareAndSet { expected, new: Some(new) })
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
     /// [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn compare_and_delete(&mut self, key: &[u8], expected: &[u8]) -> Result<Outcome> {
         self.write(key, Write::CompareAndSet { expected, new: None })
     }

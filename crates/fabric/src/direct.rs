@@ -19,9 +19,6 @@ pub trait DirectMemory {
     /// A hint that a READ of these bytes comes soon.
     fn prefetch(&self, at: GlobalAddr, len: u32);
     /// Executes a verb. The right to reach the node is checked before.
-    ///
-    /// # Errors
-    /// As a posted verb.
     fn execute(&self, wr: &WorkRequest) -> Result<()>;
 }
 

@@ -292,9 +292,6 @@ impl Endpoint {
     }
 
     /// Like [`Endpoint::detach`], but waits: for the ablation switch.
-    ///
-    /// # Errors
-    /// Those of the verbs.
     pub async fn attach<L: Ordered>(
         &self,
         list: L,

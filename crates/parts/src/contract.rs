@@ -115,9 +115,6 @@ impl<'a> Write<'a> {
     }
 
     /// Refuses values that are too long.
-    ///
-    /// # Errors
-    /// As [`check_value`].
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Put(v) | Self::Insert(v) | Self::Update(v) => check_value(v),
@@ -631,9 +628,6 @@ pub trait RangeIndex: Sized + 'static {
 
     /// Recovers at once all locks and changes that crashed nodes have left unfinished and no
     /// operation has met since.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     async fn sweep(&mut self) -> Result<()> {
         Ok(())
     }

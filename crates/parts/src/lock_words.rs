@@ -143,9 +143,6 @@ impl LockWords {
     }
 
     /// The words that are not 0, with their contents.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn held(&self, ep: &Endpoint) -> Result<Vec<(GlobalAddr, u64)>> {
         let mut held = Vec::new();
         for m in 0..self.bases.len() {
@@ -168,9 +165,6 @@ impl LockWords {
     }
 
     /// The same of one memory node.
-    ///
-    /// # Errors
-    /// As [`LockWords::held`].
     pub async fn held_on(&self, ep: &Endpoint, m: usize) -> Result<Vec<(GlobalAddr, u64)>> {
         let Some(base) = self.bases.get(m) else { return Ok(Vec::new()) };
         let mut held = Vec::new();
@@ -193,9 +187,6 @@ impl LockWords {
     }
 
     /// The lock of a page by the page's place: word and [`LockWords::sharer_of`] tell the page.
-    ///
-    /// # Errors
-    /// As [`LockWords::by_hash`].
     pub fn by_place(&self, page: GlobalAddr) -> Result<LockWord> {
         let line = page.offset() / LINE;
         self.word(page, (line % self.words + self.shift(self.sharer_of(page))) % self.words)

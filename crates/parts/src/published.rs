@@ -105,9 +105,6 @@ impl<N: Deref<Target = Base>> Client<N> {
     }
 
     /// A buffer, all zero.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn blank(&self, bytes: usize) -> Result<Buf> {
         let mut image = self.ep.buf(bytes as u32).await?;
         image.fill(0);
@@ -126,9 +123,6 @@ impl<N: Deref<Target = Base>> Client<N> {
     }
 
     /// Allocates until there is spare memory for `count` nodes.
-    ///
-    /// # Errors
-    /// As [`Client::take`].
     pub async fn fill(
         &self,
         spare: &Spare,

@@ -154,9 +154,6 @@ impl PoolNode {
     }
 
     /// A piece of `bytes`, rounded up to whole words, zero. `None` when all compute nodes are full.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn alloc_stripe(
         &self,
         ep: &Endpoint,

@@ -422,9 +422,6 @@ impl PoolNode {
     }
 
     /// All indexes, by name.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn list_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
         let mut all: Vec<_> = read_all(ep).await?.into_iter().map(|(_, e)| e).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -31,7 +31,8 @@ use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::SegmentSpace;
 
 /// A pool: one with all nodes in this process, or one that this process belongs to as a
-/// compute node. Clone it freely; all clones are the same pool.
+/// compute node. Clone it freely; all clones are the same pool. It is made of options that
+/// [`PoolOptions::validate`] accepts.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
@@ -61,9 +62,6 @@ impl std::fmt::Debug for Cluster {
 
 impl Cluster {
     /// Makes the nodes, formats the regions, starts the services.
-    ///
-    /// # Errors
-    /// Those of [`PoolOptions::validate`].
     pub fn embedded(options: &PoolOptions) -> Result<Self> {
         options.validate()?;
         let fabric = LocalFabric::with_knobs(options.knobs);
@@ -88,9 +86,6 @@ impl Cluster {
 
     /// The same with a membership that the nodes reach through a proxy: a test makes the proxy
     /// fail.
-    ///
-    /// # Errors
-    /// As [`Cluster::format`].
     pub fn format_before(
         fabric: Arc<dyn Fabric>,
         options: &PoolOptions,

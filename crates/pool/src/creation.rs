@@ -129,9 +129,6 @@ impl Creation {
     }
 
     /// Frees the name.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn abandon(mut self) -> Result<()> {
         self.node.clear(&self.ep, &self.entry).await?;
         self.ticket = None;
@@ -188,9 +185,6 @@ impl PoolNode {
     }
 
     /// As [`PoolNode::create_index`], for a creation that ends with the value returned.
-    ///
-    /// # Errors
-    /// As [`PoolNode::create_index`].
     pub async fn begin_index(
         self: &Arc<Self>,
         ep: &Endpoint,

@@ -174,9 +174,6 @@ impl PoolNode {
 
     /// As [`PoolNode::begin_gc`], once another collection has ended, or has not held its windows
     /// for a while.
-    ///
-    /// # Errors
-    /// As [`PoolNode::begin_gc`].
     pub async fn next_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
         let until = ep.now().saturating_add(AWAITED_NS);
         let mut pause = ep.backoff("another garbage collection", first_node(EPOCH_WORD));
@@ -264,9 +261,6 @@ impl PoolNode {
     }
 
     /// Another barrier: see [`PoolNode::is_past`].
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn raise_barrier(&self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
         gc.stamp = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         Ok(())
@@ -291,9 +285,6 @@ impl PoolNode {
     }
 
     /// What the nodes have logged since the collection began, or what lies on their lists, or both.
-    ///
-    /// # Errors
-    /// As [`PoolNode::is_past`].
     pub async fn collect(&self, ep: &Endpoint, gc: &Gc, what: Told) -> Result<Held> {
         let gone = |m: &Member| not_now(format!("{m} has no window of this garbage collection"));
         let mut held = Held::default();
@@ -390,9 +381,6 @@ impl PoolNode {
 
     /// Whether nodes have died, or left, since the last collection of an index, given its root
     /// word: they may have held memory of it.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
         // No collection can run while a memory node is away.
         let may = self.view.check_memory().is_ok();
@@ -400,18 +388,12 @@ impl PoolNode {
     }
 
     /// How many deaths the garbage collections of an index have counted, given its root word.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn counted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<u64> {
         ep.cas(counted_word(root), 0, 0).await
     }
 
     /// Records that the collection of an index is complete: it has found what the nodes held that
     /// were dead when it began.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn note_counted(&self, ep: &Endpoint, gc: &Gc, root: GlobalAddr) -> Result<()> {
         let word = counted_word(root);
         let mut known = self.counted_deaths(ep, root).await?;

@@ -196,9 +196,6 @@ impl Cluster {
 
     /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for
     /// measuring and for tests. With a number wanted, the others get those that follow.
-    ///
-    /// # Errors
-    /// As [`Cluster::join`].
     pub fn join_as(place: &Place<'_>, compute_nodes: u16) -> Result<Self> {
         Self::gather(place, compute_nodes, Vec::new(), None)
     }
@@ -222,9 +219,6 @@ impl Cluster {
     }
 
     /// The same, with verbs carried as `data_path` says.
-    ///
-    /// # Errors
-    /// As [`Cluster::over_tcp`].
     pub fn over(
         options: &PoolOptions,
         data_path: DataPath,

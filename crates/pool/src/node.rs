@@ -133,7 +133,8 @@ enum Refill<T> {
     Again,
 }
 
-/// One compute node's share in the pool. All clients of the node share it, from any thread.
+/// One compute node's share in the pool. All clients of the node share it, from any thread. What
+/// asks or reads memory nodes fails as their fabric does, too.
 pub struct PoolNode {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) cn: NodeId,
@@ -375,9 +376,6 @@ impl PoolNode {
 
     /// The same. With `spare`, for a value that takes the place of another, the last block that
     /// fits may be used, which other requests do not get: so a full pool can still be written to.
-    ///
-    /// # Errors
-    /// As [`PoolNode::alloc_block`].
     pub async fn alloc_block_of(
         &self,
         ep: &Endpoint,
@@ -665,9 +663,6 @@ impl PoolNode {
 
     /// The same, at none of some owners: those that have not answered this client and are not known
     /// to be dead yet.
-    ///
-    /// # Errors
-    /// As [`PoolNode::alloc_table`].
     pub async fn alloc_table_beside(
         &self,
         ep: &Endpoint,

@@ -157,9 +157,6 @@ impl PoolNode {
 
     /// Proposes that other nodes become the owners of this node's partitions; true when it has
     /// none.
-    ///
-    /// # Errors
-    /// As [`PoolNode::take_share`].
     pub async fn hand_over(&self, ep: &Endpoint) -> Result<bool> {
         let seen = self.directory(ep).await?;
         let mine = seen.iter().filter(|s| s.partition.owner == self.view.me);

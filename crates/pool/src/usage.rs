@@ -116,9 +116,6 @@ impl PoolNode {
     }
 
     /// What every memory node has handed out, and what this node holds. One READ per memory node.
-    ///
-    /// # Errors
-    /// As [`PoolNode::chunk_records`].
     pub async fn usage_all(&self, ep: &Endpoint) -> Result<PoolUsage> {
         let mut memory = Vec::new();
         let away = self.away();

@@ -207,9 +207,6 @@ impl NetFabric {
 
     /// Is a memory node that can be used, and acts for the membership; to the end of the node, or
     /// for ever.
-    ///
-    /// # Errors
-    /// As [`NetFabric::ready`].
     pub async fn act(&self, ep: &crate::endpoint::Endpoint) -> Result<()> {
         agent::act(&self.0.shared, ep).await
     }

@@ -76,9 +76,6 @@ impl VerbsFabric {
     }
 
     /// A client thread's transport, of which tests ask more than of any.
-    ///
-    /// # Errors
-    /// As [`Fabric::attach`].
     pub fn transport(&self, node: NodeId) -> Result<Rc<VerbsTransport>> {
         self.0.node_directory.check_member(node)?;
         let own = self.0.node_directory.known(node)?;

@@ -82,9 +82,6 @@ impl Slot {
     }
 
     /// A slot that names a leaf of `bytes` bytes (encoded as 0 from 128 on).
-    ///
-    /// # Errors
-    /// As [`Slot::node`].
     pub fn leaf(partial: u8, bytes: usize, at: GlobalAddr) -> Result<Self> {
         let size = if bytes < 128 { bytes as u64 } else { 0 };
         Ok(Self(pack(at)? | LEAF | size << SIZE_SHIFT | u64::from(partial)))

@@ -150,9 +150,6 @@ impl Process {
     }
 
     /// Founds a pool with this process as its first memory node.
-    ///
-    /// # Errors
-    /// As [`NetFabric::found`].
     pub fn found(
         &self,
         port: u16,
@@ -172,9 +169,6 @@ impl Process {
     }
 
     /// Joins a pool.
-    ///
-    /// # Errors
-    /// As [`NetFabric::join`].
     pub async fn join(
         &self,
         how: &Joining<'_>,
@@ -185,9 +179,6 @@ impl Process {
     }
 
     /// A client of a node of this process, on a slot of the executor.
-    ///
-    /// # Errors
-    /// As [`crate::Fabric::attach`].
     pub fn client(&self, of: &NetFabric, slot: u32) -> Result<Endpoint> {
         let transport = Rc::new(of.transport()?);
         self.network.root.clients.borrow_mut().push((self.pid, Rc::downgrade(&transport)));
