@@ -236,6 +236,13 @@ impl Endpoint {
         self.post(verb::write(at, buf), true)
     }
 
+    /// WRITE of these bytes: one round trip.
+    pub async fn write_bytes(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        let mut buf = self.buf(bytes.len() as u32).await?;
+        buf.copy_from_slice(bytes);
+        self.write(at, buf).await.map(drop)
+    }
+
     /// WRITE of one word: one round trip.
     pub fn write_word(&self, at: GlobalAddr, word: u64) -> Post<'_, verb::WriteWord> {
         self.post(verb::write_word(at, word), true)

@@ -294,9 +294,7 @@ impl CatalogService {
             .map_err(|_| Error::full("the pool has no index numbers left"))?;
         let at = slot_at(slot);
         let body = encode_body(id, name, system, options, creator);
-        let mut buf = ep.buf(body.len() as u32).await?;
-        buf.copy_from_slice(&body);
-        ep.write(at.plus(BODY), buf).await?;
+        ep.write_bytes(at.plus(BODY), &body).await?;
         ep.write_word(at.plus(ROOT_WORD), 0).await?;
         ep.write_word(at.plus(AUX_WORD), 0).await?;
         ep.write_word(at.plus(COUNTED_WORD), 0).await?;

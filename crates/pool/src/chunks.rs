@@ -219,11 +219,7 @@ impl ChunkService {
         chunk: u32,
         record: Option<&ChunkRecord>,
     ) -> Result<()> {
-        let bytes = ChunkRecord::encode(record);
-        let mut buf = ep.buf(bytes.len() as u32).await?;
-        buf.copy_from_slice(&bytes);
-        ep.write(self.layout.record(chunk), buf).await?;
-        Ok(())
+        ep.write_bytes(self.layout.record(chunk), &ChunkRecord::encode(record)).await
     }
 
     async fn zero(&self, ep: &Endpoint, chunk: u32) -> Result<()> {

@@ -77,6 +77,7 @@ impl Tickets {
 }
 
 /// A ticket in use; given back when dropped.
+#[derive(Debug)]
 struct Ticket {
     of: Arc<Tickets>,
     number: u64,
@@ -99,17 +100,12 @@ pub enum Opening {
 
 /// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it
 /// is abandoned as soon as nothing that was posted for it executes any more.
+#[derive(Debug)]
 pub struct Creation {
     node: Arc<PoolNode>,
     ep: Endpoint,
     entry: IndexEntry,
     ticket: Option<Ticket>,
-}
-
-impl std::fmt::Debug for Creation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Creation({:?}, id {})", self.entry.name, self.entry.id)
-    }
 }
 
 impl Creation {

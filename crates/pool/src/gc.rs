@@ -41,7 +41,7 @@ use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Resu
 use crate::arena::{ArenaKey, Grant};
 use crate::catalog::counted_word;
 use crate::chunks::ask_list;
-use crate::gc_log::{Span, Told, WINDOW_HELD_NS, ask_close, ask_collect, ask_hold, ask_open};
+use crate::gc_log::{Call, Span, Told, WINDOW_HELD_NS, ask_collect, tell};
 use crate::ids::{LINE, TableId};
 use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
 use crate::membership_agent::not_now;
@@ -195,7 +195,7 @@ impl PoolNode {
         for m in &gc.members {
             match m.node == self.cn {
                 true => self.gc_log.begin(gc.number, ep.now())?,
-                false => ask_open(ep, m.node, gc.number).await?,
+                false => tell(ep, m.node, Call::Open, gc.number).await?,
             }
         }
         // A run that was returned before a window opened was not logged: it does not count.
@@ -226,7 +226,7 @@ impl PoolNode {
         // The first member decides between collections.
         match gc.members.first() {
             Some(m) if m.node == self.cn => self.gc_log.hold(gc.number, now),
-            Some(m) => ask_hold(ep, m.node, gc.number).await,
+            Some(m) => tell(ep, m.node, Call::Hold, gc.number).await,
             None => Ok(()),
         }
     }
@@ -411,10 +411,9 @@ impl PoolNode {
     /// reached is replaced by the next collection, or closes itself when its log is too long.
     pub async fn end_gc(&self, ep: &Endpoint, gc: Gc) {
         for m in &gc.members {
-            if m.node == self.cn {
-                self.gc_log.end(gc.number);
-            } else if ask_close(ep, m.node, gc.number).await.is_err() {
-                continue;
+            match m.node == self.cn {
+                true => self.gc_log.end(gc.number),
+                false => _ = tell(ep, m.node, Call::Close, gc.number).await,
             }
         }
     }

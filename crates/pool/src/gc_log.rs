@@ -47,7 +47,7 @@ pub(crate) const GC_LOG_SERVICE: ServiceId = ServiceId(0x13);
 
 /// A call of the service, most for the garbage collection of a number.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-enum Call {
+pub(crate) enum Call {
     Open(Word),
     /// A page of a report.
     Collect {
@@ -353,16 +353,14 @@ pub(crate) async fn ask_lend(
     pieces::decode(&ask(ep, to, Call::Lend(wanted)).await?)
 }
 
-pub(crate) async fn ask_open(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, Call::Open(Word(number))).await.map(|_| ())
-}
-
-pub(crate) async fn ask_hold(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, Call::Hold(Word(number))).await.map(|_| ())
-}
-
-pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, Call::Close(Word(number))).await.map(|_| ())
+/// Opens, holds or closes the window of another node.
+pub(crate) async fn tell(
+    ep: &Endpoint,
+    to: NodeId,
+    call: fn(Word) -> Call,
+    number: u64,
+) -> Result<()> {
+    ask(ep, to, call(Word(number))).await.map(drop)
 }
 
 /// The log and lists of another node; `None` when it has no such window.

@@ -266,7 +266,7 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::multi_process(options, pool, nodes, membership_agents, memory)
+        Self::of(options, None, nodes, (pool, membership_agents, memory))
     }
 }
 

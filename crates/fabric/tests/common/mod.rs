@@ -23,12 +23,6 @@ pub fn at(offset: u64) -> GlobalAddr {
     GlobalAddr::new(MN, offset)
 }
 
-pub async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-    let mut buf = ep.buf(bytes.len() as u32).await?;
-    buf.copy_from_slice(bytes);
-    ep.write(at, buf).await.map(|_| ())
-}
-
 pub async fn fetch(ep: &Endpoint, at: GlobalAddr, len: u32) -> Result<Vec<u8>> {
     let sampled = ep.read(at, len).await?;
     Ok(sampled.check(|b| Ok::<_, ()>(b.to_vec())).expect("any bytes will do").0)
@@ -36,7 +30,7 @@ pub async fn fetch(ep: &Endpoint, at: GlobalAddr, len: u32) -> Result<Vec<u8>> {
 
 /// Single verbs, chains and batches to two memory nodes whose memory is zero.
 pub async fn verbs_chains_and_batches(ep: &Endpoint) -> Result<()> {
-    put(ep, at(100), b"hello, world").await?;
+    ep.write_bytes(at(100), b"hello, world").await?;
     assert_eq!(fetch(ep, at(100), 12).await?, b"hello, world");
     assert_eq!(ep.faa(at(64), 5).await?, 0);
     assert_eq!(ep.cas(at(64), 5, 7).await?, 5);
