@@ -97,7 +97,7 @@ impl Session {
     fn catch_up(&mut self) -> Result<()> {
         let news = self.client.open.news();
         let Self { client, pool, .. } = self;
-        let is_superseded = client.core.block_on(client.slot, client.is_superseded(pool))?;
+        let is_superseded = client.ep.block_on(client.is_superseded(pool))?;
         if is_superseded {
             self.renew()?;
         }
@@ -137,7 +137,7 @@ impl Session {
         loop {
             let Self { client, pool, .. } = self;
             let next = async { Ok(client.after(pool, &mut attempts, e, reads).await) };
-            match client.core.block_on(client.slot, next)? {
+            match client.ep.block_on(next)? {
                 Next::Give(e) => return Err(e),
                 Next::Again => {}
                 Next::Newer => self.renew()?,
@@ -167,7 +167,7 @@ impl Session {
     #[inline]
     pub fn get_into(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ready()?;
-        let get = |s: &mut Client| s.core.block_on(s.slot, pin!(s.tree.get(key, out)));
+        let get = |s: &mut Client| s.ep.block_on(pin!(s.tree.get(key, out)));
         let result = self.attempt(true, get);
         self.count(Operation::Get, found(&result));
         result
@@ -203,7 +203,7 @@ impl Session {
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let get = |s: &mut Client| s.core.block_on(s.slot, pin!(s.tree.get_many(&keys, out)));
+        let get = |s: &mut Client| s.ep.block_on(pin!(s.tree.get_many(&keys, out)));
         let result = self.attempt(true, get);
         self.count(Operation::GetMany, done(&result));
         result
@@ -256,7 +256,7 @@ impl Session {
                 maintain(tree, counters).await;
                 Ok(outcome)
             });
-            s.core.block_on(s.slot, write)
+            s.ep.block_on(write)
         };
         let result = self.attempt(false, write);
         self.count(Operation::of(w), result.as_ref().copied().map_err(drop));
@@ -276,7 +276,7 @@ impl Session {
         let mut repeats = Repeats::default();
         let write = |s: &mut Client| {
             let (tree, counters) = (&mut s.tree, &s.counters);
-            s.core.block_on(s.slot, async {
+            s.ep.block_on(async {
                 repeats.attempt(&writes, tree).await?;
                 maintain(tree, counters).await;
                 Ok(())
@@ -305,7 +305,7 @@ impl Session {
         let sorted = order == LoadOrder::Sorted;
         let client = &mut self.client;
         let load = Box::pin(client.tree.load(&mut pairs, sorted, LOAD_FILL));
-        let result = client.core.block_on(client.slot, load);
+        let result = client.ep.block_on(load);
         self.client.counters.count(Operation::Load, done(&result));
         self.housekeep();
         result
@@ -338,7 +338,7 @@ impl Session {
         self.ready()?;
         let client = &mut self.client;
         for n in 0..pieces {
-            let work = client.core.block_on(client.slot, Box::pin(client.tree.maintain()))?;
+            let work = client.ep.block_on(Box::pin(client.tree.maintain()))?;
             if work == dmtree_parts::Work::None {
                 return Ok(n);
             }
@@ -348,7 +348,7 @@ impl Session {
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {
         self.ready()?;
-        self.attempt(true, |s| s.core.block_on(s.slot, Box::pin(s.tree.walk())))
+        self.attempt(true, |s| s.ep.block_on(Box::pin(s.tree.walk())))
     }
 
     /// Counts an operation that has ended.
@@ -364,10 +364,10 @@ impl Session {
     #[cold]
     fn housekeep(&mut self) {
         self.quiet_ops = HOUSEKEEPING_OPS;
-        let Client { core, slot, tree, counters, .. } = &mut self.client;
+        let Client { ep, tree, counters, .. } = &mut self.client;
         // Its only error would be that of the executor, and that one shows up in the next
         // operation.
-        let _ = core.block_on(*slot, async {
+        let _ = ep.block_on(async {
             maintain(tree, counters).await;
             Ok(())
         });
@@ -385,7 +385,7 @@ impl PageSource for &mut Session {
         self.ready()?;
         let result = self.attempt(true, |s| {
             page.clear();
-            s.core.block_on(s.slot, pin!(s.tree.scan(request, page)))
+            s.ep.block_on(pin!(s.tree.scan(request, page)))
         });
         self.count(Operation::Scan, done(&result));
         result

@@ -140,6 +140,14 @@ pub enum Outcome {
     Mismatch,
 }
 
+/// The smallest bytes behind all keys with a prefix; `None` when there are none.
+pub fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|b| *b != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
 /// The range of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanRequest<'a> {
@@ -649,4 +657,23 @@ pub trait RangeIndex: Sized + 'static {
 
     /// The caches of this compute node.
     fn cache_stats(node: &Self::Node) -> CacheStats;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::behind_prefix;
+
+    #[test]
+    fn behind_a_prefix() {
+        let cases: [(&[u8], Option<&[u8]>); 5] = [
+            (b"ab", Some(b"ac")),
+            (b"a\xff\xff", Some(b"b")),
+            (b"\xff", None),
+            (b"\xff\xff", None),
+            (b"", None),
+        ];
+        for (prefix, end) in cases {
+            assert_eq!(behind_prefix(prefix).as_deref(), end);
+        }
+    }
 }

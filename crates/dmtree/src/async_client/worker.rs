@@ -50,7 +50,7 @@ pub(super) fn start(
             let Some((core, tasks)) = attached else { return };
             let mut worker = Worker::new(core);
             for c in tasks {
-                worker.spawn(c.client.slot, serve(c, mailbox.clone()));
+                worker.spawn(c.client.ep.slot(), serve(c, mailbox.clone()));
             }
             // It can stall only in a simulator; waiting callers then get the error of the dropped
             // requests.
