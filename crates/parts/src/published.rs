@@ -25,6 +25,7 @@ use crate::contract::{
     Shape, Write,
 };
 use crate::fill::Fill;
+use crate::lock_words::Attempts;
 use crate::op::{self, Hits, Lookups};
 use crate::pairs::Pairs;
 
@@ -159,6 +160,21 @@ impl<N: Deref<Target = Base>> Client<N> {
             self.retried.set(true);
             backoff.step().await?;
         }
+    }
+
+    /// Takes a remote lock, which is free when its word is 0.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation; those of the fabric.
+    pub async fn take_lock(&self, word: GlobalAddr) -> Result<()> {
+        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
+        self.ep.step(Step::Lock);
+        while self.ep.cas(word, 0, self.tag).await? != 0 {
+            self.retried.set(true);
+            attempts.again().await?;
+            self.ep.step(Step::Lock);
+        }
+        Ok(())
     }
 
     /// READs the root pointer.
