@@ -112,12 +112,7 @@ impl PoolNode {
         near: Option<NodeId>,
     ) -> Result<GlobalAddr> {
         let bytes = rounded(bytes);
-        if bytes > self.shape.chunk_bytes {
-            return Err(Error::invalid(format!(
-                "a piece of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
-                self.shape.chunk_bytes
-            )));
-        }
+        self.check_fits("a piece", bytes)?;
         self.obtain(ep, &AllocationRequest { from, bytes }, near).await
     }
 

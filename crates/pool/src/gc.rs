@@ -36,7 +36,9 @@
 //! object comes back with a generation above any that may have been written there, so no stale
 //! compare-and-swap can succeed on its next grant.
 
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState,
+};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::catalog::counted_word;
@@ -44,7 +46,6 @@ use crate::chunks::ask_list;
 use crate::gc_log::{Call, Span, Told, WINDOW_HELD_NS, ask_collect, tell};
 use crate::ids::{LINE, TableId};
 use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
-use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::ranges::Ranges;
 use crate::reassign::DirectoryEntry;
@@ -145,18 +146,18 @@ impl PoolNode {
     /// `Busy` while a death, a move or another collection is under way; those of the fabric.
     pub async fn begin_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
         if !self.has_settled_membership() {
-            return Err(not_now("a death or a move is under way".to_owned()));
+            return Err(Error::busy("a death or a move is under way"));
         }
         if self.gc_log.is_held(ep.now()) {
-            return Err(not_now("another garbage collection is under way".to_owned()));
+            return Err(Error::busy("another garbage collection is under way"));
         }
         // Memory on a node that is away may be the only way to memory of the others.
-        self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
+        self.view.check_memory().map_err(|e| Error::busy(e.to_string()))?;
         let (deaths, members) = (self.deaths(), self.windows()?);
         let before = self.runs_of(ep, index).await?;
         let seen = self.read_directory(ep, false).await?;
         if let Some(s) = seen.iter().find(|s| s.torn) {
-            return Err(not_now(format!("{} writes its directory record", s.partition.owner)));
+            return Err(Error::busy(format!("{} writes its directory record", s.partition.owner)));
         }
         let number = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         let (lines, held_at) = (Vec::new(), ep.now());
@@ -278,15 +279,14 @@ impl PoolNode {
     fn check_gc(&self, gc: &Gc) -> Result<()> {
         match self.has_settled_membership() && self.windows()? == gc.members {
             true => Ok(()),
-            false => {
-                Err(not_now("a node has joined or died during a garbage collection".to_owned()))
-            }
+            false => Err(Error::busy("a node has joined or died during a garbage collection")),
         }
     }
 
     /// What the nodes have logged since the collection began, or what lies on their lists, or both.
     pub async fn collect(&self, ep: &Endpoint, gc: &Gc, what: Told) -> Result<Held> {
-        let gone = |m: &Member| not_now(format!("{m} has no window of this garbage collection"));
+        let gone =
+            |m: &Member| Error::busy(format!("{m} has no window of this garbage collection"));
         let mut held = Held::default();
         for m in &gc.members {
             ep.renew_deadline();

@@ -37,7 +37,6 @@ use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{BlockPtr, TableId};
-use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::pieces::{self, Piece, Wanted};
 use crate::wire::{self, Half, LONGEST_CALL_NS, Word, call_within, locked};
@@ -187,7 +186,7 @@ impl GcLog {
     pub(crate) fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
         if window.as_ref().is_some_and(|w| w.number >= number || w.held_until_ns > now) {
-            return Err(not_now("another garbage collection is under way".to_owned()));
+            return Err(Error::busy("another garbage collection is under way"));
         }
         let held_until_ns = now.saturating_add(WINDOW_HELD_NS);
         *window = Some(Window { number, held_until_ns, gc_log: Vec::new(), list: Vec::new() });
@@ -201,7 +200,7 @@ impl GcLog {
         match locked(&self.window).as_mut().filter(|w| w.number == number) {
             Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
             None => {
-                return Err(not_now("another garbage collection has taken its place".to_owned()));
+                return Err(Error::busy("another garbage collection has taken its place"));
             }
         }
         Ok(())

@@ -304,17 +304,23 @@ impl PoolNode {
     /// those of the fabric.
     pub async fn alloc(&self, ep: &Endpoint, arena: &Arena, near: Option<NodeId>) -> Result<Grant> {
         let bytes = u64::from(arena.key().object_bytes);
-        if bytes > self.shape.chunk_bytes {
-            return Err(Error::invalid(format!(
-                "an object of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
-                self.shape.chunk_bytes
-            )));
-        }
+        self.check_fits("an object", bytes)?;
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
         self.gc_log.add(|| Span::object(g.addr, bytes));
         self.allocation_event(g.addr, bytes, ShadowState::Plain);
         Ok(g)
+    }
+
+    /// Refuses what is larger than a chunk.
+    pub(crate) fn check_fits(&self, what: &str, bytes: u64) -> Result<()> {
+        let chunk = self.shape.chunk_bytes;
+        if bytes <= chunk {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{what} of {bytes} bytes does not fit a chunk of {chunk}: create the pool with larger chunks"
+        )))
     }
 
     /// Returns an object that no other client can ever have reached: reusable at once, in its next
