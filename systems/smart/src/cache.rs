@@ -324,12 +324,6 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
         self.write().drop_entry(id, self.flat_key_bytes);
     }
 
-    /// Drops all entries.
-    pub fn clear(&self) {
-        let mut index = self.write();
-        *index = Index { next_stamp: index.next_stamp, evictions: index.evictions, ..Index::new() };
-    }
-
     /// Statistics; the index adds hits and misses.
     pub fn stats(&self) -> CacheStats {
         let index = self.read();
@@ -512,9 +506,6 @@ mod tests {
             cache.read().records.len() - cache.read().unused.len() - 1,
             cache.stats().nodes as usize + 1
         );
-        cache.clear();
-        assert_eq!((cache.stats().used_bytes, cache.stats().nodes), (0, 0));
-        assert!(!has(199));
     }
 
     /// Nodes between a slot and a cached node are not cached. The copy must not be taken for the
