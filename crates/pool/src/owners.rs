@@ -439,8 +439,8 @@ impl Partition {
         (first + lines <= segment_start(self.grown())).then_some(first)
     }
 
-    /// Cuts cells from the segments that are there. What is too short for one at the end of a segment
-    /// is a smaller one, beside those that are wanted.
+    /// Cuts cells from the segments that are there. What is too short for one at the end of a
+    /// segment is a smaller one, beside those that are wanted.
     fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
         let mut out = Vec::new();
         for _ in 0..wanted {
