@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use dmtree_command::{Failure, Result};
-use dmtree_parts::{Outcome, ScanRequest, Write};
+use dmtree_parts::{Outcome, ScanRequest, Write, behind_prefix};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
@@ -184,17 +184,8 @@ impl Shell {
     }
 
     fn prefix(&mut self, p: &[u8], limit: usize) -> Result<(), String> {
-        let mut next = p.to_vec();
-        while next.last() == Some(&0xff) {
-            next.pop();
-        }
-        let high = match next.last_mut() {
-            Some(b) => {
-                *b += 1;
-                Bound::Excluded(next.as_slice())
-            }
-            None => Bound::Unbounded,
-        };
+        let next = behind_prefix(p);
+        let high = next.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let low = if p.is_empty() { Bound::Unbounded } else { Bound::Included(p) };
         self.show(ScanRequest { low, high, reverse: false, limit })
     }

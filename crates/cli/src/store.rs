@@ -28,26 +28,17 @@ pub struct Report {
     pub total: Totals,
 }
 
-/// An index.
+/// An index; errors are its own.
 pub trait Store {
     /// Calls `each` for every pair of a range, in order, until it says to stop.
-    ///
-    /// # Errors
-    /// Those of the index.
     fn for_each(
         &mut self,
         request: ScanRequest<'_>,
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> FabricResult<()>;
     /// Reads a key.
-    ///
-    /// # Errors
-    /// Those of the index.
     fn get(&mut self, key: &[u8]) -> FabricResult<Option<Vec<u8>>>;
     /// Writes a key.
-    ///
-    /// # Errors
-    /// Those of the index.
     fn write(&mut self, key: &[u8], w: Write<'_>) -> FabricResult<Outcome>;
     /// Walks the structure.
     ///

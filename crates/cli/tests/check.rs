@@ -1,4 +1,5 @@
 //! `dmtree check` as users run it.
+#![cfg(feature = "lab")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The binary as users run it.
+#![cfg(feature = "lab")]
 #![allow(clippy::disallowed_methods, reason = "a test waits for processes")]
 
 mod common;

@@ -1,4 +1,5 @@
 //! `doctor` and `fabric probe`, as far as a machine without RDMA shows them.
+#![cfg(feature = "lab")]
 
 mod common;
 

@@ -76,7 +76,7 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// Writes a dump pair by pair.
+/// Writes a dump pair by pair; errors are those of the writer.
 pub struct Dumper<W: Write> {
     to: W,
     sum: Xxh3,
@@ -92,18 +92,12 @@ impl<W: Write> std::fmt::Debug for Dumper<W> {
 
 impl<W: Write> Dumper<W> {
     /// Begins a dump.
-    ///
-    /// # Errors
-    /// Those of the writer.
     pub fn new(mut to: W) -> std::io::Result<Self> {
         writeln!(to, "{HEADER}")?;
         Ok(Self { to, sum: Xxh3::new(), pairs: 0, line: Vec::new() })
     }
 
     /// Writes a pair; keys ascend.
-    ///
-    /// # Errors
-    /// Those of the writer.
     pub fn pair(&mut self, key: &[u8], value: &[u8]) -> std::io::Result<()> {
         self.line.clear();
         escape(key, &mut self.line);
@@ -116,9 +110,6 @@ impl<W: Write> Dumper<W> {
     }
 
     /// Writes the end; returns the number of pairs and the writer.
-    ///
-    /// # Errors
-    /// Those of the writer.
     pub fn finish(mut self) -> std::io::Result<(u64, W)> {
         writeln!(self.to, "end {} {:016x}", self.pairs, self.sum.digest())?;
         self.to.flush()?;

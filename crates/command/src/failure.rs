@@ -100,7 +100,7 @@ mod tests {
     fn kinds_map_to_statuses() {
         use dmtree_fabric::Error;
         assert_eq!(Failure::from(Error::invalid("x")).exit_code(), 2);
-        assert_eq!(Failure::from(Error::new(ErrorKind::Full, "x")).exit_code(), 2);
+        assert_eq!(Failure::from(Error::full("x")).exit_code(), 2);
         assert_eq!(Failure::from(Error::corrupt("x")).exit_code(), 1);
         assert_eq!(Failure::Interrupted.exit_code(), 130);
         assert_eq!(Failure::input("bad").context("line 3").to_string(), "line 3: bad");

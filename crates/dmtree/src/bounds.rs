@@ -73,18 +73,6 @@ pub(crate) fn borrowed(b: &OwnedBound) -> Bound<&[u8]> {
     b.as_ref().map(Vec::as_slice)
 }
 
-/// The end behind all keys with a prefix.
-pub(crate) fn behind_prefix(prefix: &[u8]) -> OwnedBound {
-    match prefix.iter().rposition(|b| *b != 0xff) {
-        Some(last) => {
-            let mut end = prefix[..=last].to_vec();
-            end[last] += 1;
-            Bound::Excluded(end)
-        }
-        None => Bound::Unbounded,
-    }
-}
-
 /// The higher of two lower ends.
 pub(crate) fn higher_low(a: OwnedBound, b: OwnedBound) -> OwnedBound {
     // An excluded key begins later than an included one.
@@ -119,14 +107,6 @@ pub(crate) fn is_empty(low: &OwnedBound, high: &OwnedBound) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn behind_a_prefix() {
-        assert_eq!(behind_prefix(b"ab"), Bound::Excluded(b"ac".to_vec()));
-        assert_eq!(behind_prefix(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
-        assert_eq!(behind_prefix(b"\xff"), Bound::Unbounded);
-        assert_eq!(behind_prefix(b""), Bound::Unbounded);
-    }
 
     #[test]
     fn narrowing() {

@@ -110,26 +110,19 @@ impl PoolBuilder {
 #[derive(Clone, Debug)]
 #[must_use = "a connector does nothing before `open`"]
 pub struct Connector {
-    first: String,
     listen: Option<String>,
     access: Result<Access>,
     cache: Result<u64>,
-    wanted: Option<u16>,
-    within: Duration,
-    nic_config: NicConfig,
+    /// All but where it listens, and its access.
+    way: Way,
 }
 
 impl Connector {
     pub(crate) fn new(first: &str) -> Self {
-        Self {
-            first: first.to_string(),
-            listen: None,
-            access: Ok(Access::default()),
-            cache: Ok(DEFAULT_CACHE_BYTES),
-            wanted: None,
-            within: DEFAULT_WAIT,
-            nic_config: NicConfig::default(),
-        }
+        let (listen, within, nic_config) = (String::new(), DEFAULT_WAIT, NicConfig::default());
+        let way = Way { first: first.to_string(), listen, wanted: None, within, nic_config };
+        let (access, cache) = (Ok(Access::default()), Ok(DEFAULT_CACHE_BYTES));
+        Self { listen: None, access, cache, way }
     }
 
     /// Cache of every index: bytes, or a text such as `"64MiB"` (the default).
@@ -168,7 +161,7 @@ impl Connector {
 
     /// Which compute node it is to be; any that is free by default.
     pub fn node(mut self, number: u16) -> Self {
-        self.wanted = Some(number);
+        self.way.wanted = Some(number);
         self
     }
 
@@ -176,13 +169,13 @@ impl Connector {
     /// --fabric verbs`); the first one with an active port by default. The program must be built
     /// with the feature `verbs` then.
     pub fn device(mut self, name: &str) -> Self {
-        self.nic_config.device = Some(name.to_string());
+        self.way.nic_config.device = Some(name.to_string());
         self
     }
 
     /// Index into the table of addresses of the device's port; chosen by kind by default.
     pub fn gid_index(mut self, index: u8) -> Self {
-        self.nic_config.gid_index = Some(index);
+        self.way.nic_config.gid_index = Some(index);
         self
     }
 
@@ -190,13 +183,13 @@ impl Connector {
     #[doc(hidden)]
     pub fn nic_config(mut self, nic_config: NicConfig) -> Self {
         self.access = Ok(nic_config.access.clone());
-        self.nic_config = nic_config;
+        self.way.nic_config = nic_config;
         self
     }
 
     /// How long it waits for a pool that is not ready; 30 s by default.
     pub fn wait(mut self, within: Duration) -> Self {
-        self.within = within;
+        self.way.within = within;
         self
     }
 
@@ -212,22 +205,15 @@ impl Connector {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when it is a pool over RDMA and
     /// this machine or program has none; they say what is missing.
     pub fn open(self) -> Result<Pool> {
-        let cache_bytes = self.cache?;
-        let mut nic_config = self.nic_config;
-        nic_config.access = self.access?;
-        let way = Way {
-            first: self.first,
-            listen: self.listen.unwrap_or_else(|| nic_config.access.any_port().to_owned()),
-            wanted: self.wanted,
-            within: self.within,
-            nic_config,
-        };
+        let (cache_bytes, access, mut way) = (self.cache?, self.access?, self.way);
+        way.listen = self.listen.unwrap_or_else(|| access.any_port().to_owned());
+        way.nic_config.access = access;
         Pool::connected(Cluster::join(&way.place(way.within))?, cache_bytes, way)
     }
 }
 
 /// How this process joins its pool, the first time and whenever it has lost its membership.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Way {
     first: String,
     listen: String,

@@ -16,8 +16,7 @@ use crate::pool::PoolInner;
 use crate::session::SLAB_BYTES;
 
 pub(crate) struct Client {
-    pub(crate) core: Rc<Core>,
-    pub(crate) slot: u32,
+    pub(crate) ep: Endpoint,
     pub(crate) tree: DmTree,
     pub(crate) counters: Arc<SessionCounters>,
     pub(crate) open: Arc<OpenIndex>,
@@ -55,23 +54,18 @@ impl Client {
         ep: Endpoint,
     ) -> Self {
         Self {
-            core: ep.core().clone(),
-            slot: ep.slot(),
-            tree: DmTree::client(ep, nodes.trees[compute_node].clone()),
+            tree: DmTree::client(ep.clone(), nodes.trees[compute_node].clone()),
             counters: open.register_counters(),
             open: open.clone(),
             incarnation: nodes.incarnation.clone(),
             node,
+            ep,
         }
     }
 
     fn context<'s>(&'s self, pool: &'s Arc<PoolInner>) -> ClientContext<'s> {
-        ClientContext {
-            pool,
-            incarnation: &self.incarnation,
-            node: &self.node,
-            ep: self.tree.endpoint(),
-        }
+        let Self { incarnation, node, ep, .. } = self;
+        ClientContext { pool, incarnation, node, ep }
     }
 
     fn timeout_ns(&self) -> u64 {
@@ -103,14 +97,14 @@ impl Client {
     /// Limits operations to the remaining time of one that is tried again, or to their own.
     pub(crate) fn limit(&self, attempts: Option<&Attempts>) {
         match attempts {
-            Some(attempts) => attempts.limit(self.tree.endpoint()),
-            None => self.tree.endpoint().set_timeout(self.timeout_ns()),
+            Some(attempts) => attempts.limit(&self.ep),
+            None => self.ep.set_timeout(self.timeout_ns()),
         }
     }
 
     /// Lets `stats` see the costs counted up to now.
     pub(crate) fn publish(&self) {
-        self.counters.publish(self.tree.endpoint().snapshot());
+        self.counters.publish(self.ep.snapshot());
     }
 }
 

@@ -159,7 +159,7 @@ impl ClientContext<'_> {
                 }
             }
             if self.ep.now() >= until {
-                let lapsed = Error::new(ErrorKind::Revoked, "the operation has not begun");
+                let lapsed = Error::revoked("the operation has not begun");
                 return Err(self.in_vain(&lapsed));
             }
             self.ep.sleep(pause).await;
@@ -203,7 +203,7 @@ impl ClientContext<'_> {
             |t| t.to_string(),
         );
         let text = format!("{state} ({why}): try again, it goes on when the pool answers; {e}");
-        Error::new(ErrorKind::TimedOut, text)
+        Error::timed_out(text)
     }
 }
 
@@ -255,7 +255,7 @@ impl PoolInner {
                 Ok(_) => incarnations.is_joining = true,
                 Err(e) => {
                     let text = format!("no thread for joining again: {e}");
-                    incarnations.trouble = Some(Error::new(ErrorKind::Busy, text));
+                    incarnations.trouble = Some(Error::busy(text));
                 }
             }
         }
@@ -265,10 +265,7 @@ impl PoolInner {
     /// Joins once; then the new incarnation is the present one.
     fn try_join(self: &Arc<Self>, former: &Incarnation) -> Result<()> {
         let Some(how) = &self.how else {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                "an embedded pool has one incarnation",
-            ));
+            return Err(Error::incompatible("an embedded pool has one incarnation"));
         };
         let cluster = former.cluster.join_again(&how.again())?;
         let incarnation = Arc::new(Incarnation { number: former.number + 1, cluster });
@@ -303,7 +300,7 @@ impl PoolInner {
 fn list(cluster: &Cluster) -> Result<Vec<u32>> {
     let node = cluster.compute_node(0)?;
     let ep = node.endpoint(0)?;
-    let all = ep.core().block_on(ep.slot(), node.list_indexes(&ep))?;
+    let all = ep.block_on(node.list_indexes(&ep))?;
     Ok(all.into_iter().map(|e| e.id).collect())
 }
 

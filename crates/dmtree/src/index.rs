@@ -33,7 +33,8 @@ pub enum LoadOrder {
 /// ([`Index::session`]); async code takes an [`AsyncClient`] ([`Index::async_client`]).
 ///
 /// Point operations are linearizable across threads, sessions, clients and compute nodes. Keys have
-/// 1 byte to 1 KiB, values up to 1 MiB, any content; the empty value is a value.
+/// 1 byte to 1 KiB, values up to 1 MiB, any content; the empty value is a value. Methods that
+/// [`Session`] has too fail as they do there.
 #[derive(Clone)]
 pub struct Index(Arc<Handle>);
 
@@ -92,17 +93,11 @@ impl Index {
     }
 
     /// Reads a key.
-    ///
-    /// # Errors
-    /// As [`Session::get_into`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.here(|s| s.get(key.as_ref()))
     }
 
     /// Whether a key is there.
-    ///
-    /// # Errors
-    /// As [`Session::get_into`].
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.here(|s| s.contains(key.as_ref()))
     }
@@ -116,50 +111,32 @@ impl Index {
     /// assert_eq!(index.get_many(&["ada", "bob"])?, [Some(b"1815".to_vec()), None]);
     /// # Ok::<(), dmtree::Error>(())
     /// ```
-    ///
-    /// # Errors
-    /// As [`Session::get_many`].
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.here(|s| s.get_many(keys))
     }
 
     /// Sets the value of a key, whether it is there or not.
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.put(key.as_ref(), value.as_ref()))
     }
 
     /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.insert(key.as_ref(), value.as_ref()))
     }
 
     /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.update(key.as_ref(), value.as_ref()))
     }
 
     /// Removes a key that is there; otherwise [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.delete(key.as_ref()))
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
     /// [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn compare_and_set(
         &self,
         key: impl AsRef<[u8]>,
@@ -171,9 +148,6 @@ impl Index {
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
     /// [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn compare_and_delete(
         &self,
         key: impl AsRef<[u8]>,
@@ -184,17 +158,11 @@ impl Index {
 
     /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
     /// [`Session::write_batch`].
-    ///
-    /// # Errors
-    /// As [`Session::write_batch`].
     pub fn write_batch(&self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
         self.here(|s| s.write_batch(batch))
     }
 
     /// Stores many pairs. See [`Session::load`].
-    ///
-    /// # Errors
-    /// As [`Session::load`].
     pub fn load(
         &self,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -257,9 +225,6 @@ impl Index {
     }
 
     /// What the index and its pool report about themselves, without reading the index.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub fn stats(&self) -> Result<Stats> {
         thread_sessions::publish(&self.0);
         Ok(Stats::of(&self.0.open, self.0.pool.stats()?))

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use dmtree_engine::{DmNode, DmTree, Options};
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Error, Result};
 use dmtree_parts::worker::Workers;
 use dmtree_parts::{AnyIndex, NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
@@ -159,10 +159,7 @@ impl OpenIndex {
 
     #[cold]
     fn closed(&self) -> Error {
-        Error::new(
-            ErrorKind::Closed,
-            format!("the index {:?} was removed from its pool", self.name),
-        )
+        Error::closed(format!("the index {:?} was removed from its pool", self.name))
     }
 
     /// A session begins.

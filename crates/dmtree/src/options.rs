@@ -1,6 +1,6 @@
 //! What a user chooses of an index.
 
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Layout of an index, and how long its operations wait. The layout is stored with the index and
@@ -62,12 +62,9 @@ impl Options {
         ];
         match pairs.into_iter().find(|(_, has, wants)| has != wants) {
             None => Ok(()),
-            Some((option, has, wants)) => Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "index {name:?} exists with {option} {has}, not {wants}: open it with that, or use another name"
-                ),
-            )),
+            Some((option, has, wants)) => Err(Error::incompatible(format!(
+                "index {name:?} exists with {option} {has}, not {wants}: open it with that, or use another name"
+            ))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 pub(crate) use dmtree_fabric::sync::locked;
-use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, ErrorKind, Result};
+use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, Result};
 use dmtree_parts::NodeContext;
 use dmtree_parts::naming::{self, IndexRequest};
 use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
@@ -85,12 +85,9 @@ impl Pool {
             .0
             .admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?
             .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::NotFound,
-                    format!(
-                        "there is no index {name:?} in this pool: create it, or see `Pool::list`"
-                    ),
-                )
+                Error::not_found(format!(
+                    "there is no index {name:?} in this pool: create it, or see `Pool::list`"
+                ))
             })?;
         self.opened(&found)
     }
@@ -127,9 +124,6 @@ impl Pool {
     }
 
     /// The names of all indexes, in order.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub fn list(&self) -> Result<Vec<String>> {
         let all = self.0.admin(true, |a| a.run(a.node.list_indexes(&a.ep)))?;
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
@@ -151,18 +145,12 @@ impl Pool {
     }
 
     /// How full the memory is.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub fn stats(&self) -> Result<PoolStats> {
         self.0.stats()
     }
 
     /// The memory nodes that cannot be used, as far as this process knows, a line each; without a
     /// round trip.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn missing(&self) -> Result<Vec<String>> {
         let away = self.0.incarnation().cluster.compute_node(0)?.away();
         Ok(away.into_iter().map(|(node, presence)| presence.refusal(node).to_string()).collect())
@@ -171,9 +159,6 @@ impl Pool {
     /// The number of the compute node that this process is in the pool, and the number of its
     /// incarnation: it grows when the process has lost its membership and joined again. Of an
     /// embedded pool, its first compute node.
-    ///
-    /// # Errors
-    /// None in practice.
     pub fn incarnation(&self) -> Result<(usize, u32)> {
         let member = self.0.incarnation().cluster.compute_node(0)?.member();
         Ok((member.node.index(), member.incarnation))
@@ -278,7 +263,7 @@ impl Admin {
     }
 
     fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        self.ep.core().block_on(self.ep.slot(), future)
+        self.ep.block_on(future)
     }
 
     /// Creates an index, or opens the one that `may_exist`.
@@ -311,20 +296,17 @@ fn check_system(entry: &IndexEntry) -> Result<()> {
     if entry.system == SYSTEM {
         return Ok(());
     }
-    Err(Error::new(
-        ErrorKind::Incompatible,
-        format!(
-            "the index {:?} is a {:?}; this library opens {SYSTEM:?} indexes",
-            entry.name, entry.system
-        ),
-    ))
+    Err(Error::incompatible(format!(
+        "the index {:?} is a {:?}; this library opens {SYSTEM:?} indexes",
+        entry.name, entry.system
+    )))
 }
 
 fn stored_options(entry: &IndexEntry) -> Result<dmtree_engine::Options> {
     serde_json::from_slice(&entry.options).map_err(|e| {
-        Error::new(
-            ErrorKind::Incompatible,
-            format!("the options of index {:?} were stored by another version: {e}", entry.name),
-        )
+        Error::incompatible(format!(
+            "the options of index {:?} were stored by another version: {e}",
+            entry.name
+        ))
     })
 }

@@ -3,12 +3,10 @@
 use std::ops::Bound;
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::{Page, Resume, ScanRequest};
+use dmtree_parts::{Page, Resume, ScanRequest, behind_prefix};
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{
-    KeyRange, OwnedBound, behind_prefix, borrowed, higher_low, is_empty, lower_high, owned,
-};
+use crate::bounds::{KeyRange, OwnedBound, borrowed, higher_low, is_empty, lower_high, owned};
 
 /// Pairs fetched at a time by default.
 const DEFAULT_PAGE_PAIRS: usize = 256;
@@ -16,9 +14,6 @@ const DEFAULT_PAGE_PAIRS: usize = 256;
 /// Where the pages of a scan come from.
 pub trait PageSource {
     /// Fills a page.
-    ///
-    /// # Errors
-    /// Those of the index.
     fn page(&mut self, request: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
 }
 
@@ -201,7 +196,8 @@ impl Cursor {
         if !prefix.is_empty() {
             self.low = higher_low(take(&mut self.low), Bound::Included(prefix.to_vec()));
         }
-        self.high = lower_high(take(&mut self.high), behind_prefix(prefix));
+        let high = behind_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        self.high = lower_high(take(&mut self.high), high);
     }
 
     /// So many pairs of a page were given out: the scan goes on behind the last one.

@@ -29,6 +29,7 @@ pub(crate) const HOUSEKEEPING_OPS: u32 = 512;
 pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 
 /// One thread's way to an index, for hot loops: no look-up per operation, buffers are reused.
+/// Reads fail as [`Session::get_into`] does, writes as [`Session::put`].
 ///
 /// Made by [`Index::session`](crate::Index::session); belongs to one compute node of the pool, and
 /// cannot leave the thread that made it:
@@ -96,7 +97,7 @@ impl Session {
     fn catch_up(&mut self) -> Result<()> {
         let news = self.client.open.news();
         let Self { client, pool, .. } = self;
-        let is_superseded = client.core.block_on(client.slot, client.is_superseded(pool))?;
+        let is_superseded = client.ep.block_on(client.is_superseded(pool))?;
         if is_superseded {
             self.renew()?;
         }
@@ -136,7 +137,7 @@ impl Session {
         loop {
             let Self { client, pool, .. } = self;
             let next = async { Ok(client.after(pool, &mut attempts, e, reads).await) };
-            match client.core.block_on(client.slot, next)? {
+            match client.ep.block_on(next)? {
                 Next::Give(e) => return Err(e),
                 Next::Again => {}
                 Next::Newer => self.renew()?,
@@ -168,7 +169,7 @@ impl Session {
         self.ready()?;
         let get = |s: &mut Client| match s.tree.begin_get(key, out) {
             Begun::Ended(found) => found,
-            Begun::Waits(rest) => s.core.block_on(s.slot, pin!(rest)),
+            Begun::Waits(rest) => s.ep.block_on(pin!(rest)),
         };
         let result = self.attempt(true, get);
         self.count(Operation::Get, found(&result));
@@ -176,18 +177,12 @@ impl Session {
     }
 
     /// Reads a key.
-    ///
-    /// # Errors
-    /// As [`Session::get_into`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
         Ok(self.get_into(key, &mut out)?.then_some(out))
     }
 
     /// Whether a key is there.
-    ///
-    /// # Errors
-    /// As [`Session::get_into`].
     pub fn contains(&mut self, key: &[u8]) -> Result<bool> {
         let mut out = Vec::new();
         self.get_into(key, &mut out)
@@ -208,13 +203,10 @@ impl Session {
     }
 
     /// As [`Session::get_many`], into memory that is reused.
-    ///
-    /// # Errors
-    /// As [`Session::get_many`].
     pub fn get_many_into<K: AsRef<[u8]>>(&mut self, keys: &[K], out: &mut Values) -> Result<()> {
         self.ready()?;
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        let get = |s: &mut Client| s.core.block_on(s.slot, pin!(s.tree.get_many(&keys, out)));
+        let get = |s: &mut Client| s.ep.block_on(pin!(s.tree.get_many(&keys, out)));
         let result = self.attempt(true, get);
         self.count(Operation::GetMany, done(&result));
         result
@@ -232,43 +224,28 @@ impl Session {
     }
 
     /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Insert(value))
     }
 
     /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Update(value))
     }
 
     /// Removes a key that is there; otherwise [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn delete(&mut self, key: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Delete)
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
     /// [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Outcome> {
         self.write(key, Write::CompareAndSet { expected, new: Some(new) })
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
     /// [`Outcome::NotFound`].
-    ///
-    /// # Errors
-    /// As [`Session::put`].
     pub fn compare_and_delete(&mut self, key: &[u8], expected: &[u8]) -> Result<Outcome> {
         self.write(key, Write::CompareAndSet { expected, new: None })
     }
@@ -278,7 +255,7 @@ impl Session {
         let write = |s: &mut Client| {
             let outcome = match s.tree.begin_write(key, w) {
                 Begun::Ended(outcome) => outcome?,
-                Begun::Waits(rest) => s.core.block_on(s.slot, pin!(rest))?,
+                Begun::Waits(rest) => s.ep.block_on(pin!(rest))?,
             };
             if s.tree.maintenance_due() {
                 maintain_now(s);
@@ -303,7 +280,7 @@ impl Session {
         let mut repeats = Repeats::default();
         let write = |s: &mut Client| {
             let (tree, counters) = (&mut s.tree, &s.counters);
-            s.core.block_on(s.slot, async {
+            s.ep.block_on(async {
                 repeats.attempt(&writes, tree).await?;
                 maintain(tree, counters).await;
                 Ok(())
@@ -332,7 +309,7 @@ impl Session {
         let sorted = order == LoadOrder::Sorted;
         let client = &mut self.client;
         let load = Box::pin(client.tree.load(&mut pairs, sorted, LOAD_FILL));
-        let result = client.core.block_on(client.slot, load);
+        let result = client.ep.block_on(load);
         self.client.counters.count(Operation::Load, done(&result));
         self.housekeep();
         result
@@ -365,7 +342,7 @@ impl Session {
         self.ready()?;
         let client = &mut self.client;
         for n in 0..pieces {
-            let work = client.core.block_on(client.slot, Box::pin(client.tree.maintain()))?;
+            let work = client.ep.block_on(Box::pin(client.tree.maintain()))?;
             if work == dmtree_parts::Work::None {
                 return Ok(n);
             }
@@ -375,7 +352,7 @@ impl Session {
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {
         self.ready()?;
-        self.attempt(true, |s| s.core.block_on(s.slot, Box::pin(s.tree.walk())))
+        self.attempt(true, |s| s.ep.block_on(Box::pin(s.tree.walk())))
     }
 
     /// Counts an operation that has ended.
@@ -406,7 +383,7 @@ impl PageSource for &mut Session {
         self.ready()?;
         let result = self.attempt(true, |s| {
             page.clear();
-            s.core.block_on(s.slot, pin!(s.tree.scan(request, page)))
+            s.ep.block_on(pin!(s.tree.scan(request, page)))
         });
         self.count(Operation::Scan, done(&result));
         result
@@ -416,9 +393,9 @@ impl PageSource for &mut Session {
 /// [`maintain`], by a client of a session.
 #[cold]
 fn maintain_now(client: &mut Client) {
-    let Client { core, slot, tree, counters, .. } = client;
+    let Client { ep, tree, counters, .. } = client;
     // Its only error would be that of the executor, and that one shows up in the next operation.
-    let _ = core.block_on(*slot, async {
+    let _ = ep.block_on(async {
         maintain(tree, counters).await;
         Ok(())
     });

@@ -68,6 +68,43 @@ impl fmt::Debug for NodeId {
     }
 }
 
+/// A value for each node, in two tables by role: nodes are numbered from 0 in each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ByNode<T> {
+    memory: Vec<T>,
+    compute: Vec<T>,
+}
+
+impl<T: Clone + Default> ByNode<T> {
+    /// The value of a node; `None` beyond the last one that was asked for with [`ByNode::at`].
+    #[inline]
+    pub(crate) fn get(&self, node: NodeId) -> Option<&T> {
+        match node.role() {
+            Role::Memory => self.memory.get(node.index()),
+            Role::Compute => self.compute.get(node.index()),
+        }
+    }
+
+    /// The value of a node, for changes.
+    #[inline]
+    pub(crate) fn at(&mut self, node: NodeId) -> &mut T {
+        let side = match node.role() {
+            Role::Memory => &mut self.memory,
+            Role::Compute => &mut self.compute,
+        };
+        if side.len() <= node.index() {
+            side.resize(node.index() + 1, T::default());
+        }
+        &mut side[node.index()]
+    }
+
+    /// All values: memory nodes first, each side in the order of its numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &T)> {
+        let memory = (0..).map(NodeId::memory).zip(&self.memory);
+        memory.chain((0..).map(NodeId::compute).zip(&self.compute))
+    }
+}
+
 /// An address in the memory of some node: node 16 bits, space 4 bits, byte offset 44 bits; packed
 /// into the 8 bytes that a compare-and-swap can exchange. The first line of every region is
 /// reserved, so 0 is null.

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::prefetch::PrefetchHints;
 use crate::rng::{golden_hash, xorshift64};
 use crate::slab::{Buf, Slab};
@@ -759,7 +759,7 @@ impl std::error::Error for Stalled {}
 
 impl From<Stalled> for Error {
     fn from(s: Stalled) -> Self {
-        Self::new(ErrorKind::TimedOut, s.to_string()).effect_unknown()
+        Self::timed_out(s.to_string()).effect_unknown()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::addr::{NodeId, Role};
+use crate::addr::{ByNode, NodeId, Role};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
@@ -304,8 +304,7 @@ pub(crate) struct Sums {
     alike: RefCell<[Alike; OpKind::ALL.len()]>,
     loose: RefCell<OpCounts>,
     totals: RefCell<Vec<Option<Box<Totals>>>>,
-    memory: RefCell<Vec<SideCounts>>,
-    compute: RefCell<Vec<SideCounts>>,
+    nodes: RefCell<ByNode<SideCounts>>,
     steps: RefCell<[StepTimes; OpKind::ALL.len()]>,
     charged: Cell<[u64; Stage::ALL.len()]>,
 }
@@ -317,8 +316,7 @@ impl Sums {
             alike: RefCell::new([none; OpKind::ALL.len()]),
             loose: RefCell::default(),
             totals: RefCell::new(vec![None; CELLS]),
-            memory: RefCell::default(),
-            compute: RefCell::default(),
+            nodes: RefCell::default(),
             steps: RefCell::default(),
             charged: Cell::default(),
         }
@@ -352,16 +350,7 @@ impl Counters {
     }
 
     fn with_node(&self, node: NodeId, f: impl FnOnce(&mut SideCounts)) {
-        let side = match node.role() {
-            Role::Memory => &self.sums.memory,
-            Role::Compute => &self.sums.compute,
-        };
-        let mut nodes = side.borrow_mut();
-        let i = node.index();
-        if nodes.len() <= i {
-            nodes.resize(i + 1, SideCounts::default());
-        }
-        f(&mut nodes[i]);
+        f(self.sums.nodes.borrow_mut().at(node));
     }
 
     fn with_current(&self, f: impl FnOnce(&mut OpCounts)) {
@@ -529,14 +518,9 @@ impl Counters {
                 }
             }
         }
-        let mut nodes = Vec::new();
-        for (i, counts) in self.sums.memory.borrow().iter().enumerate() {
-            nodes.push((NodeId::memory(i as u16), *counts));
-        }
-        for (i, counts) in self.sums.compute.borrow().iter().enumerate() {
-            nodes.push((NodeId::compute(i as u16), *counts));
-        }
-        nodes.retain(|(_, c)| *c != SideCounts::default());
+        let nodes = self.sums.nodes.borrow();
+        let reached = nodes.iter().filter(|(_, c)| **c != SideCounts::default());
+        let nodes = reached.map(|(node, counts)| (node, *counts)).collect();
         let steps = self.sums.steps.borrow();
         let steps = OpKind::ALL.into_iter().zip(steps.iter().copied());
         let steps = steps.filter(|(_, t)| *t != StepTimes::default()).collect();
@@ -549,8 +533,7 @@ impl Counters {
         self.add_all_alike();
         *self.sums.loose.borrow_mut() = OpCounts::default();
         self.sums.totals.borrow_mut().iter_mut().for_each(|t| *t = None);
-        self.sums.memory.borrow_mut().clear();
-        self.sums.compute.borrow_mut().clear();
+        self.sums.nodes.take();
         *self.sums.steps.borrow_mut() = Default::default();
         self.sums.charged.set(Default::default());
     }

@@ -57,12 +57,6 @@ pub struct DirectList<'a> {
     named: Named,
 }
 
-impl std::fmt::Debug for DirectList<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DirectList(chain to {:?})", self.chain)
-    }
-}
-
 /// A list executes until this is dropped: also when a validator panics, or a revocation would wait
 /// for ever.
 pub(crate) struct Executing<'a>(&'a dyn DirectMemory);
@@ -165,14 +159,10 @@ impl<'a> DirectList<'a> {
         self.next(Opcode::WriteWord, at, 8)?.write_word(at, word)
     }
 
-    /// Compare-and-swap; the previous word.
-    pub(crate) fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
-        self.next(Opcode::Cas, at, 8)?.cas(at, old, new)
-    }
-
-    /// Fetch-and-add; the previous word.
-    pub(crate) fn faa(&mut self, at: GlobalAddr, add: u64) -> Result<u64> {
-        self.next(Opcode::Faa, at, 8)?.faa(at, add)
+    /// An atomic on a word; the previous one.
+    pub(crate) fn atomic(&mut self, op: Opcode, at: GlobalAddr, a: u64, b: u64) -> Result<u64> {
+        let memory = self.next(op, at, 8)?;
+        if op == Opcode::Faa { memory.faa(at, a) } else { memory.cas(at, a, b) }
     }
 
     /// Executes a part of the list as one chain.

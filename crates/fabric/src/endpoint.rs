@@ -31,7 +31,7 @@ use crate::core::{Core, DetachedHook, Hooked, WaitReason};
 use crate::counters::{Counters, DirectCost, OpCounts, Snapshot};
 use crate::direct::{DirectList, DirectMemory};
 use crate::direct_op::DirectOp;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
@@ -75,6 +75,18 @@ impl Endpoint {
     /// An endpoint of slot `slot` of an executor over a transport.
     pub fn new(core: Rc<Core>, transport: Rc<dyn Transport>, slot: u32) -> Self {
         Self::counting(core, transport, slot, Counters::new())
+    }
+
+    /// An endpoint of the only slot of an executor of its own.
+    pub fn alone(transport: Rc<dyn Transport>, slab_bytes: u64) -> Self {
+        let core = Core::new(transport.clone(), slab_bytes);
+        let slot = core.add_slot();
+        Self::new(core, transport, slot)
+    }
+
+    /// Another endpoint of the same slot, with counts and a deadline of its own.
+    pub(crate) fn beside(&self) -> Self {
+        Self::new(self.0.core.clone(), self.0.transport.clone(), self.0.slot)
     }
 
     /// Like [`Endpoint::new`], but its counts are added to the sums of another endpoint: the
@@ -127,6 +139,14 @@ impl Endpoint {
     /// The executor.
     pub fn core(&self) -> &Rc<Core> {
         &self.0.core
+    }
+
+    /// Runs a future of this client on the present thread, to its end.
+    ///
+    /// # Errors
+    /// Those of the future; `TimedOut` as from [`Core::block_on`].
+    pub fn block_on<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        self.0.core.block_on(self.0.slot, future)
     }
 
     /// A number that identifies the thread of this client.
@@ -203,18 +223,25 @@ impl Endpoint {
         self.post(verb::write(at, buf), true)
     }
 
+    /// WRITE of these bytes: one round trip.
+    pub async fn write_bytes(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        let mut buf = self.buf(bytes.len() as u32).await?;
+        buf.copy_from_slice(bytes);
+        self.write(at, buf).await.map(drop)
+    }
+
     /// WRITE of one word: one round trip.
     pub fn write_word(&self, at: GlobalAddr, word: u64) -> Post<'_, verb::WriteWord> {
         self.post(verb::write_word(at, word), true)
     }
 
     /// Compare-and-swap; the previous word.
-    pub fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Post<'_, verb::Cas> {
+    pub fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Post<'_, verb::Atomic> {
         self.post(verb::cas(at, old, new), true)
     }
 
     /// Fetch-and-add; the previous word.
-    pub fn faa(&self, at: GlobalAddr, add: u64) -> Post<'_, verb::Faa> {
+    pub fn faa(&self, at: GlobalAddr, add: u64) -> Post<'_, verb::Atomic> {
         self.post(verb::faa(at, add), true)
     }
 
@@ -259,9 +286,6 @@ impl Endpoint {
     }
 
     /// Like [`Endpoint::detach`], but waits: for the ablation switch.
-    ///
-    /// # Errors
-    /// Those of the verbs.
     pub async fn attach<L: Ordered>(
         &self,
         list: L,
@@ -438,7 +462,7 @@ impl Endpoint {
     /// `Full`.
     pub fn check_memory(&self) -> Result<()> {
         match self.0.transport.is_scarce() {
-            true => Err(Error::new(ErrorKind::Full, "no memory is left (refused for a test)")),
+            true => Err(Error::full("no memory is left (refused for a test)")),
             false => Ok(()),
         }
     }
@@ -516,13 +540,10 @@ impl Endpoint {
     pub fn check_deadline(&self, what: &'static str, at: u64) -> Result<()> {
         let deadline = self.deadline();
         if self.now() >= deadline {
-            return Err(Error::new(
-                ErrorKind::TimedOut,
-                format!(
-                    "gave up after {} ms waiting for {what} ({at:#x}); try again, or raise the operation timeout",
-                    self.0.timeout_ns.get() / 1_000_000
-                ),
-            ));
+            return Err(Error::timed_out(format!(
+                "gave up after {} ms waiting for {what} ({at:#x}); try again, or raise the operation timeout",
+                self.0.timeout_ns.get() / 1_000_000
+            )));
         }
         Ok(())
     }
@@ -688,7 +709,7 @@ impl<L: List> Drop for Attached<'_, L> {
             }
             None => {
                 // It was never posted.
-                hook.ended(arg, &Err(Error::new(ErrorKind::Busy, "given up before it was posted")));
+                hook.ended(arg, &Err(Error::busy("given up before it was posted")));
                 hook.finished(arg);
             }
         }

@@ -82,6 +82,56 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
+    /// A [`ErrorKind::Full`].
+    pub fn full(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Full, message)
+    }
+
+    /// A [`ErrorKind::TimedOut`].
+    pub fn timed_out(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::TimedOut, message)
+    }
+
+    /// An [`ErrorKind::Unreachable`].
+    pub fn unreachable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unreachable, message)
+    }
+
+    /// A [`ErrorKind::Revoked`].
+    pub fn revoked(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Revoked, message)
+    }
+
+    /// An [`ErrorKind::Incompatible`].
+    pub fn incompatible(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Incompatible, message)
+    }
+
+    /// An [`ErrorKind::Unsupported`].
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// An [`ErrorKind::Exists`].
+    pub fn exists(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Exists, message)
+    }
+
+    /// A [`ErrorKind::NotFound`].
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// A [`ErrorKind::Busy`].
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Busy, message)
+    }
+
+    /// A [`ErrorKind::Closed`].
+    pub fn closed(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Closed, message)
+    }
+
     /// The same error, saying that a write may have happened.
     #[must_use]
     pub fn effect_unknown(mut self) -> Self {
@@ -188,9 +238,7 @@ mod tests {
 
     #[test]
     fn one_line_with_context_and_effect() {
-        let e = Error::new(ErrorKind::TimedOut, "no answer from mn0 within 10 ms")
-            .context("put")
-            .effect_unknown();
+        let e = Error::timed_out("no answer from mn0 within 10 ms").context("put").effect_unknown();
         assert_eq!(
             e.to_string(),
             "put: no answer from mn0 within 10 ms (the effect is unknown: it may have happened)"

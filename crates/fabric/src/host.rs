@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::addr::{GlobalAddr, NodeId};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Presence;
 use crate::region::Region;
 use crate::rpc::RpcHost;
@@ -152,13 +152,10 @@ impl Host {
             return Some(down(self.node));
         }
         if self.incarnation > 1 && issuer.knows(self.node) != self.incarnation {
-            return Some(Error::new(
-                ErrorKind::Unreachable,
-                format!(
-                    "{} has restarted: {} has no connection to its incarnation {}",
-                    self.node, issuer.node, self.incarnation
-                ),
-            ));
+            return Some(Error::unreachable(format!(
+                "{} has restarted: {} has no connection to its incarnation {}",
+                self.node, issuer.node, self.incarnation
+            )));
         }
         if let Some(presence) =
             issuer.away.lock().expect("no panic under this lock").get(&self.node)
@@ -168,10 +165,10 @@ impl Host {
         let revoked = self.revocations.load(Ordering::SeqCst) > 0
             && self.is_revoked(issuer.node, issuer.incarnation);
         revoked.then(|| {
-            Error::new(
-                ErrorKind::Revoked,
-                format!("{} refuses {}: it has lost its membership", self.node, issuer.node),
-            )
+            Error::revoked(format!(
+                "{} refuses {}: it has lost its membership",
+                self.node, issuer.node
+            ))
         })
     }
 
@@ -362,12 +359,9 @@ fn put_word(wr: &WorkRequest, word: u64) {
 /// The error of a verb or call to a node that does not answer.
 #[cold]
 pub(crate) fn down(node: NodeId) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!(
-            "{node} does not answer: it, or the network to it, is down; try again when it is back"
-        ),
-    )
+    Error::unreachable(format!(
+        "{node} does not answer: it, or the network to it, is down; try again when it is back"
+    ))
 }
 
 #[cold]

@@ -44,6 +44,7 @@ mod sampled;
 mod scope;
 pub mod sim;
 mod slab;
+mod slots;
 pub mod sync;
 mod transport;
 pub mod verb;

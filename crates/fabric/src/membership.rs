@@ -36,7 +36,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::addr::{NodeId, Role};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
 pub use agent::MemoryAgent;
@@ -142,7 +142,7 @@ impl Presence {
                 "is missing: its contents cannot be reached until it comes back; are its process and the network to it up?"
             }
         };
-        Error::new(ErrorKind::Unreachable, format!("{node} {what}"))
+        Error::unreachable(format!("{node} {what}"))
     }
 }
 

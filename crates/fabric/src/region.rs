@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// A node's memory. Offsets are bytes; aligned multiples of 8 are the fast path; any other offset
 /// and length works, and the partial words at the edges of a WRITE are merged by compare-exchange,
@@ -77,10 +77,9 @@ impl Region {
     pub fn map(bytes: u64, want: Pages) -> Result<Self> {
         let count = usize::try_from(bytes.div_ceil(64).saturating_mul(8)).unwrap_or(usize::MAX);
         let refused = |why: &dyn std::fmt::Display| {
-            Error::new(
-                ErrorKind::Full,
-                format!("a region of {bytes} bytes cannot be had ({why}): ask for a smaller one"),
-            )
+            Error::full(format!(
+                "a region of {bytes} bytes cannot be had ({why}): ask for a smaller one"
+            ))
         };
         let len = count.checked_mul(8).filter(|l| *l <= isize::MAX as usize);
         let len = len.ok_or_else(|| refused(&"more than can be addressed"))?;
@@ -242,6 +241,11 @@ impl Region {
         self.word(offset).load(Ordering::SeqCst)
     }
 
+    /// The word at `offset`, if it is aligned and inside.
+    pub fn peek(&self, offset: u64) -> Option<u64> {
+        (offset.is_multiple_of(8) && self.contains(offset, 8)).then(|| self.load(offset))
+    }
+
     /// Stores one aligned word.
     pub fn store(&self, offset: u64, value: u64) {
         self.word(offset).store(value, Ordering::SeqCst);
@@ -297,6 +301,7 @@ fn base(memory: &Memory) -> NonNull<AtomicU64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use proptest::prelude::*;
 
     #[test]

@@ -12,7 +12,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
 /// Names a service of a node.
@@ -52,18 +52,19 @@ impl RpcHost {
     pub fn handler(&self, node: NodeId, service: ServiceId) -> Result<Arc<dyn RpcHandler>> {
         let handlers = self.handlers.lock().expect("no panic under this lock");
         handlers.get(&service).cloned().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("{node} has no service {}: is it a node of this pool?", service.0),
-            )
+            Error::unsupported(format!(
+                "{node} has no service {}: is it a node of this pool?",
+                service.0
+            ))
         })
     }
 }
 
-impl std::fmt::Debug for RpcHost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let handlers = self.handlers.lock().expect("no panic under this lock");
-        f.debug_list().entries(handlers.keys()).finish()
+/// Refuses a reply that is too long.
+pub(crate) fn check_reply(reply: Vec<u8>) -> Result<Vec<u8>> {
+    match reply.len() > MAX_RPC_BYTES {
+        false => Ok(reply),
+        true => Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len()))),
     }
 }
 
@@ -82,12 +83,9 @@ impl<T: Transport> Transport for WithoutCalls<T> {
         _service: ServiceId,
         _request: &[u8],
     ) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "a service cannot call another service (of {to}): two nodes could wait for each other"
-            ),
-        )))
+        Poll::Ready(Err(Error::unsupported(format!(
+            "a service cannot call another service (of {to}): two nodes could wait for each other"
+        ))))
     }
     fn poll(&self, core: &Core) -> Progress {
         self.0.poll(core)

@@ -184,6 +184,16 @@ pub trait Transport {
     fn peek(&self, offset: u64) -> Option<u64>;
 }
 
+/// Polls a transport, for a second at most, until it is idle.
+pub(crate) fn poll_until(t: &impl Transport, core: &Core, is_idle: impl Fn() -> bool) {
+    let until = t.now() + 1_000_000_000;
+    while !is_idle() && t.now() < until {
+        if t.poll(core) != Progress::Made {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// A fabric: nodes, their memory, and the transports of their clients.
 pub trait Fabric: Send + Sync {
     /// A name for reports: `local`, `sim`, ...

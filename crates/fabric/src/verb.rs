@@ -48,19 +48,13 @@ pub struct WriteWord {
     word: u64,
 }
 
-/// Compare-and-swap; yields the previous word.
+/// Compare-and-swap of `a` to `b`, or fetch-and-add of `a`; yields the previous word.
 #[derive(Clone, Copy, Debug)]
-pub struct Cas {
+pub struct Atomic {
+    op: Opcode,
     at: GlobalAddr,
-    old: u64,
-    new: u64,
-}
-
-/// Fetch-and-add; yields the previous word.
-#[derive(Clone, Copy, Debug)]
-pub struct Faa {
-    at: GlobalAddr,
-    add: u64,
+    a: u64,
+    b: u64,
 }
 
 /// A verb that waits for all earlier verbs of its chain to complete. Costs a round trip.
@@ -90,12 +84,12 @@ pub const fn write_word(at: GlobalAddr, word: u64) -> WriteWord {
     WriteWord { at, word }
 }
 /// Compare-and-swap of one aligned word.
-pub const fn cas(at: GlobalAddr, old: u64, new: u64) -> Cas {
-    Cas { at, old, new }
+pub const fn cas(at: GlobalAddr, old: u64, new: u64) -> Atomic {
+    Atomic { op: Opcode::Cas, at, a: old, b: new }
 }
 /// Fetch-and-add on one aligned word.
-pub const fn faa(at: GlobalAddr, add: u64) -> Faa {
-    Faa { at, add }
+pub const fn faa(at: GlobalAddr, add: u64) -> Atomic {
+    Atomic { op: Opcode::Faa, at, a: add, b: 0 }
 }
 /// The same verb, fenced.
 pub const fn fenced<V: Single>(verb: V) -> Fenced<V> {
@@ -121,12 +115,6 @@ pub struct Stager<'a> {
     words_used: u32,
     fenced: bool,
     unvalidated: bool,
-}
-
-impl std::fmt::Debug for Stager<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stager({} requests)", self.posting.requests.len())
-    }
 }
 
 impl<'a> Stager<'a> {
@@ -162,15 +150,8 @@ impl<'a> Stager<'a> {
         });
     }
 
-    fn push_read(&mut self, at: GlobalAddr, len: u32) {
-        let buf = self.slab.alloc(len);
-        self.push(Opcode::Read, at, len, (0, 0), (buf.raw(), buf.chunk()));
-        self.posting.bufs.push(Some(buf));
-    }
-
-    fn push_write(&mut self, at: GlobalAddr, buf: Option<Buf>) {
-        let buf = buf.expect("a list is staged once");
-        self.push(Opcode::Write, at, buf.len() as u32, (0, 0), (buf.raw(), buf.chunk()));
+    fn push_buf(&mut self, op: Opcode, at: GlobalAddr, buf: Buf) {
+        self.push(op, at, buf.len() as u32, (0, 0), (buf.raw(), buf.chunk()));
         self.posting.bufs.push(Some(buf));
     }
 
@@ -262,7 +243,8 @@ impl List for Read {
     }
     fn stage(&mut self, s: &mut Stager<'_>) {
         s.unvalidated = self.unvalidated;
-        s.push_read(self.at, self.len);
+        let buf = s.slab.alloc(self.len);
+        s.push_buf(Opcode::Read, self.at, buf);
     }
     fn collect(self, c: &mut Collector<'_>) -> Sampled {
         Sampled::new(c.buf())
@@ -275,7 +257,8 @@ impl List for Read {
 impl List for Write {
     type Out = Buf;
     fn stage(&mut self, s: &mut Stager<'_>) {
-        s.push_write(self.at, self.buf.take());
+        let buf = self.buf.take().expect("a list is staged once");
+        s.push_buf(Opcode::Write, self.at, buf);
     }
     fn collect(self, c: &mut Collector<'_>) -> Buf {
         c.buf()
@@ -297,7 +280,7 @@ impl List for WriteWord {
     }
 }
 
-impl List for Cas {
+impl List for Atomic {
     type Out = u64;
     fn room(&self) -> u64 {
         64
@@ -306,32 +289,13 @@ impl List for Cas {
         1
     }
     fn stage(&mut self, s: &mut Stager<'_>) {
-        s.push_atomic(Opcode::Cas, self.at, self.old, self.new);
+        s.push_atomic(self.op, self.at, self.a, self.b);
     }
     fn collect(self, c: &mut Collector<'_>) -> u64 {
         c.word()
     }
     fn execute(self, d: &mut DirectList<'_>) -> Result<u64> {
-        d.cas(self.at, self.old, self.new)
-    }
-}
-
-impl List for Faa {
-    type Out = u64;
-    fn room(&self) -> u64 {
-        64
-    }
-    fn atomics(&self) -> u32 {
-        1
-    }
-    fn stage(&mut self, s: &mut Stager<'_>) {
-        s.push_atomic(Opcode::Faa, self.at, self.add, 0);
-    }
-    fn collect(self, c: &mut Collector<'_>) -> u64 {
-        c.word()
-    }
-    fn execute(self, d: &mut DirectList<'_>) -> Result<u64> {
-        d.faa(self.at, self.add)
+        d.atomic(self.op, self.at, self.a, self.b)
     }
 }
 
@@ -377,8 +341,7 @@ impl<L: Ordered> List for Chain<L> {
 impl Single for Read {}
 impl Single for Write {}
 impl Single for WriteWord {}
-impl Single for Cas {}
-impl Single for Faa {}
+impl Single for Atomic {}
 impl<V: Single> Single for Fenced<V> {}
 
 macro_rules! after {
@@ -390,9 +353,8 @@ macro_rules! after {
 after! {
     Write: Write, WriteWord;
     WriteWord: Write, WriteWord;
-    Read: Write, WriteWord, Cas, Faa;
-    Cas: Write, WriteWord;
-    Faa: Write, WriteWord;
+    Read: Write, WriteWord, Atomic;
+    Atomic: Write, WriteWord;
 }
 impl<V: Single, P> After<P> for Fenced<V> {}
 
@@ -422,10 +384,10 @@ tuples!(A.0, B.1, C.2, D.3, E.4, F.5; B after A, C after B, D after C, E after D
 /// One element of a [`VerbVec`], before or after it has run.
 #[derive(Debug)]
 enum Item {
-    Read { at: GlobalAddr, len: u32 },
-    Write { at: GlobalAddr, buf: Option<Buf> },
-    WriteWord { at: GlobalAddr, word: u64 },
-    Cas { at: GlobalAddr, old: u64, new: u64 },
+    Read(Read),
+    Write(Write),
+    WriteWord(WriteWord),
+    Atomic(Atomic),
     Sampled(Option<Sampled>),
     Word(u64),
     Done,
@@ -471,23 +433,23 @@ impl VerbVec {
     /// Adds a READ; the number under which its result is found.
     pub fn read(&mut self, at: GlobalAddr, len: u32) -> usize {
         self.room += Slab::cost(len);
-        self.push(Item::Read { at, len })
+        self.push(Item::Read(read(at, len)))
     }
 
     /// Adds a WRITE.
     pub fn write(&mut self, at: GlobalAddr, buf: Buf) -> usize {
-        self.push(Item::Write { at, buf: Some(buf) })
+        self.push(Item::Write(write(at, buf)))
     }
 
     /// Adds an inline WRITE of one word.
     pub fn write_word(&mut self, at: GlobalAddr, word: u64) -> usize {
-        self.push(Item::WriteWord { at, word })
+        self.push(Item::WriteWord(write_word(at, word)))
     }
 
     /// Adds a compare-and-swap.
     pub fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> usize {
         self.atomics += 1;
-        self.push(Item::Cas { at, old, new })
+        self.push(Item::Atomic(cas(at, old, new)))
     }
 
     /// The verb added next belongs to the chain of the verb added last.
@@ -496,7 +458,7 @@ impl VerbVec {
     /// When nothing was added yet, or when the last verb orders nothing behind it (a READ).
     pub fn then(&mut self) -> &mut Self {
         let (item, chained) = self.items.last_mut().expect("a chain begins with a verb");
-        assert!(!matches!(item, Item::Read { .. }), "nothing is ordered behind a READ");
+        assert!(!matches!(item, Item::Read(_)), "nothing is ordered behind a READ");
         *chained = true;
         self
     }
@@ -538,12 +500,10 @@ impl List for VerbVec {
     fn stage(&mut self, s: &mut Stager<'_>) {
         for (item, chained) in &mut self.items {
             match item {
-                Item::Read { at, len } => s.push_read(*at, *len),
-                Item::Write { at, buf } => s.push_write(*at, buf.take()),
-                Item::WriteWord { at, word } => {
-                    s.push(Opcode::WriteWord, *at, 8, (*word, 0), NOWHERE);
-                }
-                Item::Cas { at, old, new } => s.push_atomic(Opcode::Cas, *at, *old, *new),
+                Item::Read(verb) => verb.stage(s),
+                Item::Write(verb) => verb.stage(s),
+                Item::WriteWord(verb) => verb.stage(s),
+                Item::Atomic(verb) => verb.stage(s),
                 _ => panic!("clear() a batch before it is used again"),
             }
             s.posting.requests.last_mut().expect("just pushed").chained = *chained;
@@ -552,13 +512,13 @@ impl List for VerbVec {
 
     fn collect(mut self, c: &mut Collector<'_>) -> Self {
         for (item, _) in &mut self.items {
-            *item = match item {
-                Item::Read { .. } => Item::Sampled(Some(Sampled::new(c.buf()))),
-                Item::Write { .. } => {
-                    drop(c.buf());
+            *item = match std::mem::replace(item, Item::Done) {
+                Item::Read(verb) => Item::Sampled(Some(verb.collect(c))),
+                Item::Write(verb) => {
+                    verb.collect(c);
                     Item::Done
                 }
-                Item::Cas { .. } => Item::Word(c.word()),
+                Item::Atomic(verb) => Item::Word(verb.collect(c)),
                 _ => Item::Done,
             };
         }
@@ -570,18 +530,17 @@ impl List for VerbVec {
             // A chain ends with the verb that does not go on.
             let goes_on = std::mem::replace(chained, false);
             d.set_chained(goes_on || d.is_chained());
-            *item = match item {
-                Item::Read { at, len } => Item::Sampled(Some(Sampled::new(d.read(*at, *len)?))),
-                Item::Write { at, buf } => {
-                    let buf = buf.take().expect("a list is executed once");
-                    d.write(*at, &buf)?;
+            *item = match std::mem::replace(item, Item::Done) {
+                Item::Read(verb) => Item::Sampled(Some(verb.execute(d)?)),
+                Item::Write(verb) => {
+                    verb.execute(d)?;
                     Item::Done
                 }
-                Item::WriteWord { at, word } => {
-                    d.write_word(*at, *word)?;
+                Item::WriteWord(verb) => {
+                    verb.execute(d)?;
                     Item::Done
                 }
-                Item::Cas { at, old, new } => Item::Word(d.cas(*at, *old, *new)?),
+                Item::Atomic(verb) => Item::Word(verb.execute(d)?),
                 _ => panic!("clear() a batch before it is used again"),
             };
             if !goes_on {

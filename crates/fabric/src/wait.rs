@@ -262,9 +262,6 @@ impl FifoMutex {
     }
 
     /// The same for a turn that threads poll: [`FifoMutex::threads_waiting`] counts them.
-    ///
-    /// # Errors
-    /// As [`FifoMutex::acquire`].
     pub async fn acquire_polled(&self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         match self.enter() {
             None => Ok(()),

@@ -110,12 +110,11 @@ impl Bench {
     fn peek(&self, offset: u64, words: u64) -> Vec<u64> {
         self.fabric.set_timed(false);
         let ep = self.client(B);
-        let core = self.core.clone();
         let read = async {
             let s = ep.read(at(offset), words as u32 * 8).await?;
             Ok((0..words as usize).map(|i| s.word(i)).collect())
         };
-        let out = core.block_on(ep.slot(), read).unwrap();
+        let out = ep.block_on(read).unwrap();
         self.fabric.set_timed(true);
         out
     }
@@ -369,7 +368,7 @@ fn a_restarted_node_is_another_one() {
     let (young, ..) = again.borrow_mut().take().unwrap();
     let core = young.core().clone();
     let before = fabric_word(&bench, 64);
-    core.block_on(young.slot(), async { young.faa(at(64), 5).await }).unwrap();
+    young.block_on(async { young.faa(at(64), 5).await }).unwrap();
     assert_eq!(fabric_word(&bench, 64), before + 5);
     assert_eq!(core.detached_in_flight(), 0, "lists of dead clients are drained");
 }
@@ -410,7 +409,7 @@ fn a_service_reads_virtual_time() {
         let word = |i: usize| u64::from_le_bytes(reply[8 * i..8 * i + 8].try_into().unwrap());
         Ok((from, word(0), word(1), ep.now()))
     };
-    let (from, before, after, to) = bench.core.block_on(ep.slot(), times).unwrap();
+    let (from, before, after, to) = ep.block_on(times).unwrap();
     assert!(from <= before && before <= to, "{before} is not in {from}..={to}");
     assert_eq!(after, before + 1000);
 }

@@ -43,7 +43,7 @@ fn adders(order: &Order, atomically: bool) -> (u64, Vec<dmtree_fabric::sim::Choi
     let choices = f.choices();
     f.set_timed(false);
     let ep = &eps[2];
-    let sum = core.block_on(ep.slot(), async { Ok(ep.read(at(1024), 8).await?.word(0)) }).unwrap();
+    let sum = ep.block_on(async { Ok(ep.read(at(1024), 8).await?.word(0)) }).unwrap();
     (sum, choices)
 }
 

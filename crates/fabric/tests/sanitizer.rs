@@ -3,7 +3,7 @@
 
 use dmtree_fabric::sim::{FabricFaults, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Fabric, GlobalAddr, Member, NodeId, ShadowState, Worker,
+    Capabilities, Endpoint, Fabric, GlobalAddr, Member, NodeId, ShadowState, Worker,
 };
 use std::future::Future;
 
@@ -22,10 +22,8 @@ fn reports<F: Future<Output = ()>>(work: impl FnOnce(SimFabric, Endpoint) -> F) 
     f.add_node(NodeId::compute(1), 1 << 12).expect("new");
     f.sanitize();
     f.set_timed(true);
-    let t = f.attach(NodeId::compute(0)).expect("a member");
-    let core = Core::new(t.clone(), 1 << 20);
-    let ep = Endpoint::new(core.clone(), t, core.add_slot());
-    let mut worker = Worker::new(core);
+    let ep = Endpoint::alone(f.attach(NodeId::compute(0)).expect("a member"), 1 << 20);
+    let mut worker = Worker::new(ep.core().clone());
     worker.spawn(ep.slot(), work(f.clone(), ep.clone()));
     worker.run(&mut dmtree_fabric::Fifo).expect("it ends");
     drop(worker);

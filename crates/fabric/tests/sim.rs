@@ -144,11 +144,10 @@ fn the_slowest_server_bounds_throughput() {
 }
 
 fn run<F: Future<Output = ()>>(t: &Rc<dyn Transport>, body: impl FnOnce(Endpoint) -> F) {
-    let core = Core::new(t.clone(), 1 << 24);
-    let slot = core.add_slot();
-    let ep = Endpoint::new(core.clone(), t.clone(), slot);
-    core.block_on(slot, async {
-        body(ep).await;
+    let ep = Endpoint::alone(t.clone(), 1 << 24);
+    let work = body(ep.clone());
+    ep.block_on(async {
+        work.await;
         Ok(())
     })
     .unwrap();
@@ -258,11 +257,9 @@ fn atomics_on_one_word_are_served_one_after_another() {
 fn a_stall_is_reported_with_its_reason() {
     let f = fabric(&artifact(), 1, 1);
     let t = f.attach(NodeId::compute(0)).unwrap();
-    let core = Core::new(t.clone(), 1 << 20);
-    let mut worker = Worker::new(core.clone());
-    let slot = core.add_slot();
-    let _ep = Endpoint::new(core, t, slot);
-    worker.spawn(slot, std::future::pending());
+    let ep = Endpoint::alone(t, 1 << 20);
+    let mut worker = Worker::new(ep.core().clone());
+    worker.spawn(ep.slot(), std::future::pending());
     let stalled = worker.run(&mut Fifo).unwrap_err();
     assert!(stalled.to_string().starts_with("no client can make progress"), "{stalled}");
 }
@@ -271,30 +268,25 @@ fn a_stall_is_reported_with_its_reason() {
 #[test]
 fn time_that_stands_still_passes_beside_verbs_in_flight() {
     let f = fabric(&artifact(), 1, 2);
-    let client = |cn| {
-        let t = f.attach(NodeId::compute(cn)).unwrap();
-        let core = Core::new(t.clone(), 1 << 20);
-        let slot = core.add_slot();
-        (core.clone(), slot, Endpoint::new(core, t, slot))
-    };
-    let (core, slot, ep) = client(0);
-    let posted = core.block_on(slot, async {
+    let client = |cn| Endpoint::alone(f.attach(NodeId::compute(cn)).unwrap(), 1 << 20);
+    let ep = client(0);
+    let posted = ep.block_on(async {
         let mut read = std::pin::pin!(ep.read(at(64), 8));
         Ok(std::future::poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx).is_pending())).await)
     });
     assert!(posted.unwrap(), "a read takes time");
-    let (other, slot, ep) = client(1);
+    let other = client(1);
     let pause = || {
-        other.block_on(slot, async {
-            ep.sleep(1000).await;
+        other.block_on(async {
+            other.sleep(1000).await;
             Ok(())
         })
     };
     assert!(pause().unwrap_err().to_string().starts_with("no client can make progress"));
     f.set_timed(false);
-    let before = ep.now();
+    let before = other.now();
     pause().unwrap();
-    assert_eq!(ep.now() - before, 1000);
+    assert_eq!(other.now() - before, 1000);
 }
 
 fn hash_of(seed: u64) -> u64 {

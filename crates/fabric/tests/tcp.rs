@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{MN, at, on, put};
+use common::{MN, at, on};
 use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
@@ -119,7 +119,7 @@ fn long_lists_and_long_buffers() {
         let words = Vec::from_iter((0..200).map(|i| at(64 + i * 64)));
         common::long_batches(ep, &words, 3).await?;
         let long: Vec<u8> = (0..40_000u32).map(|i| i as u8).collect();
-        put(ep, at(20_001), &long).await?;
+        ep.write_bytes(at(20_001), &long).await?;
         let back = ep.read(at(20_001), 40_000).await?;
         assert!(back.check(|b| Ok::<_, ()>(b == long)).expect("read").0);
         Ok(())

@@ -319,17 +319,11 @@ impl AnyOptions {
     }
 
     /// As [`RangeIndex::carries`].
-    ///
-    /// # Errors
-    /// Those of [`AnyOptions::check`].
     pub fn carries(&self) -> Result<bool> {
         (self.index.carries)(&self.value)
     }
 
     /// As [`RangeIndex::workers`].
-    ///
-    /// # Errors
-    /// Those of [`AnyOptions::check`].
     pub fn workers(&self) -> Result<u32> {
         (self.index.workers)(&self.value)
     }
@@ -348,9 +342,6 @@ impl AnyOptions {
     }
 
     /// As [`RangeIndex::node`].
-    ///
-    /// # Errors
-    /// Those of the index.
     pub fn node(&self, cx: &NodeContext, root: Root) -> Result<AnyNode> {
         (self.index.node)(cx, &self.value, root)
     }

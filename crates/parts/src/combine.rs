@@ -324,9 +324,6 @@ impl Combiner {
 
     /// Announces an operation and waits for its turn, or for the result of the batch that it joins
     /// (the value of a read goes to `out`). `rest` is held while the operation waits.
-    ///
-    /// # Errors
-    /// As [`LeaderGuard::begin`].
     pub async fn turn<R>(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -479,10 +476,7 @@ impl Drop for LeaderGuard {
         });
         self.end(
             || {
-                let e = Error::new(
-                    ErrorKind::Busy,
-                    "the operation that led this batch was given up; try again",
-                );
+                let e = Error::busy("the operation that led this batch was given up; try again");
                 Err(if closed { e.effect_unknown() } else { e })
             },
             None,

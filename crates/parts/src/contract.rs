@@ -115,9 +115,6 @@ impl<'a> Write<'a> {
     }
 
     /// Refuses values that are too long.
-    ///
-    /// # Errors
-    /// As [`check_value`].
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Put(v) | Self::Insert(v) | Self::Update(v) => check_value(v),
@@ -141,6 +138,14 @@ pub enum Outcome {
     NotFound,
     /// Nothing was changed: the value differs (compare-and-set).
     Mismatch,
+}
+
+/// The smallest bytes behind all keys with a prefix; `None` when there are none.
+pub fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|b| *b != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
 }
 
 /// The range of a scan.
@@ -631,9 +636,6 @@ pub trait RangeIndex: Sized + 'static {
 
     /// Recovers at once all locks and changes that crashed nodes have left unfinished and no
     /// operation has met since.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     async fn sweep(&mut self) -> Result<()> {
         Ok(())
     }
@@ -655,4 +657,23 @@ pub trait RangeIndex: Sized + 'static {
 
     /// The caches of this compute node.
     fn cache_stats(node: &Self::Node) -> CacheStats;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::behind_prefix;
+
+    #[test]
+    fn behind_a_prefix() {
+        let cases: [(&[u8], Option<&[u8]>); 5] = [
+            (b"ab", Some(b"ac")),
+            (b"a\xff\xff", Some(b"b")),
+            (b"\xff", None),
+            (b"\xff\xff", None),
+            (b"", None),
+        ];
+        for (prefix, end) in cases {
+            assert_eq!(behind_prefix(prefix).as_deref(), end);
+        }
+    }
 }

@@ -50,9 +50,6 @@ impl FifoMutexes {
     }
 
     /// The same for a lock of some rank. The caller holds mutexes of lower ranks only.
-    ///
-    /// # Errors
-    /// As [`FifoMutexes::lock`].
     pub async fn lock_ranked(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -66,9 +63,6 @@ impl FifoMutexes {
     }
 
     /// The same for a lock with a ticket that waiting threads poll.
-    ///
-    /// # Errors
-    /// As [`FifoMutexes::lock`].
     pub async fn lock_polled(self: &Arc<Self>, ep: &Endpoint, lock: u64) -> Result<FifoGuard> {
         let index = self.index(Rank(0), lock);
         let why = WaitReason { what: "FIFO mutex of a ticket", at: lock };

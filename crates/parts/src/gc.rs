@@ -20,7 +20,7 @@
 //! The state is in the memory of one compute node. A crash loses it, and a later collection starts
 //! again: until phase 5 nothing has changed but locks that a collector has taken over.
 
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Nanos, Result};
+use dmtree_fabric::{Endpoint, Error, Nanos, Result};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode};
 
 use crate::contract::{Found, Root};
@@ -118,8 +118,7 @@ pub trait Collector: Sized {
         let mut run = Run::of(gc);
         let found = loop {
             if until.is_some_and(|until| ep.now() >= until) {
-                break Err(Error::new(
-                    ErrorKind::TimedOut,
+                break Err(Error::timed_out(
                     "the garbage collection that searches for room has not ended in time: try again",
                 ));
             }

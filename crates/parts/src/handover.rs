@@ -158,6 +158,12 @@ impl LocalGuard {
         if again.is_handed { Some(again) } else { None }
     }
 
+    /// Hands the remote lock over if it may be; `None` when the next client has it.
+    #[must_use = "a remote lock that no client took over is still held"]
+    pub fn hand_over_if_awaited(self) -> Option<Self> {
+        if self.may_hand_over() { self.hand_over() } else { Some(self) }
+    }
+
     /// Releases the local lock; the remote lock has been released, or is about to be.
     pub fn leave(self) {}
 }

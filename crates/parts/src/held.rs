@@ -215,9 +215,6 @@ impl<N: LockNode> Running<N> {
     /// Executes verbs, posted when their future is polled, that may take these locks. Until the
     /// outcome is known the locks count as tried for, also when the future is dropped meanwhile and
     /// when the try fails.
-    ///
-    /// # Errors
-    /// Those of the verbs.
     pub async fn try_for<T>(
         &self,
         locks: &[N::Lock],

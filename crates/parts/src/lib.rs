@@ -42,7 +42,7 @@ pub use any::{AnyClient, AnyIndex, AnyNode, AnyOptions};
 pub use contract::{
     CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,
     Outcome, PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write,
-    check_key, check_value,
+    behind_prefix, check_key, check_value,
 };
 pub use dmtree_fabric::mutants;
 pub use fill::Fill;

@@ -4,11 +4,19 @@
 //!
 //! The word behind the index's root word names the list of tables, or is 0: then they are on chip.
 
+use std::sync::{Arc, OnceLock};
+
 use dmtree_fabric::{Backoff, Endpoint, Error, GlobalAddr, NodeId, Result, Role, golden_hash};
 use dmtree_pool::PoolNode;
 
 use crate::contract::Root;
-use crate::published::must;
+use crate::handover::LocalLocks;
+use crate::hash::check64;
+use crate::published::{Base, must};
+
+const SEED: u64 = 0x6c_6f_63_6b;
+/// Most clients of a compute node that hold a lock one after the other by hand-over, as published.
+const LONGEST_CHAIN: u32 = 8;
 
 /// Pages begin in lines of their own.
 const LINE: u64 = 64;
@@ -37,6 +45,51 @@ pub struct LockWords {
     bases: Vec<GlobalAddr>,
     /// Words of each.
     words: u64,
+}
+
+/// The lock tables of a published design as a compute node knows them, with local locks in front of
+/// the remote ones.
+#[derive(Debug)]
+pub struct Locks {
+    tables: LockTables,
+    /// Empty until the addresses of the tables are read.
+    found: OnceLock<(LockWords, Arc<LocalLocks>)>,
+}
+
+impl Locks {
+    /// Locks in such tables.
+    pub fn new(tables: LockTables) -> Self {
+        Self { tables, found: OnceLock::new() }
+    }
+
+    /// Makes the tables of a new index.
+    ///
+    /// # Errors
+    /// As [`LockTables::format`].
+    pub async fn format(&self, ep: &Endpoint, node: &Base) -> Result<()> {
+        self.tables.format(ep, &node.pool, node.root).await
+    }
+
+    /// The words and the local locks; the first call READs where the tables are.
+    ///
+    /// # Errors
+    /// As [`LockTables::find`].
+    pub async fn find(&self, ep: &Endpoint, node: &Base) -> Result<&(LockWords, Arc<LocalLocks>)> {
+        if let Some(found) = self.found.get() {
+            return Ok(found);
+        }
+        let words = self.tables.find(ep, &node.pool, node.root).await?;
+        let local = LocalLocks::new(words.count(), LONGEST_CHAIN);
+        Ok(self.found.get_or_init(|| (words, local)))
+    }
+
+    /// For a walk: no word is held.
+    ///
+    /// # Errors
+    /// As [`LockWords::check_free`].
+    pub async fn check_free(&self, ep: &Endpoint, node: &Base) -> Result<()> {
+        self.find(ep, node).await?.0.check_free(ep).await
+    }
 }
 
 /// Attempts at a remote lock. As published there is no pause between two attempts. Here a client
@@ -143,9 +196,6 @@ impl LockWords {
     }
 
     /// The words that are not 0, with their contents.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn held(&self, ep: &Endpoint) -> Result<Vec<(GlobalAddr, u64)>> {
         let mut held = Vec::new();
         for m in 0..self.bases.len() {
@@ -168,9 +218,6 @@ impl LockWords {
     }
 
     /// The same of one memory node.
-    ///
-    /// # Errors
-    /// As [`LockWords::held`].
     pub async fn held_on(&self, ep: &Endpoint, m: usize) -> Result<Vec<(GlobalAddr, u64)>> {
         let Some(base) = self.bases.get(m) else { return Ok(Vec::new()) };
         let mut held = Vec::new();
@@ -188,14 +235,11 @@ impl LockWords {
     ///
     /// # Errors
     /// `Corrupt` for an address that no page has.
-    pub fn by_hash(&self, page: GlobalAddr, hash: u64) -> Result<LockWord> {
-        self.word(page, hash % self.words)
+    pub fn by_hash(&self, page: GlobalAddr) -> Result<LockWord> {
+        self.word(page, check64(&page.bits().to_le_bytes(), SEED) % self.words)
     }
 
     /// The lock of a page by the page's place: word and [`LockWords::sharer_of`] tell the page.
-    ///
-    /// # Errors
-    /// As [`LockWords::by_hash`].
     pub fn by_place(&self, page: GlobalAddr) -> Result<LockWord> {
         let line = page.offset() / LINE;
         self.word(page, (line % self.words + self.shift(self.sharer_of(page))) % self.words)

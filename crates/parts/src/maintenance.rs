@@ -131,9 +131,6 @@ impl<N: Maintained + ?Sized> Begun<'_, N> {
 
     /// The work has failed. A chore that has met corrupt memory would meet it again, and is
     /// forgotten. A node that is dead or cut off is no error: the chore may succeed later.
-    ///
-    /// # Errors
-    /// All others.
     pub fn failed(self, e: Error) -> Result<Work> {
         match e.kind() {
             ErrorKind::Unreachable => return Ok(Work::None),
@@ -145,9 +142,6 @@ impl<N: Maintained + ?Sized> Begun<'_, N> {
 
     /// The same for a garbage collection, which is started again when another node's, or a death,
     /// has ended it.
-    ///
-    /// # Errors
-    /// All others.
     pub fn gc_failed(self, e: Error) -> Result<Work> {
         match e.kind() {
             ErrorKind::Busy | ErrorKind::TimedOut => Ok(Work::None),

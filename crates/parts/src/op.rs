@@ -74,9 +74,6 @@ pub fn counted(plain: OpOutcome, retried: &Cell<bool>) -> OpOutcome {
 
 /// Makes retired memory free when that is due. Until a member that does not answer answers again or
 /// is revoked, everything stays on the limbo list.
-///
-/// # Errors
-/// Those of the fabric.
 pub async fn reclaim_when_due(ep: &Endpoint, pool: &PoolNode) -> Result<Work> {
     if pool.reclaim_due() {
         let scope = ep.begin(OpKind::Maintain);
@@ -91,9 +88,6 @@ pub async fn reclaim_when_due(ep: &Endpoint, pool: &PoolNode) -> Result<Work> {
 }
 
 /// Makes retired memory free, as far as no operation can hold it. Returns whether there was any.
-///
-/// # Errors
-/// Those of the fabric.
 pub async fn reclaim_for_room(ep: &Endpoint, pool: &PoolNode) -> Result<bool> {
     let scope = ep.begin(OpKind::Maintain);
     let freed = pool.reclaim_for_room(ep).await;

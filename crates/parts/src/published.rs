@@ -13,8 +13,8 @@ use std::ops::{Bound, Deref};
 use std::sync::Arc;
 
 use dmtree_fabric::{
-    Buf, Capabilities, Endpoint, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result, Stage,
-    Step, Verified,
+    Buf, Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
+    Verified,
 };
 use dmtree_pool::{Bump, PoolNode};
 use serde::Serialize;
@@ -25,6 +25,7 @@ use crate::contract::{
     Shape, Write,
 };
 use crate::fill::Fill;
+use crate::lock_words::Attempts;
 use crate::op::{self, Hits, Lookups};
 use crate::pairs::Pairs;
 
@@ -105,9 +106,6 @@ impl<N: Deref<Target = Base>> Client<N> {
     }
 
     /// A buffer, all zero.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn blank(&self, bytes: usize) -> Result<Buf> {
         let mut image = self.ep.buf(bytes as u32).await?;
         image.fill(0);
@@ -126,9 +124,6 @@ impl<N: Deref<Target = Base>> Client<N> {
     }
 
     /// Allocates until there is spare memory for `count` nodes.
-    ///
-    /// # Errors
-    /// As [`Client::take`].
     pub async fn fill(
         &self,
         spare: &Spare,
@@ -167,6 +162,21 @@ impl<N: Deref<Target = Base>> Client<N> {
         }
     }
 
+    /// Takes a remote lock, which is free when its word is 0.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline of the operation; those of the fabric.
+    pub async fn take_lock(&self, word: GlobalAddr) -> Result<()> {
+        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
+        self.ep.step(Step::Lock);
+        while self.ep.cas(word, 0, self.tag).await? != 0 {
+            self.retried.set(true);
+            attempts.again().await?;
+            self.ep.step(Step::Lock);
+        }
+        Ok(())
+    }
+
     /// READs the root pointer.
     ///
     /// # Errors
@@ -188,7 +198,7 @@ impl<N: Deref<Target = Base>> Client<N> {
     /// `Exists` when it is set; those of the fabric.
     pub async fn set_first_root(&self, root: GlobalAddr) -> Result<()> {
         if self.ep.cas(self.node.root.word, 0, root.bits()).await? != 0 {
-            return Err(Error::new(ErrorKind::Exists, "the index has a root already"));
+            return Err(Error::exists("the index has a root already"));
         }
         Ok(())
     }
@@ -238,7 +248,7 @@ fn of_length(what: &str, bytes: &[u8], wanted: usize) -> Result<()> {
 
 fn unsupported(what: &str) -> Error {
     let text = format!("the published design has no {what}; use the index dmtree");
-    Error::new(ErrorKind::Unsupported, text)
+    Error::unsupported(text)
 }
 
 /// Refuses an option that is out of its range.

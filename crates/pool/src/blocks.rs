@@ -117,9 +117,8 @@ impl BlockSpace {
     pub(crate) fn adopt(&self, layout: &NodeLayout, offset: u64, bytes: u64) -> bool {
         let mut s = locked(&self.state);
         let Some(n) = s.nodes.get_mut(layout.node.index()) else { return false };
-        let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
         if bytes > self.chunk_bytes {
-            let whole = first.is_some() && bytes.is_multiple_of(self.chunk_bytes);
+            let whole = layout.chunk_at(offset).is_some() && bytes.is_multiple_of(self.chunk_bytes);
             if whole {
                 n.runs.push((offset, (bytes / self.chunk_bytes) as u32));
             }

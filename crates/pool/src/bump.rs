@@ -112,12 +112,7 @@ impl PoolNode {
         near: Option<NodeId>,
     ) -> Result<GlobalAddr> {
         let bytes = rounded(bytes);
-        if bytes > self.shape.chunk_bytes {
-            return Err(Error::invalid(format!(
-                "a piece of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
-                self.shape.chunk_bytes
-            )));
-        }
+        self.check_fits("a piece", bytes)?;
         self.obtain(ep, &AllocationRequest { from, bytes }, near).await
     }
 
@@ -135,10 +130,9 @@ impl PoolNode {
     ) -> Result<GlobalAddr> {
         let at = self.cut(ep, &self.bump(index, kind), bytes, Some(node)).await?;
         if at.node() != node {
-            return Err(Error::new(
-                dmtree_fabric::ErrorKind::Full,
-                format!("{node} has no free chunk: create the pool with more memory"),
-            ));
+            return Err(Error::full(format!(
+                "{node} has no free chunk: create the pool with more memory"
+            )));
         }
         Ok(at)
     }
@@ -155,9 +149,6 @@ impl PoolNode {
     }
 
     /// A piece of `bytes`, rounded up to whole words, zero. `None` when all compute nodes are full.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn alloc_stripe(
         &self,
         ep: &Endpoint,

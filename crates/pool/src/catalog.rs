@@ -20,8 +20,7 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, RpcFuture, RpcHandler,
-    ServiceId,
+    Endpoint, Error, GlobalAddr, Member, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -227,11 +226,11 @@ pub(crate) fn exists(e: &IndexEntry) -> Error {
     let text = format!(
         "there is an index {name:?} already{doing}: open it, drop it, or choose another name"
     );
-    Error::new(ErrorKind::Exists, text)
+    Error::exists(text)
 }
 
 fn not_found(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no index {name:?} in this pool"))
+    Error::not_found(format!("there is no index {name:?} in this pool"))
 }
 
 async fn read_all(ep: &Endpoint) -> Result<Vec<(u64, IndexEntry)>> {
@@ -288,19 +287,14 @@ impl CatalogService {
             .map(|k| (first + k) % SLOTS)
             .find(|s| taken.iter().all(|(t, _)| t != s))
             .ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Full,
-                    format!("the catalog on mn0 is full ({SLOTS} indexes): drop one"),
-                )
+                Error::full(format!("the catalog on mn0 is full ({SLOTS} indexes): drop one"))
             })?;
         let before = ep.faa(first_node(INDEX_IDS_WORD), 1).await?;
         let id = u32::try_from(before + 1)
-            .map_err(|_| Error::new(ErrorKind::Full, "the pool has no index numbers left"))?;
+            .map_err(|_| Error::full("the pool has no index numbers left"))?;
         let at = slot_at(slot);
         let body = encode_body(id, name, system, options, creator);
-        let mut buf = ep.buf(body.len() as u32).await?;
-        buf.copy_from_slice(&body);
-        ep.write(at.plus(BODY), buf).await?;
+        ep.write_bytes(at.plus(BODY), &body).await?;
         ep.write_word(at.plus(ROOT_WORD), 0).await?;
         ep.write_word(at.plus(AUX_WORD), 0).await?;
         ep.write_word(at.plus(COUNTED_WORD), 0).await?;
@@ -426,9 +420,6 @@ impl PoolNode {
     }
 
     /// All indexes, by name.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn list_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
         let mut all: Vec<_> = read_all(ep).await?.into_iter().map(|(_, e)| e).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));

@@ -35,7 +35,6 @@ use crate::arena::ArenaKey;
 use crate::deposits::Deposits;
 use crate::gc_log::{self, Span};
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
-use crate::membership_agent::not_now;
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::{self, Piece, Wanted};
 use crate::wire::{self, Half, Word, locked};
@@ -219,11 +218,7 @@ impl ChunkService {
         chunk: u32,
         record: Option<&ChunkRecord>,
     ) -> Result<()> {
-        let bytes = ChunkRecord::encode(record);
-        let mut buf = ep.buf(bytes.len() as u32).await?;
-        buf.copy_from_slice(&bytes);
-        ep.write(self.layout.record(chunk), buf).await?;
-        Ok(())
+        ep.write_bytes(self.layout.record(chunk), &ChunkRecord::encode(record)).await
     }
 
     async fn zero(&self, ep: &Endpoint, chunk: u32) -> Result<()> {
@@ -239,8 +234,8 @@ impl ChunkService {
 
     async fn give_back(&self, ep: &Endpoint, offset: u64, count: u32) -> Result<()> {
         let layout = &self.layout;
-        let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
-        let known = first
+        let known = layout
+            .chunk_at(offset)
             .filter(|i| locked(&self.chunk_map).chunks[*i as usize] == ChunkState::Head(count));
         let Some(first) = known else {
             return Err(Error::invalid(format!(
@@ -312,9 +307,7 @@ impl ChunkService {
                     *listing = (number, locked(&self.deposits).spans(&self.layout));
                 }
                 if listing.0 != number {
-                    return Err(not_now(
-                        "another garbage collection has begun meanwhile".to_owned(),
-                    ));
+                    return Err(Error::busy("another garbage collection has begun meanwhile"));
                 }
                 let page = gc_log::page_of(&listing.1, first as usize);
                 if first as usize + gc_log::PAGE >= listing.1.len() {
@@ -369,7 +362,7 @@ pub(crate) async fn ask_run(
     if offset == 0 {
         return Ok(Granted::Nothing);
     }
-    let first = layout.chunk_of(offset).filter(|i| layout.chunk(*i) == offset);
+    let first = layout.chunk_at(offset);
     if first.is_none_or(|i| u64::from(i) + u64::from(r.count) > u64::from(layout.chunks)) {
         return Err(Error::corrupt(format!(
             "{} granted a run at {offset:#x}, where no chunk begins",

@@ -10,13 +10,13 @@
 //! A compute node owns its share of the partitions in its first incarnation only. A later one owns
 //! nothing until partitions are moved to it, because the directory may name other owners by then.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::local::LocalFabric;
 use dmtree_fabric::net::PoolId;
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership,
-    NodeId, Result,
+    Endpoint, Error, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership, NodeId,
+    Result,
 };
 
 use crate::catalog::{CATALOG_SERVICE, CatalogService};
@@ -29,9 +29,11 @@ use crate::node::PoolNode;
 use crate::options::PoolOptions;
 use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::SegmentSpace;
+use crate::wire::locked;
 
 /// A pool: one with all nodes in this process, or one that this process belongs to as a
-/// compute node. Clone it freely; all clones are the same pool.
+/// compute node. Clone it freely; all clones are the same pool. It is made of options that
+/// [`PoolOptions::validate`] accepts.
 #[derive(Clone)]
 pub struct Cluster(Arc<Inner>);
 
@@ -44,9 +46,8 @@ struct Inner {
     membership: Arc<dyn Membership>,
     /// The same, when it is in this process.
     judge: Option<Arc<InProcess>>,
-    memory_nodes: usize,
-    /// Those of this process.
-    nodes: RwLock<Vec<Arc<PoolNode>>>,
+    /// The compute nodes of this process.
+    nodes: Mutex<Vec<Arc<PoolNode>>>,
     /// The agents of nodes of a pool of several processes. They leave before the memory nodes go.
     _membership_agents: Vec<MembershipAgent>,
     /// Memory nodes of a pool of several processes that run in this process.
@@ -61,9 +62,6 @@ impl std::fmt::Debug for Cluster {
 
 impl Cluster {
     /// Makes the nodes, formats the regions, starts the services.
-    ///
-    /// # Errors
-    /// Those of [`PoolOptions::validate`].
     pub fn embedded(options: &PoolOptions) -> Result<Self> {
         options.validate()?;
         let fabric = LocalFabric::with_knobs(options.knobs);
@@ -88,9 +86,6 @@ impl Cluster {
 
     /// The same with a membership that the nodes reach through a proxy: a test makes the proxy
     /// fail.
-    ///
-    /// # Errors
-    /// As [`Cluster::format`].
     pub fn format_before(
         fabric: Arc<dyn Fabric>,
         options: &PoolOptions,
@@ -112,28 +107,18 @@ impl Cluster {
             nodes.push(start_node(&fabric, cn, &shape, options, &membership)?);
         }
         let ep = nodes[0].endpoint(0)?;
-        ep.core().block_on(ep.slot(), write_heads(&ep, &shape.memory))?;
-        Ok(Self(Arc::new(Inner {
-            fabric,
-            options: options.clone(),
-            pool: None,
-            memory_nodes: shape.memory.len(),
-            shape,
-            membership,
-            judge: Some(judge),
-            nodes: RwLock::new(nodes),
-            _membership_agents: Vec::new(),
-            _memory: Vec::new(),
-        })))
+        ep.block_on(write_heads(&ep, &shape.memory))?;
+        let no_processes = (None, Vec::new(), Vec::new());
+        Self::of(options.clone(), Some(judge), nodes, no_processes)
     }
 
-    /// A pool of several processes, of which these nodes are here.
-    pub(crate) fn multi_process(
+    /// A pool of which these compute nodes are here; if it has several processes, its id, and what
+    /// else of it is here.
+    pub(crate) fn of(
         options: PoolOptions,
-        pool: Option<PoolId>,
+        judge: Option<Arc<InProcess>>,
         nodes: Vec<Arc<PoolNode>>,
-        membership_agents: Vec<MembershipAgent>,
-        memory: Vec<MemoryNode>,
+        (pool, membership_agents, memory): (Option<PoolId>, Vec<MembershipAgent>, Vec<MemoryNode>),
     ) -> Result<Self> {
         let first = nodes.first().ok_or_else(|| Error::invalid("a pool without compute nodes"))?;
         let (fabric, shape, membership) =
@@ -142,11 +127,10 @@ impl Cluster {
             fabric,
             options,
             pool,
-            memory_nodes: shape.memory.len(),
             shape,
             membership,
-            judge: None,
-            nodes: RwLock::new(nodes),
+            judge,
+            nodes: Mutex::new(nodes),
             _membership_agents: membership_agents,
             _memory: memory,
         })))
@@ -162,8 +146,7 @@ impl Cluster {
         let cn = self.compute_node(i)?.cn();
         let Inner { fabric, shape, options, membership, .. } = &*self.0;
         let node = start_node(fabric, cn, shape, options, membership)?;
-        let mut nodes = self.0.nodes.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        nodes[i] = node.clone();
+        locked(&self.0.nodes)[i] = node.clone();
         Ok(node)
     }
 
@@ -197,23 +180,23 @@ impl Cluster {
     /// # Errors
     /// `NotFound` when there are not so many.
     pub fn compute_node(&self, i: usize) -> Result<Arc<PoolNode>> {
-        let nodes = self.0.nodes.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let nodes = locked(&self.0.nodes);
         nodes.get(i).cloned().ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("there is no compute node {i}: this process has {}", nodes.len()),
-            )
+            Error::not_found(format!(
+                "there is no compute node {i}: this process has {}",
+                nodes.len()
+            ))
         })
     }
 
     /// How many compute nodes this process has: all, or one.
     pub fn compute_nodes(&self) -> usize {
-        self.0.nodes.read().unwrap_or_else(std::sync::PoisonError::into_inner).len()
+        locked(&self.0.nodes).len()
     }
 
     /// How many memory nodes.
     pub fn memory_nodes(&self) -> usize {
-        self.0.memory_nodes
+        self.0.shape.memory.len()
     }
 }
 
@@ -267,9 +250,7 @@ pub(crate) async fn write_heads(ep: &Endpoint, layouts: &[NodeLayout]) -> Result
             ep.write_word(first_node(EPOCH_WORD), FIRST_EPOCH).await?;
         }
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
-        let mut buf = ep.buf(SUPERBLOCK_BYTES as u32).await?;
-        buf.copy_from_slice(&layout.encode());
-        ep.write(at, buf).await?;
+        ep.write_bytes(at, &layout.encode()).await?;
         let back = ep.read(at, SUPERBLOCK_BYTES as u32).await?;
         back.extract(|b| layout.check(b))?;
     }

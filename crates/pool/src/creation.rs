@@ -77,6 +77,7 @@ impl Tickets {
 }
 
 /// A ticket in use; given back when dropped.
+#[derive(Debug)]
 struct Ticket {
     of: Arc<Tickets>,
     number: u64,
@@ -99,17 +100,12 @@ pub enum Opening {
 
 /// An index that its holder creates: it is published, or abandoned. Dropped, as with a future, it
 /// is abandoned as soon as nothing that was posted for it executes any more.
+#[derive(Debug)]
 pub struct Creation {
     node: Arc<PoolNode>,
     ep: Endpoint,
     entry: IndexEntry,
     ticket: Option<Ticket>,
-}
-
-impl std::fmt::Debug for Creation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Creation({:?}, id {})", self.entry.name, self.entry.id)
-    }
 }
 
 impl Creation {
@@ -129,9 +125,6 @@ impl Creation {
     }
 
     /// Frees the name.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn abandon(mut self) -> Result<()> {
         self.node.clear(&self.ep, &self.entry).await?;
         self.ticket = None;
@@ -188,9 +181,6 @@ impl PoolNode {
     }
 
     /// As [`PoolNode::create_index`], for a creation that ends with the value returned.
-    ///
-    /// # Errors
-    /// As [`PoolNode::create_index`].
     pub async fn begin_index(
         self: &Arc<Self>,
         ep: &Endpoint,
@@ -329,15 +319,12 @@ impl<'e> Waits<'e> {
         if !self.are_over() {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!(
-                "{} has been creating the index {:?} for {} s: try again, or drop the index",
-                e.creator.member,
-                e.name,
-                WAITS_WITHIN_NS / 1_000_000_000
-            ),
-        ))
+        Err(Error::busy(format!(
+            "{} has been creating the index {:?} for {} s: try again, or drop the index",
+            e.creator.member,
+            e.name,
+            WAITS_WITHIN_NS / 1_000_000_000
+        )))
     }
 
     async fn pause(&mut self) {

@@ -25,9 +25,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dmtree_fabric::wait::FifoMutex;
-use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason,
-};
+use dmtree_fabric::{Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason};
 
 use crate::gc_log::Span;
 use crate::ids::{PARTITIONS, SEGMENTS, TableId, TableSide};
@@ -140,13 +138,10 @@ impl Tables {
                 }
                 TableSide::Memory => String::new(),
             };
-            Error::new(
-                ErrorKind::Full,
-                format!(
+            Error::full(format!(
                     "{compute}{} cannot hold more tables (no free chunk): delete keys, or create the pool with more memory",
                     names(&self.memory)
-                ),
-            )
+                ))
         }))
     }
 

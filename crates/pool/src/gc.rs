@@ -36,15 +36,16 @@
 //! object comes back with a generation above any that may have been written there, so no stale
 //! compare-and-swap can succeed on its next grant.
 
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, GlobalAddr, Member, Nanos, NodeId, Result, ShadowState,
+};
 
 use crate::arena::{ArenaKey, Grant};
 use crate::catalog::counted_word;
 use crate::chunks::ask_list;
-use crate::gc_log::{Span, Told, WINDOW_HELD_NS, ask_close, ask_collect, ask_hold, ask_open};
+use crate::gc_log::{Call, Span, Told, WINDOW_HELD_NS, ask_collect, tell};
 use crate::ids::{LINE, TableId};
 use crate::layout::{ANY_INDEX, ChunkUse, EPOCH_WORD, first_node};
-use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::ranges::Ranges;
 use crate::reassign::DirectoryEntry;
@@ -145,18 +146,18 @@ impl PoolNode {
     /// `Busy` while a death, a move or another collection is under way; those of the fabric.
     pub async fn begin_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
         if !self.has_settled_membership() {
-            return Err(not_now("a death or a move is under way".to_owned()));
+            return Err(Error::busy("a death or a move is under way"));
         }
         if self.gc_log.is_held(ep.now()) {
-            return Err(not_now("another garbage collection is under way".to_owned()));
+            return Err(Error::busy("another garbage collection is under way"));
         }
         // Memory on a node that is away may be the only way to memory of the others.
-        self.view.check_memory().map_err(|e| not_now(e.to_string()))?;
+        self.view.check_memory().map_err(|e| Error::busy(e.to_string()))?;
         let (deaths, members) = (self.deaths(), self.windows()?);
         let before = self.runs_of(ep, index).await?;
         let seen = self.read_directory(ep, false).await?;
         if let Some(s) = seen.iter().find(|s| s.torn) {
-            return Err(not_now(format!("{} writes its directory record", s.partition.owner)));
+            return Err(Error::busy(format!("{} writes its directory record", s.partition.owner)));
         }
         let number = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         let (lines, held_at) = (Vec::new(), ep.now());
@@ -174,9 +175,6 @@ impl PoolNode {
 
     /// As [`PoolNode::begin_gc`], once another collection has ended, or has not held its windows
     /// for a while.
-    ///
-    /// # Errors
-    /// As [`PoolNode::begin_gc`].
     pub async fn next_gc(&self, ep: &Endpoint, index: u32) -> Result<Gc> {
         let until = ep.now().saturating_add(AWAITED_NS);
         let mut pause = ep.backoff("another garbage collection", first_node(EPOCH_WORD));
@@ -198,7 +196,7 @@ impl PoolNode {
         for m in &gc.members {
             match m.node == self.cn {
                 true => self.gc_log.begin(gc.number, ep.now())?,
-                false => ask_open(ep, m.node, gc.number).await?,
+                false => tell(ep, m.node, Call::Open, gc.number).await?,
             }
         }
         // A run that was returned before a window opened was not logged: it does not count.
@@ -229,7 +227,7 @@ impl PoolNode {
         // The first member decides between collections.
         match gc.members.first() {
             Some(m) if m.node == self.cn => self.gc_log.hold(gc.number, now),
-            Some(m) => ask_hold(ep, m.node, gc.number).await,
+            Some(m) => tell(ep, m.node, Call::Hold, gc.number).await,
             None => Ok(()),
         }
     }
@@ -264,9 +262,6 @@ impl PoolNode {
     }
 
     /// Another barrier: see [`PoolNode::is_past`].
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn raise_barrier(&self, ep: &Endpoint, gc: &mut Gc) -> Result<()> {
         gc.stamp = ep.faa(first_node(EPOCH_WORD), 1).await?.wrapping_add(1);
         Ok(())
@@ -284,18 +279,14 @@ impl PoolNode {
     fn check_gc(&self, gc: &Gc) -> Result<()> {
         match self.has_settled_membership() && self.windows()? == gc.members {
             true => Ok(()),
-            false => {
-                Err(not_now("a node has joined or died during a garbage collection".to_owned()))
-            }
+            false => Err(Error::busy("a node has joined or died during a garbage collection")),
         }
     }
 
     /// What the nodes have logged since the collection began, or what lies on their lists, or both.
-    ///
-    /// # Errors
-    /// As [`PoolNode::is_past`].
     pub async fn collect(&self, ep: &Endpoint, gc: &Gc, what: Told) -> Result<Held> {
-        let gone = |m: &Member| not_now(format!("{m} has no window of this garbage collection"));
+        let gone =
+            |m: &Member| Error::busy(format!("{m} has no window of this garbage collection"));
         let mut held = Held::default();
         for m in &gc.members {
             ep.renew_deadline();
@@ -390,9 +381,6 @@ impl PoolNode {
 
     /// Whether nodes have died, or left, since the last collection of an index, given its root
     /// word: they may have held memory of it.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn has_uncounted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<bool> {
         // No collection can run while a memory node is away.
         let may = self.view.check_memory().is_ok();
@@ -400,18 +388,12 @@ impl PoolNode {
     }
 
     /// How many deaths the garbage collections of an index have counted, given its root word.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn counted_deaths(&self, ep: &Endpoint, root: GlobalAddr) -> Result<u64> {
         ep.cas(counted_word(root), 0, 0).await
     }
 
     /// Records that the collection of an index is complete: it has found what the nodes held that
     /// were dead when it began.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn note_counted(&self, ep: &Endpoint, gc: &Gc, root: GlobalAddr) -> Result<()> {
         let word = counted_word(root);
         let mut known = self.counted_deaths(ep, root).await?;
@@ -429,10 +411,9 @@ impl PoolNode {
     /// reached is replaced by the next collection, or closes itself when its log is too long.
     pub async fn end_gc(&self, ep: &Endpoint, gc: Gc) {
         for m in &gc.members {
-            if m.node == self.cn {
-                self.gc_log.end(gc.number);
-            } else if ask_close(ep, m.node, gc.number).await.is_err() {
-                continue;
+            match m.node == self.cn {
+                true => self.gc_log.end(gc.number),
+                false => _ = tell(ep, m.node, Call::Close, gc.number).await,
             }
         }
     }

@@ -37,7 +37,6 @@ use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{BlockPtr, TableId};
-use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::pieces::{self, Piece, Wanted};
 use crate::wire::{self, Half, LONGEST_CALL_NS, Word, call_within, locked};
@@ -47,7 +46,7 @@ pub(crate) const GC_LOG_SERVICE: ServiceId = ServiceId(0x13);
 
 /// A call of the service, most for the garbage collection of a number.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-enum Call {
+pub(crate) enum Call {
     Open(Word),
     /// A page of a report.
     Collect {
@@ -187,7 +186,7 @@ impl GcLog {
     pub(crate) fn begin(&self, number: u64, now: Nanos) -> Result<()> {
         let mut window = locked(&self.window);
         if window.as_ref().is_some_and(|w| w.number >= number || w.held_until_ns > now) {
-            return Err(not_now("another garbage collection is under way".to_owned()));
+            return Err(Error::busy("another garbage collection is under way"));
         }
         let held_until_ns = now.saturating_add(WINDOW_HELD_NS);
         *window = Some(Window { number, held_until_ns, gc_log: Vec::new(), list: Vec::new() });
@@ -201,7 +200,7 @@ impl GcLog {
         match locked(&self.window).as_mut().filter(|w| w.number == number) {
             Some(w) => w.held_until_ns = now.saturating_add(WINDOW_HELD_NS),
             None => {
-                return Err(not_now("another garbage collection has taken its place".to_owned()));
+                return Err(Error::busy("another garbage collection has taken its place"));
             }
         }
         Ok(())
@@ -353,16 +352,14 @@ pub(crate) async fn ask_lend(
     pieces::decode(&ask(ep, to, Call::Lend(wanted)).await?)
 }
 
-pub(crate) async fn ask_open(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, Call::Open(Word(number))).await.map(|_| ())
-}
-
-pub(crate) async fn ask_hold(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, Call::Hold(Word(number))).await.map(|_| ())
-}
-
-pub(crate) async fn ask_close(ep: &Endpoint, to: NodeId, number: u64) -> Result<()> {
-    ask(ep, to, Call::Close(Word(number))).await.map(|_| ())
+/// Opens, holds or closes the window of another node.
+pub(crate) async fn tell(
+    ep: &Endpoint,
+    to: NodeId,
+    call: fn(Word) -> Call,
+    number: u64,
+) -> Result<()> {
+    ask(ep, to, call(Word(number))).await.map(drop)
 }
 
 /// The log and lists of another node; `None` when it has no such window.

@@ -99,6 +99,11 @@ impl NodeLayout {
         (i < u64::from(self.chunks)).then_some(i as u32)
     }
 
+    /// The chunk that begins at an offset.
+    pub(crate) fn chunk_at(&self, offset: u64) -> Option<u32> {
+        self.chunk_of(offset).filter(|i| self.chunk(*i) == offset)
+    }
+
     /// Where the record of chunk `i` is.
     pub(crate) fn record(&self, i: u32) -> GlobalAddr {
         GlobalAddr::new(self.node, self.records + u64::from(i) * RECORD_BYTES)

@@ -80,9 +80,6 @@ impl PoolNode {
     /// Hands in all that is free here, before this node leaves: retired memory as soon as the
     /// operations that may read it have ended, and whole chunks. Garbage collection finds what a
     /// hand-in that is cut short leaves.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn hand_in(&self, ep: &Endpoint) -> Result<()> {
         for _ in 0..MAX_DRAINS {
             // The agent goes on meanwhile: other nodes wait for its acknowledgements, and the lease
@@ -112,9 +109,6 @@ impl PoolNode {
 
     /// Deposits what this node has free of an arena beyond a few chunks' worth: other nodes would
     /// take new chunks for it.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub(crate) async fn deposit_surplus(&self, ep: &Endpoint) -> Result<()> {
         let arenas: Vec<_> = locked(&self.arenas).values().cloned().collect();
         let most = |a: &Arena| {

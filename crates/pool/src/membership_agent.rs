@@ -37,8 +37,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{
-    Change, Endpoint, Error, Member, MemberPhase, MemberState, MembershipState, Move, NodeId,
-    Presence, Result, Role,
+    Change, Endpoint, Member, MemberPhase, MemberState, MembershipState, Move, NodeId, Presence,
+    Result, Role,
 };
 
 use crate::epoch::Drain;
@@ -439,10 +439,4 @@ impl PoolNode {
         debug_assert!(node.role() == Role::Compute);
         self.view.state().phase(Member { node, incarnation })
     }
-}
-
-/// The error of a step that cannot go on now and may be repeated.
-#[cold]
-pub(crate) fn not_now(what: String) -> Error {
-    Error::new(dmtree_fabric::ErrorKind::Busy, what)
 }

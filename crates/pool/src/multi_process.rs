@@ -37,8 +37,7 @@ use std::time::Duration;
 
 use dmtree_fabric::net::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, PoolId};
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result,
-    Role,
+    Endpoint, Error, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result, Role,
 };
 
 use crate::cluster::{Cluster, serve_memory, start_node, write_heads};
@@ -149,10 +148,8 @@ impl MemoryNode {
         let node = fabric.me().node;
         let layout = NodeLayout::new(node, bytes, options.chosen_chunk_bytes());
         serve_memory(&fabric, &layout, options)?;
-        let transport = fabric.attach(node)?;
-        let core = Core::new(transport.clone(), 0);
-        let ep = Endpoint::new(core.clone(), transport, core.add_slot());
-        core.block_on(ep.slot(), write_heads(&ep, &[layout]))?;
+        let ep = Endpoint::alone(fabric.attach(node)?, 0);
+        ep.block_on(write_heads(&ep, &[layout]))?;
         fabric.ready()?;
         Ok(Self { fabric })
     }
@@ -199,9 +196,6 @@ impl Cluster {
 
     /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for
     /// measuring and for tests. With a number wanted, the others get those that follow.
-    ///
-    /// # Errors
-    /// As [`Cluster::join`].
     pub fn join_as(place: &Place<'_>, compute_nodes: u16) -> Result<Self> {
         Self::gather(place, compute_nodes, Vec::new(), None)
     }
@@ -225,9 +219,6 @@ impl Cluster {
     }
 
     /// The same, with verbs carried as `data_path` says.
-    ///
-    /// # Errors
-    /// As [`Cluster::over_tcp`].
     pub fn over(
         options: &PoolOptions,
         data_path: DataPath,
@@ -267,7 +258,7 @@ impl Cluster {
         let all = usize::from(compute_nodes);
         for node in &nodes {
             let ep = node.endpoint(0)?;
-            ep.core().block_on(ep.slot(), async {
+            ep.block_on(async {
                 while node.living().len() < all {
                     ep.check_deadline("the other compute nodes", 0)?;
                     ep.sleep(1_000_000).await;
@@ -275,7 +266,7 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::multi_process(options, pool, nodes, membership_agents, memory)
+        Self::of(options, None, nodes, (pool, membership_agents, memory))
     }
 }
 
@@ -290,13 +281,10 @@ fn join_one(
         Ok(options.chosen_compute_bytes())
     })?;
     if *pool.get_or_insert(fabric.pool()) != fabric.pool() {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "mn0 belongs to another pool: its process has restarted with an empty region, or {} is another's address; the contents of the old pool are gone, start its compute processes again",
-                place.first
-            ),
-        ));
+        return Err(Error::incompatible(format!(
+            "mn0 belongs to another pool: its process has restarted with an empty region, or {} is another's address; the contents of the old pool are gone, start its compute processes again",
+            place.first
+        )));
     }
     let (me, membership) = (fabric.me(), fabric.membership());
     let shape = Arc::new(Shape::new(options, layouts(&fabric, options)?));
@@ -305,8 +293,8 @@ fn join_one(
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
     let membership_agent = MembershipAgent::start(&node, net)?;
     let ep = node.endpoint(0)?;
-    ep.core().block_on(ep.slot(), check_heads(&ep, &node))?;
-    ep.core().block_on(ep.slot(), await_share(&node, &ep))?;
+    ep.block_on(check_heads(&ep, &node))?;
+    ep.block_on(await_share(&node, &ep))?;
     Ok((node, membership_agent))
 }
 
@@ -374,15 +362,12 @@ impl MembershipAgent {
         let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
         let (seen, node) = (stop.clone(), node.clone());
         let named = std::thread::Builder::new().name("dmtree agent".into());
-        let thread = named.spawn(move || keep(&node, &net, &seen, &joined)).map_err(|e| {
-            Error::new(ErrorKind::Busy, format!("no thread for the membership agent: {e}"))
-        })?;
+        let thread = named
+            .spawn(move || keep(&node, &net, &seen, &joined))
+            .map_err(|e| Error::busy(format!("no thread for the membership agent: {e}")))?;
         let membership_agent = Self { stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
-            Err(Error::new(
-                ErrorKind::TimedOut,
-                "the membership of the pool has not answered for 10 s: is the first memory node up?",
-            ))
+            Err(Error::timed_out("the membership of the pool has not answered for 10 s: is the first memory node up?"))
         })?;
         Ok(membership_agent)
     }
@@ -407,7 +392,7 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
         Ok(ep) => ep,
         Err(e) => return drop(joined.send(Err(e))),
     };
-    let first = ep.core().block_on(ep.slot(), node.membership_step(&ep));
+    let first = ep.block_on(node.membership_step(&ep));
     let is_in = first.is_ok();
     let _ = joined.send(first);
     if !is_in {
@@ -419,11 +404,11 @@ fn keep(node: &Arc<PoolNode>, net: &NetFabric, stop: &AtomicBool, joined: &SyncS
         node.lease_ns() / steps
     };
     let kept = node.keep_with_share(&ep, pause, || stop.load(Ordering::SeqCst));
-    match ep.core().block_on(ep.slot(), kept) {
+    match ep.block_on(kept) {
         // The membership ends the lease of a node that cannot leave in good order.
         Ok(()) => {
             let pause_ns = node.lease_ns() / STEPS_PER_LEASE;
-            _ = ep.core().block_on(ep.slot(), node.depart(&ep, pause_ns));
+            _ = ep.block_on(node.depart(&ep, pause_ns));
         }
         Err(e) => {
             // Its address must be free before the process joins again.

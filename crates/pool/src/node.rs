@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{
-    Core, Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership, NodeId,
+    Endpoint, Error, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership, NodeId,
     Result, Role, ShadowState, WaitReason, golden_hash,
 };
 
@@ -133,7 +133,8 @@ enum Refill<T> {
     Again,
 }
 
-/// One compute node's share in the pool. All clients of the node share it, from any thread.
+/// One compute node's share in the pool. All clients of the node share it, from any thread. What
+/// asks or reads memory nodes fails as their fabric does, too.
 pub struct PoolNode {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) cn: NodeId,
@@ -226,10 +227,7 @@ impl PoolNode {
     /// # Errors
     /// `Revoked` when the node has lost its membership.
     pub fn endpoint(&self, slab_bytes: u64) -> Result<Endpoint> {
-        let transport = self.fabric.attach(self.cn)?;
-        let core = Core::new(transport.clone(), slab_bytes);
-        let slot = core.add_slot();
-        Ok(Endpoint::new(core, transport, slot))
+        Ok(Endpoint::alone(self.fabric.attach(self.cn)?, slab_bytes))
     }
 
     /// The member that this is: node and incarnation.
@@ -306,17 +304,23 @@ impl PoolNode {
     /// those of the fabric.
     pub async fn alloc(&self, ep: &Endpoint, arena: &Arena, near: Option<NodeId>) -> Result<Grant> {
         let bytes = u64::from(arena.key().object_bytes);
-        if bytes > self.shape.chunk_bytes {
-            return Err(Error::invalid(format!(
-                "an object of {bytes} bytes does not fit a chunk of {}: create the pool with larger chunks",
-                self.shape.chunk_bytes
-            )));
-        }
+        self.check_fits("an object", bytes)?;
         ep.check_memory()?;
         let g = self.obtain(ep, arena, near).await?;
         self.gc_log.add(|| Span::object(g.addr, bytes));
         self.allocation_event(g.addr, bytes, ShadowState::Plain);
         Ok(g)
+    }
+
+    /// Refuses what is larger than a chunk.
+    pub(crate) fn check_fits(&self, what: &str, bytes: u64) -> Result<()> {
+        let chunk = self.shape.chunk_bytes;
+        if bytes <= chunk {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{what} of {bytes} bytes does not fit a chunk of {chunk}: create the pool with larger chunks"
+        )))
     }
 
     /// Returns an object that no other client can ever have reached: reusable at once, in its next
@@ -378,9 +382,6 @@ impl PoolNode {
 
     /// The same. With `spare`, for a value that takes the place of another, the last block that
     /// fits may be used, which other requests do not get: so a full pool can still be written to.
-    ///
-    /// # Errors
-    /// As [`PoolNode::alloc_block`].
     pub async fn alloc_block_of(
         &self,
         ep: &Endpoint,
@@ -642,13 +643,10 @@ impl PoolNode {
             0 => String::new(),
             n => format!("; {n} bytes wait for running operations to end"),
         };
-        Error::new(
-            ErrorKind::Full,
-            format!(
-                "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
-                names.join(", ")
-            ),
-        )
+        Error::full(format!(
+            "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
+            names.join(", ")
+        ))
     }
 
     // ---- tables ----------------------------------------
@@ -671,9 +669,6 @@ impl PoolNode {
 
     /// The same, at none of some owners: those that have not answered this client and are not known
     /// to be dead yet.
-    ///
-    /// # Errors
-    /// As [`PoolNode::alloc_table`].
     pub async fn alloc_table_beside(
         &self,
         ep: &Endpoint,
@@ -711,10 +706,10 @@ impl PoolNode {
             }
             let away = match self.resolve(ep, t).await {
                 Ok(at) if !silent.contains(&at.node()) => break Ok(t),
-                Ok(at) => Error::new(
-                    ErrorKind::Unreachable,
-                    format!("{}, which owns the free tables, does not answer", at.node()),
-                ),
+                Ok(at) => Error::unreachable(format!(
+                    "{}, which owns the free tables, does not answer",
+                    at.node()
+                )),
                 Err(e) => e,
             };
             unowned.push(t);

@@ -17,9 +17,6 @@ const PIECE: u64 = 4096;
 impl PoolNode {
     /// Gives the on-chip memory of all memory nodes, zero, to an index; false when there is none,
     /// or another index has it. That of an index that was dropped is free again.
-    ///
-    /// # Errors
-    /// Those of the fabric.
     pub async fn claim_chips(&self, ep: &Endpoint, index: u32) -> Result<bool> {
         let bytes = u64::from(ep.caps().on_chip_bytes) / 8 * 8;
         if bytes == 0 {

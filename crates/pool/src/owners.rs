@@ -39,8 +39,7 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler,
-    ServiceId,
+    Endpoint, Error, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -244,10 +243,7 @@ impl OwnerService {
     }
 
     async fn publish(&self, ep: &Endpoint, p: &Partition) -> Result<()> {
-        let bytes = p.encode();
-        let mut buf = ep.buf(bytes.len() as u32).await?;
-        buf.copy_from_slice(&bytes);
-        ep.write(Partition::record(p.number), buf).await.map(|_| ())
+        ep.write_bytes(Partition::record(p.number), &p.encode()).await
     }
 
     /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
@@ -328,12 +324,15 @@ impl OwnerService {
                 zero(ep, GlobalAddr::from_bits(p.segments[j]), bytes).await?;
                 zeroed += bytes;
             }
-            let mut s = locked(&self.state);
-            if let Some(at) = s.partitions.iter_mut().find(|q| q.number == p.number) {
-                *at = p;
-            }
+            self.with(p.number, |now| *now = p);
         }
         Ok(())
+    }
+
+    /// Changes a partition, if it is still this node's.
+    fn with(&self, number: u16, change: impl FnOnce(&mut Partition)) {
+        let mut s = locked(&self.state);
+        s.partitions.iter_mut().find(|p| p.number == number).map(change);
     }
 
     /// Cuts cells of a partition; a free partition becomes the index's.
@@ -369,10 +368,7 @@ impl OwnerService {
             };
             let base = GlobalAddr::new(self.me.node, at).bits();
             // The segment stays with the partition even if the record cannot be written now.
-            if let Some(p) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number)
-            {
-                p.segments[grown] = base;
-            }
+            self.with(number, |p| p.segments[grown] = base);
             p.segments[grown] = base;
             cells = p.cut(lines, wanted);
         }
@@ -380,9 +376,7 @@ impl OwnerService {
         debug_assert!(cells.iter().all(is_covered), "cells above the mark of partition {number}");
         // The directory covers a cell before a client gets it: a reader refuses ids above the mark.
         self.publish(ep, &p).await?;
-        if let Some(at) = locked(&self.state).partitions.iter_mut().find(|p| p.number == number) {
-            *at = p;
-        }
+        self.with(number, |now| *now = p);
         let cut = if cells.is_empty() { Cut::None } else { Cut::Some };
         out.append(&mut cells);
         Ok(cut)
@@ -391,39 +385,37 @@ impl OwnerService {
     async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
         let mut rest = request;
         let head: Head = wire::take(&mut rest)?;
-        if head == STRETCH {
-            let Stretch { bytes, least } = wire::decode(rest)?;
-            // 0 is no stretch's offset: full.
-            let (at, bytes) = self.space.stretch(bytes, least).unwrap_or((0, 0));
-            return Ok(wire::encode(&(Word(at), Word(bytes))));
-        }
-        if head == ADOPT {
-            let Adopt { number, moves, lines, index } = wire::decode(rest)?;
-            if number >= PARTITIONS || lines > segment_start(SEGMENTS) {
-                return Err(Error::invalid(format!(
-                    "there is no partition {number} of {lines} lines"
-                )));
+        match head {
+            STRETCH => {
+                let Stretch { bytes, least } = wire::decode(rest)?;
+                // 0 is no stretch's offset: full.
+                let (at, bytes) = self.space.stretch(bytes, least).unwrap_or((0, 0));
+                Ok(wire::encode(&(Word(at), Word(bytes))))
             }
-            let wanted = Partition { moves, lines, index, ..Partition::new(number, self.me) };
-            return Ok(wire::encode(&self.adopt(ep, wanted).await?));
-        }
-        if head == RELEASE {
-            let numbers: Vec<_> = wire::decode_list(rest)?.iter().map(|Quarter(n)| *n).collect();
-            self.release(&numbers);
-            return Ok(Vec::new());
-        }
-        if head == FLUSH {
-            return wire::ends(rest).map(|()| Vec::new());
-        }
-        let (lines, Quarter(count)) = head;
-        if !(1..=4).contains(&lines) || count == 0 || count > MAX_CELLS {
-            return Err(Error::invalid(format!(
+            ADOPT => {
+                let Adopt { number, moves, lines, index } = wire::decode(rest)?;
+                if number >= PARTITIONS || lines > segment_start(SEGMENTS) {
+                    let text = format!("there is no partition {number} of {lines} lines");
+                    return Err(Error::invalid(text));
+                }
+                let wanted = Partition { moves, lines, index, ..Partition::new(number, self.me) };
+                Ok(wire::encode(&self.adopt(ep, wanted).await?))
+            }
+            RELEASE => {
+                let numbers = wire::decode_list(rest)?;
+                self.release(&numbers.iter().map(|Quarter(n)| *n).collect::<Vec<_>>());
+                Ok(Vec::new())
+            }
+            FLUSH => wire::ends(rest).map(|()| Vec::new()),
+            (lines @ 1..=4, Quarter(count @ 1..=MAX_CELLS)) => {
+                let Half(index) = wire::decode(rest)?;
+                let cells = self.cells(ep, index, lines, count).await?;
+                Ok(wire::with_list(&(), cells.iter().map(|t| Word(t.bits()))))
+            }
+            (lines, Quarter(count)) => Err(Error::invalid(format!(
                 "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
-            )));
+            ))),
         }
-        let Half(index) = wire::decode(rest)?;
-        let cells = self.cells(ep, index, lines, count).await?;
-        Ok(wire::with_list(&(), cells.iter().map(|t| Word(t.bits()))))
     }
 }
 
@@ -436,33 +428,27 @@ impl RpcHandler for OwnerService {
 impl Partition {
     /// Whether a cell can be cut from the segments that are there.
     fn has(&self, lines: u8) -> bool {
-        let (end, first) = (segment_start(self.grown()), self.lines);
-        let here = segment_start(segment_of(first) + 1);
-        let fits = first + u64::from(lines) <= here;
-        let first = if fits { first } else { here };
-        first + u64::from(lines) <= end
+        self.next_place(lines).is_some()
     }
 
-    /// Cuts cells from the segments that are there; a cell never straddles two. What is too short
-    /// for one at the end of a segment is a smaller one, beside those that are wanted.
+    /// The first line of the next cell; a cell never straddles two segments.
+    fn next_place(&self, lines: u8) -> Option<u64> {
+        let (lines, segment_end) = (u64::from(lines), segment_start(segment_of(self.lines) + 1));
+        let fits = self.lines + lines <= segment_end;
+        let first = if fits { self.lines } else { segment_end };
+        (first + lines <= segment_start(self.grown())).then_some(first)
+    }
+
+    /// Cuts cells from the segments that are there. What is too short for one at the end of a
+    /// segment is a smaller one, beside those that are wanted.
     fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
         let mut out = Vec::new();
-        let mut cut = 0;
-        let end = segment_start(self.grown());
-        while cut < wanted {
-            let mut first = self.lines;
-            let segment_end = segment_start(segment_of(first) + 1);
-            if first + u64::from(lines) > segment_end {
-                first = segment_end;
-            }
-            if first + u64::from(lines) > end {
-                break;
-            }
+        for _ in 0..wanted {
+            let Some(first) = self.next_place(lines) else { break };
             if first > self.lines {
                 out.push(TableId::new(self.number, (first - self.lines) as u8, self.lines));
             }
             out.push(TableId::new(self.number, lines, first));
-            cut += 1;
             self.lines = first + u64::from(lines);
         }
         out
@@ -583,12 +569,9 @@ pub(crate) async fn ask_flush(ep: &Endpoint, longest_ns: u64, owner: NodeId) -> 
 /// The error of an operation that needs a table without a present owner.
 #[cold]
 pub(crate) fn unowned(number: u16, owner: Member) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!(
-            "the tables of partition {number} are between owners ({owner} was the last): try again"
-        ),
-    )
+    Error::unreachable(format!(
+        "the tables of partition {number} are between owners ({owner} was the last): try again"
+    ))
 }
 
 /// Asks a compute node for a stretch of its table memory; `None`: it has no room.

@@ -1,7 +1,7 @@
 //! The pool config: the options that the first memory node was started with, as bytes. Every
 //! process that joins gets it from there, so all nodes compute the same layout.
 
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Error, Result};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
@@ -45,10 +45,9 @@ pub(crate) fn encode(o: &PoolOptions) -> Vec<u8> {
 /// The options from a pool config.
 pub(crate) fn decode(bytes: &[u8]) -> Result<PoolOptions> {
     let strange = |what: &str| {
-        Error::new(
-            ErrorKind::Incompatible,
-            format!("the config of the pool {what}: run the same release everywhere"),
-        )
+        Error::incompatible(format!(
+            "the config of the pool {what}: run the same release everywhere"
+        ))
     };
     if !sealed(bytes) {
         return Err(strange("fails its checksum"));

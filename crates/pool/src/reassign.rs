@@ -30,12 +30,11 @@
 
 use std::collections::BTreeMap;
 
-use dmtree_fabric::{Endpoint, ErrorKind, Member, Move, NodeId, Result, Role};
+use dmtree_fabric::{Endpoint, Error, ErrorKind, Member, Move, NodeId, Result, Role};
 
 use crate::catalog::live_indexes;
 use crate::ids::PARTITIONS;
 use crate::layout::{DIRECTORY, DIRECTORY_BYTES, Partition, first_node};
-use crate::membership_agent::not_now;
 use crate::node::PoolNode;
 use crate::owners::{ask_adopt, ask_flush, ask_release};
 use crate::shares::{UNOPENED_SHARE, is_over};
@@ -66,7 +65,9 @@ impl PoolNode {
         let stuck = seen.iter().find(|s| s.torn && !gone(s.partition.owner));
         match stuck {
             // Its owner is writing it, or is dying.
-            Some(s) => Err(not_now(format!("{} writes its directory record", s.partition.owner))),
+            Some(s) => {
+                Err(Error::busy(format!("{} writes its directory record", s.partition.owner)))
+            }
             None => Ok(()),
         }
     }
@@ -157,9 +158,6 @@ impl PoolNode {
 
     /// Proposes that other nodes become the owners of this node's partitions; true when it has
     /// none.
-    ///
-    /// # Errors
-    /// As [`PoolNode::take_share`].
     pub async fn hand_over(&self, ep: &Endpoint) -> Result<bool> {
         let seen = self.directory(ep).await?;
         let mine = seen.iter().filter(|s| s.partition.owner == self.view.me);
@@ -222,13 +220,10 @@ impl PoolNode {
                 return Ok(());
             }
         }
-        Err(dmtree_fabric::Error::new(
-            ErrorKind::Full,
-            format!(
-                "no node has room for the tables of partition {} ({} lines): add a compute node",
-                p.number, p.lines
-            ),
-        ))
+        Err(dmtree_fabric::Error::full(format!(
+            "no node has room for the tables of partition {} ({} lines): add a compute node",
+            p.number, p.lines
+        )))
     }
 
     /// All records that have been written.

@@ -97,10 +97,7 @@ impl PoolNode {
     ) -> Result<Vec<Option<ChunkRecord>>> {
         let layout =
             self.shape.memory.get(node.index()).filter(|l| l.node == node).ok_or_else(|| {
-                Error::new(
-                    dmtree_fabric::ErrorKind::NotFound,
-                    format!("{node} is no memory node of this pool"),
-                )
+                Error::not_found(format!("{node} is no memory node of this pool"))
             })?;
         let mut out = Vec::with_capacity(layout.chunks as usize);
         // 64 KiB at a time.
@@ -119,9 +116,6 @@ impl PoolNode {
     }
 
     /// What every memory node has handed out, and what this node holds. One READ per memory node.
-    ///
-    /// # Errors
-    /// As [`PoolNode::chunk_records`].
     pub async fn usage_all(&self, ep: &Endpoint) -> Result<PoolUsage> {
         let mut memory = Vec::new();
         let away = self.away();

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, Lease, Member, MemberPhase, MembershipState, NodeId, Presence,
-    Result, Role,
+    Endpoint, Error, Lease, Member, MemberPhase, MembershipState, NodeId, Presence, Result, Role,
 };
 
 use crate::membership_status::OwnStanding;
@@ -136,19 +135,16 @@ impl View {
 
     #[cold]
     fn ended(&self) -> Error {
-        Error::new(
-            ErrorKind::Revoked,
-            format!(
-                "the lease of {} has ended: it is slow, cut off, or was declared dead",
-                self.me
-            ),
-        )
+        Error::revoked(format!(
+            "the lease of {} has ended: it is slow, cut off, or was declared dead",
+            self.me
+        ))
     }
 
     /// The error of a membership that is lost for good.
     #[cold]
     pub(crate) fn lost(&self) -> Error {
-        Error::new(ErrorKind::Revoked, format!("{} has lost its membership", self.me))
+        Error::revoked(format!("{} has lost its membership", self.me))
     }
 
     pub(crate) fn state(&self) -> Arc<MembershipState> {

@@ -42,7 +42,7 @@ pub(crate) async fn call_within(
     match done {
         Err(e) if e.kind() == ErrorKind::TimedOut && ep.now() < whole => {
             let text = format!("{to} has not answered a call for {} ms", longest_ns / 1_000_000);
-            Err(Error::new(ErrorKind::Unreachable, text).effect_unknown())
+            Err(Error::unreachable(text).effect_unknown())
         }
         done => done.map(|()| reply),
     }

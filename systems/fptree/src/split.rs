@@ -122,10 +122,10 @@ impl FpTree {
 
     fn plan(&self, image: &[u8], r: &Route, key: &[u8]) -> Result<Plan> {
         if r.version == u32::MAX {
-            return Err(Error::new(
-                dmtree_fabric::ErrorKind::Full,
-                format!("leaf {} was divided 2^32 times; load the index anew", r.leaf),
-            ));
+            return Err(Error::full(format!(
+                "leaf {} was divided 2^32 times; load the index anew",
+                r.leaf
+            )));
         }
         let order = self.order(image, r.capacity, key);
         let tight = self.node.o.adaptive_capacity && self.node.is_short_of_room();

@@ -4,11 +4,10 @@ use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
     Defect, EVERYTHING, Fit, KIND, NOTHING, READONLY, Repair, Setting, SystemSpec, typed, value,
 };
+use dmtree_parts::published::Published;
 use serde_json::Value;
 
 use crate::client::FpTree;
-use crate::format::Geometry;
-use crate::node::FpNode;
 use crate::options::{Options, Tables};
 
 /// Bytes of a table chunk in the conformance suite: small, so that tables spread over all compute
@@ -45,7 +44,7 @@ fn spec(
         published: true,
         fit,
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
-        least_cache_bytes: |o| FpNode::least_cache_bytes(&Geometry::new(&typed(o))),
+        least_cache_bytes: |o| FpTree::least_cache(&typed(o)),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes),
         conforming: |options| {
             value(&Options { table_chunk_bytes: CONFORMING_CHUNK_BYTES, ..typed(options) })

@@ -1,9 +1,7 @@
 //! A client: the view that one fabric slot has of the index.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
-use dmtree_fabric::Endpoint;
 use dmtree_parts::blink::Way;
 use dmtree_parts::published::Client;
 
@@ -13,7 +11,7 @@ use crate::node::ShermanNode;
 /// operations.
 #[derive(Debug)]
 pub struct Sherman {
-    client: Client<ShermanNode>,
+    pub(crate) client: Client<ShermanNode>,
     pub(crate) way: Way,
 }
 
@@ -22,12 +20,5 @@ impl Deref for Sherman {
 
     fn deref(&self) -> &Client<ShermanNode> {
         &self.client
-    }
-}
-
-impl Sherman {
-    /// The client of one slot.
-    pub fn new(ep: Endpoint, node: Arc<ShermanNode>) -> Self {
-        Self { client: Client::new(ep, node), way: Way::default() }
     }
 }

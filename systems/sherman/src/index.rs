@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
-use dmtree_parts::blink::{Header, Levels, PageTree, highest, lowest};
+use dmtree_parts::blink::{Header, Levels, PageTree, Way, highest, lowest};
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::Published;
+use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{
     CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
 };
@@ -30,7 +30,7 @@ impl Published for Sherman {
     }
 
     fn connect(ep: Endpoint, node: Arc<ShermanNode>) -> Self {
-        Self::new(ep, node)
+        Self { client: Client::new(ep, node), way: Way::default() }
     }
 
     fn cache_use(node: &ShermanNode) -> CacheStats {
@@ -40,7 +40,7 @@ impl Published for Sherman {
     /// Writes one empty leaf, and then sets the root word.
     async fn format_empty(&self) -> Result<()> {
         let node = &self.node;
-        node.lock_tables().format(&self.ep, &node.pool, node.root).await?;
+        node.locks.format(&self.ep, node).await?;
         let at = self.new_page().await?;
         let (low, high) = (lowest(node.g.key), highest(node.g.key));
         let h = Header::of_leaf(GlobalAddr::NULL, &low, &high);
@@ -70,7 +70,7 @@ impl Published for Sherman {
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
-        self.locks().await?.words.check_free(&self.ep).await?;
+        self.node.locks.check_free(&self.ep, &self.node).await?;
         let leaves = self.walk_inner(shape).await?;
         self.walk_leaves(&leaves, shape).await
     }

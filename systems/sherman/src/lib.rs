@@ -10,7 +10,7 @@
 
 mod client;
 mod defects;
-pub mod format;
+mod format;
 mod get;
 mod index;
 mod leaf;

@@ -19,31 +19,16 @@ use dmtree_fabric::verb::{write as write_verb, write_word};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::blink::{Descent, Page, PageTree, Pages, Way};
 use dmtree_parts::handover::LocalGuard;
-use dmtree_parts::hash::check64;
 use dmtree_parts::held::Unlock;
-use dmtree_parts::lock_words::{Attempts, LockWord};
+use dmtree_parts::lock_words::LockWord;
 
 use crate::client::Sherman;
 use crate::format::Geometry;
-use crate::node::Locks;
-
-const SEED: u64 = 0x6c_6f_63_6b;
 
 /// A held lock.
 pub struct Held {
     word: GlobalAddr,
     guard: Option<LocalGuard>,
-}
-
-impl Sherman {
-    /// The locks; the first call READs where the tables are.
-    pub(crate) async fn locks(&self) -> Result<&Locks> {
-        if let Some(locks) = self.node.locks.get() {
-            return Ok(locks);
-        }
-        let words = self.node.lock_tables().find(&self.ep, &self.node.pool, self.node.root).await?;
-        Ok(self.node.locks.get_or_init(|| Locks::new(&self.node.o, words)))
-    }
 }
 
 impl PageTree for Sherman {
@@ -72,12 +57,11 @@ impl PageTree for Sherman {
     }
 
     async fn lock(&self, page: GlobalAddr) -> Result<Held> {
-        let locks = self.locks().await?;
-        let hash = check64(&page.bits().to_le_bytes(), SEED);
-        let LockWord { at: word, number } = locks.words.by_hash(page, hash)?;
-        let guard = match &locks.local {
-            None => None,
-            Some(local) => {
+        let (words, local) = self.node.locks.find(&self.ep, &self.node).await?;
+        let LockWord { at: word, number } = words.by_hash(page)?;
+        let guard = match self.node.o.hierarchical {
+            false => None,
+            true => {
                 let guard = local.lock(&self.ep, number).await?;
                 // A client that has waited checks the local lock again when its thread comes to it.
                 // The lock stalls meanwhile.
@@ -91,13 +75,7 @@ impl PageTree for Sherman {
                 Some(guard)
             }
         };
-        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
-        self.ep.step(Step::Lock);
-        while self.ep.cas(word, 0, self.tag).await? != 0 {
-            self.retried.set(true);
-            attempts.again().await?;
-            self.ep.step(Step::Lock);
-        }
+        self.take_lock(word).await?;
         Ok(Held { word, guard })
     }
 
@@ -138,12 +116,9 @@ impl PageTree for Sherman {
 impl Unlock<Held> for Sherman {
     async fn unlock(&self, held: Held) -> Result<()> {
         let Held { word, guard } = held;
-        let guard = match guard {
-            Some(guard) if guard.may_hand_over() => match guard.hand_over() {
-                None => return Ok(()),
-                back => back,
-            },
-            guard => guard,
+        let guard = match guard.map(LocalGuard::hand_over_if_awaited) {
+            Some(None) => return Ok(()),
+            back => back.flatten(),
         };
         self.ep.step(Step::Lock);
         if self.node.o.combine {

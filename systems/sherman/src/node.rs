@@ -1,13 +1,11 @@
 //! The state that the clients of one compute node share.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
 
 use dmtree_fabric::Result;
 use dmtree_parts::blink::Pages;
 use dmtree_parts::cache::{CachedNode, Record};
-use dmtree_parts::handover::LocalLocks;
-use dmtree_parts::lock_words::{LockTables, LockWords};
+use dmtree_parts::lock_words::{LockTables, Locks};
 use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
 
@@ -18,8 +16,6 @@ use crate::options::Options;
 const KIND: u8 = 1;
 /// Kind of the chunks that have lock tables.
 const LOCKS_KIND: u8 = 2;
-/// Most clients of a compute node that hold a lock one after the other by hand-over, as published.
-const LONGEST_CHAIN: u32 = 8;
 
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
@@ -28,8 +24,7 @@ pub struct ShermanNode {
     pub(crate) o: Options,
     pub(crate) g: Geometry,
     pub(crate) pages: Pages,
-    /// Locks; empty until the addresses of the tables are read.
-    pub(crate) locks: OnceLock<Locks>,
+    pub(crate) locks: Locks,
 }
 
 impl Deref for ShermanNode {
@@ -37,21 +32,6 @@ impl Deref for ShermanNode {
 
     fn deref(&self) -> &Base {
         &self.base
-    }
-}
-
-/// The lock words as a compute node knows them.
-#[derive(Debug)]
-pub(crate) struct Locks {
-    pub words: LockWords,
-    /// Local locks in front of them, with hierarchical locking.
-    pub local: Option<Arc<LocalLocks>>,
-}
-
-impl Locks {
-    pub fn new(o: &Options, words: LockWords) -> Self {
-        let local = o.hierarchical.then(|| LocalLocks::new(words.count(), LONGEST_CHAIN));
-        Self { words, local }
     }
 }
 
@@ -70,13 +50,8 @@ impl ShermanNode {
             o: o.clone(),
             g,
             pages: Pages::new(cx.cache_bytes, cx.pool.bump(root.index, KIND)),
-            locks: OnceLock::new(),
+            locks: Locks::new(LockTables { words: o.locks, on_chip: o.on_chip, kind: LOCKS_KIND }),
         })
-    }
-
-    /// The lock tables that this index uses.
-    pub(crate) fn lock_tables(&self) -> LockTables {
-        LockTables { words: self.o.locks, on_chip: self.o.on_chip, kind: LOCKS_KIND }
     }
 
     /// The smallest budget that holds one inner page.

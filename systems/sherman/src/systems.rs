@@ -1,12 +1,11 @@
 //! The systems of this crate: the sound Sherman, and the steps from FG to Sherman as published.
 
 use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
+use dmtree_parts::published::Published;
 use serde_json::Value;
 
 use crate::client::Sherman;
 use crate::defects::defects;
-use crate::format::Geometry;
-use crate::node::ShermanNode;
 use crate::options::Options;
 use crate::sound;
 
@@ -34,7 +33,7 @@ fn published(name: &'static str, description: &'static str, options: &Options) -
         sound: name == "fg",
         fit,
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
-        least_cache_bytes: |o| ShermanNode::least_cache_bytes(&Geometry::new(&typed(o))),
+        least_cache_bytes: |o| Sherman::least_cache(&typed(o)),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes),
         defects: defects(name),
         ..SystemSpec::of((name, "sherman"), description, options)

@@ -47,15 +47,8 @@ struct Record<S, N> {
 impl<S, N> Default for Record<S, N> {
     fn default() -> Self {
         let (path_len, path, parent, stamp) = (0, [0; MAX_PATH], 0, 0);
-        Self {
-            path_len,
-            path,
-            parent,
-            stamp,
-            node: None,
-            slots: Box::default(),
-            children: Vec::new(),
-        }
+        let (node, slots, children) = (None, Box::default(), Vec::new());
+        Self { path_len, path, parent, stamp, node, slots, children }
     }
 }
 
@@ -120,6 +113,8 @@ struct Index<S, N> {
     entries: u64,
     used_bytes: u64,
     evictions: u64,
+    /// `None`: the index is charged. Otherwise each entry is charged this many bytes of prefix.
+    flat_key_bytes: Option<u64>,
 }
 
 /// The cache of one index on one compute node. `S` is a slot, with an unused slot as default; `N`
@@ -128,12 +123,10 @@ struct Index<S, N> {
 pub struct PrefixCache<S = Slot, N = GlobalAddr> {
     index: RwLock<Index<S, N>>,
     budget: u64,
-    /// `None`: the index is charged. Otherwise each entry is charged this many bytes of prefix.
-    flat_key_bytes: Option<u64>,
 }
 
 impl<S, N> Index<S, N> {
-    fn new() -> Self {
+    fn new(flat_key_bytes: Option<u64>) -> Self {
         Self {
             records: vec![Record::default()],
             unused: Vec::new(),
@@ -142,6 +135,7 @@ impl<S, N> Index<S, N> {
             entries: 0,
             used_bytes: 0,
             evictions: 0,
+            flat_key_bytes,
         }
     }
 
@@ -167,13 +161,13 @@ impl<S, N> Index<S, N> {
 
     /// The record where a prefix ends. Creates it, and the records that lead to it, if they are
     /// missing.
-    fn place(&mut self, prefix: &[u8], charge: bool) -> u32 {
+    fn place(&mut self, prefix: &[u8]) -> u32 {
         let (mut r, mut rest) = (ROOT, prefix);
         loop {
             let path = self.at(r).path();
             let common = path.iter().zip(rest).take_while(|(a, b)| a == b).count();
             if common < path.len() {
-                r = self.cut(r, common, charge);
+                r = self.cut(r, common);
             }
             rest = &rest[common..];
             let Some((byte, behind)) = rest.split_first() else { return r };
@@ -185,7 +179,7 @@ impl<S, N> Index<S, N> {
                 None => {
                     let take = behind.len().min(MAX_PATH);
                     let new = self.add(r, *byte, &behind[..take]);
-                    self.charge_record(charge, take);
+                    self.charge(CHILD_BYTES + RECORD_BYTES + take as u64);
                     rest = behind;
                     new
                 }
@@ -193,15 +187,16 @@ impl<S, N> Index<S, N> {
         }
     }
 
-    fn charge_record(&mut self, charge: bool, path: usize) {
-        if charge {
-            self.used_bytes += CHILD_BYTES + RECORD_BYTES + path as u64;
+    /// More bytes of the index itself.
+    fn charge(&mut self, bytes: u64) {
+        if self.flat_key_bytes.is_none() {
+            self.used_bytes += bytes;
         }
     }
 
     /// Splits `r`: puts a record in front of it with the first `n` bytes of its path. Returns the
     /// new record.
-    fn cut(&mut self, r: u32, n: usize, charge: bool) -> u32 {
+    fn cut(&mut self, r: u32, n: usize) -> u32 {
         let path = self.at(r).path().to_vec();
         let parent = self.at(r).parent;
         if r == ROOT {
@@ -214,19 +209,17 @@ impl<S, N> Index<S, N> {
         self.at_mut(front).children.push((path[n], r));
         self.at_mut(r).parent = front;
         self.at_mut(r).set_path(&path[n + 1..]);
-        if charge {
-            // One byte of the path moves into the child list.
-            self.used_bytes += CHILD_BYTES + RECORD_BYTES - 1;
-        }
+        // One byte of the path moves into the child list.
+        self.charge(CHILD_BYTES + RECORD_BYTES - 1);
         front
     }
 
-    fn entry_bytes(slots: usize, flat: Option<u64>) -> u64 {
-        ENTRY_BYTES + 8 * slots as u64 + flat.unwrap_or(0)
+    fn entry_bytes(&self, slots: usize) -> u64 {
+        ENTRY_BYTES + 8 * slots as u64 + self.flat_key_bytes.unwrap_or(0)
     }
 
     /// Drops an entry if it is still the same, and the records that then lead to no entry.
-    fn drop_entry(&mut self, id: EntryId, flat: Option<u64>) -> bool {
+    fn drop_entry(&mut self, id: EntryId) -> bool {
         if self.at(id.record).stamp != id.stamp || id.stamp == 0 {
             return false;
         }
@@ -234,7 +227,7 @@ impl<S, N> Index<S, N> {
         record.stamp = 0;
         record.node = None;
         let slots = std::mem::take(&mut record.slots);
-        self.used_bytes -= Self::entry_bytes(slots.len(), flat);
+        self.used_bytes -= self.entry_bytes(slots.len());
         self.entries -= 1;
         let mut r = id.record;
         while r != ROOT && self.at(r).stamp == 0 && self.at(r).children.is_empty() {
@@ -242,7 +235,7 @@ impl<S, N> Index<S, N> {
             self.at_mut(parent).children.retain(|(_, c)| *c != r);
             *self.at_mut(r) = Record::default();
             self.unused.push(r);
-            if flat.is_none() {
+            if self.flat_key_bytes.is_none() {
                 self.used_bytes -= CHILD_BYTES + RECORD_BYTES + path as u64;
             }
             r = parent;
@@ -255,7 +248,7 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
     /// An empty cache of `budget` bytes. With `flat_key_bytes` every entry is charged this many
     /// bytes of prefix, and the index is not charged.
     pub fn new(budget: u64, flat_key_bytes: Option<u64>) -> Self {
-        Self { index: RwLock::new(Index::new()), budget, flat_key_bytes }
+        Self { index: RwLock::new(Index::new(flat_key_bytes)), budget }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Index<S, N>> {
@@ -289,20 +282,19 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
 
     /// Stores (or replaces) the copy of a node: its slots by number.
     pub fn insert(&self, prefix: &[u8], node: N, slots: &[S]) {
-        let flat = self.flat_key_bytes;
         let used = slots.iter().rposition(|s| *s != S::default()).map_or(0, |last| last + 1);
         let mut index = self.write();
-        let r = index.place(prefix, flat.is_none());
+        let r = index.place(prefix);
         let old = index.at(r);
         if old.stamp != 0 {
-            index.used_bytes -= Index::<S, N>::entry_bytes(index.at(r).slots.len(), flat);
+            index.used_bytes -= index.entry_bytes(old.slots.len());
             index.entries -= 1;
         }
         let stamp = index.next_stamp;
         index.next_stamp = stamp.wrapping_add(1).max(1);
         let record = index.at_mut(r);
         (record.stamp, record.node, record.slots) = (stamp, Some(node), slots[..used].into());
-        index.used_bytes += Index::<S, N>::entry_bytes(used, flat);
+        index.used_bytes += index.entry_bytes(used);
         index.entries += 1;
         index.queue.push_back(EntryId { record: r, stamp });
         if index.queue.len() as u64 > 2 * index.entries + 16 {
@@ -313,7 +305,7 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
         while index.used_bytes > self.budget
             && let Some(oldest) = index.queue.pop_front()
         {
-            if index.drop_entry(oldest, flat) {
+            if index.drop_entry(oldest) {
                 index.evictions += 1;
             }
         }
@@ -321,13 +313,7 @@ impl<S: Copy + Default + PartialEq, N: Copy> PrefixCache<S, N> {
 
     /// Drops exactly this entry, which is stale.
     pub fn remove(&self, id: EntryId) {
-        self.write().drop_entry(id, self.flat_key_bytes);
-    }
-
-    /// Drops all entries.
-    pub fn clear(&self) {
-        let mut index = self.write();
-        *index = Index { next_stamp: index.next_stamp, evictions: index.evictions, ..Index::new() };
+        self.write().drop_entry(id);
     }
 
     /// Statistics; the index adds hits and misses.
@@ -512,9 +498,6 @@ mod tests {
             cache.read().records.len() - cache.read().unused.len() - 1,
             cache.stats().nodes as usize + 1
         );
-        cache.clear();
-        assert_eq!((cache.stats().used_bytes, cache.stats().nodes), (0, 0));
-        assert!(!has(199));
     }
 
     /// Nodes between a slot and a cached node are not cached. The copy must not be taken for the

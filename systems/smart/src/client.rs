@@ -1,9 +1,8 @@
 //! A client: the view that one fabric slot has of the index, and its memory allocation.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
-use dmtree_fabric::{Endpoint, GlobalAddr, Result};
+use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::published::{Client, Spare};
 
 use crate::node::SmartNode;
@@ -11,7 +10,7 @@ use crate::node::SmartNode;
 /// A SMART (or ART) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
 #[derive(Debug)]
 pub struct Smart {
-    client: Client<SmartNode>,
+    pub(crate) client: Client<SmartNode>,
     /// Leaves that were written and never linked; later operations use them.
     pub(crate) spare_leaves: Spare,
     /// Nodes likewise. Only their first four slots were written, and the next use overwrites these.
@@ -27,12 +26,6 @@ impl Deref for Smart {
 }
 
 impl Smart {
-    /// The client of one slot.
-    pub fn new(ep: Endpoint, node: Arc<SmartNode>) -> Self {
-        let (spare_leaves, spare_nodes) = Default::default();
-        Self { client: Client::new(ep, node), spare_leaves, spare_nodes }
-    }
-
     /// Memory for a leaf.
     pub(crate) async fn new_leaf(&self) -> Result<GlobalAddr> {
         self.take(&self.spare_leaves, &self.node.leaves, self.node.g.leaf_footprint()).await

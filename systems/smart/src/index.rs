@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, OpOutcome, Result, Stage};
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::Published;
+use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{
     CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
 };
@@ -30,7 +30,8 @@ impl Published for Smart {
     }
 
     fn connect(ep: Endpoint, node: Arc<SmartNode>) -> Self {
-        Self::new(ep, node)
+        let (spare_leaves, spare_nodes) = Default::default();
+        Self { client: Client::new(ep, node), spare_leaves, spare_nodes }
     }
 
     fn cache_use(node: &SmartNode) -> CacheStats {
@@ -41,7 +42,7 @@ impl Published for Smart {
     async fn format_empty(&self) -> Result<()> {
         let node = &self.node;
         if node.o.has_lock_table() {
-            node.lock_tables().format(&self.ep, &node.pool, node.root).await?;
+            node.locks.format(&self.ep, node).await?;
         }
         Ok(())
     }

@@ -9,11 +9,11 @@
 //! is a switch of [`Options`]. DESIGN.md lists the defects that remain as published.
 #![forbid(unsafe_code)]
 
-pub mod cache;
+mod cache;
 mod client;
 mod cursor;
 mod defects;
-pub mod format;
+mod format;
 mod get;
 mod index;
 mod insert;

@@ -22,13 +22,9 @@
 use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::handover::LocalGuard;
-use dmtree_parts::hash::check64;
-use dmtree_parts::lock_words::{Attempts, LockWord};
+use dmtree_parts::lock_words::LockWord;
 
 use crate::client::Smart;
-use crate::node::Locks;
-
-const SEED: u64 = 0x6c_6f_63_6b;
 
 /// A held lock.
 #[derive(Debug)]
@@ -38,24 +34,14 @@ pub(crate) struct Held {
 }
 
 impl Smart {
-    /// The locks; the first call READs where the tables are.
-    pub(crate) async fn locks(&self) -> Result<&Locks> {
-        if let Some(locks) = self.node.locks.get() {
-            return Ok(locks);
-        }
-        let words = self.node.lock_tables().find(&self.ep, &self.node.pool, self.node.root).await?;
-        Ok(self.node.locks.get_or_init(|| Locks::new(words)))
-    }
-
     /// Takes the lock of a node or leaf.
     pub(crate) async fn lock(&self, of: GlobalAddr) -> Result<Held> {
-        let locks = self.locks().await?;
-        let hash = check64(&of.bits().to_le_bytes(), SEED);
-        let LockWord { at: word, number } = locks.words.by_hash(of, hash)?;
-        let guard = match locks.local.try_lock(number) {
+        let (words, local) = self.node.locks.find(&self.ep, &self.node).await?;
+        let LockWord { at: word, number } = words.by_hash(of)?;
+        let guard = match local.try_lock(number) {
             Some(guard) => guard,
             None => {
-                let guard = locks.local.lock(&self.ep, number).await?;
+                let guard = local.lock(&self.ep, number).await?;
                 self.ep.stage_cost(Stage::PolledLine, guard.threads_waiting() as u32);
                 guard
             }
@@ -65,13 +51,7 @@ impl Smart {
         if guard.is_handed {
             return Ok(Held { word, guard });
         }
-        let mut attempts = Attempts::new(&self.ep, "remote lock", word);
-        self.ep.step(Step::Lock);
-        while self.ep.cas(word, 0, self.tag).await? != 0 {
-            self.retried.set(true);
-            attempts.again().await?;
-            self.ep.step(Step::Lock);
-        }
+        self.take_lock(word).await?;
         guard.set_tag(self.tag);
         Ok(Held { word, guard })
     }
@@ -79,14 +59,10 @@ impl Smart {
     /// Releases a lock, or hands it over.
     pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
         let Held { word, guard } = held;
-        let guard = match guard.may_hand_over() {
-            true => match guard.hand_over() {
-                None => return Ok(()),
-                Some(back) => back,
-            },
-            false => guard,
-        };
-        self.release(word, guard).await
+        match guard.hand_over_if_awaited() {
+            None => Ok(()),
+            Some(guard) => self.release(word, guard).await,
+        }
     }
 
     /// Frees a lock word. It has the tag of the client of this compute node that took it.

@@ -1,13 +1,12 @@
 //! The state that the clients of one compute node share.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use dmtree_fabric::{Error, Result};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::delegation::LocalTable;
-use dmtree_parts::handover::LocalLocks;
-use dmtree_parts::lock_words::{LockTables, LockWords};
+use dmtree_parts::lock_words::{LockTables, Locks};
 use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::Bump;
@@ -25,8 +24,6 @@ const LOCKS_KIND: u8 = 3;
 const PLACES: usize = 16_384;
 /// Most readers of one batch, as published.
 const READERS: u32 = 8;
-/// Most clients of a compute node that hold a lock one after the other by hand-over, as published.
-const LONGEST_CHAIN: u32 = 8;
 
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
@@ -40,8 +37,8 @@ pub struct SmartNode {
     /// Delegation and combining in batches that are closed when the verb is posted.
     pub(crate) readers: Arc<Combiner>,
     pub(crate) writers: Arc<Combiner>,
-    /// Locks in tables; empty until the addresses of the tables are read.
-    pub(crate) locks: OnceLock<Locks>,
+    /// Locks in tables.
+    pub(crate) locks: Locks,
     pub(crate) leaves: Bump,
     pub(crate) nodes: Bump,
 }
@@ -51,20 +48,6 @@ impl Deref for SmartNode {
 
     fn deref(&self) -> &Base {
         &self.base
-    }
-}
-
-/// The lock words as a compute node knows them, with its local locks in front of them.
-#[derive(Debug)]
-pub(crate) struct Locks {
-    pub words: LockWords,
-    pub local: Arc<LocalLocks>,
-}
-
-impl Locks {
-    pub fn new(words: LockWords) -> Self {
-        let local = LocalLocks::new(words.count(), LONGEST_CHAIN);
-        Self { words, local }
     }
 }
 
@@ -95,15 +78,10 @@ impl SmartNode {
             local: LocalTable::new(places(o.delegation || o.combining || o.rear_lock)),
             readers: Combiner::new(places(o.delegation && o.closed_batches), READERS),
             writers: Combiner::new(places(combines), u32::MAX),
-            locks: OnceLock::new(),
+            locks: Locks::new(LockTables { words: o.locks, on_chip: true, kind: LOCKS_KIND }),
             leaves: cx.pool.bump(root.index, LEAVES_KIND),
             nodes: cx.pool.bump(root.index, NODES_KIND),
         })
-    }
-
-    /// The lock tables that this index uses.
-    pub(crate) fn lock_tables(&self) -> LockTables {
-        LockTables { words: self.o.locks, on_chip: true, kind: LOCKS_KIND }
     }
 
     /// The smallest budget that holds one inner node.

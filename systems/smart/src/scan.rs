@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step, verb::VerbVec};
-use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, behind_prefix};
 
 use crate::cache::EntryId;
 use crate::client::Smart;
@@ -135,7 +135,11 @@ impl Smart {
             if let Some(copied) = cached.flatten() {
                 let place = (copied.node, &copied.slots[..]);
                 scan.front.extend(scan.children(&copied.prefix, place, Some(copied.entry)));
-                scan.unknown = behind(&copied.prefix, self.node.g.key).filter(|u| scan.meets(u));
+                let behind = behind_prefix(&copied.prefix).map(|mut key| {
+                    key.resize(self.node.g.key, 0);
+                    key
+                });
+                scan.unknown = behind.filter(|u| scan.meets(u));
                 continue;
             }
             let c = self.root().await?;
@@ -249,26 +253,5 @@ impl Smart {
         let before = usize::from(n.header.depth) - 1;
         let prefix = [&s.prefix[..before], n.header.shared()].concat();
         Ok(scan.children(&prefix, (n.at, &n.slots), None))
-    }
-}
-
-/// The first key of `bytes` bytes behind all keys with a prefix.
-fn behind(prefix: &[u8], bytes: usize) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|b| *b < 0xff)?;
-    let mut key = prefix[..=last].to_vec();
-    key[last] += 1;
-    key.resize(bytes, 0);
-    Some(key)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::behind;
-
-    #[test]
-    fn behind_a_prefix() {
-        assert_eq!(behind(b"ab", 4), Some(b"ac\0\0".to_vec()));
-        assert_eq!(behind(&[1, 0xff, 0xff], 3), Some(vec![2, 0, 0]));
-        assert_eq!(behind(&[0xff, 0xff], 3), None);
     }
 }

@@ -84,7 +84,7 @@ impl Smart {
         let names = slot_at(nodes[nodes.len() - 1].at, 0);
         self.repair(verb::cas(n.at, above.bits(), names.bits())).await?;
         let target = depth + at + 1;
-        let shorter = |h: Header| (usize::from(h.depth) < target).then(|| h.from_depth(target));
+        let shorter = |h: Header| (usize::from(h.depth) < target).then(|| h.starting_at(target));
         match (self.node.o.help_types, shorter(n.header)) {
             (true, _) => self.change_header(n, shorter).await?,
             // As published: one attempt, with any outcome.
@@ -174,7 +174,7 @@ impl Smart {
     }
 
     /// A repair after a split; as published it is not awaited.
-    async fn repair(&self, cas: verb::Cas) -> Result<()> {
+    async fn repair(&self, cas: verb::Atomic) -> Result<()> {
         if self.node.o.lazy_repairs {
             self.ep.detach(cas, None);
             return Ok(());

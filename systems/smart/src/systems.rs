@@ -1,12 +1,11 @@
 //! The systems of this crate: the sound SMART, and the steps from ART to SMART as published.
 
 use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, inline_bytes, typed, value};
+use dmtree_parts::published::Published;
 use serde_json::Value;
 
 use crate::client::Smart;
 use crate::defects::defects;
-use crate::format::Geometry;
-use crate::node::SmartNode;
 use crate::options::Options;
 use crate::sound;
 
@@ -49,7 +48,7 @@ fn spec(name: &'static str, description: &'static str, options: &Options) -> Sys
             leaf + inner_bytes_per_key(u64::from(o.largest_node))
         },
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
-        least_cache_bytes: |o| SmartNode::least_cache_bytes(&Geometry::new(&typed(o))),
+        least_cache_bytes: |o| Smart::least_cache(&typed(o)),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes),
         // As published, operations miss keys that copies of another process lack. The suite covers
         // everything else.

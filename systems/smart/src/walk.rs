@@ -26,7 +26,7 @@ struct Due {
 impl Smart {
     pub(crate) async fn walk_tree(&self, shape: &mut Shape) -> Result<()> {
         if self.node.o.has_lock_table() {
-            self.locks().await?.words.check_free(&self.ep).await?;
+            self.node.locks.check_free(&self.ep, &self.node).await?;
         }
         let root = self.root().await?;
         let mut due = vec![Due { slot: root.slot, prefix: Vec::new(), level: 0 }];

@@ -78,7 +78,11 @@ impl Drop for Process {
 
 impl Process {
     pub fn start(args: &[&str]) -> Self {
-        let mut child = piped(&mut dmtree(args)).spawn().expect("the binary");
+        Self::of(dmtree(args))
+    }
+
+    pub fn of(mut command: Command) -> Self {
+        let mut child = piped(&mut command).spawn().expect("the binary");
         let (to, answers) = channel();
         let notes = Arc::<Mutex<Vec<String>>>::default();
         let out = child.stdout.take().expect("piped");
@@ -171,12 +175,8 @@ impl Process {
         pause(&[self], time);
     }
 
-    /// A line of its status in /proc, such as `VmRSS` (KiB) or `Threads`.
     pub fn status(&self, field: &str) -> u64 {
-        let path = format!("/proc/{}/status", self.child.id());
-        let text = std::fs::read_to_string(&path).expect("Linux");
-        let line = text.lines().find(|l| l.starts_with(field)).expect("a field");
-        line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+        status(self.child.id(), field)
     }
 
     /// How many descriptors it has open.
@@ -184,6 +184,13 @@ impl Process {
         let folder = format!("/proc/{}/fd", self.child.id());
         std::fs::read_dir(folder).expect("Linux").count()
     }
+}
+
+/// A line of a process's status in /proc, such as `VmRSS` (KiB) or `Threads`.
+pub fn status(id: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{id}/status")).expect("Linux");
+    let line = text.lines().find(|l| l.starts_with(field)).expect("a field");
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
 }
 
 /// Stops several processes for a while.

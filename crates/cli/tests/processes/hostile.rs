@@ -16,7 +16,8 @@ use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::harness::{PATIENCE, Process, alone, found, within};
+use crate::harness::{PATIENCE, Process, alone, found, status, within};
+use crate::keys::key_file;
 
 /// KiB that hostile peers may cost a memory node.
 const MOST_KIB: u64 = 64 << 10;
@@ -210,13 +211,6 @@ fn sixteen_reads(bytes: u32) -> Vec<u8> {
     [&(body.len() as u32).to_le_bytes()[..], &body].concat()
 }
 
-/// KiB of memory that a process has.
-fn resident(id: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{id}/status")).expect("Linux");
-    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("it runs");
-    line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number")
-}
-
 /// Operations, one after the other, and how long each took.
 fn work(p: &mut Process, times: &mut Vec<Duration>, until: impl Fn(usize) -> bool) {
     while !until(times.len()) {
@@ -242,11 +236,7 @@ fn hostile_peers_cost_little_and_stop_no_client() {
     let (inputs, connections, is_long) = extent();
     let folder = tempfile::tempdir().expect("a directory");
     let text = Key::draw().expect("random bytes");
-    let file = folder.path().join("key");
-    std::fs::write(&file, &text).expect("written");
-    let only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(&file, only).expect("set");
-    let keyed = ["--key-file", file.to_str().expect("text")];
+    let keyed = ["--key-file", &key_file(folder.path(), "key", &text, 0o600)];
     let (mn, at) = found(&[&["--memory-bytes", "64MiB"][..], &keyed].concat());
     let shell = [&["shell", "--connect", &at][..], &keyed].concat();
     let mut worker = Process::start(&shell);
@@ -280,12 +270,12 @@ fn hostile_peers_cost_little_and_stop_no_client() {
             let mut standing = Vec::new();
             for i in 0..connections {
                 standing.extend(attack.standing(i));
-                most = most.max(resident(id));
+                most = most.max(status(id, "VmRSS"));
             }
             for i in 0..inputs {
                 attack.input();
                 if i % 64 == 0 {
-                    most = most.max(resident(id));
+                    most = most.max(status(id, "VmRSS"));
                 }
             }
             over.store(true, Ordering::SeqCst);

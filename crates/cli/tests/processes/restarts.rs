@@ -24,38 +24,13 @@ fn all_left() {
     next_process_reads(&at);
 }
 
-fn all_killed() {
-    let (_mn, at) = memnode();
-    let mut a = compute(&at);
-    assert_eq!(a.ask("put ada 1815"), "done");
-    a.kill();
-    std::thread::sleep(LONG);
-    next_process_reads(&at);
-}
-
-fn the_memory_node_paused() {
+/// Something happens to the memory node or to the compute processes, the first of which has written
+/// the pair.
+fn outlived(processes: usize, happens: fn(&Process, &mut [Process])) {
     let (mn, at) = memnode();
-    let mut a = compute(&at);
-    assert_eq!(a.ask("put ada 1815"), "done");
-    mn.pause(leases(5));
-    std::thread::sleep(LONG);
-    next_process_reads(&at);
-}
-
-fn all_compute_processes_paused() {
-    let (_mn, at) = memnode();
-    let (mut a, b) = (compute(&at), compute(&at));
-    assert_eq!(a.ask("put ada 1815"), "done");
-    pause(&[&a, &b], leases(5));
-    std::thread::sleep(LONG);
-    next_process_reads(&at);
-}
-
-fn a_lone_process_paused() {
-    let (_mn, at) = memnode();
-    let mut a = compute(&at);
-    assert_eq!(a.ask("put ada 1815"), "done");
-    a.pause(leases(5));
+    let mut all: Vec<_> = (0..processes).map(|_| compute(&at)).collect();
+    assert_eq!(all[0].ask("put ada 1815"), "done");
+    happens(&mn, &mut all);
     std::thread::sleep(LONG);
     next_process_reads(&at);
 }
@@ -66,10 +41,12 @@ fn a_lone_process_paused() {
 fn a_pool_outlives_its_compute_processes() {
     together(&[
         ("all left", all_left),
-        ("all killed", all_killed),
-        ("the memory node paused", the_memory_node_paused),
-        ("all compute processes paused", all_compute_processes_paused),
-        ("a lone process paused", a_lone_process_paused),
+        ("all killed", || outlived(1, |_, all| all[0].kill())),
+        ("the memory node paused", || outlived(1, |mn, _| mn.pause(leases(5)))),
+        ("all compute processes paused", || {
+            outlived(2, |_, all| pause(&[&all[0], &all[1]], leases(5)));
+        }),
+        ("a lone process paused", || outlived(1, |_, all| all[0].pause(leases(5)))),
     ]);
 }
 

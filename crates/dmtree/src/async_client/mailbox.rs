@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Error, Result};
 
 use super::request::Job;
 use crate::pool::locked;
@@ -47,16 +47,13 @@ impl Mailbox {
     fn post(&self, job: Job) -> Result<()> {
         let mut state = locked(&self.state);
         if state.closed {
-            return Err(Error::new(ErrorKind::Closed, "the workers of this client have ended"));
+            return Err(Error::closed("the workers of this client have ended"));
         }
         if state.jobs.len() >= self.bound {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!(
-                    "{} requests wait already: await some before posting more, or give the client a longer queue or more workers",
-                    self.bound
-                ),
-            ));
+            return Err(Error::busy(format!(
+                "{} requests wait already: await some before posting more, or give the client a longer queue or more workers",
+                self.bound
+            )));
         }
         let number = state.posted;
         state.posted += 1;
@@ -199,6 +196,8 @@ impl std::fmt::Debug for Door {
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
+
+    use dmtree_fabric::ErrorKind;
 
     use super::*;
     use crate::async_client::Reply;

@@ -88,7 +88,7 @@ impl AsyncOptions {
 /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
 /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
 /// let client = index.async_client()?;
-/// futures_executor::block_on(async {
+/// pollster::block_on(async {
 ///     client.put("ada", "1815").await?;
 ///     assert_eq!(client.get("ada").await?.as_deref(), Some(&b"1815"[..]));
 ///     Ok::<(), dmtree::Error>(())

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Error, Result};
 
 use super::mailbox::Door;
 use super::request::{Asked, Job, Request};
@@ -90,7 +90,7 @@ impl<T> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         if self.0.is_some() {
-            let e = Error::new(ErrorKind::Closed, "the worker ended before it answered");
+            let e = Error::closed("the worker ended before it answered");
             self.finish(Err(e.effect_unknown()));
         }
     }

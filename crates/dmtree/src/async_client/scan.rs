@@ -20,7 +20,7 @@ use crate::scan::{Cursor, Scan};
 /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
 /// # index.put("ada", "1815")?;
 /// # let client = index.async_client()?;
-/// # futures_executor::block_on(async {
+/// # pollster::block_on(async {
 /// let mut scan = client.scan("a".."b").limit(1000);
 /// while let Some(page) = scan.next_page().await? {
 ///     for (key, value) in page.iter() {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use dmtree_fabric::{Core, Error, ErrorKind, Fifo, Result, Worker};
+use dmtree_fabric::{Core, Error, Fifo, Result, Worker};
 use dmtree_parts::RangeIndex;
 
 use super::mailbox::{Door, Mailbox, OnDuty, Taken};
@@ -50,7 +50,7 @@ pub(super) fn start(
             let Some((core, tasks)) = attached else { return };
             let mut worker = Worker::new(core);
             for c in tasks {
-                worker.spawn(c.client.slot, serve(c, mailbox.clone()));
+                worker.spawn(c.client.ep.slot(), serve(c, mailbox.clone()));
             }
             // It can stall only in a simulator; waiting callers then get the error of the dropped
             // requests.
@@ -60,12 +60,10 @@ pub(super) fn start(
         }
     };
     let thread = std::thread::Builder::new().name(format!("dmtree-async-{number}"));
-    thread.spawn(body).map_err(|e| {
-        Error::new(ErrorKind::Full, format!("the system gives no thread for an async client: {e}"))
-    })?;
-    readiness
-        .recv()
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "a worker ended at its start")))
+    thread
+        .spawn(body)
+        .map_err(|e| Error::full(format!("the system gives no thread for an async client: {e}")))?;
+    readiness.recv().unwrap_or_else(|_| Err(Error::closed("a worker ended at its start")))
 }
 
 fn attach(

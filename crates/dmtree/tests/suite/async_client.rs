@@ -64,9 +64,9 @@ fn on_tokio() {
 }
 
 #[test]
-fn on_futures_executor() {
+fn on_pollster() {
     let client = index().async_client().expect("a client");
-    futures_executor::block_on(must_be_send(everything(client)));
+    pollster::block_on(must_be_send(everything(client)));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn tasks_of_several_threads_share_workers() {
         for t in 0..3u32 {
             let client = client.clone();
             scope.spawn(move || {
-                futures_executor::block_on(async {
+                pollster::block_on(async {
                     for n in 0..200u32 {
                         client.put((n * 3 + t).to_be_bytes(), b"v").await.expect("put");
                     }
@@ -142,9 +142,9 @@ fn a_removed_index_is_closed() {
     let pool = Pool::embedded().memory("32MiB").open().expect("a small pool");
     let i = pool.create("t", Options::default()).expect("a new index");
     let client = i.async_client().expect("a client");
-    futures_executor::block_on(client.put("k", "v")).expect("put");
+    pollster::block_on(client.put("k", "v")).expect("put");
     pool.drop_index("t").expect("there");
-    let e = futures_executor::block_on(client.get("k")).expect_err("gone");
+    let e = pollster::block_on(client.get("k")).expect_err("gone");
     assert_eq!(e.kind(), ErrorKind::Closed);
     assert_eq!(i.async_client().expect_err("gone").kind(), ErrorKind::Closed);
 }

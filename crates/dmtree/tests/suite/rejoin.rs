@@ -35,7 +35,7 @@ fn revoke_access(first: &MemoryNode, pool: &Pool) -> (usize, u32) {
     let (number, incarnation) = pool.incarnation().expect("one");
     let member = Member { node: NodeId::compute(number as u16), incarnation };
     let ended = first.fabric().membership();
-    futures_executor::block_on(ended.propose(member, Change::Leave, 0)).expect("it was living");
+    pollster::block_on(ended.propose(member, Change::Leave, 0)).expect("it was living");
     (number, incarnation)
 }
 
@@ -158,10 +158,10 @@ fn an_index_that_was_removed_meanwhile_is_closed() {
     join_again(&first, &a);
     within("it is closed", || here.put("k", "v").is_err());
     assert_eq!(here.get("k").expect_err("removed").kind(), ErrorKind::Closed);
-    let refused = futures_executor::block_on(client.get("k")).expect_err("removed");
+    let refused = pollster::block_on(client.get("k")).expect_err("removed");
     assert_eq!(refused.kind(), ErrorKind::Closed);
     kept.put("k", "v").expect("goes on");
-    let found = futures_executor::block_on(of_kept.get("k")).expect("goes on");
+    let found = pollster::block_on(of_kept.get("k")).expect("goes on");
     assert_eq!(found.as_deref(), Some(&b"v"[..]));
     let again = a.open("t").expect("the other one");
     assert_eq!(again.get("k").expect("get"), None);
@@ -181,7 +181,7 @@ fn requests_of_async_clients_are_answered_by_the_next_incarnation() {
     for _ in 0..3 {
         within("another incarnation", || a.incarnation().expect("one") != former);
         former = revoke_access(&first, &a);
-        futures_executor::block_on(async {
+        pollster::block_on(async {
             let gets: Vec<_> = (0..100).map(|i| client.get(key(i))).collect();
             let puts: Vec<_> = (0..100).map(|i| client.put(key(i), "v")).collect();
             let tasks = gets.into_iter().zip(puts);

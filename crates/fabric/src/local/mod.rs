@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::{MemberChange, MemberEvent, Presence};
 use crate::region::{Pages, Region};
 use crate::rpc::{RpcHandler, ServiceId};
@@ -137,7 +137,7 @@ impl LocalFabric {
         let old = hosts.iter().position(|h| h.node == node);
         let incarnation = match old {
             Some(i) if hosts[i].alive() => {
-                return Err(Error::new(ErrorKind::Exists, format!("{node} is a member already")));
+                return Err(Error::exists(format!("{node} is a member already")));
             }
             Some(i) => hosts[i].incarnation + 1,
             None => 1,
@@ -172,6 +172,11 @@ impl LocalFabric {
         self.0.host(node)
     }
 
+    /// The same for a node that must exist.
+    pub(crate) fn known(&self, node: NodeId) -> Result<Arc<Host>> {
+        self.0.host(node).ok_or_else(|| unknown(node))
+    }
+
     /// A client thread's transport on a member.
     pub(crate) fn transport(&self, node: NodeId) -> Result<LocalTransport> {
         Ok(LocalTransport::new(self.0.clone(), self.check_member(node)?))
@@ -179,12 +184,12 @@ impl LocalFabric {
 
     /// Checks that clients of a node may attach.
     pub(crate) fn check_member(&self, node: NodeId) -> Result<Arc<Host>> {
-        let host = self.0.host(node).ok_or_else(|| unknown(node))?;
+        let host = self.known(node)?;
         if !host.alive() {
-            return Err(Error::new(ErrorKind::Revoked, format!("{node} has lost its membership")));
+            return Err(Error::revoked(format!("{node} has lost its membership")));
         }
         if host.power() != Power::On {
-            return Err(Error::new(ErrorKind::Unreachable, format!("{node} is down")));
+            return Err(Error::unreachable(format!("{node} is down")));
         }
         Ok(host)
     }
@@ -256,14 +261,13 @@ impl Fabric for LocalFabric {
     }
 
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {
-        let host = self.0.host(node).ok_or_else(|| unknown(node))?;
+        let host = self.known(node)?;
         host.rpc.install(service, handler);
         Ok(())
     }
 
     fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        let target = self.0.host(host).ok_or_else(|| unknown(host))?;
-        let issuer = self.0.host(node).ok_or_else(|| unknown(node))?;
+        let (target, issuer) = (self.known(host)?, self.known(node)?);
         target.revoke(node, incarnation);
         if issuer.incarnation <= incarnation {
             if issuer.mark_revoked() {
@@ -297,5 +301,5 @@ impl Fabric for LocalFabric {
 }
 
 fn unknown(node: NodeId) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
+    Error::not_found(format!("{node} is no node of this fabric"))
 }

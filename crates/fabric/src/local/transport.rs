@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::{Clock, LocalShared, Tearing};
-use crate::addr::{GlobalAddr, NodeId, Role};
+use crate::addr::{ByNode, GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::cpu::prefetch_at;
@@ -17,7 +17,8 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
 use crate::rng::{golden_hash, scrambled, xorshift64};
-use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
+use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
 /// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then
@@ -44,8 +45,7 @@ pub(crate) struct LocalTransport {
     shared: Arc<LocalShared>,
     own: Arc<Host>,
     link: Arc<ExecutionMark>,
-    memory: RefCell<Vec<Option<Rc<Connection>>>>,
-    compute: RefCell<Vec<Option<Rc<Connection>>>>,
+    connections: RefCell<ByNode<Option<Rc<Connection>>>>,
     /// Lists suspended by the test knob: executed already, or not yet.
     suspended: RefCell<VecDeque<Suspended>>,
     rng: Cell<u64>,
@@ -82,8 +82,7 @@ impl LocalTransport {
             shared,
             own,
             link,
-            memory: RefCell::default(),
-            compute: RefCell::default(),
+            connections: RefCell::default(),
             suspended: RefCell::default(),
             rng: Cell::new(seed | 1),
             waited: Cell::new(0),
@@ -95,37 +94,23 @@ impl LocalTransport {
         Self { is_service: true, ..Self::new(shared, own) }
     }
 
-    /// The connections to nodes of this one's role.
-    fn side(&self, node: NodeId) -> &RefCell<Vec<Option<Rc<Connection>>>> {
-        match node.role() {
-            Role::Memory => &self.memory,
-            Role::Compute => &self.compute,
-        }
-    }
-
     fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
-        let side = self.side(node);
-        if let Some(Some(c)) = side.borrow().get(node.index()) {
+        if let Some(Some(c)) = self.connections.borrow().get(node) {
             return Ok(c.clone());
         }
-        let host = self.shared.host(node).ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, format!("{node} is no node of this fabric"))
-        })?;
-        let mut side = side.borrow_mut();
-        if side.len() <= node.index() {
-            side.resize(node.index() + 1, None);
-        }
+        let host = self
+            .shared
+            .host(node)
+            .ok_or_else(|| Error::unreachable(format!("{node} is no node of this fabric")))?;
         let c = Rc::new(Connection { host, checked: Cell::new(u32::MAX) });
-        side[node.index()] = Some(c.clone());
+        *self.connections.borrow_mut().at(node) = Some(c.clone());
         Ok(c)
     }
 
     /// A connection that broke is made anew by the next verb.
     fn disconnect(&self, node: NodeId, why: &Error) {
-        if why.kind() == ErrorKind::Unreachable
-            && let Some(place) = self.side(node).borrow_mut().get_mut(node.index())
-        {
-            *place = None;
+        if why.kind() == ErrorKind::Unreachable {
+            *self.connections.borrow_mut().at(node) = None;
         }
     }
 
@@ -152,8 +137,8 @@ impl LocalTransport {
     /// A verb to a node, with the right to reach it.
     #[inline]
     fn reach<T>(&self, node: NodeId, verb: impl FnOnce(&Host) -> Result<T>) -> Result<T> {
-        let all = self.side(node).borrow();
-        if let Some(Some(known)) = all.get(node.index())
+        let all = self.connections.borrow();
+        if let Some(Some(known)) = all.get(node)
             && known.is_checked()
         {
             return verb(&known.host);
@@ -217,17 +202,10 @@ impl LocalTransport {
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
         let handler = c.host.rpc.handler(to, service)?;
-        let _core = c.host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _core = locked(&c.host.rpc_core);
         let served = Rc::new(LocalTransport::of_service(self.shared.clone(), c.host.clone()));
-        let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(served));
-        let core = Core::new(transport.clone(), 0);
-        let slot = core.add_slot();
-        let ep = Endpoint::new(core.clone(), transport, slot);
-        let reply = core.block_on(slot, handler.call(&ep, self.own.node, request))?;
-        if reply.len() > MAX_RPC_BYTES {
-            return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
-        }
-        Ok(reply)
+        let ep = Endpoint::alone(Rc::new(WithoutCalls(served)), 0);
+        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 }
 
@@ -241,8 +219,7 @@ impl DirectMemory for LocalTransport {
     }
 
     fn prefetch(&self, at: GlobalAddr, len: u32) {
-        let side = self.side(at.node());
-        if let Some(Some(c)) = side.borrow().get(at.node().index()) {
+        if let Some(Some(c)) = self.connections.borrow().get(at.node()) {
             prefetch_at(c.host.memory(at).place(at.offset()), len as usize);
         }
     }
@@ -351,7 +328,6 @@ impl Transport for LocalTransport {
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {
-        let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
-        inside.then(|| self.own.region.load(offset))
+        self.own.region.peek(offset)
     }
 }

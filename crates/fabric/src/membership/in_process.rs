@@ -1,11 +1,12 @@
 //! Membership inside one process: the rules behind a lock.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::policy::LeaseParameters;
 use super::rules::{MembershipRules, News};
 use super::{Change, Lease, Member, Membership, MembershipFuture, MembershipState};
 use crate::addr::NodeId;
+use crate::sync::locked;
 use crate::transport::Nanos;
 
 /// Membership for nodes of one process; the membership server keeps one, too. Leases end only when
@@ -27,26 +28,22 @@ impl InProcess {
         Self { rules: Mutex::new(MembershipRules::new(lease_parameters)) }
     }
 
-    fn rules(&self) -> MutexGuard<'_, MembershipRules> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Applies an event after judging all leases and acknowledgements that are due by then.
     fn apply<T>(&self, now: Nanos, event: impl FnOnce(&mut MembershipRules) -> T) -> T {
-        let mut rules = self.rules();
+        let mut rules = locked(&self.rules);
         rules.judge(now);
         event(&mut rules)
     }
 
     /// The newest state.
     pub fn latest(&self) -> Arc<MembershipState> {
-        self.rules().latest()
+        locked(&self.rules).latest()
     }
 
     /// So many memory nodes have agents ([`super::MemoryAgent`]), which revoke the access of dead
     /// nodes: all of the pool's, or none.
     pub fn set_agents(&self, memory_nodes: u16) {
-        self.rules().agents = usize::from(memory_nodes);
+        locked(&self.rules).agents = usize::from(memory_nodes);
     }
 
     /// Judges leases. Called periodically, many times within a lease: from the first call on, half
@@ -58,41 +55,41 @@ impl InProcess {
 
     /// The process of a memory node that is missing has ended.
     pub fn lose(&self, member: Member) {
-        self.rules().lose(member);
+        locked(&self.rules).lose(member);
     }
 
     /// Whether the next incarnation of a member's number may begin; `None` for one that has not
     /// joined.
     pub fn is_number_free(&self, last: Member) -> Option<bool> {
-        let rules = self.rules();
+        let rules = locked(&self.rules);
         Some(rules.lease_parameters.is_number_free(rules.latest().phase(last)?))
     }
 
     /// A memory node ended before it was ready, and no verb was ever posted to it: the next
     /// incarnation of its number may join.
     pub fn forget_memory(&self, member: Member) {
-        self.rules().forget_memory(member);
+        locked(&self.rules).forget_memory(member);
     }
 
     /// Takes the news since the last call, the latest thousand at most.
     pub fn take_news(&self) -> Vec<News> {
-        self.rules().news.drain(..).collect()
+        locked(&self.rules).news.drain(..).collect()
     }
 
     /// A test knob: news reaches a node so much later, ns.
     pub fn delay_news(&self, node: NodeId, ns: Nanos) {
-        self.rules().delays.insert(node, ns);
+        locked(&self.rules).delays.insert(node, ns);
     }
 
     /// A test knob: every acknowledgement that is owed is due as if it had been asked for now,
     /// because no node could act for a while.
     pub fn excuse(&self, now: Nanos) {
-        self.rules().excuse(now);
+        locked(&self.rules).excuse(now);
     }
 
     /// Changes the lease parameters from now on; leases that were granted stay as they are.
     pub fn set_lease_parameters(&self, lease_parameters: LeaseParameters) {
-        self.rules().lease_parameters = lease_parameters;
+        locked(&self.rules).lease_parameters = lease_parameters;
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     Change, Lease, Member, MemberPhase, MemberState, MembershipState, MemoryState, Move, Presence,
 };
 use crate::addr::{NodeId, Role};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
 /// Membership news for the operator of the pool.
@@ -457,12 +457,9 @@ impl MembershipRules {
             Change::Returned(epoch) => {
                 if latest.presence(me.node).is_away() {
                     if epoch < self.last_death {
-                        return Err(Error::new(
-                            ErrorKind::Busy,
-                            format!(
-                                "{me} has not heard of the last death: ask for the state again"
-                            ),
-                        ));
+                        return Err(Error::busy(format!(
+                            "{me} has not heard of the last death: ask for the state again"
+                        )));
                     }
                     self.lease(me);
                     // Its return states that it has revoked these, too.
@@ -611,8 +608,7 @@ fn forget(s: &mut MembershipState) {
 }
 
 fn revoked(me: Member) -> Error {
-    Error::new(
-        ErrorKind::Revoked,
-        format!("{me} has lost its membership: restart it, so that it joins as a new incarnation"),
-    )
+    Error::revoked(format!(
+        "{me} has lost its membership: restart it, so that it joins as a new incarnation"
+    ))
 }

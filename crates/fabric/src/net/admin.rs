@@ -1,6 +1,6 @@
 //! Questions to a node, blocking, with a deadline. They are rare, and no client operation asks one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use super::io::Net;
 use super::key::Key;
 use super::wire::{Answer, Ask, Credential, Hello, PoolId};
 use crate::error::{Error, ErrorKind, Result};
+use crate::sync::locked;
 use crate::transport::Nanos;
 
 /// Longest wait for an answer, and for the connection before it.
@@ -43,16 +44,12 @@ impl Admin {
         &self.address
     }
 
-    fn line(&self) -> MutexGuard<'_, Option<Line>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks; asks once more on a new connection when the old one has broken, since all questions
     /// are idempotent. Concurrent threads do not wait for each other: each has a connection of its
     /// own.
     pub(super) fn ask(&self, ask: &Ask) -> Result<Answer> {
         let until = self.net.now() + PATIENCE.as_nanos() as Nanos;
-        let old = self.line().take();
+        let old = locked(&self.line).take();
         let had_one = old.is_some();
         match self.try_ask(old, ask, until) {
             Err(e) if had_one && e.kind() == ErrorKind::Unreachable => {
@@ -65,7 +62,7 @@ impl Admin {
     fn try_ask(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Answer> {
         let mut question = self.begin(line, ask, until)?;
         if !self.net.has_threads() {
-            return Err(Error::new(ErrorKind::Unreachable, "nothing waits for an answer here"));
+            return Err(Error::unreachable("nothing waits for an answer here"));
         }
         loop {
             let now = self.net.now();
@@ -85,7 +82,7 @@ impl Admin {
             return self.ask(ask);
         }
         let patience = PATIENCE.as_nanos() as Nanos;
-        let old = self.line().take();
+        let old = locked(&self.line).take();
         if old.is_some() {
             let done = self.poll(self.begin(old, ask, self.net.now() + patience)?).await;
             if !done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unreachable) {
@@ -121,7 +118,7 @@ impl Admin {
     /// Keeps the line for the next question.
     pub(super) fn end(&self, done: Result<(Answer, Line)>) -> Result<Answer> {
         let (answer, line) = done?;
-        self.line().get_or_insert(line);
+        locked(&self.line).get_or_insert(line);
         match answer {
             Answer::Refused(f) => Err(f.into()),
             answer => Ok(answer),

@@ -14,7 +14,7 @@ use super::membership_server::{MembershipServer, ready};
 use super::start::again_until;
 use super::wire::{Answer, Ask};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::{Member, Membership, MemoryAgent, Presence};
 use crate::transport::Nanos;
 
@@ -34,7 +34,7 @@ pub(super) fn start(shared: &Arc<NodeShared>, on_chip_bytes: u32) -> Result<()> 
     named
         .spawn(move || acting.run())
         .map(|_| ())
-        .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the agent: {e}")))
+        .map_err(|e| Error::busy(format!("no thread for the agent: {e}")))
 }
 
 /// The same without a thread, to the end of the node.

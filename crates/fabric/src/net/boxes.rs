@@ -36,9 +36,6 @@ impl Outbox {
     }
 
     /// Sends as many bytes as the stream takes; returns how many.
-    ///
-    /// # Errors
-    /// Those that end the connection.
     pub(super) fn flush(&mut self, stream: &mut dyn Stream) -> io::Result<usize> {
         let before = self.written;
         while self.left() > 0 {
@@ -59,9 +56,6 @@ impl Outbox {
 }
 
 /// Takes bytes off a stream: `None` where none are there, 0 at the end.
-///
-/// # Errors
-/// Those that end the connection.
 pub(super) fn receive(stream: &mut dyn Stream, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match stream.read(into) {

@@ -209,7 +209,7 @@ impl Connection {
 
     /// Reads once; whether there may be more.
     fn read(&mut self, context: &mut ServeContext<'_>) -> Result<bool, Over> {
-        let most = match &self.phase {
+        let most = match &mut self.phase {
             Phase::Greeting(host) => host.wants().min(context.scratch.len()),
             Phase::Leaving => return Ok(false),
             _ => context.scratch.len(),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::Access;
 use super::rdma::Device;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The data path of verbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,13 +100,10 @@ impl Common {
     /// for, `mtu` that of this node's port.
     pub(super) fn check(self, first: &str, insists: Option<DataPath>) -> Result<()> {
         match insists {
-            Some(data_path) if data_path != self.data_path => Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "the pool of {first} is on fabric {}, not on {data_path}: give --fabric {}, or start its memory nodes with --fabric {data_path}",
-                    self.data_path, self.data_path
-                ),
-            )),
+            Some(data_path) if data_path != self.data_path => Err(Error::incompatible(format!(
+                "the pool of {first} is on fabric {}, not on {data_path}: give --fabric {}, or start its memory nodes with --fabric {data_path}",
+                self.data_path, self.data_path
+            ))),
             _ => Ok(()),
         }
     }
@@ -117,14 +114,11 @@ impl Common {
         if mine >= self.mtu {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network with an mtu that all nodes have",
-                self.mtu,
-                self.mtu + 200
-            ),
-        ))
+        Err(Error::incompatible(format!(
+            "mtu is {mine} at this node's port and {} in the pool of {first}: raise it here (ip link set dev INTERFACE mtu {}), or start the memory nodes on a network with an mtu that all nodes have",
+            self.mtu,
+            self.mtu + 200
+        )))
     }
 }
 

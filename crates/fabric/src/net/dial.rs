@@ -45,9 +45,6 @@ pub(super) struct Opening {
 
 impl Opening {
     /// Begins to connect.
-    ///
-    /// # Errors
-    /// Those of [`Net::dial`].
     pub(super) fn begin(net: &dyn Net, to: To<'_>) -> Result<Self> {
         let To { address, key, hello } = to;
         let side = Client::new(key.clone(), &net.nonce()?, hello, address.to_string())?;
@@ -145,9 +142,6 @@ enum QuestionState {
 
 impl Question {
     /// Asks on a line, or on a new one; gives up at `until`.
-    ///
-    /// # Errors
-    /// As [`Opening::begin`].
     pub(super) fn begin(
         net: &dyn Net,
         to: To<'_>,

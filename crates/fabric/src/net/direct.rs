@@ -154,9 +154,3 @@ impl NetTransport {
         }
     }
 }
-
-impl std::fmt::Debug for Direct {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Direct({} verbs outstanding)", self.client.outstanding())
-    }
-}

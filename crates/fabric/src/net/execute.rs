@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use super::sessions::{Held, Mail, Session};
 use super::{NodeShared, frames, locked};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
 
 /// Executes a frame of verbs, and appends its outcome.
@@ -19,8 +19,7 @@ pub(super) fn verbs(
     let start = frames::begin(out, frames::POST);
     let found = out.len() + 1;
     out.push(1);
-    let late =
-        || Error::new(ErrorKind::Unreachable, format!("{} had no time for a list", shared.me.node));
+    let late = || Error::unreachable(format!("{} had no time for a list", shared.me.node));
     let result = match shared.now() > use_by {
         true => Err(late()),
         false => shared
@@ -45,13 +44,10 @@ pub(super) fn outcome(out: &mut Vec<u8>, kind: u8, result: Result<Vec<u8>>) {
 
 /// The error of an offer to a host without RDMA.
 pub(super) fn not_over_rdma(shared: &NodeShared) -> Error {
-    Error::new(
-        ErrorKind::Incompatible,
-        format!(
-            "{} got an offer of RDMA in a pool on fabric {}: connect again",
-            shared.me.node, shared.common.data_path
-        ),
-    )
+    Error::incompatible(format!(
+        "{} got an offer of RDMA in a pool on fabric {}: connect again",
+        shared.me.node, shared.common.data_path
+    ))
 }
 
 /// Work on this host's ends of queue pairs.
@@ -141,10 +137,7 @@ fn accept(
     held: &mut Held,
 ) -> Result<Vec<u8>> {
     if shared.now() > use_by {
-        return Err(Error::new(
-            ErrorKind::Unreachable,
-            format!("{} had no time for an offer", shared.me.node),
-        ));
+        return Err(Error::unreachable(format!("{} had no time for an offer", shared.me.node)));
     }
     let rdma = shared.rdma.as_ref().ok_or_else(|| not_over_rdma(shared))?;
     let (answer, end) = rdma.accept(from, offer)?;

@@ -33,7 +33,7 @@
 
 use super::key::{Key, PROOF_BYTES};
 use super::wire::{self, Failure, Hello, MAGIC, VERSION, Welcome};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// Random bytes that a side draws for a connection.
 pub(super) type Nonce = [u8; 32];
@@ -52,37 +52,64 @@ pub(super) trait Side {
     /// The last message of the other side.
     type Outcome;
 
+    fn state(&mut self) -> &mut SideState;
+
+    /// Takes the next step: all its bytes are there.
+    fn advance(&mut self) -> Result<Option<Self::Outcome>>;
+
     /// How many bytes may be taken off the socket now: later bytes do not belong to the handshake.
-    fn wants(&self) -> usize;
+    fn wants(&mut self) -> usize {
+        let arrived = &self.state().arrived;
+        arrived.needed - arrived.used
+    }
 
     /// Takes bytes, [`Side::wants`] at most. After a failure the rest of [`Side::out`] is sent and
     /// the connection ends.
     ///
     /// # Errors
     /// `Incompatible` for another program, version or key; `Corrupt`.
-    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Outcome>>;
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Outcome>> {
+        match self.state().arrived.take(bytes)? {
+            true => self.advance(),
+            false => Ok(None),
+        }
+    }
 
     /// Bytes to be sent now.
-    fn out(&mut self) -> Vec<u8>;
+    fn out(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.state().out)
+    }
+}
+
+/// The state of either side.
+pub(super) struct SideState {
+    key: Key,
+    /// Names the peer in errors.
+    name: String,
+    step: Step,
+    arrived: Received,
+    mine: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl SideState {
+    /// For messages of `most` bytes in all; `nonce` is drawn for this connection alone.
+    fn new(key: Key, nonce: &Nonce, name: String, most: usize) -> Self {
+        let arrived = Received { room: vec![0; most].into(), used: 0, needed: PRELUDE };
+        let mine = greeting(&key, nonce);
+        Self { key, name, step: Step::Prelude, arrived, mine, out: Vec::new() }
+    }
 }
 
 /// Received bytes, in a buffer of fixed size.
-struct Received<const N: usize> {
-    room: [u8; N],
+struct Received {
+    room: Box<[u8]>,
     used: usize,
     /// How many bytes the next step needs.
     needed: usize,
 }
 
-impl<const N: usize> Received<N> {
-    fn new() -> Self {
-        Self { room: [0; N], used: 0, needed: PRELUDE }
-    }
-
-    fn wants(&self) -> usize {
-        self.needed - self.used
-    }
-
+impl Received {
     /// Whether the next step can be taken.
     fn take(&mut self, bytes: &[u8]) -> Result<bool> {
         let until = self.used + bytes.len();
@@ -139,105 +166,45 @@ fn append(out: &mut Vec<u8>, body: &[u8]) {
 
 fn check_prelude(theirs: &[u8], name: &str) -> Result<()> {
     if theirs[..8] != MAGIC {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!("{name} is no node of dmtree: check the address and the port"),
-        ));
+        return Err(Error::incompatible(format!(
+            "{name} is no node of dmtree: check the address and the port"
+        )));
     }
     let version = u32::from_le_bytes(theirs[8..PRELUDE].try_into().expect("4 bytes"));
     if version != VERSION {
-        return Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{name} speaks version {version} of the protocol, this process version {VERSION}: run the same release everywhere"
-            ),
-        ));
+        return Err(Error::incompatible(format!(
+            "{name} speaks version {version} of the protocol, this process version {VERSION}: run the same release everywhere"
+        )));
     }
     Ok(())
 }
 
 fn other_key(name: &str) -> Error {
-    Error::new(
-        ErrorKind::Incompatible,
-        format!(
-            "{name} has another key than this process: give the key of its pool with --key-file FILE or DMTREE_KEY"
-        ),
-    )
+    Error::incompatible(format!(
+        "{name} has another key than this process: give the key of its pool with --key-file FILE or DMTREE_KEY"
+    ))
 }
 
 /// Whether both have a key, or none has.
 fn check_keyed(theirs: u8, key: &Key, name: &str) -> Result<()> {
     match (theirs != 0, key.is_some()) {
-        (true, false) => Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{name} asks for a key: give that of its pool with --key-file FILE or DMTREE_KEY"
-            ),
-        )),
-        (false, true) => Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{name} has no key, and this process has one: start it with the same key, or leave the key out here"
-            ),
-        )),
+        (true, false) => Err(Error::incompatible(format!(
+            "{name} asks for a key: give that of its pool with --key-file FILE or DMTREE_KEY"
+        ))),
+        (false, true) => Err(Error::incompatible(format!(
+            "{name} has no key, and this process has one: start it with the same key, or leave the key out here"
+        ))),
         _ => Ok(()),
     }
 }
 
 /// The accepting side.
-pub(super) struct Host {
-    key: Key,
-    name: String,
-    step: Step,
-    arrived: Received<{ GREETING + 2 + MAX_HELLO + PROOF_BYTES }>,
-    mine: Vec<u8>,
-    out: Vec<u8>,
-}
+pub(super) struct Host(SideState);
 
 impl Host {
     /// For a peer, named `name` in errors; `nonce` is drawn for this connection alone.
     pub(super) fn new(key: Key, nonce: &Nonce, name: String) -> Self {
-        let mine = greeting(&key, nonce);
-        Self { key, name, step: Step::Prelude, arrived: Received::new(), mine, out: Vec::new() }
-    }
-
-    fn advance(&mut self) -> Result<Option<Hello>> {
-        let at = &mut self.arrived;
-        self.step = match self.step {
-            Step::Prelude => {
-                let fits = check_prelude(at.all(), &self.name);
-                // A dmtree process of another version gets this one's version; any other peer gets
-                // no answer.
-                if fits.is_err() && at.all()[..8] == MAGIC {
-                    self.out = prelude();
-                }
-                fits?;
-                at.needed = GREETING;
-                Step::Greeting
-            }
-            Step::Greeting => {
-                self.out = self.mine.clone();
-                check_keyed(at.all()[PRELUDE], &self.key, &self.name)?;
-                at.needed = GREETING + 2;
-                Step::Length
-            }
-            Step::Length => {
-                at.set_needed_by_length(MAX_HELLO, &self.name)?;
-                Step::Message
-            }
-            Step::Message => {
-                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
-                let (theirs, hello) = said.split_at(GREETING);
-                if !self.key.is_proof(&[b"client", theirs, &self.mine, hello], proof) {
-                    self.out = vec![0];
-                    return Err(other_key(&self.name));
-                }
-                self.step = Step::Over;
-                return wire::decode(&hello[2..], &self.name).map(Some);
-            }
-            Step::Verdict | Step::Over => return Err(Error::corrupt("the handshake is over")),
-        };
-        Ok(None)
+        Self(SideState::new(key, nonce, name, GREETING + 2 + MAX_HELLO + PROOF_BYTES))
     }
 
     /// The answer to the hello; the text of a refusal is cut to the longest message.
@@ -251,9 +218,10 @@ impl Host {
         }
         let mut out = vec![1];
         append(&mut out, &body);
-        let said = &self.arrived.all()[..self.arrived.used - PROOF_BYTES];
+        let SideState { key, arrived, mine, .. } = &self.0;
+        let said = &arrived.all()[..arrived.used - PROOF_BYTES];
         let (theirs, hello) = said.split_at(GREETING);
-        let proof = self.key.prove(&[b"host", theirs, &self.mine, hello, &out]);
+        let proof = key.prove(&[b"host", theirs, mine, hello, &out]);
         out.extend(proof);
         Ok(out)
     }
@@ -262,32 +230,55 @@ impl Host {
 impl Side for Host {
     type Outcome = Hello;
 
-    fn wants(&self) -> usize {
-        self.arrived.wants()
+    fn state(&mut self) -> &mut SideState {
+        &mut self.0
     }
 
-    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Hello>> {
-        match self.arrived.take(bytes)? {
-            true => self.advance(),
-            false => Ok(None),
-        }
-    }
-
-    fn out(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+    fn advance(&mut self) -> Result<Option<Hello>> {
+        let SideState { key, name, step, arrived: at, mine, out } = &mut self.0;
+        *step = match *step {
+            Step::Prelude => {
+                let fits = check_prelude(at.all(), name);
+                // A dmtree process of another version gets this one's version; any other peer gets
+                // no answer.
+                if fits.is_err() && at.all()[..8] == MAGIC {
+                    *out = prelude();
+                }
+                fits?;
+                at.needed = GREETING;
+                Step::Greeting
+            }
+            Step::Greeting => {
+                *out = mine.clone();
+                check_keyed(at.all()[PRELUDE], key, name)?;
+                at.needed = GREETING + 2;
+                Step::Length
+            }
+            Step::Length => {
+                at.set_needed_by_length(MAX_HELLO, name)?;
+                Step::Message
+            }
+            Step::Message => {
+                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
+                let (theirs, hello) = said.split_at(GREETING);
+                if !key.is_proof(&[b"client", theirs, mine, hello], proof) {
+                    *out = vec![0];
+                    return Err(other_key(name));
+                }
+                *step = Step::Over;
+                return wire::decode(&hello[2..], name).map(Some);
+            }
+            Step::Verdict | Step::Over => return Err(Error::corrupt("the handshake is over")),
+        };
+        Ok(None)
     }
 }
 
 /// The connecting side.
 pub(super) struct Client {
-    key: Key,
-    name: String,
-    step: Step,
-    arrived: Received<{ GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES }>,
-    mine: Vec<u8>,
+    state: SideState,
     /// The hello with its length.
     hello: Vec<u8>,
-    out: Vec<u8>,
 }
 
 impl Client {
@@ -296,73 +287,64 @@ impl Client {
     /// # Errors
     /// `InvalidArgument` for a hello that is too long.
     pub(super) fn new(key: Key, nonce: &Nonce, hello: &Hello, name: String) -> Result<Self> {
-        let (mine, mut with_length) = (greeting(&key, nonce), Vec::new());
-        let hello = wire::encode(hello)?;
-        if hello.len() > MAX_HELLO {
+        let (body, mut hello) = (wire::encode(hello)?, Vec::new());
+        if body.len() > MAX_HELLO {
             return Err(Error::invalid("a hello that is too long"));
         }
-        append(&mut with_length, &hello);
-        let (hello, out) = (with_length, mine.clone());
-        Ok(Self { key, name, step: Step::Prelude, arrived: Received::new(), mine, hello, out })
-    }
-
-    fn advance(&mut self) -> Result<Option<Welcome>> {
-        let at = &mut self.arrived;
-        self.step = match self.step {
-            Step::Prelude => {
-                check_prelude(at.all(), &self.name)?;
-                at.needed = GREETING;
-                Step::Greeting
-            }
-            Step::Greeting => {
-                check_keyed(at.all()[PRELUDE], &self.key, &self.name)?;
-                self.out = self.hello.clone();
-                self.out.extend(self.key.prove(&[b"client", &self.mine, at.all(), &self.hello]));
-                at.needed = GREETING + 1;
-                Step::Verdict
-            }
-            Step::Verdict => {
-                if at.all()[GREETING] != 1 {
-                    return Err(other_key(&self.name));
-                }
-                at.needed = GREETING + 3;
-                Step::Length
-            }
-            Step::Length => {
-                at.set_needed_by_length(MAX_WELCOME, &self.name)?;
-                Step::Message
-            }
-            Step::Message => {
-                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
-                let (theirs, welcome) = said.split_at(GREETING);
-                if !self.key.is_proof(&[b"host", &self.mine, theirs, &self.hello, welcome], proof) {
-                    return Err(other_key(&self.name));
-                }
-                self.step = Step::Over;
-                return wire::decode(&welcome[3..], &self.name).map(Some);
-            }
-            Step::Over => return Err(Error::corrupt("the handshake is over")),
-        };
-        Ok(None)
+        append(&mut hello, &body);
+        let most = GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES;
+        let mut state = SideState::new(key, nonce, name, most);
+        state.out = state.mine.clone();
+        Ok(Self { state, hello })
     }
 }
 
 impl Side for Client {
     type Outcome = Welcome;
 
-    fn wants(&self) -> usize {
-        self.arrived.wants()
+    fn state(&mut self) -> &mut SideState {
+        &mut self.state
     }
 
-    fn feed(&mut self, bytes: &[u8]) -> Result<Option<Welcome>> {
-        match self.arrived.take(bytes)? {
-            true => self.advance(),
-            false => Ok(None),
-        }
-    }
-
-    fn out(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.out)
+    fn advance(&mut self) -> Result<Option<Welcome>> {
+        let hello = &self.hello;
+        let SideState { key, name, step, arrived: at, mine, out } = &mut self.state;
+        *step = match *step {
+            Step::Prelude => {
+                check_prelude(at.all(), name)?;
+                at.needed = GREETING;
+                Step::Greeting
+            }
+            Step::Greeting => {
+                check_keyed(at.all()[PRELUDE], key, name)?;
+                *out = hello.clone();
+                out.extend(key.prove(&[b"client", mine, at.all(), hello]));
+                at.needed = GREETING + 1;
+                Step::Verdict
+            }
+            Step::Verdict => {
+                if at.all()[GREETING] != 1 {
+                    return Err(other_key(name));
+                }
+                at.needed = GREETING + 3;
+                Step::Length
+            }
+            Step::Length => {
+                at.set_needed_by_length(MAX_WELCOME, name)?;
+                Step::Message
+            }
+            Step::Message => {
+                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
+                let (theirs, welcome) = said.split_at(GREETING);
+                if !key.is_proof(&[b"host", mine, theirs, hello, welcome], proof) {
+                    return Err(other_key(name));
+                }
+                *step = Step::Over;
+                return wire::decode(&welcome[3..], name).map(Some);
+            }
+            Step::Over => return Err(Error::corrupt("the handshake is over")),
+        };
+        Ok(None)
     }
 }
 

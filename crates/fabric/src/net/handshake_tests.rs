@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::super::wire::PoolId;
 use super::*;
+use crate::error::ErrorKind;
 
 fn key(text: &str) -> Key {
     Key::of(&text.repeat(32)).expect("long enough")
@@ -36,7 +37,7 @@ fn feed<S: Side>(side: &mut S, mut bytes: &[u8], chunk: usize) -> Result<Option<
 
 /// The outcomes of the host and of the client.
 fn meet(c: &mut Client, h: &mut Host, chunk: usize) -> (Result<Hello>, Result<Welcome>) {
-    let cut = || Error::new(ErrorKind::Unreachable, "cut");
+    let cut = || Error::unreachable("cut");
     loop {
         let heard = feed(h, &c.out(), chunk);
         let out = h.out();
@@ -173,7 +174,7 @@ fn refusals_arrive_and_one_that_is_too_long_is_cut() {
             feed(&mut c, &h.out(), 99).expect("a greeting");
             feed(&mut h, &c.out(), 99).expect("proven");
             let text = "wörd ".repeat(words);
-            let said = Welcome::Refused((&Error::new(ErrorKind::Revoked, &*text)).into());
+            let said = Welcome::Refused((&Error::revoked(&*text)).into());
             let said = feed(&mut c, &h.welcome(&said).expect("cut"), 99).expect("proven");
             let Some(Welcome::Refused(f)) = said else { panic!("{said:?}") };
             let e: Error = f.into();
@@ -205,6 +206,6 @@ proptest! {
             }
             rest = tail;
         }
-        prop_assert!(h.out().len() <= GREETING && h.arrived.used <= h.arrived.room.len());
+        prop_assert!(h.out().len() <= GREETING && h.0.arrived.used <= h.0.arrived.room.len());
     }
 }

@@ -18,7 +18,6 @@ use super::sockets::System;
 use super::wire::Hello;
 use super::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, frames};
 use crate::addr::{GlobalAddr, NodeId, Role};
-use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::membership::LeaseParameters;
@@ -51,14 +50,11 @@ fn join(first: &str) -> NetFabric {
 }
 
 fn endpoint(f: &NetFabric) -> Endpoint {
-    let transport = f.attach(f.me().node).expect("this process's node");
-    let core = Core::new(transport.clone(), 0);
-    let slot = core.add_slot();
-    Endpoint::new(core, transport, slot)
+    Endpoint::alone(f.attach(f.me().node).expect("this process's node"), 0)
 }
 
 fn faa(ep: &Endpoint) -> Result<u64> {
-    ep.core().block_on(ep.slot(), ep.faa(GlobalAddr::new(NodeId::memory(0), 64), 1))
+    ep.block_on(ep.faa(GlobalAddr::new(NodeId::memory(0), 64), 1))
 }
 
 /// An admitted link of a member, for hostile bytes.
@@ -252,7 +248,7 @@ fn calls_of_a_connection_that_is_gone_are_not_executed() {
     let ep = endpoint(&cn0);
     let mut reply = Vec::new();
     let call = ep.rpc(NodeId::memory(0), ServiceId(9), b"", &mut reply);
-    ep.core().block_on(ep.slot(), call).expect("answered");
+    ep.block_on(call).expect("answered");
     let ran = *ran.lock().expect("no panic");
     assert!(ran < 30, "{ran} calls, 60 of a peer that is gone");
 }

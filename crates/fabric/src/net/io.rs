@@ -51,9 +51,6 @@ pub(super) trait Stream: Socket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
     /// Sends bytes; returns how many were accepted.
-    ///
-    /// # Errors
-    /// As [`Stream::read`].
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 }
 
@@ -84,24 +81,15 @@ pub(super) trait Waker: Send + Sync {
 /// Waits for many sockets. A socket that is ready is reported by every wait until it is not.
 pub(super) trait Poller: Send {
     /// Waits for a socket, too, and reports it under a token.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn add(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()>;
 
     /// Changes the events to wait for.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn change(&mut self, token: u64, socket: &dyn Socket, interest: Interest) -> io::Result<()>;
 
     /// Stops to wait for a socket.
     fn remove(&mut self, socket: &dyn Socket);
 
     /// Waits, for so long at most, and appends the sockets that are ready.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn wait(&mut self, longest: Nanos, ready: &mut Vec<Ready>) -> io::Result<()>;
 
     /// The waker of this poller.
@@ -132,15 +120,9 @@ pub(super) trait Net: Send + Sync {
     fn listen(&self, at: &str, access: &Access) -> Result<(Box<dyn Listener>, String)>;
 
     /// Begins to connect to a numeric address.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn dial(&self, at: &str) -> io::Result<Box<dyn Stream>>;
 
     /// A poller.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn poller(&self) -> io::Result<Box<dyn Poller>>;
 
     /// Waits for one of a few sockets, for so long at most; not at all where [`Net::has_threads`]

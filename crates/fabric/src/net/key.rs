@@ -11,7 +11,7 @@ use std::path::Path;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// Fewest bytes of a key.
 pub const MIN_KEY_BYTES: usize = 32;
@@ -123,9 +123,8 @@ fn read_file(path: &Path) -> Result<Key> {
 /// Bytes from the system's source of randomness.
 pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| {
-        Error::new(ErrorKind::Unsupported, format!("the system gives no random bytes: {e}"))
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::unsupported(format!("the system gives no random bytes: {e}")))?;
     Ok(bytes)
 }
 
@@ -186,6 +185,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn a_key_is_a_text_of_32_bytes_or_more() {

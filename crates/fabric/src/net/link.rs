@@ -250,10 +250,7 @@ impl Link {
     pub(super) fn is_broken(&self) -> Option<Error> {
         (!self.is_up()).then(|| {
             let why = self.trouble.as_ref().map_or_else(String::new, ToString::to_string);
-            Error::new(
-                ErrorKind::Unreachable,
-                format!("the connection to {} is broken: {why}", self.to.node),
-            )
+            Error::unreachable(format!("the connection to {} is broken: {why}", self.to.node))
         })
     }
 
@@ -531,7 +528,7 @@ impl Link {
         }
         if is_late && matches!(self.connection, ConnectionState::Open(_)) {
             let what = "it has not answered for 2 s: is it, or the network to it, overloaded?";
-            self.lose(Error::new(ErrorKind::Unreachable, what));
+            self.lose(Error::unreachable(what));
         }
         if closing.is_some_and(over) && !self.is_up() {
             // By now no packet of the queue pair is left.
@@ -557,10 +554,7 @@ impl Link {
 
     fn broke(&self) -> Error {
         let why = self.trouble.as_ref().map_or_else(String::new, ToString::to_string);
-        Error::new(
-            ErrorKind::Unreachable,
-            format!("the connection to {} broke: {why}; try again", self.to.node),
-        )
+        Error::unreachable(format!("the connection to {} broke: {why}; try again", self.to.node))
     }
 
     fn cut_off(&self) -> Error {

@@ -1,13 +1,14 @@
 //! The membership as the other processes see it: the first memory node keeps it. Leases are judged
 //! by its clock, not the caller's.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::NodeShared;
 use super::admin::unexpected;
 use super::wire::{Answer, Ask};
 use crate::error::Result;
 use crate::membership::{Change, Lease, Member, Membership, MembershipFuture, MembershipState};
+use crate::sync::locked;
 use crate::transport::Nanos;
 
 pub(super) struct Remote {
@@ -21,7 +22,7 @@ impl Remote {
     }
 
     async fn ask_state(&self, me: Member) -> Result<Arc<MembershipState>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = locked(&self.known).clone();
         let newer =
             match self.shared.ask_soon(&Ask::MembershipState { me, known: known.epoch }).await? {
                 Answer::MembershipState(None) => return Ok(known),
@@ -33,7 +34,7 @@ impl Remote {
         if newer.living().any(strange) {
             self.shared.take_node_directory(self.shared.ask_soon(&Ask::NodeDirectory).await?)?;
         }
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = newer.clone();
+        *locked(&self.known) = newer.clone();
         Ok(newer)
     }
 

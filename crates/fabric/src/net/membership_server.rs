@@ -21,15 +21,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::data_path::{Common, DataPath};
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::roles::Badges;
 use super::wire::{Answer, Ask, Introduction, PoolId};
 use crate::addr::{NodeId, Role};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::{InProcess, Member, MemberPhase, Membership};
+use crate::sync::locked;
 use crate::transport::Nanos;
 
 /// The composition of a pool, and the parameters of the layer above, which are opaque to the
@@ -91,29 +92,25 @@ impl MembershipServer {
         Self { pool, pool_config, common, badges, membership, registrations: Mutex::default() }
     }
 
-    fn registrations(&self) -> MutexGuard<'_, Registrations> {
-        self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn node_directory(&self) -> NodeDirectory {
-        self.registrations().node_directory.clone()
+        locked(&self.registrations).node_directory.clone()
     }
 
     /// Enters the first memory node itself.
     pub(super) fn enter(&self, entry: NodeEntry) {
-        self.registrations().node_directory.put(entry);
+        locked(&self.registrations).node_directory.put(entry);
     }
 
     /// A memory node can be used from now on; it exposes so much on-chip memory.
     pub(super) fn ready(&self, me: Member, on_chip_bytes: u32) {
-        let mut registrations = self.registrations();
+        let mut registrations = locked(&self.registrations);
         registrations.ready.insert(me.node);
         registrations.node_directory.set_on_chip(me, on_chip_bytes);
     }
 
     /// Takes the number of a node back that has not begun to be one.
     fn withdraw(&self, me: Member) -> Result<()> {
-        let mut registrations = self.registrations();
+        let mut registrations = locked(&self.registrations);
         let has_begun = registrations.ready.contains(&me.node)
             || self.membership.latest().phase(me).is_some()
             || registrations.node_directory.find(me.node).is_none_or(|p| p.member != me);
@@ -132,10 +129,7 @@ impl MembershipServer {
 
     /// Answers a question that came from `ip`.
     pub(super) fn answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Answer {
-        match self.try_answer(ask, ip, now) {
-            Ok(answer) => answer,
-            Err(e) => Answer::Refused((&e).into()),
-        }
+        self.try_answer(ask, ip, now).unwrap_or_else(|e| Answer::Refused((&e).into()))
     }
 
     fn try_answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Result<Answer> {
@@ -189,31 +183,22 @@ impl MembershipServer {
     /// Fails for a member that never registered, and for a memory node that has lost its number to
     /// another one.
     fn check_registered(&self, me: Member) -> Result<()> {
-        let registrations = self.registrations();
-        let is_other = |p: &NodeEntry| p.member.incarnation > me.incarnation;
-        if me.node.role() == Role::Memory
-            && registrations.node_directory.find(me.node).is_some_and(is_other)
-        {
-            return Err(Error::new(
-                ErrorKind::Revoked,
-                format!(
+        let registrations = locked(&self.registrations);
+        let newest = registrations.node_directory.find(me.node).map(|p| p.member.incarnation);
+        match newest {
+            Some(n) if n > me.incarnation && me.node.role() == Role::Memory => {
+                Err(Error::revoked(format!(
                     "{me} was not ready in time, and its number was reassigned: start it again"
-                ),
-            ));
-        }
-        match registrations
-            .node_directory
-            .find(me.node)
-            .is_some_and(|p| p.member.incarnation >= me.incarnation)
-        {
-            true => Ok(()),
-            false => Err(Error::invalid(format!("{me} has not registered with this pool"))),
+                )))
+            }
+            Some(n) if n >= me.incarnation => Ok(()),
+            _ => Err(Error::invalid(format!("{me} has not registered with this pool"))),
         }
     }
 
     /// Gives a node its number and its incarnation.
     fn register(&self, intro: Introduction, ip: IpAddr, now: Nanos) -> Result<Member> {
-        let mut registrations = self.registrations();
+        let mut registrations = locked(&self.registrations);
         if let Some(me) = registrations.nonces.get(&intro.nonce) {
             return Ok(*me);
         }
@@ -270,10 +255,9 @@ impl MembershipServer {
         let begins = |n: &u16| !registrations.ready.contains(&NodeId::memory(*n));
         let n = numbers.clone().find(|n| !taken(n));
         n.map(NodeId::memory).ok_or_else(|| match { numbers }.find(begins) {
-            Some(n) => Error::new(
-                ErrorKind::Busy,
-                format!("mn{n} has registered and is not ready yet: wait for it, or for its end"),
-            ),
+            Some(n) => Error::busy(format!(
+                "mn{n} has registered and is not ready yet: wait for it, or for its end"
+            )),
             None => gone(intro.wanted, all),
         })
     }
@@ -286,10 +270,9 @@ impl MembershipServer {
     ) -> Result<NodeId> {
         let (there, all) = (registrations.ready.len(), usize::from(self.pool_config.memory_nodes));
         if there < all {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("the pool waits for its memory nodes: {there} of {all} are there"),
-            ));
+            return Err(Error::busy(format!(
+                "the pool waits for its memory nodes: {there} of {all} are there"
+            )));
         }
         let is_free = |n: u16| self.is_free(registrations, NodeId::compute(n), now);
         let all = 0..self.pool_config.compute_nodes;
@@ -302,25 +285,19 @@ impl MembershipServer {
             }
             return match is_free(n) {
                 true => Ok(NodeId::compute(n)),
-                false => Err(Error::new(
-                    ErrorKind::Busy,
-                    format!(
-                        "cn{n} is living: stop it, wait for the end of its lease, or ask for another number"
-                    ),
-                )),
+                false => Err(Error::busy(format!(
+                    "cn{n} is living: stop it, wait for the end of its lease, or ask for another number"
+                ))),
             };
         }
         let unused =
             all.clone().find(|n| registrations.node_directory.find(NodeId::compute(*n)).is_none());
         let n = unused.or_else(|| all.clone().find(|n| is_free(*n)));
         n.map(NodeId::compute).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Busy,
-                format!(
-                    "all {} compute nodes of the pool are there: start it with more, or stop one",
-                    self.pool_config.compute_nodes
-                ),
-            )
+            Error::busy(format!(
+                "all {} compute nodes of the pool are there: start it with more, or stop one",
+                self.pool_config.compute_nodes
+            ))
         })
     }
 
@@ -339,16 +316,12 @@ impl MembershipServer {
 /// Why a memory node gets no number when all candidates were in use.
 fn gone(wanted: Option<u16>, all: u16) -> Error {
     match wanted {
-        Some(n) => Error::new(
-            ErrorKind::Exists,
-            format!(
-                "mn{n} is there already, or has been: the contents of a memory node are lost with it; start a new pool"
-            ),
-        ),
-        None => Error::new(
-            ErrorKind::Full,
-            format!("the pool has {all} memory nodes, and all have been there: start it with more"),
-        ),
+        Some(n) => Error::exists(format!(
+            "mn{n} is there already, or has been: the contents of a memory node are lost with it; start a new pool"
+        )),
+        None => Error::full(format!(
+            "the pool has {all} memory nodes, and all have been there: start it with more"
+        )),
     }
 }
 
@@ -367,7 +340,7 @@ pub(super) fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -
     match answer.as_mut().poll(&mut cx) {
         std::task::Poll::Ready(result) => result,
         std::task::Poll::Pending => {
-            Err(Error::new(ErrorKind::Busy, "the membership does not answer now: ask again"))
+            Err(Error::busy("the membership does not answer now: ask again"))
         }
     }
 }
@@ -375,6 +348,7 @@ pub(super) fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use crate::membership::LeaseParameters;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);

@@ -59,7 +59,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crate::addr::NodeId;
@@ -115,7 +115,7 @@ pub(crate) struct NodeShared {
     caps: Capabilities,
     /// Sockets and the clock.
     net: Arc<dyn io::Net>,
-    node_directory: RwLock<NodeDirectory>,
+    node_directory: Mutex<NodeDirectory>,
     refreshed_at: AtomicU64,
     /// The incarnations that links may be opened to, where they differ from the node directory's.
     incarnations: Mutex<BTreeMap<NodeId, u32>>,
@@ -207,9 +207,6 @@ impl NetFabric {
 
     /// Is a memory node that can be used, and acts for the membership; to the end of the node, or
     /// for ever.
-    ///
-    /// # Errors
-    /// As [`NetFabric::ready`].
     pub async fn act(&self, ep: &crate::endpoint::Endpoint) -> Result<()> {
         agent::act(&self.0.shared, ep).await
     }
@@ -293,19 +290,14 @@ impl NodeShared {
     fn node_directory(&self) -> NodeDirectory {
         match &self.membership_server {
             Some(membership_server) => membership_server.node_directory(),
-            None => self.node_directory.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => locked(&self.node_directory).clone(),
         }
     }
 
     fn entry(&self, node: NodeId) -> Option<NodeEntry> {
         match &self.membership_server {
             Some(membership_server) => membership_server.node_directory().find(node).cloned(),
-            None => self
-                .node_directory
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .find(node)
-                .cloned(),
+            None => locked(&self.node_directory).find(node).cloned(),
         }
     }
 
@@ -343,8 +335,7 @@ impl NodeShared {
     fn take_node_directory(&self, answer: Answer) -> Result<()> {
         match answer {
             Answer::NodeDirectory(node_directory) => {
-                *self.node_directory.write().unwrap_or_else(PoisonError::into_inner) =
-                    node_directory;
+                *locked(&self.node_directory) = node_directory;
                 Ok(())
             }
             other => Err(unexpected(&other)),
@@ -388,10 +379,7 @@ impl NodeShared {
     /// The same without asking.
     fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
         let entry = self.entry(node).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unreachable,
-                format!("{node} is no node of this pool, or has not come yet"),
-            )
+            Error::unreachable(format!("{node} is no node of this pool, or has not come yet"))
         })?;
         let incarnation = self.known_incarnation(node).unwrap_or(entry.member.incarnation);
         let address =
@@ -405,20 +393,17 @@ impl NodeShared {
             return Ok(());
         }
         let text = format!("this process is {}, not {node}", self.me.node);
-        Err(Error::new(ErrorKind::NotFound, text))
+        Err(Error::not_found(text))
     }
 
     fn check_pool(&self, pool: PoolId) -> Result<()> {
         if pool == self.pool {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{} belongs to another pool: its process has restarted with an empty region, or the address is another's; the contents of the old pool are gone, start its compute processes again",
-                self.me.node
-            ),
-        ))
+        Err(Error::incompatible(format!(
+            "{} belongs to another pool: its process has restarted with an empty region, or the address is another's; the contents of the old pool are gone, start its compute processes again",
+            self.me.node
+        )))
     }
 
     /// Whether a peer addresses this node in this incarnation.
@@ -426,10 +411,10 @@ impl NodeShared {
         if to == self.me {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Incompatible,
-            format!("here is {}, not {to}: it has restarted, or another took its address", self.me),
-        ))
+        Err(Error::incompatible(format!(
+            "here is {}, not {to}: it has restarted, or another took its address",
+            self.me
+        )))
     }
 
     /// Whether a member may reach this node.
@@ -439,10 +424,10 @@ impl NodeShared {
             && host.is_revoked(from.node, from.incarnation);
         match is_revoked {
             false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Revoked,
-                format!("{} refuses {from}: it has lost its membership", self.me.node),
-            )),
+            true => Err(Error::revoked(format!(
+                "{} refuses {from}: it has lost its membership",
+                self.me.node
+            ))),
         }
     }
 

@@ -7,7 +7,7 @@ use super::data_path::NicConfig;
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::Member;
 use crate::transport::{Progress, Ticket, WorkRequest};
@@ -26,8 +26,7 @@ pub(super) enum End {}
 pub(super) enum Client {}
 
 fn absent() -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
+    Error::unsupported(
         "this binary was built without RDMA: cargo build --release -p dmtree-cli --features verbs",
     )
 }

@@ -56,9 +56,6 @@ impl Rdma {
 
     /// Registers the region of a node, and on-chip memory if `on_chip_bytes` of it are wanted and
     /// there is any.
-    ///
-    /// # Errors
-    /// As [`Port::open`].
     pub(super) fn open(
         e: &NicConfig,
         me: Member,

@@ -25,7 +25,7 @@ use super::NodeShared;
 use super::key::Key;
 use super::wire::{Answer, Ask, Credential, Hello};
 use crate::addr::{NodeId, Role};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
 
 /// The secret that badges are computed with.
@@ -60,13 +60,10 @@ impl Badges {
         if self.key.is_proof(&[&bytes(credential.member)], &credential.badge) {
             return Ok(credential.member);
         }
-        Err(Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "{} has not registered with this pool: start its process again",
-                credential.member
-            ),
-        ))
+        Err(Error::incompatible(format!(
+            "{} has not registered with this pool: start its process again",
+            credential.member
+        )))
     }
 }
 
@@ -150,12 +147,9 @@ impl NodeShared {
         if is_first || incarnations {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Revoked,
-            format!(
-                "{member} does not live in this pool: it cannot have the access of others revoked"
-            ),
-        ))
+        Err(Error::revoked(format!(
+            "{member} does not live in this pool: it cannot have the access of others revoked"
+        )))
     }
 }
 

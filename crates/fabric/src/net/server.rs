@@ -30,7 +30,7 @@ use super::execute::Ends;
 use super::io::{Interest, Listener, Poller, Ready, Stream};
 use super::limits::{Limits, Room};
 use super::sessions::{Key, Mail, Session};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
 /// The token of the listening socket.
@@ -67,8 +67,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(shared: &Arc<NodeShared>, listener: Box<dyn Listener>) -> Result<Self> {
-        let cannot =
-            |e: std::io::Error| Error::new(ErrorKind::Busy, format!("cannot wait for peers: {e}"));
+        let cannot = |e: std::io::Error| Error::busy(format!("cannot wait for peers: {e}"));
         let mut poller = shared.net.poller().map_err(cannot)?;
         poller.add(LISTENER, &*listener, Interest { read: true, write: false }).map_err(cannot)?;
         shared.sessions.set_waker(poller.waker());
@@ -269,7 +268,7 @@ impl NodeShared {
             // Checked under the lock of the sessions: a later revocation or close finds the link.
             if self.closing.load(Ordering::SeqCst) {
                 let what = format!("{} is closing", self.me.node);
-                return Err(Error::new(ErrorKind::Unreachable, what));
+                return Err(Error::unreachable(what));
             }
             self.check_issuer(key.0)
         })

@@ -3,19 +3,19 @@
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use super::NodeShared;
 use super::frames;
 use super::sessions::{Mail, Session};
 use super::transport::NetTransport;
-use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
-use crate::rpc::{MAX_RPC_BYTES, ServiceId, WithoutCalls};
-use crate::transport::{Nanos, Transport};
+use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::sync::locked;
+use crate::transport::Nanos;
 
 /// A call to be answered.
 pub(super) struct Call {
@@ -43,9 +43,7 @@ impl Reply {
 
     fn send(self, shared: &NodeShared, result: Result<Vec<u8>>) {
         match self {
-            Self::Here(place) => {
-                *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            }
+            Self::Here(place) => *locked(&place) = Some(result),
             Self::Remote { session, number } => {
                 let mut frame = Vec::new();
                 let start = frames::begin(&mut frame, frames::CALL);
@@ -71,19 +69,18 @@ pub(super) fn start(shared: &Arc<NodeShared>, inbox: Receiver<Call>) -> Result<(
         Err(e) => _ = started.send(Err(e)),
     };
     let named = std::thread::Builder::new().name("dmtree services".into());
-    let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Busy, format!("no thread: {e}"));
+    let gone = |e: &dyn std::fmt::Display| Error::busy(format!("no thread: {e}"));
     named.spawn(run).map_err(|e| gone(&e))?;
     news.recv().map_err(|e| gone(&e))?
 }
 
 fn serve(shared: &NodeShared, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
-    let transport: Rc<dyn Transport> = Rc::new(WithoutCalls(transport));
-    let core = Core::new(transport.clone(), 0);
-    let slot = core.add_slot();
+    let first = Endpoint::alone(Rc::new(WithoutCalls(transport)), 0);
     while let Ok(call) = inbox.recv() {
-        let ep = Endpoint::new(core.clone(), transport.clone(), slot);
+        // Counts and deadlines of a call are its own.
+        let ep = first.beside();
         // An error of the handler goes to the caller.
-        let _ = core.block_on(slot, async {
+        let _ = ep.block_on(async {
             execute_call(shared, &ep, call).await;
             Ok(())
         });
@@ -117,16 +114,9 @@ async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
     if shared.now() > call.use_by {
-        return Err(Error::new(
-            ErrorKind::Unreachable,
-            format!("{} had no time for a call", shared.me.node),
-        ));
+        return Err(Error::unreachable(format!("{} had no time for a call", shared.me.node)));
     }
     shared.check_issuer(call.from)?;
     let handler = shared.host.rpc.handler(shared.me.node, call.service)?;
-    let reply = handler.call(ep, call.from.node, &call.request).await?;
-    if reply.len() > MAX_RPC_BYTES {
-        return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
-    }
-    Ok(reply)
+    check_reply(handler.call(ep, call.from.node, &call.request).await?)
 }

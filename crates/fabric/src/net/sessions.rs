@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::io::Waker;
 use super::locked;
@@ -80,10 +80,6 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<Session>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Wakes the server thread.
     pub(super) fn set_waker(&self, waker: Arc<dyn Waker>) {
         let _ = self.waker.set(waker);
@@ -113,7 +109,7 @@ impl Sessions {
         token: u64,
         check: impl FnOnce() -> Result<()>,
     ) -> Result<Arc<Session>> {
-        let mut all = self.all();
+        let mut all = locked(&self.all);
         check()?;
         if all.contains_key(&key) {
             return Err(Error::corrupt(format!("{} opens link {} twice", key.0, key.1)));
@@ -128,7 +124,7 @@ impl Sessions {
     /// Any thread may call this, but not from inside of [`Session::run`].
     pub(super) fn end(&self, which: impl Fn(Member, u64) -> bool) {
         let ending: Vec<_> =
-            self.all().values().filter(|s| which(s.key.0, s.key.1)).cloned().collect();
+            locked(&self.all).values().filter(|s| which(s.key.0, s.key.1)).cloned().collect();
         for session in &ending {
             self.end_one(session);
         }
@@ -141,7 +137,7 @@ impl Sessions {
     /// concurrent callers that end it wait, too.
     pub(super) fn end_one(&self, session: &Arc<Session>) {
         session.end();
-        let mut all = self.all();
+        let mut all = locked(&self.all);
         if all.get(&session.key).is_some_and(|s| Arc::ptr_eq(s, session)) {
             all.remove(&session.key);
         }

@@ -17,7 +17,7 @@ use super::handshake::Nonce;
 use super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
 use super::key::{self, Access};
 use super::server::{SWEEP_NS, Server};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
 /// Start of the clock of all nodes of this process: clients of several nodes can share an executor,
@@ -116,7 +116,7 @@ impl Net for System {
         let named = std::thread::Builder::new().name("dmtree server".into());
         let thread = named
             .spawn(move || while server.serve_ready(SWEEP_NS) {})
-            .map_err(|e| Error::new(ErrorKind::Busy, format!("no thread for the server: {e}")))?;
+            .map_err(|e| Error::busy(format!("no thread for the server: {e}")))?;
         Ok(Some(thread))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::admin::{Admin, unexpected};
@@ -247,7 +247,7 @@ impl<'a> Start<'a> {
             rdma,
             caps,
             net: net.clone(),
-            node_directory: RwLock::new(node_directory),
+            node_directory: Mutex::new(node_directory),
             refreshed_at: AtomicU64::new(0),
             incarnations: Mutex::default(),
             incarnations_news: AtomicU64::new(0),

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use super::NodeShared;
@@ -14,9 +14,11 @@ use super::service::{Call, Reply};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::rpc::ServiceId;
-use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+use crate::slots::Slots;
+use crate::sync::locked;
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
 
 /// A frame is executed wholly or not at all.
 pub(super) const CAPS: Capabilities =
@@ -56,7 +58,7 @@ pub(crate) struct NetTransport {
     pub(super) links: RefCell<BTreeMap<NodeId, Link>>,
     /// [`NodeShared::incarnations_news`] at the last check of the links.
     news_seen: Cell<u64>,
-    lists: RefCell<Vec<Option<PostedList>>>,
+    lists: RefCell<Slots<PostedList>>,
     own_calls: RefCell<Vec<OwnCall>>,
     ended: RefCell<Vec<Ended>>,
     scratch: Cell<Vec<NodeId>>,
@@ -102,26 +104,10 @@ impl NetTransport {
         f(links.entry(node).or_insert(link))
     }
 
-    fn open_list(&self, ticket: Ticket, is_single: bool) -> u32 {
-        let mut lists = self.lists.borrow_mut();
-        let list_id = Some(PostedList { ticket, parts: 0, failed: None, is_single });
-        match lists.iter().position(Option::is_none) {
-            Some(i) => {
-                lists[i] = list_id;
-                i as u32
-            }
-            None => {
-                lists.push(list_id);
-                lists.len() as u32 - 1
-            }
-        }
-    }
-
     /// A part of a list has ended; the list itself, if it was the last.
     fn end_part(&self, list_id: u32, result: Result<()>) -> Option<(Ticket, Result<()>)> {
         let mut lists = self.lists.borrow_mut();
-        let place = lists.get_mut(list_id as usize)?;
-        let l = place.as_mut()?;
+        let l = lists.at(list_id);
         l.parts = l.parts.saturating_sub(1);
         if let Err(e) = result {
             l.failed.get_or_insert(e);
@@ -129,7 +115,7 @@ impl NetTransport {
         if l.parts > 0 {
             return None;
         }
-        let l = place.take()?;
+        let l = lists.take(list_id);
         Some((l.ticket, l.result()))
     }
 
@@ -143,7 +129,7 @@ impl NetTransport {
             link.drive(&self.shared, &mut ended);
         }
         self.own_calls.borrow_mut().retain(|(ticket, place)| {
-            let reply = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let reply = locked(place).take();
             let open = reply.is_none();
             ended.extend(reply.map(|r| Ended::Call(*ticket, r)));
             open
@@ -205,7 +191,7 @@ impl NetTransport {
                     .map(|()| true),
             };
             let mut lists = self.lists.borrow_mut();
-            let Some(l) = lists[list_id as usize].as_mut() else { return };
+            let l = lists.at(list_id);
             match posted {
                 Ok(remote) => l.parts += u32::from(remote),
                 Err(e) => _ = l.failed.get_or_insert(e),
@@ -230,14 +216,15 @@ impl Transport for NetTransport {
                 nodes.push(wr.at.node());
             }
         }
-        let list_id = self.open_list(ticket, nodes.len() == 1);
+        let is_single = nodes.len() == 1;
+        let opened = PostedList { ticket, parts: 0, failed: None, is_single };
+        let list_id = self.lists.borrow_mut().put(opened);
         self.post_parts(list_id, &nodes, list);
         self.scratch.set(nodes);
         let mut lists = self.lists.borrow_mut();
-        let place = &mut lists[list_id as usize];
-        match place {
-            Some(l) if l.parts > 0 => Poll::Pending,
-            _ => Poll::Ready(place.take().map_or(Ok(()), PostedList::result)),
+        match lists.at(list_id).parts {
+            0 => Poll::Ready(lists.take(list_id).result()),
+            _ => Poll::Pending,
         }
     }
 
@@ -282,12 +269,7 @@ impl Transport for NetTransport {
 
     fn drain_detached(&self, core: &Core) {
         let Some(direct) = &self.direct else { return };
-        let until = self.now() + 1_000_000_000;
-        while !direct.is_idle() && self.now() < until {
-            if self.poll(core) != Progress::Made {
-                std::thread::yield_now();
-            }
-        }
+        poll_until(self, core, || direct.is_idle());
     }
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
@@ -322,9 +304,7 @@ impl Transport for NetTransport {
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {
-        let region = &self.shared.host.region;
-        let inside = offset.is_multiple_of(8) && region.contains(offset, 8);
-        inside.then(|| region.load(offset))
+        self.shared.host.region.peek(offset)
     }
 }
 
@@ -354,5 +334,5 @@ impl Drop for NetTransport {
 
 #[cold]
 pub(super) fn restarted(node: NodeId) -> Error {
-    Error::new(ErrorKind::Unreachable, format!("{node} has restarted: try again"))
+    Error::unreachable(format!("{node} has restarted: try again"))
 }

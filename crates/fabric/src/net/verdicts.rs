@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::locked;
 use crate::addr::NodeId;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::{Member, Presence};
 
 #[derive(Default)]
@@ -58,10 +58,9 @@ impl Verdicts {
     pub(super) fn check_incarnation(&self, of: Member) -> Result<()> {
         match locked(&self.over).get(&of.node).is_some_and(|latest| *latest >= of.incarnation) {
             false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Unreachable,
-                format!("{of} has lost its membership: others take over what it had; try again"),
-            )),
+            true => Err(Error::unreachable(format!(
+                "{of} has lost its membership: others take over what it had; try again"
+            ))),
         }
     }
 }

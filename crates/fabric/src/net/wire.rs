@@ -13,7 +13,7 @@ use super::node_directory::NodeDirectory;
 use super::roles::Secret;
 use crate::addr::Role;
 pub(super) use crate::error::Failure;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::{Change, Lease, Member, MembershipState};
 use crate::transport::Nanos;
 
@@ -161,7 +161,7 @@ pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
         }
         _ => e.to_string(),
     };
-    Error::new(ErrorKind::Unreachable, format!("{name}: {what}"))
+    Error::unreachable(format!("{name}: {what}"))
 }
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn errors_survive_encoding() {
-        let plain = Error::new(ErrorKind::Full, "no room").context("insert");
+        let plain = Error::full("no room").context("insert");
         for e in [plain.clone(), plain.effect_unknown()] {
             let body = encode(&Failure::from(&e)).expect("encodes");
             let back: Error = decode::<Failure>(&body, "mn0").expect("decodes").into();

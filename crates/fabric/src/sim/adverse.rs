@@ -72,7 +72,7 @@ impl World {
         let (strands, heard) = (&mut l.pending, l.crash_plan.is_none());
         let effect = core.with_requests(ticket, |requests| {
             let wr = &requests[verb as usize];
-            let Some(target) = numbers.of(wr.at) else {
+            let Some(target) = numbers.get(wr.at.node()).copied().flatten() else {
                 return Effect::Ended(list, verb, Err(unreachable(wr)));
             };
             let nic = &nics[target as usize];

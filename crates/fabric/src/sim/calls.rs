@@ -32,7 +32,7 @@ impl World {
         let (thread, posted) = (l.thread, l.posted);
         let Some(mut call) = l.call.take() else { return };
         let caller = self.threads[thread as usize].own.clone();
-        let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));
+        let target = self.number_of(call.to);
         let mut at = self.now;
         if self.is_dead(thread) && self.chaos.as_mut().is_some_and(|c| c.chance.one_in(2)) {
             // It was still in the caller's queue.
@@ -126,10 +126,10 @@ impl World {
                 None => self.lists.at(number).error = Some(down(to).effect_unknown()),
             }
         }
+        let nic = to.and_then(|to| self.number_of(to));
         let l = self.lists.at(number);
         if let (Some(call), None) = (&l.call, &l.error) {
-            let target = self.numbers.of(crate::GlobalAddr::new(call.to, 64));
-            let host = target.map(|t| &self.nics[t as usize]);
+            let host = nic.map(|n| &self.nics[n as usize]);
             if host.is_some_and(|n| n.host.power() == Power::Off || n.born > l.posted) {
                 l.error = Some(down(call.to).effect_unknown());
                 self.wheel.push(self.now + RETRANSMISSION_NS * 1000, Event::CallReturns(number));

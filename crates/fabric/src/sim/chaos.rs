@@ -37,6 +37,7 @@ use crate::caps::Capabilities;
 use crate::error::{Error, Result};
 use crate::host::{Host, down};
 use crate::rng::Rng;
+use crate::slots::Slots;
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// The faults of an adversarial fabric, and their rates. Each `one_in` is a chance; 0 is never.
@@ -172,8 +173,7 @@ pub(super) struct Chaos {
     pub fabric_faults: FabricFaults,
     pub grants: Capabilities,
     pub(super) chance: Rng,
-    runs: Vec<Run>,
-    free: Vec<u32>,
+    runs: Slots<Run>,
     /// Words with an atomic that has read and not written yet, and until when.
     busy: BTreeMap<u64, Picos>,
     /// Steps to be scheduled, with their times.
@@ -188,8 +188,7 @@ impl Chaos {
             fabric_faults,
             grants,
             chance: Rng::new(seed),
-            runs: Vec::new(),
-            free: Vec::new(),
+            runs: Slots::default(),
             busy: BTreeMap::new(),
             next: Vec::new(),
             overtaken: Overtaken::default(),
@@ -240,17 +239,18 @@ impl Chaos {
                     longest => self.spread(longest * 1000),
                 };
                 self.busy.insert(wr.at.bits(), now + gap);
-                let run = self.put(Run { found: host.memory(wr.at).load(wr.at.offset()), ..run });
+                let run =
+                    self.runs.put(Run { found: host.memory(wr.at).load(wr.at.offset()), ..run });
                 self.next.push((now + gap, Step::AtomicWrite { run }));
             }
             Opcode::WriteWord => {
-                let run = self.put(Run { left: 1, ..run });
+                let run = self.runs.put(Run { left: 1, ..run });
                 self.next.push((now + 1, Step::Piece { run, from: 0, to: wr.len }));
             }
             Opcode::Read | Opcode::Write => {
-                let number = self.put(run);
+                let number = self.runs.put(run);
                 let left = self.pieces(now, number, wr);
-                self.runs[number as usize].left = left;
+                self.runs.at(number).left = left;
                 if wr.op == Opcode::Write && wr.len <= self.grants.whole_write_bytes {
                     let pieces = self.next.iter().filter_map(|(_, step)| match step {
                         Step::Piece { run, from, to } if *run == number => Some((*from, *to)),
@@ -265,7 +265,7 @@ impl Chaos {
                         begun: false,
                         dropped: None,
                     };
-                    self.runs[number as usize].whole = Some(Box::new(whole));
+                    self.runs.at(number).whole = Some(Box::new(whole));
                 }
             }
         }
@@ -309,25 +309,12 @@ impl Chaos {
         left
     }
 
-    fn put(&mut self, run: Run) -> u32 {
-        match self.free.pop() {
-            Some(n) => {
-                self.runs[n as usize] = run;
-                n
-            }
-            None => {
-                self.runs.push(run);
-                self.runs.len() as u32 - 1
-            }
-        }
-    }
-
     /// Which list and verb a step belongs to.
-    pub(super) fn owner(&self, step: Step) -> (u32, u32) {
+    pub(super) fn owner(&mut self, step: Step) -> (u32, u32) {
         match step {
             Step::Begin { list, verb } => (list, verb),
             Step::Piece { run, .. } | Step::AtomicWrite { run } => {
-                let r = &self.runs[run as usize];
+                let r = self.runs.at(run);
                 (r.list, r.verb)
             }
         }
@@ -351,7 +338,7 @@ impl Chaos {
                     local: wr.local.wrapping_add(from as usize),
                     ..*wr
                 };
-                let r = &mut self.runs[run as usize];
+                let r = self.runs.at(run);
                 let result = r.piece(&part, host, (from, to), (refused, fate));
                 r.left -= 1;
                 if let Err(e) = result {
@@ -361,11 +348,11 @@ impl Chaos {
             }
             Step::AtomicWrite { run } => {
                 self.busy.remove(&wr.at.bits());
-                let found = self.runs[run as usize].found;
+                let found = self.runs.at(run).found;
                 let refused = refused.or_else(|| (fate == Fate::Never).then(|| down(host.node)));
                 match refused {
                     None => host.finish_atomic(wr, found, self.grants.cas_fail_is_readonly),
-                    Some(e) => self.runs[run as usize].error = Some(e),
+                    Some(e) => self.runs.at(run).error = Some(e),
                 }
                 self.end(run)
             }
@@ -373,10 +360,8 @@ impl Chaos {
     }
 
     fn end(&mut self, run: u32) -> Effect {
-        let Run { list, verb, error, whole, .. } = &mut self.runs[run as usize];
-        *whole = None;
-        self.free.push(run);
-        Effect::Ended(*list, *verb, error.take().map_or(Ok(()), Err))
+        let Run { list, verb, error, .. } = self.runs.take(run);
+        Effect::Ended(list, verb, error.map_or(Ok(()), Err))
     }
 }
 
@@ -410,7 +395,7 @@ impl Run {
 impl Chaos {
     /// Completes the whole WRITEs of a node that have begun: its access is about to be revoked.
     pub(super) fn land(&mut self, host: &Host, node: NodeId, incarnation: u32) {
-        for whole in self.runs.iter_mut().filter_map(|r| r.whole.as_mut()) {
+        for whole in self.runs.all().filter_map(|r| r.whole.as_mut()) {
             let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;
             if its && whole.target == host.node && whole.begun {
                 for (from, to) in whole.rest.drain(..) {

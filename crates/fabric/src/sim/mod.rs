@@ -31,7 +31,7 @@ mod world;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 pub use chaos::FabricFaults;
 pub use crash::{CrashPoint, How, LONGEST_ZOMBIE_NS, Place, RETRANSMISSION_NS};
@@ -46,13 +46,14 @@ pub use usage::{NodeUsage, ThreadUsage, Usage};
 
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::host::{Host, Power};
 use crate::local::{Clock, Knobs, LocalFabric, Tearing};
 use crate::membership::{Member, MemberEvent, Presence};
 use crate::rng::xorshift64;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::scope::Stage;
+use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, ShadowState, Transport};
 use chaos::Chaos;
 use costs::Costs;
@@ -89,7 +90,7 @@ struct SimShared {
 
 impl SimShared {
     fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.world)
     }
 
     fn is_timed(&self) -> bool {
@@ -320,7 +321,7 @@ impl SimFabric {
     pub fn restart(&self, node: NodeId) -> Result<()> {
         self.known(node)?;
         if !self.is_down(node) {
-            return Err(Error::new(ErrorKind::Exists, format!("{node} is up")));
+            return Err(Error::exists(format!("{node} is up")));
         }
         self.0.nodes.restart(node)?;
         let host = self.known(node)?;
@@ -373,9 +374,7 @@ impl SimFabric {
     }
 
     fn known(&self, node: NodeId) -> Result<Arc<Host>> {
-        self.0.nodes.host(node).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
-        })
+        self.0.nodes.known(node)
     }
 
     /// The profile.
@@ -431,9 +430,9 @@ impl Fabric for SimFabric {
         let local = self.0.nodes.transport(node)?;
         let cpu = Arc::new(world::Cpu::default());
         let mut w = self.0.world();
-        let thread = w.add_thread(node, cpu.clone()).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
-        })?;
+        let thread = w
+            .add_thread(node, cpu.clone())
+            .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
         let stages = Stage::ALL.map(|s| w.costs.stage(s));
         Ok(Rc::new(SimTransport {
             shared: self.0.clone(),

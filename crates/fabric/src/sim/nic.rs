@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Picos;
 use super::costs::Costs;
-use crate::addr::{GlobalAddr, NodeId};
+use crate::addr::NodeId;
 use crate::host::Host;
 use crate::rng::golden_hash;
 use crate::transport::WorkRequest;
@@ -249,33 +249,4 @@ pub(super) struct Waiting {
     pub list: u32,
     pub from: u32,
     pub to: u32,
-}
-
-/// The index of an address's node among all NICs.
-#[derive(Default)]
-pub(super) struct Numbers {
-    memory: Vec<u32>,
-    compute: Vec<u32>,
-}
-
-impl Numbers {
-    pub(super) fn set(&mut self, node: NodeId, number: u32) {
-        let side = match node.role() {
-            crate::Role::Memory => &mut self.memory,
-            crate::Role::Compute => &mut self.compute,
-        };
-        if side.len() <= node.index() {
-            side.resize(node.index() + 1, u32::MAX);
-        }
-        side[node.index()] = number;
-    }
-
-    pub(super) fn of(&self, at: GlobalAddr) -> Option<u32> {
-        let node = at.node();
-        let side = match node.role() {
-            crate::Role::Memory => &self.memory,
-            crate::Role::Compute => &self.compute,
-        };
-        side.get(node.index()).copied().filter(|n| *n != u32::MAX)
-    }
 }

@@ -12,7 +12,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::host::{Host, Power};
 use crate::local::LocalTransport;
 use crate::rpc::ServiceId;
@@ -50,8 +50,7 @@ impl SimTransport {
         let mut w = self.shared.world();
         if w.driver != core.client() {
             if w.live > 0 {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
+                return Err(Error::unsupported(
                     "another executor's verbs are in flight: one executor at a time drives a simulated fabric",
                 ));
             }

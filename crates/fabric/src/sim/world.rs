@@ -37,16 +37,17 @@ use super::Picos;
 use super::chaos::{Chaos, Step};
 use super::costs::Costs;
 use super::crash::{CrashPlan, Crashes, Late, RETRANSMISSION_NS};
-use super::nic::{Nic, Numbers, QueuePair, Waiting};
+use super::nic::{Nic, QueuePair, Waiting};
 use super::order::Chosen;
 use super::sanitizer::Sanitizer;
 use super::wheel::Wheel;
-use crate::addr::NodeId;
+use crate::addr::{ByNode, NodeId};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
 use crate::rng::{golden_hash, xorshift64};
 use crate::rpc::ServiceId;
+use crate::slots::Slots;
 use crate::transport::{Ticket, WorkRequest};
 
 /// A thread's CPU: a server shared by the thread's clients.
@@ -164,54 +165,11 @@ pub(super) enum Event {
 /// Runs a remote call's handler: the time, node of the caller, then the call.
 pub(super) type Runner<'a> = &'a dyn Fn(Picos, &Arc<Host>, &mut Call) -> Result<()>;
 
-/// A slab: numbers for things that come and go.
-pub(super) struct Slots<T> {
-    items: Vec<Option<T>>,
-    free: Vec<u32>,
-}
-
-impl<T> Slots<T> {
-    fn new() -> Self {
-        Self { items: Vec::new(), free: Vec::new() }
-    }
-    fn put(&mut self, item: T) -> u32 {
-        match self.free.pop() {
-            Some(n) => {
-                self.items[n as usize] = Some(item);
-                n
-            }
-            None => {
-                self.items.push(Some(item));
-                self.items.len() as u32 - 1
-            }
-        }
-    }
-    pub(super) fn at(&mut self, n: u32) -> &mut T {
-        self.items[n as usize].as_mut().expect("numbers are not used after take")
-    }
-    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut T> {
-        self.items.iter_mut().flatten()
-    }
-    /// The address of an entry, for a prefetch.
-    pub(super) fn peek(&self, n: u32) -> Option<&T> {
-        self.items.get(n as usize)?.as_ref()
-    }
-    /// Prefetches an entry.
-    pub(super) fn prefetch(&self, n: u32) {
-        if let Some(place) = self.items.get(n as usize) {
-            crate::cpu::prefetch_at(std::ptr::from_ref(place).addr(), size_of::<Option<T>>());
-        }
-    }
-    fn take(&mut self, n: u32) -> T {
-        self.free.push(n);
-        self.items[n as usize].take().expect("numbers are not used after take")
-    }
-}
-
 pub(super) struct World {
     pub costs: Costs,
     pub nics: Vec<Nic>,
-    pub numbers: Numbers,
+    /// The index of a node among the NICs.
+    pub numbers: ByNode<Option<u32>>,
     pub threads: Vec<Thread>,
     pub now: Picos,
     pub lists: Slots<List>,
@@ -244,11 +202,11 @@ impl World {
         Self {
             costs,
             nics: Vec::new(),
-            numbers: Numbers::default(),
+            numbers: ByNode::default(),
             threads: Vec::new(),
             now: 0,
-            lists: Slots::new(),
-            groups: Slots::new(),
+            lists: Slots::default(),
+            groups: Slots::default(),
             wheel: Wheel::new(),
             live: 0,
             given: Vec::new(),
@@ -268,7 +226,7 @@ impl World {
         match self.nics.iter().position(|n| n.node() == node) {
             Some(i) => self.nics[i] = Nic::new(host, &self.costs, born),
             None => {
-                self.numbers.set(node, self.nics.len() as u32);
+                *self.numbers.at(node) = Some(self.nics.len() as u32);
                 self.nics.push(Nic::new(host, &self.costs, born));
             }
         }
@@ -288,6 +246,11 @@ impl World {
         });
         n.threads += 1;
         Some(self.threads.len() as u32 - 1)
+    }
+
+    /// The index of a node among the NICs.
+    pub(super) fn number_of(&self, node: NodeId) -> Option<u32> {
+        *self.numbers.get(node)?
     }
 
     /// Removes a thread: it shares no doorbell any more.
@@ -434,7 +397,7 @@ impl World {
     /// The doorbell of one queue pair.
     fn ring(&mut self, number: u32, w: Waiting, requests: &[WorkRequest]) {
         let thread = self.lists.at(number).thread;
-        let Some(target) = self.numbers.of(requests[w.from as usize].at) else {
+        let Some(target) = self.number_of(requests[w.from as usize].at.node()) else {
             let e = unreachable(&requests[w.from as usize]);
             self.lists.at(number).error.get_or_insert(e);
             return;
@@ -738,5 +701,5 @@ impl World {
 
 #[cold]
 pub(super) fn unreachable(wr: &WorkRequest) -> Error {
-    Error::new(ErrorKind::Unreachable, format!("{} is no node of this fabric", wr.at.node()))
+    Error::unreachable(format!("{} is no node of this fabric", wr.at.node()))
 }

@@ -125,12 +125,6 @@ enum Launch {
 
 type Done = Vec<(Ticket, Result<()>)>;
 
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Client({} on {})", self.me, self.nic)
-    }
-}
-
 impl Drop for Client {
     fn drop(&mut self) {
         self.nic.remove_client();
@@ -215,10 +209,7 @@ impl Client {
         let p = s.peers.find(to);
         match s.peers[p].standing {
             ConnectionState::Connected | ConnectionState::Broken => {
-                return Err(Error::new(
-                    ErrorKind::Exists,
-                    format!("there is a connection to {to} still"),
-                ));
+                return Err(Error::exists(format!("there is a connection to {to} still")));
             }
             ConnectionState::Idle | ConnectionState::Wanted | ConnectionState::Offered => {}
         }
@@ -526,10 +517,9 @@ impl ClientState {
             if let Err(errno) = queue.ring() {
                 let e = std::io::Error::from_raw_os_error(errno);
                 let node = self.peers[p as usize].node;
-                let why = Error::new(
-                    ErrorKind::Unreachable,
-                    format!("the NIC takes no verbs for {node} ({e}); try again"),
-                );
+                let why = Error::unreachable(format!(
+                    "the NIC takes no verbs for {node} ({e}); try again"
+                ));
                 self.failing.push((p, why));
             }
         }
@@ -595,7 +585,7 @@ impl ClientState {
                     "{node} has completed nothing for {} ms, and the NIC reports no failure; try again",
                     quiet_ns / 1_000_000
                 );
-                self.failing.push((p as u16, Error::new(ErrorKind::Unreachable, what)));
+                self.failing.push((p as u16, Error::unreachable(what)));
             } else if quiet_ns > config.nudge_ns && queue.nudge(p as u16) {
                 self.stats.nudges += 1;
             }

@@ -1,7 +1,7 @@
 //! All nodes in one process, their memory reached through the NIC: for tests of the data path.
 
 use std::rc::Rc;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex};
 
 use super::config::Config;
 use super::nic::Nic;
@@ -9,12 +9,12 @@ use super::port::Port;
 use super::transport::VerbsTransport;
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
-use crate::error::{Error, ErrorKind, Result};
-use crate::host::Host;
+use crate::error::Result;
 use crate::local::LocalFabric;
 use crate::membership::{Member, MemberEvent, Presence};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
+use crate::sync::locked;
 use crate::transport::{Fabric, Transport};
 
 /// Nodes in this process, joined by a NIC. Clones share the fabric.
@@ -25,7 +25,7 @@ pub(super) struct VerbsShared {
     /// The nodes and their services.
     pub node_directory: LocalFabric,
     pub nic: Arc<Nic>,
-    ports: RwLock<Vec<(Member, Arc<Port>)>>,
+    ports: Mutex<Vec<(Member, Arc<Port>)>>,
     /// Start of the fabric's clock.
     pub epoch: std::time::Instant,
 }
@@ -46,7 +46,7 @@ impl VerbsFabric {
         Ok(Self(Arc::new(VerbsShared {
             node_directory: LocalFabric::new(),
             nic: Nic::open(config)?,
-            ports: RwLock::default(),
+            ports: Mutex::default(),
             epoch: std::time::Instant::now(),
         })))
     }
@@ -65,42 +65,32 @@ impl VerbsFabric {
         let huge = self.0.nic.config().huge_pages;
         let pages = if huge { Pages::Huge } else { Pages::Ordinary };
         self.0.node_directory.add_mapped_node(node, bytes, pages)?;
-        let host = self.0.host(node)?;
+        let host = self.0.node_directory.known(node)?;
         let me = Member { node, incarnation: host.incarnation };
         let on_chip_bytes = self.0.nic.config().on_chip_bytes;
         let port = Port::open(self.0.nic.clone(), me, host, on_chip_bytes)?;
-        let mut ports = self.0.ports.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut ports = locked(&self.0.ports);
         ports.retain(|(m, _)| m.node != node);
         ports.push((me, Arc::new(port)));
         Ok(())
     }
 
     /// A client thread's transport, of which tests ask more than of any.
-    ///
-    /// # Errors
-    /// As [`Fabric::attach`].
     pub fn transport(&self, node: NodeId) -> Result<Rc<VerbsTransport>> {
         self.0.node_directory.check_member(node)?;
-        let own = self.0.host(node)?;
+        let own = self.0.node_directory.known(node)?;
         Ok(Rc::new(VerbsTransport::new(self.0.clone(), own)?))
     }
 }
 
 impl VerbsShared {
-    pub(super) fn host(&self, node: NodeId) -> Result<Arc<Host>> {
-        let host = self.node_directory.host(node);
-        host.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{node} is no node of this fabric"))
-        })
-    }
-
     pub(super) fn port(&self, node: NodeId) -> Option<Arc<Port>> {
-        let ports = self.ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ports = locked(&self.ports);
         ports.iter().find(|(m, _)| m.node == node).map(|(_, p)| p.clone())
     }
 
     pub(super) fn caps(&self) -> Capabilities {
-        let ports = self.ports.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ports = locked(&self.ports);
         Capabilities {
             // One packet.
             whole_write_bytes: u32::from(self.nic.mtu()),

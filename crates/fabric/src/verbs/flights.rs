@@ -174,11 +174,11 @@ mod tests {
         let (here, there) = (f.launch(A, 0), f.launch(A, 1));
         f.get_mut(there).requests = 5;
         assert!(f.launched(A, None).is_none());
-        assert_eq!(f.crash_plan(1, &Error::new(ErrorKind::Unreachable, "gone")), 5);
+        assert_eq!(f.crash_plan(1, &Error::unreachable("gone")), 5);
         assert!(f.flying(there).is_none(), "its completions are stale");
         assert!(f.land(here.flight).is_none(), "the list waits for the doomed one");
         assert_eq!(f.next_doomed(0, None), None);
-        let why = Error::new(ErrorKind::Revoked, "access revoked");
+        let why = Error::revoked("access revoked");
         let doomed = f.next_doomed(1, Some(&why)).expect("one");
         let (_, result) = f.land(doomed).expect("the last one");
         assert_eq!(result.expect_err("failed").kind(), ErrorKind::Revoked);

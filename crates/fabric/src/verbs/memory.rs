@@ -11,7 +11,7 @@ use sideway::ibverbs::protection_domain::ProtectionDomain;
 
 use super::nic::Nic;
 use super::offer::Exposed;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::region::{Pages, Region};
 use crate::slab::Slab;
@@ -57,12 +57,9 @@ fn check_free(bytes: u64, pages: Pages, meminfo: &str) -> Result<()> {
     if pages == Pages::Huge || bytes <= free {
         return Ok(());
     }
-    Err(Error::new(
-        ErrorKind::Full,
-        format!(
-            "verbs: a region of {bytes} bytes is larger than the {free} bytes of memory that are free: give a smaller one, or stop other programs"
-        ),
-    ))
+    Err(Error::full(format!(
+        "verbs: a region of {bytes} bytes is larger than the {free} bytes of memory that are free: give a smaller one, or stop other programs"
+    )))
 }
 
 fn register(
@@ -79,13 +76,10 @@ fn register(
         let limit = lock_limit().map_or(String::new(), |l| {
             format!(" (this process may lock {} KiB)", l >> 10)
         });
-        Error::new(
-            ErrorKind::Full,
-            format!(
+        Error::full(format!(
                 "verbs: {} bytes of {what} cannot be registered: {e:?}{limit}; raise the limit: ulimit -l unlimited, or memlock in /etc/security/limits.conf",
                 at.1
-            ),
-        )
+            ))
     })
 }
 
@@ -284,6 +278,7 @@ impl Drop for OnChip {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn a_region_larger_than_free_memory_is_refused() {

@@ -13,7 +13,7 @@ use sideway::ibverbs::device_context::{
 use super::config::Config;
 use super::memory::on_chip_bytes;
 use super::offer::{ip, is_v4};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The link layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ impl std::fmt::Display for Nic {
 }
 
 fn missing(what: &str, way_out: &str) -> Error {
-    Error::new(ErrorKind::Unsupported, format!("verbs: {what}: {way_out}"))
+    Error::unsupported(format!("verbs: {what}: {way_out}"))
 }
 
 /// An error of the library, with its number in words, the object and the remedy.
@@ -126,7 +126,7 @@ pub(super) fn failed(
         text += &format!(": {c}");
         cause = c.source();
     }
-    Error::new(ErrorKind::Unsupported, format!("{text}; {way_out}"))
+    Error::unsupported(format!("{text}; {way_out}"))
 }
 
 /// The devices of this machine.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::nic::{Address, Mtu, Nic, PortLink};
 use crate::addr::NodeId;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
 
 /// Version of the format and meaning of offers and answers.
@@ -114,10 +114,7 @@ impl End {
     pub(super) fn agree(&self, other: &Self) -> Result<Agreed> {
         let (us, them) = (self.member(), other.member());
         let differ = |what: &str, way_out: &str| {
-            Error::new(
-                ErrorKind::Incompatible,
-                format!("{them} and {us} cannot be connected: {what}; {way_out}"),
-            )
+            Error::incompatible(format!("{them} and {us} cannot be connected: {what}; {way_out}"))
         };
         if self.link != other.link {
             let what = format!("link layer {:?} there, {:?} here", other.link, self.link);
@@ -168,10 +165,9 @@ pub(super) fn ip(gid: &[u8; 16]) -> String {
 
 fn parse<T: DeserializeOwned>(what: &str, from: NodeId, bytes: &[u8]) -> Result<T> {
     let bad = |why: &str| {
-        Error::new(
-            ErrorKind::Incompatible,
-            format!("{what} of {from}: {why}; run the same version of dmtree on both nodes"),
-        )
+        Error::incompatible(format!(
+            "{what} of {from}: {why}; run the same version of dmtree on both nodes"
+        ))
     };
     if bytes.len() > MAX_BYTES {
         return Err(bad(&format!("{} bytes are too many", bytes.len())));
@@ -208,12 +204,9 @@ impl Offer {
         let offer: Self = parse("the offer", from.node, bytes)?;
         let (to, by) = (NodeId::from_bits(offer.to), offer.client.member());
         if to != me.node || by != from {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "{from} sent {me} the offer of {by} to {to}: check the addresses of the nodes"
-                ),
-            ));
+            return Err(Error::incompatible(format!(
+                "{from} sent {me} the offer of {by} to {to}: check the addresses of the nodes"
+            )));
         }
         Ok(offer)
     }
@@ -231,9 +224,7 @@ impl Answer {
     pub(super) fn parse(from: NodeId, qpn: u32, bytes: &[u8]) -> Result<Self> {
         let answer: Self = parse("the answer", from, bytes)?;
         let by = answer.host.member();
-        let unfit = |what: &str| {
-            Err(Error::new(ErrorKind::Incompatible, format!("the answer of {from}: {what}")))
-        };
+        let unfit = |what: &str| Err(Error::incompatible(format!("the answer of {from}: {what}")));
         if by.node != from {
             return unfit(&format!("it is of {by}: check the addresses of the nodes"));
         }

@@ -6,7 +6,7 @@ use super::client::Waiting;
 use super::offer::End;
 use super::queue_pair::{QueuePair, Sizes};
 use super::send::WorkId;
-use crate::addr::{NodeId, Role};
+use crate::addr::{ByNode, NodeId};
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,8 @@ pub(super) struct Peer {
 #[derive(Default)]
 pub(super) struct Peers {
     all: Vec<Peer>,
-    /// By index of the node: number plus one.
-    memory: Vec<u32>,
-    compute: Vec<u32>,
+    /// The number of a node.
+    numbers: ByNode<Option<usize>>,
     /// How many are wanted or broken and not named yet.
     unnamed: u32,
     broken: u32,
@@ -66,29 +65,18 @@ impl IndexMut<usize> for Peers {
 impl Peers {
     /// The number of a node; a new node gets one.
     pub(super) fn find(&mut self, node: NodeId) -> usize {
-        let side = match node.role() {
-            Role::Memory => &mut self.memory,
-            Role::Compute => &mut self.compute,
-        };
-        match side.get(node.index()) {
-            Some(n) if *n > 0 => *n as usize - 1,
-            _ => {
-                if side.len() <= node.index() {
-                    side.resize(node.index() + 1, 0);
-                }
-                self.all.push(Peer {
-                    node,
-                    standing: ConnectionState::Idle,
-                    offered: None,
-                    parked: Vec::new(),
-                    flight: WorkId { flight: u32::MAX, generation: 0 },
-                    words_key: None,
-                    is_named: true,
-                });
-                side[node.index()] = self.all.len() as u32;
-                self.all.len() - 1
-            }
-        }
+        *self.numbers.at(node).get_or_insert_with(|| {
+            self.all.push(Peer {
+                node,
+                standing: ConnectionState::Idle,
+                offered: None,
+                parked: Vec::new(),
+                flight: WorkId { flight: u32::MAX, generation: 0 },
+                words_key: None,
+                is_named: true,
+            });
+            self.all.len() - 1
+        })
     }
 
     fn call_for(&mut self, p: usize, standing: ConnectionState) {

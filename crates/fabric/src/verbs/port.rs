@@ -2,7 +2,7 @@
 //! it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
@@ -12,8 +12,9 @@ use super::nic::{Nic, failed};
 use super::offer::{Answer, End, Offer};
 use super::queue_pair::{QueuePair, Sizes, packet_number};
 use crate::addr::NodeId;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
+use crate::sync::locked;
 
 /// A node's memory, open to the client threads with accepted offers.
 pub struct Port(Arc<Inner>);
@@ -52,28 +53,10 @@ pub struct Accepted {
     pub client: Member,
 }
 
-impl std::fmt::Debug for Accepted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Accepted({} of {})", self.number, self.client)
-    }
-}
-
-impl std::fmt::Debug for Port {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Port({} on {})", self.0.me, self.0.nic)
-    }
-}
-
-impl Inner {
-    fn ends(&self) -> MutexGuard<'_, Ends> {
-        self.ends.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
 impl Drop for Accepted {
     fn drop(&mut self) {
         if let Some(port) = self.port.upgrade() {
-            let end = port.ends().open.remove(&self.number);
+            let end = locked(&port.ends).open.remove(&self.number);
             if let Some((_, mut qp)) = end {
                 qp.fail();
             }
@@ -134,7 +117,7 @@ impl Port {
         let mut memory = port.region.exposed();
         memory.on_chip = port.on_chip.as_ref().map(OnChip::exposed);
         let answer = Answer { host: own, client_qpn: offer.client.qpn, memory }.to_bytes()?;
-        let mut ends = port.ends();
+        let mut ends = locked(&port.ends);
         if ends.is_revoked(from) {
             drop(ends);
             return Err(refusal(port.me, from));
@@ -148,7 +131,7 @@ impl Port {
     /// Ends the access of a member and of its earlier incarnations. When this returns, no verb of
     /// them executes here any more, and none will.
     pub fn revoke(&self, member: Member) {
-        let mut ends = self.0.ends();
+        let mut ends = locked(&self.0.ends);
         let highest = ends.revoked.entry(member.node).or_default();
         *highest = (*highest).max(member.incarnation);
         let gone = |m: &Member| m.node == member.node && m.incarnation <= member.incarnation;
@@ -164,13 +147,10 @@ impl Port {
 
     /// Ends that are open.
     pub fn connections(&self) -> usize {
-        self.0.ends().open.len()
+        locked(&self.0.ends).open.len()
     }
 }
 
 fn refusal(host: Member, from: Member) -> Error {
-    Error::new(
-        ErrorKind::Revoked,
-        format!("{} refuses {from}: it has lost its membership", host.node),
-    )
+    Error::revoked(format!("{} refuses {from}: it has lost its membership", host.node))
 }

@@ -307,10 +307,9 @@ pub(super) fn poll(
     // SAFETY: the completion queue is this thread's own; the array is as long as is said.
     let n = unsafe { sys::ibv_poll_cq(cq.cq().as_ptr(), POLL_BATCH as i32, found.as_mut_ptr()) };
     let Ok(n) = usize::try_from(n) else {
-        return Err(Error::new(
-            crate::error::ErrorKind::Unreachable,
-            format!("verbs: the completion queue does not answer ({n}): restart this process"),
-        ));
+        return Err(Error::unreachable(format!(
+            "verbs: the completion queue does not answer ({n}): restart this process"
+        )));
     };
     for (out, wc) in out.iter_mut().zip(&found[..n]) {
         *out = Completion { id: WorkId::from_bits(wc.wr_id), status: wc.status };

@@ -14,11 +14,12 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::Member;
-use crate::rpc::{MAX_RPC_BYTES, ServiceId};
-use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
+use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::sync::locked;
+use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
 
 /// A client thread's transport.
 pub struct VerbsTransport {
@@ -29,13 +30,6 @@ pub struct VerbsTransport {
     ends: RefCell<BTreeMap<NodeId, Accepted>>,
     /// The transports of the services that it calls, by node.
     services: RefCell<BTreeMap<NodeId, (Arc<Host>, Endpoint)>>,
-    is_service: bool,
-}
-
-impl std::fmt::Debug for VerbsTransport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "VerbsTransport({:?})", self.client)
-    }
 }
 
 impl VerbsTransport {
@@ -43,7 +37,7 @@ impl VerbsTransport {
         let me = Member { node: own.node, incarnation: own.incarnation };
         let client = Client::open(shared.nic.clone(), me)?;
         let (ends, services) = (RefCell::default(), RefCell::default());
-        Ok(Self { client, shared, own, ends, services, is_service: false })
+        Ok(Self { client, shared, own, ends, services })
     }
 
     /// Its statistics.
@@ -58,7 +52,7 @@ impl VerbsTransport {
 
     /// Breaks the connection to a node as a failure of the network would.
     pub fn cut(&self, core: &Core, node: NodeId) {
-        let why = Error::new(ErrorKind::Unreachable, format!("the connection to {node} was cut"));
+        let why = Error::unreachable(format!("the connection to {node} was cut"));
         self.client.disconnect(core, node, &why);
     }
 
@@ -73,7 +67,8 @@ impl VerbsTransport {
             any = true;
             let end = self.ends.borrow_mut().remove(&node);
             drop(end);
-            let why = self.shared.host(node).ok().and_then(|h| h.refusal(&self.own));
+            let why =
+                self.shared.node_directory.known(node).ok().and_then(|h| h.refusal(&self.own));
             self.client.closed(core, node, why.as_ref());
         }
         while let Some(node) = self.client.next_wanted() {
@@ -86,14 +81,14 @@ impl VerbsTransport {
     }
 
     fn connect(&self, core: &Core, node: NodeId) -> Result<()> {
-        let unknown = |e: Error| Error::new(ErrorKind::Unreachable, e.to_string());
-        let host = self.shared.host(node).map_err(unknown)?;
+        let unknown = |e: Error| Error::unreachable(e.to_string());
+        let host = self.shared.node_directory.known(node).map_err(unknown)?;
         if let Some(e) = host.refusal(&self.own) {
             return Err(e);
         }
         let port = self.shared.port(node);
         let port = port.ok_or_else(|| {
-            Error::new(ErrorKind::Unreachable, format!("{node} has opened no port yet; try again"))
+            Error::unreachable(format!("{node} has opened no port yet; try again"))
         })?;
         let offer = self.client.offer(node)?;
         let (answer, end) = port.accept(self.me(), &offer)?;
@@ -102,27 +97,15 @@ impl VerbsTransport {
     }
 
     fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
-        if self.is_service {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "a service cannot call another service (of {to}): two nodes could wait for each other"
-                ),
-            ));
-        }
         let host =
-            self.shared.host(to).map_err(|e| Error::new(ErrorKind::Unreachable, e.to_string()))?;
+            self.shared.node_directory.known(to).map_err(|e| Error::unreachable(e.to_string()))?;
         if let Some(e) = host.refusal(&self.own) {
             return Err(e);
         }
         let handler = host.rpc.handler(to, service)?;
         let ep = self.service(&host)?;
-        let _core = host.rpc_core.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let reply = ep.core().block_on(ep.slot(), handler.call(&ep, self.own.node, request))?;
-        if reply.len() > MAX_RPC_BYTES {
-            return Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len())));
-        }
-        Ok(reply)
+        let _core = locked(&host.rpc_core);
+        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 
     /// The transport of a node's services: a client of that node, through its NIC, as any other.
@@ -133,12 +116,8 @@ impl VerbsTransport {
         {
             return Ok(ep.clone());
         }
-        let mut transport = Self::new(self.shared.clone(), host.clone())?;
-        transport.is_service = true;
-        let transport: Rc<dyn Transport> = Rc::new(transport);
-        let core = Core::new(transport.clone(), 0);
-        let slot = core.add_slot();
-        let ep = Endpoint::new(core, transport, slot);
+        let transport = Rc::new(Self::new(self.shared.clone(), host.clone())?);
+        let ep = Endpoint::alone(Rc::new(WithoutCalls(transport)), 0);
         services.insert(host.node, (host.clone(), ep.clone()));
         Ok(ep)
     }
@@ -166,12 +145,7 @@ impl Transport for VerbsTransport {
     }
 
     fn drain_detached(&self, core: &Core) {
-        let until = self.now() + 1_000_000_000;
-        while !self.client.is_idle() && self.now() < until {
-            if self.poll(core) != Progress::Made {
-                std::thread::yield_now();
-            }
-        }
+        poll_until(self, core, || self.client.is_idle());
     }
 
     fn idle(&self, _core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
@@ -201,7 +175,6 @@ impl Transport for VerbsTransport {
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {
-        let inside = offset.is_multiple_of(8) && self.own.region.contains(offset, 8);
-        inside.then(|| self.own.region.load(offset))
+        self.own.region.peek(offset)
     }
 }

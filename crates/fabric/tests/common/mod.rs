@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_word};
-use dmtree_fabric::{Core, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
 pub mod allocation;
 
@@ -11,25 +11,16 @@ pub const MN: NodeId = NodeId::memory(0);
 pub const CN: NodeId = NodeId::compute(0);
 
 pub fn endpoint(f: &impl Fabric, node: NodeId) -> Endpoint {
-    let transport = f.attach(node).expect("a member");
-    let core = Core::new(transport.clone(), 0);
-    let slot = core.add_slot();
-    Endpoint::new(core, transport, slot)
+    Endpoint::alone(f.attach(node).expect("a member"), 0)
 }
 
 pub fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), f)
+    ep.block_on(f)
 }
 
 /// A byte of the first memory node.
 pub fn at(offset: u64) -> GlobalAddr {
     GlobalAddr::new(MN, offset)
-}
-
-pub async fn put(ep: &Endpoint, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-    let mut buf = ep.buf(bytes.len() as u32).await?;
-    buf.copy_from_slice(bytes);
-    ep.write(at, buf).await.map(|_| ())
 }
 
 pub async fn fetch(ep: &Endpoint, at: GlobalAddr, len: u32) -> Result<Vec<u8>> {
@@ -39,7 +30,7 @@ pub async fn fetch(ep: &Endpoint, at: GlobalAddr, len: u32) -> Result<Vec<u8>> {
 
 /// Single verbs, chains and batches to two memory nodes whose memory is zero.
 pub async fn verbs_chains_and_batches(ep: &Endpoint) -> Result<()> {
-    put(ep, at(100), b"hello, world").await?;
+    ep.write_bytes(at(100), b"hello, world").await?;
     assert_eq!(fetch(ep, at(100), 12).await?, b"hello, world");
     assert_eq!(ep.faa(at(64), 5).await?, 0);
     assert_eq!(ep.cas(at(64), 5, 7).await?, 5);

@@ -36,7 +36,7 @@ fn any_length_any_place_across_chunks() {
             [(64, 0), (65, 1), (67, 250), (1 << 16, 2 << 20), (border - 3, 7), (border - 100, 5000)]
         {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + offset) as u8).collect();
-            put(ep, at(offset), &bytes).await?;
+            ep.write_bytes(at(offset), &bytes).await?;
             assert_eq!(fetch(ep, at(offset), len as u32).await?, bytes, "{len} bytes at {offset}");
         }
         Ok(())
@@ -87,7 +87,7 @@ fn buffers_are_registered_once() {
     let (ep, transport) = &client(&f, CN);
     let round = || async {
         for len in [8, 100, 3000, 100_000] {
-            put(ep, at(64), &vec![1; len]).await?;
+            ep.write_bytes(at(64), &vec![1; len]).await?;
             fetch(ep, at(64), len as u32).await?;
         }
         Ok(())

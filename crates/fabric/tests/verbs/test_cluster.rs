@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use dmtree_fabric::verbs::{Config, VerbsFabric, VerbsTransport};
-use dmtree_fabric::{Core, Endpoint, NodeId, Transport};
+use dmtree_fabric::{Endpoint, NodeId};
 
-pub use crate::common::{CN, MN, at, endpoint, fetch, on, put};
+pub use crate::common::{CN, MN, at, endpoint, fetch, on};
 
 pub const REGION_BYTES: u64 = 10 << 20;
 
@@ -41,8 +41,5 @@ pub fn fabric() -> Option<VerbsFabric> {
 /// A client, with its transport.
 pub fn client(f: &VerbsFabric, node: NodeId) -> (Endpoint, Rc<VerbsTransport>) {
     let transport = f.transport(node).expect("a member");
-    let seam: Rc<dyn Transport> = transport.clone();
-    let core = Core::new(seam.clone(), 0);
-    let slot = core.add_slot();
-    (Endpoint::new(core, seam, slot), transport)
+    (Endpoint::alone(transport.clone(), 0), transport)
 }

@@ -45,7 +45,7 @@ fn place(first: &MemoryNode) -> Place<'_> {
 }
 
 fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), f)
+    ep.block_on(f)
 }
 
 fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {

@@ -29,7 +29,7 @@ pub fn knobbed(seed: u64, o: PoolOptions) -> PoolOptions {
 
 /// Runs a future of an endpoint to its end.
 pub fn run<T>(ep: &Endpoint, future: impl Future<Output = Result<T>>) -> Result<T> {
-    ep.core().block_on(ep.slot(), future)
+    ep.block_on(future)
 }
 
 /// A pool, its first compute node and an endpoint.

@@ -84,11 +84,6 @@ impl<'a> Inner<'a> {
         (0..self.g.fanout).take_while(|i| self.used(*i)).count()
     }
 
-    /// Whether there are no records; an accepted node has at least one.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Lower fence key.
     pub fn min(&self) -> &'a [u8] {
         &self.image[self.g.key..2 * self.g.key]
@@ -117,17 +112,6 @@ impl<'a> Inner<'a> {
     /// Whether its children are leaves.
     pub fn next_is_leaf(&self) -> bool {
         self.image[2 * self.g.key + 9] != 0
-    }
-
-    /// The fields that are not records.
-    pub fn head(&self) -> Head<'a> {
-        Head {
-            min: self.min(),
-            max: self.max(),
-            right: self.right(),
-            is_root: self.is_root(),
-            next_is_leaf: self.next_is_leaf(),
-        }
     }
 
     /// Lower fence key of child `i`.

@@ -1,8 +1,8 @@
 //! Byte layouts, little endian; DESIGN.md has the tables. Bytes that come from a READ are garbage
 //! until a check here has accepted them.
 
-pub mod inner;
-pub mod leaf;
+pub(crate) mod inner;
+pub(crate) mod leaf;
 pub mod table;
 
 use crate::options::Options;

@@ -26,13 +26,13 @@ impl Raw {
     }
 
     fn read(&self, at: GlobalAddr, len: u32) -> Vec<u8> {
-        let bytes = self.0.core().block_on(self.0.slot(), self.0.read(at, len)).expect("inside");
+        let bytes = self.0.block_on(self.0.read(at, len)).expect("inside");
         bytes.extract(<[u8]>::to_vec)
     }
 
     /// The root node's address, from the catalog of the pool.
     fn root(&self) -> GlobalAddr {
-        let found = self.0.core().block_on(self.0.slot(), self.1.find_index(&self.0, "test"));
+        let found = self.0.block_on(self.1.find_index(&self.0, "test"));
         addr(&self.read(found.expect("the catalog").expect("the index").root_word, 8), 0)
     }
 }

@@ -68,7 +68,7 @@ impl Header {
 
     /// The same header from `depth` on; `depth` is at a shared byte or directly behind them.
     #[must_use]
-    pub fn from_depth(&self, depth: usize) -> Self {
+    pub fn starting_at(&self, depth: usize) -> Self {
         self.without_first(depth.saturating_sub(usize::from(self.depth)))
     }
 

@@ -66,11 +66,6 @@ pub fn set_value(g: &Geometry, image: &mut [u8], value: &[u8]) {
     put_u64(image, CHECKSUM_AT, sum);
 }
 
-/// Sets the reverse pointer in an image.
-pub fn set_rev(image: &mut [u8], rev: GlobalAddr) {
-    put_u64(image, 0, rev.bits());
-}
-
 /// Sets or clears the lock in an image.
 pub fn set_locked(g: &Geometry, image: &mut [u8], locked: bool) {
     image[g.leaf_bytes() - 1] = if locked { LOCKED } else { 0 };

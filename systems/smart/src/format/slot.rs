@@ -82,9 +82,6 @@ impl Slot {
     }
 
     /// A slot that names a leaf of `bytes` bytes (encoded as 0 from 128 on).
-    ///
-    /// # Errors
-    /// As [`Slot::node`].
     pub fn leaf(partial: u8, bytes: usize, at: GlobalAddr) -> Result<Self> {
         let size = if bytes < 128 { bytes as u64 } else { 0 };
         Ok(Self(pack(at)? | LEAF | size << SIZE_SHIFT | u64::from(partial)))
@@ -148,10 +145,9 @@ fn pack(at: GlobalAddr) -> Result<u64> {
         && at.offset().is_multiple_of(UNIT)
         && units < 1 << OFFSET_BITS;
     if !fits {
-        return Err(Error::new(
-            dmtree_fabric::ErrorKind::Incompatible,
-            format!("a slot cannot name {at}: 256 memory nodes at most, in steps of {UNIT} bytes"),
-        ));
+        return Err(Error::incompatible(format!(
+            "a slot cannot name {at}: 256 memory nodes at most, in steps of {UNIT} bytes"
+        )));
     }
     Ok((node | units << 8) << ADDR_SHIFT)
 }

@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use dmtree_fabric::{Buf, Endpoint, Error, ErrorKind, GlobalAddr, Result};
+use dmtree_fabric::{Buf, Endpoint, Error, GlobalAddr, Result};
 use dmtree_parts::held::{RemoteLock, Running};
 use dmtree_parts::tree::block;
 use dmtree_pool::{BlockPtr, Grant};
@@ -161,8 +161,8 @@ fn within_reach(g: Grant) -> Result<Grant> {
     if fits(g.addr) {
         return Ok(g);
     }
-    Err(Error::new(
-        ErrorKind::Full,
-        format!("{} is out of reach: this index uses 1024 memory nodes of 4 TiB at most", g.addr),
-    ))
+    Err(Error::full(format!(
+        "{} is out of reach: this index uses 1024 memory nodes of 4 TiB at most",
+        g.addr
+    )))
 }

@@ -112,7 +112,7 @@ impl Smart {
         self.ep.write(grant.addr, image).await?;
         if self.ep.cas(self.node.root.word, 0, grant.addr.bits()).await? != 0 {
             self.give_back(taken);
-            return Err(Error::new(ErrorKind::Exists, "the index has a root already"));
+            return Err(Error::exists("the index has a root already"));
         }
         Ok(())
     }

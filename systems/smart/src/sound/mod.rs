@@ -4,7 +4,7 @@
 mod cache;
 mod client;
 mod find;
-pub mod format;
+mod format;
 mod gc;
 mod get;
 mod index;

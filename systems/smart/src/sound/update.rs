@@ -22,7 +22,7 @@
 //! access of its node was revoked: the error is `Revoked`, and the effect unknown.
 
 use dmtree_fabric::verb::{cas, read, write};
-use dmtree_fabric::{Effect, Error, ErrorKind, GlobalAddr, OpOutcome, Result, Step};
+use dmtree_fabric::{Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::fifo_mutex::FifoGuard;
@@ -335,8 +335,7 @@ fn block_of(value: Stored<'_>) -> BlockPtr {
 }
 
 fn lock_lost(at: GlobalAddr) -> Error {
-    Error::new(
-        ErrorKind::Revoked,
-        format!("the lock of leaf {at} was taken over: the access of this compute node is revoked"),
-    )
+    Error::revoked(format!(
+        "the lock of leaf {at} was taken over: the access of this compute node is revoked"
+    ))
 }

@@ -1,4 +1,5 @@
-//! A peer that begins a connection correctly, for tests of later violations of the protocol.
+//! A peer that begins a connection correctly, for tests of later violations of the protocol. Errors
+//! are what the node refuses.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -40,17 +41,11 @@ fn greet(stream: &mut TcpStream, key: &Key, hello: &Hello) -> Result<()> {
 }
 
 /// Says hello with questions in mind, as a process that has not registered.
-///
-/// # Errors
-/// Refusals of the node.
 pub fn begin_to_ask(stream: &mut TcpStream, key: &Key) -> Result<()> {
     greet(stream, key, &Hello::Ask { pool: None, credential: None })
 }
 
 /// Registers as a compute node, on a connection for questions.
-///
-/// # Errors
-/// Refusals of the node.
 pub fn register(stream: &mut TcpStream) -> Result<Registered> {
     let pool = match ask(stream, &Ask::PoolConfig)? {
         Answer::PoolConfig { pool, .. } => pool,
@@ -86,9 +81,6 @@ fn ask(stream: &mut TcpStream, ask: &Ask) -> Result<Answer> {
 }
 
 /// Says hello as a link to the first memory node.
-///
-/// # Errors
-/// Refusals of the node.
 pub fn begin_a_link(stream: &mut TcpStream, key: &Key, of: &Registered, number: u64) -> Result<()> {
     let Registered { pool, credential } = *of;
     let to = Member { node: NodeId::memory(0), incarnation: 1 };

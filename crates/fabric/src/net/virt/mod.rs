@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::NetFabric;
@@ -27,9 +27,10 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::LeaseParameters;
 use crate::rpc::ServiceId;
+use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 use sockets::{Universe, Virtual};
 use world::Pid;
@@ -143,21 +144,12 @@ impl Network {
     }
 }
 
-impl std::fmt::Debug for Network {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Network({} ends of connections at {} ns)", self.ends(), self.now())
-    }
-}
-
 impl Process {
     fn net(&self) -> Arc<dyn Net> {
         Arc::new(Virtual { universe: self.network.universe.clone(), pid: self.pid })
     }
 
     /// Founds a pool with this process as its first memory node.
-    ///
-    /// # Errors
-    /// As [`NetFabric::found`].
     pub fn found(
         &self,
         port: u16,
@@ -177,9 +169,6 @@ impl Process {
     }
 
     /// Joins a pool.
-    ///
-    /// # Errors
-    /// As [`NetFabric::join`].
     pub async fn join(
         &self,
         how: &Joining<'_>,
@@ -190,9 +179,6 @@ impl Process {
     }
 
     /// A client of a node of this process, on a slot of the executor.
-    ///
-    /// # Errors
-    /// As [`crate::Fabric::attach`].
     pub fn client(&self, of: &NetFabric, slot: u32) -> Result<Endpoint> {
         let transport = Rc::new(of.transport()?);
         self.network.root.clients.borrow_mut().push((self.pid, Rc::downgrade(&transport)));
@@ -207,7 +193,7 @@ impl Process {
     /// Kills the process; alone, or with its machine, which is without power for so long.
     pub fn kill(&self, dark: Option<Nanos>) {
         self.network.universe.world().kill(self.pid, dark);
-        let mut servers = lock(&self.network.universe.servers);
+        let mut servers = locked(&self.network.universe.servers);
         let server = servers.remove(&self.pid);
         drop(servers);
         drop(server);
@@ -232,16 +218,6 @@ impl Process {
     pub fn run<F: Future>(&self, work: F) -> Run<F> {
         Run { process: self.clone(), work: Some(Box::pin(work)) }
     }
-}
-
-impl std::fmt::Debug for Process {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Process({} on machine {})", self.pid, self.machine)
-    }
-}
-
-fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// See [`Process::run`].
@@ -278,12 +254,6 @@ impl<F: Future> Future for Run<F> {
     }
 }
 
-impl<F: Future> std::fmt::Debug for Run<F> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Run({:?})", self.process)
-    }
-}
-
 /// The source of all completions, and the clock.
 struct Root {
     universe: Arc<Universe>,
@@ -295,11 +265,11 @@ impl Root {
     fn serve_ready(&self, core: &Core) -> bool {
         let dirty = self.universe.world().take_dirty();
         for pid in &dirty {
-            let server = lock(&self.universe.servers).remove(pid);
+            let server = locked(&self.universe.servers).remove(pid);
             if let Some(mut server) = server
                 && server.serve_ready(0)
             {
-                lock(&self.universe.servers).insert(*pid, server);
+                locked(&self.universe.servers).insert(*pid, server);
             }
             if self.universe.world().is_dialling(*pid) {
                 continue;
@@ -366,5 +336,5 @@ impl Transport for Root {
 }
 
 fn none() -> Error {
-    Error::new(ErrorKind::Unsupported, "the clock of a simulated network reaches no memory")
+    Error::unsupported("the clock of a simulated network reaches no memory")
 }

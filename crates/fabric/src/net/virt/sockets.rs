@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker as TaskWaker;
 
 use super::super::handshake::Nonce;
@@ -13,6 +13,7 @@ use super::super::key::Access;
 use super::super::server::Server;
 use super::world::{Pid, World, ip_of};
 use crate::error::{Error, Result};
+use crate::sync::locked;
 use crate::transport::Nanos;
 
 /// The world, and the servers of its processes.
@@ -27,7 +28,7 @@ impl Universe {
     }
 
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.world)
     }
 }
 
@@ -78,7 +79,7 @@ impl Net for Virtual {
     fn wait(&self, _: &[(&dyn Stream, Interest)], _: Nanos) {}
 
     fn serve(&self, server: Server) -> Result<Option<std::thread::JoinHandle<()>>> {
-        let mut servers = self.universe.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = locked(&self.universe.servers);
         servers.insert(self.pid, server);
         Ok(None)
     }

@@ -1,16 +1,14 @@
 //! Access control: processes with the key of a pool, without a key, and with another key; and the
 //! answer that each gets.
-#![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
-mod common;
-
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{address, fed, piped, text};
+use crate::common::{self, address, fed, text};
+use crate::harness::Process;
 
 /// A refusal takes no longer.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -39,38 +37,22 @@ fn refused(args: &[&str], key: Option<&str>, words: &str) {
     assert!(errors.len() == 1 && errors[0].contains(words), "{args:?}: {words}: {said}");
 }
 
-/// A process that serves; killed when dropped.
-struct Memnode {
-    child: Child,
-    at: String,
-    _says: BufReader<ChildStdout>,
+/// A memory node with these arguments, and where it listens.
+fn memnode(args: &[&str], key: Option<&str>) -> (Process, String) {
+    let all = [&["memnode", "--memory-bytes", "64MiB"][..], args].concat();
+    let mn = Process::of(dmtree(&all, key));
+    let at = address(&mn.line());
+    (mn, at)
 }
 
-impl Memnode {
-    fn start(args: &[&str], key: Option<&str>) -> Self {
-        let all = [&["memnode", "--memory-bytes", "64MiB"][..], args].concat();
-        let mut child = piped(&mut dmtree(&all, key)).spawn().expect("the binary");
-        let (mut says, mut line) =
-            (BufReader::new(child.stdout.take().expect("piped")), String::new());
-        says.read_line(&mut line).expect("it says where it listens");
-        Self { child, at: address(&line), _says: says }
-    }
-}
-
-impl Drop for Memnode {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn key_file(folder: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+/// A file with a key, by its path.
+pub fn key_file(folder: &Path, name: &str, text: &str, mode: u32) -> String {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join(name);
     std::fs::write(&path, text).expect("written");
     let mode = std::fs::Permissions::from_mode(mode);
     std::fs::set_permissions(&path, mode).expect("set");
-    path
+    path.to_str().expect("text").to_owned()
 }
 
 /// A key from a file and one from the environment are the same, and processes with it work
@@ -81,9 +63,8 @@ fn processes_with_the_key_of_a_pool_belong_to_it_and_others_do_not() {
     assert!(status == Some(0) && key.trim().len() == 64, "{key}");
     let folder = tempfile::tempdir().expect("a directory");
     let file = key_file(folder.path(), "pool.key", &key, 0o600);
-    let file = file.to_str().expect("text");
-    let mn = Memnode::start(&["--listen", "127.0.0.1:0", "--key-file", file], None);
-    let shell = ["shell", "--connect", &mn.at];
+    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0", "--key-file", &file], None);
+    let shell = ["shell", "--connect", &at];
     let works = || {
         let (status, said, e) = run(&shell, Some(key.trim()), "put ada 1815\nget ada\n");
         assert_eq!((status, said.as_str()), (Some(0), "done\n1815\n"), "{e}");
@@ -93,13 +74,13 @@ fn processes_with_the_key_of_a_pool_belong_to_it_and_others_do_not() {
     assert_ne!(key, other);
     refused(&shell, Some(&other), "another key");
     refused(&shell, None, "asks for a key");
-    let join = ["memnode", "--join", &mn.at, "--listen", "127.0.0.1:0"];
+    let join = ["memnode", "--join", &at, "--listen", "127.0.0.1:0"];
     refused(&join, Some(&other), "another key");
     let small = ["--fabric", "tcp", "--keys", "1000", "--ops", "100"];
-    refused(&[&["bench", "quick", "--nodes", &mn.at][..], &small].concat(), None, "asks for a key");
-    refused(&["conform", "--nodes", &mn.at], Some(&other), "another key");
-    let open = Memnode::start(&["--listen", "127.0.0.1:0"], None);
-    refused(&["shell", "--connect", &open.at], Some(&key), "has no key");
+    refused(&[&["bench", "quick", "--nodes", &at][..], &small].concat(), None, "asks for a key");
+    refused(&["conform", "--nodes", &at], Some(&other), "another key");
+    let (_open, at) = memnode(&["--listen", "127.0.0.1:0"], None);
+    refused(&["shell", "--connect", &at], Some(&key), "has no key");
     works();
 }
 
@@ -107,9 +88,7 @@ fn processes_with_the_key_of_a_pool_belong_to_it_and_others_do_not() {
 fn a_key_that_is_none_is_refused_in_a_line() {
     let folder = tempfile::tempdir().expect("a directory");
     let good = "k".repeat(32);
-    let file = |name, text: &str, mode| {
-        key_file(folder.path(), name, text, mode).to_str().expect("text").to_owned()
-    };
+    let file = |name, text: &str, mode| key_file(folder.path(), name, text, mode);
     let bad = [
         (file("group", &good, 0o640), "chmod 600"),
         (file("others", &good, 0o604), "chmod 600"),
@@ -139,18 +118,15 @@ fn a_key_that_is_none_is_refused_in_a_line() {
 #[test]
 fn without_a_key_other_machines_are_shut_out_unless_the_user_insists() {
     refused(&["memnode", "--listen", "0.0.0.0:0"], None, "--insecure");
-    let mut mn = Memnode::start(&["--listen", "0.0.0.0:0", "--insecure"], None);
-    let port = mn.at.split(':').next_back().expect("a port").to_owned();
-    let at = format!("127.0.0.1:{port}");
+    let (mn, at) = memnode(&["--listen", "0.0.0.0:0", "--insecure"], None);
+    let at = at.replace("0.0.0.0", "127.0.0.1");
     let (status, said, notes) =
         run(&["shell", "--connect", &at, "--insecure"], None, "put ada 1815\n");
     assert_eq!((status, said.as_str()), (Some(0), "done\n"));
     assert!(notes.contains("INSECURE"), "{notes}");
     let (status, said, _) = run(&["doctor", "--insecure"], None, "");
     assert!(status == Some(0) && said.contains("INSECURE"), "{said}");
-    mn.child.kill().expect("a child");
-    let mut notes = String::new();
-    mn.child.stderr.take().expect("piped").read_to_string(&mut notes).expect("text");
+    let notes = mn.notes().join("\n");
     assert!(notes.contains("INSECURE"), "{notes}");
     let (_, said, _) = run(&["doctor"], None, "");
     assert!(said.contains("loopback only") && !said.contains("INSECURE"), "{said}");
@@ -161,9 +137,9 @@ fn without_a_key_other_machines_are_shut_out_unless_the_user_insists() {
 #[test]
 fn a_peer_without_a_proof_hears_no_more_than_the_version() {
     let key = "k".repeat(40);
-    let mn = Memnode::start(&["--listen", "127.0.0.1:0"], Some(&key));
+    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], Some(&key));
     let hears = |bytes: &[u8]| {
-        let mut peer = TcpStream::connect(&mn.at).expect("it listens");
+        let mut peer = TcpStream::connect(&at).expect("it listens");
         peer.set_read_timeout(Some(DEADLINE)).expect("set");
         peer.write_all(bytes).expect("sent");
         let mut heard = Vec::new();

@@ -1,0 +1,65 @@
+#![no_main]
+//! The decoders of the library, in one program: `FUZZ_TARGET` names the one to run.
+
+use std::sync::LazyLock;
+
+use dmtree_command::dump::{Dumper, read};
+use dmtree_fabric::net::fuzzing as net;
+use dmtree_fabric::sim::Profile;
+use dmtree_pool::fuzzing as pool;
+use dmtree_workload::trace::TraceReader;
+
+static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
+    match std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET is the name of a decoder").as_str() {
+        // Both sides of a handshake.
+        "handshake" => net::handshake,
+        // Frames of a link: verbs as the host executes them, outcomes as the client reads them.
+        "frames" => net::frames,
+        // Messages, and sequences of questions to the membership server.
+        "messages" => net::messages,
+        // Records in the heads of regions: superblock, chunks, catalog, directory.
+        "heads" => pool::heads,
+        // The config of a pool for processes that join.
+        "pool_config" => pool::pool_config,
+        "profile" => profile,
+        "dump" => dump,
+        "trace" => trace,
+        other => panic!("there is no decoder {other:?}"),
+    }
+});
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| TARGET(data));
+
+/// Profiles of the simulated fabric: what parses is written as it can be read.
+fn profile(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(profile) = Profile::parse("fuzz.toml", text) {
+        Profile::parse("again", &profile.to_toml()).expect("its own text");
+    }
+}
+
+/// Dumps: what is read whole is written as it was.
+fn dump(data: &[u8]) {
+    let mut pairs = Vec::new();
+    let all = read("fuzz", data, |pair| {
+        pairs.push(pair);
+        Ok(())
+    });
+    if all.is_ok() {
+        let mut again = Dumper::new(Vec::new()).expect("memory");
+        pairs.iter().for_each(|(k, v)| again.pair(k, v).expect("memory"));
+        assert_eq!(again.finish().expect("memory").0, pairs.len() as u64);
+    }
+}
+
+/// Traces of the YCSB client, plain or gzipped.
+fn trace(data: &[u8]) {
+    let from = std::io::Cursor::new(data.to_vec());
+    let Ok(trace) = TraceReader::from_reader("fuzz", from) else { return };
+    // A small file can unpack to very much.
+    for op in trace.with_line_limit(1 << 16).take(10_000) {
+        if op.is_err() {
+            return;
+        }
+    }
+}
