@@ -198,8 +198,9 @@ impl DmTree {
         }
     }
 
-    /// Takes writes of distinct keys out of `pending` and executes them, leaf by leaf together. After
-    /// an error, the writes of the round may have had their effect; the pending ones have not begun.
+    /// Takes writes of distinct keys out of `pending` and executes them, leaf by leaf together.
+    /// After an error, the writes of the round may have had their effect; the pending ones have
+    /// not begun.
     async fn write_together(
         &self,
         writes: &[(&[u8], Write<'_>)],
@@ -242,7 +243,8 @@ impl DmTree {
         let mut locked = self.lock_round(round).await?;
         let seen = self.find_together(writes, &locked).await?;
         let mut seen = seen.into_iter();
-        // Plain puts, inserts and updates of inline pairs share a batch; everything else runs alone.
+        // Plain puts, inserts and updates of inline pairs share a batch; everything else runs
+        // alone.
         let mut batch = VerbVec::new();
         let mut written = Vec::new();
         for (group, mut l) in locked.drain(..) {

@@ -51,19 +51,6 @@ pub enum Begun<T, F> {
     Waits(F),
 }
 
-impl<T, F: Future<Output = Result<T>>> Begun<T, F> {
-    /// The result.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    pub async fn end(self) -> Result<T> {
-        match self {
-            Self::Ended(done) => done,
-            Self::Waits(rest) => rest.await,
-        }
-    }
-}
-
 /// An operation has ended; a part of another one has no scope.
 pub(crate) fn end(scope: Option<OpScope<'_>>, outcome: OpOutcome) {
     if let Some(scope) = scope {
@@ -86,7 +73,7 @@ pub(crate) enum DirectWrite<'c, 'w> {
     /// It has ended.
     Ended(Outcome),
     /// It goes on under its lock.
-    Locked(LockedWrite<'c, 'w>),
+    Locked(Box<LockedWrite<'c, 'w>>),
     /// It starts over, after a try that has failed.
     Again(Option<OpScope<'c>>),
     /// It has not begun.
@@ -315,8 +302,8 @@ impl DmTree {
         (count, None)
     }
 
-    /// The lines that operations reach first are on their way: the table's cell, and the first entry
-    /// that the mirror names.
+    /// The lines that operations reach first are on their way: the table's cell, and the first
+    /// entry that the mirror names.
     fn prefetch_entries(
         &self,
         parents: &[Option<(&CachedNode, usize)>],
@@ -372,7 +359,7 @@ impl DmTree {
                 let fifo_guard = LeafFifoGuard::Table(None);
                 let locked = Locked { route, at, tag, table, fifo_guard, image: None };
                 let (scope, pin) = (op.go_on(), pin.lasting());
-                DirectWrite::Locked(LockedWrite { scope, pin, locked, steps, looked })
+                DirectWrite::Locked(Box::new(LockedWrite { scope, pin, locked, steps, looked }))
             }
         }
     }

@@ -98,18 +98,27 @@ impl DmTree {
         key: &'a [u8],
         out: &'a mut Vec<u8>,
     ) -> Begun<bool, impl Future<Output = Result<bool>> + 'a> {
-        if let Err(e) = check_key(key) {
-            return Begun::Ended(Err(e));
-        }
-        let hash = KeyHash::of(key);
-        out.clear();
-        match self.get_direct(key, hash, out) {
-            DirectGet::Ended(found) => Begun::Ended(Ok(found)),
-            begun => Begun::Waits(self.get_rest(begun, key, hash, out)),
+        match self.start_get(key, out) {
+            Ok((DirectGet::Ended(found), _)) => Begun::Ended(Ok(found)),
+            Ok((begun, hash)) => Begun::Waits(self.get_rest(begun, key, hash, out)),
+            Err(e) => Begun::Ended(Err(e)),
         }
     }
 
-    async fn get_rest(
+    /// The part of a read that need not wait.
+    #[inline]
+    pub(crate) fn start_get(
+        &self,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(DirectGet<'_>, KeyHash)> {
+        check_key(key)?;
+        let hash = KeyHash::of(key);
+        out.clear();
+        Ok((self.get_direct(key, hash, out), hash))
+    }
+
+    pub(crate) async fn get_rest(
         &self,
         begun: DirectGet<'_>,
         key: &[u8],

@@ -17,6 +17,7 @@ use dmtree_parts::{
 };
 
 use crate::client::DmTree;
+use crate::direct::DirectWrite;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
 use crate::format::put_u64;
@@ -74,11 +75,15 @@ impl RangeIndex for DmTree {
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.begin_get(key, out).end().await
+        let (begun, hash) = self.start_get(key, out)?;
+        self.get_rest(begun, key, hash, out).await
     }
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
-        self.begin_write(key, w).end().await
+        match self.start_write(key, w)? {
+            (DirectWrite::Ended(outcome), _) => Ok(outcome),
+            (begun, hash) => self.write_with_room(begun, key, hash, w).await,
+        }
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {

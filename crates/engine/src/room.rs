@@ -27,7 +27,7 @@ use dmtree_parts::op::reclaim_for_room;
 use dmtree_parts::{Outcome, Work, Write};
 
 use crate::client::DmTree;
-use crate::direct::DirectWrite;
+use crate::direct::{DirectGet, DirectWrite};
 
 /// Pieces of maintenance that a write in a full pool executes.
 const PIECES: usize = 256;
@@ -72,13 +72,13 @@ impl DmTree {
             // A node that does not report its epoch keeps freed memory from being used; that is no
             // error of this write.
             if released != before || found.unwrap_or(false) {
-                full = match self.write_begun(DirectWrite::Posted, key, hash, w).await {
+                full = match Box::pin(self.write_begun(DirectWrite::Posted, key, hash, w)).await {
                     Err(e) if e.kind() == ErrorKind::Full => e,
                     done => return done,
                 };
             }
         }
-        self.replace(key, w, full).await
+        Box::pin(self.replace(key, w, full)).await
     }
 
     /// Retries those of several writes that have found the pool full, except where a later one has
@@ -92,7 +92,9 @@ impl DmTree {
             let is_full = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full);
             let (key, w) = writes[i];
             if is_full && writes[i + 1..].iter().all(|(later, _)| *later != key) {
-                *outcome = self.begin_write(key, w).end().await;
+                let (hash, posted) = (KeyHash::of(key), DirectWrite::Posted);
+                self.spare.set(false);
+                *outcome = Box::pin(self.write_with_room(posted, key, hash, w)).await;
             }
         }
     }
@@ -104,11 +106,12 @@ impl DmTree {
             w,
             Write::Put(_) | Write::Update(_) | Write::CompareAndSet { new: Some(_), .. }
         );
-        if !may || !self.begin_get(key, &mut Vec::new()).end().await? {
+        let hash = KeyHash::of(key);
+        if !may || !self.get_rest(DirectGet::Posted, key, hash, &mut Vec::new()).await? {
             return Err(full);
         }
         self.spare.set(true);
-        let done = self.write_begun(DirectWrite::Posted, key, KeyHash::of(key), w).await;
+        let done = self.write_begun(DirectWrite::Posted, key, hash, w).await;
         self.spare.set(false);
         done
     }

@@ -73,15 +73,25 @@ impl DmTree {
         key: &'a [u8],
         w: Write<'a>,
     ) -> Begun<Outcome, impl Future<Output = Result<Outcome>> + 'a> {
-        if let Err(e) = check_key(key).and_then(|()| w.check()) {
-            return Begun::Ended(Err(e));
+        match self.start_write(key, w) {
+            Ok((DirectWrite::Ended(outcome), _)) => Begun::Ended(Ok(outcome)),
+            Ok((begun, hash)) => Begun::Waits(self.write_with_room(begun, key, hash, w)),
+            Err(e) => Begun::Ended(Err(e)),
         }
+    }
+
+    /// The part of a write that need not wait.
+    #[inline]
+    pub(crate) fn start_write<'a>(
+        &'a self,
+        key: &'a [u8],
+        w: Write<'a>,
+    ) -> Result<(DirectWrite<'a, 'a>, KeyHash)> {
+        check_key(key)?;
+        w.check()?;
         let hash = KeyHash::of(key);
         self.spare.set(false);
-        match self.write_direct(key, hash, w) {
-            DirectWrite::Ended(outcome) => Begun::Ended(Ok(outcome)),
-            begun => Begun::Waits(self.write_with_room(begun, key, hash, w)),
-        }
+        Ok((self.write_direct(key, hash, w), hash))
     }
 
     /// The rest of a write that has begun.
@@ -97,16 +107,7 @@ impl DmTree {
         }
         let (scope, is_again) = match begun {
             DirectWrite::Ended(outcome) => return Ok(outcome),
-            DirectWrite::Locked(LockedWrite { scope, pin, locked, steps, looked }) => {
-                let (outcome, counted) =
-                    match self.write_from(locked, steps, looked, &mut None).await? {
-                        Some(written) => written,
-                        None => self.write_pinned(key, hash, w, &mut None).await?,
-                    };
-                pin.end();
-                end(scope, counted);
-                return Ok(outcome);
-            }
+            DirectWrite::Locked(begun) => return Box::pin(self.write_locked_here(*begun)).await,
             DirectWrite::Again(scope) => (scope, true),
             DirectWrite::Posted if self.ep.is_in_operation() => (None, false),
             DirectWrite::Posted => (Some(self.ep.begin(w.kind())), false),
@@ -114,6 +115,19 @@ impl DmTree {
         let (outcome, counted) = self.write_shared(key, hash, w).await?;
         self.op.retried.set(self.op.retried.get() || is_again);
         end(scope, self.op.outcome(counted));
+        Ok(outcome)
+    }
+
+    /// The rest of a write that has its lock.
+    async fn write_locked_here(&self, begun: LockedWrite<'_, '_>) -> Result<Outcome> {
+        let LockedWrite { scope, pin, locked, steps, looked } = begun;
+        let (key, hash, w) = (steps.key, steps.hash, steps.write);
+        let (outcome, counted) = match self.write_from(locked, steps, looked, &mut None).await? {
+            Some(written) => written,
+            None => self.write_pinned(key, hash, w, &mut None).await?,
+        };
+        pin.end();
+        end(scope, counted);
         Ok(outcome)
     }
 

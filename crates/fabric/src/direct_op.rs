@@ -57,8 +57,8 @@ impl<'e> DirectOp<'e> {
         self.cost.list();
     }
 
-    /// A list that is not awaited; false when it has failed. As with a posted one, its error is that
-    /// of the next [`Endpoint::drain`].
+    /// A list that is not awaited; false when it has failed. As with a posted one, its error is
+    /// that of the next [`Endpoint::drain`].
     #[inline]
     pub fn detached_list<T>(&mut self, verbs: impl FnOnce(&mut Self) -> Result<T>) -> bool {
         self.cost.detached_list();

@@ -27,8 +27,15 @@ fn key(n: u64) -> Vec<u8> {
     [format!("k{n:08}").into_bytes(), vec![b'x'; long]].concat()
 }
 
+/// The answer of an operation.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Wrote(Outcome),
+    Read(Option<Vec<u8>>),
+}
+
 /// The answers and the costs of one client's operations of all kinds.
-fn run(is_posted: bool, o: &Options) -> (Vec<Result<Outcome, Option<Vec<u8>>>>, Snapshot) {
+fn run(is_posted: bool, o: &Options) -> (Vec<Answer>, Snapshot) {
     let (_test_cluster, mut c) = index(is_posted, o);
     let mut rng = Rng::new(7);
     let mut answers = Vec::new();
@@ -44,11 +51,11 @@ fn run(is_posted: bool, o: &Options) -> (Vec<Result<Outcome, Option<Vec<u8>>>>, 
             5 => Write::CompareAndSet { expected: &[1; 8], new: Some(&value) },
             6 if rng.below(4) == 0 => Write::CompareAndSet { expected: &[0; 8], new: None },
             _ => {
-                answers.push(Err(c.get(&key).expect("works")));
+                answers.push(Answer::Read(c.get(&key).expect("works")));
                 continue;
             }
         };
-        answers.push(Ok(c.write(&key, w).expect("works")));
+        answers.push(Answer::Wrote(c.write(&key, w).expect("works")));
     }
     (answers, c.take_counts())
 }
