@@ -42,7 +42,7 @@ fn several_keys_find_what_each_finds_alone() {
         let keys: Vec<_> = (12_300..12_500u32).step_by(step).map(u32::to_be_bytes).collect();
         let keys: Vec<&[u8]> = keys.iter().map(|k| &k[..]).collect();
         let mut seen = 0;
-        cache.lookup_many(1, &keys, |i, found| {
+        cache.lookup_many(1, &keys, &reading(), |i, found| {
             assert_eq!(i, seen);
             seen += 1;
             let found = found.map(|(node, child)| node.records()[child].child.bits() >> 8);
