@@ -78,7 +78,7 @@ impl Pool {
     /// embedded pool lives in memory only**, see [`PoolBuilder::open`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is none of this name.
+    /// `NotFound` when there is none of this name.
     pub fn open(&self, name: &str) -> Result<Index> {
         let _naming = locked(&self.0.naming);
         let found = self
@@ -95,8 +95,8 @@ impl Pool {
     /// Creates an index that does not exist yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] when there is one of this name, [`ErrorKind::InvalidArgument`] for
-    /// options out of range, [`ErrorKind::Full`] when the memory or the catalog is.
+    /// `Exists` when there is one of this name, `InvalidArgument` for
+    /// options out of range, `Full` when the memory or the catalog is.
     pub fn create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
         let cache_bytes = self.0.cache_bytes;
@@ -111,7 +111,7 @@ impl Pool {
     /// must be the same here; the timeout may differ and is ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::Incompatible`] when it exists with another layout, naming the option; otherwise
+    /// `Incompatible` when it exists with another layout, naming the option; otherwise
     /// as [`Pool::create`].
     pub fn open_or_create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
@@ -129,11 +129,11 @@ impl Pool {
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
     }
 
-    /// Removes an index. Operations on handles that are still there end in [`ErrorKind::Closed`].
+    /// Removes an index. Operations on handles that are still there end in `Closed`.
     /// Its memory is *not* given back to the pool yet.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is none of this name.
+    /// `NotFound` when there is none of this name.
     pub fn drop_index(&self, name: &str) -> Result<()> {
         let _naming = locked(&self.0.naming);
         self.0.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))?;

@@ -89,7 +89,7 @@ fn count_below(words: &[u64], bound: u64) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
 }
 
-/// Most bytes of [`matches`].
+/// Most bytes of [`matches()`].
 pub const MATCHED_BYTES: usize = 128;
 
 /// Which of at most [`MATCHED_BYTES`] bytes equal a byte: a bit each.

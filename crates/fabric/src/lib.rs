@@ -45,6 +45,7 @@ mod scope;
 pub mod sim;
 mod slab;
 mod slots;
+pub mod suggest;
 pub mod sync;
 mod transport;
 pub mod verb;

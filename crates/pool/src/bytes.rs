@@ -27,10 +27,85 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     })
 }
 
+/// The number that a text names: `1000000`, `1_000_000`, `1e6` or `1M` (`k`, `M` and `G` are
+/// powers of 1000), also `2.5M`.
+///
+/// # Errors
+/// A text that is no whole number below 2^64, quoted.
+pub fn parse_count(text: &str) -> Result<u64, String> {
+    let plain: String = text.chars().filter(|c| *c != '_').collect();
+    let (number, power) = match plain.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&plain[..at], 3),
+        Some((at, 'm' | 'M')) => (&plain[..at], 6),
+        Some((at, 'g' | 'G')) => (&plain[..at], 9),
+        _ => (&plain[..], 0),
+    };
+    scaled(number, power).ok_or_else(|| {
+        format!("{text:?} is no whole number: give one such as 1000000, 1_000_000, 1e6 or 1M")
+    })
+}
+
+/// A decimal number, with or without an exponent, times a power of ten, if that is a whole number.
+fn scaled(number: &str, power: i32) -> Option<u64> {
+    let (digits, exponent) = match number.split_once(['e', 'E']) {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+        None => (number, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_plain =
+        !whole.is_empty() && [whole, fraction].concat().bytes().all(|b| b.is_ascii_digit());
+    let fraction = fraction.trim_end_matches('0');
+    let zeros = power.checked_add(exponent)?.checked_sub(fraction.len() as i32)?;
+    let digits: u64 =
+        if is_plain { [whole, fraction].concat().parse().ok()? } else { return None };
+    if digits == 0 {
+        Some(0)
+    } else {
+        digits.checked_mul(10u64.checked_pow(u32::try_from(zeros).ok()?)?)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn counts() {
+        for (text, count) in [
+            ("0", 0),
+            ("1000", 1000),
+            ("1_000_000", 1_000_000),
+            ("1e6", 1_000_000),
+            ("1E3", 1000),
+            ("2.5e6", 2_500_000),
+            ("64k", 64_000),
+            ("1M", 1_000_000),
+            ("1.5m", 1_500_000),
+            ("2G", 2_000_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_count(text), Ok(count), "{text}");
+        }
+        for text in [
+            "",
+            "x",
+            "M",
+            "1.5",
+            "1e",
+            "e6",
+            "-1",
+            "1e-3",
+            "1e20",
+            "1 000",
+            "1..5M",
+            "99999999999G",
+            "1e999999999999",
+        ] {
+            let e = parse_count(text).expect_err(text);
+            assert!(e.contains("1_000_000"), "{e}");
+        }
+    }
 
     #[test]
     fn usual_forms() {

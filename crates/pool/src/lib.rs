@@ -55,7 +55,7 @@ mod wire;
 
 pub use crate::arena::{Arena, ArenaKey, Grant};
 pub use crate::bump::{Bump, Stripes};
-pub use crate::bytes::parse_bytes;
+pub use crate::bytes::{parse_bytes, parse_count};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
 };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use dmtree_pool::parse_count;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, Seed, ValueSize, Workload, WorkloadSpec};
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -102,10 +103,10 @@ settings! {
         #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
         profile: Option<ProfileText> = None,
         /// Keys loaded before a cell.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = parse_count)]
         keys: u64 = 1_000_000,
         /// Operations of a cell.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = parse_count)]
         ops: Option<u64> = None,
         /// Which operations of a cell the figures cover; simulated fabric only.
         #[arg(skip)]
@@ -155,7 +156,7 @@ settings! {
         #[arg(long, value_name = "LENGTH")]
         scan_length: ScanLength = ScanLength::default(),
         /// The key count that zipf laws are taken over; the keys by default.
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = parse_count)]
         nominal: Option<u64> = None,
         /// Cache budget of a compute node, such as 8MiB.
         #[arg(long, value_name = "SIZE")]

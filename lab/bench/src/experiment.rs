@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use dmtree_fabric::suggest::unknown;
+
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 
@@ -61,10 +63,11 @@ impl Experiment {
         }
         match BUILTIN.iter().find(|(n, _)| *n == name) {
             Some((n, text)) => Self::parse(n, &format!("built-in experiment {n}"), text),
-            None => Err(Failure::input(format!(
-                "unknown experiment {name:?}: give one of {}, or a file that ends with .toml",
-                BUILTIN.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
-            ))),
+            None => {
+                let names: Vec<&str> = BUILTIN.iter().map(|(n, _)| *n).collect();
+                let why = unknown("experiment", name, &names);
+                Err(Failure::input(format!("{why}, or a file that ends with .toml")))
+            }
         }
     }
 }

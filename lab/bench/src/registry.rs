@@ -6,6 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use dmtree_check::checked::System;
 use dmtree_check::{Case, Verdict};
+use dmtree_fabric::suggest::unknown;
 use dmtree_parts::peer::SystemSpec;
 use dmtree_workload::Workload;
 use serde_json::{Value, json};
@@ -55,9 +56,10 @@ pub fn systems() -> Vec<System> {
 pub fn find(name: &str) -> Result<System> {
     let all = systems();
     let names: Vec<&str> = all.iter().map(|s| s.name).collect();
-    all.iter().find(|s| s.name == name).cloned().ok_or_else(|| {
-        Failure::input(format!("unknown system {name:?}: give one of {}", names.join(", ")))
-    })
+    all.iter()
+        .find(|s| s.name == name)
+        .cloned()
+        .ok_or_else(|| Failure::input(unknown("system", name, &names)))
 }
 
 /// Systems by names, in this order, each once. `families` is the first of each family, `all` is

@@ -11,6 +11,7 @@ use dmtree_bench::config::{Flags, LoadBy, cores};
 use dmtree_bench::replay::ReplayOptions;
 use dmtree_check::NodeFaultSet;
 use dmtree_command::{Failure, Result};
+use dmtree_pool::parse_count;
 use dmtree_workload::{KeyForm, ValueSize};
 
 use crate::args::{AccessArgs, NicArgs, ToolArgs};
@@ -177,7 +178,8 @@ fn node_faults() -> impl TypedValueParser<Value = NodeFaultSet> {
 
 /// Seeds from the first to before the second.
 fn seed_range(text: &str) -> Result<(u64, u64), String> {
-    let parsed = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    let ends = text.split_once("..");
+    let parsed = ends.and_then(|(a, b)| Some((parse_count(a).ok()?, parse_count(b).ok()?)));
     match parsed {
         Some((a, b)) if a < b => Ok((a, b)),
         _ => Err("give a range such as 0..200, the end not included".to_owned()),
@@ -400,6 +402,7 @@ pub struct DumpArgs {
     #[arg(
         long,
         value_name = "N",
+        value_parser = parse_count,
         required_unless_present = "from_trace",
         conflicts_with = "from_trace"
     )]

@@ -5,6 +5,7 @@ use toml::{Table, Value};
 
 use super::fields::{FIELDS, Field};
 use crate::error::{Error, Result};
+use crate::suggest::{nearest, unknown as unknown_name};
 
 macro_rules! sections {
     ($($(#[$doc:meta])* $name:ident { $($field:ident),* $(,)? })*) => {
@@ -110,10 +111,10 @@ impl Profile {
     pub fn named(name: &str) -> Result<Self> {
         match SHIPPED.iter().find(|(n, _)| *n == name) {
             Some((n, text)) => Self::parse(&format!("shipped profile {n}"), text),
-            None => Err(Error::invalid(format!(
-                "unknown profile {name:?}: give one of {}, or a file that ends with .toml",
-                Self::names().join(", ")
-            ))),
+            None => {
+                let why = unknown_name("profile", name, &Self::names());
+                Err(Error::invalid(format!("{why}, or a file that ends with .toml")))
+            }
         }
     }
 
@@ -271,12 +272,9 @@ fn range(f: &Field) -> String {
 
 /// Names the nearest field, for misspellings.
 fn unknown(path: &str) -> String {
-    let nearest = FIELDS.iter().map(|f| (strsim::levenshtein(f.path, path), f.path)).min();
-    match nearest {
-        Some((d, name)) if d <= 4 => {
-            format!("unknown field {path}: do you mean {name}?")
-        }
-        _ => format!("unknown field {path}: see `dmtree fabric show` for all fields"),
+    match nearest(path, FIELDS.iter().map(|f| f.path)) {
+        Some(name) => format!("unknown field {path}: do you mean {name}?"),
+        None => format!("unknown field {path}: see `dmtree fabric show` for all fields"),
     }
 }
 
