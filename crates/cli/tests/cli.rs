@@ -42,6 +42,9 @@ fn bad_input_is_status_2() {
     let o = out.to_str().unwrap();
     refused(&["bench", "quick", "--nope"], &["--nope"]);
     refused(&["bench", "nope"], &["unknown experiment", "quick, ycsb, ablation, cache, scan"]);
+    refused(&["bench", "quikc"], &["unknown experiment", "do you mean quick?"]);
+    refused(&["bench", "quick", "--systems", "smrt"], &["do you mean smart?"]);
+    refused(&["fabric", "show", "cx6-10g"], &["do you mean cx6-100g?"]);
     refused(&["bench", "quick", "--systems", "btree"], &["unknown system", "dmtree-no-mirrors"]);
     refused(&["bench", "quick", "--workloads", "ycsb-z"], &["unknown workload", "ycsb-a"]);
     refused(&["bench", "quick", "--distributions", "normal"], &["unknown distribution", "uniform"]);
@@ -54,7 +57,7 @@ fn bad_input_is_status_2() {
     let of_file = ["--key-form", &keys, "--keys", "2"];
     refused(&[&own[..], &of_file].concat(), &["affinity own", "keys of a file"]);
     refused(&["bench", "quick", "--affinity", "other"], &["other", "own"]);
-    refused(&["bench", "quick", "--keys", "x"], &["x"]);
+    refused(&["bench", "quick", "--keys", "x"], &["x", "1_000_000, 1e6 or 1M"]);
     let cache = words("bench quick --cache-bytes 100 --keys 1000 --out");
     refused(&[&cache[..], &[o]].concat(), &["cache of 100 bytes"]);
     let memory = words("bench quick --keys 1000000 --memory-bytes 16MiB --out");
@@ -141,6 +144,10 @@ fn json_goes_to_standard_output_alone() {
 
 #[test]
 fn settings_have_origins() {
+    for million in ["1e6", "1M", "1_000_000"] {
+        let t = ok(&["config", "show", "--keys", million, "--ops", "2.5k"]);
+        assert!(t.contains("1000000") && t.contains("2500"), "{t}");
+    }
     let t = ok(&["config", "show", "--keys", "5"]);
     let row = |key: &str| t.lines().find(|l| l.starts_with(key)).unwrap_or_default().to_owned();
     assert!(row("keys ").contains('5') && row("keys ").ends_with("command line"), "{t}");

@@ -458,31 +458,35 @@ impl DmTree {
 
     /// Copies a table into the mirror of its leaf, when the leaf's record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], route: &Route, fps: &[u8]) {
-        if !self.node.o.techniques.mirrors {
-            return;
-        }
-        self.node.cache.lookup(1, key, |node, i| {
-            let r = &node.records()[i];
-            if (r.child, r.generation) == (route.leaf, route.generation)
-                && usize::from(r.capacity) == fps.len()
-            {
-                self.node.cache.fill_mirror(node, i, fps);
-            }
+        self.with_record(key, route, fps.len(), |node, i| {
+            self.node.cache.fill_mirror(node, i, fps);
         });
+    }
+
+    /// Calls `f` with the cached record of a leaf that has `slots` slots at least, if there are
+    /// mirrors.
+    fn with_record(
+        &self,
+        key: &[u8],
+        route: &Route,
+        slots: usize,
+        f: impl FnOnce(&CachedNode, usize),
+    ) {
+        let r = reading();
+        let mirrors = self.node.o.techniques.mirrors;
+        let found = mirrors.then(|| self.node.cache.find(1, key, &r)).flatten();
+        let Some((node, i)) = found else { return };
+        let record = &node.records()[i];
+        let is_same = (record.child, record.generation) == (route.leaf, route.generation);
+        if is_same && slots <= usize::from(record.capacity) {
+            f(node, i);
+        }
     }
 
     /// Records one fingerprint in the mirror of a leaf.
     pub(crate) fn note_mirror(&self, key: &[u8], route: &Route, slot: usize, fp: u8) {
-        if !self.node.o.techniques.mirrors {
-            return;
-        }
-        self.node.cache.lookup(1, key, |node, i| {
-            let r = &node.records()[i];
-            if (r.child, r.generation) == (route.leaf, route.generation)
-                && slot < usize::from(r.capacity)
-            {
-                self.node.cache.note_fingerprint(node, i, slot, fp);
-            }
+        self.with_record(key, route, slot + 1, |node, i| {
+            self.node.cache.note_fingerprint(node, i, slot, fp);
         });
     }
 
