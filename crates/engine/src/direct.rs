@@ -419,9 +419,8 @@ impl DmTree {
         let mut entry = [0; MAX_ENTRY];
         let entry = &mut entry[..self.node.g.entry()];
         loop {
-            let next = steps.next(&leaf.table);
             let place = |slot| Place { leaf: leaf.route.leaf, slot };
-            match next {
+            let (slot, done) = match steps.next(&leaf.table) {
                 Next::Probe(slot) => {
                     op.list();
                     op.read(self.entry_at(place(slot)), entry)?;
@@ -438,17 +437,18 @@ impl DmTree {
                     return Ok(Done::SameTable(outcome, counted));
                 }
                 Next::Free(present) => {
+                    debug_assert_ne!(leaf.table.fps()[present.slot], 0, "F: the slot is live");
                     let free = slot::free_word(place(present.slot), leaf.table.ver);
                     self.check_lease_untouched()?;
                     op.list();
                     op.write_word(self.entry_at(place(present.slot)), free)?;
                     return Ok(Done::Slot(present.slot, 0, OpOutcome::Hit));
                 }
-                Next::Replace(_) | Next::Fill => {}
-            }
-            let (slot, done) = match next {
-                Next::Replace(p) => (p.slot, Done::SameTable(Outcome::Done, OpOutcome::Hit)),
-                _ => {
+                Next::Replace(present) => {
+                    debug_assert_ne!(leaf.table.fps()[present.slot], 0, "F: the slot is live");
+                    (present.slot, Done::SameTable(Outcome::Done, OpOutcome::Hit))
+                }
+                Next::Fill => {
                     let slot = leaf.table.free_slot().ok_or(MustWait(None))?;
                     let fp = steps.hash.fingerprint();
                     (slot, Done::Slot(slot, fp, OpOutcome::InsertPlain))

@@ -41,11 +41,11 @@ impl Slots {
         self.0 == 0
     }
 
-    /// Those from this slot on.
+    /// Those from this slot on: none behind the last one.
     #[inline]
     #[must_use]
     pub fn from(self, slot: usize) -> Self {
-        Self(self.0 >> slot << slot)
+        Self(self.0 & u128::MAX.checked_shl(slot as u32).unwrap_or(0))
     }
 }
 
@@ -77,6 +77,8 @@ mod tests {
         assert_eq!((slots.len(), slots.collect::<Vec<_>>()), (3, vec![3, 64, 127]));
         assert_eq!(slots.from(4).collect::<Vec<_>>(), [64, 127]);
         assert_eq!(slots.from(127).collect::<Vec<_>>(), [127]);
+        // Regression: a shift by 128 is one by 0, and a writer probed slot 127 for ever.
+        assert!(slots.from(128).is_empty());
         assert_eq!(Slots::with(&fps, 0).len(), 125);
         assert!(Slots::with(&fps, 7).is_empty());
     }
