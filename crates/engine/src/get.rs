@@ -125,9 +125,6 @@ impl DmTree {
         hash: KeyHash,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        if self.node.abandoned_locks.any() {
-            self.recover_some_locks().await;
-        }
         match begun {
             DirectGet::Ended(found) => Ok(found),
             DirectGet::GoesOn(scope, _pin, start) => {
@@ -136,6 +133,7 @@ impl DmTree {
                 Ok(found)
             }
             DirectGet::Posted => {
+                self.recover_some_locks().await;
                 let scope = self.ep.begin(OpKind::Get);
                 let (found, outcome) = self.get_shared(key, hash, out).await?;
                 scope.end(outcome);

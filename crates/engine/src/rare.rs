@@ -7,13 +7,15 @@ use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dmtree_check::scenario::{Scenario, Script, key};
+use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::{Buf, Fifo, GlobalAddr};
 use dmtree_parts::hash::fence_tag;
-use dmtree_parts::held::Unlock;
+use dmtree_parts::held::{RemoteLock, Unlock};
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
-use dmtree_pool::BlockPtr;
+use dmtree_pool::{BlockPtr, PoolOptions};
 
-use crate::client::{DmTree, Route};
+use crate::client::{DmTree, HeldLock, Lockable, Route};
+use crate::direct::DirectWrite;
 use crate::format::area::{Stored, get_key};
 use crate::format::inner::{Child, free_word};
 use crate::format::table::{BODY_AT, Table};
@@ -249,6 +251,36 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
             all_chores(&mut c).await;
         });
     }
+}
+
+/// A write that has its lock leaves abandoned locks to others: their recovery has a pin of its own,
+/// and its end would abandon the write's lock and withdraw its announcement.
+#[test]
+fn a_write_with_its_lock_recovers_no_other() {
+    let pool = PoolOptions::default();
+    let test_cluster = TestCluster::new(&pool, 1 << 20, Options::default()).expect("an index");
+    let node = test_cluster.cluster.compute_node(0).expect("there");
+    let c = DmTree::new(node.endpoint(1 << 20).expect("a member"), test_cluster.nodes[0].typed());
+    let splits = async {
+        for n in 0.. {
+            let (key, w) = (key(n), Write::Insert(b"a value"));
+            let (begun, hash) = c.start_write(&key, w)?;
+            let DirectWrite::Locked(locked) = &begun else {
+                c.write_begun(begun, &key, hash, w).await?;
+                continue;
+            };
+            let lock = HeldLock { tag: c.next_tag(), on: Lockable::Leaf(locked.locked.route) };
+            c.node.abandoned_locks.add(lock);
+            c.node.abandoned_locks.answers(&lock.key(), true);
+            c.write_begun(begun, &key, hash, w).await?;
+            assert!(c.node.abandoned_locks.get(&lock.key()).is_some(), "left to others");
+            c.node.abandoned_locks.remove(&lock.key());
+            assert!(!c.node.abandoned_locks.any(), "its own lock was given back");
+            return Ok(());
+        }
+        unreachable!("a leaf becomes full");
+    };
+    c.ep.block_on(std::pin::pin!(splits)).expect("room");
 }
 
 /// The record of a leaf has found no memory: there is none to replace, and the leaf stays in place

@@ -40,8 +40,15 @@ const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;
 
 impl DmTree {
     /// Before its own operation, a client recovers abandoned locks of its node: other nodes may
-    /// wait for them.
+    /// wait for them. The recovery is an operation with a pin of its own, so none may have begun.
     pub(crate) async fn recover_some_locks(&self) {
+        debug_assert!(
+            !self.ep.is_in_operation() && !self.op.epoch().is_entered(),
+            "none has begun"
+        );
+        if !self.node.abandoned_locks.any() {
+            return;
+        }
         let now = self.ep.now();
         let due = self.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
         let Some((h, answers)) = due else { return };

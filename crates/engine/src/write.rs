@@ -102,15 +102,15 @@ impl DmTree {
         hash: KeyHash,
         w: Write<'_>,
     ) -> Result<Outcome> {
-        if self.node.abandoned_locks.any() {
-            self.recover_some_locks().await;
-        }
         let (scope, is_again) = match begun {
             DirectWrite::Ended(outcome) => return Ok(outcome),
             DirectWrite::Locked(begun) => return Box::pin(self.write_locked_here(*begun)).await,
             DirectWrite::Again(scope) => (scope, true),
             DirectWrite::Posted if self.ep.is_in_operation() => (None, false),
-            DirectWrite::Posted => (Some(self.ep.begin(w.kind())), false),
+            DirectWrite::Posted => {
+                self.recover_some_locks().await;
+                (Some(self.ep.begin(w.kind())), false)
+            }
         };
         let (outcome, counted) = self.write_shared(key, hash, w).await?;
         self.op.retried.set(self.op.retried.get() || is_again);
