@@ -26,7 +26,7 @@ use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::{DmTree, HeldLock, Lockable, Route};
+use crate::client::{DmTree, Lockable, Route};
 use crate::format::slot::{self, Place};
 use crate::format::table::{BODY_AT, LockTag, MAX_BODY, Table};
 use crate::get::{Answer, Start};
@@ -37,7 +37,7 @@ use crate::probe::Looked;
 use crate::route::{MAX_CANDIDATES, route_of};
 use crate::steps::{Next, PointWrite, candidates, verdict};
 
-/// Writes whose lines are on their way at once.
+/// Writes with lines that are on their way at once.
 const TOGETHER: usize = 16;
 /// Longest entry that is executed here, bytes.
 pub(crate) const MAX_ENTRY: usize = 128;
@@ -500,14 +500,5 @@ impl DmTree {
         }
         self.table.set(Some(leaf.table));
         outcome
-    }
-}
-
-impl DmNode {
-    /// The lock of a leaf was not given back.
-    #[cold]
-    fn abandon_leaf(&self, tag: LockTag, route: Route) {
-        use dmtree_parts::held::LockNode;
-        self.abandon(HeldLock { tag, on: Lockable::Leaf(route) });
     }
 }

@@ -38,7 +38,7 @@ use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
-use crate::client::{HeldLock, Route};
+use crate::client::{HeldLock, Lockable, Route};
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
@@ -241,6 +241,12 @@ impl DmNode {
     #[inline]
     pub(crate) fn has(&self, d: Mutant) -> bool {
         self.mutants.has(d)
+    }
+
+    /// The lock of a leaf could not be given back.
+    #[cold]
+    pub(crate) fn abandon_leaf(&self, tag: LockTag, route: Route) {
+        self.abandon(HeldLock { tag, on: Lockable::Leaf(route) });
     }
 
     /// A client has taken an abandoned lock over, or the lock is gone.

@@ -448,13 +448,19 @@ impl Counters {
             let sums = &mut self.sums.steps.borrow_mut()[kind as usize];
             sums.iter_mut().zip(self.times.borrow().iter()).for_each(|(a, b)| *a += b);
         }
-        let c = self.current.borrow();
+        self.add_ops((kind, outcome), &self.current.borrow(), 1);
+    }
+
+    /// Counts operations of one cost.
+    #[inline]
+    fn add_ops(&self, (kind, outcome): (OpKind, OpOutcome), cost: &OpCounts, ops: u64) {
         let mut totals = self.sums.totals.borrow_mut();
         let cell = kind as usize * OpOutcome::ALL.len() + outcome as usize;
         let t = totals[cell].get_or_insert_default();
-        t.ops += 1;
-        t.counts.add(&c);
-        t.round_trip_histogram[(c.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1)] += 1;
+        t.ops += ops;
+        t.counts.add_times(cost, ops);
+        let trips = (cost.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1);
+        t.round_trip_histogram[trips] += ops;
     }
 
     /// Counts an operation on memory of this process that has ended.
@@ -487,15 +493,8 @@ impl Counters {
         if alike.ops == 0 {
             return;
         }
-        let counts = alike.cost.counts();
         self.add_nodes(&alike.cost, alike.ops);
-        let mut totals = self.sums.totals.borrow_mut();
-        let cell = kind as usize * OpOutcome::ALL.len() + alike.outcome as usize;
-        let t = totals[cell].get_or_insert_default();
-        t.ops += alike.ops;
-        t.counts.add_times(&counts, alike.ops);
-        let trips = (counts.round_trips as usize).min(ROUND_TRIP_BUCKETS - 1);
-        t.round_trip_histogram[trips] += alike.ops;
+        self.add_ops((kind, alike.outcome), &alike.cost.counts(), alike.ops);
     }
 
     fn add_all_alike(&self) {

@@ -89,25 +89,6 @@ fn count_below(words: &[u64], bound: u64) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
 }
 
-/// Most bytes of [`matches()`].
-pub const MATCHED_BYTES: usize = 128;
-
-/// Which of at most [`MATCHED_BYTES`] bytes equal a byte: a bit each.
-#[inline]
-pub fn matches(bytes: &[u8], byte: u8) -> u128 {
-    assert!(bytes.len() <= MATCHED_BYTES, "a bit for each");
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the instructions.
-        return unsafe { x86::matches(bytes, byte) };
-    }
-    portable_matches(bytes, byte)
-}
-
-fn portable_matches(bytes: &[u8], byte: u8) -> u128 {
-    bytes.iter().rev().fold(0, |bits, b| bits << 1 | u128::from(*b == byte))
-}
-
 /// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
 pub(crate) fn prefetch_at(at: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -186,23 +167,6 @@ mod x86 {
             _mm_add_epi64(_mm256_castsi256_si128(counts), _mm256_extracti128_si256::<1>(counts));
         from + (_mm_cvtsi128_si64(two) + _mm_extract_epi64::<1>(two)) as usize
     }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn matches(bytes: &[u8], byte: u8) -> u128 {
-        let wanted = _mm256_set1_epi8(byte.cast_signed());
-        let (lanes, tail) = bytes.as_chunks::<32>();
-        let mut bits = 0;
-        for (i, lane) in lanes.iter().enumerate() {
-            // SAFETY: 32 bytes lie there; the load needs no alignment.
-            let lane = unsafe { _mm256_loadu_si256(lane.as_ptr().cast()) };
-            let equal = _mm256_movemask_epi8(_mm256_cmpeq_epi8(lane, wanted)).cast_unsigned();
-            bits |= u128::from(equal) << (i * 32);
-        }
-        if !tail.is_empty() {
-            bits |= super::portable_matches(tail, byte) << (lanes.len() * 32);
-        }
-        bits
-    }
 }
 
 #[cfg(test)]
@@ -243,12 +207,6 @@ mod tests {
             let portable = from + count_below(&words[from..words.len().min(from + AT_ONCE)], bound);
             let wanted = words.partition_point(|word| *word < bound);
             prop_assert_eq!((lower_bound(&words, bound), portable), (wanted, wanted));
-        }
-
-        #[test]
-        fn both_matches_agree(bytes in proptest::collection::vec(prop_oneof![0u8..4, any::<u8>()], 0..=MATCHED_BYTES), byte in 0u8..4) {
-            let wanted = (0..bytes.len()).filter(|i| bytes[*i] == byte).map(|i| 1u128 << i).sum::<u128>();
-            prop_assert_eq!((matches(&bytes, byte), portable_matches(&bytes, byte)), (wanted, wanted));
         }
     }
 }

@@ -274,9 +274,20 @@ impl NodeCache {
         key: &[u8],
         r: &'r Reading,
     ) -> Option<(&'r CachedNode, usize)> {
+        let (node, i) = self.at(level, key, r)?;
+        node.use_again();
+        Some((node, i))
+    }
+
+    #[inline]
+    fn at<'r>(
+        &'r self,
+        level: u8,
+        key: &[u8],
+        r: &'r Reading,
+    ) -> Option<(&'r Arc<CachedNode>, usize)> {
         let node = self.levels[usize::from(level)].node(key, r)?;
         let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
-        node.use_again();
         Some((node, i))
     }
 
@@ -303,8 +314,7 @@ impl NodeCache {
         f: impl FnOnce(&Arc<CachedNode>, usize) -> R,
     ) -> Option<R> {
         let r = reading();
-        let node = self.levels[usize::from(level)].node(key, &r)?;
-        let i = node.keys.floor(key).filter(|i| *i < node.records.len())?;
+        let (node, i) = self.at(level, key, &r)?;
         Some(f(node, i))
     }
 

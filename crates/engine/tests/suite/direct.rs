@@ -12,7 +12,7 @@ use dmtree_pool::PoolOptions;
 const KEYS: u64 = 3_000;
 const OPS: u64 = 20_000;
 
-/// An index whose verbs execute at once, or are posted one and all.
+/// An index with verbs that execute at once, or are posted one and all.
 fn index(is_posted: bool, o: &Options) -> (TestCluster, Client) {
     let knobs = Knobs { suspend_one_in: is_posted.into(), seed: 1 };
     let pool = PoolOptions { knobs, memory_bytes_per_node: 16 << 20, ..PoolOptions::default() };

@@ -92,8 +92,8 @@ fn a_newer_image_of_the_same_range_replaces_what_is_inside() {
 fn replaced_nodes_are_let_go_of() {
     let cache = NodeCache::new(1 << 20);
     let first = Arc::downgrade(&put(&cache, 0, 100, &[0]));
-    // Memory comes free when the readers that may have it have ended, and a while later. Readers
-    // are also those of other tests, whose threads may have to wait for a processor.
+    // Memory comes free when the readers that may have it have ended, and a while later. Other
+    // tests read, too, and their threads may have to wait for a processor.
     for _ in 0..if cfg!(miri) { 400 } else { 1_000_000 } {
         put(&cache, 0, 100, &[0]);
         if first.strong_count() == 0 {
