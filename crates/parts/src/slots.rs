@@ -9,13 +9,13 @@ impl Slots {
     #[inline]
     pub fn with(fps: &[u8], fp: u8) -> Self {
         let (words, rest) = fps.as_chunks::<8>();
-        let last = (!rest.is_empty()).then(|| {
-            let mut word = [0; 8];
-            word[..rest.len()].copy_from_slice(rest);
-            word
-        });
-        let words = words.iter().copied().chain(last).map(u64::from_le_bytes);
-        Self::with_in_words(words, fps.len(), fp)
+        let of_words =
+            Self::with_in_words(words.iter().map(|w| u64::from_le_bytes(*w)), fps.len(), fp);
+        // Leaves with tables have a multiple of 8 slots.
+        rest.iter()
+            .enumerate()
+            .filter(|(_, b)| **b == fp)
+            .fold(of_words, |slots, (i, _)| Self(slots.0 | 1 << (words.len() * 8 + i)))
     }
 
     /// The same of fingerprints in words, little endian, the first `slots` of them.
