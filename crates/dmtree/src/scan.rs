@@ -109,6 +109,7 @@ impl<S: PageSource> Pairs<S> {
     ///
     /// # Errors
     /// Those of the index: `TimedOut`, `Closed`, `InvalidArgument` for an end over 1 KiB.
+    #[inline]
     pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if self.plan.left == 0 {
             return Ok(None);
@@ -133,6 +134,7 @@ impl<S: PageSource> Pairs<S> {
         plan.encode()
     }
 
+    #[inline(never)]
     fn fetch(&mut self) -> Result<()> {
         self.plan.taken(&self.page, self.at);
         self.at = 0;

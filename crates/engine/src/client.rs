@@ -215,6 +215,11 @@ impl DmTree {
         self.table.take().unwrap_or_default()
     }
 
+    /// The memory of [`DmTree::spare_table`] is not used any more.
+    pub(crate) fn keep_table(&self, table: Box<Table>) {
+        self.table.set(Some(table));
+    }
+
     /// A tag that this client never used before, except by wrap-around of its counter; never 0.
     pub(crate) fn next_tag(&self) -> LockTag {
         let n = self.acquisitions.get().wrapping_add(1);

@@ -136,7 +136,7 @@ impl From<Error> for MustWait {
 impl DmTree {
     /// An operation that runs here if all goes well.
     #[inline]
-    fn begin_direct(&self, kind: OpKind) -> Option<DirectOp<'_>> {
+    pub(crate) fn begin_direct(&self, kind: OpKind) -> Option<DirectOp<'_>> {
         let may = self.is_direct && self.node.is_sound() && !self.node.abandoned_locks.any();
         if may { self.ep.begin_direct(kind) } else { None }
     }
@@ -227,7 +227,7 @@ impl DmTree {
         if is_exact && self.node.o.techniques.mirrors {
             self.node.cache.fill_mirror(read.parent.0, read.parent.1, table.fps());
         }
-        self.table.set(Some(table));
+        self.keep_table(table);
         found.flatten()
     }
 
@@ -256,7 +256,7 @@ impl DmTree {
     /// The cell of a leaf's table, where it is known and its node is the only one of its role that
     /// the operation reaches.
     #[inline]
-    fn own_table(&self, route: &Route) -> Option<GlobalAddr> {
+    pub(crate) fn own_table(&self, route: &Route) -> Option<GlobalAddr> {
         let at = self.node.pool.resolve_cached(route.table)?;
         let (table, leaf) = (at.node(), route.leaf.node());
         (table == leaf || table.role() != leaf.role()).then_some(at)
@@ -401,7 +401,7 @@ impl DmTree {
             return Some((OwnLeaf { route, at, tag, table, parent }, self.found.take()));
         }
         Mark::LockStale.hit();
-        self.table.set(Some(table));
+        self.keep_table(table);
         if !op.detached_list(|op| op.cas(at, tag.0, 0)) {
             self.node.abandon_leaf(tag, route);
         }
@@ -498,7 +498,7 @@ impl DmTree {
         if matches!(done, Done::Slot(_, 0, _)) && leaf.table.live() * 4 <= route.capacity {
             self.node.push_chore(Chore::Merge(key.to_vec()));
         }
-        self.table.set(Some(leaf.table));
+        self.keep_table(leaf.table);
         outcome
     }
 }

@@ -111,8 +111,8 @@ pub(crate) fn keeps_records(
     let children = |nodes: &[(GlobalAddr, &[u8])]| {
         let mut all = Vec::new();
         for (addr, image) in nodes {
-            let (_, records) = inner::check(g, *addr, image)?;
-            all.extend(records.iter().map(|r| (r.child.addr, r.child.generation)));
+            inner::check(g, *addr, image)?;
+            all.extend(inner::records(g, image).map(|r| (r.child.addr, r.child.generation)));
         }
         all.sort_unstable();
         Some(all)

@@ -110,7 +110,7 @@ impl DmTree {
             return Ok(None);
         };
         let root = self.read_root().await?;
-        if root != r0.addr || r0.records.len() != 1 || r0.hi.is_some() {
+        if root != r0.addr || r0.node.len() != 1 || r0.hi.is_some() {
             self.unlock(r0).await?;
             self.unlock(l).await?;
             return Ok(None);

@@ -250,7 +250,7 @@ impl DmTree {
         if is_whole && (route.matches(&table) || self.node.has(Mutant::LockAnyTable)) {
             return Ok(Tried::Got(table));
         }
-        self.table.set(Some(table));
+        self.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
             View::Unbuilt => Tried::Unbuilt,
             _ => {
@@ -292,7 +292,7 @@ impl DmTree {
         debug_assert_eq!(l.table.leaf, l.route.leaf, "F: the table is the leaf's");
         let mut body = self.ep.buf(Table::body_len(l.route.capacity) as u32).await?;
         l.table.body(l.route.table, &mut body);
-        self.table.set(Some(l.table));
+        self.keep_table(l.table);
         let lock = HeldLock { tag: l.tag, on: Lockable::Leaf(l.route) };
         let hook = self.leaf_hook.watch(lock, fifo_guard);
         if self.node.has(Mutant::UnlockBesideTable) {
@@ -339,7 +339,7 @@ impl Unlock<Locked> for DmTree {
         match l.fifo_guard {
             LeafFifoGuard::Word(fifo_guard) => self.unlock_lock_word(l.at, l.tag, fifo_guard).await,
             LeafFifoGuard::Table(guard) => {
-                self.table.set(Some(l.table));
+                self.keep_table(l.table);
                 self.free_leaf(&l.route, l.at, l.tag, guard).await
             }
         }

@@ -51,7 +51,7 @@ impl DmTree {
             self.ep.step(Step::Structure);
             let bytes = self.ep.read(node.addr, g.inner_image() as u32).await?;
             let image = bytes.extract(<[u8]>::to_vec);
-            if let Some((h, records)) = inner::check(&g, node.addr, &image)
+            if let Some(h) = inner::check(&g, node.addr, &image)
                 && h.forward.is_null()
                 && h.ver.generation == node.generation
                 && h.level == level
@@ -61,7 +61,7 @@ impl DmTree {
                 if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
                     let bytes = u64::from(self.node.inner_arena.key().object_bytes);
                     gc_run.live.add(Span::object(node.addr, bytes));
-                    let keys = records.iter().map(|r| r.key);
+                    let keys = inner::records(&g, &image).map(|r| r.key);
                     [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
                     self.mark_inner_tombstones(h.next, gc_run).await?;
                     return Ok(hi);

@@ -37,7 +37,7 @@ use dmtree_pool::Grant;
 use crate::client::{DmTree, LeafCopy, Route};
 use crate::format::MAX_RANGE;
 use crate::format::area::{Mode, Stored, get_key};
-use crate::format::inner::{free_word, put_record};
+use crate::format::inner::{Record, free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::put_u64;
 use crate::format::slot::SlotState;
@@ -111,7 +111,7 @@ impl DmTree {
         };
         // B must be A's neighbour, and not the first child of its parent (the first record says
         // where the parent begins).
-        let at = parent.records.iter().position(|r| r.child.addr == rb.leaf);
+        let at = parent.node.position(rb.leaf);
         let neighbours = copy_a.header(self).next == rb.leaf;
         let Some(at) = at.filter(|at| *at > 0 && neighbours) else {
             Mark::MergeNoNeighbour.hit();
@@ -224,9 +224,9 @@ impl DmTree {
             false => self.ep.write_word(next, header_b.next.bits()).await?, // m5
             true => self.ep.detach(write_word(next, header_b.next.bits()), None),
         }
-        let (record_key, few) =
-            (parent.records[at].area.clone(), parent.records.len() * 4 <= g.fanout);
-        let (index, low_b) = (parent.records[at].index, parent.records[at].key.clone());
+        let (record, few) = (parent.node.record(at), parent.node.len() * 4 <= g.fanout);
+        let (index, record_key) = (record.index, FenceArea::of_record(&record));
+        let low_b = parent.node.key(at).to_vec();
         let low_a = self.fence_bytes(header_a.lo).await?.unwrap_or_default();
         self.remove_record(parent, index).await?; // m6
         let hi = self.fence_bytes(header_b.hi).await?;
@@ -274,11 +274,11 @@ impl DmTree {
     async fn merge_inner_pair(&self, key: &[u8], level: u8, left: usize) -> Result<bool> {
         let g = self.node.g;
         let Some(parent) = self.lock_inner(level + 1, key).await? else { return Ok(true) };
-        let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
-        let Some(ia) = i.checked_sub(left).filter(|ia| ia + 1 < parent.records.len()) else {
+        let i = parent.node.floor(key);
+        let Some(ia) = i.checked_sub(left).filter(|ia| ia + 1 < parent.node.len()) else {
             return self.unlock(parent).await.map(|()| false);
         };
-        let (ca, cb) = (parent.records[ia].child, parent.records[ia + 1].child);
+        let (ca, cb) = (parent.node.record(ia).child, parent.node.record(ia + 1).child);
         let Some(a) = self.try_lock_inner(ca.addr, ca.generation, level).await? else {
             return self.unlock(parent).await.map(|()| true);
         };
@@ -289,8 +289,8 @@ impl DmTree {
                 return self.unlock(parent).await.map(|()| true);
             }
         };
-        let small = (a.records.len() + b.records.len()) * 2 <= g.fanout;
-        let next = crate::format::leaf::check_header(&g, a.addr, &a.bytes).map(|h| h.next);
+        let small = (a.node.len() + b.node.len()) * 2 <= g.fanout;
+        let next = crate::format::leaf::check_header(&g, a.addr, &a.node.bytes).map(|h| h.next);
         if !small || next != Some(b.addr) {
             Mark::MergeInnerNot.hit();
             self.unlock(b).await?;
@@ -310,11 +310,12 @@ impl DmTree {
         let g = self.node.g;
         Mark::MergeInner.hit();
         let (ver_a, ver_b) = (a.ver.bumped(), b.ver.bumped());
-        let next = crate::format::leaf::check_header(&g, b.addr, &b.bytes).expect("accepted").next;
+        let next =
+            crate::format::leaf::check_header(&g, b.addr, &b.node.bytes).expect("accepted").next;
         let mut image_a = self.ep.buf(g.inner_image() as u32).await?;
-        image_a.copy_from_slice(&a.bytes);
+        image_a.copy_from_slice(&a.node.bytes);
         let mut image_b = self.ep.buf(g.inner_image() as u32).await?;
-        image_b.copy_from_slice(&b.bytes);
+        image_b.copy_from_slice(&b.node.bytes);
         let parts = |n: &LockedInner, ver, lo, hi, next, forward| HeaderParts {
             ver,
             table: dmtree_pool::TableId::from_bits(0),
@@ -325,8 +326,9 @@ impl DmTree {
             next,
             forward,
         };
-        let (lo_a, lo_b) = (FenceArea::lo_of(&g, &a.bytes), FenceArea::lo_of(&g, &b.bytes));
-        let hi = FenceArea::hi_of(&g, &b.bytes);
+        let (lo_a, lo_b) =
+            (FenceArea::lo_of(&g, &a.node.bytes), FenceArea::lo_of(&g, &b.node.bytes));
+        let hi = FenceArea::hi_of(&g, &b.node.bytes);
         put_header(
             &g,
             a.addr,
@@ -335,20 +337,19 @@ impl DmTree {
         );
         put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
         // A's records stay where they are: a WRITE that is cut half way must not lose one.
-        let mut all: Vec<Option<&crate::parent::Held>> = vec![None; g.fanout];
+        let mut all: Vec<Option<Record<'_>>> = vec![None; g.fanout];
         let moves = self.node.has(Mutant::InnerMergeMoves);
-        a.records
-            .iter()
-            .enumerate()
-            .for_each(|(i, r)| all[if moves { i } else { r.index }] = Some(r));
-        let mut theirs = b.records.iter();
-        all.iter_mut().filter(|r| r.is_none()).zip(&mut theirs).for_each(|(r, b)| *r = Some(b));
+        for (i, r) in a.node.records().enumerate() {
+            all[if moves { i } else { r.index }] = Some(r);
+        }
+        let free = all.iter_mut().filter(|r| r.is_none());
+        free.zip(b.node.records()).for_each(|(r, b)| *r = Some(b));
         for (i, r) in all.iter().enumerate() {
             let at = g.record_at(i);
             match r {
                 Some(r) => {
                     let raw = &mut image_a[at..at + g.record()];
-                    put_record(&g, a.addr, ver_a, i, raw, (&r.area.bytes, r.area.mode), &r.child);
+                    put_record(&g, a.addr, ver_a, i, raw, (r.area, r.mode), &r.child);
                 }
                 None => put_u64(&mut image_a, at, free_word(a.addr, ver_a, i)),
             }
@@ -357,7 +358,7 @@ impl DmTree {
         debug_assert!(
             invariants::keeps_records(
                 &g,
-                &[(a.addr, &a.bytes), (b.addr, &b.bytes)],
+                &[(a.addr, &a.node.bytes), (b.addr, &b.node.bytes)],
                 &[(a.addr, &image_a)]
             ),
             "merge of inner node {} into {} breaks P, R or S",
@@ -374,9 +375,9 @@ impl DmTree {
         self.write_around_lock(a.addr, &image_a).await?;
         self.write_around_lock(b.addr, &image_b).await?;
         self.ep.write_word(a.addr.plus(g.next_at() as u64), next.bits()).await?;
-        let (index, record_key) = (parent.records[at].index, parent.records[at].area.clone());
-        let few = parent.records.len() * 4 <= g.fanout;
-        let (low, level) = (parent.records[at].key.clone(), parent.level);
+        let (record, few) = (parent.node.record(at), parent.node.len() * 4 <= g.fanout);
+        let (index, record_key) = (record.index, FenceArea::of_record(&record));
+        let (low, level) = (parent.node.key(at).to_vec(), parent.level);
         self.remove_record(parent, index).await?;
         put_u64(&mut image_a, g.next_at(), next.bits());
         self.cache_inner(a.addr, &image_a).await?;

@@ -35,17 +35,19 @@ use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
 use crate::client::{DmTree, HeldLock, Lockable};
+use crate::format::area::Mode;
 use crate::format::inner::{self, Child, free_word, put_record};
-use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header};
+use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_header, unchecked_header};
 use crate::format::table::LockTag;
 use crate::format::{Ver, put_u64};
+use crate::inner_node::InnerNode;
 use crate::invariants::keeps_records;
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
 
-/// A locked inner node, its image as read under the lock, and its records with whole keys, sorted.
+/// A locked inner node, as read under the lock.
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     pub tag: LockTag,
@@ -53,16 +55,7 @@ pub(crate) struct LockedInner {
     pub ver: Ver,
     pub level: u8,
     pub hi: Option<Vec<u8>>,
-    pub bytes: Buf,
-    pub records: Vec<Held>,
-}
-
-/// A record of a locked node.
-pub(crate) struct Held {
-    pub key: Vec<u8>,
-    pub area: FenceArea,
-    pub index: usize,
-    pub child: Child,
+    pub node: InnerNode<Buf>,
 }
 
 impl Unlock<LockedInner> for DmTree {
@@ -92,8 +85,8 @@ impl DmTree {
                     backoff.step().await?;
                     continue 'again;
                 };
-                let below = locked.records.first().is_none_or(|r| key < &r.key[..]);
-                if below {
+                let is_below = locked.node.keys().next().is_none_or(|first| key < first);
+                if is_below {
                     self.unlock(locked).await?;
                     self.node.cache.invalidate(level, &start);
                     backoff.step().await?;
@@ -103,7 +96,8 @@ impl DmTree {
                     return Ok(Some(locked));
                 }
                 Mark::InnerLockRight.hit();
-                let header = check_header(&self.node.g, addr, &locked.bytes).expect("accepted");
+                let header =
+                    check_header(&self.node.g, addr, &locked.node.bytes).expect("accepted");
                 (addr, generation) = (header.next, None);
                 self.unlock(locked).await?;
                 if addr.is_null() {
@@ -182,7 +176,7 @@ impl DmTree {
         let g = &self.node.g;
         self.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
         let checked = bytes.check(|b| {
-            let (h, _) = inner::check(g, addr, b).ok_or(())?;
+            let h = inner::check(g, addr, b).ok_or(())?;
             let right = h.level == level
                 && generation.is_none_or(|l| l == h.ver.generation)
                 && h.forward.is_null();
@@ -194,17 +188,10 @@ impl DmTree {
             self.release_inner(addr, tag, fifo_guard).await?;
             return Ok(None);
         };
-        let bytes = bytes.into_buf();
-        let (header, raw) = inner::check(g, addr, &bytes).expect("accepted");
+        let node = InnerNode::of(self, bytes.into_buf()).await?;
+        let header = unchecked_header(g, &node.bytes).expect("accepted");
         let hi = self.fence_bytes(header.hi).await?;
-        let mut records = Vec::with_capacity(raw.len());
-        for r in &raw {
-            let key = self.fence_bytes(r.key).await?.unwrap_or_default();
-            let area = FenceArea { bytes: r.area.to_vec(), mode: r.mode };
-            records.push(Held { key, area, index: r.index, child: r.child });
-        }
-        records.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, bytes, records }))
+        Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, node }))
     }
 
     async fn release_inner(
@@ -241,7 +228,7 @@ impl DmTree {
                 backoff.step().await?;
                 continue;
             };
-            if n.records.iter().any(|r| r.key == low) {
+            if n.node.keys().any(|key| key == low) {
                 return self.unlock(n).await;
             }
             if level > 1 {
@@ -251,8 +238,7 @@ impl DmTree {
                     return self.unlock(n).await;
                 }
             }
-            let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
-            match (0..self.node.g.fanout).find(|i| !used.contains(i)) {
+            match n.node.free_place() {
                 Some(index) => return self.add_record(n, index, low, child).await,
                 None => self.split_inner(n).await?,
             }
@@ -281,7 +267,7 @@ impl DmTree {
         let at = g.record_at(index);
         let mut record = self.ep.buf(g.record() as u32).await?;
         put_record(&g, n.addr, n.ver, index, &mut record, (&area.bytes, area.mode), child);
-        n.bytes[at..at + g.record()].copy_from_slice(&record);
+        n.node.add(index, &record, low);
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let unlock = cas(lock, n.tag.0, 0);
         self.ep.step(Step::Structure);
@@ -294,7 +280,7 @@ impl DmTree {
         }
         self.op.let_go(n.tag);
         drop(n.fifo_guard);
-        self.cache_inner(n.addr, &n.bytes).await?;
+        self.cache_node(n.addr, &n.node).await?;
         Ok(())
     }
 
@@ -305,7 +291,7 @@ impl DmTree {
         let mut n = n;
         let word = free_word(n.addr, n.ver, index);
         let at = g.record_at(index);
-        put_u64(&mut n.bytes, at, word);
+        put_u64(&mut n.node.bytes, at, word);
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
         self.ep.step(Step::Structure);
@@ -313,7 +299,7 @@ impl DmTree {
         self.ep.chain(list).await?;
         self.op.let_go(n.tag);
         drop(n.fifo_guard);
-        self.cache_inner(n.addr, &n.bytes).await?;
+        self.cache_inner(n.addr, &n.node.bytes).await?;
         Ok(())
     }
 
@@ -330,8 +316,8 @@ impl DmTree {
     pub(crate) async fn split_inner(&self, n: LockedInner) -> Result<()> {
         let g = self.node.g;
         Mark::InnerSplit.hit();
-        let half = n.records.len() / 2;
-        let separator = n.records[half].key.clone();
+        let half = n.node.len() / 2;
+        let separator = n.node.key(half).to_vec();
         let mut blocks = Vec::new();
         let taken = async {
             let fence = self.fence_area(&separator, &mut blocks).await?;
@@ -348,20 +334,20 @@ impl DmTree {
             }
         };
         self.write_blocks(&mut blocks).await?;
-        let header = check_header(&g, n.addr, &n.bytes).expect("accepted");
+        let header = check_header(&g, n.addr, &n.node.bytes).expect("accepted");
         let upper = self
             .inner_image(
                 &grant,
                 n.level,
-                (&fence, &FenceArea::hi_of(&g, &n.bytes)),
+                (&fence, &FenceArea::hi_of(&g, &n.node.bytes)),
                 header.next,
-                &n.records[half..],
+                n.node.records().skip(half).map(|r| ((r.area, r.mode), r.child)),
             )
             .await?;
         let ver = n.ver.bumped();
-        let lo = FenceArea::lo_of(&g, &n.bytes);
+        let lo = FenceArea::lo_of(&g, &n.node.bytes);
         let mut lower = self.ep.buf(g.inner_image() as u32).await?;
-        lower.copy_from_slice(&n.bytes);
+        lower.copy_from_slice(&n.node.bytes);
         let parts = HeaderParts {
             ver,
             table: header.table,
@@ -376,17 +362,17 @@ impl DmTree {
         for i in 0..g.fanout {
             put_u64(&mut lower, g.record_at(i), free_word(n.addr, ver, i));
         }
-        for r in &n.records[..half] {
+        for r in n.node.records().take(half) {
             let at = g.record_at(r.index);
             let raw = &mut lower[at..at + g.record()];
-            put_record(&g, n.addr, ver, r.index, raw, (&r.area.bytes, r.area.mode), &r.child);
+            put_record(&g, n.addr, ver, r.index, raw, (r.area, r.mode), &r.child);
         }
         let upper_bytes = upper.to_vec();
         let lower_bytes = lower.to_vec();
         debug_assert!(
             keeps_records(
                 &g,
-                &[(n.addr, &n.bytes)],
+                &[(n.addr, &n.node.bytes)],
                 &[(n.addr, &lower_bytes), (grant.addr, &upper_bytes)]
             ),
             "split of inner node {} breaks P, R or S",
@@ -438,7 +424,7 @@ impl DmTree {
         tail.copy_from_slice(&image[tail_at..]);
         if self.node.has(Mutant::InnerImageBeforeNext) {
             // Acts as a late WRITE with the old word: the image first, and then the word.
-            let was = check_header(g, n.addr, &n.bytes).map_or(GlobalAddr::NULL, |h| h.next);
+            let was = check_header(g, n.addr, &n.node.bytes).map_or(GlobalAddr::NULL, |h| h.next);
             put_u64(&mut head, g.next_at(), was.bits());
             let list = (
                 write_verb(n.addr, head),
@@ -465,7 +451,7 @@ impl DmTree {
         level: u8,
         fences: (&FenceArea, &FenceArea),
         next: GlobalAddr,
-        records: &[Held],
+        records: impl Iterator<Item = ((&[u8], Mode), Child)>,
     ) -> Result<Buf> {
         let g = self.node.g;
         let ver = Ver { generation: grant.generation, range: 0 };
@@ -482,12 +468,13 @@ impl DmTree {
             forward: GlobalAddr::NULL,
         };
         put_header(&g, grant.addr, &mut image, &parts);
+        let mut records = records.fuse();
         for i in 0..g.fanout {
             let at = g.record_at(i);
-            match records.get(i) {
-                Some(r) => {
+            match records.next() {
+                Some((key, child)) => {
                     let raw = &mut image[at..at + g.record()];
-                    put_record(&g, grant.addr, ver, i, raw, (&r.area.bytes, r.area.mode), &r.child);
+                    put_record(&g, grant.addr, ver, i, raw, key, &child);
                 }
                 None => put_u64(&mut image, at, free_word(grant.addr, ver, i)),
             }
@@ -520,12 +507,10 @@ impl DmTree {
         let bottom = FenceArea::inline(&g, &[]).expect("nothing fits anywhere");
         let table = dmtree_pool::TableId::from_bits(0);
         let left = Child { addr: old, generation: copy.node.generation, table, slots: g.fanout };
-        let records = [
-            Held { key: Vec::new(), area: bottom.clone(), index: 0, child: left },
-            Held { key: low.to_vec(), area, index: 1, child: *child },
-        ];
+        let records = [(&bottom, left), (&area, *child)];
+        let records = records.into_iter().map(|(key, child)| ((&key.bytes[..], key.mode), child));
         let fences = (&bottom, &FenceArea::infinite(&g));
-        let image = self.inner_image(&grant, level, fences, GlobalAddr::NULL, &records).await?;
+        let image = self.inner_image(&grant, level, fences, GlobalAddr::NULL, records).await?;
         let bytes = image.to_vec();
         self.ep.step(Step::Structure);
         match self.node.has(Mutant::RootBeside) {

@@ -87,10 +87,10 @@ async fn locked(c: &DmTree, level: u8, key: &[u8]) -> LockedInner {
 /// Removes the record of a key's leaf, as if its publication had found no memory, and returns it.
 async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
     let parent = locked(c, 1, key).await;
-    let i = parent.records.partition_point(|r| r.key.as_slice() <= key) - 1;
+    let i = parent.node.floor(key);
     assert!(i > 0, "the first record of a node is always there");
-    let (low, child, index) =
-        (parent.records[i].key.clone(), parent.records[i].child, parent.records[i].index);
+    let (low, record) = (parent.node.key(i).to_vec(), parent.node.record(i));
+    let (child, index) = (record.child, record.index);
     c.remove_record(parent, index).await.expect("works");
     (low, child)
 }
@@ -174,7 +174,7 @@ fn a_node_without_its_first_record_is_read_again() {
     let wanted = (key(3), b"a value".to_vec());
     reads_again(&scenario, wanted, Mark::InnerHeadless, async |c: &DmTree| {
         let parent = locked(c, 1, &key(3)).await;
-        let (addr, ver, index) = (parent.addr, parent.ver, parent.records[0].index);
+        let (addr, ver, index) = (parent.addr, parent.ver, parent.node.record(0).index);
         c.unlock(parent).await.expect("works");
         let at = addr.plus(c.node.g.record_at(index) as u64);
         (at, replace(c, at, &free_word(addr, ver, index).to_le_bytes()).await)
@@ -190,7 +190,7 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
     alone(&scenario, |mut c| async move {
         let top = locked(&c, 2, &key(2_000)).await;
         let below: Vec<(Vec<u8>, Child)> =
-            top.records.iter().map(|r| (r.key.clone(), r.child)).collect();
+            top.node.keys().map(<[u8]>::to_vec).zip(top.node.records().map(|r| r.child)).collect();
         c.unlock(top).await.expect("works");
         for n in (0..4_000).filter(|n| n % 40 != 0) {
             c.write(&key(n), Write::Delete).await.expect("works");

@@ -320,9 +320,11 @@ impl DmTree {
         self.ep.write_word(a.plus(g.next_at() as u64), b.next.bits()).await?;
         let low = self.fence_key(&b.lo).await?.unwrap_or_default();
         if let Some(parent) = Box::pin(self.lock_inner(h.level + 1, &low)).await? {
-            let found = parent.records.iter().find(|r| r.child.addr == addr && r.key == low);
-            match found.map(|r| r.index) {
-                Some(index) => self.remove_record(parent, index).await?,
+            match parent.node.position_of(addr, &low) {
+                Some(i) => {
+                    let index = parent.node.record(i).index;
+                    self.remove_record(parent, index).await?;
+                }
                 None => self.unlock(parent).await?,
             }
         }

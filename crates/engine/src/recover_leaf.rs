@@ -329,7 +329,7 @@ impl DmTree {
                 }
                 SlotState::Staged | SlotState::Live => {}
             }
-            let key = self.whole_key(&s, route.leaf).await?;
+            let key = self.whole_key(&s, route.leaf).await?.into_owned();
             if high.is_some_and(|high| &key[..] >= high) {
                 damaged = true;
                 continue;

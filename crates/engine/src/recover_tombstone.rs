@@ -122,9 +122,9 @@ impl DmTree {
     /// Removes the record of a tombstone merged into its left neighbour, if the record is there.
     async fn drop_record(&self, low: &[u8], addr: GlobalAddr) -> Result<()> {
         let Some(parent) = self.lock_inner(1, low).await? else { return Ok(()) };
-        match parent.records.iter().position(|r| r.child.addr == addr && r.key == low) {
+        match parent.node.position_of(addr, low) {
             Some(i) if i > 0 => {
-                let index = parent.records[i].index;
+                let index = parent.node.record(i).index;
                 self.remove_record(parent, index).await
             }
             _ => self.unlock(parent).await,

@@ -69,7 +69,7 @@ impl DmTree {
                 return self.fail(l, e).await;
             }
         };
-        let Some(at) = parent.records.iter().position(|r| r.child.addr == leaf.addr) else {
+        let Some(at) = parent.node.position(leaf.addr) else {
             // The record is still missing (its publication found no memory): there is nothing to
             // replace.
             Mark::RelocateNoRecord.hit();
@@ -127,7 +127,7 @@ impl DmTree {
             let Some(n) = self.lock_inner(1, low).await? else {
                 return Err(dmtree_fabric::Error::corrupt("the tree has no bottom level"));
             };
-            if n.records.len() < self.node.g.fanout {
+            if n.node.len() < self.node.g.fanout {
                 return Ok(n);
             }
             self.split_inner(n).await?;
@@ -218,16 +218,14 @@ impl DmTree {
     async fn replace_record(&self, n: LockedInner, old: usize, s: &NewLeaf) -> Result<()> {
         let g = self.node.g;
         let mut n = n;
-        let used: Vec<usize> = n.records.iter().map(|r| r.index).collect();
-        let index = (0..g.fanout).find(|i| !used.contains(i)).expect("room was made");
-        let r = &n.records[old];
+        let index = n.node.free_place().expect("room was made");
         let mut record = self.ep.buf(g.record() as u32).await?;
-        let area = (&r.area.bytes[..], r.area.mode);
-        put_record(&g, n.addr, n.ver, index, &mut record, area, &s.child());
+        let r = n.node.record(old);
+        put_record(&g, n.addr, n.ver, index, &mut record, (r.area, r.mode), &s.child());
         let (new_at, old_at) = (g.record_at(index), g.record_at(r.index));
         let free = free_word(n.addr, n.ver, r.index);
-        n.bytes[new_at..new_at + g.record()].copy_from_slice(&record);
-        put_u64(&mut n.bytes, old_at, free);
+        n.node.bytes[new_at..new_at + g.record()].copy_from_slice(&record);
+        put_u64(&mut n.node.bytes, old_at, free);
         let list = (
             write_verb(n.addr.plus(new_at as u64), record),
             write_word(n.addr.plus(old_at as u64), free),
@@ -238,7 +236,7 @@ impl DmTree {
         self.ep.chain(list).await?;
         self.op.let_go(n.tag);
         drop(n.fifo_guard);
-        self.cache_inner(n.addr, &n.bytes).await?;
+        self.cache_inner(n.addr, &n.node.bytes).await?;
         Ok(())
     }
 

@@ -26,19 +26,20 @@
 //!
 //! A descent writes nothing; a crash leaves nothing.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::KeyPlace;
 use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::{KeyHash, fence_tag};
-use dmtree_parts::keys::KeyArray;
 use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
 
 use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
-use crate::format::area::Stored;
 use crate::format::inner;
+use crate::format::leaf::unchecked_header;
+use crate::inner_node::InnerNode;
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
 
@@ -392,54 +393,49 @@ impl DmTree {
         addr: GlobalAddr,
         bytes: &[u8],
     ) -> Result<Option<InnerRead>> {
-        let (header, records) = inner::check(&self.node.g, addr, bytes).expect("accepted");
+        let header = unchecked_header(&self.node.g, bytes).expect("accepted");
         if !header.forward.is_null() {
             return Ok(Some(InnerRead::Tombstone(header.forward)));
         }
+        let node = InnerNode::of(self, bytes).await?;
+        self.cache_node(addr, &node).await
+    }
+
+    /// [`DmTree::cache_inner`] of a node with sorted records, which is no tombstone.
+    pub(crate) async fn cache_node<B: Deref<Target = [u8]>>(
+        &self,
+        addr: GlobalAddr,
+        sorted: &InnerNode<B>,
+    ) -> Result<Option<InnerRead>> {
+        let bytes = &*sorted.bytes;
+        debug_assert!(inner::check(&self.node.g, addr, bytes).is_some(), "accepted");
+        let header = unchecked_header(&self.node.g, bytes).expect("accepted");
+        debug_assert!(header.forward.is_null(), "no tombstone");
         let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
         let hi = self.fence_bytes(header.hi).await?;
-        let mut long = Vec::new();
-        for r in &records {
-            long.push(match r.key {
-                Stored::Block(_) => self.fence_bytes(r.key).await?.unwrap_or_default(),
-                _ => Vec::new(),
-            });
-        }
-        let mut sorted: Vec<(&[u8], &inner::Record<'_>)> = records
-            .iter()
-            .zip(&long)
-            .map(|(r, long)| match r.key {
-                Stored::Inline(key) => (key, r),
-                _ => (&long[..], r),
-            })
-            .collect();
-        sorted.sort_unstable_by(|a, b| a.0.cmp(b.0));
-        if sorted.windows(2).any(|w| w[0].0 == w[1].0) {
+        if sorted.keys().zip(sorted.keys().skip(1)).any(|(a, b)| a == b) {
             Mark::InnerDouble.hit();
             return Ok(None);
         }
-        if sorted.first().is_none_or(|(key, _)| **key > *lo) {
+        if sorted.keys().next().is_none_or(|first| *first > *lo) {
             // Sampled around a replacement of the first record: its new place before, its old place
             // after.
             Mark::InnerHeadless.hit();
             return Ok(None);
         }
-        if let (Some(hi), Some((last, _))) = (hi.as_deref(), sorted.last())
-            && *last >= hi
+        if let Some(hi) = hi.as_deref()
+            && sorted.key(sorted.len() - 1) >= hi
         {
             return Err(Error::corrupt(format!("inner node {addr} has a record above its range")));
         }
-        let keys = KeyArray::new(sorted.iter().map(|(key, _)| *key));
-        let tag = |i: usize| match sorted.get(i + 1) {
-            Some((key, _)) => fence_tag(Some(key)),
-            None => fence_tag(hi.as_deref()),
-        };
+        let ends = sorted.keys().skip(1).map(Some).chain([hi.as_deref()]);
         let records = sorted
-            .iter()
-            .enumerate()
-            .map(|(i, (_, r))| {
+            .records()
+            .zip(ends)
+            .map(|(r, end)| {
                 let c = &r.child;
-                Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, tag(i))
+                let slots = c.slots as u16;
+                Record::new(c.addr, c.generation, c.table.bits(), slots, fence_tag(end))
             })
             .collect();
         self.ep.stage_cost(Stage::CacheFill, 1);
@@ -449,7 +445,7 @@ impl DmTree {
             generation: header.ver.generation,
             lo: &lo,
             hi: hi.as_deref(),
-            keys,
+            keys: sorted.keys(),
             records,
         };
         let node = self.node.cache.insert(header.level, parts);

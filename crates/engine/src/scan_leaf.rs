@@ -1,9 +1,10 @@
 //! A leaf as a scan sees it: the accepted image, and the order of its pairs.
 //!
 //! One pass checks each slot and collects the live ones. Nothing is copied out of the image: a pair
-//! is its place there and the head of its key, the 8 bytes behind the prefix that both fences
-//! share. All keys of the leaf have that prefix, so most heads differ, and the sort compares words.
-//! Pairs of long keys are READ from their blocks and held beside the image.
+//! is its slot's place there and the head of its key, the 8 bytes behind the prefix that both
+//! fences share. All keys of the leaf have that prefix, so most heads differ, and the sort compares
+//! words; a leaf whose slots are in key order, as a load leaves it, is not sorted at all. Pairs of
+//! long keys are READ from their blocks and held beside the image.
 
 use std::ops::Range;
 
@@ -12,34 +13,57 @@ use dmtree_parts::ScanRequest;
 use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
+use crate::format::Geometry;
 use crate::format::area::Stored;
 use crate::format::leaf::{Header, check_words};
 use crate::format::slot::{self, SlotState};
-use crate::format::{Geometry, u64_at};
 use crate::probe::{Pair, pair_of};
 
-/// The pairs that one pass over an image finds.
-#[derive(Debug, Default)]
+/// What one pass over an image finds.
+#[derive(Debug)]
 pub(crate) struct Collected {
+    /// The fences, as far as they are in the image.
+    pub lo: Option<Fence>,
+    pub hi: Option<Fence>,
+    next: GlobalAddr,
     pairs: Vec<PairAt>,
     /// Blocks of the pairs with long keys.
     pub blocks: Vec<BlockPtr>,
+    /// Those pairs, as soon as they are READ.
+    pub long: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes of the prefix that all keys share.
     shared: usize,
+    /// Key and value of each pair fill their areas.
+    is_full: bool,
+    /// No block has to be READ.
+    pub is_alone: bool,
 }
 
 /// An accepted leaf.
 pub(crate) struct ScanLeaf {
-    pub lo: Vec<u8>,
-    pub hi: Option<Vec<u8>>,
-    pub next: GlobalAddr,
+    g: Geometry,
     image: Verified,
-    /// From the beginning of a key area to that of the value area.
-    key_area: usize,
-    /// Live pairs in key order.
-    pairs: Vec<PairAt>,
-    /// The pairs that are not in slots.
-    long: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Its fences and, in key order, its live pairs.
+    found: Collected,
+}
+
+/// A fence of an accepted leaf.
+#[derive(Debug)]
+pub(crate) enum Fence {
+    /// Bytes of the image.
+    Inline(Range<usize>),
+    /// Bytes of a block.
+    Block(Vec<u8>),
+}
+
+impl Fence {
+    /// An inline fence whose area begins at this offset.
+    pub fn inline(stored: Stored<'_>, at: usize) -> Option<Self> {
+        match stored {
+            Stored::Inline(key) => Some(Self::Inline(at..at + key.len())),
+            Stored::Block(_) | Stored::Infinite => None,
+        }
+    }
 }
 
 /// Where a pair is.
@@ -47,18 +71,12 @@ pub(crate) struct ScanLeaf {
 struct PairAt {
     /// Head of the key.
     head: u64,
-    place: PairPlace,
+    /// Offset of its slot in the image; or [`LONG`] with its number among the long pairs.
+    at: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum PairPlace {
-    /// Both in a slot: offset of the key area, lengths.
-    Slot { at: u32, key: u16, value: u16 },
-    /// The key in a slot; the value in the block that the value area names.
-    Value { at: u32, key: u16 },
-    /// Pair number `.0` of the long ones.
-    Long(u32),
-}
+/// The pair is not in a slot. An image is shorter than that.
+const LONG: u32 = 1 << 31;
 
 /// A value of a pair.
 #[derive(Clone, Copy, Debug)]
@@ -80,73 +98,109 @@ impl Collected {
     /// [`check_words`]. `None` when anything is torn.
     pub fn of(
         g: &Geometry,
-        of: (GlobalAddr, &Header<'_>),
+        (leaf, header): (GlobalAddr, &Header<'_>),
         bytes: &[u8],
         (slots, mixed): (usize, bool),
     ) -> Option<Self> {
-        let shared = shared_prefix(of.1);
-        let mut found = Self { pairs: Vec::with_capacity(slots), blocks: Vec::new(), shared };
-        let is_whole = check_words(g, of, bytes, (slots, mixed), |i, low, bytes| {
-            let at = (g.slot_at(i) + 8) as u32;
-            if slot::is_full(low) {
-                let place = PairPlace::Slot { at, key: g.k as u16, value: g.v as u16 };
-                let head = head(&bytes[8..8 + g.k], shared);
-                return found.pairs.push(PairAt { head, place });
-            }
-            let live = slot::unchecked(g, bytes).filter(|s| s.state == SlotState::Live);
-            let (key, place) = match live.as_ref().and_then(pair_of) {
-                Some(Pair::Inline(k, v)) => {
-                    (k, PairPlace::Slot { at, key: k.len() as u16, value: v.len() as u16 })
+        let shared = shared_prefix(header);
+        // Keys that fill their areas have 8 bytes behind the prefix.
+        let (head_at, has_head) = (8 + shared, shared + 8 <= g.k);
+        let (first, entry) = (g.slot_at(0), g.entry());
+        let mut pairs = Vec::with_capacity(slots);
+        let (mut blocks, mut is_full) = (Vec::new(), true);
+        let (to, rare, k) = (&mut pairs, (&mut blocks, &mut is_full), g.k);
+        let is_whole =
+            check_words(g, (leaf, header), bytes, (slots, mixed), move |i, low, bytes| {
+                let at = (first + i * entry) as u32;
+                if slot::is_full(low) {
+                    let head = match bytes[head_at..].first_chunk() {
+                        Some(head) if has_head => u64::from_be_bytes(*head),
+                        _ => head(&bytes[8..8 + k], shared),
+                    };
+                    return to.push(PairAt { head, at });
                 }
-                Some(Pair::ValueIn(k, _)) => (k, PairPlace::Value { at, key: k.len() as u16 }),
-                Some(Pair::BothIn(at)) => return found.blocks.push(at),
-                None => return,
-            };
-            found.pairs.push(PairAt { head: head(key, shared), place });
-        });
-        is_whole.then_some(found)
+                let live = slot::unchecked(g, bytes).filter(|s| s.state == SlotState::Live);
+                match live.as_ref().and_then(pair_of) {
+                    Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => {
+                        *rare.1 = false;
+                        to.push(PairAt { head: head(k, shared), at });
+                    }
+                    Some(Pair::BothIn(at)) => rare.0.push(at),
+                    None => {}
+                }
+            });
+        if !is_whole {
+            return None;
+        }
+        let lo = Fence::inline(header.lo, g.lo_at());
+        let hi = Fence::inline(header.hi, g.hi_at());
+        let is_alone =
+            blocks.is_empty() && lo.is_some() && (hi.is_some() || header.hi == Stored::Infinite);
+        let is_full = is_full && blocks.is_empty();
+        let (next, long) = (header.next, Vec::new());
+        Some(Self { lo, hi, next, pairs, blocks, long, shared, is_full, is_alone })
     }
 }
 
 impl ScanLeaf {
-    /// The leaf of an image and what was collected from it; `long` are the pairs of its blocks.
-    pub fn new(
-        g: &Geometry,
-        (lo, hi, next): (Vec<u8>, Option<Vec<u8>>, GlobalAddr),
-        image: Verified,
-        found: Collected,
-        long: Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Self {
-        let Collected { mut pairs, shared, .. } = found;
+    /// The leaf of an image and what was collected from it, the blocks READ.
+    pub fn new(g: Geometry, image: Verified, found: Collected) -> Self {
+        let mut leaf = Self { g, image, found };
+        let Collected { long, shared, .. } = &leaf.found;
         let of_block = |(i, (key, _)): (usize, &(Vec<u8>, _))| PairAt {
-            head: head(key, shared),
-            place: PairPlace::Long(i as u32),
+            head: head(key, *shared),
+            at: LONG | i as u32,
         };
-        pairs.extend(long.iter().enumerate().map(of_block));
-        let mut leaf = Self { lo, hi, next, image, key_area: g.k, pairs: Vec::new(), long };
-        pairs.sort_unstable_by(|a, b| {
-            a.head.cmp(&b.head).then_with(|| leaf.key(a).cmp(leaf.key(b)))
-        });
-        // A key deleted from one slot and inserted into another while the image was sampled shows
-        // twice; either was current.
-        pairs.dedup_by(|a, b| a.head == b.head && leaf.key(a) == leaf.key(b));
-        leaf.pairs = pairs;
+        let long: Vec<PairAt> = long.iter().enumerate().map(of_block).collect();
+        let mut pairs = std::mem::take(&mut leaf.found.pairs);
+        pairs.extend(long);
+        if !pairs.is_sorted_by(|a, b| a.head < b.head) {
+            pairs.sort_unstable_by(|a, b| {
+                a.head.cmp(&b.head).then_with(|| leaf.key(a).cmp(leaf.key(b)))
+            });
+            // A key deleted from one slot and inserted into another while the image was sampled
+            // shows twice; either was current.
+            pairs.dedup_by(|a, b| a.head == b.head && leaf.key(a) == leaf.key(b));
+        }
+        leaf.found.pairs = pairs;
         leaf
+    }
+
+    fn bytes_of<'l>(&'l self, fence: &'l Fence) -> &'l [u8] {
+        match fence {
+            Fence::Inline(at) => &self.image[at.clone()],
+            Fence::Block(key) => key,
+        }
+    }
+
+    /// Right sibling.
+    pub fn next(&self) -> GlobalAddr {
+        self.found.next
+    }
+
+    /// Lower fence, inclusive.
+    pub fn lo(&self) -> &[u8] {
+        self.bytes_of(self.found.lo.as_ref().expect("a lower fence is finite"))
+    }
+
+    /// Upper fence, exclusive; `None` for the last leaf.
+    pub fn hi(&self) -> Option<&[u8]> {
+        self.found.hi.as_ref().map(|hi| self.bytes_of(hi))
     }
 
     /// Whether the leaf covers a key.
     pub fn covers(&self, key: &[u8]) -> bool {
-        self.lo.as_slice() <= key && self.hi.as_deref().is_none_or(|hi| key < hi)
+        self.lo() <= key && self.hi().is_none_or(|hi| key < hi)
     }
 
     /// The pairs of a scan that goes up from `cursor`, which the leaf covers.
     pub fn pairs_above(&self, cursor: &[u8], r: &ScanRequest<'_>) -> Range<usize> {
         // A leaf that has taken over its left neighbour's range holds keys from before the cursor.
-        let from = match self.lo.as_slice() < cursor || r.is_under(&self.lo) {
+        let from = match self.lo() < cursor || r.is_under(self.lo()) {
             true => self.count_before(|key| key < cursor || r.is_under(key)),
             false => 0,
         };
-        let to = match self.hi.as_deref() {
+        let to = match self.hi() {
             Some(hi) if !r.is_over(hi) => self.len(),
             _ => self.count_before(|key| !r.is_over(key)),
         };
@@ -155,50 +209,48 @@ impl ScanLeaf {
 
     /// How many pairs.
     pub fn len(&self) -> usize {
-        self.pairs.len()
+        self.found.pairs.len()
     }
 
     /// How many pairs, in key order, have keys for which `before` holds; it holds for the first
     /// ones.
     pub fn count_before(&self, before: impl Fn(&[u8]) -> bool) -> usize {
-        self.pairs.partition_point(|pair| before(self.key(pair)))
+        self.found.pairs.partition_point(|pair| before(self.key(pair)))
     }
 
-    /// Pair number `i` in key order, if key and value lie side by side: both, and the length of the
-    /// key.
-    #[inline]
-    pub fn joined(&self, i: usize) -> Option<(&[u8], usize)> {
-        match self.pairs[i].place {
-            PairPlace::Slot { at, key, value } if usize::from(key) == self.key_area => {
-                let at = at as usize;
-                Some((&self.image[at..at + self.key_area + usize::from(value)], self.key_area))
-            }
-            _ => None,
-        }
+    /// These pairs in key order, each with its value behind its key, if all of them fill their
+    /// areas.
+    pub fn joined(
+        &self,
+        pairs: Range<usize>,
+    ) -> Option<impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator> {
+        let len = self.g.k + self.g.v;
+        let bytes = move |pair: &PairAt| &self.image[pair.at as usize + 8..][..len];
+        self.found.is_full.then(|| self.found.pairs[pairs].iter().map(bytes))
     }
 
     /// Pair number `i` in key order.
     pub fn get(&self, i: usize) -> (&[u8], ItemValue<'_>) {
-        let pair = &self.pairs[i];
-        let value = match pair.place {
-            PairPlace::Slot { at, value, .. } => {
-                let at = at as usize + self.key_area;
-                ItemValue::Here(&self.image[at..at + usize::from(value)])
-            }
-            PairPlace::Value { at, .. } => {
-                ItemValue::In(BlockPtr::from_bits(u64_at(&self.image, at as usize + self.key_area)))
-            }
-            PairPlace::Long(i) => ItemValue::Here(&self.long[i as usize].1),
-        };
-        (self.key(pair), value)
+        self.pair(&self.found.pairs[i])
+    }
+
+    fn pair(&self, pair: &PairAt) -> (&[u8], ItemValue<'_>) {
+        if pair.at & LONG != 0 {
+            let (key, value) = &self.found.long[(pair.at ^ LONG) as usize];
+            return (key, ItemValue::Here(value));
+        }
+        let slot = slot::unchecked(&self.g, &self.image[pair.at as usize..]);
+        match slot.as_ref().and_then(pair_of) {
+            Some(Pair::Inline(key, value)) => (key, ItemValue::Here(value)),
+            Some(Pair::ValueIn(key, at)) => (key, ItemValue::In(at)),
+            Some(Pair::BothIn(_)) | None => unreachable!("collected as a pair with an inline key"),
+        }
     }
 
     fn key(&self, pair: &PairAt) -> &[u8] {
-        match pair.place {
-            PairPlace::Slot { at, key, .. } | PairPlace::Value { at, key } => {
-                &self.image[at as usize..at as usize + usize::from(key)]
-            }
-            PairPlace::Long(i) => &self.long[i as usize].0,
+        match self.found.is_full {
+            true => &self.image[pair.at as usize + 8..][..self.g.k],
+            false => self.pair(pair).0,
         }
     }
 }

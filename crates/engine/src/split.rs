@@ -27,13 +27,14 @@
 //! sibling's fence (`recover_leaf.rs`), adds the record and builds the table. A commit that fails
 //! without a crash keeps the lock, with the same effect.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::held::Unlock;
-use dmtree_parts::keys::common;
+use dmtree_parts::keys::{common, head};
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
 use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
 
@@ -41,7 +42,7 @@ use crate::client::{DmTree, LeafCopy, Route, is_away};
 use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{Place, Slot, SlotState};
-use crate::format::table::{BODY_AT, Table, lines};
+use crate::format::table::{BODY_AT, MAX_SLOTS, Table, lines};
 use crate::format::{MAX_RANGE, Ver};
 use crate::invariants::{self, LeafState};
 use crate::lock::{Locked, is_memory};
@@ -131,24 +132,38 @@ impl DmTree {
         }
     }
 
-    /// The whole keys of a leaf's live slots, in key order.
-    pub(crate) async fn sorted_keys(&self, leaf: &LeafCopy) -> Result<Vec<(Vec<u8>, usize)>> {
+    /// The whole keys of a leaf's live slots, with the slots, in key order.
+    async fn sorted_keys<'l>(&'l self, leaf: &'l LeafCopy) -> Result<Vec<(Cow<'l, [u8]>, usize)>> {
         let mut keys = Vec::with_capacity(leaf.capacity);
         for (i, slot) in leaf.live(self) {
             keys.push((self.whole_key(&slot, leaf.addr).await?, i));
         }
-        keys.sort_unstable();
+        // The 8 bytes behind the prefix decide most comparisons.
+        let skip = match &keys[..] {
+            [(first, _), rest @ ..] => {
+                rest.iter().map(|(key, _)| common(first, key)).min().unwrap_or(0)
+            }
+            [] => 0,
+        };
+        keys.sort_unstable_by(|(a, _), (b, _)| {
+            head(a, skip).cmp(&head(b, skip)).then_with(|| a.cmp(b))
+        });
         Ok(keys)
     }
 
     /// The key of a slot of a locked leaf: it cannot change now.
-    pub(crate) async fn whole_key(&self, slot: &Slot<'_>, leaf: GlobalAddr) -> Result<Vec<u8>> {
+    pub(crate) async fn whole_key<'l>(
+        &self,
+        slot: &Slot<'l>,
+        leaf: GlobalAddr,
+    ) -> Result<Cow<'l, [u8]>> {
         match pair_of(slot) {
-            Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => Ok(k.to_vec()),
+            Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => Ok(Cow::Borrowed(k)),
             Some(Pair::BothIn(at)) => {
                 let bytes = self.ep.read(at.addr(), at.capacity()).await?;
                 let key = bytes.extract(|b| block_pair(at, b).map(|(k, _)| k.to_vec()));
-                key.filter(|k| !k.is_empty() && k.len() <= MAX_KEY_BYTES).ok_or_else(|| {
+                let key = key.filter(|k| !k.is_empty() && k.len() <= MAX_KEY_BYTES);
+                key.map(Cow::Owned).ok_or_else(|| {
                     dmtree_fabric::Error::corrupt(format!(
                         "a live entry of locked leaf {leaf} points to garbage at {}",
                         at.addr()
@@ -329,7 +344,7 @@ impl DmTree {
 
     async fn plan_split(&self, leaf: &LeafCopy, key: &[u8]) -> Result<Plan> {
         let keys = self.sorted_keys(leaf).await?;
-        let at = keys.partition_point(|(k, _)| k.as_slice() < key);
+        let at = keys.partition_point(|(k, _)| **k < *key);
         let last = leaf.header(self).hi == crate::format::area::Stored::Infinite;
         // A free slot is the lowest one: slots in the order of their keys were filled by ascending
         // inserts, also in a leaf that a neighbour bounds (a range that was emptied fills again).
@@ -339,15 +354,15 @@ impl DmTree {
         let appends = ascends && at == keys.len();
         let kept = if appends { keys.len() } else { keys.len().div_ceil(2) };
         let in_order = |i: usize| match i.cmp(&at) {
-            std::cmp::Ordering::Less => keys[i].0.as_slice(),
+            std::cmp::Ordering::Less => &*keys[i].0,
             std::cmp::Ordering::Equal => key,
-            std::cmp::Ordering::Greater => keys[i - 1].0.as_slice(),
+            std::cmp::Ordering::Greater => &*keys[i - 1].0,
         };
         let separator = separator(in_order(kept - 1), in_order(kept)).to_vec();
         if kept == keys.len() {
             Mark::SplitRightEnd.hit();
         }
-        let moved = keys.iter().filter(|(k, _)| *k >= separator).map(|(_, i)| *i).collect();
+        let moved = keys.iter().filter(|(k, _)| **k >= *separator).map(|(_, i)| *i).collect();
         Ok(Plan { pending_moves: key >= &separator[..], separator, moved })
     }
 
@@ -413,9 +428,11 @@ impl DmTree {
         let mut l_table = l.table.clone();
         l_table.ver = l_ver;
         l_table.fence = fence_tag(Some(&plan.separator));
-        for i in 0..leaf.capacity {
+        let mut moves = [false; MAX_SLOTS];
+        plan.moved.iter().for_each(|i| moves[*i] = true);
+        for (i, moves) in moves.into_iter().enumerate().take(leaf.capacity) {
             let slot = leaf.slot(self, i);
-            if plan.moved.contains(&i) || slot.state != SlotState::Live {
+            if moves || slot.state != SlotState::Live {
                 put_free(g, addr, &mut l_image, i, l_ver);
                 l_table.set(i, 0);
             } else {

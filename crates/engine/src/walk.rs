@@ -31,7 +31,7 @@ use dmtree_parts::hash::{KeyHash, fence_tag};
 
 use crate::client::{Confirmed, DmTree, LeafCopy, is_away};
 use crate::format::inner;
-use crate::format::leaf::Header;
+use crate::format::leaf::{Header, unchecked_header};
 use crate::format::table::{self, Table};
 use crate::probe::block_of;
 use crate::route::InnerRead;
@@ -97,7 +97,8 @@ impl DmTree {
             let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
             let checked = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()));
             let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
-            let (h, records) = inner::check(g, addr, &bytes).expect("accepted");
+            let h = unchecked_header(g, &bytes).expect("accepted");
+            let records: Vec<inner::Record<'_>> = inner::records(g, &bytes).collect();
             if h.level != level || h.ver.generation != n.child.generation || !h.forward.is_null() {
                 return Err(broken(
                     "a record names a node of another level or generation, or a tombstone",
@@ -266,14 +267,14 @@ impl DmTree {
         for (i, slot) in leaf.live(self) {
             live += 1;
             let key = self.whole_key(&slot, addr).await?;
-            if key.as_slice() < range.0 || range.1.is_some_and(|high| key.as_slice() >= high) {
+            if *key < *range.0 || range.1.is_some_and(|high| *key >= *high) {
                 return Err(broken("a key outside its leaf", addr));
             }
             let fingerprint = KeyHash::of(&key).fingerprint();
             if table.as_ref().is_some_and(|t| t.fps()[i] != fingerprint) {
                 return Err(broken("a wrong fingerprint", addr));
             }
-            if !keys.insert(key) {
+            if !keys.insert(key.into_owned()) {
                 return Err(broken("a key that is in two slots", addr));
             }
             if let Some(at) = block_of(&slot) {

@@ -25,32 +25,45 @@ fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
 }
 
-/// CRC-32C of records of `len` bytes, one behind the other, from number `from` on. That of number
-/// `i` covers the word `first`, the word with `i + 1` and the low half of the record's first word,
-/// and the `covered` bytes behind that word.
+/// Records of `len` bytes, one behind the other, from number `from` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a> {
+    /// The records: at most 32.
+    pub bytes: &'a [u8],
+    /// Bytes of a record.
+    pub len: usize,
+    /// Bytes behind a record's first word that its checksum covers.
+    pub covered: usize,
+    /// Number of the first record.
+    pub from: usize,
+}
+
+/// Which records have this low half in their first word, and their checksum in the high half: bit
+/// `i` is that of the record at place `i`. The CRC-32C of number `n` covers the word `first`, a
+/// word with `n + 1` and the low half, and the covered bytes.
 #[inline]
-pub fn crc32c_records(
-    first: u64,
-    from: usize,
-    (records, len, covered): (&[u8], usize, usize),
-    sums: &mut [u32],
-) {
-    assert!(8 + covered <= len, "the covered bytes belong to the record");
+pub fn crc32c_matches(first: u64, low: u32, records: Records<'_>) -> u32 {
+    let Records { bytes, len, covered, .. } = records;
+    assert!(8 + covered <= len && bytes.len() <= 32 * len, "records that cover their bytes");
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if std::arch::is_x86_feature_detected!("sse4.2") {
         // SAFETY: the processor has the instructions.
-        return unsafe { x86::crc32c_records(first, from, (records, len, covered), sums) };
+        return unsafe { x86::crc32c_matches(first, low, records) };
     }
-    for (i, (record, sum)) in records.chunks_exact(len).zip(sums).enumerate() {
-        *sum = portable_crc32c([first, number_and_low(from + i, record)], &record[8..8 + covered]);
-    }
+    matches(low, records, |second, covered| portable_crc32c([first, second], covered))
 }
 
-/// The second word that the checksum of a record covers.
-#[inline]
-fn number_and_low(number: usize, record: &[u8]) -> u64 {
-    let low = u32::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
-    (number + 1) as u64 | u64::from(low) << 32
+/// `sum`: the checksum of the second word and the covered bytes.
+#[inline(always)]
+fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u32 {
+    let (mut found, mut second) = (0, records.from as u64 | u64::from(low) << 32);
+    for (i, record) in records.bytes.chunks_exact(records.len).enumerate() {
+        second += 1;
+        let sum = sum(second, &record[8..8 + records.covered]);
+        let word = u64::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
+        found |= u32::from(word == u64::from(sum) << 32 | u64::from(low)) << i;
+    }
+    found
 }
 
 /// Words that [`lower_bound`] reads at once: of distant memory, reading two lines at once takes as
@@ -117,17 +130,9 @@ mod x86 {
     }
 
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn crc32c_records(
-        first: u64,
-        from: usize,
-        (records, len, covered): (&[u8], usize, usize),
-        sums: &mut [u32],
-    ) {
+    pub(super) fn crc32c_matches(first: u64, low: u32, records: super::Records<'_>) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
-        for (i, (record, sum)) in records.chunks_exact(len).zip(sums).enumerate() {
-            let second = super::number_and_low(from + i, record);
-            *sum = behind(begun, second, &record[8..8 + covered]);
-        }
+        super::matches(low, records, |second, covered| behind(begun, second, covered))
     }
 
     /// The checksum of a word and bytes behind what has this sum so far.
@@ -136,7 +141,12 @@ mod x86 {
     fn behind(sum: u64, word: u64, bytes: &[u8]) -> u32 {
         let mut sum = _mm_crc32_u64(sum, word);
         let (words, tail) = bytes.as_chunks::<8>();
-        for word in words {
+        let (pairs, last) = words.as_chunks::<2>();
+        for [a, b] in pairs {
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*a));
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*b));
+        }
+        for word in last {
             sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
         }
         let mut sum = sum as u32;
@@ -189,15 +199,26 @@ mod tests {
             prop_assert_eq!(crc32c(head, &bytes), portable_crc32c(head, &bytes));
         }
 
+        /// Every record but number `torn` has its checksum.
         #[test]
-        fn checksums_of_records_are_those_of_each(first: u64, from in 0usize..9, covered in 0usize..50, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let len = covered + 8 + covered % 3;
-            let mut sums = vec![0; bytes.len() / len];
-            crc32c_records(first, from, (&bytes, len, covered), &mut sums);
-            for (i, record) in bytes.chunks_exact(len).enumerate() {
-                let second = number_and_low(from + i, record);
-                prop_assert_eq!(sums[i], portable_crc32c([first, second], &record[8..8 + covered]));
+        fn a_record_matches_with_its_checksum(first: u64, low: u32, from in 0usize..9, covered in 0usize..50, torn in 0usize..12, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let (len, mut bytes) = (covered + 8 + covered % 3, bytes);
+            bytes.truncate(32 * len);
+            let mut wanted = 0;
+            for (i, record) in bytes.chunks_exact_mut(len).enumerate() {
+                let second = (from + i + 1) as u64 | u64::from(low) << 32;
+                let sum = portable_crc32c([first, second], &record[8..8 + covered]);
+                let sum = sum ^ u32::from(i == torn);
+                record[..8].copy_from_slice(&(u64::from(sum) << 32 | u64::from(low)).to_le_bytes());
+                wanted |= u32::from(i != torn) << i;
             }
+            let records = Records { bytes: &bytes, len, covered, from };
+            prop_assert_eq!(crc32c_matches(first, low, records), wanted);
+            prop_assert_eq!(
+                matches(low, records, |second, bytes| portable_crc32c([first, second], bytes)),
+                wanted
+            );
+            prop_assert_eq!(crc32c_matches(first, low ^ 2, records), 0);
         }
 
         #[test]

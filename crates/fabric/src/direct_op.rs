@@ -16,6 +16,7 @@ use crate::counters::DirectCost;
 use crate::direct::{DirectMemory, Executing};
 use crate::endpoint::{Endpoint, OpScope};
 use crate::error::Result;
+use crate::sampled::Sampled;
 use crate::scope::{OpKind, OpOutcome};
 use crate::transport::Opcode;
 
@@ -85,6 +86,17 @@ impl<'e> DirectOp<'e> {
     pub fn read(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
         self.cost.verb(Opcode::Read, at.node(), out.len());
         self.executing.memory().read(at, out)
+    }
+
+    /// READ of bytes that have to be validated, into a buffer of the slab.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline]
+    pub fn sample(&mut self, at: GlobalAddr, len: u32) -> Result<Sampled> {
+        let mut buf = self.ep.core().slab().alloc(len);
+        self.read(at, &mut buf)?;
+        Ok(Sampled::new(buf))
     }
 
     /// WRITE of bytes.

@@ -219,7 +219,7 @@ impl CachedNode {
 
 /// The fields of a node to be cached.
 #[derive(Debug)]
-pub struct NodeParts<'a> {
+pub struct NodeParts<'a, K> {
     /// Its address.
     pub addr: GlobalAddr,
     /// Its generation.
@@ -229,7 +229,7 @@ pub struct NodeParts<'a> {
     /// Its upper fence.
     pub hi: Option<&'a [u8]>,
     /// Lower fences of the children, ascending strictly, below the upper fence.
-    pub keys: KeyArray,
+    pub keys: K,
     /// The children, in the same order.
     pub records: Vec<Record>,
 }
@@ -371,7 +371,11 @@ impl NodeCache {
     }
 
     /// Inserts (or replaces) a node. Mirrors of children that stay the same are carried over.
-    pub fn insert(&self, level: u8, parts: NodeParts<'_>) -> Arc<CachedNode> {
+    pub fn insert<'a>(
+        &self,
+        level: u8,
+        parts: NodeParts<'a, impl Iterator<Item = &'a [u8]> + Clone>,
+    ) -> Arc<CachedNode> {
         let mut words = 0;
         let mut records = parts.records;
         for r in &mut records {
@@ -385,7 +389,7 @@ impl NodeCache {
             generation: parts.generation,
             stamp: self.next_stamp.fetch_add(1, Relaxed),
             lo: parts.lo.into(),
-            keys: KeyArray::new(parts.keys.iter().chain(parts.hi)),
+            keys: KeyArray::new(parts.keys.chain(parts.hi)),
             records: records.into(),
             mirror_words: words as u16,
             mirror_stride: if is_even { first.div_ceil(8) } else { 0 },

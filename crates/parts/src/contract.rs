@@ -290,18 +290,25 @@ impl Page {
         self.spans.push((at, key.len() as u32, value.len() as u32));
     }
 
-    /// Adds a pair from bytes in which the value follows a key of `key` bytes.
-    #[inline]
-    pub fn push_joined(&mut self, pair: &[u8], key: usize) {
-        let at = self.data.len() as u32;
-        self.data.extend_from_slice(pair);
-        self.spans.push((at, key as u32, (pair.len() - key) as u32));
+    /// Adds pairs of keys of `k` and values of `v` bytes, each value behind its key.
+    pub fn extend_joined<'p>(
+        &mut self,
+        pairs: impl ExactSizeIterator<Item = &'p [u8]>,
+        (k, v): (usize, usize),
+    ) {
+        let from = self.data.len();
+        let spans = (0..pairs.len()).map(|i| ((from + i * (k + v)) as u32, k as u32, v as u32));
+        self.spans.extend(spans);
+        self.data.resize(from + pairs.len() * (k + v), 0);
+        for (to, pair) in self.data[from..].chunks_exact_mut(k + v).zip(pairs) {
+            to.copy_from_slice(pair);
+        }
     }
 
-    /// Makes room for so many more pairs of so many bytes in all.
+    /// Makes room for so many more pairs of so many bytes each.
     pub fn reserve(&mut self, pairs: usize, bytes: usize) {
         self.spans.reserve(pairs);
-        self.data.reserve(bytes);
+        self.data.reserve(pairs * bytes);
     }
 
     /// How many pairs.
@@ -320,6 +327,7 @@ impl Page {
     }
 
     /// Pair number `i`.
+    #[inline]
     pub fn get(&self, i: usize) -> Option<(&[u8], &[u8])> {
         let (at, k, v) = *self.spans.get(i)?;
         let (at, k, v) = (at as usize, k as usize, v as usize);

@@ -124,7 +124,7 @@ fn node(cache: &NodeCache, children: &[u8]) -> Arc<dmtree_parts::cache::CachedNo
         .iter()
         .map(|k| Record::new(GlobalAddr::from_bits(u64::from(*k) << 8 | 64), 1, 7, 32, 0))
         .collect();
-    let keys = KeyArray::new(keys.iter().map(|k| &k[..]));
+    let keys = keys.iter().map(|k| &k[..]);
     let parts = NodeParts {
         addr: GlobalAddr::from_bits(64),
         generation: 1,

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified};
 use dmtree_parts::blink::upper;
 use dmtree_parts::cache::{CachedNode, NodeParts, Record};
-use dmtree_parts::keys::KeyArray;
 use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::reading;
 
@@ -247,7 +246,7 @@ impl FpTree {
                 Record::new(c.addr, 0, table, c.capacity as u16, 0).with_version(c.version)
             })
             .collect();
-        let keys = KeyArray::new((0..count).map(|i| n.key(i)));
+        let keys = (0..count).map(|i| n.key(i));
         let parts =
             NodeParts { addr, generation: 0, lo: n.min(), hi: upper(n.max()), keys, records };
         self.node.cache.insert(BOTTOM, parts)

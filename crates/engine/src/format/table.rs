@@ -21,7 +21,7 @@ pub const BODY_AT: usize = 8;
 const FPS_AT: usize = 24;
 
 /// Slots of the largest leaf.
-const MAX_SLOTS: usize = 128;
+pub const MAX_SLOTS: usize = 128;
 /// Bytes of the largest table, without its lock.
 pub const MAX_BODY: usize = bytes(MAX_SLOTS) - BODY_AT;
 

@@ -17,7 +17,6 @@ use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
 
 use super::{BOTTOM, Format, Header, Inner, MAX_LEVELS, Page, PageTree, upper};
 use crate::cache::{NodeParts, Record};
-use crate::keys::KeyArray;
 
 /// A leaf that should cover a key.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +172,7 @@ pub trait Descent: PageTree {
         self.ep.stage_cost(Stage::CacheFill, 1);
         let (keys, records): (Vec<_>, Vec<_>) =
             n.children().map(|(key, child)| (key, Record::new(child, 0, 0, 0, 0))).unzip();
-        let keys = KeyArray::new(keys.into_iter());
+        let keys = keys.into_iter();
         let (lo, hi) = (n.h.low, upper(n.h.high));
         self.pages().cache.insert(BOTTOM, NodeParts { addr, generation: 0, lo, hi, keys, records });
     }

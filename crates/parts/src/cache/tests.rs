@@ -7,7 +7,7 @@ fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode>
         .map(|k| Record::new(GlobalAddr::from_bits(u64::from(*k) << 8), 1, 7, 32, 0))
         .collect();
     let (lo, hi) = (lo.to_be_bytes(), hi.to_be_bytes());
-    let keys = KeyArray::new(keys.iter().map(|k| &k[..]));
+    let keys = keys.iter().map(|k| &k[..]);
     let addr = GlobalAddr::from_bits(64);
     cache.insert(1, NodeParts { addr, generation: 1, lo: &lo, hi: Some(&hi), keys, records })
 }

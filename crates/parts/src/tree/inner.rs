@@ -65,40 +65,63 @@ pub fn put_record(
     put_u64(out, 8 + g.k, child.addr.bits());
     put_u64(out, 16 + g.k, child.table.bits() | (child.slots as u64) << 48);
     let ver_bits = u32::from(child.generation) << 8 | u32::from(ver.range);
-    let low = 1 | (key.1 as u32) << 2 | ver_bits << 8;
+    let low = LIVE | (key.1 as u32) << 2 | ver_bits << 8;
     let sum = crc(node, ver.generation, index, low, &out[8..g.record()]);
     put_u64(out, 0, u64::from(sum) << 32 | u64::from(low));
 }
 
 /// Checks a whole node: header, level and every record, all of one range. `None` when anything is
 /// torn.
-pub fn check<'a>(
-    g: &Geometry,
-    node: GlobalAddr,
-    bytes: &'a [u8],
-) -> Option<(Header<'a>, Vec<Record<'a>>)> {
+pub fn check<'a>(g: &Geometry, node: GlobalAddr, bytes: &'a [u8]) -> Option<Header<'a>> {
     let header = check_header(g, node, bytes)?;
     if header.level == 0 || header.slots != g.fanout {
         return None;
     }
-    let mut records = Vec::with_capacity(g.fanout);
-    for index in 0..g.fanout {
-        let at = g.record_at(index);
-        let raw = &bytes[at..at + g.record()];
-        let range = match unvalidated_record(g, node, header.ver.generation, index, raw) {
-            UnvalidatedRecord::Torn => return None,
-            UnvalidatedRecord::Free(range) => range,
-            UnvalidatedRecord::Live(record, range) => {
-                records.push(record);
-                range
+    let is_whole = |index| {
+        let raw = &bytes[g.record_at(index)..][..g.record()];
+        match unvalidated_record(g, node, header.ver.generation, index, raw) {
+            UnvalidatedRecord::Torn => false,
+            UnvalidatedRecord::Free(range) | UnvalidatedRecord::Live(_, range) => {
+                range == header.ver.range
             }
-        };
-        if range != header.ver.range {
-            return None;
         }
-    }
-    Some((header, records))
+    };
+    (0..g.fanout).all(is_whole).then_some(header)
 }
+
+/// The record at a place as it stands, if it is live: for bytes that were accepted before.
+#[inline]
+pub fn record<'a>(g: &Geometry, bytes: &'a [u8], index: usize) -> Option<Record<'a>> {
+    record_in(g, &bytes[g.record_at(index)..][..g.record()], index)
+}
+
+#[inline]
+fn record_in<'a>(g: &Geometry, raw: &'a [u8], index: usize) -> Option<Record<'a>> {
+    let low = u64_at(raw, 0) as u32;
+    if low & STATE != LIVE {
+        return None;
+    }
+    let (area, mode) = (&raw[8..8 + g.k], Mode::from_bits(u64::from(low >> 2)));
+    let key = area::get_key(area, mode).filter(|k| *k != Stored::Infinite)?;
+    let last = u64_at(raw, 16 + g.k);
+    let child = Child {
+        addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
+        generation: Ver::from_bits(low >> 8).generation,
+        table: TableId::from_bits(last & 0xffff_ffff_ffff),
+        slots: (last >> 48 & 0xff) as usize,
+    };
+    Some(Record { index, key, area, mode, child })
+}
+
+/// The live records as they stand, in the order of their places: for bytes that were accepted
+/// before.
+pub fn records<'a>(g: &Geometry, bytes: &'a [u8]) -> impl Iterator<Item = Record<'a>> {
+    (0..g.fanout).filter_map(move |i| record(g, bytes, i))
+}
+
+/// The state of a record in word0: 0 free, 1 live.
+const STATE: u32 = 3;
+const LIVE: u32 = 1;
 
 /// A record by itself, with the range of the node when it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,30 +144,20 @@ pub fn unvalidated_record<'a>(
 ) -> UnvalidatedRecord<'a> {
     let word = u64_at(raw, 0);
     let low = word as u32;
-    let stamp = Ver::from_bits(low >> 8);
-    let live = match low & 3 {
-        0 => false,
-        1 => true,
+    let range = Ver::from_bits(low >> 8).range;
+    let covered = match low & STATE {
+        0 => &[],
+        LIVE => &raw[8..],
         _ => return UnvalidatedRecord::Torn,
     };
-    let covered = if live { &raw[8..] } else { &[] };
     if crc(node, generation, index, low, covered) != (word >> 32) as u32 {
         return UnvalidatedRecord::Torn;
     }
-    if !live {
-        return UnvalidatedRecord::Free(stamp.range);
+    if covered.is_empty() {
+        return UnvalidatedRecord::Free(range);
     }
-    let mode = Mode::from_bits(u64::from(low >> 2));
-    let area = &raw[8..8 + g.k];
-    let last = u64_at(raw, 16 + g.k);
-    let child = Child {
-        addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
-        generation: stamp.generation,
-        table: TableId::from_bits(last & 0xffff_ffff_ffff),
-        slots: (last >> 48 & 0xff) as usize,
-    };
-    match area::get_key(area, mode).filter(|k| *k != Stored::Infinite) {
-        Some(key) => UnvalidatedRecord::Live(Record { index, key, area, mode, child }, stamp.range),
+    match record_in(g, raw, index) {
+        Some(record) => UnvalidatedRecord::Live(record, range),
         None => UnvalidatedRecord::Torn,
     }
 }
@@ -188,7 +201,8 @@ mod tests {
             (&key.bytes, key.mode),
             &child,
         );
-        let (_, records) = check(&g, node, &image).expect("whole");
+        check(&g, node, &image).expect("whole");
+        let records: Vec<Record<'_>> = records(&g, &image).collect();
         assert_eq!(records.len(), 1);
         assert_eq!((records[0].key, records[0].child), (Stored::Inline(b"kk"), child));
         put_u64(&mut image, g.record_at(5), free_word(node, ver.bumped(), 5));

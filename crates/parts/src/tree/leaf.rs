@@ -14,6 +14,7 @@ use dmtree_fabric::cpu::crc32c;
 use dmtree_pool::TableId;
 
 use super::area::{self, Mode, Stored};
+use super::inner::Record;
 use super::slot::{self, Place, Slot, SlotState};
 use super::{Geometry, Ver, put_u64, u64_at};
 
@@ -96,6 +97,11 @@ impl FenceArea {
     /// The right end.
     pub fn infinite(g: &Geometry) -> Self {
         Self { bytes: vec![0; g.k], mode: Mode::Infinite }
+    }
+
+    /// The key area of an inner node's record.
+    pub fn of_record(record: &Record<'_>) -> Self {
+        Self { bytes: record.area.to_vec(), mode: record.mode }
     }
 
     /// The area of `lo` as it stands in an image.
@@ -184,21 +190,15 @@ pub fn check_words<'a>(
     (leaf, header): (GlobalAddr, &Header<'_>),
     bytes: &'a [u8],
     (n, mixed): (usize, bool),
-    mut f: impl FnMut(usize, u32, &'a [u8]),
+    f: impl FnMut(usize, u32, &'a [u8]),
 ) -> bool {
     // A tombstone without `forward`: another generation begins there.
     if header.level != 0 || (header.tombstone && header.forward.is_null()) {
         return false;
     }
     let Some(slots) = bytes.get(g.slot_at(0)..g.slot_at(n)) else { return false };
-    let ver = header.ver.bits();
-    slot::check_all(g, leaf, slots, |i, low, bytes| {
-        let is_same = low >> 8 == ver || mixed;
-        if is_same {
-            f(i, low, bytes);
-        }
-        is_same
-    })
+    let ver = (!mixed).then(|| header.ver.bits());
+    slot::check_all(g, leaf, slots, ver, f)
 }
 
 /// Writes slot `i` of an image from another entry's areas (same geometry, any place).

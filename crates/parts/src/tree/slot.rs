@@ -6,7 +6,7 @@
 //! bytes of value every mix of one key's versions is one of them.
 
 use crate::hash::check64;
-use dmtree_fabric::cpu::{crc32c, crc32c_records};
+use dmtree_fabric::cpu::{Records, crc32c, crc32c_matches};
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
@@ -80,7 +80,6 @@ pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>
 }
 
 /// [`check`], without a look at what the slot holds: the low half of its word0.
-#[inline]
 pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
     let word = u64_at(bytes, 0);
     let low = word as u32;
@@ -99,40 +98,44 @@ pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
 /// Slots that are checked together.
 const TOGETHER: usize = 32;
 
-/// [`check_word`] of the first slots of a leaf: `f` gets the number, the low half of word0 and the
-/// bytes of each; false when it says so, or when a slot is torn.
+/// [`check_word`] of the first slots of a leaf, which carry this version, if one is given: `f` gets
+/// the number, the low half of word0 and the bytes of each; false when a slot is torn.
 #[inline]
 pub fn check_all<'a>(
     g: &Geometry,
     leaf: GlobalAddr,
     slots: &'a [u8],
-    mut f: impl FnMut(usize, u32, &'a [u8]) -> bool,
+    ver: Option<u32>,
+    mut f: impl FnMut(usize, u32, &'a [u8]),
 ) -> bool {
-    let covered = g.k + g.v;
-    let mut sums = [0; TOGETHER];
-    for (round, some) in slots.chunks(TOGETHER * g.entry()).enumerate() {
+    let (covered, len) = (g.k + g.v, g.entry());
+    // Most slots are full, and of one version.
+    let usual = ver.filter(|_| g.v <= 8).map(|ver| ver << 8 | FULL);
+    for (round, bytes) in slots.chunks(TOGETHER * len).enumerate() {
         let from = round * TOGETHER;
-        crc32c_records(leaf.bits(), from, (some, g.entry(), covered), &mut sums);
-        for (i, (bytes, sum)) in some.chunks_exact(g.entry()).zip(sums).enumerate() {
-            let word = u64_at(bytes, 0);
-            let (low, slot) = (word as u32, from + i);
-            let is_alone = low & STATE == 0 || g.v > 8;
-            let is_whole = match is_alone {
-                true => check_word(g, Place { leaf, slot }, bytes).is_some(),
-                false => sum == (word >> 32) as u32,
+        let records = Records { bytes, len, covered, from };
+        let whole = usual.map_or(0, |usual| crc32c_matches(leaf.bits(), usual, records));
+        for (i, bytes) in bytes.chunks_exact(len).enumerate() {
+            let low = match usual {
+                Some(usual) if whole >> i & 1 == 1 => usual,
+                _ => match check_word(g, Place { leaf, slot: from + i }, bytes) {
+                    Some(low) if ver.is_none_or(|ver| ver == low >> 8) => low,
+                    _ => return false,
+                },
             };
-            if !is_whole || !f(slot, low, bytes) {
-                return false;
-            }
+            f(from + i, low, bytes);
         }
     }
     true
 }
 
+/// word0 of a live slot with key and value that fill their areas, but for version and checksum.
+const FULL: u32 = 1;
+
 /// Whether a slot with this word0 is live, and key and value fill their areas.
 #[inline]
 pub fn is_full(low: u32) -> bool {
-    low & (STATE | 0x3c) == 1
+    low & (STATE | 0x3c) == FULL
 }
 
 /// [`check`], but for a reader that is `blind` to checksums, which is wrong.
@@ -184,11 +187,11 @@ pub fn encode(
     let areas = &bytes[8..8 + g.k + g.v];
     let covered = if state == SlotState::Free { &[][..] } else { areas };
     let sum = crc(place, low, covered);
-    let tail = check64(areas, tail_seed(place, low));
-    put_u64(bytes, 0, u64::from(sum) << 32 | u64::from(low));
     if g.v > 8 {
+        let tail = check64(areas, tail_seed(place, low));
         put_u64(bytes, 8 + g.k + g.v, tail);
     }
+    put_u64(bytes, 0, u64::from(sum) << 32 | u64::from(low));
 }
 
 #[cfg(test)]
