@@ -16,7 +16,7 @@ use dmtree_pool::BlockPtr;
 use crate::format::Geometry;
 use crate::format::area::Stored;
 use crate::format::leaf::{Header, check_words};
-use crate::format::slot::{self, SlotState};
+use crate::format::slot::{self, SlotState, Whole};
 use crate::probe::{Pair, pair_of};
 
 /// What one pass over an image finds.
@@ -108,27 +108,32 @@ impl Collected {
         let (first, entry) = (g.slot_at(0), g.entry());
         let mut pairs = Vec::with_capacity(slots);
         let (mut blocks, mut is_full) = (Vec::new(), true);
-        let (to, rare, k) = (&mut pairs, (&mut blocks, &mut is_full), g.k);
-        let is_whole =
-            check_words(g, (leaf, header), bytes, (slots, mixed), move |i, low, bytes| {
+        let is_whole = check_words(g, (leaf, header), bytes, (slots, mixed), |some| match some {
+            Whole::Full(some) => pairs.extend(some.map(|i| {
+                let at = first + i * entry;
+                let head = match bytes[at + head_at..].first_chunk() {
+                    Some(head) if has_head => u64::from_be_bytes(*head),
+                    _ => head(&bytes[at + 8..][..g.k], shared),
+                };
+                PairAt { head, at: at as u32 }
+            })),
+            Whole::Any(i, _, bytes) => {
                 let at = (first + i * entry) as u32;
-                if slot::is_full(low) {
-                    let head = match bytes[head_at..].first_chunk() {
-                        Some(head) if has_head => u64::from_be_bytes(*head),
-                        _ => head(&bytes[8..8 + k], shared),
-                    };
-                    return to.push(PairAt { head, at });
-                }
                 let live = slot::unchecked(g, bytes).filter(|s| s.state == SlotState::Live);
                 match live.as_ref().and_then(pair_of) {
-                    Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => {
-                        *rare.1 = false;
-                        to.push(PairAt { head: head(k, shared), at });
+                    Some(Pair::Inline(k, v)) => {
+                        is_full &= (k.len(), v.len()) == (g.k, g.v);
+                        pairs.push(PairAt { head: head(k, shared), at });
                     }
-                    Some(Pair::BothIn(at)) => rare.0.push(at),
+                    Some(Pair::ValueIn(k, _)) => {
+                        is_full = false;
+                        pairs.push(PairAt { head: head(k, shared), at });
+                    }
+                    Some(Pair::BothIn(at)) => blocks.push(at),
                     None => {}
                 }
-            });
+            }
+        });
         if !is_whole {
             return None;
         }

@@ -15,7 +15,7 @@ use dmtree_pool::TableId;
 
 use super::area::{self, Mode, Stored};
 use super::inner::Record;
-use super::slot::{self, Place, Slot, SlotState};
+use super::slot::{self, Place, Slot, SlotState, Whole};
 use super::{Geometry, Ver, put_u64, u64_at};
 
 /// A checked header.
@@ -173,24 +173,30 @@ pub fn check_slots<'a>(
 ) -> Option<Header<'a>> {
     let mut known = true;
     let header = check_header(g, leaf, bytes)?;
-    let is_whole = check_words(g, (leaf, &header), bytes, (n, mixed), |i, _, bytes| {
-        match slot::unchecked(g, bytes) {
-            Some(s) => f(i, s),
-            None => known = false,
+    let is_whole = check_words(g, (leaf, &header), bytes, (n, mixed), |slots| {
+        let slots = match slots {
+            Whole::Full(slots) => slots,
+            Whole::Any(slot, ..) => slot..slot + 1,
+        };
+        for i in slots {
+            match slot::unchecked(g, &bytes[g.slot_at(i)..]) {
+                Some(s) => f(i, s),
+                None => known = false,
+            }
         }
     });
     (is_whole && known).then_some(header)
 }
 
-/// [`check_slots`] behind a checked header, without a look at what the slots hold: `f` gets the low
-/// half of each word0, and the bytes of the slot. False when anything is torn.
+/// [`check_slots`] behind a checked header, without a look at what the slots hold. False when
+/// anything is torn.
 #[inline]
 pub fn check_words<'a>(
     g: &Geometry,
     (leaf, header): (GlobalAddr, &Header<'_>),
     bytes: &'a [u8],
     (n, mixed): (usize, bool),
-    f: impl FnMut(usize, u32, &'a [u8]),
+    f: impl FnMut(Whole<'a>),
 ) -> bool {
     // A tombstone without `forward`: another generation begins there.
     if header.level != 0 || (header.tombstone && header.forward.is_null()) {

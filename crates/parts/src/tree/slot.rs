@@ -5,6 +5,8 @@
 //! 64 bits of XXH3 in the tail: a mix of two versions of one wide value must not pass, while with 8
 //! bytes of value every mix of one key's versions is one of them.
 
+use std::ops::Range;
+
 use crate::hash::check64;
 use dmtree_fabric::cpu::{Records, crc32c, crc32c_matches};
 use dmtree_fabric::{GlobalAddr, golden_hash};
@@ -98,15 +100,24 @@ pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
 /// Slots that are checked together.
 const TOGETHER: usize = 32;
 
-/// [`check_word`] of the first slots of a leaf, which carry this version, if one is given: `f` gets
-/// the number, the low half of word0 and the bytes of each; false when a slot is torn.
+/// Slots that passed [`check_word`].
+#[derive(Clone, Debug)]
+pub enum Whole<'a> {
+    /// Live slots with keys and values that fill their areas.
+    Full(Range<usize>),
+    /// Any slot: its number, the low half of its word0, its bytes.
+    Any(usize, u32, &'a [u8]),
+}
+
+/// [`check_word`] of the first slots of a leaf, which carry this version, if one is given; `f` gets
+/// them in their order. False when a slot is torn.
 #[inline]
 pub fn check_all<'a>(
     g: &Geometry,
     leaf: GlobalAddr,
     slots: &'a [u8],
     ver: Option<u32>,
-    mut f: impl FnMut(usize, u32, &'a [u8]),
+    mut f: impl FnMut(Whole<'a>),
 ) -> bool {
     let (covered, len) = (g.k + g.v, g.entry());
     // Most slots are full, and of one version.
@@ -114,16 +125,23 @@ pub fn check_all<'a>(
     for (round, bytes) in slots.chunks(TOGETHER * len).enumerate() {
         let from = round * TOGETHER;
         let records = Records { bytes, len, covered, from };
-        let whole = usual.map_or(0, |usual| crc32c_matches(leaf.bits(), usual, records));
-        for (i, bytes) in bytes.chunks_exact(len).enumerate() {
-            let low = match usual {
-                Some(usual) if whole >> i & 1 == 1 => usual,
-                _ => match check_word(g, Place { leaf, slot: from + i }, bytes) {
-                    Some(low) if ver.is_none_or(|ver| ver == low >> 8) => low,
-                    _ => return false,
-                },
-            };
-            f(from + i, low, bytes);
+        let full = usual.map_or(0, |usual| crc32c_matches(leaf.bits(), usual, records));
+        let (mut i, count) = (0, bytes.len() / len);
+        while i < count {
+            let run = (full >> i).trailing_ones() as usize;
+            if run > 0 {
+                f(Whole::Full(from + i..from + i + run));
+                i += run;
+                continue;
+            }
+            let bytes = &bytes[i * len..][..len];
+            match check_word(g, Place { leaf, slot: from + i }, bytes) {
+                Some(low) if ver.is_none_or(|ver| ver == low >> 8) => {
+                    f(Whole::Any(from + i, low, bytes));
+                }
+                _ => return false,
+            }
+            i += 1;
         }
     }
     true
@@ -131,12 +149,6 @@ pub fn check_all<'a>(
 
 /// word0 of a live slot with key and value that fill their areas, but for version and checksum.
 const FULL: u32 = 1;
-
-/// Whether a slot with this word0 is live, and key and value fill their areas.
-#[inline]
-pub fn is_full(low: u32) -> bool {
-    low & (STATE | 0x3c) == FULL
-}
 
 /// [`check`], but for a reader that is `blind` to checksums, which is wrong.
 pub fn check_unless<'a>(
@@ -244,6 +256,43 @@ mod tests {
     }
 
     proptest! {
+        /// Slots of all states, with full and short keys, one of which may be torn or of another
+        /// version.
+        #[test]
+        fn slots_are_checked_together_as_one_by_one(kinds in proptest::collection::vec(0u8..5, 1..70), torn in 0usize..90, wide: bool, any_ver: bool) {
+            let g = Geometry { k: 24, v: if wide { 64 } else { 8 }, fanout: 32 };
+            let (leaf, ver) = (place(0).leaf, Ver { generation: 3, range: 9 });
+            let mut bytes = vec![0; kinds.len() * g.entry()];
+            for (slot, (kind, bytes)) in kinds.iter().zip(bytes.chunks_exact_mut(g.entry())).enumerate() {
+                bytes.fill(slot as u8);
+                let (state, mode) = match kind {
+                    0 => (SlotState::Free, Mode::Full),
+                    1 => (SlotState::Staged, Mode::Full),
+                    2 => (SlotState::Live, Mode::Short),
+                    _ => (SlotState::Live, Mode::Full),
+                };
+                let ver = if *kind == 4 && slot == torn { ver.bumped() } else { ver };
+                encode(&g, Place { leaf, slot }, bytes, state, ver, (mode, Mode::Full));
+                bytes[0] ^= u8::from(*kind == 3 && slot == torn);
+            }
+            let only = (!any_ver).then(|| ver.bits());
+            let mut wanted = Some(Vec::new());
+            for (slot, bytes) in bytes.chunks_exact(g.entry()).enumerate() {
+                let checked = check_word(&g, Place { leaf, slot }, bytes);
+                let low = checked.filter(|low| only.is_none_or(|ver| ver == low >> 8));
+                wanted = wanted.zip(low).map(|(mut all, low)| {
+                    all.push((slot, low));
+                    all
+                });
+            }
+            let mut found = Vec::new();
+            let is_whole = check_all(&g, leaf, &bytes, only, |some| match some {
+                Whole::Full(slots) => found.extend(slots.map(|slot| (slot, ver.bits() << 8 | FULL))),
+                Whole::Any(slot, low, _) => found.push((slot, low)),
+            });
+            prop_assert_eq!(is_whole.then_some(found), wanted);
+        }
+
         /// Digest 8.1 #3, a torn entry: any mix of the words of two different pairs in one slot is
         /// refused.
         #[test]
