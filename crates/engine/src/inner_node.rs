@@ -11,10 +11,10 @@ use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::keys::{common, head};
 
 use crate::client::DmTree;
-use crate::format::Geometry;
 use crate::format::area::Stored;
 use crate::format::inner::{self, Record};
 use crate::format::leaf::unchecked_header;
+use crate::format::{Geometry, put_u64};
 
 pub(crate) struct InnerNode<B> {
     g: Geometry,
@@ -128,6 +128,15 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         };
         let at = self.order.partition_point(|r| self.key_of(r) < key);
         self.order.insert(at, RecordAt { head: head(key, self.skip), index, len, long });
+    }
+
+    /// Frees the place of a record.
+    pub fn remove(&mut self, index: usize, free_word: u64)
+    where
+        B: DerefMut,
+    {
+        put_u64(&mut self.bytes, self.g.record_at(index), free_word);
+        self.order.retain(|r| r.index != index);
     }
 
     /// A place without a record.

@@ -278,10 +278,14 @@ impl DmTree {
         } else {
             self.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
         }
+        self.written_inner(n).await
+    }
+
+    /// A chain has written a node and unlocked it.
+    pub(crate) async fn written_inner(&self, n: LockedInner) -> Result<()> {
         self.op.let_go(n.tag);
         drop(n.fifo_guard);
-        self.cache_node(n.addr, &n.node).await?;
-        Ok(())
+        self.cache_node(n.addr, &n.node).await.map(|_| ())
     }
 
     /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller
@@ -291,16 +295,13 @@ impl DmTree {
         let mut n = n;
         let word = free_word(n.addr, n.ver, index);
         let at = g.record_at(index);
-        put_u64(&mut n.node.bytes, at, word);
+        n.node.remove(index, word);
         let lock = n.addr.plus(g.inner_lock_at() as u64);
         let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.chain(list).await?;
-        self.op.let_go(n.tag);
-        drop(n.fifo_guard);
-        self.cache_inner(n.addr, &n.node.bytes).await?;
-        Ok(())
+        self.written_inner(n).await
     }
 
     /// Memory for an inner node: on the first memory node while it has room. Without that node
@@ -416,12 +417,8 @@ impl DmTree {
     /// atomics only.
     async fn write_inner(&self, n: &LockedInner, image: Buf, next: GlobalAddr) -> Result<()> {
         let g = &self.node.g;
-        let lock_at = g.inner_lock_at();
-        let mut head = self.ep.buf(lock_at as u32).await?;
-        head.copy_from_slice(&image[..lock_at]);
-        let tail_at = lock_at + 8;
-        let mut tail = self.ep.buf((g.inner_image() - tail_at) as u32).await?;
-        tail.copy_from_slice(&image[tail_at..]);
+        let (lock_at, tail_at) = (g.inner_lock_at(), g.inner_lock_at() + 8);
+        let (mut head, tail) = self.around_lock(&image).await?;
         if self.node.has(Mutant::InnerImageBeforeNext) {
             // Acts as a late WRITE with the old word: the image first, and then the word.
             let was = check_header(g, n.addr, &n.node.bytes).map_or(GlobalAddr::NULL, |h| h.next);
@@ -568,14 +565,20 @@ impl DmTree {
 
     /// Writes an image around the lock word, which is touched by atomics only.
     pub(crate) async fn write_around_lock(&self, addr: GlobalAddr, image: &[u8]) -> Result<()> {
-        let lock_at = self.node.g.inner_lock_at();
-        let mut head = self.ep.buf(lock_at as u32).await?;
-        head.copy_from_slice(&image[..lock_at]);
-        let tail_at = lock_at + 8;
-        let mut tail = self.ep.buf((image.len() - tail_at) as u32).await?;
-        tail.copy_from_slice(&image[tail_at..]);
-        let list = (write_verb(addr, head), write_verb(addr.plus(tail_at as u64), tail));
+        let tail_at = addr.plus(self.node.g.inner_lock_at() as u64 + 8);
+        let (head, tail) = self.around_lock(image).await?;
         self.ep.step(Step::Structure);
-        self.ep.chain(list).await.map(|_| ())
+        self.ep.chain((write_verb(addr, head), write_verb(tail_at, tail))).await.map(|_| ())
+    }
+
+    /// The parts of an image in front of the lock word and behind it.
+    async fn around_lock(&self, image: &[u8]) -> Result<(Buf, Buf)> {
+        let (head, rest) = image.split_at(self.node.g.inner_lock_at());
+        let tail = &rest[8..];
+        let mut bufs =
+            (self.ep.buf(head.len() as u32).await?, self.ep.buf(tail.len() as u32).await?);
+        bufs.0.copy_from_slice(head);
+        bufs.1.copy_from_slice(tail);
+        Ok(bufs)
     }
 }

@@ -36,7 +36,6 @@ use crate::client::{DmTree, LeafCopy, Route, is_away};
 use crate::format::Ver;
 use crate::format::inner::{free_word, put_record};
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
-use crate::format::put_u64;
 use crate::format::slot::SlotState;
 use crate::format::table::{BODY_AT, LockTag, Table};
 use crate::invariants::{self, LeafState};
@@ -224,8 +223,9 @@ impl DmTree {
         put_record(&g, n.addr, n.ver, index, &mut record, (r.area, r.mode), &s.child());
         let (new_at, old_at) = (g.record_at(index), g.record_at(r.index));
         let free = free_word(n.addr, n.ver, r.index);
-        n.node.bytes[new_at..new_at + g.record()].copy_from_slice(&record);
-        put_u64(&mut n.node.bytes, old_at, free);
+        let (old_index, key) = (r.index, n.node.key(old).to_vec());
+        n.node.remove(old_index, free);
+        n.node.add(index, &record, &key);
         let list = (
             write_verb(n.addr.plus(new_at as u64), record),
             write_word(n.addr.plus(old_at as u64), free),
@@ -234,10 +234,7 @@ impl DmTree {
         self.ep.step(Step::Structure);
         self.check_lease()?;
         self.ep.chain(list).await?;
-        self.op.let_go(n.tag);
-        drop(n.fifo_guard);
-        self.cache_inner(n.addr, &n.node.bytes).await?;
-        Ok(())
+        self.written_inner(n).await
     }
 
     /// Closes the table of a tombstone and unlocks it. Awaited: its cell is retired next, and a
