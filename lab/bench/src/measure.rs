@@ -155,7 +155,7 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
         tally,
         counts,
         per_cn,
-        law: plan.distribution().name(),
+        law: plan.distribution().to_string(),
         complete_scans,
         ..Measured::default()
     }

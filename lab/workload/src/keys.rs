@@ -121,7 +121,7 @@ impl KeySpace {
             KeyForm::Sequential => Maker::Sequential,
             &KeyForm::Random { min, max } => {
                 if min == 0 || min > max || max as usize > MAX_KEY {
-                    return Err(Error::bad_value(format!(
+                    return Err(Error::new(format!(
                         "key lengths {min}..={max} are not usable: give a range within 1..={MAX_KEY}"
                     )));
                 }
@@ -132,12 +132,6 @@ impl KeySpace {
             KeyForm::File(path) => Maker::File(Arc::new(KeyFile::read(path)?)),
         };
         Ok(KeySpace { maker })
-    }
-
-    /// A key space over keys that are already in memory.
-    #[must_use]
-    pub fn from_file(keys: Arc<KeyFile>) -> Self {
-        KeySpace { maker: Maker::File(keys) }
     }
 
     /// The number of record numbers that have a key: those from 0 up to, not including, this one.
@@ -285,7 +279,7 @@ mod tests {
             "t",
             (0..3000u32).flat_map(|i| format!("k{:04}\n", i * 7 % 3001).into_bytes()).collect(),
         );
-        let file = KeySpace::from_file(Arc::new(file.unwrap()));
+        let file = KeySpace { maker: Maker::File(Arc::new(file.unwrap())) };
         for space in
             [space("hashed24"), space("u64"), space("sequential"), space("random(2..=40)"), file]
         {

@@ -28,27 +28,20 @@ pub struct Plan {
     /// `None` for a workload that only inserts into an empty index.
     chooser: Option<Chooser>,
     scans: ScanLengths,
-    part: u32,
-    parts: u32,
     /// One for every slice of the key space.
     sides: Vec<Side>,
     value_lengths: Seed,
 }
 
 impl Plan {
-    pub(crate) fn new(mut spec: WorkloadSpec, part: u32, parts: u32) -> Result<Self> {
-        if part >= parts {
-            return Err(Error::bad_value(format!(
-                "part {part} of {parts} does not exist: give a part below the number of parts"
-            )));
-        }
+    pub(crate) fn new(mut spec: WorkloadSpec) -> Result<Self> {
         spec.distribution = spec.workload.own_distribution().unwrap_or(spec.distribution);
         spec.value_size.checked()?;
         let scans = ScanLengths::new(spec.scan_length)?;
         let seed = spec.seed;
         let keys = KeySpace::new(&spec.keys, seed.child("keys"))?;
         if spec.records > keys.capacity() {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "{} records are more than the {} that keys of form {} can name: load fewer, or take another form",
                 spec.records,
                 keys.capacity(),
@@ -62,10 +55,7 @@ impl Plan {
             None
         };
         slices::check(&spec)?;
-        let side = || {
-            let deletes = seed.child("deletes");
-            Side::whole(spec.records, keys.capacity(), (part, parts), deletes)
-        };
+        let side = || Side::whole(spec.records, keys.capacity(), seed.child("deletes"));
         let sides = match spec.slices {
             1 => vec![side()],
             n => {
@@ -73,16 +63,7 @@ impl Plan {
                 (0..n).map(|slice| Side::of(&all, slice, side(), seed.child("deletes"))).collect()
             }
         };
-        Ok(Plan {
-            sides,
-            value_lengths: seed.child("value lengths"),
-            keys,
-            chooser,
-            scans,
-            part,
-            parts,
-            spec,
-        })
+        Ok(Plan { sides, value_lengths: seed.child("value lengths"), keys, chooser, scans, spec })
     }
 
     /// The settings in effect.
@@ -103,22 +84,10 @@ impl Plan {
         self.spec.distribution
     }
 
-    /// The key count over which the law is taken.
-    #[must_use]
-    pub fn nominal(&self) -> u64 {
-        self.chooser.as_ref().map_or(0, Chooser::nominal)
-    }
-
     /// Number of loaded records.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spec.records
-    }
-
-    /// Number of records that can be loaded and inserted in all.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.keys.capacity()
     }
 
     /// The keys.
@@ -134,7 +103,7 @@ impl Plan {
         &self.sides[0].inserts
     }
 
-    /// The operations of client `client` of this process. The same client of the same plan settings
+    /// The operations of client `client`. The same client of the same plan settings
     /// draws the same operations. Clients share only the numbers of inserts and deletes, which they
     /// get in the order of arrival.
     #[must_use]
@@ -145,9 +114,8 @@ impl Plan {
     /// The same, with all keys in this slice of the key space; beyond the last slice, in the last.
     #[must_use]
     pub fn stream_of(self: &Arc<Self>, client: u32, slice: u32) -> OpStream {
-        let number = u64::from(self.part) << 32 | u64::from(client);
         let slice = (slice as usize).min(self.sides.len() - 1);
-        OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", number))
+        OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", client.into()))
     }
 
     /// The loaded records of a slice of the key space, in the order of their keys; `None` where the
@@ -204,9 +172,9 @@ impl Plan {
         &self.sides[slice]
     }
 
-    /// The next loaded record of a slice to delete; `None` when this part has no more.
+    /// The next loaded record of a slice to delete; `None` when it has no more.
     pub(crate) fn take_delete(&self, slice: usize) -> Option<u64> {
-        self.sides[slice].take_delete((self.part, self.parts), self.spec.records)
+        self.sides[slice].take_delete(self.spec.records)
     }
 }
 

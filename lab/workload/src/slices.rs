@@ -27,20 +27,18 @@ pub(crate) fn check(spec: &WorkloadSpec) -> Result<()> {
     let mix = spec.workload.mix();
     match spec.keys {
         _ if slices == 1 => Ok(()),
-        KeyForm::File(_) => Err(Error::bad_value(
+        KeyForm::File(_) => Err(Error::new(
             "the keys of a file have no slices: give a computed key form such as hashed24",
         )),
         KeyForm::Sequential if mix.weight(OpKind::Insert) + mix.weight(OpKind::ReadAbsent) > 0 => {
-            Err(Error::bad_value(
+            Err(Error::new(
                 "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them",
             ))
         }
-        _ if slices == 0 || u64::from(slices) > spec.records.max(1) => {
-            Err(Error::bad_value(format!(
-                "{slices} slices of {} records: give 1 to as many slices as there are records",
-                spec.records
-            )))
-        }
+        _ if slices == 0 || u64::from(slices) > spec.records.max(1) => Err(Error::new(format!(
+            "{slices} slices of {} records: give 1 to as many slices as there are records",
+            spec.records
+        ))),
         _ => Ok(()),
     }
 }
@@ -84,11 +82,11 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// The whole key space: of the records above the loaded ones, those of `part` of `parts`.
-    pub(crate) fn whole(n: u64, capacity: u64, (part, parts): (u32, u32), seed: Seed) -> Self {
+    /// The whole key space, with `n` loaded records.
+    pub(crate) fn whole(n: u64, capacity: u64, seed: Seed) -> Self {
         Self {
             slices: None,
-            inserts: InsertCounter::new(n, capacity, part, parts),
+            inserts: InsertCounter::new(n, capacity),
             delete_order: Permutation::new(n, seed),
             deletes: AtomicU64::new(0),
         }
@@ -136,15 +134,11 @@ impl Side {
         }
     }
 
-    /// The next loaded record to delete; each is returned once, to one of the parts.
-    pub(crate) fn take_delete(&self, (part, parts): (u32, u32), n: u64) -> Option<u64> {
+    /// The next loaded record to delete; each is returned once.
+    pub(crate) fn take_delete(&self, n: u64) -> Option<u64> {
         let n = self.slices.as_ref().map_or(n, |(slices, slice)| slices.positions(*slice).1);
-        let mine = |count: u64| {
-            let at = count.checked_mul(u64::from(parts))?.checked_add(u64::from(part))?;
-            (at < n).then_some(at)
-        };
-        let step = |count| mine(count).map(|_| count + 1);
-        let count = self.deletes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
-        mine(count).map(|at| self.fold(self.delete_order.apply(at)))
+        let step = |count| (count < n).then_some(count + 1);
+        let at = self.deletes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
+        Some(self.fold(self.delete_order.apply(at)))
     }
 }

@@ -32,7 +32,7 @@ use crate::values::ValueSize;
 /// let plan = spec.build()?;
 /// let mut stream = plan.stream(0);
 /// let op = stream.next().expect("reads and updates never run out");
-/// assert_eq!(op.key().len(), 24);
+/// assert_eq!(op.key.len(), 24);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl WorkloadSpec {
     /// # Errors
     /// Contradictory settings, or a key file that cannot be used.
     pub fn build(&self) -> Result<Arc<Plan>> {
-        self.build_part(0, 1)
+        Plan::new(self.clone()).map(Arc::new)
     }
 
     /// Refuses slices in which some operation has no keys, without preparing anything.
@@ -98,14 +98,5 @@ impl WorkloadSpec {
     /// The contradiction.
     pub fn check_slices(&self) -> Result<()> {
         crate::slices::check(self)
-    }
-
-    /// Like [`WorkloadSpec::build`], for process `part` (from 0) of `parts` that run the workload
-    /// together: the parts insert and delete different records and draw differently.
-    ///
-    /// # Errors
-    /// As [`WorkloadSpec::build`], and a part that is not below `parts`.
-    pub fn build_part(&self, part: u32, parts: u32) -> Result<Arc<Plan>> {
-        Plan::new(self.clone(), part, parts).map(Arc::new)
     }
 }

@@ -57,7 +57,7 @@ impl ValueSize {
 
     pub(crate) fn checked(self) -> Result<Self> {
         if self.max() > MAX_VALUE || matches!(self, ValueSize::Uniform { min, max } if min > max) {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "value size {self} is not usable: give bytes within 0..={MAX_VALUE}, the smaller end first"
             )));
         }

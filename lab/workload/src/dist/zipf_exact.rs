@@ -59,7 +59,7 @@ impl ZipfExact {
     /// No items, or theta outside 0 (excluded) to 10.
     pub fn new(n: u64, theta: f64) -> Result<Self> {
         if n == 0 || !(theta > 0.0 && theta <= 10.0) {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "no zipf law with theta {theta} over {n} items: give at least 1 item and a theta above 0, up to 10"
             )));
         }

@@ -32,5 +32,5 @@ mod reader;
 mod record;
 
 pub use parse::{Action, Fields, TraceOp, parse_line};
-pub use reader::{MAX_LINE, TraceCounts, TraceReader, shard, split};
+pub use reader::{MAX_LINE, TraceCounts, TraceReader, shard};
 pub use record::Record;

@@ -257,17 +257,3 @@ pub fn shard(key: &[u8], threads: usize) -> usize {
     let wide = u128::from(key_hash(key)) * threads.max(1) as u128;
     (wide >> 64) as usize
 }
-
-/// Reads a whole trace into memory, one list per thread, each in the order of the trace.
-///
-/// # Errors
-/// The first error of the trace.
-pub fn split(trace: TraceReader, threads: usize) -> Result<Vec<Vec<TraceOp>>, TraceError> {
-    let threads = threads.max(1);
-    let mut lists = vec![Vec::new(); threads];
-    for op in trace {
-        let op = op?;
-        lists[shard(&op.key, threads)].push(op);
-    }
-    Ok(lists)
-}

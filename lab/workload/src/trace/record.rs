@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Fields;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// First byte of an encoded record.
 const MAGIC: u8 = 0xD7;
@@ -112,12 +112,9 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let bad = |why: String| {
             let len = bytes.len();
-            Error::new(
-                ErrorKind::Record,
-                format!(
-                    "the value ({len} bytes) is no record of a trace: {why}; load the index from the trace"
-                ),
-            )
+            Error::new(format!(
+                "the value ({len} bytes) is no record of a trace: {why}; load the index from the trace"
+            ))
         };
         let Some((header, mut rest)) = bytes.split_at_checked(HEADER) else {
             return Err(bad("too short".to_owned()));
