@@ -39,7 +39,6 @@ pub struct Ticket(u64);
 
 impl InsertCounter {
     /// Numbers from `first` up to, not including, `end`.
-    #[must_use]
     pub fn new(first: u64, end: u64) -> Self {
         InsertCounter {
             first,
@@ -79,7 +78,6 @@ impl InsertCounter {
     }
 
     /// The record number of an insert.
-    #[must_use]
     pub fn record(&self, ticket: Ticket) -> u64 {
         self.number(ticket.0)
     }
@@ -114,13 +112,11 @@ impl InsertCounter {
     }
 
     /// Number of stored inserts, counted without a gap.
-    #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(SeqCst)
     }
 
     /// Number of inserts that were handed out.
-    #[must_use]
     pub fn taken(&self) -> u64 {
         match &self.only {
             None => self.next.load(SeqCst),

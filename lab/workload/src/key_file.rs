@@ -76,19 +76,16 @@ impl KeyFile {
     }
 
     /// Number of keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
     /// The length of the longest key, bytes.
-    #[must_use]
     pub fn longest(&self) -> usize {
         self.longest
     }
 
     /// The key on line `line`, counted from 0; empty beyond the last.
-    #[must_use]
     pub fn get(&self, line: usize) -> &[u8] {
         match (self.starts.get(line), self.starts.get(line + 1)) {
             (Some(&start), Some(&next)) => &self.bytes[start..next - 1],
@@ -97,7 +94,6 @@ impl KeyFile {
     }
 
     /// Whether the file has a key.
-    #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.search(key).is_ok()
     }

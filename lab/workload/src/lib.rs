@@ -51,8 +51,7 @@ mod values;
 
 pub use dist::{Distribution, MAX_NOMINAL, THETA};
 pub use error::{Error, Result, TraceError};
-pub use inserts::InsertCounter;
-pub use keys::{KeyForm, KeySpace, MAX_KEY};
+pub use keys::{KeyForm, MAX_KEY};
 pub use mix::{Mix, OpKind, Workload};
 pub use plan::{LOADED, Load, LoadOrder, Plan};
 pub use rng::{Rng, Seed, fnv1a, mix64};

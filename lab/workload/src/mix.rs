@@ -44,7 +44,6 @@ impl OpKind {
     ];
 
     /// The name in files and results.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             OpKind::Read => "read",
@@ -55,12 +54,6 @@ impl OpKind {
             OpKind::Scan => "scan",
             OpKind::ReadModifyWrite => "read-modify-write",
         }
-    }
-
-    /// Whether the operation needs a loaded record.
-    #[must_use]
-    pub const fn needs_records(self) -> bool {
-        !matches!(self, OpKind::Insert)
     }
 }
 
@@ -86,7 +79,6 @@ pub struct Mix {
 
 impl Mix {
     /// The weight of one kind.
-    #[must_use]
     pub const fn weight(&self, kind: OpKind) -> u32 {
         match kind {
             OpKind::Read => self.read,
@@ -100,15 +92,13 @@ impl Mix {
     }
 
     /// The sum of the weights.
-    #[must_use]
     pub fn total(&self) -> u64 {
         OpKind::ALL.iter().map(|&kind| u64::from(self.weight(kind))).sum()
     }
 
     /// Whether any operation needs a loaded record.
-    #[must_use]
     pub fn needs_records(&self) -> bool {
-        OpKind::ALL.iter().any(|&kind| kind.needs_records() && self.weight(kind) > 0)
+        self.total() > u64::from(self.insert)
     }
 
     /// Draws a kind. A mix without weights gives reads; [`Workload`] refuses it before.
@@ -217,27 +207,23 @@ impl Workload {
     }
 
     /// The name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The name in the published tables' `Workload` column: `search` is `ycsb-c` there, `insert`
     /// `insert-only`, and so on.
-    #[must_use]
     pub fn csv_name(&self) -> &str {
         &self.csv_name
     }
 
     /// The shares of the operations.
-    #[must_use]
     pub fn mix(&self) -> &Mix {
         &self.mix
     }
 
     /// The distribution that this workload always has, also if another one is requested: `latest`
     /// for YCSB D.
-    #[must_use]
     pub fn own_distribution(&self) -> Option<Distribution> {
         self.distribution
     }

@@ -11,7 +11,7 @@ use crate::mix::Workload;
 use crate::permute::Permutation;
 use crate::rng::Seed;
 use crate::scan_len::ScanLengths;
-use crate::slices::{self, Side, Slices};
+use crate::slices::{Side, Slices};
 use crate::spec::WorkloadSpec;
 use crate::stream::OpStream;
 use crate::values::{Mismatch, ValueMaker};
@@ -23,13 +23,13 @@ pub const LOADED: u32 = 0;
 /// every client takes its own [`OpStream`] from it.
 #[derive(Debug)]
 pub struct Plan {
-    spec: WorkloadSpec,
-    keys: KeySpace,
+    pub(crate) spec: WorkloadSpec,
+    pub(crate) keys: KeySpace,
     /// `None` for a workload that only inserts into an empty index.
-    chooser: Option<Chooser>,
-    scans: ScanLengths,
+    pub(crate) chooser: Option<Chooser>,
+    pub(crate) scans: ScanLengths,
     /// One for every slice of the key space.
-    sides: Vec<Side>,
+    pub(crate) sides: Vec<Side>,
     value_lengths: Seed,
 }
 
@@ -54,7 +54,7 @@ impl Plan {
         } else {
             None
         };
-        slices::check(&spec)?;
+        spec.check_slices()?;
         let side = || Side::whole(spec.records, keys.capacity(), seed.child("deletes"));
         let sides = match spec.slices {
             1 => vec![side()],
@@ -66,39 +66,23 @@ impl Plan {
         Ok(Plan { sides, value_lengths: seed.child("value lengths"), keys, chooser, scans, spec })
     }
 
-    /// The settings in effect.
-    #[must_use]
-    pub fn spec(&self) -> &WorkloadSpec {
-        &self.spec
-    }
-
     /// The workload.
-    #[must_use]
     pub fn workload(&self) -> &Workload {
         &self.spec.workload
     }
 
     /// The distribution in effect, which may be the workload's own.
-    #[must_use]
     pub fn distribution(&self) -> Distribution {
         self.spec.distribution
     }
 
     /// Number of loaded records.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.spec.records
     }
 
-    /// The keys.
-    #[must_use]
-    pub fn keys(&self) -> &KeySpace {
-        &self.keys
-    }
-
     /// The counter of inserts; of a key space in slices, that of the first. A driver that knows
     /// better when an insert is stored may acknowledge it there.
-    #[must_use]
     pub fn inserts(&self) -> &InsertCounter {
         &self.sides[0].inserts
     }
@@ -106,13 +90,11 @@ impl Plan {
     /// The operations of client `client`. The same client of the same plan settings
     /// draws the same operations. Clients share only the numbers of inserts and deletes, which they
     /// get in the order of arrival.
-    #[must_use]
     pub fn stream(self: &Arc<Self>, client: u32) -> OpStream {
         self.stream_of(client, 0)
     }
 
     /// The same, with all keys in this slice of the key space; beyond the last slice, in the last.
-    #[must_use]
     pub fn stream_of(self: &Arc<Self>, client: u32, slice: u32) -> OpStream {
         let slice = (slice as usize).min(self.sides.len() - 1);
         OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", client.into()))
@@ -120,7 +102,6 @@ impl Plan {
 
     /// The loaded records of a slice of the key space, in the order of their keys; `None` where the
     /// key space is not cut.
-    #[must_use]
     pub fn loaded_in(&self, slice: u32) -> Option<&[u64]> {
         self.sides.get(slice as usize)?.loaded()
     }
@@ -146,7 +127,6 @@ impl Plan {
     }
 
     /// The records to load, in order.
-    #[must_use]
     pub fn load(&self, order: LoadOrder) -> Load {
         let n = self.spec.records;
         let by = match order {
@@ -158,23 +138,6 @@ impl Plan {
             }
         };
         Load { n, by }
-    }
-
-    pub(crate) fn chooser(&self) -> Option<&Chooser> {
-        self.chooser.as_ref()
-    }
-
-    pub(crate) fn scans(&self) -> &ScanLengths {
-        &self.scans
-    }
-
-    pub(crate) fn side(&self, slice: usize) -> &Side {
-        &self.sides[slice]
-    }
-
-    /// The next loaded record of a slice to delete; `None` when it has no more.
-    pub(crate) fn take_delete(&self, slice: usize) -> Option<u64> {
-        self.sides[slice].take_delete(self.spec.records)
     }
 }
 
@@ -218,13 +181,11 @@ enum By {
 
 impl Load {
     /// Number of records to load.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.n
     }
 
     /// Whether there is nothing to load.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::inserts::InsertCounter;
 use crate::keys::{KeyForm, KeySpace};
-use crate::mix::OpKind;
 use crate::permute::Permutation;
 use crate::rng::Seed;
 use crate::spec::WorkloadSpec;
@@ -21,25 +20,30 @@ pub(crate) struct Slices {
     bounds: Vec<u64>,
 }
 
-/// Refuses slices that some operation of the workload has no keys in.
-pub(crate) fn check(spec: &WorkloadSpec) -> Result<()> {
-    let slices = spec.slices;
-    let mix = spec.workload.mix();
-    match spec.keys {
-        _ if slices == 1 => Ok(()),
-        KeyForm::File(_) => Err(Error::new(
-            "the keys of a file have no slices: give a computed key form such as hashed24",
-        )),
-        KeyForm::Sequential if mix.weight(OpKind::Insert) + mix.weight(OpKind::ReadAbsent) > 0 => {
-            Err(Error::new(
-                "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them",
-            ))
-        }
-        _ if slices == 0 || u64::from(slices) > spec.records.max(1) => Err(Error::new(format!(
-            "{slices} slices of {} records: give 1 to as many slices as there are records",
-            spec.records
-        ))),
-        _ => Ok(()),
+impl WorkloadSpec {
+    /// Refuses slices in which some operation has no keys, without preparing anything.
+    ///
+    /// # Errors
+    /// The contradiction.
+    pub fn check_slices(&self) -> Result<()> {
+        let slices = self.slices;
+        let mix = self.workload.mix();
+        let why = match self.keys {
+            _ if slices == 1 => return Ok(()),
+            KeyForm::File(_) => {
+                "the keys of a file have no slices: give a computed key form such as hashed24"
+                    .to_owned()
+            }
+            KeyForm::Sequential if mix.insert + mix.read_absent > 0 => {
+                "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them".to_owned()
+            }
+            _ if slices == 0 || u64::from(slices) > self.records.max(1) => format!(
+                "{slices} slices of {} records: give 1 to as many slices as there are records",
+                self.records
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::new(why))
     }
 }
 

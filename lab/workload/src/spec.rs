@@ -91,12 +91,4 @@ impl WorkloadSpec {
     pub fn build(&self) -> Result<Arc<Plan>> {
         Plan::new(self.clone()).map(Arc::new)
     }
-
-    /// Refuses slices in which some operation has no keys, without preparing anything.
-    ///
-    /// # Errors
-    /// The contradiction.
-    pub fn check_slices(&self) -> Result<()> {
-        crate::slices::check(self)
-    }
 }

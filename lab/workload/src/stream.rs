@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::inserts::{InsertCounter, Ticket};
+use crate::inserts::Ticket;
 use crate::mix::OpKind;
 use crate::plan::{LOADED, Plan};
 use crate::rng::{Rng, Seed};
+use crate::slices::Side;
 
 /// One operation. Keys and values are in the stream's buffers, and last until the next operation is
 /// requested.
@@ -64,8 +65,8 @@ impl OpStream {
             records: seed.child("records").rng(),
             lengths: seed.child("scan lengths").rng(),
             versions: seed.child("versions").rng(),
-            key: Vec::with_capacity(plan.keys().max_len()),
-            value: Vec::with_capacity(plan.spec().value_size.max() as usize),
+            key: Vec::with_capacity(plan.keys.max_len()),
+            value: Vec::with_capacity(plan.spec.value_size.max() as usize),
             plan,
             under_way: None,
             exhausted: None,
@@ -82,20 +83,20 @@ impl OpStream {
         }
         let kind = self.plan.workload().mix().draw(&mut self.kinds);
         let record = match kind {
-            OpKind::Insert => match self.inserts().take() {
+            OpKind::Insert => match self.side().inserts.take() {
                 Some(ticket) => {
                     self.under_way = Some(ticket);
-                    self.inserts().record(ticket)
+                    self.side().inserts.record(ticket)
                 }
                 None => return self.end(Exhausted::Inserts),
             },
-            OpKind::Delete => match self.plan.take_delete(self.slice) {
+            OpKind::Delete => match self.side().take_delete(self.plan.spec.records) {
                 Some(record) => record,
                 None => return self.end(Exhausted::Deletes),
             },
-            _ => match self.plan.chooser() {
+            _ => match &self.plan.chooser {
                 Some(chooser) => {
-                    let side = self.plan.side(self.slice);
+                    let side = &self.plan.sides[self.slice];
                     side.fold(chooser.draw(&mut self.records, &side.inserts))
                 }
                 // Only a plan of inserts has no chooser.
@@ -104,8 +105,8 @@ impl OpStream {
         };
         let (mut version, mut value, mut len) = (LOADED, &[][..], 0);
         if kind == OpKind::ReadAbsent {
-            let keys = self.plan.keys();
-            keys.absent(self.plan.side(self.slice).absent(keys, record), &mut self.key);
+            let keys = &self.plan.keys;
+            keys.absent(self.plan.sides[self.slice].absent(keys, record), &mut self.key);
         } else {
             self.plan.key(record, &mut self.key);
         }
@@ -116,7 +117,7 @@ impl OpStream {
                 self.plan.value(record, &self.key, version, &mut self.value);
                 value = &self.value;
             }
-            OpKind::Scan => len = self.plan.scans().draw(&mut self.lengths),
+            OpKind::Scan => len = self.plan.scans.draw(&mut self.lengths),
             OpKind::Read | OpKind::ReadAbsent | OpKind::Delete => {}
         }
         Some(Op { kind, record, key: &self.key, version, value, len })
@@ -126,24 +127,22 @@ impl OpStream {
     /// ends.
     pub fn acknowledge(&mut self) {
         if let Some(ticket) = self.under_way.take() {
-            self.inserts().acknowledge(ticket);
+            self.side().inserts.acknowledge(ticket);
         }
     }
 
     /// Why the stream has ended, if it has.
-    #[must_use]
     pub fn exhausted(&self) -> Option<Exhausted> {
         self.exhausted
     }
 
     /// The plan.
-    #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    fn inserts(&self) -> &InsertCounter {
-        &self.plan.side(self.slice).inserts
+    fn side(&self) -> &Side {
+        &self.plan.sides[self.slice]
     }
 
     fn end(&mut self, why: Exhausted) -> Option<Op<'_>> {

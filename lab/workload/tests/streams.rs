@@ -18,6 +18,12 @@ fn owned(op: Op<'_>) -> Owned {
     (op.kind, op.record, op.key.to_vec(), op.value.to_vec(), op.len)
 }
 
+fn key(plan: &Plan, record: u64) -> Vec<u8> {
+    let mut key = Vec::new();
+    plan.key(record, &mut key);
+    key
+}
+
 fn take(stream: &mut OpStream, count: usize) -> Vec<Owned> {
     (0..count).map_while(|_| stream.next().map(owned)).collect()
 }
@@ -119,16 +125,16 @@ fn operations_have_the_keys_and_values_of_their_records() {
             ..Default::default()
         };
         let plan = spec.build().unwrap();
-        let stored = stored_keys(&plan, 8000);
+        let stored: BTreeSet<_> = (0..8000).map(|record| key(&plan, record)).collect();
         let mut stream = plan.stream(0);
-        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut value = Vec::new();
         let mut kinds = BTreeMap::new();
         for _ in 0..7000 {
             let op = stream.next().unwrap();
             *kinds.entry(op.kind).or_insert(0) += 1;
-            plan.key(op.record, &mut key);
+            let key = key(&plan, op.record);
             match op.kind {
-                OpKind::ReadAbsent => assert!(!stored.contains_key(op.key)),
+                OpKind::ReadAbsent => assert!(!stored.contains(op.key)),
                 OpKind::Insert => {
                     assert!((4000..8000).contains(&op.record));
                     assert_ne!(op.version, LOADED);
@@ -152,16 +158,6 @@ fn operations_have_the_keys_and_values_of_their_records() {
     }
 }
 
-fn stored_keys(plan: &Plan, records: u64) -> BTreeMap<Vec<u8>, u64> {
-    let mut key = Vec::new();
-    (0..records)
-        .map(|record| {
-            plan.key(record, &mut key);
-            (key.clone(), record)
-        })
-        .collect()
-}
-
 #[test]
 fn streams_do_not_grow_their_buffers() {
     let mut spec = spec("ycsb-a", 1000);
@@ -183,9 +179,7 @@ fn latest_reads_what_was_inserted() {
     let plan = spec.build().unwrap();
     assert_eq!(plan.distribution().to_string(), "latest");
     let mut stream = plan.stream(0);
-    let mut stored = 1000;
-    let mut recent = 0;
-    let mut reads = 0;
+    let (mut stored, mut recent, mut reads) = (1000, 0, 0);
     for _ in 0..20_000 {
         let op = stream.next().unwrap();
         if op.kind == OpKind::Insert {
@@ -214,14 +208,7 @@ fn loads_are_complete_in_either_order() {
         assert!(!halves.is_sorted());
         let sorted = plan.load(LoadOrder::Sorted);
         assert_eq!(sorted.len(), 3000);
-        let keys: Vec<Vec<u8>> = sorted
-            .records(0..3000)
-            .map(|record| {
-                let mut key = Vec::new();
-                plan.key(record, &mut key);
-                key
-            })
-            .collect();
+        let keys: Vec<_> = sorted.records(0..3000).map(|record| key(&plan, record)).collect();
         assert!(keys.is_sorted_by(|a, b| a < b), "{form}");
     }
 }
@@ -289,23 +276,16 @@ fn settings_survive_files_and_bad_ones_are_refused() {
         let message = toml::from_str::<WorkloadSpec>(bad).unwrap_err().to_string();
         assert!(message.contains(why), "{bad}: {message}");
     }
-    let refused = |change: fn(&mut WorkloadSpec)| {
-        let mut spec = spec("search", 100);
-        change(&mut spec);
-        spec.build().unwrap_err().to_string()
-    };
-    assert!(refused(|s| s.nominal = Some(99)).contains("nominal"));
-    assert!(refused(|s| s.keys = KeyForm::Random { min: 0, max: 4 }).contains("key lengths"));
-    assert!(
-        refused(|s| {
-            s.keys = KeyForm::Random { min: 1, max: 4 };
-            s.records = 129;
-        })
-        .contains("more than the 128")
-    );
-    assert!(
-        refused(|s| s.value_size = ValueSize::Uniform { min: 9, max: 8 }).contains("value size")
-    );
+    let fine = spec("search", 129);
+    for (bad, why) in [
+        (WorkloadSpec { nominal: Some(99), ..fine.clone() }, "nominal"),
+        (WorkloadSpec { keys: KeyForm::Random { min: 0, max: 4 }, ..fine.clone() }, "key lengths"),
+        (WorkloadSpec { keys: KeyForm::Random { min: 1, max: 4 }, ..fine.clone() }, "than the 128"),
+        (WorkloadSpec { value_size: ValueSize::Uniform { min: 9, max: 8 }, ..fine }, "value size"),
+    ] {
+        let message = bad.build().unwrap_err().to_string();
+        assert!(message.contains(why), "{bad:?}: {message}");
+    }
 }
 
 /// Clients on threads share a plan.
@@ -320,10 +300,8 @@ fn plans_are_shared_between_threads() {
                 let mut stream = plan.stream(client);
                 let ops = take(&mut stream, 5000);
                 stream.acknowledge();
-                ops.into_iter()
-                    .filter(|op| op.0 == OpKind::Insert)
-                    .map(|op| op.1)
-                    .collect::<Vec<_>>()
+                let inserts = ops.into_iter().filter(|op| op.0 == OpKind::Insert);
+                inserts.map(|op| op.1).collect::<Vec<_>>()
             })
         })
         .collect();

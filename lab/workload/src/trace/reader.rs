@@ -30,7 +30,6 @@ pub struct TraceCounts {
 
 impl TraceCounts {
     /// All operations.
-    #[must_use]
     pub fn operations(&self) -> u64 {
         self.reads + self.inserts + self.updates + self.scans + self.deletes
     }
@@ -127,14 +126,12 @@ impl TraceReader {
     }
 
     /// Sets the longest line, bytes; the default is [`MAX_LINE`].
-    #[must_use]
     pub fn with_line_limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
     /// Counts of what was read so far.
-    #[must_use]
     pub fn counts(&self) -> TraceCounts {
         self.counts
     }
@@ -149,18 +146,22 @@ impl TraceReader {
                 self.now = Some(Source { name, from, line: 0 });
                 continue;
             };
-            let more = read_line(&mut source.from, &mut self.line, self.limit);
+            self.line.clear();
+            // Of an endless line no more than the limit is buffered.
+            let mut bounded = source.from.by_ref().take(self.limit as u64 + 1);
+            let more = bounded.read_until(b'\n', &mut self.line);
             source.line += 1;
             let fail = |why| Err(failed(&source.name, source.line, why));
             match more {
-                Ok(Found::Line) => {}
-                Ok(Found::End) => {
+                Ok(0) => {
                     self.now = None;
                     continue;
                 }
-                Ok(Found::TooLong) => {
+                Ok(_) if self.line.last() == Some(&b'\n') => _ = self.line.pop(),
+                Ok(read) if read > self.limit => {
                     return fail(format!("longer than {} bytes: is this a trace?", self.limit));
                 }
+                Ok(_) => {}
                 Err(e) => return fail(format!("cannot read on: {e}")),
             }
             match parse_line(&self.line) {
@@ -214,45 +215,9 @@ fn unzipped(mut from: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead 
     })
 }
 
-enum Found {
-    Line,
-    End,
-    TooLong,
-}
-
-/// Replaces the content of `line` by the next line without its newline. Never buffers more than
-/// `limit` bytes.
-fn read_line(from: &mut dyn BufRead, line: &mut Vec<u8>, limit: usize) -> io::Result<Found> {
-    line.clear();
-    let mut any = false;
-    loop {
-        let ready = match from.fill_buf() {
-            Ok(ready) => ready,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e),
-        };
-        if ready.is_empty() {
-            return Ok(if any { Found::Line } else { Found::End });
-        }
-        any = true;
-        let newline = ready.iter().position(|&b| b == b'\n');
-        let part = newline.unwrap_or(ready.len());
-        if line.len() + part > limit {
-            return Ok(Found::TooLong);
-        }
-        line.extend_from_slice(&ready[..part]);
-        let used = newline.map_or(part, |at| at + 1);
-        from.consume(used);
-        if newline.is_some() {
-            return Ok(Found::Line);
-        }
-    }
-}
-
 /// The thread, of `threads`, that runs the operations on `key`: always the same one, on every
 /// machine, so that their order is that of the trace. A scan belongs to the thread of its start
 /// key.
-#[must_use]
 pub fn shard(key: &[u8], threads: usize) -> usize {
     let wide = u128::from(key_hash(key)) * threads.max(1) as u128;
     (wide >> 64) as usize
