@@ -135,7 +135,7 @@ impl<'a> NodeStates<'a> {
         if self.case.rejoins() {
             // All stalls end together.
             self.reconnect_links();
-            self.server.resume();
+            self.server.condition().stalled_until = 0;
             let found = self.stalled_until.iter().filter(|still| still.get() < u64::MAX);
             found.for_each(|still| still.set(0));
             self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Thaw(_)));
@@ -270,13 +270,14 @@ impl<'a> NodeStates<'a> {
         let stalled = &self.stalled_until[mn];
         stalled.set(stalled.get().max(until));
         if mn == 0 {
-            self.server.stall(until);
+            let server = &mut self.server.condition();
+            server.stalled_until = server.stalled_until.max(until);
         }
     }
 
     fn lose_first_memory_node(&self) {
         self.membership_lost.set(true);
-        self.server.lose();
+        self.server.condition().lost = true;
         let restarting =
             self.nodes.iter().filter(|l| l.condition.get() == NodeCondition::Restarting);
         restarting.for_each(|state| state.condition.set(NodeCondition::Gone));
@@ -455,7 +456,7 @@ impl<'a> NodeStates<'a> {
                 }
                 return if ended { vec![cn] } else { Vec::new() };
             }
-            NodeFault::Jump { by_ns, .. } => self.server.jump(by_ns),
+            NodeFault::Jump { by_ns, .. } => self.server.condition().ahead += by_ns,
             _ => {}
         }
         Vec::new()

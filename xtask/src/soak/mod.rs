@@ -50,12 +50,8 @@ fn binary() -> Result<String> {
     if let Ok(given) = std::env::var("DMTREE_BIN") {
         return Ok(given);
     }
-    crate::run(std::process::Command::new("cargo").args([
-        "build",
-        "--release",
-        "-p",
-        "dmtree-cli",
-    ]))?;
+    let words = ["build", "--release", "-p", "dmtree-cli"];
+    crate::run(std::process::Command::new("cargo").args(words))?;
     let target = std::env::var("CARGO_TARGET_DIR").map_or(root().join("target"), Into::into);
     Ok(target.join("release/dmtree").to_string_lossy().into_owned())
 }

@@ -55,6 +55,18 @@ impl View {
         slot_at(self.at, i)
     }
 
+    /// Its slots with their addresses.
+    pub fn slot_refs(&self) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
+        self.slots.iter().enumerate().map(|(i, s)| (self.slot_at(i), *s))
+    }
+
+    /// The slots with a child, by their symbols.
+    pub fn children(&self) -> Vec<(GlobalAddr, Slot)> {
+        let mut all: Vec<_> = self.slot_refs().filter(|(_, s)| s.has_child()).collect();
+        all.sort_by_key(|(_, s)| s.symbol());
+        all
+    }
+
     /// Whether the node has any child.
     pub fn has_children(&self) -> bool {
         self.slots.iter().any(|s| s.has_child())

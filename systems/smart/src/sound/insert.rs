@@ -25,6 +25,7 @@ use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
+use dmtree_parts::keys::common;
 
 use super::client::{Smart, Taken};
 use super::find::{Content, Place, SlotRef, View, fill_node, image_bytes};
@@ -58,13 +59,13 @@ impl Smart {
             Content::Leaf { slot_ref, .. } => {
                 let Some(view) = &other else { return Ok(None) };
                 let leaf = view.leaf(self);
-                (*slot_ref, (leaf.key != key).then(|| common(leaf.key, key)))
+                (*slot_ref, (leaf.key != key).then(|| parting(leaf.key, key)))
             }
             Content::Node { slot_ref, view } => match self.any_key(view).await? {
-                Some(below) => (*slot_ref, Some(common(&below, key))),
+                Some(below) => (*slot_ref, Some(parting(&below, key))),
                 None => {
                     // The node has no keys: it is removed, and its slot becomes vacant.
-                    self.prune_child(&place, *slot_ref, view).await?;
+                    self.prune_child(*slot_ref, view).await?;
                     return Ok(None);
                 }
             },
@@ -233,7 +234,7 @@ impl Smart {
 
     /// Any key below a node, present or not: all of them have its prefix. `None`: there is no key.
     pub(crate) async fn any_key(&self, view: &View) -> Result<Option<Vec<u8>>> {
-        let mut open: Vec<(GlobalAddr, Slot)> = slot_refs(view).collect();
+        let mut open: Vec<(GlobalAddr, Slot)> = view.slot_refs().collect();
         while let Some((at, slot)) = open.pop() {
             self.ep.check_deadline("a key below a node", view.at.bits())?;
             match slot.child()? {
@@ -250,7 +251,7 @@ impl Smart {
                 }
                 Some(Child::Node { at: node, kind }) => {
                     if let Some(child) = self.child(SlotRef { at, slot }, node, kind).await? {
-                        open.extend(slot_refs(&child));
+                        open.extend(child.slot_refs());
                     }
                 }
                 _ => {}
@@ -260,18 +261,18 @@ impl Smart {
     }
 
     /// Removes a node without keys from the slot that an insert needs: begins by closing it.
-    async fn prune_child(&self, place: &Place, slot_ref: SlotRef, view: &View) -> Result<()> {
+    async fn prune_child(&self, slot_ref: SlotRef, view: &View) -> Result<()> {
         let empty = !view.has_children();
         if empty && self.close(view).await? {
             self.unlink(slot_ref, view.grant()).await?;
         } else if !empty {
             // Its empty children are removed first.
-            let mut below = slot_refs(view).filter(|(_, s)| s.has_child());
+            let mut below = view.slot_refs().filter(|(_, s)| s.has_child());
             if let Some((at, slot)) = below.next()
                 && let Some(Child::Node { at: node, kind }) = slot.child()?
                 && let Some(child) = self.child(SlotRef { at, slot }, node, kind).await?
             {
-                return Box::pin(self.prune_child(place, SlotRef { at, slot }, &child)).await;
+                return Box::pin(self.prune_child(SlotRef { at, slot }, &child)).await;
             }
         }
         Ok(())
@@ -291,10 +292,6 @@ impl Smart {
     }
 }
 
-fn slot_refs(view: &View) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
-    view.slots.iter().enumerate().map(|(i, s)| (view.slot_at(i), *s))
-}
-
 /// Fills the image of a new leaf. No old pointer can lead to memory that was never used, so such a
 /// leaf is live at once.
 pub(crate) fn fill_leaf(
@@ -312,7 +309,7 @@ pub(crate) fn fill_leaf(
 }
 
 /// The number of bytes that two different keys share, and the symbol that follows in the first.
-fn common(a: &[u8], b: &[u8]) -> (usize, Symbol) {
-    let n = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+fn parting(a: &[u8], b: &[u8]) -> (usize, Symbol) {
+    let n = common(a, b);
     (n, Symbol::of(a, n))
 }

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::keys::common;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
@@ -94,27 +95,19 @@ impl Smart {
         loaded: &mut Loaded,
     ) -> Result<bool> {
         let mut built = Built::default();
-        let linked = self.link_group(root, slot, all, group, &mut built).await;
+        let link = async {
+            let word = self.build(all, group, &mut built).await?;
+            self.flush(&mut built).await?;
+            self.ep.renew_deadline();
+            Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
+        };
+        let linked = link.await;
         match linked {
             Ok(true) => loaded.leaves += built.leaves.len() as u64,
             Ok(false) => self.give_back_all(built),
             Err(_) => {}
         }
         linked
-    }
-
-    async fn link_group(
-        &self,
-        root: &View,
-        slot: usize,
-        all: &Pairs,
-        group: Range<usize>,
-        built: &mut Built,
-    ) -> Result<bool> {
-        let word = self.build(all, group, built).await?;
-        self.flush(built).await?;
-        self.ep.renew_deadline();
-        Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
     }
 
     /// Builds the subtree of pairs that share their first symbol; returns the word that names it.
@@ -217,8 +210,7 @@ impl Smart {
 
 fn frame_of(all: &Pairs, group: Range<usize>, symbol: Symbol) -> Frame {
     let (first, last) = (all.key(group.start), all.key(group.end - 1));
-    let len = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    Frame { len, symbol, rest: group, slots: Vec::new() }
+    Frame { len: common(first, last), symbol, rest: group, slots: Vec::new() }
 }
 
 /// The end of the pairs that have the same symbol behind `len` bytes as the first one.
