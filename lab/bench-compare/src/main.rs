@@ -43,7 +43,6 @@ struct Args {
 
 /// Keys of a call that reads several.
 const BATCH: usize = 16;
-/// Pairs of a scan.
 const SCAN_PAIRS: usize = 50;
 
 /// What is measured: the name, how many threads, and the work of one.

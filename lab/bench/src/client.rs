@@ -356,7 +356,6 @@ impl<'o> Turns<'o> {
         self.deadline.is_some_and(|d| now >= d && (ops >= self.o.min_ops || now >= d + PATIENCE_NS))
     }
 
-    /// Reports progress.
     fn report(&mut self, t: &Tally) {
         self.o.done.fetch_add(t.all_ops - self.reported, Ordering::Relaxed);
         self.reported = t.all_ops;
@@ -415,10 +414,7 @@ async fn one(
             Outcome::Done => Ok(()),
             outcome => return other("the delete of a stored key", outcome),
         },
-        OpKind::Scan => {
-            scan(client, key, op.len as usize, b).await?;
-            Ok(())
-        }
+        OpKind::Scan => scan(client, key, op.len as usize, b).await.map(Ok)?,
     })
 }
 

@@ -31,7 +31,6 @@ struct ClientActor {
     number: u32,
     cn: usize,
     slot: u32,
-    /// Its next operation.
     next: Cell<usize>,
     /// The client, and the incarnation of the node to which it belongs.
     index: RefCell<Option<(u32, AnyIndex)>>,

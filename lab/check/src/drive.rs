@@ -202,7 +202,6 @@ pub(crate) struct Guarded<'a> {
     over: bool,
 }
 
-/// The role of a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskRole {
     /// The compute node that it runs on; `None` for a task of a memory node or of the test.

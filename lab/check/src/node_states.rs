@@ -12,7 +12,6 @@ use crate::case::Case;
 use crate::fault::{End, Ending, Happened, NodeFault};
 use crate::server::Server;
 
-/// The condition of a compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeCondition {
     /// Its clients run.
@@ -145,7 +144,6 @@ impl<'a> NodeStates<'a> {
         self.faults_ended.set(true);
     }
 
-    /// Reconnects the links that are still cut.
     pub(crate) fn reconnect_links(&self) {
         let cut = |due: &(u64, Due)| matches!(due.1, Due::Reconnect(_));
         let reconnects: Vec<Due> =
@@ -376,7 +374,6 @@ impl<'a> NodeStates<'a> {
         }
     }
 
-    /// Records a fault that has occurred.
     pub(crate) fn record(&self, fault: NodeFault, inside: u32) {
         let at_ns = self.fabric.now();
         self.happened.borrow_mut().push(Happened { fault, at_ns, inside });

@@ -9,7 +9,6 @@ use dmtree_fabric::{
     MembershipFuture, MembershipState, Nanos, Result,
 };
 
-/// The state of the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ServerCondition {
     /// It answers no request before this time, ns.

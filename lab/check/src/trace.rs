@@ -42,7 +42,6 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
     out
 }
 
-/// The fabric faults that are on.
 fn fabric_faults(case: &Case) -> String {
     let value = serde_json::to_value(case.fabric_faults).unwrap_or_default();
     let none = serde_json::to_value(dmtree_fabric::sim::FabricFaults::NONE).unwrap_or_default();

@@ -32,7 +32,6 @@ pub(crate) struct Change {
     pub replaced: bool,
 }
 
-/// A locked inner node.
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     image: Buf,
@@ -283,7 +282,6 @@ impl FpTree {
         grown
     }
 
-    /// Takes the lock of the root pointer.
     async fn lock_root(&self) -> Result<()> {
         let lock = self.node.root.aux();
         let mut backoff = self.ep.backoff("lock of the root pointer", lock);

@@ -83,7 +83,6 @@ impl Smart {
         self.root().await
     }
 
-    /// The root slot.
     pub(crate) async fn root(&self) -> Result<Cursor> {
         let at = self.node.root.word;
         self.ep.step(Step::Route);

@@ -26,7 +26,6 @@ use dmtree_parts::lock_words::LockWord;
 
 use crate::client::Smart;
 
-/// A held lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     word: GlobalAddr,

@@ -38,7 +38,6 @@ pub enum ProcessId {
     Memory(usize),
 }
 
-/// A slot of drivers.
 #[derive(Default)]
 struct DriverSlot {
     process: Option<Process>,
@@ -420,7 +419,6 @@ impl ProcessId {
     }
 }
 
-/// The keys of a slot.
 fn keys(slot: usize) -> Range<u32> {
     let first = slot as u32 * THREADS * KEYS;
     first..first + THREADS * KEYS

@@ -22,7 +22,6 @@ const STORM: Duration = Duration::from_secs(60);
 /// Share of a soak's time after which a memory node is lost, percent.
 const LOSS_AT: u32 = 85;
 
-/// The arguments.
 struct Settings {
     minutes: f64,
     seed: u64,

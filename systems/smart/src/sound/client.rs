@@ -108,7 +108,6 @@ impl Smart {
         Ok(Stored::Block(at))
     }
 
-    /// Memory for the leaf of a key.
     pub(crate) async fn take_leaf(
         &self,
         key: &[u8],
@@ -123,7 +122,6 @@ impl Smart {
         within_reach(grant)
     }
 
-    /// Memory for a node.
     pub(crate) async fn take_node(&self, near: GlobalAddr, taken: &mut Taken) -> Result<Grant> {
         let near = (!near.is_null()).then(|| near.node());
         let grant = self.node.pool.alloc(&self.ep, &self.node.nodes, near).await?;

@@ -106,7 +106,6 @@ pub(crate) enum Content {
 }
 
 impl Smart {
-    /// The root node.
     pub(crate) async fn root_grant(&self) -> Result<Grant> {
         if let Some(grant) = self.node.root_grant.get() {
             return Ok(*grant);

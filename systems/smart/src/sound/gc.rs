@@ -25,7 +25,6 @@ use super::get::LeafView;
 use super::mutants::Mutant;
 use super::node::Task;
 
-/// Leaves marked in one step.
 const LEAVES_PER_STEP: usize = 256;
 
 /// A collection in progress; the marking goes on at a key.

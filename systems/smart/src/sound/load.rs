@@ -27,7 +27,6 @@ use super::format::leaf::Stored;
 use super::format::slot::{Slot, Symbol};
 use super::insert::fill_leaf;
 
-/// WRITEs posted together.
 const WRITES_TOGETHER: usize = 64;
 
 /// A node under construction.

@@ -23,7 +23,6 @@ use super::format::leaf::{LeafState, Stored};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 
-/// Leaves READ together.
 const MAX_READS_TOGETHER: usize = 64;
 
 /// A node on the path, and its children that are still to be visited; the next one is last.
