@@ -208,7 +208,7 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
             Err(ended) => break ended,
         };
         let Some(op) = stream.next() else { break Ended::UsedUp };
-        if op.kind == OpKind::Insert && op.record >= o.plan.records() + o.insert_room {
+        if op.kind == OpKind::Insert && op.record >= o.plan.spec.records + o.insert_room {
             break Ended::Memory;
         }
         if let Some(w) = &o.window {
@@ -276,7 +276,7 @@ struct Turns<'o> {
 
 impl<'o> Turns<'o> {
     fn new(o: &'o Orders, start: u64) -> Self {
-        let mix = o.plan.workload().mix();
+        let mix = o.plan.spec.workload.mix();
         Self {
             o,
             start,
@@ -366,7 +366,7 @@ type Checked = Result<(), String>;
 
 /// Whether a stored key may be absent.
 fn deletes(o: &Orders) -> bool {
-    o.plan.workload().mix().weight(OpKind::Delete) > 0
+    o.plan.spec.workload.mix().weight(OpKind::Delete) > 0
 }
 
 /// Checks the read of a stored key.
@@ -453,7 +453,7 @@ fn check_scan(o: &Orders, op: &Op<'_>, b: &Buffers) -> Checked {
         return Ok(());
     }
     let Op { record, key: from, len, .. } = *op;
-    let mix = o.plan.workload().mix();
+    let mix = o.plan.spec.workload.mix();
     let (grows, shrinks) = (mix.weight(OpKind::Insert) > 0, mix.weight(OpKind::Delete) > 0);
     let oracle = o.oracle.as_deref().filter(|_| !shrinks);
     let mut check = oracle.and_then(|or| or.check(record, grows));

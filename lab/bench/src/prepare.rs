@@ -24,7 +24,7 @@ pub(crate) struct Pool<'g> {
 
 pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Plan>) -> Result<()> {
     let Pool { group: g, opened, oracle } = p;
-    let n = plan.records();
+    let n = plan.spec.records;
     let show = |host: &mut Host<'_>, done: u64| {
         host.show(g.system.name, "load", done, done as f64 / n as f64);
     };
@@ -156,7 +156,7 @@ pub(crate) fn warm_up(
     let cns = u32::from(c.cns);
     let clients = if c.simulated() { cns } else { c.clients() };
     let pairs_per_leaf = g.system.options.pairs_per_leaf();
-    let n = plan.records();
+    let n = plan.spec.records;
     let deadline = limit.map(|limit| clock::now() + limit);
     let done = Arc::new(AtomicU64::new(0));
     let stop = host.stop.clone();

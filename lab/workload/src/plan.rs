@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::dist::{Chooser, Distribution};
+use crate::dist::Chooser;
 use crate::error::{Error, Result};
 use crate::inserts::InsertCounter;
 use crate::keys::KeySpace;
-use crate::mix::Workload;
 use crate::permute::Permutation;
 use crate::rng::Seed;
 use crate::scan_len::ScanLengths;
@@ -23,7 +22,8 @@ pub const LOADED: u32 = 0;
 /// every client takes its own [`OpStream`] from it.
 #[derive(Debug)]
 pub struct Plan {
-    pub(crate) spec: WorkloadSpec,
+    /// What it was built of, with the distribution in effect, which may be the workload's own.
+    pub spec: WorkloadSpec,
     pub(crate) keys: KeySpace,
     /// `None` for a workload that only inserts into an empty index.
     pub(crate) chooser: Option<Chooser>,
@@ -64,21 +64,6 @@ impl Plan {
             }
         };
         Ok(Plan { sides, value_lengths: seed.child("value lengths"), keys, chooser, scans, spec })
-    }
-
-    /// The workload.
-    pub fn workload(&self) -> &Workload {
-        &self.spec.workload
-    }
-
-    /// The distribution in effect, which may be the workload's own.
-    pub fn distribution(&self) -> Distribution {
-        self.spec.distribution
-    }
-
-    /// Number of loaded records.
-    pub fn records(&self) -> u64 {
-        self.spec.records
     }
 
     /// The counter of inserts; of a key space in slices, that of the first. A driver that knows
@@ -180,16 +165,6 @@ enum By {
 }
 
 impl Load {
-    /// Number of records to load.
-    pub fn len(&self) -> u64 {
-        self.n
-    }
-
-    /// Whether there is nothing to load.
-    pub fn is_empty(&self) -> bool {
-        self.n == 0
-    }
-
     /// The records at a range of positions of the order; positions beyond the end are left out.
     pub fn records(&self, positions: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         (positions.start..positions.end.min(self.n)).map(|at| match &self.by {

@@ -81,7 +81,7 @@ impl OpStream {
         if self.exhausted.is_some() {
             return None;
         }
-        let kind = self.plan.workload().mix().draw(&mut self.kinds);
+        let kind = self.plan.spec.workload.mix().draw(&mut self.kinds);
         let record = match kind {
             OpKind::Insert => match self.side().inserts.take() {
                 Some(ticket) => {

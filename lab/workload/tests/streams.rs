@@ -177,7 +177,7 @@ fn streams_do_not_grow_their_buffers() {
 fn latest_reads_what_was_inserted() {
     let spec = spec("ycsb-d", 1000);
     let plan = spec.build().unwrap();
-    assert_eq!(plan.distribution().to_string(), "latest");
+    assert_eq!(plan.spec.distribution.to_string(), "latest");
     let mut stream = plan.stream(0);
     let (mut stored, mut recent, mut reads) = (1000, 0, 0);
     for _ in 0..20_000 {
@@ -207,9 +207,8 @@ fn loads_are_complete_in_either_order() {
         assert_eq!(halves.iter().copied().collect::<BTreeSet<_>>(), (0..3000).collect());
         assert!(!halves.is_sorted());
         let sorted = plan.load(LoadOrder::Sorted);
-        assert_eq!(sorted.len(), 3000);
-        let keys: Vec<_> = sorted.records(0..3000).map(|record| key(&plan, record)).collect();
-        assert!(keys.is_sorted_by(|a, b| a < b), "{form}");
+        let keys: Vec<_> = sorted.records(0..9999).map(|record| key(&plan, record)).collect();
+        assert!(keys.len() == 3000 && keys.is_sorted_by(|a, b| a < b), "{form}");
     }
 }
 
@@ -238,7 +237,7 @@ fn a_key_file_is_loaded_then_inserted_then_used_up() {
 fn an_empty_index_takes_inserts_only() {
     let empty = spec("insert", 0).build().unwrap();
     assert_eq!(empty.stream(0).next().map(|op| op.record), Some(0));
-    assert!(empty.load(LoadOrder::Random).is_empty());
+    assert_eq!(empty.load(LoadOrder::Random).records(0..1).count(), 0);
     assert!(spec("ycsb-e", 0).build().unwrap_err().to_string().contains("no records"));
 }
 
@@ -257,7 +256,7 @@ fn settings_survive_files_and_bad_ones_are_refused() {
     let read: WorkloadSpec = toml::from_str(text).unwrap();
     assert_eq!(read.value_size, ValueSize::Fixed(100));
     assert_eq!(read.workload.mix().scan, 3);
-    assert_eq!(read.build().unwrap().distribution().to_string(), "latest");
+    assert_eq!(read.build().unwrap().spec.distribution.to_string(), "latest");
     for again in [read, WorkloadSpec::default()] {
         let toml: WorkloadSpec = toml::from_str(&toml::to_string(&again).unwrap()).unwrap();
         let json: WorkloadSpec =

@@ -33,6 +33,7 @@ use crate::format::inner::Child;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::format::table::Table;
 use crate::lock::Locked;
+use crate::node::FpNode;
 use crate::parent::Change;
 use crate::write::{Written, seal};
 
@@ -122,7 +123,8 @@ impl FpTree {
         };
         let mut order = std::array::from_fn(|i| i as u8);
         order[..=r.capacity].sort_unstable_by(|a, b| key_of(*a).cmp(key_of(*b)));
-        let tight = self.node.o.adaptive_capacity && self.node.is_short_of_room();
+        let least = FpNode::least_cache_bytes(&self.node.g);
+        let tight = self.node.o.adaptive_capacity && self.node.cache.is_short_of(least);
         let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
         // All pairs move to a larger sibling.
         let stay = if capacity > r.capacity { 0 } else { half(r.capacity + 1) };

@@ -28,7 +28,7 @@ use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::keys::common;
 
 use super::client::{Smart, Taken};
-use super::find::{Content, Place, SlotRef, View, fill_node, image_bytes};
+use super::find::{Content, Place, SlotRef, View};
 use super::format::head::{Head, NodeState, NodeType};
 use super::format::leaf::{LeafState, Stored, Word};
 use super::format::slot::{Child, Slot, Symbol};
@@ -148,9 +148,8 @@ impl Smart {
         };
         let grant = self.take_node(GlobalAddr::NULL, taken).await?;
         let kind = NodeType::SMALLEST;
-        let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
         let slots = [slot_ref.slot.under(below), leaf.slot];
-        fill_node(&mut image, self.new_head(lcp, kind, grant.generation), &key[..lcp], &slots);
+        let image = self.node_image(grant.generation, kind, &key[..lcp], &slots).await?;
         let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
         self.ep.step(Step::Structure);
         let both = (write(leaf.at, leaf.image), write(grant.addr, image));

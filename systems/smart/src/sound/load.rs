@@ -21,7 +21,7 @@ use dmtree_parts::{Loaded, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
 
 use super::client::{Smart, Taken};
-use super::find::{View, fill_node, image_bytes};
+use super::find::View;
 use super::format::head::NodeType;
 use super::format::leaf::Stored;
 use super::format::slot::{Slot, Symbol};
@@ -175,8 +175,7 @@ impl Smart {
         let grant = self.take_node(GlobalAddr::NULL, &mut Taken::default()).await?;
         built.nodes.push(grant);
         let kind = NodeType::fitting(slots.len());
-        let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
-        fill_node(&mut image, self.new_head(prefix.len(), kind, grant.generation), prefix, slots);
+        let image = self.node_image(grant.generation, kind, prefix, slots).await?;
         built.verbs.write(grant.addr, image);
         self.flush_some(built).await?;
         Ok(Slot::node(symbol, grant.addr, kind))
