@@ -336,7 +336,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         family: g.system.family.to_owned(),
         published: g.system.published,
         workload: plan.workload.name().to_owned(),
-        csv_name: plan.workload.csv_name().to_owned(),
+        csv_name: plan.workload.csv_name.clone(),
         distribution: plan.distribution.to_string(),
         law: m.law.clone(),
         fabric: c.fabric.clone(),

@@ -129,9 +129,13 @@ impl Mix {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     name: String,
-    csv_name: String,
+    /// The name in the published tables' `Workload` column: `search` is `ycsb-c` there, `insert`
+    /// `insert-only`, and so on.
+    pub csv_name: String,
     mix: Mix,
-    distribution: Option<Distribution>,
+    /// The distribution that this workload always has, also if another one is requested: `latest`
+    /// for YCSB D.
+    pub distribution: Option<Distribution>,
 }
 
 /// Name, name in the published tables, mix, own distribution.
@@ -211,21 +215,9 @@ impl Workload {
         &self.name
     }
 
-    /// The name in the published tables' `Workload` column: `search` is `ycsb-c` there, `insert`
-    /// `insert-only`, and so on.
-    pub fn csv_name(&self) -> &str {
-        &self.csv_name
-    }
-
     /// The shares of the operations.
     pub fn mix(&self) -> &Mix {
         &self.mix
-    }
-
-    /// The distribution that this workload always has, also if another one is requested: `latest`
-    /// for YCSB D.
-    pub fn own_distribution(&self) -> Option<Distribution> {
-        self.distribution
     }
 }
 
@@ -322,10 +314,7 @@ mod tests {
         ] {
             assert!((share(name, kind) - 1.0).abs() < 1e-9, "{name}");
         }
-        assert_eq!(
-            Workload::named("ycsb-d").unwrap().own_distribution().unwrap().to_string(),
-            "latest"
-        );
+        assert_eq!(Workload::named("ycsb-d").unwrap().distribution.unwrap().to_string(), "latest");
     }
 
     #[test]
@@ -350,8 +339,8 @@ mod tests {
             ("update", "update-only"),
             ("scan", "scan-only"),
         ] {
-            assert_eq!(Workload::named(ours).unwrap().csv_name(), theirs);
-            assert_eq!(Workload::named(theirs).unwrap().csv_name(), theirs);
+            assert_eq!(Workload::named(ours).unwrap().csv_name, theirs);
+            assert_eq!(Workload::named(theirs).unwrap().csv_name, theirs);
         }
         assert_eq!(Workload::named("insert-only").unwrap().name(), "insert");
         let message = Workload::named("ycsb-g").unwrap_err().to_string();

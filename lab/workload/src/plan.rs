@@ -35,7 +35,7 @@ pub struct Plan {
 
 impl Plan {
     pub(crate) fn new(mut spec: WorkloadSpec) -> Result<Self> {
-        spec.distribution = spec.workload.own_distribution().unwrap_or(spec.distribution);
+        spec.distribution = spec.workload.distribution.unwrap_or(spec.distribution);
         spec.value_size.checked()?;
         let scans = ScanLengths::new(spec.scan_length)?;
         let seed = spec.seed;

@@ -136,11 +136,6 @@ impl OpStream {
         self.exhausted
     }
 
-    /// The plan.
-    pub fn plan(&self) -> &Arc<Plan> {
-        &self.plan
-    }
-
     fn side(&self) -> &Side {
         &self.plan.sides[self.slice]
     }

@@ -282,7 +282,7 @@ impl Cluster {
                 Some(bytes) => {
                     let used: u64 = bytes.split(' ').filter_map(|b| b.parse::<u64>().ok()).sum();
                     if !self.lost {
-                        self.used.push(used >> 20);
+                        self.used.values.push(used >> 20);
                     }
                 }
                 None => {
@@ -380,7 +380,7 @@ impl Cluster {
     }
 
     pub fn violations(&self) -> Vec<String> {
-        let uses = self.uses.iter().flat_map(|(_, uses)| uses.all()).chain([&self.used]);
+        let uses = self.uses.iter().flat_map(|(_, uses)| &uses.0).chain([&self.used]);
         let growth = uses.filter_map(Series::growth);
         let all = self.model.violations.iter().chain(&self.violations).cloned();
         all.chain(growth).collect()
@@ -388,7 +388,7 @@ impl Cluster {
 
     /// The resources that the long-lived processes use.
     pub fn uses(&self) -> String {
-        let all = self.uses.iter().flat_map(|(_, uses)| uses.all()).chain([&self.used]);
+        let all = self.uses.iter().flat_map(|(_, uses)| &uses.0).chain([&self.used]);
         all.map(Series::line).collect::<Vec<_>>().join("; ")
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{root, succeeds};
+use crate::{output, root, succeeds};
 use machine::Machine;
 
 /// The programs that are called here and in the machine, and their packages.
@@ -49,8 +49,7 @@ fn install() -> Result<Option<String>> {
     if !on_path("apt-get") {
         return Ok(Some(format!("needs {} and there is no apt-get", missing().join(", "))));
     }
-    let id = Command::new("id").arg("-u").output().context("id -u")?;
-    if id.stdout.trim_ascii() != b"0" {
+    if output(Command::new("id").arg("-u"))?.trim() != "0" {
         return Ok(Some(format!("run as root: apt-get install {}", missing().join(" "))));
     }
     let script = format!(
@@ -88,13 +87,9 @@ fn build() -> Result<Vec<String>> {
     for package in ["dmtree-fabric", "dmtree-engine", "dmtree-cli"] {
         c.args(["-p", package, "--features", &format!("{package}/verbs")]);
     }
-    let out = c.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo")?;
-    if !out.status.success() {
-        bail!("{c:?} failed");
-    }
+    let text = output(c.current_dir(root()).stderr(Stdio::inherit()))?;
     let bin = root().join("target/soft-roce/bin");
     std::fs::create_dir_all(&bin)?;
-    let text = String::from_utf8_lossy(&out.stdout);
     let made: Vec<serde_json::Value> =
         text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
     let find = |(folder, name): &(&str, &str)| {
