@@ -41,7 +41,7 @@ pub struct WorkloadSpec {
     /// The workload. Default `search`.
     pub workload: Workload,
     /// The distribution of records. Default `uniform`. A workload with a distribution of its own
-    /// (YCSB D: `latest`) keeps it; [`Plan::distribution`] returns the one in effect.
+    /// (YCSB D: `latest`) keeps it; [`Plan::spec`] has the one in effect.
     pub distribution: Distribution,
     /// The key count over which zipf laws are taken, at least `records`. Ranks beyond the records
     /// are spread over all of them. Default: `records`. `uniform` does not use it.

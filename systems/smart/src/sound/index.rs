@@ -102,7 +102,7 @@ impl Smart {
     /// last, by CAS, so a crash before leaves no root, only lost memory.
     async fn format_empty(&self) -> Result<()> {
         let mut taken = Taken::default();
-        let grant = self.take_node(GlobalAddr::NULL, &mut taken).await?;
+        let grant = self.take_node(&mut taken).await?;
         let kind = NodeType::LARGEST;
         let mut image = self.buf(kind.bytes()).await?;
         let generation = grant.generation;

@@ -26,11 +26,12 @@ use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::keys::common;
+use dmtree_pool::Grant;
 
 use super::client::{Smart, Taken};
 use super::find::{Content, Place, SlotRef, View};
 use super::format::head::{Head, NodeState, NodeType};
-use super::format::leaf::{LeafState, Stored, Word};
+use super::format::leaf::{LeafState, Word};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 use super::mutants::Mutant;
@@ -38,10 +39,10 @@ use super::node::Task;
 use super::write::{Written, seal};
 
 /// A leaf image that is not written yet.
-struct NewLeaf {
-    slot: Slot,
-    at: GlobalAddr,
-    image: Buf,
+pub(crate) struct NewLeaf {
+    pub slot: Slot,
+    pub at: GlobalAddr,
+    pub image: Buf,
 }
 
 impl Smart {
@@ -146,7 +147,7 @@ impl Smart {
             self.ep.write(leaf.at, leaf.image).await?;
             return Ok(self.ep.cas(at, old, new).await? == old);
         };
-        let grant = self.take_node(GlobalAddr::NULL, taken).await?;
+        let grant = self.take_node(taken).await?;
         let kind = NodeType::SMALLEST;
         let slots = [slot_ref.slot.under(below), leaf.slot];
         let image = self.node_image(grant.generation, kind, &key[..lcp], &slots).await?;
@@ -167,7 +168,8 @@ impl Smart {
         Ok(was == slot_ref.slot.0)
     }
 
-    async fn new_leaf(
+    /// No old pointer can lead to memory that was never used, so a leaf there is live at once.
+    pub(crate) async fn new_leaf(
         &self,
         key: &[u8],
         value: &[u8],
@@ -175,15 +177,14 @@ impl Smart {
         taken: &mut Taken,
     ) -> Result<NewLeaf> {
         let shape = self.node.shape;
-        let grant = self.take_leaf(key, GlobalAddr::NULL, taken).await?;
-        let stored = self.store(value, grant.addr, taken).await?;
+        let Grant { addr: at, generation } = self.take_leaf(key, taken).await?;
+        let stored = self.store(value, at, taken).await?;
         let mut image = self.buf(shape.bytes(key.len())).await?;
-        fill_leaf(self, &mut image, grant, key, stored);
-        Ok(NewLeaf {
-            slot: Slot::leaf(symbol, grant.addr, shape.lines(key.len())),
-            at: grant.addr,
-            image,
-        })
+        let at_once = generation == 1 || self.node.has(Mutant::NeverPending);
+        let state = if at_once { LeafState::Live } else { LeafState::Pending };
+        let word = Word { state, active: false, version: 0, generation, holder: None };
+        shape.fill(&mut image, at, word, key, stored);
+        Ok(NewLeaf { slot: Slot::leaf(symbol, at, shape.lines(key.len())), at, image })
     }
 
     /// The slot to take in a node that has none for the symbol. `None`: the node has changed.
@@ -279,7 +280,7 @@ impl Smart {
 
     /// Retires a tombstone that no slot names any more, and its value.
     pub(crate) fn retire_leaf(&self, view: &LeafView) {
-        let grant = dmtree_pool::Grant { addr: view.at, generation: view.word.generation };
+        let grant = Grant { addr: view.at, generation: view.word.generation };
         self.retire_value(view.leaf(self).value);
         self.node.pool.retire(self.node.leaves(view.lines), grant);
     }
@@ -289,22 +290,6 @@ impl Smart {
             self.node.maintenance.push(Task::Prune(prefix.to_vec()));
         }
     }
-}
-
-/// Fills the image of a new leaf. No old pointer can lead to memory that was never used, so such a
-/// leaf is live at once.
-pub(crate) fn fill_leaf(
-    c: &Smart,
-    image: &mut [u8],
-    grant: dmtree_pool::Grant,
-    key: &[u8],
-    value: Stored<'_>,
-) {
-    let at_once = grant.generation == 1 || c.node.has(Mutant::NeverPending);
-    let state = if at_once { LeafState::Live } else { LeafState::Pending };
-    let word =
-        Word { state, active: false, version: 0, generation: grant.generation, holder: None };
-    c.node.shape.fill(image, grant.addr, word, key, value);
 }
 
 /// The number of bytes that two different keys share, and the symbol that follows in the first.

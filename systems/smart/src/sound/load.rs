@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Buf, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::keys::common;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Write, check_key, check_value};
@@ -23,9 +23,7 @@ use dmtree_pool::{BlockPtr, Grant};
 use super::client::{Smart, Taken};
 use super::find::View;
 use super::format::head::NodeType;
-use super::format::leaf::Stored;
 use super::format::slot::{Slot, Symbol};
-use super::insert::fill_leaf;
 
 const WRITES_TOGETHER: usize = 64;
 
@@ -151,18 +149,11 @@ impl Smart {
     ) -> Result<Slot> {
         let (key, value) = all.get(i);
         let mut taken = Taken::default();
-        let grant = self.take_leaf(key, GlobalAddr::NULL, &mut taken).await?;
-        let lines = self.node.shape.lines(key.len());
-        built.leaves.push((lines, grant));
-        let stored = self.store(value, grant.addr, &mut taken).await?;
-        if let Stored::Block(b) = stored {
-            built.blocks.push(b);
-        }
-        let mut image = self.buf(self.node.shape.bytes(key.len())).await?;
-        fill_leaf(self, &mut image, grant, key, stored);
-        built.verbs.write(grant.addr, image);
-        self.flush_some(built).await?;
-        Ok(Slot::leaf(symbol, grant.addr, lines))
+        let leaf = self.new_leaf(key, value, symbol, &mut taken).await?;
+        built.leaves.extend(taken.leaf);
+        built.blocks.extend(taken.block);
+        self.post(built, leaf.at, leaf.image).await?;
+        Ok(leaf.slot)
     }
 
     async fn build_node(
@@ -172,16 +163,16 @@ impl Smart {
         slots: &[Slot],
         built: &mut Built,
     ) -> Result<Slot> {
-        let grant = self.take_node(GlobalAddr::NULL, &mut Taken::default()).await?;
+        let grant = self.take_node(&mut Taken::default()).await?;
         built.nodes.push(grant);
         let kind = NodeType::fitting(slots.len());
         let image = self.node_image(grant.generation, kind, prefix, slots).await?;
-        built.verbs.write(grant.addr, image);
-        self.flush_some(built).await?;
+        self.post(built, grant.addr, image).await?;
         Ok(Slot::node(symbol, grant.addr, kind))
     }
 
-    async fn flush_some(&self, built: &mut Built) -> Result<()> {
+    async fn post(&self, built: &mut Built, at: GlobalAddr, image: Buf) -> Result<()> {
+        built.verbs.write(at, image);
         if built.verbs.len() < WRITES_TOGETHER {
             return Ok(());
         }
