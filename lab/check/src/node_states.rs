@@ -55,8 +55,9 @@ pub(crate) struct NodeStates<'a> {
     nodes: Vec<NodeState>,
     /// How often each restarting fault has ended its node, by the number of the fault.
     restart_counts: Vec<Cell<u32>>,
-    /// The first memory node is lost: no operation succeeds any more.
-    membership_lost: Cell<bool>,
+    /// The first memory node is lost, and the membership server with it: no operation succeeds any
+    /// more.
+    pub membership_lost: Cell<bool>,
     /// The end of each memory node's stall, ns; `u64::MAX` when it is lost.
     stalled_until: Vec<Cell<u64>>,
     /// No further fault occurs.
@@ -247,11 +248,6 @@ impl<'a> NodeStates<'a> {
     /// Whether an operation runs on a node.
     pub(crate) fn is_busy(&self, cn: usize) -> bool {
         self.nodes[cn].inside.get() > 0
-    }
-
-    /// Whether the first memory node is lost, and the membership server with it.
-    pub(crate) fn is_membership_lost(&self) -> bool {
-        self.membership_lost.get()
     }
 
     /// Whether a memory node is lost.

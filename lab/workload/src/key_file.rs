@@ -15,7 +15,8 @@ pub struct KeyFile {
     starts: Vec<usize>,
     /// Line numbers from 0 in key order.
     sorted: Vec<u32>,
-    longest: usize,
+    /// The length of the longest key, bytes.
+    pub longest: usize,
 }
 
 impl KeyFile {
@@ -78,11 +79,6 @@ impl KeyFile {
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.starts.len() - 1
-    }
-
-    /// The length of the longest key, bytes.
-    pub fn longest(&self) -> usize {
-        self.longest
     }
 
     /// The key on line `line`, counted from 0; empty beyond the last.
@@ -155,7 +151,7 @@ mod tests {
             assert!(why.starts_with(words), "{why}");
         }
         let longest = KeyFile::parse("t", vec![b'x'; 1024]).unwrap();
-        assert_eq!(longest.longest(), 1024);
+        assert_eq!(longest.longest, 1024);
         let missing = KeyFile::read(Path::new("/nonexistent/keys")).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read key file /nonexistent/keys"));
     }

@@ -146,7 +146,7 @@ impl KeySpace {
             KeySpace::U64 { .. } | KeySpace::Sequential => 8,
             KeySpace::Random { max, .. } => *max as usize,
             // An absent key may be one byte longer than the longest, see `KeyFile::absent`.
-            KeySpace::File(keys) => keys.longest() + 1,
+            KeySpace::File(keys) => keys.longest + 1,
         }
     }
 

@@ -63,12 +63,6 @@ impl Slices {
         (start, n * (u64::from(slice) + 1) / slices - start)
     }
 
-    /// Folds a loaded record into a slice.
-    fn fold(&self, slice: u32, record: u64) -> u64 {
-        let (start, len) = self.positions(slice);
-        self.order[(start + record % len) as usize]
-    }
-
     /// Whether the key of a record, loaded or not, lies in a slice.
     fn has(&self, slice: u32, record: u64) -> bool {
         let rank = self.keys.rank(record);
@@ -114,11 +108,12 @@ impl Side {
         Some(&slices.order[start as usize..(start + len) as usize])
     }
 
-    /// A drawn record, where this side has it.
+    /// A drawn record, where this side has it: a loaded one is folded into the slice.
     pub(crate) fn fold(&self, record: u64) -> u64 {
         match &self.slices {
             Some((slices, slice)) if record < slices.order.len() as u64 => {
-                slices.fold(*slice, record)
+                let (start, len) = slices.positions(*slice);
+                slices.order[(start + record % len) as usize]
             }
             // Inserted records are those of this side already.
             _ => record,

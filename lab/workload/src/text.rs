@@ -60,17 +60,6 @@ pub(crate) fn theta(text: &str) -> Result<f64> {
     })
 }
 
-/// At most `max` arguments.
-pub(crate) fn at_most(name: &str, args: &[&str], max: usize) -> Result<()> {
-    if args.len() > max {
-        return Err(Error::new(format!(
-            "{name} takes at most {max} argument(s), not {}: remove some",
-            args.len()
-        )));
-    }
-    Ok(())
-}
-
 /// Serde for a setting through its text form (`Display` and `FromStr`); a whole number is accepted
 /// for its text.
 #[macro_export]

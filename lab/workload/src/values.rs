@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
 use crate::rng::{Rng, Seed, mix64};
@@ -173,15 +173,11 @@ impl Stream {
     }
 }
 
-/// A hash of a key that is the same on every machine and in every version of this crate.
-pub(crate) fn key_hash(key: &[u8]) -> u64 {
-    xxh3_64(key)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
     fn value(key: &[u8], version: u32, len: usize) -> Vec<u8> {
         let mut out = vec![9; 3];

@@ -28,7 +28,6 @@ use crate::format::inner::Child;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::lock::Locked;
 use crate::parent::{LockedInner, Node};
-use crate::split::half;
 
 /// The children of one level of the new tree, each with its lower fence key.
 type Named = (Vec<u8>, Child);
@@ -102,7 +101,7 @@ impl FpTree {
     async fn build_leaves(&self, l: &Locked, all: &mut Pairs, fill: Fill) -> Result<Leaves> {
         let g = &self.node.g;
         let capacity = l.route.capacity;
-        let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
+        let rule = SplitRule::new(capacity as u32, (capacity as u32).div_ceil(2));
         let mut sizes: Vec<usize> = fill.sizes(rule, all.len() as u64, 0).collect();
         fill::give_company(&mut sizes, capacity);
         let mut chunks: Vec<Range<usize>> = Vec::new();

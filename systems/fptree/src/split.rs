@@ -55,11 +55,6 @@ struct Plan {
 /// The images of a leaf and its table.
 type Images = (Buf, Buf);
 
-/// How many of `count` keys (the pending key included) stay when a full leaf is divided evenly.
-pub(crate) fn half(count: usize) -> usize {
-    count / 2
-}
-
 impl FpTree {
     pub(crate) async fn split(
         &self,
@@ -126,8 +121,8 @@ impl FpTree {
         let least = FpNode::least_cache_bytes(&self.node.g);
         let tight = self.node.o.adaptive_capacity && self.node.cache.is_short_of(least);
         let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
-        // All pairs move to a larger sibling.
-        let stay = if capacity > r.capacity { 0 } else { half(r.capacity + 1) };
+        // All pairs move to a larger sibling; otherwise half of them, the pending one included.
+        let stay = if capacity > r.capacity { 0 } else { r.capacity.div_ceil(2) };
         let separator = key_of(order[stay]).to_vec();
         let min = leaf::header(&self.node.g, image).map_or(&[][..], |h| h.min);
         let replaced = separator == min;

@@ -70,7 +70,13 @@ impl FromStr for Distribution {
 
     fn from_str(text: &str) -> Result<Self> {
         let (name, args) = text::call(text)?;
-        text::at_most(name, &args, usize::from(name != "uniform"))?;
+        let most = usize::from(name != "uniform");
+        if args.len() > most {
+            return Err(Error::new(format!(
+                "{name} takes at most {most} argument(s), not {}: remove some",
+                args.len()
+            )));
+        }
         let theta = args.first().map_or(Ok(THETA), |t| text::theta(t))?;
         match name {
             "uniform" => Ok(Distribution::Uniform),

@@ -5,10 +5,10 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::parse::{Action, TraceOp, parse_line};
 use crate::error::TraceError;
-use crate::values::key_hash;
 
 /// The longest line, bytes: 16 MiB.
 pub const MAX_LINE: usize = 16 << 20;
@@ -216,6 +216,6 @@ fn unzipped(mut from: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead 
 /// machine, so that their order is that of the trace. A scan belongs to the thread of its start
 /// key.
 pub fn shard(key: &[u8], threads: usize) -> usize {
-    let wide = u128::from(key_hash(key)) * threads.max(1) as u128;
+    let wide = u128::from(xxh3_64(key)) * threads.max(1) as u128;
     (wide >> 64) as usize
 }
