@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{root, run};
+use crate::{output, root, run};
 
 /// The compiler flags of cargo-fuzz, without a sanitizer where none is available.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -44,13 +44,10 @@ pub fn run_all(args: &[String]) -> Result<()> {
             other => bail!("unknown target {other:?}: {:?}", TARGETS.map(|(t, _)| t)),
         }
     }
-    let version = Command::new("rustc").args(["+nightly", "-vV"]).output();
-    let version = version.ok().filter(|out| out.status.success());
-    let Some(version) = version else {
+    let Ok(version) = output(Command::new("rustc").args(["+nightly", "-vV"])) else {
         println!("SKIPPED: fuzzing needs a nightly compiler: rustup toolchain install nightly");
         return Ok(());
     };
-    let version = String::from_utf8(version.stdout)?;
     let host = version.lines().find_map(|l| l.strip_prefix("host: ")).context("no host")?;
     // With a target named, build scripts and macros are not instrumented.
     run(Command::new("cargo")

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{root, run};
+use crate::{root, run, succeeds};
 
 /// Numbers of keys: the columns of the table.
 const KEYS: [u64; 2] = [100_000, 1_000_000];
@@ -41,7 +41,7 @@ pub fn compare(args: &[String]) -> Result<()> {
         [flag] if flag == "--update" => true,
         _ => bail!("instructions [--update]"),
     };
-    if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
+    if !succeeds("valgrind", ["--version"]) {
         println!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(());
     }

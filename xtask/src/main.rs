@@ -11,7 +11,7 @@ mod soft_roce;
 mod tidy;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -108,6 +108,25 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Standard output of a command that succeeds.
+fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("{command:?}"))?;
+    if !out.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Whether a command is there and succeeds.
+fn succeeds<const N: usize>(program: &str, args: [&str; N]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|out| out.status.success())
+}
+
+/// The files that git tracks, a line each.
+fn tracked() -> Result<String> {
+    output(Command::new("git").arg("ls-files").current_dir(root()))
+}
+
 fn loom() -> Result<()> {
     run(Command::new("cargo")
         .env("RUSTFLAGS", "--cfg loom")
@@ -118,8 +137,7 @@ fn loom() -> Result<()> {
 
 #[expect(clippy::disallowed_macros, reason = "a skip is loud")]
 fn miri() -> Result<()> {
-    let there = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
-    if !there.is_ok_and(|out| out.status.success()) {
+    if !succeeds("cargo", ["+nightly", "miri", "--version"]) {
         let added = Command::new("rustup")
             .args(["component", "add", "miri", "rust-src", "--toolchain", "nightly"])
             .status();
@@ -177,8 +195,8 @@ fn seeds(n: &str) -> Result<()> {
 
 /// What `dmtree bench list --json` lists.
 fn listing() -> Result<serde_json::Value> {
+    let words = ["run", "--release", "-q", "-p", "dmtree-cli", "--", "bench", "list", "--json"];
     let mut c = Command::new("cargo");
-    c.args(["run", "--release", "-q", "-p", "dmtree-cli", "--", "bench", "list", "--json"]);
-    let out = c.current_dir(root()).stderr(std::process::Stdio::inherit()).output()?;
-    serde_json::from_slice(&out.stdout).context("the list of systems and experiments")
+    let list = output(c.args(words).current_dir(root()).stderr(Stdio::inherit()))?;
+    serde_json::from_str(&list).context("the list of systems and experiments")
 }

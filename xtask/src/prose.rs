@@ -5,33 +5,13 @@
 //! pairs each with the term that replaces it; `docs/glossary.md` may name them.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::root;
+use crate::{root, tracked};
 
 /// Words that make a person of a component.
-const PERSONS: [&str; 17] = [
-    "who",
-    "whoever",
-    "whom",
-    "whose",
-    "somebody",
-    "someone",
-    "nobody",
-    "anybody",
-    "anyone",
-    "everybody",
-    "everyone",
-    "he",
-    "him",
-    "his",
-    "himself",
-    "she",
-    "her",
-];
+const PERSONS: &str = "who whoever whom whose somebody someone nobody anybody anyone everybody everyone he him his himself she her";
 /// Most person words in a thousand words of comments and documents.
 const MOST_PERSONS_PER_1000: f64 = 1.0;
 /// Longest comment line, columns.
@@ -126,7 +106,8 @@ impl Counts {
     fn prose(&mut self, text: &str) {
         for word in words(text) {
             self.words += 1;
-            self.persons += u64::from(PERSONS.contains(&word.to_lowercase().as_str()));
+            let word = word.to_lowercase();
+            self.persons += u64::from(PERSONS.split(' ').any(|p| p == word));
         }
     }
 
@@ -184,16 +165,14 @@ fn crate_of(path: &str) -> &str {
 }
 
 /// Counts the files that git tracks.
-fn count(root: &Path) -> Result<BTreeMap<String, Counts>> {
-    let listed = Command::new("git").args(["ls-files"]).current_dir(root).output();
-    let listed = listed.context("git ls-files")?;
+fn count() -> Result<BTreeMap<String, Counts>> {
     let mut all: BTreeMap<String, Counts> = BTreeMap::new();
-    for path in String::from_utf8_lossy(&listed.stdout).lines() {
+    for path in tracked()?.lines() {
         let (is_source, is_document) = (path.ends_with(".rs"), path.ends_with(".md"));
         if !is_source && !is_document {
             continue;
         }
-        let text = std::fs::read_to_string(root.join(path)).with_context(|| path.to_owned())?;
+        let text = std::fs::read_to_string(root().join(path)).with_context(|| path.to_owned())?;
         let counts = all.entry(crate_of(path).to_owned()).or_default();
         for (i, line) in text.lines().enumerate() {
             let at = format!("{path}:{}", i + 1);
@@ -232,7 +211,7 @@ fn beyond(all: &BTreeMap<String, Counts>) -> Vec<String> {
 /// Prints the counts; fails when one lies beyond its limit.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 pub fn run() -> Result<()> {
-    let all = count(&root())?;
+    let all = count()?;
     println!(
         "{:18} {:>7} {:>8} {:>9} {:>10} {:>10}",
         "", "words", "persons", "per 1000", "comments %", "own words"

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{listing, root, run};
+use crate::{listing, output, root, run, succeeds};
 
 /// Names under which Chromium is installed.
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
@@ -42,10 +42,7 @@ fn names(list: &Value) -> Result<(String, &str)> {
 
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints, and a skip is loud")]
 pub fn check(given: &[String]) -> Result<()> {
-    let there = |name: &&&str| {
-        Command::new(name).arg("--version").output().is_ok_and(|out| out.status.success())
-    };
-    let Some(browser) = BROWSERS.iter().find(there) else {
+    let Some(browser) = BROWSERS.iter().find(|name| succeeds(name, ["--version"])) else {
         println!(
             "SKIPPED: no Chromium is installed (tried {}), so no browser has seen the report",
             BROWSERS.join(", ")
@@ -123,18 +120,14 @@ fn rendered(dom: &str, data: &Value) -> Result<(u64, usize)> {
 /// The content of the page, all of it unfolded, as the browser has it after rendering.
 fn dumped(browser: &str, page: &Path, width: u32) -> Result<String> {
     let profile: PathBuf = root().join("target/report-check/browser");
-    let out = Command::new(browser)
+    let mut command = Command::new(browser);
+    command
         .args(["--headless", "--no-sandbox", "--disable-gpu"])
         .arg(format!("--window-size={width},1000"))
         .arg(format!("--user-data-dir={}", profile.display()))
         .args(["--virtual-time-budget=5000", "--dump-dom"])
-        .arg(format!("file://{}#open", page.display()))
-        .output()
-        .with_context(|| format!("starting {browser}"))?;
-    if !out.status.success() {
-        bail!("{browser} failed: {}", String::from_utf8_lossy(&out.stderr));
-    }
-    let dom = String::from_utf8_lossy(&out.stdout);
+        .arg(format!("file://{}#open", page.display()));
+    let dom = output(&mut command)?;
     let content = dom.split_once("<body").context("no body")?.1;
     // The data and the scripts follow.
     Ok(content.split("<script").next().unwrap_or_default().to_owned())
@@ -223,7 +216,8 @@ fn compare(dom: &str, data: &Value) -> Result<usize> {
         let (cell, rest) = part.split_once('"').context("an attribute without end")?;
         let field = between(rest, "data-field=\"").context("data-field")?;
         let value: f64 = between(rest, "data-value=\"").context("data-value")?.parse()?;
-        let cell = unescaped(cell);
+        let cell = cell.replace("&lt;", "<").replace("&gt;", ">");
+        let cell = cell.replace("&quot;", "\"").replace("&amp;", "&");
         let source = sources.get(&cell).with_context(|| format!("there is no {cell:?}"))?;
         let due = at(source, &field).with_context(|| format!("{cell} has no {field}"))?;
         if (value - due).abs() > 1e-9 * due.abs().max(1.0) {
@@ -278,10 +272,6 @@ fn between(text: &str, name: &str) -> Option<String> {
 fn text_of_cell(rest: &str) -> Option<&str> {
     let (text, after) = rest.split_once('>')?.1.split_once('<')?;
     after.starts_with("/td>").then_some(text)
-}
-
-fn unescaped(text: &str) -> String {
-    text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::root;
+use crate::{output, root, run as execute, tracked};
 
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
@@ -19,14 +19,14 @@ const BINARY: &str = "dmtree-cli";
 /// Runs every check; fails with a line for each problem.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 pub fn run() -> Result<()> {
-    let listed = output(Command::new("git").arg("ls-files"))?;
+    let listed = tracked()?;
     let mut problems = Vec::new();
     for file in listed.lines().filter(|f| f.ends_with(".rs")) {
         let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
         problems.extend(source_file(file, &text));
     }
-    let metadata =
-        output(Command::new("cargo").args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let words = ["metadata", "--no-deps", "--format-version", "1"];
+    let metadata = output(Command::new("cargo").args(words).current_dir(root()))?;
     problems.extend(imports(&serde_json::from_str(&metadata)?)?);
     let crates = locked_crates()?;
     if crates > MOST_CRATES {
@@ -43,15 +43,6 @@ pub fn run() -> Result<()> {
         return Ok(());
     }
     bail!("{}", problems.join("\n"));
-}
-
-/// Standard output of a command that succeeds.
-fn output(command: &mut Command) -> Result<String> {
-    let out = command.current_dir(root()).output().with_context(|| format!("{command:?}"))?;
-    if !out.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&out.stderr).trim());
-    }
-    Ok(String::from_utf8(out.stdout)?)
 }
 
 /// Its size, and what was left open in it.
@@ -104,7 +95,7 @@ fn imports(metadata: &Value) -> Result<Vec<String>> {
 /// Third-party crates that a build without dev-dependencies needs.
 fn locked_crates() -> Result<usize> {
     let words = ["tree", "--workspace", "-e", "no-dev", "--prefix", "none", "--format", "{p}"];
-    let text = output(Command::new("cargo").args(words))?;
+    let text = output(Command::new("cargo").args(words).current_dir(root()))?;
     let names: BTreeSet<&str> = text
         .lines()
         .map(|l| l.trim_end_matches(" (*)").trim_end_matches(" (proc-macro)"))
@@ -129,12 +120,8 @@ fn rust_version() -> Result<Option<String>> {
         return Ok(None);
     }
     let pinned = format!("+{wanted}.0");
-    let checked = Command::new("cargo")
-        .args([&pinned, "check", "--workspace"])
-        .current_dir(root())
-        .status()
-        .is_ok_and(|s| s.success());
-    Ok((!checked).then(|| {
+    let checked = execute(Command::new("cargo").args([&pinned, "check", "--workspace"]));
+    Ok(checked.is_err().then(|| {
         format!(
             "rust-version {wanted} is not proved: rustc is {found}, and `cargo {pinned}` failed"
         )

@@ -37,6 +37,21 @@ fn count<K, V>(pairs: impl Iterator<Item = (K, V)>) -> usize {
     pairs.map(|pair| _ = black_box(pair)).count()
 }
 
+/// A map that threads share by reference, and its name.
+pub struct Named<T>(pub &'static str, pub T);
+
+impl<T: Sync> Engine for Named<T>
+where
+    for<'a> &'a T: Worker,
+{
+    fn name(&self) -> &'static str {
+        self.0
+    }
+    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
+        Ok(Box::new(&self.1))
+    }
+}
+
 pub struct Dmtree(dmtree::Index);
 
 impl Dmtree {
@@ -89,23 +104,6 @@ impl Worker for Session {
 }
 
 /// Optimistic lock coupling.
-pub struct Olc(BPlusTree<Key, Value>);
-
-impl Olc {
-    pub fn new() -> Self {
-        Self(BPlusTree::new())
-    }
-}
-
-impl Engine for Olc {
-    fn name(&self) -> &'static str {
-        "bplustree"
-    }
-    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
-        Ok(Box::new(&self.0))
-    }
-}
-
 impl Worker for &BPlusTree<Key, Value> {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
@@ -128,18 +126,6 @@ impl Worker for &BPlusTree<Key, Value> {
     }
 }
 
-#[derive(Default)]
-pub struct Scc(TreeIndex<Key, Value>);
-
-impl Engine for Scc {
-    fn name(&self) -> &'static str {
-        "scc::TreeIndex"
-    }
-    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
-        Ok(Box::new(&self.0))
-    }
-}
-
 impl Worker for &TreeIndex<Key, Value> {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
@@ -155,18 +141,6 @@ impl Worker for &TreeIndex<Key, Value> {
 }
 
 /// A `BTreeMap` under a readers-writer lock; keys and values in its nodes.
-#[derive(Default)]
-pub struct FixedBTree(RwLock<BTreeMap<Key, Value>>);
-
-impl Engine for FixedBTree {
-    fn name(&self) -> &'static str {
-        "RwLock<BTreeMap>, fixed"
-    }
-    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
-        Ok(Box::new(&self.0))
-    }
-}
-
 impl Worker for &RwLock<BTreeMap<Key, Value>> {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
@@ -187,21 +161,10 @@ impl Worker for &RwLock<BTreeMap<Key, Value>> {
     }
 }
 
-type Heap = Vec<u8>;
+/// A key or a value on the heap.
+pub type Heap = Vec<u8>;
 
 /// The same with keys and values on the heap.
-#[derive(Default)]
-pub struct HeapBTree(RwLock<BTreeMap<Heap, Heap>>);
-
-impl Engine for HeapBTree {
-    fn name(&self) -> &'static str {
-        "RwLock<BTreeMap>, heap"
-    }
-    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
-        Ok(Box::new(&self.0))
-    }
-}
-
 impl Worker for &RwLock<BTreeMap<Heap, Heap>> {
     fn get(&mut self, key: &Key, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
@@ -220,18 +183,6 @@ impl Worker for &RwLock<BTreeMap<Heap, Heap>> {
     fn scan(&mut self, from: &Key, limit: usize) -> Result<usize> {
         let map = self.read().unwrap_or_else(PoisonError::into_inner);
         Ok(count(map.range(from.to_vec()..).take(limit)))
-    }
-}
-
-#[derive(Default)]
-pub struct Skiplist(SkipMap<Key, Value>);
-
-impl Engine for Skiplist {
-    fn name(&self) -> &'static str {
-        "crossbeam-skiplist"
-    }
-    fn worker(&self) -> Result<Box<dyn Worker + '_>> {
-        Ok(Box::new(&self.0))
     }
 }
 

@@ -17,7 +17,6 @@ use keys::{Key, key, value};
 
 /// Operations of each kind.
 const OPS: u64 = 20_000;
-/// Pairs of a scan.
 const SCAN_PAIRS: u64 = 50;
 /// Keys of one call of `get_many`.
 const BATCH: usize = 16;

@@ -8,15 +8,20 @@
 mod engines;
 mod keys;
 
+use std::collections::BTreeMap;
+use std::sync::RwLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bplustree::BPlusTree;
 use clap::Parser;
+use crossbeam_skiplist::SkipMap;
 use dmtree_workload::Seed;
 use rustix::time::{ClockId, clock_gettime};
+use scc::TreeIndex;
 use serde_json::json;
 
-use engines::{Dmtree, Engine, FixedBTree, HeapBTree, Olc, Redb, Scc, Skiplist};
+use engines::{Dmtree, Engine, Heap, Named, Redb};
 use keys::{Key, Value, key, value};
 
 /// Compares dmtree with other ordered maps on this machine.
@@ -38,7 +43,6 @@ struct Args {
 
 /// Keys of a call that reads several.
 const BATCH: usize = 16;
-/// Pairs of a scan.
 const SCAN_PAIRS: usize = 50;
 
 /// What is measured: the name, how many threads, and the work of one.
@@ -158,11 +162,11 @@ fn main() -> Result<()> {
     ensure!(args.operations >= 100, "at least 100 operations");
     let engines: [Box<dyn Engine>; 7] = [
         Box::new(Dmtree::new(args.keys)?),
-        Box::new(Olc::new()),
-        Box::<Scc>::default(),
-        Box::<FixedBTree>::default(),
-        Box::<HeapBTree>::default(),
-        Box::<Skiplist>::default(),
+        Box::new(Named("bplustree", BPlusTree::<Key, Value>::new())),
+        Box::new(Named("scc::TreeIndex", TreeIndex::<Key, Value>::new())),
+        Box::new(Named("RwLock<BTreeMap>, fixed", RwLock::new(BTreeMap::<Key, Value>::new()))),
+        Box::new(Named("RwLock<BTreeMap>, heap", RwLock::new(BTreeMap::<Heap, Heap>::new()))),
+        Box::new(Named("crossbeam-skiplist", SkipMap::<Key, Value>::new())),
         Box::new(Redb::new()?),
     ];
     let pairs: Vec<(Key, Value)> = (0..args.keys).map(|n| (key(n), value(n))).collect();

@@ -135,10 +135,10 @@ impl Tally {
     /// Counts an acknowledged operation.
     fn acknowledged(&mut self, op: &Op<'_>, b: &Buffers) {
         self.all_ops += 1;
-        match op {
-            Op::Insert { .. } => self.inserted += 1,
-            Op::Delete { .. } => self.deleted += 1,
-            Op::Scan { .. } => {
+        match op.kind {
+            OpKind::Insert => self.inserted += 1,
+            OpKind::Delete => self.deleted += 1,
+            OpKind::Scan => {
                 self.scans.0 += 1;
                 self.scans.1 += b.found().map(Page::len).sum::<usize>() as u64;
             }
@@ -208,9 +208,7 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
             Err(ended) => break ended,
         };
         let Some(op) = stream.next() else { break Ended::UsedUp };
-        if let Op::Insert { record, .. } = op
-            && record >= o.plan.records() + o.insert_room
-        {
+        if op.kind == OpKind::Insert && op.record >= o.plan.spec.records + o.insert_room {
             break Ended::Memory;
         }
         if let Some(w) = &o.window {
@@ -227,15 +225,15 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
                 if inside {
                     t.ops += 1;
                     let took = ended.saturating_sub(began);
-                    placed.latency.borrow_mut().record(op.kind(), took);
+                    placed.latency.borrow_mut().record(op.kind, took);
                 }
                 if let Err(wrong) = checked.and_then(|()| check_scan(&o, &op, &b)) {
-                    t.wrong(|| format!("{} of {}: {wrong}", op.kind(), shown(op.key())));
+                    t.wrong(|| format!("{} of {}: {wrong}", op.kind, shown(op.key)));
                 }
             }
             Err(e) if e.kind() == ErrorKind::Full && turns.writes => break Ended::Memory,
             Err(e) => {
-                t.failed(&e, || format!("{} of {}", op.kind(), shown(op.key())));
+                t.failed(&e, || format!("{} of {}", op.kind, shown(op.key)));
                 if t.errors > MAX_ERRORS {
                     break Ended::Errors;
                 }
@@ -278,7 +276,7 @@ struct Turns<'o> {
 
 impl<'o> Turns<'o> {
     fn new(o: &'o Orders, start: u64) -> Self {
-        let mix = o.plan.workload().mix();
+        let mix = o.plan.spec.workload.mix();
         Self {
             o,
             start,
@@ -358,7 +356,6 @@ impl<'o> Turns<'o> {
         self.deadline.is_some_and(|d| now >= d && (ops >= self.o.min_ops || now >= d + PATIENCE_NS))
     }
 
-    /// Reports progress.
     fn report(&mut self, t: &Tally) {
         self.o.done.fetch_add(t.all_ops - self.reported, Ordering::Relaxed);
         self.reported = t.all_ops;
@@ -369,7 +366,7 @@ type Checked = Result<(), String>;
 
 /// Whether a stored key may be absent.
 fn deletes(o: &Orders) -> bool {
-    o.plan.workload().mix().weight(OpKind::Delete) > 0
+    o.plan.spec.workload.mix().weight(OpKind::Delete) > 0
 }
 
 /// Checks the read of a stored key.
@@ -392,36 +389,32 @@ async fn one(
     b: &mut Buffers,
 ) -> Result<Checked, Error> {
     let other = |what: &str, outcome| Err(Error::corrupt(format!("{what} gives {outcome:?}")));
-    Ok(match *op {
-        Op::Read { key, .. } => {
+    let Op { key, value, .. } = *op;
+    Ok(match op.kind {
+        OpKind::Read => {
             let found = client.get(key, &mut b.value).await?;
             read(o, key, found, &b.value)
         }
-        Op::ReadAbsent { key, .. } => match client.get(key, &mut b.value).await? {
+        OpKind::ReadAbsent => match client.get(key, &mut b.value).await? {
             true => Err("a key that was never stored is found".to_owned()),
             false => Ok(()),
         },
-        Op::Insert { key, value, .. } => match client.write(key, Write::Insert(value)).await? {
+        OpKind::Insert => match client.write(key, Write::Insert(value)).await? {
             Outcome::Done => Ok(()),
             outcome => return other("the insert of a new key", outcome),
         },
-        Op::Update { key, value, .. } => {
-            updated(client.write(key, Write::Update(value)).await?, deletes(o))
-        }
-        Op::ReadModifyWrite { key, value, .. } => {
+        OpKind::Update => updated(client.write(key, Write::Update(value)).await?, deletes(o)),
+        OpKind::ReadModifyWrite => {
             let found = client.get(key, &mut b.value).await?;
             let read = read(o, key, found, &b.value);
             let outcome = client.write(key, Write::Update(value)).await?;
             read.and_then(|()| updated(outcome, deletes(o)))
         }
-        Op::Delete { key, .. } => match client.write(key, Write::Delete).await? {
+        OpKind::Delete => match client.write(key, Write::Delete).await? {
             Outcome::Done => Ok(()),
             outcome => return other("the delete of a stored key", outcome),
         },
-        Op::Scan { key, len, .. } => {
-            scan(client, key, len as usize, b).await?;
-            Ok(())
-        }
+        OpKind::Scan => scan(client, key, op.len as usize, b).await.map(Ok)?,
     })
 }
 
@@ -456,8 +449,11 @@ fn updated(outcome: Outcome, deletes: bool) -> Checked {
 /// Checks the result of a scan: order, range, values, number, and that no stored key was passed
 /// over.
 fn check_scan(o: &Orders, op: &Op<'_>, b: &Buffers) -> Checked {
-    let Op::Scan { record, key: from, len } = *op else { return Ok(()) };
-    let mix = o.plan.workload().mix();
+    if op.kind != OpKind::Scan {
+        return Ok(());
+    }
+    let Op { record, key: from, len, .. } = *op;
+    let mix = o.plan.spec.workload.mix();
     let (grows, shrinks) = (mix.weight(OpKind::Insert) > 0, mix.weight(OpKind::Delete) > 0);
     let oracle = o.oracle.as_deref().filter(|_| !shrinks);
     let mut check = oracle.and_then(|or| or.check(record, grows));

@@ -220,7 +220,6 @@ impl Board {
     }
 }
 
-/// One client's loop.
 async fn client(mut index: AnyIndex, number: u64, s: Setup, b: Rc<Board>) {
     let (ep, clients) = (index.endpoint().clone(), s.clients());
     let node = ep.node();
@@ -427,13 +426,7 @@ impl Outcome {
         }
         self.moments.sort_by_key(|m| m.at_ns);
     }
-}
 
-fn ms(ns: u64) -> String {
-    format!("{:.2} ms", ns as f64 / 1e6)
-}
-
-impl Outcome {
     /// Whether nothing acknowledged was lost and no survivor's operation failed.
     pub fn is_fine(&self) -> bool {
         self.keys_wrong == 0 && self.errors == 0
@@ -443,6 +436,7 @@ impl Outcome {
     pub fn text(&self) -> String {
         let Setup { profile, seed, cns, threads, coroutines, keys, update_percent, .. } =
             &self.setup;
+        let ms = |ns: u64| format!("{:.2} ms", ns as f64 / 1e6);
         let (lease, last) = (ms(self.setup.lease_us * 1000), cns - 1);
         let dies = if self.setup.hung { "hangs; its NIC goes on serving" } else { "dies" };
         let mut t = format!(

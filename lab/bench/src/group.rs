@@ -142,7 +142,6 @@ impl<'a> Host<'a> {
         if self.stop.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// Reports progress.
     pub(crate) fn show(&mut self, what: &str, phase: &'static str, done: u64, share: f64) {
         let cell = (self.cells - self.cells_left + 1, self.cells);
         (self.reports.0)(Progress { what, phase, cell, done, share });
@@ -291,7 +290,6 @@ fn lookups(opened: &Opened) -> (u64, u64) {
     stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }
 
-/// The name of a cell.
 pub(crate) fn name(g: &Group, c: &CellPlan) -> String {
     let variant = c.variant.as_ref().map(|v| format!(" [{v}]")).unwrap_or_default();
     format!("{}{variant}, {}, {}", g.system.name, c.workload, c.distribution)

@@ -88,7 +88,6 @@ impl Flags {
             .map_err(|e| Failure::input(e.to_string()))
     }
 
-    /// The flags that are given.
     fn given(&self) -> Vec<Arg> {
         let all = Config::augment_args(Command::new("settings"));
         let given =

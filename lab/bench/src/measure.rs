@@ -149,13 +149,13 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
         per_cn[l.cn].0 += l.out.ops;
         per_cn[l.cn].1 += 1;
     }
-    let complete_scans = ordered && plan.workload().mix().delete == 0;
+    let complete_scans = ordered && plan.spec.workload.mix().delete == 0;
     Measured {
         rate: (tally.ops, tally.elapsed.as_secs_f64().max(1e-9)),
         tally,
         counts,
         per_cn,
-        law: plan.distribution().name(),
+        law: plan.spec.distribution.to_string(),
         complete_scans,
         ..Measured::default()
     }

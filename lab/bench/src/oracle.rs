@@ -24,16 +24,16 @@ impl Oracle {
     /// Sorts the records of a plan; `None` when there are too many. `scans`: scans will be checked,
     /// too.
     pub fn new(plan: &Plan, scans: bool) -> Option<Arc<Self>> {
-        if plan.records() > MAX_RECORDS {
+        if plan.spec.records > MAX_RECORDS {
             return None;
         }
         let load: Load = plan.load(LoadOrder::Sorted);
-        let n = plan.records() as usize;
+        let n = plan.spec.records as usize;
         let for_scans = if scans { n } else { 0 };
         let (mut hashes, mut records) = (Vec::with_capacity(for_scans), Vec::with_capacity(n));
         let mut positions = vec![0u32; for_scans];
         let mut key = Vec::new();
-        for (at, record) in load.records(0..plan.records()).enumerate() {
+        for (at, record) in load.records(0..plan.spec.records).enumerate() {
             records.push(record as u32);
             if scans {
                 plan.key(record, &mut key);
@@ -122,7 +122,7 @@ mod tests {
     use dmtree_workload::WorkloadSpec;
 
     fn sorted(plan: &Plan) -> Vec<(u64, Vec<u8>)> {
-        let mut keys: Vec<(u64, Vec<u8>)> = (0..plan.records())
+        let mut keys: Vec<(u64, Vec<u8>)> = (0..plan.spec.records)
             .map(|r| {
                 let mut key = Vec::new();
                 plan.key(r, &mut key);

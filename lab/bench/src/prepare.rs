@@ -15,7 +15,6 @@ use crate::group::{CellPlan, Group, Host, name};
 use crate::opened::{Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
 
-/// The pool of a group.
 pub(crate) struct Pool<'g> {
     pub group: &'g Group,
     pub opened: Opened,
@@ -23,10 +22,9 @@ pub(crate) struct Pool<'g> {
     pub oracle: Option<Arc<Oracle>>,
 }
 
-/// Loads the keys.
 pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Plan>) -> Result<()> {
     let Pool { group: g, opened, oracle } = p;
-    let n = plan.records();
+    let n = plan.spec.records;
     let show = |host: &mut Host<'_>, done: u64| {
         host.show(g.system.name, "load", done, done as f64 / n as f64);
     };
@@ -85,14 +83,9 @@ pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Pla
                                 "a put while loading gives {outcome:?}"
                             )));
                         }
-                        if turn % 16 == 15 {
-                            done.fetch_add(16, Ordering::Relaxed);
-                            if stop.load(Ordering::Relaxed) {
-                                break;
-                            }
-                            if placed.shares_thread {
-                                placed.ep.yield_now().await;
-                            }
+                        let ends = || stop.load(Ordering::Relaxed);
+                        if turn % 16 == 15 && pause(&placed, &done, ends).await {
+                            break;
                         }
                     }
                     placed.ep.drain().await
@@ -106,6 +99,16 @@ pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Pla
         }
     }
     Ok(())
+}
+
+/// After 16 operations of a client: counts them, and lets others run unless this one `ends`.
+async fn pause(placed: &PlacedClient, done: &AtomicU64, ends: impl FnOnce() -> bool) -> bool {
+    done.fetch_add(16, Ordering::Relaxed);
+    let ends = ends();
+    if !ends && placed.shares_thread {
+        placed.ep.yield_now().await;
+    }
+    ends
 }
 
 /// The loaded records by position: in the order of their keys if that is known, else in random
@@ -153,7 +156,7 @@ pub(crate) fn warm_up(
     let cns = u32::from(c.cns);
     let clients = if c.simulated() { cns } else { c.clients() };
     let pairs_per_leaf = g.system.options.pairs_per_leaf();
-    let n = plan.records();
+    let n = plan.spec.records;
     let deadline = limit.map(|limit| clock::now() + limit);
     let done = Arc::new(AtomicU64::new(0));
     let stop = host.stop.clone();
@@ -184,15 +187,10 @@ pub(crate) fn warm_up(
                 }
                 reads += 1;
                 position += sharers * pairs_per_leaf;
-                if reads.is_multiple_of(16) {
-                    done.fetch_add(16, Ordering::Relaxed);
-                    let late = deadline.is_some_and(|d| clock::now() >= d);
-                    if stop.load(Ordering::Relaxed) || late || wrong.len() > 100 {
-                        break;
-                    }
-                    if placed.shares_thread {
-                        placed.ep.yield_now().await;
-                    }
+                let late = || deadline.is_some_and(|d| clock::now() >= d);
+                let ends = || stop.load(Ordering::Relaxed) || late() || wrong.len() > 100;
+                if reads.is_multiple_of(16) && pause(&placed, &done, ends).await {
+                    break;
                 }
             }
             if let Err(e) = placed.ep.drain().await {

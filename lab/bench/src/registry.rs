@@ -27,7 +27,6 @@ fn described() -> Vec<SystemSpec> {
     crates.into_iter().flatten().collect()
 }
 
-/// The systems that [`add`] has added.
 static ADDED: RwLock<Vec<System>> = RwLock::new(Vec::new());
 
 /// Adds the systems of a crate, `add(that_crate::systems())`, for as long as this process

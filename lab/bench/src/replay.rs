@@ -283,9 +283,8 @@ fn sum_up(o: &ReplayOptions, s: &Survey, tallies: &[Tally], seconds: f64) -> Rep
         mismatches: wrong.values().sum(),
         samples: tallies.iter().flat_map(|t| t.samples.iter().cloned()).take(10).collect(),
         by_kind,
-        keys: 0,
         keys_expected: tallies.iter().map(|t| t.keys).sum(),
-        interrupted: false,
+        ..ReplayReport::default()
     }
 }
 

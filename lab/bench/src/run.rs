@@ -281,7 +281,7 @@ pub fn run(
 
 /// The key of a cell that has not run yet, as [`Cell::key`].
 fn key(s: &System, p: &CellPlan) -> String {
-    let name = [s.name, p.workload.name(), &p.distribution.name()];
+    let name = [s.name, p.workload.name(), &p.distribution.to_string()];
     cell_key(name, &p.config.fabric, p.variant.as_deref())
 }
 
@@ -336,8 +336,8 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         family: g.system.family.to_owned(),
         published: g.system.published,
         workload: plan.workload.name().to_owned(),
-        csv_name: plan.workload.csv_name().to_owned(),
-        distribution: plan.distribution.name(),
+        csv_name: plan.workload.csv_name.clone(),
+        distribution: plan.distribution.to_string(),
         law: m.law.clone(),
         fabric: c.fabric.clone(),
         variant: plan.variant.clone(),
@@ -345,7 +345,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         loaded_keys: c.keys,
         clients: c.clients(),
         published_figure: table.and_then(|t| {
-            let name = [g.system.name, plan.workload.name(), &plan.distribution.name()];
+            let name = [g.system.name, plan.workload.name(), &plan.distribution.to_string()];
             t.reference(c, &name, summary.average)
         }),
         open: m.open,

@@ -147,7 +147,6 @@ pub(crate) fn table_of<T: Copy>(
     t.text()
 }
 
-/// The columns on memory.
 fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 13] {
     [
         ("system", |(c, _)| c.label()),
@@ -168,7 +167,6 @@ fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 13] {
     ]
 }
 
-/// The columns that these results need.
 fn columns(r: &Results) -> Vec<Column<&Cell>> {
     let mut out: Vec<Column<&Cell>> = vec![
         ("system", Cell::label),

@@ -31,7 +31,6 @@ struct ClientActor {
     number: u32,
     cn: usize,
     slot: u32,
-    /// Its next operation.
     next: Cell<usize>,
     /// The client, and the incarnation of the node to which it belongs.
     index: RefCell<Option<(u32, AnyIndex)>>,
@@ -134,7 +133,7 @@ impl<'a> Actors<'a> {
     /// Waits for the membership; `None` when it is lost for good.
     async fn until(&self, ep: &Endpoint, holds: impl Fn() -> bool) -> Option<()> {
         while !holds() {
-            if self.shared.node_states.is_membership_lost() {
+            if self.shared.node_states.membership_lost.get() {
                 return None;
             }
             ep.sleep(POLL_NS).await;

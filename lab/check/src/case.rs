@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fault::{End, NodeFault, NodeFaultSet, SPAN_NS};
+use crate::log::fnv1a;
 use crate::rng::Rng;
 
 /// Version of the JSON form and of the drawing: a seed of another version is another case.
@@ -365,9 +366,7 @@ impl Case {
 
     /// A short name of the whole case: other settings, another name.
     pub fn fingerprint(&self) -> u32 {
-        let hash = self.to_json().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+        let hash = fnv1a(&self.to_json());
         (hash ^ hash >> 32) as u32
     }
 

@@ -43,19 +43,6 @@ impl Stress {
         let (threads, coroutines, ops, keys, value_bytes) = (4, 6, 250, 64, 8);
         Self { seed, threads, coroutines, ops, keys, value_bytes, scan_one_in, wave_ops }
     }
-
-    /// A case with these operations.
-    fn case(self) -> Case {
-        Case {
-            clients: u32::MAX,
-            keys: self.keys as u32,
-            neighbours: 0,
-            key_form: KeyForm::Early,
-            scan_one_in: self.scan_one_in as u32,
-            wave_ops: self.wave_ops as u32,
-            ..Case::of_any_system(self.seed, Some(self.value_bytes as u32))
-        }
-    }
 }
 
 /// Uniform and unfair schedules, alternately.
@@ -107,7 +94,16 @@ struct Shared {
 
 impl Shared {
     fn new(stress: Stress) -> Self {
-        Self { stress, case: stress.case(), log: Mutex::new(Log::new(1, stress.keys)) }
+        let case = Case {
+            clients: u32::MAX,
+            keys: stress.keys as u32,
+            neighbours: 0,
+            key_form: KeyForm::Early,
+            scan_one_in: stress.scan_one_in as u32,
+            wave_ops: stress.wave_ops as u32,
+            ..Case::of_any_system(stress.seed, Some(stress.value_bytes as u32))
+        };
+        Self { stress, case, log: Mutex::new(Log::new(1, stress.keys)) }
     }
 
     async fn client(&self, number: u64, mut index: AnyIndex) {

@@ -107,7 +107,6 @@ fn expect<T: PartialEq + std::fmt::Debug>(what: &str, step: u64, found: T, wante
     assert!(found == wanted, "step {step}: {what}: found {found:?}, wanted {wanted:?}");
 }
 
-/// All pairs.
 const ALL: ScanRequest<'static> = everything(100);
 
 /// Random operations of clients on all compute nodes, one at a time, against a model; scans and

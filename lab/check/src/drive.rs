@@ -202,7 +202,6 @@ pub(crate) struct Guarded<'a> {
     over: bool,
 }
 
-/// The role of a task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskRole {
     /// The compute node that it runs on; `None` for a task of a memory node or of the test.
@@ -328,7 +327,7 @@ async fn pause(ep: &Endpoint, shared: &RunContext<'_>, (client, pool): (u32, &Po
     ep.sleep(draws.below(case.pace_ns)).await;
     let waits = || {
         let leaving = shared.node_states.is_leaving(cn_of(shared, client));
-        leaving || (pool.check_lease(ep).is_err() && !shared.node_states.is_membership_lost())
+        leaving || (pool.check_lease(ep).is_err() && !shared.node_states.membership_lost.get())
     };
     while waits() {
         ep.sleep(POLL_NS).await;
@@ -445,7 +444,7 @@ async fn perform(
             // recovery needs lost memory: one time-out shows it.
             let stuck = e.kind() == ErrorKind::TimedOut && shared.node_states.has_lost();
             let revoked = e.kind() == ErrorKind::Revoked && !shared.case.rejoins();
-            (!revoked && !stuck && !shared.node_states.is_membership_lost()).then_some(answer)
+            (!revoked && !stuck && !shared.node_states.membership_lost.get()).then_some(answer)
         }
         Err(e) => {
             shared.found(failed(client, call.to_string(), &e));

@@ -164,6 +164,12 @@ impl fmt::Display for Wrong {
     }
 }
 
+/// FNV-1a of a text, 64 bits.
+pub(crate) fn fnv1a(text: &str) -> u64 {
+    let add = |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
+}
+
 /// The value of a key that is present from the beginning.
 pub fn loaded(number: u64) -> ValueId {
     1 << 62 | number
@@ -217,10 +223,7 @@ impl Log {
 
     /// A digest of all operations and answers.
     pub fn hash(&self) -> u64 {
-        let text = format!("{:?}", self.records);
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        fnv1a(&format!("{:?}", self.records))
     }
 
     /// The first value of a key.

@@ -12,7 +12,6 @@ use crate::case::Case;
 use crate::fault::{End, Ending, Happened, NodeFault};
 use crate::server::Server;
 
-/// The condition of a compute node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeCondition {
     /// Its clients run.
@@ -56,8 +55,9 @@ pub(crate) struct NodeStates<'a> {
     nodes: Vec<NodeState>,
     /// How often each restarting fault has ended its node, by the number of the fault.
     restart_counts: Vec<Cell<u32>>,
-    /// The first memory node is lost: no operation succeeds any more.
-    membership_lost: Cell<bool>,
+    /// The first memory node is lost, and the membership server with it: no operation succeeds any
+    /// more.
+    pub membership_lost: Cell<bool>,
     /// The end of each memory node's stall, ns; `u64::MAX` when it is lost.
     stalled_until: Vec<Cell<u64>>,
     /// No further fault occurs.
@@ -135,7 +135,7 @@ impl<'a> NodeStates<'a> {
         if self.case.rejoins() {
             // All stalls end together.
             self.reconnect_links();
-            self.server.resume();
+            self.server.condition().stalled_until = 0;
             let found = self.stalled_until.iter().filter(|still| still.get() < u64::MAX);
             found.for_each(|still| still.set(0));
             self.due.borrow_mut().retain(|(_, due)| !matches!(due, Due::Thaw(_)));
@@ -145,7 +145,6 @@ impl<'a> NodeStates<'a> {
         self.faults_ended.set(true);
     }
 
-    /// Reconnects the links that are still cut.
     pub(crate) fn reconnect_links(&self) {
         let cut = |due: &(u64, Due)| matches!(due.1, Due::Reconnect(_));
         let reconnects: Vec<Due> =
@@ -251,11 +250,6 @@ impl<'a> NodeStates<'a> {
         self.nodes[cn].inside.get() > 0
     }
 
-    /// Whether the first memory node is lost, and the membership server with it.
-    pub(crate) fn is_membership_lost(&self) -> bool {
-        self.membership_lost.get()
-    }
-
     /// Whether a memory node is lost.
     pub(crate) fn is_lost(&self, mn: usize) -> bool {
         self.stalled_until[mn].get() == u64::MAX
@@ -270,13 +264,14 @@ impl<'a> NodeStates<'a> {
         let stalled = &self.stalled_until[mn];
         stalled.set(stalled.get().max(until));
         if mn == 0 {
-            self.server.stall(until);
+            let server = &mut self.server.condition();
+            server.stalled_until = server.stalled_until.max(until);
         }
     }
 
     fn lose_first_memory_node(&self) {
         self.membership_lost.set(true);
-        self.server.lose();
+        self.server.condition().lost = true;
         let restarting =
             self.nodes.iter().filter(|l| l.condition.get() == NodeCondition::Restarting);
         restarting.for_each(|state| state.condition.set(NodeCondition::Gone));
@@ -375,7 +370,6 @@ impl<'a> NodeStates<'a> {
         }
     }
 
-    /// Records a fault that has occurred.
     pub(crate) fn record(&self, fault: NodeFault, inside: u32) {
         let at_ns = self.fabric.now();
         self.happened.borrow_mut().push(Happened { fault, at_ns, inside });
@@ -455,7 +449,7 @@ impl<'a> NodeStates<'a> {
                 }
                 return if ended { vec![cn] } else { Vec::new() };
             }
-            NodeFault::Jump { by_ns, .. } => self.server.jump(by_ns),
+            NodeFault::Jump { by_ns, .. } => self.server.condition().ahead += by_ns,
             _ => {}
         }
         Vec::new()

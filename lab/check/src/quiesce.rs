@@ -39,7 +39,6 @@ pub(crate) fn quiesce(judge: &InProcess, case: &Case, living: &[Arc<PoolNode>]) 
     Ok(())
 }
 
-/// Steps the agent of each node.
 fn step_agents(case: &Case, living: &[Arc<PoolNode>]) -> Result<()> {
     let pause = case.lease_ns / u64::from(STEPS_THAT_RENEW) / living.len() as u64;
     for node in living {

@@ -140,7 +140,7 @@ fn clients(shared: &RunContext<'_>, choices: &mut Vec<Choice>) -> Result<(Verdic
     *choices = fabric.choices();
     fabric.set_order(&Order::Drawn);
     shared.node_states.end_faults();
-    if case.liveness && !shared.is_over() && !shared.node_states.is_membership_lost() {
+    if case.liveness && !shared.is_over() && !shared.node_states.membership_lost.get() {
         fabric.set_fabric_faults(FabricFaults::NONE);
         let lasts =
             if shared.node_states.has_lost() { LIVENESS_AFTER_LOSS_NS } else { LIVENESS_NS };

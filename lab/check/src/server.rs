@@ -9,15 +9,14 @@ use dmtree_fabric::{
     MembershipFuture, MembershipState, Nanos, Result,
 };
 
-/// The state of the server.
 #[derive(Clone, Copy, Debug, Default)]
-struct ServerCondition {
+pub(crate) struct ServerCondition {
     /// It answers no request before this time, ns.
-    stalled_until: Nanos,
+    pub stalled_until: Nanos,
     /// It never answers again.
-    lost: bool,
+    pub lost: bool,
     /// The lead of its clock, ns.
-    ahead: Nanos,
+    pub ahead: Nanos,
 }
 
 /// The membership judge behind a path that stalls and fails.
@@ -36,29 +35,8 @@ impl Server {
         &self.judge
     }
 
-    fn condition(&self) -> MutexGuard<'_, ServerCondition> {
+    pub(crate) fn condition(&self) -> MutexGuard<'_, ServerCondition> {
         locked(&self.condition)
-    }
-
-    /// Stalls the server until this time, ns.
-    pub(crate) fn stall(&self, until: Nanos) {
-        let mut c = self.condition();
-        c.stalled_until = c.stalled_until.max(until);
-    }
-
-    /// Ends the stall.
-    pub(crate) fn resume(&self) {
-        self.condition().stalled_until = 0;
-    }
-
-    /// Loses the server for good.
-    pub(crate) fn lose(&self) {
-        self.condition().lost = true;
-    }
-
-    /// Lets its clock jump ahead.
-    pub(crate) fn jump(&self, by: Nanos) {
-        self.condition().ahead += by;
     }
 
     /// The periodic check of leases by the membership process.

@@ -24,7 +24,11 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
         fabric_faults(case)
     );
     let records = verdict.log.records();
-    let shown: Vec<&Record> = records.iter().filter(|r| concerns(finding, r)).collect();
+    let concerns = |r: &&Record| {
+        let (low, high) = r.call.range();
+        key_of(finding).is_none_or(|key| (low..=high).contains(&key))
+    };
+    let shown: Vec<&Record> = records.iter().filter(concerns).collect();
     if shown.len() > MOST_LINES {
         let _ = writeln!(out, "  ... {} operations before", shown.len() - MOST_LINES);
     }
@@ -42,7 +46,6 @@ pub fn trace(case: &Case, verdict: &Verdict) -> String {
     out
 }
 
-/// The fabric faults that are on.
 fn fabric_faults(case: &Case) -> String {
     let value = serde_json::to_value(case.fabric_faults).unwrap_or_default();
     let none = serde_json::to_value(dmtree_fabric::sim::FabricFaults::NONE).unwrap_or_default();
@@ -64,13 +67,6 @@ fn key_of(finding: &Finding) -> Option<u64> {
         Finding::History(Wrong::Order { key, .. }) => Some(*key),
         _ => None,
     }
-}
-
-/// Whether an operation belongs to a finding.
-fn concerns(finding: &Finding, r: &Record) -> bool {
-    let Some(key) = key_of(finding) else { return true };
-    let (low, high) = r.call.range();
-    (low..=high).contains(&key)
 }
 
 /// The call and its answer; of a scan, its answer for the key.

@@ -1,6 +1,5 @@
 //! The result of a run.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -125,7 +124,11 @@ pub fn keep_panics() {
 
 /// Runs what may panic; the message of a panic is its error.
 pub fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| panic_text(&*payload))
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let kept = LAST_PANIC.with(|last| last.borrow_mut().take());
+        let text = kept.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "?".to_owned())
+    })
 }
 
 /// Runs `work` on so many threads, by number, and calls `tick` at intervals until all have ended.
@@ -147,13 +150,4 @@ pub fn on_threads<T: Send>(
         }
         running.into_iter().map(|thread| thread.join().expect("panics are caught")).collect()
     })
-}
-
-/// The message of a caught panic.
-fn panic_text(payload: &(dyn Any + Send)) -> String {
-    if let Some(text) = LAST_PANIC.with(|last| last.borrow_mut().take()) {
-        return text;
-    }
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "?".to_owned())
 }

@@ -3,29 +3,11 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The kind of an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// An unknown name.
-    UnknownName,
-    /// A number or text outside of the permitted values.
-    BadValue,
-    /// A file of keys that cannot be used.
-    KeyFile,
-    /// A file that cannot be read.
-    Io,
-    /// A line of an operation trace that is neither an operation nor a line of the client.
-    Trace,
-    /// Bytes that are no encoded record.
-    Record,
-}
-
 /// An error in a workload, a key file, a trace or a stored record. Displays as one line: the cause,
 /// and what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct Error {
-    kind: ErrorKind,
     message: String,
     source: Option<std::io::Error>,
 }
@@ -34,42 +16,17 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None }
-    }
-
-    pub(crate) fn bad_value(message: impl Into<String>) -> Self {
-        Error::new(ErrorKind::BadValue, message)
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Error { message: message.into(), source: None }
     }
 
     pub(crate) fn unknown(what: &str, name: &str, valid: &str) -> Self {
-        Error::new(ErrorKind::UnknownName, format!("unknown {what} {name:?}: give one of {valid}"))
+        Error::new(format!("unknown {what} {name:?}: give one of {valid}"))
     }
 
     pub(crate) fn io(what: &str, path: &Path, source: std::io::Error) -> Self {
-        Error {
-            kind: ErrorKind::Io,
-            message: format!("cannot {what} {}: {source}", path.display()),
-            source: Some(source),
-        }
-    }
-
-    /// The kind of the error.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|e| e as _)
+        let message = format!("cannot {what} {}: {source}", path.display());
+        Error { message, source: Some(source) }
     }
 }
 
@@ -96,9 +53,3 @@ impl fmt::Display for TraceError {
 }
 
 impl std::error::Error for TraceError {}
-
-impl From<TraceError> for Error {
-    fn from(e: TraceError) -> Self {
-        Error::new(ErrorKind::Trace, e.to_string())
-    }
-}

@@ -9,18 +9,12 @@ const WINDOW: u64 = 1 << 14;
 
 /// Hands out fresh record numbers, each once, and knows up to which number they are stored.
 ///
-/// Several processes can share a run as `part` of `parts`: part p takes the numbers `first + p`,
-/// `first + p + parts`, and so on. No two parts ever insert the same record, and they need no
-/// communication.
-///
 /// "Stored" is the highest count such that this and all earlier inserts were acknowledged, so that
 /// `latest` does not read an insert in flight. An insert of a client that gave up delays this until
 /// 16 384 later ones have finished.
 pub struct InsertCounter {
     first: u64,
     end: u64,
-    part: u64,
-    parts: u64,
     next: AtomicU64,
     acknowledged: AtomicU64,
     /// Slot `t % WINDOW` has the largest acknowledged ticket of that slot, plus one. Tickets only
@@ -39,19 +33,16 @@ impl fmt::Debug for InsertCounter {
     }
 }
 
-/// One insert: the count of inserts before it in this part.
+/// One insert: the count of inserts before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
 impl InsertCounter {
-    /// Numbers from `first` up to, not including, `end`; of them those of `part` of `parts`.
-    #[must_use]
-    pub fn new(first: u64, end: u64, part: u32, parts: u32) -> Self {
+    /// Numbers from `first` up to, not including, `end`.
+    pub fn new(first: u64, end: u64) -> Self {
         InsertCounter {
             first,
             end,
-            part: u64::from(part),
-            parts: u64::from(parts.max(1)),
             next: AtomicU64::new(0),
             acknowledged: AtomicU64::new(0),
             window: (0..WINDOW).map(|_| AtomicU64::new(0)).collect(),
@@ -64,10 +55,9 @@ impl InsertCounter {
         Self { only: Some((only, Mutex::default())), ..self }
     }
 
-    /// Number `count` of this part, unless the numbers are used up.
+    /// Number `count`, unless the numbers are used up.
     fn at(&self, count: u64) -> Option<u64> {
-        let at = count.checked_mul(self.parts)?.checked_add(self.part)?.checked_add(self.first)?;
-        (at < self.end).then_some(at)
+        count.checked_add(self.first).filter(|at| *at < self.end)
     }
 
     /// The next insert; `None` when the numbers are used up.
@@ -88,15 +78,14 @@ impl InsertCounter {
     }
 
     /// The record number of an insert.
-    #[must_use]
     pub fn record(&self, ticket: Ticket) -> u64 {
         self.number(ticket.0)
     }
 
-    /// The record number of this part's insert `count` (from 0).
+    /// The record number of insert `count` (from 0).
     pub(crate) fn number(&self, count: u64) -> u64 {
         match &self.only {
-            None => self.first + self.part + count * self.parts,
+            None => self.first + count,
             // A ticket is there since it was taken.
             Some((_, taken)) => {
                 taken.lock().unwrap_or_else(PoisonError::into_inner)[count as usize]
@@ -122,14 +111,12 @@ impl InsertCounter {
         &self.window[(ticket % WINDOW) as usize]
     }
 
-    /// Number of stored inserts of this part, counted without a gap.
-    #[must_use]
+    /// Number of stored inserts, counted without a gap.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(SeqCst)
     }
 
-    /// Number of inserts of this part that were handed out.
-    #[must_use]
+    /// Number of inserts that were handed out.
     pub fn taken(&self) -> u64 {
         match &self.only {
             None => self.next.load(SeqCst),
@@ -144,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_mark_waits_for_gaps() {
-        let c = InsertCounter::new(100, 1000, 0, 1);
+        let c = InsertCounter::new(100, 1000);
         let t: Vec<Ticket> = (0..5).map(|_| c.take().unwrap()).collect();
         assert_eq!(t.iter().map(|&t| c.record(t)).collect::<Vec<_>>(), [100, 101, 102, 103, 104]);
         c.acknowledge(t[1]);
@@ -158,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_lost_insert_is_passed_in_the_end() {
-        let c = InsertCounter::new(0, u64::MAX, 0, 1);
+        let c = InsertCounter::new(0, u64::MAX);
         let _lost = c.take().unwrap();
         for _ in 0..WINDOW {
             c.acknowledge(c.take().unwrap());
@@ -167,23 +154,17 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_disjoint_and_end() {
-        let mut all = Vec::new();
-        for part in 0..3 {
-            let c = InsertCounter::new(10, 31, part, 3);
-            while let Some(t) = c.take() {
-                all.push(c.record(t));
-            }
-        }
-        all.sort_unstable();
+    fn numbers_end() {
+        let c = InsertCounter::new(10, 31);
+        let all: Vec<u64> = std::iter::from_fn(|| c.take()).map(|t| c.record(t)).collect();
         assert_eq!(all, (10..31).collect::<Vec<_>>());
-        assert!(InsertCounter::new(u64::MAX, u64::MAX, 0, 1).take().is_none());
+        assert!(InsertCounter::new(u64::MAX, u64::MAX).take().is_none());
     }
 
     #[test]
     #[allow(clippy::disallowed_methods)] // threads are what is tested
     fn threads_never_share_a_number_and_the_mark_arrives() {
-        let c = std::sync::Arc::new(InsertCounter::new(0, u64::MAX, 0, 1));
+        let c = std::sync::Arc::new(InsertCounter::new(0, u64::MAX));
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let c = c.clone();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::keys::MAX_KEY;
 
 /// The keys of a file, one per line, in the file's order. A key is the raw bytes of its line
@@ -15,7 +15,8 @@ pub struct KeyFile {
     starts: Vec<usize>,
     /// Line numbers from 0 in key order.
     sorted: Vec<u32>,
-    longest: usize,
+    /// The length of the longest key, bytes.
+    pub longest: usize,
 }
 
 impl KeyFile {
@@ -34,17 +35,13 @@ impl KeyFile {
     /// An empty key, one above [`MAX_KEY`] bytes, a repeated one (all with the line), no key at
     /// all, or 2^32 keys.
     pub fn parse(name: &str, bytes: Vec<u8>) -> Result<Self> {
-        let bad = |line: usize, why: String| {
-            Err(Error::new(ErrorKind::KeyFile, format!("{name}, line {}: {why}", line + 1)))
-        };
+        let bad =
+            |line: usize, why: String| Err(Error::new(format!("{name}, line {}: {why}", line + 1)));
         let mut starts = vec![0];
         let mut longest = 0;
         let body = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
         if body.is_empty() && bytes.is_empty() {
-            return Err(Error::new(
-                ErrorKind::KeyFile,
-                format!("{name} holds no key: put one key on each line"),
-            ));
+            return Err(Error::new(format!("{name} holds no key: put one key on each line")));
         }
         for (line, key) in body.split(|&b| b == b'\n').enumerate() {
             if key.is_empty() {
@@ -80,25 +77,11 @@ impl KeyFile {
     }
 
     /// Number of keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Always false: a file without keys is refused.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The length of the longest key, bytes.
-    #[must_use]
-    pub fn longest(&self) -> usize {
-        self.longest
-    }
-
     /// The key on line `line`, counted from 0; empty beyond the last.
-    #[must_use]
     pub fn get(&self, line: usize) -> &[u8] {
         match (self.starts.get(line), self.starts.get(line + 1)) {
             (Some(&start), Some(&next)) => &self.bytes[start..next - 1],
@@ -107,7 +90,6 @@ impl KeyFile {
     }
 
     /// Whether the file has a key.
-    #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.search(key).is_ok()
     }
@@ -146,10 +128,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn why(bytes: &[u8]) -> String {
-        KeyFile::parse("keys.txt", bytes.to_vec()).unwrap_err().to_string()
-    }
-
     #[test]
     fn bytes_are_taken_raw() {
         let file = KeyFile::parse("t", b"b\r\n \xff\0\na".to_vec()).unwrap();
@@ -161,20 +139,21 @@ mod tests {
 
     #[test]
     fn unusable_files_say_the_line() {
-        assert!(why(b"a\n\nb\n").starts_with("keys.txt, line 2: an empty key"));
-        assert!(why(b"\n").starts_with("keys.txt, line 1: an empty key"));
-        assert!(why(b"").contains("holds no key"));
-        assert!(
-            why(b"a\nb\na\n").starts_with("keys.txt, line 3: the key stands on line 1 already")
-        );
-        assert!(
-            why(&[b"ok\n".to_vec(), vec![b'x'; 1025]].concat())
-                .starts_with("keys.txt, line 2: a key of 1025")
-        );
+        let long = [b"ok\n".to_vec(), vec![b'x'; 1025]].concat();
+        for (bytes, words) in [
+            (&b"a\n\nb\n"[..], "keys.txt, line 2: an empty key"),
+            (b"\n", "keys.txt, line 1: an empty key"),
+            (b"", "keys.txt holds no key"),
+            (b"a\nb\na\n", "keys.txt, line 3: the key stands on line 1 already"),
+            (&long, "keys.txt, line 2: a key of 1025"),
+        ] {
+            let why = KeyFile::parse("keys.txt", bytes.to_vec()).unwrap_err().to_string();
+            assert!(why.starts_with(words), "{why}");
+        }
         let longest = KeyFile::parse("t", vec![b'x'; 1024]).unwrap();
-        assert_eq!(longest.longest(), 1024);
+        assert_eq!(longest.longest, 1024);
         let missing = KeyFile::read(Path::new("/nonexistent/keys")).unwrap_err();
-        assert_eq!(missing.kind(), ErrorKind::Io);
+        assert!(missing.to_string().starts_with("cannot read key file /nonexistent/keys"));
     }
 
     #[test]

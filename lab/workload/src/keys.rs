@@ -95,12 +95,7 @@ text::serde_by_text!(KeyForm, "a key form such as \"hashed24\" or \"random(16..=
 
 /// A prepared key form: maps record numbers to key bytes.
 #[derive(Debug, Clone)]
-pub struct KeySpace {
-    maker: Maker,
-}
-
-#[derive(Debug, Clone)]
-enum Maker {
+pub enum KeySpace {
     Hashed24,
     U64 { bijection: Permutation },
     Sequential,
@@ -115,50 +110,43 @@ impl KeySpace {
     /// A length range that is empty, starts at 0 or ends above [`MAX_KEY`]; a key file that cannot
     /// be read or holds an empty, too long or repeated key.
     pub fn new(form: &KeyForm, seed: Seed) -> Result<Self> {
-        let maker = match form {
-            KeyForm::Hashed24 => Maker::Hashed24,
-            KeyForm::U64 => Maker::U64 { bijection: Permutation::of_bytes(8, seed.child("u64")) },
-            KeyForm::Sequential => Maker::Sequential,
+        Ok(match form {
+            KeyForm::Hashed24 => KeySpace::Hashed24,
+            KeyForm::U64 => {
+                KeySpace::U64 { bijection: Permutation::of_bytes(8, seed.child("u64")) }
+            }
+            KeyForm::Sequential => KeySpace::Sequential,
             &KeyForm::Random { min, max } => {
                 if min == 0 || min > max || max as usize > MAX_KEY {
-                    return Err(Error::bad_value(format!(
+                    return Err(Error::new(format!(
                         "key lengths {min}..={max} are not usable: give a range within 1..={MAX_KEY}"
                     )));
                 }
                 let embed = (min as usize).min(8);
                 let bijection = Permutation::of_bytes(embed, seed.child("random"));
-                Maker::Random { bijection, embed, min, max, seed: seed.child("random bytes") }
+                KeySpace::Random { bijection, embed, min, max, seed: seed.child("random bytes") }
             }
-            KeyForm::File(path) => Maker::File(Arc::new(KeyFile::read(path)?)),
-        };
-        Ok(KeySpace { maker })
-    }
-
-    /// A key space over keys that are already in memory.
-    #[must_use]
-    pub fn from_file(keys: Arc<KeyFile>) -> Self {
-        KeySpace { maker: Maker::File(keys) }
+            KeyForm::File(path) => KeySpace::File(Arc::new(KeyFile::read(path)?)),
+        })
     }
 
     /// The number of record numbers that have a key: those from 0 up to, not including, this one.
-    #[must_use]
     pub fn capacity(&self) -> u64 {
-        match &self.maker {
-            Maker::Random { embed, .. } => 1 << (8 * embed - 1),
-            Maker::File(keys) => keys.len() as u64,
+        match self {
+            KeySpace::Random { embed, .. } => 1 << (8 * embed - 1),
+            KeySpace::File(keys) => keys.len() as u64,
             _ => ABSENT,
         }
     }
 
     /// The longest key of this space, including absent keys, in bytes.
-    #[must_use]
     pub fn max_len(&self) -> usize {
-        match &self.maker {
-            Maker::Hashed24 => 24,
-            Maker::U64 { .. } | Maker::Sequential => 8,
-            Maker::Random { max, .. } => *max as usize,
+        match self {
+            KeySpace::Hashed24 => 24,
+            KeySpace::U64 { .. } | KeySpace::Sequential => 8,
+            KeySpace::Random { max, .. } => *max as usize,
             // An absent key may be one byte longer than the longest, see `KeyFile::absent`.
-            Maker::File(keys) => keys.longest() + 1,
+            KeySpace::File(keys) => keys.longest + 1,
         }
     }
 
@@ -176,8 +164,8 @@ impl KeySpace {
     /// for a file, the file's key of that number with its last byte changed.
     pub fn absent(&self, record: u64, out: &mut Vec<u8>) {
         out.clear();
-        match &self.maker {
-            Maker::File(keys) => keys.absent(record, out),
+        match self {
+            KeySpace::File(keys) => keys.absent(record, out),
             _ => self.make(self.absent_number(record), out),
         }
     }
@@ -188,13 +176,13 @@ impl KeySpace {
     }
 
     fn make(&self, number: u64, out: &mut Vec<u8>) {
-        match &self.maker {
-            Maker::Hashed24 => decimal24(fnv1a(&number.to_le_bytes()), out),
-            Maker::U64 { bijection } => {
+        match self {
+            KeySpace::Hashed24 => decimal24(fnv1a(&number.to_le_bytes()), out),
+            KeySpace::U64 { bijection } => {
                 out.extend_from_slice(&bijection.apply(number).to_be_bytes())
             }
-            Maker::Sequential => out.extend_from_slice(&number.to_be_bytes()),
-            Maker::Random { bijection, embed, min, max, seed } => {
+            KeySpace::Sequential => out.extend_from_slice(&number.to_be_bytes()),
+            KeySpace::Random { bijection, embed, min, max, seed } => {
                 out.extend_from_slice(&bijection.apply(number).to_be_bytes()[8 - embed..]);
                 let state = mix64(seed.0 ^ mix64(number));
                 let mut rng = Seed(state).rng();
@@ -205,18 +193,20 @@ impl KeySpace {
                     out.extend_from_slice(&word[..take]);
                 }
             }
-            Maker::File(keys) => out.extend_from_slice(keys.get(number as usize)),
+            KeySpace::File(keys) => out.extend_from_slice(keys.get(number as usize)),
         }
     }
 
     /// The position of the key of `record` in key order: sorting record numbers by it sorts their
     /// keys.
     pub(crate) fn rank(&self, record: u64) -> u64 {
-        match &self.maker {
-            Maker::Hashed24 => fnv1a(&record.to_le_bytes()),
-            Maker::U64 { bijection } | Maker::Random { bijection, .. } => bijection.apply(record),
-            Maker::Sequential => record,
-            Maker::File(keys) => keys.rank(record as usize),
+        match self {
+            KeySpace::Hashed24 => fnv1a(&record.to_le_bytes()),
+            KeySpace::U64 { bijection } | KeySpace::Random { bijection, .. } => {
+                bijection.apply(record)
+            }
+            KeySpace::Sequential => record,
+            KeySpace::File(keys) => keys.rank(record as usize),
         }
     }
 }
@@ -285,7 +275,7 @@ mod tests {
             "t",
             (0..3000u32).flat_map(|i| format!("k{:04}\n", i * 7 % 3001).into_bytes()).collect(),
         );
-        let file = KeySpace::from_file(Arc::new(file.unwrap()));
+        let file = KeySpace::File(Arc::new(file.unwrap()));
         for space in
             [space("hashed24"), space("u64"), space("sequential"), space("random(2..=40)"), file]
         {

@@ -9,7 +9,7 @@
 //! so that a published seed replays.
 //!
 //! ```
-//! use dmtree_workload::{Op, Workload, WorkloadSpec};
+//! use dmtree_workload::{OpKind, Workload, WorkloadSpec};
 //!
 //! let spec = WorkloadSpec {
 //!     workload: Workload::named("ycsb-a")?,
@@ -21,9 +21,10 @@
 //! let plan = spec.build()?;
 //! let mut stream = plan.stream(0);
 //! for _ in 0..100 {
-//!     match stream.next() {
-//!         Some(Op::Read { key, .. }) => assert_eq!(key.len(), 24),
-//!         Some(Op::Update { key, value, .. }) => plan.check_value(key, value).unwrap(),
+//!     let op = stream.next().expect("reads and updates never run out");
+//!     match op.kind {
+//!         OpKind::Read => assert_eq!(op.key.len(), 24),
+//!         OpKind::Update => plan.check_value(op.key, op.value).unwrap(),
 //!         other => panic!("not in this mix: {other:?}"),
 //!     }
 //! }
@@ -48,19 +49,16 @@ mod text;
 pub mod trace;
 mod values;
 
-pub use dist::{Chooser, Distribution, MAX_NOMINAL, THETA, ZipfExact, ZipfYcsb, zeta};
-pub use error::{Error, ErrorKind, Result, TraceError};
-pub use inserts::{InsertCounter, Ticket};
-pub use key_file::KeyFile;
-pub use keys::{KeyForm, KeySpace, MAX_KEY};
+pub use dist::{Distribution, MAX_NOMINAL, THETA};
+pub use error::{Error, Result, TraceError};
+pub use keys::{KeyForm, MAX_KEY};
 pub use mix::{Mix, OpKind, Workload};
-pub use permute::Permutation;
 pub use plan::{LOADED, Load, LoadOrder, Plan};
 pub use rng::{Rng, Seed, fnv1a, mix64};
 pub use scan_len::{MAX_SCAN, ScanLength};
 pub use spec::WorkloadSpec;
 pub use stream::{Exhausted, Op, OpStream};
-pub use values::{MAX_VALUE, Mismatch, ValueMaker, ValueSize};
+pub use values::{MAX_VALUE, Mismatch, ValueSize};
 
 /// Property tests use a fixed seed, so that a failure repeats.
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -43,7 +44,6 @@ impl OpKind {
     ];
 
     /// The name in files and results.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             OpKind::Read => "read",
@@ -54,12 +54,6 @@ impl OpKind {
             OpKind::Scan => "scan",
             OpKind::ReadModifyWrite => "read-modify-write",
         }
-    }
-
-    /// Whether the operation needs a loaded record.
-    #[must_use]
-    pub const fn needs_records(self) -> bool {
-        !matches!(self, OpKind::Insert)
     }
 }
 
@@ -84,18 +78,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    const NONE: Mix = Mix {
-        read: 0,
-        read_absent: 0,
-        insert: 0,
-        update: 0,
-        delete: 0,
-        scan: 0,
-        read_modify_write: 0,
-    };
-
     /// The weight of one kind.
-    #[must_use]
     pub const fn weight(&self, kind: OpKind) -> u32 {
         match kind {
             OpKind::Read => self.read,
@@ -109,15 +92,13 @@ impl Mix {
     }
 
     /// The sum of the weights.
-    #[must_use]
     pub fn total(&self) -> u64 {
         OpKind::ALL.iter().map(|&kind| u64::from(self.weight(kind))).sum()
     }
 
     /// Whether any operation needs a loaded record.
-    #[must_use]
     pub fn needs_records(&self) -> bool {
-        OpKind::ALL.iter().any(|&kind| kind.needs_records() && self.weight(kind) > 0)
+        self.total() > u64::from(self.insert)
     }
 
     /// Draws a kind. A mix without weights gives reads; [`Workload`] refuses it before.
@@ -148,9 +129,13 @@ impl Mix {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     name: String,
-    csv_name: String,
+    /// The name in the published tables' `Workload` column: `search` is `ycsb-c` there, `insert`
+    /// `insert-only`, and so on.
+    pub csv_name: String,
     mix: Mix,
-    distribution: Option<Distribution>,
+    /// The distribution that this workload always has, also if another one is requested: `latest`
+    /// for YCSB D.
+    pub distribution: Option<Distribution>,
 }
 
 /// Name, name in the published tables, mix, own distribution.
@@ -160,20 +145,22 @@ const LATEST: Option<Distribution> = Some(Distribution::Latest { theta: THETA })
 
 /// All workloads, each once. The published artifact's table names of the micro workloads (`ycsb-c`
 /// for search, `insert-only`, `update-only`, `scan-only`) are accepted as names, too.
-const BUILTIN: [Builtin; 12] = [
-    ("search", "ycsb-c", Mix { read: 100, ..Mix::NONE }, None),
-    ("search-absent", "search-absent", Mix { read_absent: 100, ..Mix::NONE }, None),
-    ("insert", "insert-only", Mix { insert: 100, ..Mix::NONE }, None),
-    ("update", "update-only", Mix { update: 100, ..Mix::NONE }, None),
-    ("delete", "delete", Mix { delete: 100, ..Mix::NONE }, None),
-    ("scan", "scan-only", Mix { scan: 100, ..Mix::NONE }, None),
-    ("ycsb-a", "ycsb-a", Mix { read: 50, update: 50, ..Mix::NONE }, None),
-    ("ycsb-b", "ycsb-b", Mix { read: 95, update: 5, ..Mix::NONE }, None),
-    ("ycsb-c", "ycsb-c", Mix { read: 100, ..Mix::NONE }, None),
-    ("ycsb-d", "ycsb-d", Mix { read: 95, insert: 5, ..Mix::NONE }, LATEST),
-    ("ycsb-e", "ycsb-e", Mix { scan: 95, insert: 5, ..Mix::NONE }, None),
-    ("ycsb-f", "ycsb-f", Mix { read: 50, read_modify_write: 50, ..Mix::NONE }, None),
-];
+static BUILTIN: LazyLock<[Builtin; 12]> = LazyLock::new(|| {
+    [
+        ("search", "ycsb-c", Mix { read: 100, ..Mix::default() }, None),
+        ("search-absent", "search-absent", Mix { read_absent: 100, ..Mix::default() }, None),
+        ("insert", "insert-only", Mix { insert: 100, ..Mix::default() }, None),
+        ("update", "update-only", Mix { update: 100, ..Mix::default() }, None),
+        ("delete", "delete", Mix { delete: 100, ..Mix::default() }, None),
+        ("scan", "scan-only", Mix { scan: 100, ..Mix::default() }, None),
+        ("ycsb-a", "ycsb-a", Mix { read: 50, update: 50, ..Mix::default() }, None),
+        ("ycsb-b", "ycsb-b", Mix { read: 95, update: 5, ..Mix::default() }, None),
+        ("ycsb-c", "ycsb-c", Mix { read: 100, ..Mix::default() }, None),
+        ("ycsb-d", "ycsb-d", Mix { read: 95, insert: 5, ..Mix::default() }, LATEST),
+        ("ycsb-e", "ycsb-e", Mix { scan: 95, insert: 5, ..Mix::default() }, None),
+        ("ycsb-f", "ycsb-f", Mix { read: 50, read_modify_write: 50, ..Mix::default() }, None),
+    ]
+});
 
 impl Workload {
     /// A workload by its name, or by its name in the published tables.
@@ -200,17 +187,17 @@ impl Workload {
     pub fn custom(name: &str, mix: Mix, distribution: Option<Distribution>) -> Result<Self> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "{name:?} cannot name a workload: give 1 to 64 letters, digits, '-', '_' and '.'"
             )));
         }
         if Self::named(name).is_ok() {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "workload {name:?} is built in: give your own mix another name"
             )));
         }
         if mix.total() == 0 {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "workload {name:?} has no operations: give at least one kind a weight above 0"
             )));
         }
@@ -224,29 +211,13 @@ impl Workload {
     }
 
     /// The name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The name in the published tables' `Workload` column: `search` is `ycsb-c` there, `insert`
-    /// `insert-only`, and so on.
-    #[must_use]
-    pub fn csv_name(&self) -> &str {
-        &self.csv_name
-    }
-
     /// The shares of the operations.
-    #[must_use]
     pub fn mix(&self) -> &Mix {
         &self.mix
-    }
-
-    /// The distribution that this workload always has, also if another one is requested: `latest`
-    /// for YCSB D.
-    #[must_use]
-    pub fn own_distribution(&self) -> Option<Distribution> {
-        self.distribution
     }
 }
 
@@ -343,7 +314,7 @@ mod tests {
         ] {
             assert!((share(name, kind) - 1.0).abs() < 1e-9, "{name}");
         }
-        assert_eq!(Workload::named("ycsb-d").unwrap().own_distribution().unwrap().name(), "latest");
+        assert_eq!(Workload::named("ycsb-d").unwrap().distribution.unwrap().to_string(), "latest");
     }
 
     #[test]
@@ -368,8 +339,8 @@ mod tests {
             ("update", "update-only"),
             ("scan", "scan-only"),
         ] {
-            assert_eq!(Workload::named(ours).unwrap().csv_name(), theirs);
-            assert_eq!(Workload::named(theirs).unwrap().csv_name(), theirs);
+            assert_eq!(Workload::named(ours).unwrap().csv_name, theirs);
+            assert_eq!(Workload::named(theirs).unwrap().csv_name, theirs);
         }
         assert_eq!(Workload::named("insert-only").unwrap().name(), "insert");
         let message = Workload::named("ycsb-g").unwrap_err().to_string();

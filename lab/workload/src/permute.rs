@@ -25,14 +25,12 @@ pub struct Permutation {
 
 impl Permutation {
     /// The bijection of `0..n` for `seed`.
-    #[must_use]
     pub fn new(n: u64, seed: Seed) -> Self {
         let bits = 64 - n.saturating_sub(1).leading_zeros();
         Self::with_bits(n, bits, seed)
     }
 
     /// The bijection of all numbers of `bytes` bytes (1 to 8) for `seed`.
-    #[must_use]
     pub fn of_bytes(bytes: usize, seed: Seed) -> Self {
         let bits = 8 * bytes.clamp(1, 8) as u32;
         // A domain of 2^64 does not fit `n`; 0 stands for it, see `apply`.
@@ -53,7 +51,6 @@ impl Permutation {
 
     /// The image of `x`. `x` must be below `n`; a larger one is taken modulo `n`.
     #[inline]
-    #[must_use]
     pub fn apply(&self, x: u64) -> u64 {
         if self.mask == u64::MAX && self.n == 0 {
             return self.once(x);

@@ -3,15 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::dist::{Chooser, Distribution};
+use crate::dist::Chooser;
 use crate::error::{Error, Result};
 use crate::inserts::InsertCounter;
 use crate::keys::KeySpace;
-use crate::mix::Workload;
 use crate::permute::Permutation;
 use crate::rng::Seed;
 use crate::scan_len::ScanLengths;
-use crate::slices::{self, Side, Slices};
+use crate::slices::{Side, Slices};
 use crate::spec::WorkloadSpec;
 use crate::stream::OpStream;
 use crate::values::{Mismatch, ValueMaker};
@@ -23,32 +22,26 @@ pub const LOADED: u32 = 0;
 /// every client takes its own [`OpStream`] from it.
 #[derive(Debug)]
 pub struct Plan {
-    spec: WorkloadSpec,
-    keys: KeySpace,
+    /// What it was built of, with the distribution in effect, which may be the workload's own.
+    pub spec: WorkloadSpec,
+    pub(crate) keys: KeySpace,
     /// `None` for a workload that only inserts into an empty index.
-    chooser: Option<Chooser>,
-    scans: ScanLengths,
-    part: u32,
-    parts: u32,
+    pub(crate) chooser: Option<Chooser>,
+    pub(crate) scans: ScanLengths,
     /// One for every slice of the key space.
-    sides: Vec<Side>,
+    pub(crate) sides: Vec<Side>,
     value_lengths: Seed,
 }
 
 impl Plan {
-    pub(crate) fn new(mut spec: WorkloadSpec, part: u32, parts: u32) -> Result<Self> {
-        if part >= parts {
-            return Err(Error::bad_value(format!(
-                "part {part} of {parts} does not exist: give a part below the number of parts"
-            )));
-        }
-        spec.distribution = spec.workload.own_distribution().unwrap_or(spec.distribution);
+    pub(crate) fn new(mut spec: WorkloadSpec) -> Result<Self> {
+        spec.distribution = spec.workload.distribution.unwrap_or(spec.distribution);
         spec.value_size.checked()?;
         let scans = ScanLengths::new(spec.scan_length)?;
         let seed = spec.seed;
         let keys = KeySpace::new(&spec.keys, seed.child("keys"))?;
         if spec.records > keys.capacity() {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "{} records are more than the {} that keys of form {} can name: load fewer, or take another form",
                 spec.records,
                 keys.capacity(),
@@ -61,11 +54,8 @@ impl Plan {
         } else {
             None
         };
-        slices::check(&spec)?;
-        let side = || {
-            let deletes = seed.child("deletes");
-            Side::whole(spec.records, keys.capacity(), (part, parts), deletes)
-        };
+        spec.check_slices()?;
+        let side = || Side::whole(spec.records, keys.capacity(), seed.child("deletes"));
         let sides = match spec.slices {
             1 => vec![side()],
             n => {
@@ -73,86 +63,30 @@ impl Plan {
                 (0..n).map(|slice| Side::of(&all, slice, side(), seed.child("deletes"))).collect()
             }
         };
-        Ok(Plan {
-            sides,
-            value_lengths: seed.child("value lengths"),
-            keys,
-            chooser,
-            scans,
-            part,
-            parts,
-            spec,
-        })
-    }
-
-    /// The settings in effect.
-    #[must_use]
-    pub fn spec(&self) -> &WorkloadSpec {
-        &self.spec
-    }
-
-    /// The workload.
-    #[must_use]
-    pub fn workload(&self) -> &Workload {
-        &self.spec.workload
-    }
-
-    /// The distribution in effect, which may be the workload's own.
-    #[must_use]
-    pub fn distribution(&self) -> Distribution {
-        self.spec.distribution
-    }
-
-    /// The key count over which the law is taken.
-    #[must_use]
-    pub fn nominal(&self) -> u64 {
-        self.chooser.as_ref().map_or(0, Chooser::nominal)
-    }
-
-    /// Number of loaded records.
-    #[must_use]
-    pub fn records(&self) -> u64 {
-        self.spec.records
-    }
-
-    /// Number of records that can be loaded and inserted in all.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.keys.capacity()
-    }
-
-    /// The keys.
-    #[must_use]
-    pub fn keys(&self) -> &KeySpace {
-        &self.keys
+        Ok(Plan { sides, value_lengths: seed.child("value lengths"), keys, chooser, scans, spec })
     }
 
     /// The counter of inserts; of a key space in slices, that of the first. A driver that knows
     /// better when an insert is stored may acknowledge it there.
-    #[must_use]
     pub fn inserts(&self) -> &InsertCounter {
         &self.sides[0].inserts
     }
 
-    /// The operations of client `client` of this process. The same client of the same plan settings
+    /// The operations of client `client`. The same client of the same plan settings
     /// draws the same operations. Clients share only the numbers of inserts and deletes, which they
     /// get in the order of arrival.
-    #[must_use]
     pub fn stream(self: &Arc<Self>, client: u32) -> OpStream {
         self.stream_of(client, 0)
     }
 
     /// The same, with all keys in this slice of the key space; beyond the last slice, in the last.
-    #[must_use]
     pub fn stream_of(self: &Arc<Self>, client: u32, slice: u32) -> OpStream {
-        let number = u64::from(self.part) << 32 | u64::from(client);
         let slice = (slice as usize).min(self.sides.len() - 1);
-        OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", number))
+        OpStream::new(self.clone(), slice, self.spec.seed.numbered("client", client.into()))
     }
 
     /// The loaded records of a slice of the key space, in the order of their keys; `None` where the
     /// key space is not cut.
-    #[must_use]
     pub fn loaded_in(&self, slice: u32) -> Option<&[u64]> {
         self.sides.get(slice as usize)?.loaded()
     }
@@ -178,7 +112,6 @@ impl Plan {
     }
 
     /// The records to load, in order.
-    #[must_use]
     pub fn load(&self, order: LoadOrder) -> Load {
         let n = self.spec.records;
         let by = match order {
@@ -190,23 +123,6 @@ impl Plan {
             }
         };
         Load { n, by }
-    }
-
-    pub(crate) fn chooser(&self) -> Option<&Chooser> {
-        self.chooser.as_ref()
-    }
-
-    pub(crate) fn scans(&self) -> &ScanLengths {
-        &self.scans
-    }
-
-    pub(crate) fn side(&self, slice: usize) -> &Side {
-        &self.sides[slice]
-    }
-
-    /// The next loaded record of a slice to delete; `None` when this part has no more.
-    pub(crate) fn take_delete(&self, slice: usize) -> Option<u64> {
-        self.sides[slice].take_delete((self.part, self.parts), self.spec.records)
     }
 }
 
@@ -249,18 +165,6 @@ enum By {
 }
 
 impl Load {
-    /// Number of records to load.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.n
-    }
-
-    /// Whether there is nothing to load.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.n == 0
-    }
-
     /// The records at a range of positions of the order; positions beyond the end are left out.
     pub fn records(&self, positions: Range<u64>) -> impl Iterator<Item = u64> + '_ {
         (positions.start..positions.end.min(self.n)).map(|at| match &self.by {

@@ -16,7 +16,6 @@ use rand_xoshiro::{SplitMix64, Xoshiro256StarStar};
 use serde::{Deserialize, Serialize};
 
 /// SplitMix64's output function, a bijection of 64 bits with good avalanche. Frozen.
-#[must_use]
 #[inline]
 pub fn mix64(x: u64) -> u64 {
     // The state is `x` when the increment has been added.
@@ -27,7 +26,6 @@ pub fn mix64(x: u64) -> u64 {
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// FNV-1a over bytes, 64 bits. Frozen: it names child seeds and makes the published keys.
-#[must_use]
 pub const fn fnv1a(bytes: &[u8]) -> u64 {
     let mut hash: u64 = 0xCBF2_9CE4_8422_2325;
     let mut i = 0;
@@ -52,20 +50,17 @@ pub struct Seed(pub u64);
 
 impl Seed {
     /// The seed of the part called `name`.
-    #[must_use]
     pub fn child(self, name: &str) -> Seed {
         Seed(mix64(self.0.wrapping_add(GOLDEN) ^ mix64(fnv1a(name.as_bytes()))))
     }
 
     /// The seed of item `number` of the part called `name`, for example of one client of many.
-    #[must_use]
     pub fn numbered(self, name: &str, number: u64) -> Seed {
         let named = self.child(name);
         Seed(mix64(named.0 ^ mix64(number.wrapping_add(GOLDEN))))
     }
 
     /// A generator that starts at this seed.
-    #[must_use]
     pub fn rng(self) -> Rng {
         Rng::new(self)
     }
@@ -77,7 +72,6 @@ pub struct Rng(Xoshiro256StarStar);
 
 impl Rng {
     /// A generator; its state is the first four outputs of SplitMix64 from `seed`.
-    #[must_use]
     pub fn new(seed: Seed) -> Self {
         Self(Xoshiro256StarStar::seed_from_u64(seed.0))
     }

@@ -44,12 +44,6 @@ impl Default for ScanLength {
 }
 
 impl ScanLength {
-    /// The name in results: the text form.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.to_string()
-    }
-
     fn ends(&self) -> (u32, u32) {
         match *self {
             ScanLength::Fixed(len) => (len, len),
@@ -60,7 +54,7 @@ impl ScanLength {
     pub(crate) fn checked(self) -> Result<Self> {
         let (min, max) = self.ends();
         if min == 0 || min > max || max > MAX_SCAN {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "scan length {self} is not usable: give entries within 1..={MAX_SCAN}, the smaller end first"
             )));
         }
@@ -172,9 +166,9 @@ mod tests {
     #[test]
     fn names_survive() {
         for text in ["10", "uniform(1..=100)", "zipfian(1..=50, 0.8)"] {
-            assert_eq!(text.parse::<ScanLength>().unwrap().name(), text);
+            assert_eq!(text.parse::<ScanLength>().unwrap().to_string(), text);
         }
-        assert_eq!(ScanLength::default().name(), "uniform(1..=100)");
+        assert_eq!(ScanLength::default().to_string(), "uniform(1..=100)");
         for bad in ["", "0", "uniform", "uniform(0..=4)", "uniform(5..=4)", "1048577", "poisson(3)"]
         {
             assert!(bad.parse::<ScanLength>().is_err(), "{bad}");

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::inserts::InsertCounter;
 use crate::keys::{KeyForm, KeySpace};
-use crate::mix::OpKind;
 use crate::permute::Permutation;
 use crate::rng::Seed;
 use crate::spec::WorkloadSpec;
@@ -21,27 +20,30 @@ pub(crate) struct Slices {
     bounds: Vec<u64>,
 }
 
-/// Refuses slices that some operation of the workload has no keys in.
-pub(crate) fn check(spec: &WorkloadSpec) -> Result<()> {
-    let slices = spec.slices;
-    let mix = spec.workload.mix();
-    match spec.keys {
-        _ if slices == 1 => Ok(()),
-        KeyForm::File(_) => Err(Error::bad_value(
-            "the keys of a file have no slices: give a computed key form such as hashed24",
-        )),
-        KeyForm::Sequential if mix.weight(OpKind::Insert) + mix.weight(OpKind::ReadAbsent) > 0 => {
-            Err(Error::bad_value(
-                "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them",
-            ))
-        }
-        _ if slices == 0 || u64::from(slices) > spec.records.max(1) => {
-            Err(Error::bad_value(format!(
+impl WorkloadSpec {
+    /// Refuses slices in which some operation has no keys, without preparing anything.
+    ///
+    /// # Errors
+    /// The contradiction.
+    pub fn check_slices(&self) -> Result<()> {
+        let slices = self.slices;
+        let mix = self.workload.mix();
+        let why = match self.keys {
+            _ if slices == 1 => return Ok(()),
+            KeyForm::File(_) => {
+                "the keys of a file have no slices: give a computed key form such as hashed24"
+                    .to_owned()
+            }
+            KeyForm::Sequential if mix.insert + mix.read_absent > 0 => {
+                "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them".to_owned()
+            }
+            _ if slices == 0 || u64::from(slices) > self.records.max(1) => format!(
                 "{slices} slices of {} records: give 1 to as many slices as there are records",
-                spec.records
-            )))
-        }
-        _ => Ok(()),
+                self.records
+            ),
+            _ => return Ok(()),
+        };
+        Err(Error::new(why))
     }
 }
 
@@ -61,12 +63,6 @@ impl Slices {
         (start, n * (u64::from(slice) + 1) / slices - start)
     }
 
-    /// Folds a loaded record into a slice.
-    fn fold(&self, slice: u32, record: u64) -> u64 {
-        let (start, len) = self.positions(slice);
-        self.order[(start + record % len) as usize]
-    }
-
     /// Whether the key of a record, loaded or not, lies in a slice.
     fn has(&self, slice: u32, record: u64) -> bool {
         let rank = self.keys.rank(record);
@@ -84,11 +80,11 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// The whole key space: of the records above the loaded ones, those of `part` of `parts`.
-    pub(crate) fn whole(n: u64, capacity: u64, (part, parts): (u32, u32), seed: Seed) -> Self {
+    /// The whole key space, with `n` loaded records.
+    pub(crate) fn whole(n: u64, capacity: u64, seed: Seed) -> Self {
         Self {
             slices: None,
-            inserts: InsertCounter::new(n, capacity, part, parts),
+            inserts: InsertCounter::new(n, capacity),
             delete_order: Permutation::new(n, seed),
             deletes: AtomicU64::new(0),
         }
@@ -112,11 +108,12 @@ impl Side {
         Some(&slices.order[start as usize..(start + len) as usize])
     }
 
-    /// A drawn record, where this side has it.
+    /// A drawn record, where this side has it: a loaded one is folded into the slice.
     pub(crate) fn fold(&self, record: u64) -> u64 {
         match &self.slices {
             Some((slices, slice)) if record < slices.order.len() as u64 => {
-                slices.fold(*slice, record)
+                let (start, len) = slices.positions(*slice);
+                slices.order[(start + record % len) as usize]
             }
             // Inserted records are those of this side already.
             _ => record,
@@ -136,15 +133,11 @@ impl Side {
         }
     }
 
-    /// The next loaded record to delete; each is returned once, to one of the parts.
-    pub(crate) fn take_delete(&self, (part, parts): (u32, u32), n: u64) -> Option<u64> {
+    /// The next loaded record to delete; each is returned once.
+    pub(crate) fn take_delete(&self, n: u64) -> Option<u64> {
         let n = self.slices.as_ref().map_or(n, |(slices, slice)| slices.positions(*slice).1);
-        let mine = |count: u64| {
-            let at = count.checked_mul(u64::from(parts))?.checked_add(u64::from(part))?;
-            (at < n).then_some(at)
-        };
-        let step = |count| mine(count).map(|_| count + 1);
-        let count = self.deletes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
-        mine(count).map(|at| self.fold(self.delete_order.apply(at)))
+        let step = |count| (count < n).then_some(count + 1);
+        let at = self.deletes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
+        Some(self.fold(self.delete_order.apply(at)))
     }
 }

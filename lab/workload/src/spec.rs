@@ -32,7 +32,7 @@ use crate::values::ValueSize;
 /// let plan = spec.build()?;
 /// let mut stream = plan.stream(0);
 /// let op = stream.next().expect("reads and updates never run out");
-/// assert_eq!(op.key().len(), 24);
+/// assert_eq!(op.key.len(), 24);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub struct WorkloadSpec {
     /// The workload. Default `search`.
     pub workload: Workload,
     /// The distribution of records. Default `uniform`. A workload with a distribution of its own
-    /// (YCSB D: `latest`) keeps it; [`Plan::distribution`] returns the one in effect.
+    /// (YCSB D: `latest`) keeps it; [`Plan::spec`] has the one in effect.
     pub distribution: Distribution,
     /// The key count over which zipf laws are taken, at least `records`. Ranks beyond the records
     /// are spread over all of them. Default: `records`. `uniform` does not use it.
@@ -89,23 +89,6 @@ impl WorkloadSpec {
     /// # Errors
     /// Contradictory settings, or a key file that cannot be used.
     pub fn build(&self) -> Result<Arc<Plan>> {
-        self.build_part(0, 1)
-    }
-
-    /// Refuses slices in which some operation has no keys, without preparing anything.
-    ///
-    /// # Errors
-    /// The contradiction.
-    pub fn check_slices(&self) -> Result<()> {
-        crate::slices::check(self)
-    }
-
-    /// Like [`WorkloadSpec::build`], for process `part` (from 0) of `parts` that run the workload
-    /// together: the parts insert and delete different records and draw differently.
-    ///
-    /// # Errors
-    /// As [`WorkloadSpec::build`], and a part that is not below `parts`.
-    pub fn build_part(&self, part: u32, parts: u32) -> Result<Arc<Plan>> {
-        Plan::new(self.clone(), part, parts).map(Arc::new)
+        Plan::new(self.clone()).map(Arc::new)
     }
 }

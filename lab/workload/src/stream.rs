@@ -2,88 +2,30 @@
 
 use std::sync::Arc;
 
-use crate::inserts::{InsertCounter, Ticket};
+use crate::inserts::Ticket;
 use crate::mix::OpKind;
 use crate::plan::{LOADED, Plan};
 use crate::rng::{Rng, Seed};
+use crate::slices::Side;
 
 /// One operation. Keys and values are in the stream's buffers, and last until the next operation is
 /// requested.
-///
-/// `record` is the number of the operation's record, for checks; for an absent key, the record that
-/// the key was derived from. [`Plan::value`] makes the same value again from `version`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // the fields are described above
-pub enum Op<'a> {
-    /// Search a stored key, unless the workload has already deleted it.
-    Read { record: u64, key: &'a [u8] },
-    /// Search a key that was never stored.
-    ReadAbsent { record: u64, key: &'a [u8] },
-    /// Insert a new key.
-    Insert { record: u64, key: &'a [u8], version: u32, value: &'a [u8] },
-    /// Write to a stored key.
-    Update { record: u64, key: &'a [u8], version: u32, value: &'a [u8] },
-    /// Remove a stored key; no other delete has the same record.
-    Delete { record: u64, key: &'a [u8] },
-    /// Read up to `len` entries in ascending order from this key on, including it.
-    Scan { record: u64, key: &'a [u8], len: u32 },
-    /// Search a key, then write to it.
-    ReadModifyWrite { record: u64, key: &'a [u8], version: u32, value: &'a [u8] },
-}
-
-impl<'a> Op<'a> {
-    /// Its kind.
-    #[must_use]
-    pub fn kind(&self) -> OpKind {
-        match self {
-            Op::Read { .. } => OpKind::Read,
-            Op::ReadAbsent { .. } => OpKind::ReadAbsent,
-            Op::Insert { .. } => OpKind::Insert,
-            Op::Update { .. } => OpKind::Update,
-            Op::Delete { .. } => OpKind::Delete,
-            Op::Scan { .. } => OpKind::Scan,
-            Op::ReadModifyWrite { .. } => OpKind::ReadModifyWrite,
-        }
-    }
-
-    /// Its key; for a scan, the start key.
-    #[must_use]
-    pub fn key(&self) -> &'a [u8] {
-        match *self {
-            Op::Read { key, .. }
-            | Op::ReadAbsent { key, .. }
-            | Op::Insert { key, .. }
-            | Op::Update { key, .. }
-            | Op::Delete { key, .. }
-            | Op::Scan { key, .. }
-            | Op::ReadModifyWrite { key, .. } => key,
-        }
-    }
-
-    /// The number of its record.
-    #[must_use]
-    pub fn record(&self) -> u64 {
-        match *self {
-            Op::Read { record, .. }
-            | Op::ReadAbsent { record, .. }
-            | Op::Insert { record, .. }
-            | Op::Update { record, .. }
-            | Op::Delete { record, .. }
-            | Op::Scan { record, .. }
-            | Op::ReadModifyWrite { record, .. } => record,
-        }
-    }
-
-    /// The value that it writes, if any.
-    #[must_use]
-    pub fn value(&self) -> Option<&'a [u8]> {
-        match *self {
-            Op::Insert { value, .. }
-            | Op::Update { value, .. }
-            | Op::ReadModifyWrite { value, .. } => Some(value),
-            _ => None,
-        }
-    }
+pub struct Op<'a> {
+    /// Its kind. A read of a stored key finds it unless the workload has already deleted it; no two
+    /// deletes have the same record.
+    pub kind: OpKind,
+    /// The number of its record, for checks; for an absent key, the record that the key was derived
+    /// from.
+    pub record: u64,
+    /// Its key; for a scan, the start key, which is included.
+    pub key: &'a [u8],
+    /// The version of its value, from which [`Plan::value`] makes the same value again.
+    pub version: u32,
+    /// The value that it writes; empty where it writes none.
+    pub value: &'a [u8],
+    /// The most entries of a scan; 0 for another kind.
+    pub len: u32,
 }
 
 /// Why a stream ended.
@@ -123,8 +65,8 @@ impl OpStream {
             records: seed.child("records").rng(),
             lengths: seed.child("scan lengths").rng(),
             versions: seed.child("versions").rng(),
-            key: Vec::with_capacity(plan.keys().max_len()),
-            value: Vec::with_capacity(plan.spec().value_size.max() as usize),
+            key: Vec::with_capacity(plan.keys.max_len()),
+            value: Vec::with_capacity(plan.spec.value_size.max() as usize),
             plan,
             under_way: None,
             exhausted: None,
@@ -139,79 +81,63 @@ impl OpStream {
         if self.exhausted.is_some() {
             return None;
         }
-        let kind = self.plan.workload().mix().draw(&mut self.kinds);
+        let kind = self.plan.spec.workload.mix().draw(&mut self.kinds);
         let record = match kind {
-            OpKind::Insert => match self.inserts().take() {
+            OpKind::Insert => match self.side().inserts.take() {
                 Some(ticket) => {
                     self.under_way = Some(ticket);
-                    self.inserts().record(ticket)
+                    self.side().inserts.record(ticket)
                 }
                 None => return self.end(Exhausted::Inserts),
             },
-            OpKind::Delete => match self.plan.take_delete(self.slice) {
+            OpKind::Delete => match self.side().take_delete(self.plan.spec.records) {
                 Some(record) => record,
                 None => return self.end(Exhausted::Deletes),
             },
-            _ => match self.plan.chooser() {
+            _ => match &self.plan.chooser {
                 Some(chooser) => {
-                    let side = self.plan.side(self.slice);
+                    let side = &self.plan.sides[self.slice];
                     side.fold(chooser.draw(&mut self.records, &side.inserts))
                 }
                 // Only a plan of inserts has no chooser.
                 None => return self.end(Exhausted::Inserts),
             },
         };
+        let (mut version, mut value, mut len) = (LOADED, &[][..], 0);
         if kind == OpKind::ReadAbsent {
-            let keys = self.plan.keys();
-            keys.absent(self.plan.side(self.slice).absent(keys, record), &mut self.key);
-            return Some(Op::ReadAbsent { record, key: &self.key });
+            let keys = &self.plan.keys;
+            keys.absent(self.plan.sides[self.slice].absent(keys, record), &mut self.key);
+        } else {
+            self.plan.key(record, &mut self.key);
         }
-        self.plan.key(record, &mut self.key);
-        let version = match kind {
+        match kind {
             OpKind::Insert | OpKind::Update | OpKind::ReadModifyWrite => {
                 // Never the loaded version.
-                let version = self.versions.next_u32().max(LOADED + 1);
+                version = self.versions.next_u32().max(LOADED + 1);
                 self.plan.value(record, &self.key, version, &mut self.value);
-                version
+                value = &self.value;
             }
-            _ => LOADED,
-        };
-        let (key, value) = (self.key.as_slice(), self.value.as_slice());
-        Some(match kind {
-            OpKind::Read => Op::Read { record, key },
-            OpKind::ReadAbsent => Op::ReadAbsent { record, key },
-            OpKind::Insert => Op::Insert { record, key, version, value },
-            OpKind::Update => Op::Update { record, key, version, value },
-            OpKind::Delete => Op::Delete { record, key },
-            OpKind::Scan => {
-                Op::Scan { record, key, len: self.plan.scans().draw(&mut self.lengths) }
-            }
-            OpKind::ReadModifyWrite => Op::ReadModifyWrite { record, key, version, value },
-        })
+            OpKind::Scan => len = self.plan.scans.draw(&mut self.lengths),
+            OpKind::Read | OpKind::ReadAbsent | OpKind::Delete => {}
+        }
+        Some(Op { kind, record, key: &self.key, version, value, len })
     }
 
     /// Marks the last operation as done, without a request for another one. Call it when a run
     /// ends.
     pub fn acknowledge(&mut self) {
         if let Some(ticket) = self.under_way.take() {
-            self.inserts().acknowledge(ticket);
+            self.side().inserts.acknowledge(ticket);
         }
     }
 
     /// Why the stream has ended, if it has.
-    #[must_use]
     pub fn exhausted(&self) -> Option<Exhausted> {
         self.exhausted
     }
 
-    /// The plan.
-    #[must_use]
-    pub fn plan(&self) -> &Arc<Plan> {
-        &self.plan
-    }
-
-    fn inserts(&self) -> &InsertCounter {
-        &self.plan.side(self.slice).inserts
+    fn side(&self) -> &Side {
+        &self.plan.sides[self.slice]
     }
 
     fn end(&mut self, why: Exhausted) -> Option<Op<'_>> {

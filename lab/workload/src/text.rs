@@ -11,7 +11,7 @@ pub(crate) fn call(text: &str) -> Result<(&str, Vec<&str>)> {
         return Ok((text, Vec::new()));
     };
     let Some(inner) = rest.strip_suffix(')') else {
-        return Err(Error::bad_value(format!("{text:?} has no closing parenthesis: add one")));
+        return Err(Error::new(format!("{text:?} has no closing parenthesis: add one")));
     };
     let args = if inner.trim().is_empty() {
         Vec::new()
@@ -25,16 +25,15 @@ pub(crate) fn call(text: &str) -> Result<(&str, Vec<&str>)> {
 pub(crate) fn number(what: &str, text: &str) -> Result<u64> {
     let digits: String = text.trim().chars().filter(|&c| c != '_').collect();
     digits.parse().map_err(|_| {
-        Error::bad_value(format!("{what} {text:?} is not a number: give one from 0 to 2^64-1"))
+        Error::new(format!("{what} {text:?} is not a number: give one from 0 to 2^64-1"))
     })
 }
 
 /// A whole number below 2^32.
 pub(crate) fn number32(what: &str, text: &str) -> Result<u32> {
     let wide = number(what, text)?;
-    u32::try_from(wide).map_err(|_| {
-        Error::bad_value(format!("{what} {wide} is too large: give at most {}", u32::MAX))
-    })
+    u32::try_from(wide)
+        .map_err(|_| Error::new(format!("{what} {wide} is too large: give at most {}", u32::MAX)))
 }
 
 /// `a..=b`, or one number for both ends.
@@ -47,7 +46,7 @@ pub(crate) fn range32(what: &str, text: &str) -> Result<(u32, u32)> {
         }
     };
     if min > max {
-        return Err(Error::bad_value(format!(
+        return Err(Error::new(format!(
             "{what} {min}..={max} is an empty range: give the smaller end first"
         )));
     }
@@ -57,19 +56,8 @@ pub(crate) fn range32(what: &str, text: &str) -> Result<(u32, u32)> {
 /// The exponent of a zipf law: above 0, at most 10.
 pub(crate) fn theta(text: &str) -> Result<f64> {
     text.trim().parse::<f64>().ok().filter(|t| *t > 0.0 && *t <= 10.0).ok_or_else(|| {
-        Error::bad_value(format!("theta {text:?} is not usable: give a number above 0, up to 10"))
+        Error::new(format!("theta {text:?} is not usable: give a number above 0, up to 10"))
     })
-}
-
-/// At most `max` arguments.
-pub(crate) fn at_most(name: &str, args: &[&str], max: usize) -> Result<()> {
-    if args.len() > max {
-        return Err(Error::bad_value(format!(
-            "{name} takes at most {max} argument(s), not {}: remove some",
-            args.len()
-        )));
-    }
-    Ok(())
 }
 
 /// Serde for a setting through its text form (`Display` and `FromStr`); a whole number is accepted

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
 use crate::rng::{Rng, Seed, mix64};
@@ -36,7 +36,6 @@ pub enum ValueSize {
 
 impl ValueSize {
     /// The longest value, bytes.
-    #[must_use]
     pub fn max(self) -> u32 {
         match self {
             ValueSize::Fixed(len) => len,
@@ -57,7 +56,7 @@ impl ValueSize {
 
     pub(crate) fn checked(self) -> Result<Self> {
         if self.max() > MAX_VALUE || matches!(self, ValueSize::Uniform { min, max } if min > max) {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "value size {self} is not usable: give bytes within 0..={MAX_VALUE}, the smaller end first"
             )));
         }
@@ -87,7 +86,10 @@ impl FromStr for ValueSize {
 text::serde_by_text!(ValueSize, "a value size in bytes such as 8 or \"16..=1024\"");
 
 /// A value that was not written for the key under which it was found, or not in one piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the value ({len} bytes) was not written for this key in one piece: it differs from byte {at} on"
+)]
 pub struct Mismatch {
     /// Length of the value found, bytes.
     pub len: usize,
@@ -95,18 +97,6 @@ pub struct Mismatch {
     /// determine.
     pub at: usize,
 }
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the value ({} bytes) was not written for this key in one piece: it differs from byte {} on",
-            self.len, self.at
-        )
-    }
-}
-
-impl std::error::Error for Mismatch {}
 
 /// Makes and checks values. It needs no seed, so a run can check the values of an earlier run with
 /// another seed.
@@ -157,7 +147,6 @@ impl ValueMaker {
     }
 
     /// The version in a value, if the value is long enough. Meaningful after [`ValueMaker::check`].
-    #[must_use]
     pub fn version(self, value: &[u8]) -> Option<u32> {
         let bytes = value.get(..TAGGED)?.first_chunk::<4>()?;
         Some(u32::from_le_bytes(*bytes))
@@ -184,15 +173,11 @@ impl Stream {
     }
 }
 
-/// A hash of a key that is the same on every machine and in every version of this crate.
-pub(crate) fn key_hash(key: &[u8]) -> u64 {
-    xxh3_64(key)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use xxhash_rust::xxh3::xxh3_64;
 
     fn value(key: &[u8], version: u32, len: usize) -> Vec<u8> {
         let mut out = vec![9; 3];

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use dmtree_workload::TraceError;
-use dmtree_workload::trace::{Action, Fields, Record, TraceCounts, TraceReader, shard, split};
+use dmtree_workload::trace::{Action, Fields, Record, TraceCounts, TraceOp, TraceReader, shard};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
@@ -29,16 +29,17 @@ fn gzipped(content: &[u8]) -> Vec<u8> {
 
 fn read(content: &[u8]) -> Result<TraceCounts, TraceError> {
     let mut reader = TraceReader::from_reader("t", std::io::Cursor::new(content.to_vec()))?;
-    for op in &mut reader {
-        op?;
-    }
+    reader.try_for_each(|op| op.map(drop))?;
     Ok(reader.counts())
 }
 
+fn operations(text: &str) -> Vec<TraceOp> {
+    let reader = TraceReader::from_reader("t", std::io::Cursor::new(text.to_owned())).unwrap();
+    reader.map(Result::unwrap).collect()
+}
+
 /// The values of the keys at the end.
-fn replay(
-    ops: impl IntoIterator<Item = dmtree_workload::trace::TraceOp>,
-) -> BTreeMap<Vec<u8>, Record> {
+fn replay(ops: impl IntoIterator<Item = TraceOp>) -> BTreeMap<Vec<u8>, Record> {
     let mut store = BTreeMap::new();
     for op in ops {
         let current = store.remove(&op.key);
@@ -56,16 +57,15 @@ fn the_small_trace_is_read_whole() {
         TraceCounts { reads: 5, inserts: 6, updates: 4, scans: 2, deletes: 2, client_lines: 33 };
     assert_eq!(counts, due);
     assert_eq!(counts.operations(), 19);
-    let ops: Vec<_> =
-        TraceReader::from_reader("t", SMALL.as_bytes()).unwrap().map(Result::unwrap).collect();
+    let ops = operations(SMALL);
     let store = replay(ops.clone());
     assert_eq!(store.len(), 5);
     let merged = &store[&b"user1000385178204227360"[..]];
-    assert_eq!(merged.get(0), Some(&b"one ] two [ three"[..]));
-    assert_eq!(merged.get(1), Some(&b" new = value "[..]));
-    assert_eq!(merged.get(2), Some(&b""[..]));
+    assert_eq!(merged.0[&0], b"one ] two [ three");
+    assert_eq!(merged.0[&1], b" new = value ");
+    assert_eq!(merged.0[&2], b"");
     let again = &store[&b"user2408371864701034737"[..]];
-    assert_eq!((again.len(), again.get(0)), (1, Some(&b"back"[..])));
+    assert_eq!(again.0, BTreeMap::from([(0, b"back".to_vec())]));
     assert!(
         ops.iter()
             .any(|op| op.action == Action::Scan { count: 17, fields: Fields::Some(vec![0, 2]) })
@@ -82,8 +82,7 @@ fn several_files_plain_and_gzipped_are_one_trace() {
     let members = [gzipped(start), gzipped(end)].concat();
     let paths = [file(dir.path(), "one", one), file(dir.path(), "two.txt", &members)];
     let ours: Vec<_> = TraceReader::open(&paths).unwrap().map(Result::unwrap).collect();
-    let whole: Vec<_> =
-        TraceReader::from_reader("t", SMALL.as_bytes()).unwrap().map(Result::unwrap).collect();
+    let whole = operations(SMALL);
     assert_eq!(ours, whole);
     // Reversed, they are another trace.
     let other: Vec<_> =
@@ -162,22 +161,11 @@ fn threads_keep_the_order_of_each_key() {
             _ => format!("UPDATE t user{key} [ field{}=v{i} ]\n", i % 4),
         };
     }
-    let ops: Vec<_> = TraceReader::from_reader("t", std::io::Cursor::new(text.clone()))
-        .unwrap()
-        .map(Result::unwrap)
-        .collect();
+    let ops = operations(&text);
     let due = replay(ops.clone());
     for threads in [1, 2, 7, 64] {
-        let lists = split(
-            TraceReader::from_reader("t", std::io::Cursor::new(text.clone())).unwrap(),
-            threads,
-        )
-        .unwrap();
-        assert_eq!(lists.len(), threads);
-        assert_eq!(lists.iter().map(Vec::len).sum::<usize>(), 3000);
-        for (thread, list) in lists.iter().enumerate() {
-            assert!(list.iter().all(|op| shard(&op.key, threads) == thread));
-        }
+        let mut lists = vec![Vec::new(); threads];
+        ops.iter().for_each(|op| lists[shard(&op.key, threads)].push(op.clone()));
         // The threads one after the other, last first. The order does not matter, because each key
         // belongs to one thread.
         assert_eq!(replay(lists.into_iter().rev().flatten()), due);

@@ -82,7 +82,6 @@ impl FpTree {
         Ok(Sibling { leaf, table, capacity })
     }
 
-    /// Memory for an inner node.
     pub(crate) async fn new_inner(&self) -> Result<GlobalAddr> {
         self.take(&self.spare_inner, &self.node.objects, self.node.g.inner_bytes()).await
     }

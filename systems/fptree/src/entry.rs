@@ -63,7 +63,6 @@ impl FpTree {
         Ok(Found::None)
     }
 
-    /// An entry's image.
     pub(crate) async fn entry_image(&self, r: &Route, key: &[u8], value: &[u8]) -> Result<Buf> {
         let g = &self.node.g;
         let mut image = self.ep.buf(g.entry() as u32).await?;

@@ -73,10 +73,7 @@ impl Published for FpTree {
     }
 
     async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
-        match self.lock_empty().await? {
-            Some((l, n)) => self.fill_empty(l, n, all, fill).await.map(Some),
-            None => Ok(None),
-        }
+        self.fill_empty(all, fill).await
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {

@@ -28,7 +28,6 @@ use crate::format::inner::Child;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::lock::Locked;
 use crate::parent::{LockedInner, Node};
-use crate::split::half;
 
 /// The children of one level of the new tree, each with its lower fence key.
 type Named = (Vec<u8>, Child);
@@ -50,7 +49,7 @@ struct Built {
 impl FpTree {
     /// Locks the only leaf and the only inner node of an index without keys; `None` for any other
     /// index.
-    pub(crate) async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
+    async fn lock_empty(&self) -> Result<Option<(Locked, LockedInner)>> {
         let (lowest, highest) = (lowest(self.node.g.key), highest(self.node.g.key));
         let l = self.lock_leaf(&lowest).await?;
         let image = self.under(&l.route, self.read_locked_leaf(&l.route).await).await?;
@@ -71,13 +70,9 @@ impl FpTree {
         Ok(Some((l, n)))
     }
 
-    pub(crate) async fn fill_empty(
-        &self,
-        l: Locked,
-        n: LockedInner,
-        all: &mut Pairs,
-        fill: Fill,
-    ) -> Result<u64> {
+    /// Returns the number of leaves; `None` if the index has keys.
+    pub(crate) async fn fill_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
+        let Some((l, n)) = self.lock_empty().await? else { return Ok(None) };
         let built = async {
             let leaves = self.build_leaves(&l, all, fill).await?;
             self.build_inner(&l, n.addr, leaves, fill).await
@@ -99,14 +94,14 @@ impl FpTree {
             self.set_root(root).await?;
         }
         self.node.cache.clear();
-        Ok(leaves)
+        Ok(Some(leaves))
     }
 
     /// Writes all leaves but the first, and returns the images of the first.
     async fn build_leaves(&self, l: &Locked, all: &mut Pairs, fill: Fill) -> Result<Leaves> {
         let g = &self.node.g;
         let capacity = l.route.capacity;
-        let rule = SplitRule::new(capacity as u32, half(capacity + 1) as u32);
+        let rule = SplitRule::new(capacity as u32, (capacity as u32).div_ceil(2));
         let mut sizes: Vec<usize> = fill.sizes(rule, all.len() as u64, 0).collect();
         fill::give_company(&mut sizes, capacity);
         let mut chunks: Vec<Range<usize>> = Vec::new();

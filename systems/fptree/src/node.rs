@@ -76,11 +76,6 @@ impl FpNode {
         (region / 64).max(4 << 10)
     }
 
-    /// Whether the cache is almost full: less than a hundredth is free, or less than a node.
-    pub(crate) fn is_short_of_room(&self) -> bool {
-        self.cache.is_short_of(Self::least_cache_bytes(&self.g))
-    }
-
     /// The smallest budget that holds one inner node with its mirrors.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
         let record = size_of::<Record>() + g.key + 12 + 32;

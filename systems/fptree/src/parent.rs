@@ -32,7 +32,6 @@ pub(crate) struct Change {
     pub replaced: bool,
 }
 
-/// A locked inner node.
 pub(crate) struct LockedInner {
     pub addr: GlobalAddr,
     image: Buf,
@@ -158,7 +157,8 @@ impl FpTree {
                 return self.write_inner(n).await;
             }
             if !path.is_empty() {
-                break self.split_bottom(n, i, change).await?;
+                let pend = |image: &mut [u8], i| self.apply(image, i, change);
+                break self.split_inner(n, 1, (i, &change.separator), pend).await?;
             }
             // A node from the cache does not show the nodes above it.
             self.unlock_inner(n.addr).await?;
@@ -187,25 +187,15 @@ impl FpTree {
         inner::insert_record(g, image, i + 1, &change.separator, &change.right);
     }
 
-    /// Splits a locked bottom node and applies a change to the half that covers it.
-    async fn split_bottom(&self, n: LockedInner, i: usize, change: &Change) -> Result<Due> {
-        let half = self.node.g.fanout / 2;
-        let key = self.inner(&n.image).key(half).to_vec();
-        let in_right = change.separator >= key;
-        self.split_inner(n, 1, |left, right| {
-            let (image, i) = if in_right { (right, i - half) } else { (left, i) };
-            self.apply(image, i, change);
-        })
-        .await
-    }
-
-    /// Splits a full, locked inner node; `pend` puts the pending record into one of the halves.
-    /// WRITEs the right half first, then the left half, which unlocks.
+    /// Splits a full, locked inner node; `pend` puts the pending record, number `i` of the node,
+    /// into the half that covers its key. WRITEs the right half first, then the left half, which
+    /// unlocks.
     async fn split_inner(
         &self,
         n: LockedInner,
         level: usize,
-        pend: impl FnOnce(&mut [u8], &mut [u8]),
+        (i, key): (usize, &[u8]),
+        pend: impl FnOnce(&mut [u8], usize),
     ) -> Result<Due> {
         let g = &self.node.g;
         let half = g.fanout / 2;
@@ -226,7 +216,10 @@ impl FpTree {
         inner::move_upper(g, &mut n.image, half, &mut right);
         let head = Head { min: &min, max: &separator, right: addr, ..head };
         inner::put_head(g, &mut n.image, &head);
-        pend(&mut n.image, &mut right);
+        match key >= &separator[..] {
+            true => pend(&mut right, i - half),
+            false => pend(&mut n.image, i),
+        }
         let left = n.addr;
         self.write_inner(LockedInner { addr, image: right }).await?;
         self.write_inner(n).await?;
@@ -258,15 +251,11 @@ impl FpTree {
                 inner::insert_record(g, &mut n.image, i, &due.separator, &child);
                 return self.write_inner(n).await;
             }
-            let half = g.fanout / 2;
-            let in_right = due.separator.as_slice() >= old.key(half);
             let separator = due.separator;
-            due = self
-                .split_inner(n, due.level + 1, |left, right| {
-                    let (image, i) = if in_right { (right, i - half) } else { (left, i) };
-                    inner::insert_record(g, image, i, &separator, &child);
-                })
-                .await?;
+            let pend = |image: &mut [u8], i| {
+                inner::insert_record(g, image, i, &separator, &child);
+            };
+            due = self.split_inner(n, due.level + 1, (i, &separator), pend).await?;
         }
     }
 
@@ -283,7 +272,6 @@ impl FpTree {
         grown
     }
 
-    /// Takes the lock of the root pointer.
     async fn lock_root(&self) -> Result<()> {
         let lock = self.node.root.aux();
         let mut backoff = self.ep.backoff("lock of the root pointer", lock);

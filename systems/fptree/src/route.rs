@@ -91,7 +91,6 @@ impl FpTree {
         (t.version == u64::from(r.version)).then_some(t)
     }
 
-    /// The route of a key.
     pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
         match self.cached_route(key, 0) {
             Some((route, _)) => Ok(route),
@@ -207,7 +206,6 @@ impl FpTree {
         Ok((now, self.read_inner(now).await?))
     }
 
-    /// READs the root pointer.
     pub(crate) async fn read_root(&self) -> Result<GlobalAddr> {
         let root = self.root_pointer().await?;
         self.root.set(root);
@@ -235,7 +233,6 @@ impl FpTree {
         Ok(right)
     }
 
-    /// Caches a bottom node.
     fn cache_bottom(&self, addr: GlobalAddr, n: &Inner<'_>) -> Arc<CachedNode> {
         self.ep.stage_cost(Stage::CacheFill, 1);
         let count = n.len();

@@ -33,20 +33,15 @@ use crate::format::inner::Child;
 use crate::format::leaf::{self, Header, Sibling};
 use crate::format::table::Table;
 use crate::lock::Locked;
+use crate::node::FpNode;
 use crate::parent::Change;
 use crate::write::{Written, seal};
 
-/// The entries of a full leaf and the pending pair, in key order.
-struct Order {
-    /// Slots; `pending` stands for the pair without a slot.
-    slots: [u8; MAX_CAPACITY + 1],
-    len: usize,
-    pending: u8,
-}
-
 /// A plan for the division of a leaf.
 struct Plan {
-    order: Order,
+    /// The slots of the full leaf, in the order of their keys. The number behind the last slot
+    /// stands for the pending pair.
+    order: [u8; MAX_CAPACITY + 1],
     /// The number of pairs that stay.
     stay: usize,
     /// Number of slots of the sibling.
@@ -57,17 +52,8 @@ struct Plan {
     replaced: bool,
 }
 
-struct Images {
-    sibling: Buf,
-    sibling_table: Buf,
-    leaf: Buf,
-    table: Buf,
-}
-
-/// How many of `count` keys (the pending key included) stay when a full leaf is divided evenly.
-pub(crate) fn half(count: usize) -> usize {
-    count / 2
-}
+/// The images of a leaf and its table.
+type Images = (Buf, Buf);
 
 impl FpTree {
     pub(crate) async fn split(
@@ -89,17 +75,16 @@ impl FpTree {
         };
         let (plan, sibling, images) = self.under(&r, prepared.await).await?;
         self.write_split(&r, sibling, images).await.map_err(Error::effect_unknown)?;
-        let child = |s: Sibling, version| Child {
-            addr: s.leaf,
-            table: s.table,
-            capacity: s.capacity,
-            version,
-        };
-        let old = Sibling { leaf: r.leaf, table: r.table, capacity: r.capacity };
+        let Sibling { leaf: addr, table, capacity } = sibling;
         let change = Change {
             separator: plan.separator,
-            left: child(old, r.version + 1),
-            right: child(sibling, 0),
+            left: Child {
+                addr: r.leaf,
+                table: r.table,
+                capacity: r.capacity,
+                version: r.version + 1,
+            },
+            right: Child { addr, table, capacity, version: 0 },
             replaced: plan.replaced,
         };
         self.publish(&r, &change).await.map_err(Error::effect_unknown)?;
@@ -127,100 +112,58 @@ impl FpTree {
                 r.leaf
             )));
         }
-        let order = self.order(image, r.capacity, key);
-        let tight = self.node.o.adaptive_capacity && self.node.is_short_of_room();
+        let key_of = |slot: u8| match usize::from(slot) {
+            slot if slot == r.capacity => key,
+            slot => leaf::entry_of(&self.node.g, image, slot).key,
+        };
+        let mut order = std::array::from_fn(|i| i as u8);
+        order[..=r.capacity].sort_unstable_by(|a, b| key_of(*a).cmp(key_of(*b)));
+        let least = FpNode::least_cache_bytes(&self.node.g);
+        let tight = self.node.o.adaptive_capacity && self.node.cache.is_short_of(least);
         let capacity = if tight { (2 * r.capacity).min(MAX_CAPACITY) } else { r.capacity };
-        // All pairs move to a larger sibling.
-        let stay = if capacity > r.capacity { 0 } else { half(order.len) };
-        let separator = self.key_of(image, &order, stay, key).to_vec();
+        // All pairs move to a larger sibling; otherwise half of them, the pending one included.
+        let stay = if capacity > r.capacity { 0 } else { r.capacity.div_ceil(2) };
+        let separator = key_of(order[stay]).to_vec();
         let min = leaf::header(&self.node.g, image).map_or(&[][..], |h| h.min);
         let replaced = separator == min;
         Ok(Plan { order, stay, capacity, separator, replaced })
     }
 
-    fn order(&self, image: &[u8], capacity: usize, key: &[u8]) -> Order {
-        let g = &self.node.g;
-        let pending = capacity as u8;
-        let mut order = Order { slots: [0; MAX_CAPACITY + 1], len: capacity + 1, pending };
-        let slots = &mut order.slots[..capacity + 1];
-        slots.iter_mut().enumerate().for_each(|(i, slot)| *slot = i as u8);
-        let of = |slot: u8| match slot == pending {
-            true => key,
-            false => leaf::entry_of(g, image, usize::from(slot)).key,
-        };
-        slots.sort_unstable_by(|a, b| of(*a).cmp(of(*b)));
-        order
-    }
-
-    fn key_of<'a>(&self, image: &'a [u8], order: &Order, i: usize, key: &'a [u8]) -> &'a [u8] {
-        match order.slots[i] {
-            slot if slot == order.pending => key,
-            slot => leaf::entry_of(&self.node.g, image, usize::from(slot)).key,
-        }
-    }
-
+    /// The images of the divided leaf, and of its sibling.
     async fn images(
         &self,
         l: &Locked,
         old: &[u8],
         plan: &Plan,
         sibling: Sibling,
-        pair: (&[u8], u8, &[u8]),
-    ) -> Result<Images> {
-        let g = &self.node.g;
-        let r = &l.route;
+        (key, fp, value): (&[u8], u8, &[u8]),
+    ) -> Result<(Images, Images)> {
+        let (g, r) = (&self.node.g, &l.route);
         let wrong = || Error::corrupt(format!("leaf {} has no header", r.leaf));
         let h = leaf::header(g, old).ok_or_else(wrong)?;
         self.ep.stage_cost(Stage::NodeImage, (r.capacity + plan.capacity) as u32);
-        let mut right = self.ep.buf(g.leaf_bytes(plan.capacity) as u32).await?;
-        let header = Header { min: &plan.separator, capacity: plan.capacity, version: 0, ..h };
-        leaf::put_header(g, &mut right, &header);
-        let moved = plan.stay..plan.order.len;
-        let right_table = self.place(&mut right, &header, (l, old, plan), moved, pair);
-        let mut left = self.ep.buf(g.leaf_bytes(r.capacity) as u32).await?;
-        let header = Header { max: &plan.separator, version: r.version + 1, right: sibling, ..h };
-        leaf::put_header(g, &mut left, &header);
-        let left_table = self.place(&mut left, &header, (l, old, plan), 0..plan.stay, pair);
-        Ok(Images {
-            sibling: right,
-            sibling_table: self.table_image(&right_table).await?,
-            leaf: left,
-            table: self.table_image(&left_table).await?,
-        })
-    }
-
-    /// Puts a range of the order into the first slots of a leaf; the other slots are free.
-    fn place(
-        &self,
-        image: &mut [u8],
-        h: &Header<'_>,
-        (l, old, plan): (&Locked, &[u8], &Plan),
-        range: std::ops::Range<usize>,
-        (key, fp, value): (&[u8], u8, &[u8]),
-    ) -> Table {
-        let g = &self.node.g;
-        let mut table = Table::new(u64::from(h.version), h.capacity);
-        let used = range.len();
-        for (to, slot) in plan.order.slots[range].iter().enumerate() {
-            let out = &mut image[g.entry_at(to)..g.entry_at(to + 1)];
-            if *slot == plan.order.pending {
-                leaf::put_entry(g, out, h.version, key, value);
-                table.set(to, fp);
-            } else {
-                let from = leaf::entry_of(g, old, usize::from(*slot));
-                leaf::put_entry(g, out, h.version, from.key, from.value);
-                table.set(to, l.table.fps()[usize::from(*slot)]);
+        let pair = |slot: &u8| match usize::from(*slot) {
+            slot if slot == r.capacity => (key, value, fp),
+            slot => {
+                let e = leaf::entry_of(g, old, slot);
+                (e.key, e.value, l.table.fps()[slot])
             }
-        }
-        for i in used..h.capacity {
-            leaf::put_free(&mut image[g.entry_at(i)..g.entry_at(i + 1)], h.version);
-        }
-        table
+        };
+        let (stay, moved) = plan.order[..=r.capacity].split_at(plan.stay);
+        let header = Header { min: &plan.separator, capacity: plan.capacity, version: 0, ..h };
+        let right = self.leaf_images(&header, moved.iter().map(pair)).await?;
+        let header = Header { max: &plan.separator, version: r.version + 1, right: sibling, ..h };
+        let left = self.leaf_images(&header, stay.iter().map(pair)).await?;
+        Ok((left, right))
     }
 
     /// Steps 7 to 10.
-    async fn write_split(&self, r: &Route, s: Sibling, images: Images) -> Result<()> {
-        let Images { sibling, sibling_table, leaf, table } = images;
+    async fn write_split(
+        &self,
+        r: &Route,
+        s: Sibling,
+        ((leaf, table), (sibling, sibling_table)): (Images, Images),
+    ) -> Result<()> {
         self.ep.step(Step::Structure);
         if self.node.o.round_trip_combining {
             let both = (write_verb(s.leaf, sibling), write_verb(s.table, sibling_table));
@@ -239,19 +182,32 @@ impl FpTree {
         h: &Header<'_>,
         pairs: &Pairs,
         range: Range<usize>,
-    ) -> Result<(Buf, Buf)> {
+    ) -> Result<Images> {
+        let pair = |i| {
+            let (key, value) = pairs.get(i);
+            (key, value, KeyHash::of(key).fingerprint())
+        };
+        self.leaf_images(h, range.map(pair)).await
+    }
+
+    /// Pairs with their fingerprints in the first slots of a leaf; the other slots are free.
+    async fn leaf_images<'p>(
+        &self,
+        h: &Header<'_>,
+        mut pairs: impl Iterator<Item = (&'p [u8], &'p [u8], u8)>,
+    ) -> Result<Images> {
         let g = &self.node.g;
         let mut image = self.ep.buf(g.leaf_bytes(h.capacity) as u32).await?;
         leaf::put_header(g, &mut image, h);
         let mut table = Table::new(u64::from(h.version), h.capacity);
         for i in 0..h.capacity {
             let out = &mut image[g.entry_at(i)..g.entry_at(i + 1)];
-            if i < range.len() {
-                let (key, value) = pairs.get(range.start + i);
-                leaf::put_entry(g, out, h.version, key, value);
-                table.set(i, KeyHash::of(key).fingerprint());
-            } else {
-                leaf::put_free(out, h.version);
+            match pairs.next() {
+                Some((key, value, fp)) => {
+                    leaf::put_entry(g, out, h.version, key, value);
+                    table.set(i, fp);
+                }
+                None => leaf::put_free(out, h.version),
             }
         }
         Ok((image, self.table_image(&table).await?))

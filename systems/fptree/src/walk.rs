@@ -1,9 +1,11 @@
 //! Checks the whole structure; no client may write meanwhile.
 //!
 //! The walk READs all inner nodes level by level, and then the leaves with their tables along the
-//! right links. It checks the invariants of DESIGN.md, section 6: fence keys without gap or
-//! overlap, right links in order, one version in record, table, header and entries, a fingerprint
-//! for every valid entry, and no held lock. A violation is a `Corrupt` error.
+//! right links. It checks these invariants: fence keys without gap or overlap, and every key
+//! between those of its leaf; right links in order; one version in record, table, header and
+//! entries; the right fingerprint for every valid entry, and used slots that are a prefix; no leaf
+//! without a record but an empty one without a range; and no held lock. A violation is a `Corrupt`
+//! error.
 
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::Shape;

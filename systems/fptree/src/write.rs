@@ -95,28 +95,19 @@ impl FpTree {
         value.clear();
         value.extend_from_slice(w.value().expect("only deletes have no value"));
         match found {
-            Found::Hit(slot) => self.update_locked(l, slot, key, value, lease).await,
+            Found::Hit(slot) => {
+                seal(lease, value);
+                let entry = self.entry_image(&l.route, key, value).await;
+                let entry = self.under(&l.route, entry).await?;
+                self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
+                Ok((Outcome::Done, OpOutcome::Hit))
+            }
             _ => match l.table.free_slot() {
                 Some(slot) => self.insert_locked(l, slot, (key, fp), value, lease).await,
                 // Boxed because it is rare and large.
                 None => Box::pin(self.split(l, (key, fp), value, lease)).await,
             },
         }
-    }
-
-    async fn update_locked(
-        &self,
-        l: Locked,
-        slot: usize,
-        key: &[u8],
-        value: &mut Vec<u8>,
-        lease: &mut Option<LeaderGuard>,
-    ) -> Result<Written> {
-        seal(lease, value);
-        let entry = self.entry_image(&l.route, key, value).await;
-        let entry = self.under(&l.route, entry).await?;
-        self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
-        Ok((Outcome::Done, OpOutcome::Hit))
     }
 
     async fn insert_locked(

@@ -11,7 +11,6 @@ use crate::options::Options;
 
 const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
 
-/// Those of a system.
 pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
         "sherman-published" => of_sherman(),

@@ -54,8 +54,7 @@ impl Published for Sherman {
     }
 
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
-        let l = self.lock_leaf(key).await?;
-        self.write_locked(l, key, w).await
+        self.change(key, w).await
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
@@ -63,10 +62,7 @@ impl Published for Sherman {
     }
 
     async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
-        match self.lock_empty().await? {
-            Some((at, held)) => self.fill_empty(at, held, all, fill).await.map(Some),
-            None => Ok(None),
-        }
+        self.fill_empty(all, fill).await
     }
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {

@@ -70,7 +70,6 @@ impl Sherman {
         self.node.g.header(image).ok_or_else(|| Error::corrupt("a page without a header"))
     }
 
-    /// The leaf that covers a key.
     pub(crate) async fn leaf_of(&self, key: &[u8]) -> Result<(Route, Verified)> {
         let mut r = self.route(key).await?;
         loop {

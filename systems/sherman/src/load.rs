@@ -29,7 +29,7 @@ use crate::lock::Held;
 
 impl Sherman {
     /// Locks the only leaf of an index without keys; `None` for any other index.
-    pub(crate) async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
+    async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
         let root = self.read_root().await?;
         if !matches!(self.read_page(root).await?, Page::Leaf) {
             return Ok(None);
@@ -46,13 +46,9 @@ impl Sherman {
         Ok(Some((root, held)))
     }
 
-    pub(crate) async fn fill_empty(
-        &self,
-        at: GlobalAddr,
-        held: Held,
-        all: &mut Pairs,
-        fill: Fill,
-    ) -> Result<u64> {
+    /// Returns the number of leaves; `None` if the index has keys.
+    pub(crate) async fn fill_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
+        let Some((at, held)) = self.lock_empty().await? else { return Ok(None) };
         let built = async {
             let (named, first) = self.build_leaves(at, all, fill).await?;
             let leaves = named.len() as u64;
@@ -70,7 +66,7 @@ impl Sherman {
         }
         self.node.pages.forget_top();
         self.node.pages.cache.clear();
-        Ok(leaves)
+        Ok(Some(leaves))
     }
 
     /// Writes all leaves but the first, and returns the image of the first.

@@ -21,23 +21,16 @@ use crate::client::Sherman;
 use crate::format::leaf;
 use crate::lock::Held;
 
-/// A locked leaf, as it was READ under the lock.
-pub(crate) struct Locked {
-    held: Held,
-    route: Route,
-    image: Verified,
-}
-
 impl Sherman {
     /// Locks and READs the leaf that covers a key.
-    pub(crate) async fn lock_leaf(&self, key: &[u8]) -> Result<Locked> {
+    async fn lock_leaf(&self, key: &[u8]) -> Result<(Held, Route, Verified)> {
         let mut route = self.route(key).await?;
         loop {
             let held = self.lock(route.leaf).await?;
             let (held, image) = self.under(held, self.read_leaf(route.leaf).await).await?;
             let (held, h) = self.under(held, self.header_of(&image)).await?;
             if h.covers(key) {
-                return Ok(Locked { held, route, image });
+                return Ok((held, route, image));
             }
             self.unlock(held).await?;
             self.ep.check_deadline("the leaf of a key", route.leaf.bits())?;
@@ -45,14 +38,9 @@ impl Sherman {
         }
     }
 
-    pub(crate) async fn write_locked(
-        &self,
-        l: Locked,
-        key: &[u8],
-        w: Write<'_>,
-    ) -> Result<(Outcome, OpOutcome)> {
+    pub(crate) async fn change(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
         let g = &self.node.g;
-        let Locked { held, route, image } = l;
+        let (held, route, image) = self.lock_leaf(key).await?;
         let slot = leaf::find(g, &image, key);
         let value = slot.map(|i| leaf::entry(g, &image, i).value);
         if let Some(refused) = w.refused(value) {

@@ -15,6 +15,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::CacheStats;
+use dmtree_parts::keys::common;
 
 use crate::format::node::slot_at;
 use crate::format::slot::Slot;
@@ -165,7 +166,7 @@ impl<S, N> Index<S, N> {
         let (mut r, mut rest) = (ROOT, prefix);
         loop {
             let path = self.at(r).path();
-            let common = path.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            let common = common(path, rest);
             if common < path.len() {
                 r = self.cut(r, common);
             }
@@ -369,7 +370,7 @@ impl PrefixCache {
         loop {
             let record = index.at(r);
             let path = record.path();
-            let common = path.iter().zip(rest).take_while(|(a, b)| a == b).count();
+            let common = common(path, rest);
             if common < path.len().min(rest.len()) {
                 return None;
             }

@@ -26,7 +26,6 @@ impl Deref for Smart {
 }
 
 impl Smart {
-    /// Memory for a leaf.
     pub(crate) async fn new_leaf(&self) -> Result<GlobalAddr> {
         self.take(&self.spare_leaves, &self.node.leaves, self.node.g.leaf_footprint()).await
     }

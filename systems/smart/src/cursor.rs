@@ -83,7 +83,6 @@ impl Smart {
         self.root().await
     }
 
-    /// The root slot.
     pub(crate) async fn root(&self) -> Result<Cursor> {
         let at = self.node.root.word;
         self.ep.step(Step::Route);
@@ -123,7 +122,8 @@ impl Smart {
     /// READs the node that a slot names. `None`: the slot had to be READ again, and the descent
     /// goes on from its new word.
     pub(crate) async fn read_node(&self, c: &mut Cursor, key: &[u8]) -> Result<Option<Node>> {
-        let kind = c.slot.kind().ok_or_else(|| bad_slot(c))?;
+        let bad = || Error::corrupt(format!("slot {} names neither leaf nor node", c.at));
+        let kind = c.slot.kind().ok_or_else(bad)?;
         let Some(n) = self.fetch_node(c.slot.child(), kind).await? else {
             // A deleted node, or garbage behind a stale slot.
             self.again(c).await?;
@@ -242,10 +242,6 @@ impl Smart {
         }
         Ok(())
     }
-}
-
-fn bad_slot(c: &Cursor) -> Error {
-    Error::corrupt(format!("slot {} names neither leaf nor node", c.at))
 }
 
 fn check_place(at: GlobalAddr) -> Result<()> {

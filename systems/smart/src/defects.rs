@@ -14,7 +14,6 @@ use crate::options::Options;
 const NEEDED: Capabilities =
     Capabilities { cas_fail_is_readonly: true, write_ascending: true, ..NOTHING };
 
-/// Those of a system.
 pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
         "smart-published" => of_published(),

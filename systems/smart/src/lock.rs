@@ -26,7 +26,6 @@ use dmtree_parts::lock_words::LockWord;
 
 use crate::client::Smart;
 
-/// A held lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     word: GlobalAddr,
@@ -59,19 +58,16 @@ impl Smart {
     /// Releases a lock, or hands it over.
     pub(crate) async fn unlock(&self, held: Held) -> Result<()> {
         let Held { word, guard } = held;
-        match guard.hand_over_if_awaited() {
-            None => Ok(()),
-            Some(guard) => self.release(word, guard).await,
-        }
+        self.release(word, guard.hand_over_if_awaited()).await
     }
 
-    /// Frees a lock word. It has the tag of the client of this compute node that took it.
-    async fn release(&self, word: GlobalAddr, guard: LocalGuard) -> Result<()> {
+    /// Frees the word of a lock that was not handed over. It has the tag of the client of this
+    /// compute node that took it.
+    async fn release(&self, word: GlobalAddr, guard: Option<LocalGuard>) -> Result<()> {
+        let Some(guard) = guard else { return Ok(()) };
         self.ep.step(Step::Lock);
         let was = self.ep.cas(word, guard.tag(), 0).await?;
-        check_held(word, was, &guard)?;
-        guard.leave();
-        Ok(())
+        leave(word, was, guard)
     }
 
     /// WRITEs a leaf, and releases its lock in the same chain or hands the lock over.
@@ -85,21 +81,19 @@ impl Smart {
         self.ep.step(Step::Entry);
         if guard.may_hand_over() {
             self.ep.write(at, image).await?;
-            return match guard.hand_over() {
-                None => Ok(()),
-                Some(guard) => self.release(word, guard).await,
-            };
+            return self.release(word, guard.hand_over()).await;
         }
         let (_, was) = self.ep.chain((write(at, image), cas(word, guard.tag(), 0))).await?;
-        check_held(word, was, &guard)?;
-        guard.leave();
-        Ok(())
+        leave(word, was, guard)
     }
 }
 
-fn check_held(word: GlobalAddr, was: u64, guard: &LocalGuard) -> Result<()> {
-    if was == guard.tag() {
-        return Ok(());
+/// Ends the hold of a lock, if its word had the right tag when it was freed.
+fn leave(word: GlobalAddr, was: u64, guard: LocalGuard) -> Result<()> {
+    let tag = guard.tag();
+    if was != tag {
+        return Err(Error::corrupt(format!("lock {word} held {was:#x} instead of {tag:#x}")));
     }
-    Err(Error::corrupt(format!("lock {word} held {was:#x} instead of {:#x}", guard.tag())))
+    guard.leave();
+    Ok(())
 }

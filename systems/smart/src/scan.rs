@@ -40,7 +40,6 @@ struct Subtree {
     pair: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// A scan in progress.
 struct Scan<'r> {
     /// Smaller keys are done.
     low: Vec<u8>,

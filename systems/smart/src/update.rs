@@ -48,27 +48,20 @@ impl Smart {
         if let Some(held) = job.held.take() {
             self.unlock(held).await?;
         }
-        let (at, image) = (c.slot.child(), image.into_buf());
+        let (at, mut image) = (c.slot.child(), image.into_buf());
         let o = &self.node.o;
         match (o.in_place, o.rear_lock) {
             (false, _) => return self.replace(job, c).await,
-            (true, false) => self.update_under_table_lock(job, at, image).await?,
+            (true, false) => {
+                // As published, the leaf is not READ again under the lock.
+                let held = self.lock(at).await?;
+                job.latest();
+                leaf::set_value(&self.node.g, &mut image, &job.value);
+                self.write_and_unlock(held, at, image).await.map_err(Error::effect_unknown)?;
+            }
             (true, true) => self.update_under_rear_lock(job, at, image).await?,
         }
         Ok(Some(UPDATED))
-    }
-
-    /// As published, the leaf is not READ again under the lock.
-    async fn update_under_table_lock(
-        &self,
-        job: &mut Job<'_>,
-        at: GlobalAddr,
-        mut image: Buf,
-    ) -> Result<()> {
-        let held = self.lock(at).await?;
-        job.latest();
-        leaf::set_value(&self.node.g, &mut image, &job.value);
-        self.write_and_unlock(held, at, image).await.map_err(Error::effect_unknown)
     }
 
     /// Updates a leaf under the lock in its last byte.

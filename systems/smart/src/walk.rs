@@ -1,10 +1,11 @@
 //! Checks the whole structure: a depth-first walk that expects no concurrent writer.
 //!
 //! The walk READs the lock tables, and then every node and leaf from the root slot down. It checks
-//! the invariants of DESIGN.md, section 6: no lock is held; a node's type agrees with the slot that
-//! names it; a header begins at the position of its path (as published it may begin before); no
-//! slot is in use behind the type or behind an empty slot; a byte has one slot; a leaf is whole,
-//! valid, unlocked, and has a key with the bytes of its path. A violation is a `Corrupt` error.
+//! these invariants: no lock is held; a node's type agrees with the slot that names it; a header
+//! begins at the position of its path (as published it may begin before, if it could not be
+//! shortened); no slot is in use behind the type or behind an empty slot; a byte has one slot; a
+//! leaf is whole, valid, unlocked, and has a key with the bytes of its path. A violation is a
+//! `Corrupt` error.
 
 use dmtree_fabric::Result;
 use dmtree_parts::Shape;

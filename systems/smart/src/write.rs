@@ -27,7 +27,7 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::Smart;
-use crate::cursor::{Cursor, parts_at};
+use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
 use crate::lock::Held;
 
@@ -185,60 +185,49 @@ impl Smart {
         if !self.node.o.lock_free && !job.is_update() {
             job.held = Some(self.lock(c.node).await?);
         }
+        let absent = (Outcome::NotFound, OpOutcome::Absent);
         loop {
             let cached = c.cached.is_some();
-            if c.slot.is_empty() {
-                if job.is_update() {
-                    return Ok((Outcome::NotFound, OpOutcome::Absent));
+            let done = if c.slot.is_empty() {
+                match job.is_update() {
+                    true => Some(absent),
+                    false => self.fill_slot(job, &mut c).await?,
                 }
-                if let Some(done) = self.fill_slot(job, &mut c).await? {
-                    return Ok(done);
-                }
-                continue;
-            }
-            if c.slot.is_leaf() {
+            } else if c.slot.is_leaf() {
                 let any = !self.node.o.in_place;
                 let Some(image) = self.read_leaf(&mut c, any).await? else { continue };
-                let done = match leaf::check(&self.node.g, &image) {
+                match leaf::check(&self.node.g, &image) {
                     Some(l) if l.key == key => self.found(job, &mut c, image).await?,
-                    _ if job.is_update() => self.absent(&mut c, cached).await?,
+                    _ if job.is_update() => self.is_final(&mut c, cached).await?.then_some(absent),
                     Some(l) => self.split_leaf(job, &mut c, l).await?,
                     None => return Err(Error::corrupt("a leaf that was whole is not")),
-                };
-                match done {
-                    Some(done) => return Ok(done),
-                    None => continue,
                 }
-            }
-            let Some(n) = self.read_node(&mut c, key).await? else { continue };
-            if let Some(at) = parts_at(&n, key) {
-                let done = match job.is_update() {
-                    true => self.absent(&mut c, cached).await?,
-                    false => self.split_header(job, &mut c, &n, at).await?,
-                };
-                match done {
-                    Some(done) => return Ok(done),
-                    None => continue,
-                }
-            }
-            if let Some(held) = job.held.take() {
-                self.unlock(held).await?;
-                job.held = Some(self.lock(n.at).await?);
-            }
-            match n.find(byte_at(key, n.header.discriminates())) {
-                Some((i, word)) => c.descend(&n, i, word),
-                None if job.is_update() => return Ok((Outcome::NotFound, OpOutcome::Absent)),
-                None => {
-                    if let Some(done) = self.add_slot(job, &mut c, n).await? {
-                        return Ok(done);
+            } else {
+                let Some(n) = self.read_node(&mut c, key).await? else { continue };
+                match parts_at(&n, key) {
+                    Some(_) if job.is_update() => {
+                        self.is_final(&mut c, cached).await?.then_some(absent)
+                    }
+                    Some(at) => self.split_header(job, &mut c, &n, at).await?,
+                    None => {
+                        if let Some(held) = job.held.take() {
+                            self.unlock(held).await?;
+                            job.held = Some(self.lock(n.at).await?);
+                        }
+                        match n.find(byte_at(key, n.header.discriminates())) {
+                            Some((i, word)) => {
+                                c.descend(&n, i, word);
+                                None
+                            }
+                            None if job.is_update() => Some(absent),
+                            None => self.add_slot(job, &mut c, n).await?,
+                        }
                     }
                 }
+            };
+            if let Some(done) = done {
+                return Ok(done);
             }
         }
-    }
-
-    async fn absent(&self, c: &mut Cursor, cached: bool) -> Result<Option<Written>> {
-        let is_final = self.is_final(c, cached).await?;
-        Ok(is_final.then_some((Outcome::NotFound, OpOutcome::Absent)))
     }
 }

@@ -38,7 +38,6 @@ pub enum ProcessId {
     Memory(usize),
 }
 
-/// A slot of drivers.
 #[derive(Default)]
 struct DriverSlot {
     process: Option<Process>,
@@ -283,7 +282,7 @@ impl Cluster {
                 Some(bytes) => {
                     let used: u64 = bytes.split(' ').filter_map(|b| b.parse::<u64>().ok()).sum();
                     if !self.lost {
-                        self.used.push(used >> 20);
+                        self.used.values.push(used >> 20);
                     }
                 }
                 None => {
@@ -381,7 +380,7 @@ impl Cluster {
     }
 
     pub fn violations(&self) -> Vec<String> {
-        let uses = self.uses.iter().flat_map(|(_, uses)| uses.all()).chain([&self.used]);
+        let uses = self.uses.iter().flat_map(|(_, uses)| &uses.0).chain([&self.used]);
         let growth = uses.filter_map(Series::growth);
         let all = self.model.violations.iter().chain(&self.violations).cloned();
         all.chain(growth).collect()
@@ -389,7 +388,7 @@ impl Cluster {
 
     /// The resources that the long-lived processes use.
     pub fn uses(&self) -> String {
-        let all = self.uses.iter().flat_map(|(_, uses)| uses.all()).chain([&self.used]);
+        let all = self.uses.iter().flat_map(|(_, uses)| &uses.0).chain([&self.used]);
         all.map(Series::line).collect::<Vec<_>>().join("; ")
     }
 
@@ -420,7 +419,6 @@ impl ProcessId {
     }
 }
 
-/// The keys of a slot.
 fn keys(slot: usize) -> Range<u32> {
     let first = slot as u32 * THREADS * KEYS;
     first..first + THREADS * KEYS

@@ -22,7 +22,6 @@ const STORM: Duration = Duration::from_secs(60);
 /// Share of a soak's time after which a memory node is lost, percent.
 const LOSS_AT: u32 = 85;
 
-/// The arguments.
 struct Settings {
     minutes: f64,
     seed: u64,
@@ -50,12 +49,8 @@ fn binary() -> Result<String> {
     if let Ok(given) = std::env::var("DMTREE_BIN") {
         return Ok(given);
     }
-    crate::run(std::process::Command::new("cargo").args([
-        "build",
-        "--release",
-        "-p",
-        "dmtree-cli",
-    ]))?;
+    let words = ["build", "--release", "-p", "dmtree-cli"];
+    crate::run(std::process::Command::new("cargo").args(words))?;
     let target = std::env::var("CARGO_TARGET_DIR").map_or(root().join("target"), Into::into);
     Ok(target.join("release/dmtree").to_string_lossy().into_owned())
 }

@@ -3,14 +3,12 @@
 
 use std::collections::BTreeMap;
 
-/// A write of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Write {
     number: u64,
     removes: bool,
 }
 
-/// A key.
 #[derive(Debug, Default)]
 struct Key {
     /// The write that is known to be the last with an effect.
@@ -18,7 +16,6 @@ struct Key {
     /// Writes that may have happened, or happen later: their drivers have ended or got errors of
     /// unknown effect.
     open: Vec<Write>,
-    /// The write that runs.
     running: Option<Write>,
 }
 

@@ -13,21 +13,12 @@ pub struct Series {
     /// Its allowed growth: a part, and an amount.
     percent: u64,
     slack: u64,
-    values: Vec<u64>,
+    pub values: Vec<u64>,
 }
 
 impl Series {
     pub fn new(name: &str, unit: &'static str, (percent, slack): (u64, u64)) -> Self {
         Self { name: name.to_owned(), unit, percent, slack, values: Vec::new() }
-    }
-
-    pub fn push(&mut self, value: u64) {
-        self.values.push(value);
-    }
-
-    /// Forgets the samples: another process has taken the place of the former one.
-    pub fn restart(&mut self) {
-        self.values.clear();
     }
 
     /// Medians of its first and of its last third behind the warm-up.
@@ -61,7 +52,7 @@ impl Series {
 
 /// The series of a process.
 #[derive(Debug)]
-pub struct Uses([Series; 3]);
+pub struct Uses(pub [Series; 3]);
 
 impl Uses {
     pub fn new(name: &str) -> Self {
@@ -82,16 +73,13 @@ impl Uses {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).map(|all| all.count() as u64);
         let found = [field("VmRSS").map(|kib| kib >> 10), open.ok(), field("Threads")];
         for (series, value) in self.0.iter_mut().zip(found) {
-            value.into_iter().for_each(|v| series.push(v));
+            series.values.extend(value);
         }
     }
 
+    /// Forgets the samples: another process has taken the place of the former one.
     pub fn restart(&mut self) {
-        self.0.iter_mut().for_each(Series::restart);
-    }
-
-    pub fn all(&self) -> &[Series] {
-        &self.0
+        self.0.iter_mut().for_each(|series| series.values.clear());
     }
 }
 
@@ -103,7 +91,7 @@ mod tests {
     fn growth_is_told_from_noise() {
         let series = |value: fn(u64) -> u64| {
             let mut s = Series::new("x", "MiB", (10, 4));
-            (0..60).for_each(|i| s.push(value(i)));
+            s.values.extend((0..60).map(value));
             s.growth().is_some()
         };
         assert!(!series(|_| 100));

@@ -16,16 +16,20 @@ expect() {
         printf 'as expected: %s\n' "$(printf '%s' "$said" | grep -F -m1 -- "$words" | cut -c1-200)"
     fi
 }
+# serving FILE: a memory node with this output serves soon.
+serving() {
+    for try in $(seq 100); do
+        if grep -q "compute nodes:" "$1"; then break; fi
+        sleep 0.1
+    done
+}
 probe="$dmtree fabric probe --fabric verbs --verb read --seconds 0.05"
 
 serve="$dmtree memnode --fabric verbs --memory-bytes 64MiB --listen"
 # A pool that works, and clients that do not fit it.
 $serve 127.0.0.1:7001 >/tmp/memnode 2>&1 &
 memnode=$!
-for try in $(seq 100); do
-    if grep -q "compute nodes:" /tmp/memnode; then break; fi
-    sleep 0.1
-done
+serving /tmp/memnode
 join="$dmtree shell --connect 127.0.0.1:7001"
 expect 0 "done" bash -c "echo put a 1 | $join"
 expect 2 "no device mlx9_7: there is rxe0" $join --device mlx9_7
@@ -40,10 +44,7 @@ expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=
 # The pool does not wait for a node that could not start: its number is free again.
 $serve 127.0.0.1:7005 --memory-nodes 2 >/tmp/first 2>&1 &
 first=$!
-for try in $(seq 100); do
-    if grep -q "compute nodes:" /tmp/first; then break; fi
-    sleep 0.1
-done
+serving /tmp/first
 second="$serve 127.0.0.1:7006 --join 127.0.0.1:7005 --wait 5"
 expect 2 "ulimit -l unlimited" prlimit --memlock=1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock $second
 $second >/tmp/second 2>&1 &

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::output;
+
 /// Prefix of the guest's lines that are for this program and not for the reader.
 const MARK: &str = "@soft-roce";
 
@@ -33,14 +35,6 @@ pub struct Ran {
     pub status: Option<i32>,
     /// Duration by the guest's clock.
     pub seconds: f64,
-}
-
-fn quiet(command: &mut Command) -> Result<String> {
-    let out = command.output().with_context(|| format!("{command:?}"))?;
-    if !out.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&out.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 impl Machine {
@@ -69,7 +63,7 @@ impl Machine {
         fs::write(tree.join("init"), include_str!("init.sh"))?;
         fs::write(tree.join("guest"), self.dir.join("guest.sh").to_string_lossy().as_bytes())?;
         executable(&tree.join("init"))?;
-        let shown = quiet(
+        let shown = output(
             Command::new("modprobe")
                 .arg("-d")
                 .arg(&self.kernel_dir)
@@ -87,7 +81,7 @@ impl Machine {
         }
         fs::write(tree.join("modules/order"), order.join("\n") + "\n")?;
         let pack = "find . | cpio --quiet -o -H newc | gzip -1 > ../initramfs.gz";
-        quiet(Command::new("sh").args(["-c", pack]).current_dir(&tree))?;
+        output(Command::new("sh").args(["-c", pack]).current_dir(&tree))?;
         Ok(())
     }
 
@@ -197,21 +191,21 @@ fn only_entry(dir: &Path) -> Result<String> {
 fn fetch_kernel(dir: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(dir);
     fs::create_dir_all(dir)?;
-    let depends = quiet(Command::new("apt-cache").args(["depends", "linux-image-amd64"]))?;
+    let depends = output(Command::new("apt-cache").args(["depends", "linux-image-amd64"]))?;
     let name = depends
         .lines()
         .find_map(|l| l.trim().strip_prefix("Depends: ").filter(|n| n.starts_with("linux-image-")))
         .context("linux-image-amd64 depends on no kernel")?
         .to_owned();
-    quiet(Command::new("apt-get").args(["-qq", "download", &name]).current_dir(dir))?;
+    output(Command::new("apt-get").args(["-qq", "download", &name]).current_dir(dir))?;
     let package = fs::read_dir(dir)?
         .filter_map(|e| Some(e.ok()?.path()))
         .find(|p| p.extension().is_some_and(|e| e == "deb"))
         .with_context(|| format!("apt-get download {name} left nothing behind"))?;
-    quiet(Command::new("dpkg").arg("-x").arg(&package).arg(dir))?;
+    output(Command::new("dpkg").arg("-x").arg(&package).arg(dir))?;
     fs::remove_file(&package)?;
     let version = only_entry(&dir.join("lib/modules"))?;
-    quiet(Command::new("depmod").arg("-b").arg(dir).arg(version))?;
+    output(Command::new("depmod").arg("-b").arg(dir).arg(version))?;
     fs::write(dir.join("complete"), b"")?;
     Ok(())
 }

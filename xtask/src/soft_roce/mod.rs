@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::{output, root, succeeds};
 use machine::Machine;
 
 /// The programs that are called here and in the machine, and their packages.
@@ -33,12 +34,7 @@ const LIMIT: Duration = Duration::from_secs(1200);
 
 /// Why the machine is not available, or `None`.
 fn install() -> Result<Option<String>> {
-    let on_path = |tool: &str| {
-        Command::new("sh")
-            .args(["-c", &format!("command -v {tool}")])
-            .output()
-            .is_ok_and(|o| o.status.success())
-    };
+    let on_path = |tool: &str| succeeds("sh", ["-c", &format!("command -v {tool}")]);
     let missing = || -> Vec<&str> {
         let tools = TOOLS.iter().filter(|(tool, _)| !on_path(tool)).map(|(_, p)| *p);
         let files = FILES.iter().filter(|(f, _)| !std::path::Path::new(f).exists());
@@ -53,8 +49,7 @@ fn install() -> Result<Option<String>> {
     if !on_path("apt-get") {
         return Ok(Some(format!("needs {} and there is no apt-get", missing().join(", "))));
     }
-    let id = Command::new("id").arg("-u").output().context("id -u")?;
-    if id.stdout.trim_ascii() != b"0" {
+    if output(Command::new("id").arg("-u"))?.trim() != "0" {
         return Ok(Some(format!("run as root: apt-get install {}", missing().join(" "))));
     }
     let script = format!(
@@ -92,17 +87,13 @@ fn build() -> Result<Vec<String>> {
     for package in ["dmtree-fabric", "dmtree-engine", "dmtree-cli"] {
         c.args(["-p", package, "--features", &format!("{package}/verbs")]);
     }
-    let out = c.current_dir(crate::root()).stderr(Stdio::inherit()).output().context("cargo")?;
-    if !out.status.success() {
-        bail!("{c:?} failed");
-    }
-    let bin = crate::root().join("target/soft-roce/bin");
+    let text = output(c.current_dir(root()).stderr(Stdio::inherit()))?;
+    let bin = root().join("target/soft-roce/bin");
     std::fs::create_dir_all(&bin)?;
-    let text = String::from_utf8_lossy(&out.stdout);
     let made: Vec<serde_json::Value> =
         text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
     let find = |(folder, name): &(&str, &str)| {
-        let manifest = crate::root().join(folder).join("Cargo.toml");
+        let manifest = root().join(folder).join("Cargo.toml");
         let is_it = |m: &&serde_json::Value| {
             m["executable"].is_string()
                 && m["target"]["name"] == *name
@@ -125,7 +116,7 @@ fn list() -> Result<Vec<String>> {
     let [verbs, no_allocation, net, pool, counts, suite, processes, dmtree] = &made[..] else {
         bail!("cargo made {} executables", made.len());
     };
-    let scripts = crate::root().join("xtask/src/soft_roce");
+    let scripts = root().join("xtask/src/soft_roce");
     let script = |name: &str| format!("bash {} {dmtree}", scripts.join(name).display());
     let processes = format!(
         "DMTREE_TEST_FABRIC=verbs DMTREE_BIN={dmtree} {processes} --nocapture --test-threads=1"
@@ -180,7 +171,7 @@ pub fn run(command: &[String]) -> Result<()> {
         return Ok(());
     }
     let list = chosen(command)?;
-    let machine = Machine::prepare(&crate::root().join("target/soft-roce"))?;
+    let machine = Machine::prepare(&root().join("target/soft-roce"))?;
     let ran = machine.run(&list, LIMIT)?;
     println!();
     for r in &ran {

@@ -496,12 +496,11 @@ function crash(o) {
     ],
   });
   nameSources(svg, "point", rows);
-  const one = (name, field, text) => [name, field, text];
   const findings = [
-    one("survivors before, Mops", "/before_mops", mops), one("at least meanwhile, Mops", "/least_mops", mops), one("afterwards, Mops", "/after_mops", mops),
-    one("longest read of a survivor from the crash on", "/longest_read_ns", ms), one("longest update", "/longest_update_ns", ms),
-    one("written keys looked up in the end", "/keys_checked", String), one("lost or wrong", "/keys_wrong", String),
-    one("unacknowledged updates of the dead node that took effect", "/taken_effect", String), one("failed operations of survivors", "/errors", String),
+    ["survivors before, Mops", "/before_mops", mops], ["at least meanwhile, Mops", "/least_mops", mops], ["afterwards, Mops", "/after_mops", mops],
+    ["longest read of a survivor from the crash on", "/longest_read_ns", ms], ["longest update", "/longest_update_ns", ms],
+    ["written keys looked up in the end", "/keys_checked", String], ["lost or wrong", "/keys_wrong", String],
+    ["unacknowledged updates of the dead node that took effect", "/taken_effect", String], ["failed operations of survivors", "/errors", String],
   ];
   const whole = [() => o, () => "crash"];
   return [

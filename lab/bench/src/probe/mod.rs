@@ -131,11 +131,9 @@ impl Probed {
         p.responder_ns.atomic = each(Verb::Cas, 8).min(1e7);
         p.responder_ns.write_cold = 0.0;
         p.same_word_ns.dram = each(Verb::SameWord, 8).min(1e6);
-        for initiator in
-            [&mut p.initiator_ns.read, &mut p.initiator_ns.write, &mut p.initiator_ns.atomic]
-        {
-            *initiator = 0.0;
-        }
+        p.initiator_ns.read = 0.0;
+        p.initiator_ns.write = 0.0;
+        p.initiator_ns.atomic = 0.0;
         let rest = alone(Verb::Read, 64) - p.responder_ns.read - p.cpu.post_ns - p.cpu.round_ns;
         p.latency.completion_ns = 0.0;
         p.latency.propagation_ns = (rest / 2.0).clamp(0.0, 1e6);

@@ -71,7 +71,6 @@ pub struct Outcome {
 /// Mutants of the membership rules, and below the links.
 pub type Mutants = (Option<dmtree_fabric::Mutant>, Option<virt::Mutant>);
 
-/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     /// Faults occur.
@@ -365,7 +364,6 @@ fn fault(run: &NetworkRun) {
     }
 }
 
-/// Pauses.
 async fn pause(ep: &Endpoint, ns: Nanos) {
     ep.sleep(ns.max(1)).await;
 }

@@ -322,7 +322,6 @@ fn found(value: u64) -> Answer {
     Answer::Found((value != 0).then_some(value))
 }
 
-/// Steps in a lease.
 const STEPS_PER_LEASE: u64 = 16;
 
 /// The membership agent of a process without a pool: it holds a lease, hears of crashes, and
@@ -345,7 +344,6 @@ impl Agent {
         Ok(Self { fabric, membership, me, lease_ns, renew_at: asked_at + lease_ns / 4, state })
     }
 
-    /// One step.
     async fn step(&mut self, ep: &Endpoint) -> Result<()> {
         if ep.now() >= self.renew_at {
             let asked_at = ep.now();

@@ -54,7 +54,6 @@ impl DelayScenario {
     }
 }
 
-/// The progress of the clients.
 #[derive(Debug, Default)]
 struct Progress {
     /// The victim has crashed, or ended.

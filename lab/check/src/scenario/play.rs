@@ -29,7 +29,6 @@ pub(super) fn within(took_ns: u64, bound_ns: u64) -> Result<(), Error> {
     Err(Error::new(ErrorKind::TimedOut, format!("took {took_ns} ns; {bound_ns} are enough")))
 }
 
-/// A run.
 pub(super) struct Play {
     pub scenario: Scenario,
     /// The identity of every value.

@@ -51,14 +51,6 @@ pub enum Distribution {
     },
 }
 
-impl Distribution {
-    /// The name in results: the text form.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.to_string()
-    }
-}
-
 impl fmt::Display for Distribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,7 +70,13 @@ impl FromStr for Distribution {
 
     fn from_str(text: &str) -> Result<Self> {
         let (name, args) = text::call(text)?;
-        text::at_most(name, &args, usize::from(name != "uniform"))?;
+        let most = usize::from(name != "uniform");
+        if args.len() > most {
+            return Err(Error::new(format!(
+                "{name} takes at most {most} argument(s), not {}: remove some",
+                args.len()
+            )));
+        }
         let theta = args.first().map_or(Ok(THETA), |t| text::theta(t))?;
         match name {
             "uniform" => Ok(Distribution::Uniform),
@@ -115,7 +113,6 @@ enum Ranks {
 pub struct Chooser {
     distribution: Distribution,
     n: u64,
-    nominal: u64,
     ranks: Ranks,
     scatter: Permutation,
 }
@@ -135,18 +132,18 @@ impl Chooser {
     ) -> Result<Self> {
         let nominal = nominal.unwrap_or(n);
         if n == 0 {
-            return Err(Error::bad_value(
+            return Err(Error::new(
                 "no records to choose from: load at least 1, or use a workload of inserts only",
             ));
         }
         if nominal < n {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "a nominal key count of {nominal} is below the {n} records: give at least {n}, or leave it out"
             )));
         }
         let zipf = |theta| -> Result<f64> {
             if nominal > MAX_NOMINAL {
-                return Err(Error::bad_value(format!(
+                return Err(Error::new(format!(
                     "a key count of {nominal} is too large for a zipf law: give at most {MAX_NOMINAL}"
                 )));
             }
@@ -159,25 +156,7 @@ impl Chooser {
             }
             Distribution::ZipfYcsb { theta } => Ranks::Ycsb(ZipfYcsb::new(nominal, zipf(theta)?)?),
         };
-        Ok(Chooser { distribution, n, nominal, ranks, scatter: Permutation::new(n, seed) })
-    }
-
-    /// The distribution.
-    #[must_use]
-    pub fn distribution(&self) -> Distribution {
-        self.distribution
-    }
-
-    /// The key count over which the law is taken.
-    #[must_use]
-    pub fn nominal(&self) -> u64 {
-        self.nominal
-    }
-
-    /// The record of a popularity rank below `n`, for the zipf laws.
-    #[must_use]
-    pub fn record_of_rank(&self, rank: u64) -> u64 {
-        self.scatter.apply(rank)
+        Ok(Chooser { distribution, n, ranks, scatter: Permutation::new(n, seed) })
     }
 
     /// Draws a record: one of `0..n`, or under `latest` also one that is stored according to
@@ -215,7 +194,7 @@ mod tests {
 
     fn draws(chooser: &Chooser, n: u64, count: u32) -> Vec<u32> {
         let mut rng = Seed(5).rng();
-        let inserts = InsertCounter::new(n, u64::MAX, 0, 1);
+        let inserts = InsertCounter::new(n, u64::MAX);
         let mut hits = vec![0; n as usize];
         for _ in 0..count {
             hits[chooser.draw(&mut rng, &inserts) as usize] += 1;
@@ -243,7 +222,7 @@ mod tests {
             let chooser = Chooser::new(law, n, Some(nominal), Seed(1)).unwrap();
             let hits = draws(&chooser, n, count);
             let share =
-                |rank| f64::from(hits[chooser.record_of_rank(rank) as usize]) / f64::from(count);
+                |rank| f64::from(hits[chooser.scatter.apply(rank) as usize]) / f64::from(count);
             let first = share(0);
             let first_ten: f64 = (0..10).map(share).sum();
             assert!((first - top).abs() < 0.001, "{nominal}: {first}");
@@ -261,7 +240,7 @@ mod tests {
         let tail = 1.0 - zeta(n, THETA) / zeta(nominal, THETA);
         for from in [500, 750] {
             let got: u32 =
-                (from..from + 250).map(|r| hits[chooser.record_of_rank(r) as usize]).sum();
+                (from..from + 250).map(|r| hits[chooser.scatter.apply(r) as usize]).sum();
             let own = (zeta(from + 250, THETA) - zeta(from, THETA)) / zeta(nominal, THETA);
             let due = 1e6 * (own + tail / 4.0);
             assert!((f64::from(got) - due).abs() < 5.0 * due.sqrt(), "{got} {due}");
@@ -272,7 +251,7 @@ mod tests {
     fn the_hottest_record_is_not_record_0() {
         let law = Distribution::ZipfExact { theta: THETA };
         let hottest: Vec<u64> = (0..20)
-            .map(|s| Chooser::new(law, 1 << 20, None, Seed(s)).unwrap().record_of_rank(0))
+            .map(|s| Chooser::new(law, 1 << 20, None, Seed(s)).unwrap().scatter.apply(0))
             .collect();
         assert!(hottest.iter().filter(|&&r| r < 1000).count() < 2, "{hottest:?}");
     }
@@ -282,7 +261,7 @@ mod tests {
         let n = 1000;
         let law = Distribution::Latest { theta: THETA };
         let chooser = Chooser::new(law, n, None, Seed(1)).unwrap();
-        let inserts = InsertCounter::new(n, u64::MAX, 0, 1);
+        let inserts = InsertCounter::new(n, u64::MAX);
         let mut rng = Seed(1).rng();
         let share_of = |record: u64, rng: &mut Rng| {
             let hits = (0..100_000).filter(|_| chooser.draw(rng, &inserts) == record).count();
@@ -310,10 +289,10 @@ mod tests {
     fn names_survive_and_say_which_zipf() {
         for text in ["uniform", "zipfian-exact(0.99)", "zipfian-ycsb(0.8)", "latest", "latest(0.5)"]
         {
-            assert_eq!(text.parse::<Distribution>().unwrap().name(), text);
+            assert_eq!(text.parse::<Distribution>().unwrap().to_string(), text);
         }
         let plain: Distribution = "zipfian".parse().unwrap();
-        assert_eq!(plain.name(), "zipfian-exact(0.99)");
+        assert_eq!(plain.to_string(), "zipfian-exact(0.99)");
         for bad in
             ["", "zipf", "uniform(1)", "zipfian(0)", "zipfian(nan)", "zipfian(1,2)", "latest(11)"]
         {

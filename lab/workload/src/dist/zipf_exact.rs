@@ -22,26 +22,21 @@ const TABLE_MAX: u64 = 1 << 16;
 /// TOMACS 6(3), 1996), exact to the precision of a double, which needs no table and on average less
 /// than 1.1 rounds.
 #[derive(Debug, Clone)]
-pub struct ZipfExact {
-    how: How,
-}
-
-#[derive(Debug, Clone)]
-enum How {
+pub enum ZipfExact {
     Table(Arc<[Column]>),
     Reject(Reject),
 }
 
 /// A column of the alias table: its own rank if the coin is below `keep`, otherwise `alias`.
 #[derive(Debug, Clone, Copy)]
-struct Column {
+pub struct Column {
     keep: u32,
     alias: u32,
 }
 
 /// The area under k^-theta, cut into one piece per rank. Names follow the paper's section 4.
 #[derive(Debug, Clone, Copy)]
-struct Reject {
+pub struct Reject {
     n: u64,
     theta: f64,
     /// Left end of the area that is drawn from: H(1.5) - h(1).
@@ -59,23 +54,22 @@ impl ZipfExact {
     /// No items, or theta outside 0 (excluded) to 10.
     pub fn new(n: u64, theta: f64) -> Result<Self> {
         if n == 0 || !(theta > 0.0 && theta <= 10.0) {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "no zipf law with theta {theta} over {n} items: give at least 1 item and a theta above 0, up to 10"
             )));
         }
-        let how = if n <= TABLE_MAX {
-            How::Table(table(n as usize, theta))
+        Ok(if n <= TABLE_MAX {
+            ZipfExact::Table(table(n as usize, theta))
         } else {
-            How::Reject(Reject::new(n, theta))
-        };
-        Ok(ZipfExact { how })
+            ZipfExact::Reject(Reject::new(n, theta))
+        })
     }
 
     /// A rank from 0, the most popular.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u64 {
-        match &self.how {
-            How::Table(columns) => {
+        match self {
+            ZipfExact::Table(columns) => {
                 // The upper half of the product is a uniform column, the lower half a coin within
                 // it.
                 let wide = u128::from(rng.next_u64()) * columns.len() as u128;
@@ -84,7 +78,7 @@ impl ZipfExact {
                 let column = columns[at];
                 if coin < column.keep { at as u64 } else { u64::from(column.alias) }
             }
-            How::Reject(law) => law.draw(rng) - 1,
+            ZipfExact::Reject(law) => law.draw(rng) - 1,
         }
     }
 }

@@ -27,7 +27,7 @@ impl ZipfYcsb {
     /// No items, or theta outside 0 to 1 (both excluded): the closed form has no meaning there.
     pub fn new(n: u64, theta: f64) -> Result<Self> {
         if n == 0 || !(theta > 0.0 && theta < 1.0) {
-            return Err(Error::bad_value(format!(
+            return Err(Error::new(format!(
                 "YCSB's zipf formula has no theta {theta} over {n} items: give at least 1 item and a theta above 0, \
                  below 1, or use zipfian-exact"
             )));

@@ -31,6 +31,6 @@ mod parse;
 mod reader;
 mod record;
 
-pub use parse::{Action, Fields, TraceOp, parse_line};
-pub use reader::{MAX_LINE, TraceCounts, TraceReader, shard, split};
+pub use parse::{Action, Fields, TraceOp};
+pub use reader::{MAX_LINE, TraceCounts, TraceReader, shard};
 pub use record::Record;

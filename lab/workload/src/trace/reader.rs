@@ -5,10 +5,10 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::parse::{Action, TraceOp, parse_line};
 use crate::error::TraceError;
-use crate::values::key_hash;
 
 /// The longest line, bytes: 16 MiB.
 pub const MAX_LINE: usize = 16 << 20;
@@ -30,7 +30,6 @@ pub struct TraceCounts {
 
 impl TraceCounts {
     /// All operations.
-    #[must_use]
     pub fn operations(&self) -> u64 {
         self.reads + self.inserts + self.updates + self.scans + self.deletes
     }
@@ -67,11 +66,8 @@ struct Source {
 
 impl std::fmt::Debug for TraceReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TraceReader")
-            .field("now", &self.now.as_ref().map(|s| (&s.name, s.line)))
-            .field("waiting", &self.waiting.as_slice())
-            .field("counts", &self.counts)
-            .finish_non_exhaustive()
+        let now = self.now.as_ref().map(|s| (&s.name, s.line));
+        write!(f, "TraceReader({now:?}, {:?}, {:?})", self.waiting.as_slice(), self.counts)
     }
 }
 
@@ -127,14 +123,12 @@ impl TraceReader {
     }
 
     /// Sets the longest line, bytes; the default is [`MAX_LINE`].
-    #[must_use]
     pub fn with_line_limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
     /// Counts of what was read so far.
-    #[must_use]
     pub fn counts(&self) -> TraceCounts {
         self.counts
     }
@@ -149,18 +143,22 @@ impl TraceReader {
                 self.now = Some(Source { name, from, line: 0 });
                 continue;
             };
-            let more = read_line(&mut source.from, &mut self.line, self.limit);
+            self.line.clear();
+            // Of an endless line no more than the limit is buffered.
+            let mut bounded = source.from.by_ref().take(self.limit as u64 + 1);
+            let more = bounded.read_until(b'\n', &mut self.line);
             source.line += 1;
             let fail = |why| Err(failed(&source.name, source.line, why));
             match more {
-                Ok(Found::Line) => {}
-                Ok(Found::End) => {
+                Ok(0) => {
                     self.now = None;
                     continue;
                 }
-                Ok(Found::TooLong) => {
+                Ok(_) if self.line.last() == Some(&b'\n') => _ = self.line.pop(),
+                Ok(read) if read > self.limit => {
                     return fail(format!("longer than {} bytes: is this a trace?", self.limit));
                 }
+                Ok(_) => {}
                 Err(e) => return fail(format!("cannot read on: {e}")),
             }
             match parse_line(&self.line) {
@@ -214,60 +212,10 @@ fn unzipped(mut from: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead 
     })
 }
 
-enum Found {
-    Line,
-    End,
-    TooLong,
-}
-
-/// Replaces the content of `line` by the next line without its newline. Never buffers more than
-/// `limit` bytes.
-fn read_line(from: &mut dyn BufRead, line: &mut Vec<u8>, limit: usize) -> io::Result<Found> {
-    line.clear();
-    let mut any = false;
-    loop {
-        let ready = match from.fill_buf() {
-            Ok(ready) => ready,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            Err(e) => return Err(e),
-        };
-        if ready.is_empty() {
-            return Ok(if any { Found::Line } else { Found::End });
-        }
-        any = true;
-        let newline = ready.iter().position(|&b| b == b'\n');
-        let part = newline.unwrap_or(ready.len());
-        if line.len() + part > limit {
-            return Ok(Found::TooLong);
-        }
-        line.extend_from_slice(&ready[..part]);
-        let used = newline.map_or(part, |at| at + 1);
-        from.consume(used);
-        if newline.is_some() {
-            return Ok(Found::Line);
-        }
-    }
-}
-
 /// The thread, of `threads`, that runs the operations on `key`: always the same one, on every
 /// machine, so that their order is that of the trace. A scan belongs to the thread of its start
 /// key.
-#[must_use]
 pub fn shard(key: &[u8], threads: usize) -> usize {
-    let wide = u128::from(key_hash(key)) * threads.max(1) as u128;
+    let wide = u128::from(xxh3_64(key)) * threads.max(1) as u128;
     (wide >> 64) as usize
-}
-
-/// Reads a whole trace into memory, one list per thread, each in the order of the trace.
-///
-/// # Errors
-/// The first error of the trace.
-pub fn split(trace: TraceReader, threads: usize) -> Result<Vec<Vec<TraceOp>>, TraceError> {
-    let threads = threads.max(1);
-    let mut lists = vec![Vec::new(); threads];
-    for op in trace {
-        let op = op?;
-        lists[shard(&op.key, threads)].push(op);
-    }
-    Ok(lists)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Fields;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// First byte of an encoded record.
 const MAGIC: u8 = 0xD7;
@@ -35,58 +35,16 @@ const HEADER: usize = 6;
 /// record has one encoding; [`Record::decode`] refuses any other bytes, and so detects a torn or
 /// foreign value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Record {
-    fields: BTreeMap<u32, Vec<u8>>,
-}
+pub struct Record(pub BTreeMap<u32, Vec<u8>>);
 
 impl Record {
-    /// A record without fields.
-    #[must_use]
-    pub fn new() -> Self {
-        Record::default()
-    }
-
-    /// Sets a field; returns its former value.
-    pub fn set(&mut self, field: u32, value: Vec<u8>) -> Option<Vec<u8>> {
-        self.fields.insert(field, value)
-    }
-
-    /// The value of a field.
-    #[must_use]
-    pub fn get(&self, field: u32) -> Option<&[u8]> {
-        self.fields.get(&field).map(Vec::as_slice)
-    }
-
-    /// Number of fields.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.fields.len()
-    }
-
-    /// Whether there is no field.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
-
-    /// The fields by ascending number.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        self.fields.iter().map(|(&field, value)| (field, value.as_slice()))
-    }
-
-    /// Sets every field of `update`; the other fields keep their values.
-    pub fn merge(&mut self, update: Record) {
-        self.fields.extend(update.fields);
-    }
-
     /// The record with only the fields that a read asks for.
-    #[must_use]
     pub fn project(&self, wanted: &Fields) -> Record {
         match wanted {
             Fields::All => self.clone(),
             Fields::Some(numbers) => {
-                let pick = |field: &u32| Some((*field, self.fields.get(field)?.clone()));
-                Record { fields: numbers.iter().filter_map(pick).collect() }
+                let pick = |field: &u32| Some((*field, self.0.get(field)?.clone()));
+                Record(numbers.iter().filter_map(pick).collect())
             }
         }
     }
@@ -95,8 +53,8 @@ impl Record {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&[MAGIC, VERSION, 0, 0, 0, 0]);
-        put_number(self.fields.len() as u32, out);
-        for (&field, value) in &self.fields {
+        put_number(self.0.len() as u32, out);
+        for (&field, value) in &self.0 {
             put_number(field, out);
             put_number(value.len() as u32, out);
             out.extend_from_slice(value);
@@ -112,12 +70,9 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let bad = |why: String| {
             let len = bytes.len();
-            Error::new(
-                ErrorKind::Record,
-                format!(
-                    "the value ({len} bytes) is no record of a trace: {why}; load the index from the trace"
-                ),
-            )
+            Error::new(format!(
+                "the value ({len} bytes) is no record of a trace: {why}; load the index from the trace"
+            ))
         };
         let Some((header, mut rest)) = bytes.split_at_checked(HEADER) else {
             return Err(bad("too short".to_owned()));
@@ -150,13 +105,7 @@ impl Record {
         if !rest.is_empty() {
             return Err(bad(format!("{} bytes follow it", rest.len())));
         }
-        Ok(Record { fields })
-    }
-}
-
-impl FromIterator<(u32, Vec<u8>)> for Record {
-    fn from_iter<I: IntoIterator<Item = (u32, Vec<u8>)>>(fields: I) -> Self {
-        Record { fields: fields.into_iter().collect() }
+        Ok(Record(fields))
     }
 }
 
@@ -193,7 +142,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn record(fields: &[(u32, &str)]) -> Record {
-        fields.iter().map(|&(f, v)| (f, v.as_bytes().to_vec())).collect()
+        Record(fields.iter().map(|&(f, v)| (f, v.as_bytes().to_vec())).collect())
     }
 
     fn encoded(record: &Record) -> Vec<u8> {
@@ -203,10 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn updates_merge() {
-        let mut r = record(&[(0, "a"), (3, "b")]);
-        r.merge(record(&[(3, "c"), (1, "")]));
-        assert_eq!(r, record(&[(0, "a"), (1, ""), (3, "c")]));
+    fn a_read_may_ask_for_some_fields() {
+        let r = record(&[(0, "a"), (1, ""), (3, "c")]);
         assert_eq!(r.project(&Fields::Some(vec![3, 7])), record(&[(3, "c")]));
         assert_eq!(r.project(&Fields::All), r);
     }
@@ -226,28 +173,30 @@ mod tests {
 
     #[test]
     fn other_bytes_say_why() {
-        let why = |bytes: &[u8]| Record::decode(bytes).unwrap_err().to_string();
-        assert!(why(b"").contains("too short"));
-        assert!(why(b"twelve bytes").contains("starts with"));
-        assert!(why(&[MAGIC, 9, 0, 0, 0, 0, 0]).contains("version is 9"));
-        assert!(why(&[MAGIC, VERSION, 0, 0, 0, 0, 0]).contains("checksum"));
-        assert!(why(&sealed(b"")).contains("malformed"));
-        assert!(why(&sealed(&[0x80, 0])).contains("malformed"), "zero in two bytes");
-        assert!(
-            why(&sealed(&[0xFF, 0xFF, 0xFF, 0xFF, 0x7F])).contains("malformed"),
-            "2^32 and more"
-        );
-        assert!(why(&sealed(&[1, 0, 5, b'x'])).contains("ends beyond"));
-        assert!(why(&sealed(&[2, 1, 0, 1, 0])).contains("out of order"));
-        assert!(why(&sealed(&[0, 0])).contains("1 bytes follow"));
-        assert_eq!(Record::decode(&sealed(&[0])).unwrap(), Record::new());
+        for (bytes, why) in [
+            (b"".to_vec(), "too short"),
+            (b"twelve bytes".to_vec(), "starts with"),
+            (vec![MAGIC, 9, 0, 0, 0, 0, 0], "version is 9"),
+            (vec![MAGIC, VERSION, 0, 0, 0, 0, 0], "checksum"),
+            (sealed(b""), "malformed"),
+            // Zero in two bytes; 2^32 and more.
+            (sealed(&[0x80, 0]), "malformed"),
+            (sealed(&[0xFF, 0xFF, 0xFF, 0xFF, 0x7F]), "malformed"),
+            (sealed(&[1, 0, 5, b'x']), "ends beyond"),
+            (sealed(&[2, 1, 0, 1, 0]), "out of order"),
+            (sealed(&[0, 0]), "1 bytes follow"),
+        ] {
+            let error = Record::decode(&bytes).unwrap_err().to_string();
+            assert!(error.contains(why), "{bytes:?}: {error}");
+        }
+        assert_eq!(Record::decode(&sealed(&[0])).unwrap(), Record::default());
     }
 
     proptest! {
         #![proptest_config(crate::property_config())]
         #[test]
         fn encodings_come_back(fields: BTreeMap<u32, Vec<u8>>) {
-            let r = Record { fields };
+            let r = Record(fields);
             prop_assert_eq!(Record::decode(&encoded(&r)).unwrap(), r);
         }
 
@@ -262,7 +211,7 @@ mod tests {
 
         #[test]
         fn a_flipped_bit_is_seen(fields: BTreeMap<u32, Vec<u8>>, bit: prop::sample::Index) {
-            let mut bytes = encoded(&Record { fields });
+            let mut bytes = encoded(&Record(fields));
             let bit = bit.index(8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(Record::decode(&bytes).is_err());

@@ -87,13 +87,9 @@ pub struct LockWord {
 }
 
 impl LockWord {
-    fn lock_bit(g: &Geometry) -> u64 {
-        1 << (8 * ((g.leaf_bytes() - 1) % 8))
-    }
-
     /// From a word that a compare-and-swap returned.
     pub fn of(g: &Geometry, word: u64) -> Self {
-        let bit = Self::lock_bit(g);
+        let bit = 1 << (8 * ((g.leaf_bytes() - 1) % 8));
         Self { free: word & !bit, held: word | bit }
     }
 

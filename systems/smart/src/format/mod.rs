@@ -10,6 +10,8 @@ pub mod leaf;
 pub mod node;
 pub mod slot;
 
+use dmtree_parts::keys::common;
+
 use crate::options::Options;
 use slot::NodeTypes;
 
@@ -75,6 +77,5 @@ pub fn byte_at(key: &[u8], position: usize) -> u8 {
 /// How many bytes two keys share, from a position on.
 pub fn shared_from(a: &[u8], b: &[u8], position: usize) -> usize {
     let from = position.saturating_sub(1);
-    let (a, b) = (a.get(from..).unwrap_or(&[]), b.get(from..).unwrap_or(&[]));
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+    common(a.get(from..).unwrap_or(&[]), b.get(from..).unwrap_or(&[]))
 }

@@ -99,8 +99,7 @@ impl Smart {
         }
         let (pool, index) = (&self.node.pool, self.node.root.index);
         let len = block::bytes(0, value.len());
-        let near = (!near.is_null()).then(|| near.node());
-        let at = pool.alloc_block(&self.ep, index, len, near).await?;
+        let at = pool.alloc_block(&self.ep, index, len, Some(near.node())).await?;
         taken.block = Some(at);
         let mut buf = self.ep.buf(len).await?;
         block::fill(at, &mut buf, &[], value);
@@ -108,25 +107,15 @@ impl Smart {
         Ok(Stored::Block(at))
     }
 
-    /// Memory for the leaf of a key.
-    pub(crate) async fn take_leaf(
-        &self,
-        key: &[u8],
-        near: GlobalAddr,
-        taken: &mut Taken,
-    ) -> Result<Grant> {
+    pub(crate) async fn take_leaf(&self, key: &[u8], taken: &mut Taken) -> Result<Grant> {
         let lines = self.node.shape.lines(key.len());
-        let near = (!near.is_null()).then(|| near.node());
-        let arena = self.node.leaves(lines);
-        let grant = self.node.pool.alloc(&self.ep, arena, near).await?;
+        let grant = self.node.pool.alloc(&self.ep, self.node.leaves(lines), None).await?;
         taken.leaf = Some((lines, grant));
         within_reach(grant)
     }
 
-    /// Memory for a node.
-    pub(crate) async fn take_node(&self, near: GlobalAddr, taken: &mut Taken) -> Result<Grant> {
-        let near = (!near.is_null()).then(|| near.node());
-        let grant = self.node.pool.alloc(&self.ep, &self.node.nodes, near).await?;
+    pub(crate) async fn take_node(&self, taken: &mut Taken) -> Result<Grant> {
+        let grant = self.node.pool.alloc(&self.ep, &self.node.nodes, None).await?;
         taken.nodes.push(grant);
         within_reach(grant)
     }

@@ -20,7 +20,7 @@
 //!   CAS retires the node, so the node is retired exactly once. A crash between this CAS and the
 //!   retirement loses the memory until the next garbage collection.
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_pool::Grant;
 
 use super::cache;
@@ -53,6 +53,18 @@ impl View {
     /// Address of slot `i`.
     pub fn slot_at(&self, i: usize) -> GlobalAddr {
         slot_at(self.at, i)
+    }
+
+    /// Its slots with their addresses.
+    pub fn slot_refs(&self) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
+        self.slots.iter().enumerate().map(|(i, s)| (self.slot_at(i), *s))
+    }
+
+    /// The slots with a child, by their symbols.
+    pub fn children(&self) -> Vec<(GlobalAddr, Slot)> {
+        let mut all: Vec<_> = self.slot_refs().filter(|(_, s)| s.has_child()).collect();
+        all.sort_by_key(|(_, s)| s.symbol());
+        all
     }
 
     /// Whether the node has any child.
@@ -94,7 +106,6 @@ pub(crate) enum Content {
 }
 
 impl Smart {
-    /// The root node.
     pub(crate) async fn root_grant(&self) -> Result<Grant> {
         if let Some(grant) = self.node.root_grant.get() {
             return Ok(*grant);
@@ -273,22 +284,23 @@ impl Smart {
             }
         }
     }
-}
 
-/// Bytes to WRITE for a new node: all of its memory where an earlier generation may have left
-/// slots.
-pub(crate) fn image_bytes(generation: u16, kind: NodeType) -> usize {
-    if generation == 1 { kind.bytes() } else { NodeType::LARGEST.bytes() }
-}
-
-impl Smart {
-    /// The head of a new node. No old pointer can lead to memory that was never used, so such a
-    /// node is linked at once.
-    pub(crate) fn new_head(&self, len: usize, kind: NodeType, generation: u16) -> Head {
-        let at_once = generation == 1 || self.node.has(Mutant::NeverPending);
+    /// The image of a new node: all of its memory where an earlier generation may have left slots.
+    /// No old pointer can lead to memory that was never used, so such a node is linked at once.
+    pub(crate) async fn node_image(
+        &self,
+        generation: u16,
+        kind: NodeType,
+        prefix: &[u8],
+        slots: &[Slot],
+    ) -> Result<Buf> {
+        let is_fresh = generation == 1;
+        let written = if is_fresh { kind } else { NodeType::LARGEST };
+        let mut image = self.buf(written.bytes()).await?;
+        let at_once = is_fresh || self.node.has(Mutant::NeverPending);
         let state = if at_once { NodeState::Linked } else { NodeState::Pending };
-        Head { len, kind, state, closings: 0, generation }
+        let head = Head { len: prefix.len(), kind, state, closings: 0, generation };
+        head::fill(&mut image, head, prefix, slots);
+        Ok(image)
     }
 }
-
-pub(crate) use head::fill as fill_node;

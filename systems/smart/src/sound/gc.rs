@@ -10,7 +10,7 @@
 //! grows, and a leaf keeps its place or is replaced by one that is logged. An object is retired
 //! with a generation that is larger than any it may have had, so old pointers cannot match it.
 
-use dmtree_fabric::{Endpoint, OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::{Found, Root, Work};
@@ -25,7 +25,6 @@ use super::get::LeafView;
 use super::mutants::Mutant;
 use super::node::Task;
 
-/// Leaves marked in one step.
 const LEAVES_PER_STEP: usize = 256;
 
 /// A collection in progress; the marking goes on at a key.
@@ -57,11 +56,7 @@ impl Smart {
 
     /// The largest generation that a lost object may have had; `None` when its first word does not
     /// show it.
-    async fn last_generation(
-        &self,
-        key: ArenaKey,
-        at: dmtree_fabric::GlobalAddr,
-    ) -> Result<Option<u16>> {
+    async fn last_generation(&self, key: ArenaKey, at: GlobalAddr) -> Result<Option<u16>> {
         self.ep.step(Step::Structure);
         let first = self.ep.read(at, 8).await?.word(0);
         let written = match key == self.node.nodes.key() {
@@ -69,11 +64,7 @@ impl Smart {
             false => Word::of_bits(first).map(|w| w.generation),
         };
         // A grant may have been used up before any word was written.
-        Ok(if first == 0 {
-            Some(0)
-        } else {
-            written.map(|generation| generation.saturating_add(1))
-        })
+        Ok(if first == 0 { Some(0) } else { written.map(|g| g.saturating_add(1)) })
     }
 
     /// Marks reachable objects from a key on; returns the key to continue from.
@@ -82,26 +73,24 @@ impl Smart {
         let node = |v: &View| Span::object(v.at, u64::from(self.node.nodes.key().object_bytes));
         let root = self.find_until(&[], 0).await?.node;
         if root.at != root_grant.addr {
-            return Err(dmtree_fabric::Error::corrupt(format!("{} is no root", root.at)));
+            return Err(Error::corrupt(format!("{} is no root", root.at)));
         }
         live.add(node(&root));
-        let mut stack = vec![(in_order(&root, Some(from)), root, true, 0)];
+        let mut stack = vec![(in_order(&root, Some(from)), root, true)];
         let mut marked = 0;
-        while let Some((slots, view, border, next)) = stack.last_mut() {
-            let Some(slot) = slots.get(*next).copied() else {
+        while let Some((slots, view, border)) = stack.last_mut() {
+            let Some((at, slot)) = slots.next() else {
                 stack.pop();
                 continue;
             };
-            *next += 1;
-            let Some(i) = view.slots.iter().position(|s| *s == slot) else { continue };
-            let slot_ref = SlotRef { at: view.slot_at(i), slot };
+            let slot_ref = SlotRef { at, slot };
             let on_border = *border && slot.is(Symbol::of(from, view.head.len));
             match slot.child()? {
                 Some(Child::Node { at, kind }) => {
                     let Some(child) = self.child(slot_ref, at, kind).await? else { continue };
                     live.add(node(&child));
                     let border = on_border && child.leads_to(from);
-                    stack.push((in_order(&child, border.then_some(from)), child, border, 0));
+                    stack.push((in_order(&child, border.then_some(from)), child, border));
                 }
                 Some(Child::Leaf { at, lines }) => {
                     let key = self.mark_leaf(at, lines, live).await?;
@@ -116,12 +105,7 @@ impl Smart {
         Ok(None)
     }
 
-    async fn mark_leaf(
-        &self,
-        at: dmtree_fabric::GlobalAddr,
-        lines: usize,
-        live: &mut Held,
-    ) -> Result<Vec<u8>> {
+    async fn mark_leaf(&self, at: GlobalAddr, lines: usize, live: &mut Held) -> Result<Vec<u8>> {
         let view = self.read_leaf(at, lines).await?;
         live.add(Span::object(at, lines as u64 * LINE));
         let leaf = view.leaf(self);
@@ -204,11 +188,10 @@ impl Collector for Smart {
     }
 }
 
-/// The slots of a node in key order, from a key on.
-fn in_order(view: &View, from: Option<&[u8]>) -> Vec<Slot> {
+/// The children of a node in key order, from a key on.
+fn in_order(view: &View, from: Option<&[u8]>) -> std::vec::IntoIter<(GlobalAddr, Slot)> {
     let first = from.map(|key| Symbol::of(key, view.head.len));
-    let mut slots: Vec<Slot> = view.slots.iter().copied().filter(|s| s.has_child()).collect();
-    slots.retain(|s| s.symbol() >= first);
-    slots.sort_by_key(|s| s.symbol());
-    slots
+    let mut children = view.children();
+    children.retain(|(_, s)| s.symbol() >= first);
+    children.into_iter()
 }

@@ -23,7 +23,7 @@ use dmtree_parts::tree::block;
 use dmtree_pool::BlockPtr;
 
 use super::client::Smart;
-use super::find::{Content, SlotRef};
+use super::find::Content;
 use super::format::leaf::{Leaf, LeafState, Stored, Word};
 use super::node::Task;
 
@@ -90,17 +90,14 @@ impl Smart {
             self.ep.point().await;
             leader.close(out);
         }
-        let result = self.get_alone(key, out).await;
+        let found = {
+            let _pin = self.op.pin();
+            self.get_pinned(key, out).await
+        };
         if let Some(leader) = leader {
-            let found = result.as_ref().map(|r| r.0).map_err(Clone::clone);
-            leader.finish_read(&self.ep, found, out).await;
+            leader.finish_read(&self.ep, found.clone(), out).await;
         }
-        result
-    }
-
-    async fn get_alone(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
-        let _pin = self.op.pin();
-        let found = self.get_pinned(key, out).await?;
+        let found = found?;
         Ok((found, self.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })))
     }
 
@@ -164,11 +161,11 @@ impl Smart {
     /// The key's leaf, if the key is present, by the slow path.
     async fn slow_leaf(&self, key: &[u8]) -> Result<Option<LeafView>> {
         let place = self.find(key).await?;
-        let Content::Leaf { slot_ref, at, lines } = place.content else { return Ok(None) };
+        let Content::Leaf { at, lines, .. } = place.content else { return Ok(None) };
         if lines != self.node.shape.lines(key.len()) {
             return Ok(None);
         }
-        match self.match_leaf(key, slot_ref, at, lines).await? {
+        match self.match_leaf(key, at, lines).await? {
             LeafMatch::Present(view) => Ok(Some(view)),
             LeafMatch::Tombstone(_) => {
                 // The deleting client may have stopped before it unlinked the leaf.
@@ -183,7 +180,6 @@ impl Smart {
     pub(crate) async fn match_leaf(
         &self,
         key: &[u8],
-        slot_ref: SlotRef,
         at: GlobalAddr,
         lines: usize,
     ) -> Result<LeafMatch> {
@@ -199,7 +195,7 @@ impl Smart {
                 if was != word.bits() {
                     // Another client has marked it, and may have changed it since.
                     self.op.retried.set(true);
-                    return Box::pin(self.match_leaf(key, slot_ref, at, lines)).await;
+                    return Box::pin(self.match_leaf(key, at, lines)).await;
                 }
                 view.word = live;
                 LeafMatch::Present(view)

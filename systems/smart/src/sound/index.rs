@@ -11,8 +11,7 @@ use dmtree_parts::{
 };
 
 use super::client::{Smart, Taken};
-use super::find::fill_node;
-use super::format::head::{Head, NodeState, NodeType};
+use super::format::head::{self, Head, NodeState, NodeType};
 use super::node::SmartNode;
 use super::options::Options;
 
@@ -103,12 +102,12 @@ impl Smart {
     /// last, by CAS, so a crash before leaves no root, only lost memory.
     async fn format_empty(&self) -> Result<()> {
         let mut taken = Taken::default();
-        let grant = self.take_node(GlobalAddr::NULL, &mut taken).await?;
+        let grant = self.take_node(&mut taken).await?;
         let kind = NodeType::LARGEST;
         let mut image = self.buf(kind.bytes()).await?;
         let generation = grant.generation;
         let head = Head { len: 0, kind, state: NodeState::Linked, closings: 0, generation };
-        fill_node(&mut image, head, &[], &[]);
+        head::fill(&mut image, head, &[], &[]);
         self.ep.write(grant.addr, image).await?;
         if self.ep.cas(self.node.root.word, 0, grant.addr.bits()).await? != 0 {
             self.give_back(taken);

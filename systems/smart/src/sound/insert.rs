@@ -25,11 +25,13 @@ use dmtree_fabric::verb::{cas, write};
 use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
+use dmtree_parts::keys::common;
+use dmtree_pool::Grant;
 
 use super::client::{Smart, Taken};
-use super::find::{Content, Place, SlotRef, View, fill_node, image_bytes};
+use super::find::{Content, Place, SlotRef, View};
 use super::format::head::{Head, NodeState, NodeType};
-use super::format::leaf::{LeafState, Stored, Word};
+use super::format::leaf::{LeafState, Word};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 use super::mutants::Mutant;
@@ -37,10 +39,10 @@ use super::node::Task;
 use super::write::{Written, seal};
 
 /// A leaf image that is not written yet.
-struct NewLeaf {
-    slot: Slot,
-    at: GlobalAddr,
-    image: Buf,
+pub(crate) struct NewLeaf {
+    pub slot: Slot,
+    pub at: GlobalAddr,
+    pub image: Buf,
 }
 
 impl Smart {
@@ -58,13 +60,13 @@ impl Smart {
             Content::Leaf { slot_ref, .. } => {
                 let Some(view) = &other else { return Ok(None) };
                 let leaf = view.leaf(self);
-                (*slot_ref, (leaf.key != key).then(|| common(leaf.key, key)))
+                (*slot_ref, (leaf.key != key).then(|| parting(leaf.key, key)))
             }
             Content::Node { slot_ref, view } => match self.any_key(view).await? {
-                Some(below) => (*slot_ref, Some(common(&below, key))),
+                Some(below) => (*slot_ref, Some(parting(&below, key))),
                 None => {
                     // The node has no keys: it is removed, and its slot becomes vacant.
-                    self.prune_child(&place, *slot_ref, view).await?;
+                    self.prune_child(*slot_ref, view).await?;
                     return Ok(None);
                 }
             },
@@ -145,11 +147,10 @@ impl Smart {
             self.ep.write(leaf.at, leaf.image).await?;
             return Ok(self.ep.cas(at, old, new).await? == old);
         };
-        let grant = self.take_node(GlobalAddr::NULL, taken).await?;
+        let grant = self.take_node(taken).await?;
         let kind = NodeType::SMALLEST;
-        let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
         let slots = [slot_ref.slot.under(below), leaf.slot];
-        fill_node(&mut image, self.new_head(lcp, kind, grant.generation), &key[..lcp], &slots);
+        let image = self.node_image(grant.generation, kind, &key[..lcp], &slots).await?;
         let node = Slot::node(Symbol::of(key, len), grant.addr, kind);
         self.ep.step(Step::Structure);
         let both = (write(leaf.at, leaf.image), write(grant.addr, image));
@@ -167,7 +168,8 @@ impl Smart {
         Ok(was == slot_ref.slot.0)
     }
 
-    async fn new_leaf(
+    /// No old pointer can lead to memory that was never used, so a leaf there is live at once.
+    pub(crate) async fn new_leaf(
         &self,
         key: &[u8],
         value: &[u8],
@@ -175,15 +177,14 @@ impl Smart {
         taken: &mut Taken,
     ) -> Result<NewLeaf> {
         let shape = self.node.shape;
-        let grant = self.take_leaf(key, GlobalAddr::NULL, taken).await?;
-        let stored = self.store(value, grant.addr, taken).await?;
+        let Grant { addr: at, generation } = self.take_leaf(key, taken).await?;
+        let stored = self.store(value, at, taken).await?;
         let mut image = self.buf(shape.bytes(key.len())).await?;
-        fill_leaf(self, &mut image, grant, key, stored);
-        Ok(NewLeaf {
-            slot: Slot::leaf(symbol, grant.addr, shape.lines(key.len())),
-            at: grant.addr,
-            image,
-        })
+        let at_once = generation == 1 || self.node.has(Mutant::NeverPending);
+        let state = if at_once { LeafState::Live } else { LeafState::Pending };
+        let word = Word { state, active: false, version: 0, generation, holder: None };
+        shape.fill(&mut image, at, word, key, stored);
+        Ok(NewLeaf { slot: Slot::leaf(symbol, at, shape.lines(key.len())), at, image })
     }
 
     /// The slot to take in a node that has none for the symbol. `None`: the node has changed.
@@ -233,7 +234,7 @@ impl Smart {
 
     /// Any key below a node, present or not: all of them have its prefix. `None`: there is no key.
     pub(crate) async fn any_key(&self, view: &View) -> Result<Option<Vec<u8>>> {
-        let mut open: Vec<(GlobalAddr, Slot)> = slot_refs(view).collect();
+        let mut open: Vec<(GlobalAddr, Slot)> = view.slot_refs().collect();
         while let Some((at, slot)) = open.pop() {
             self.ep.check_deadline("a key below a node", view.at.bits())?;
             match slot.child()? {
@@ -250,7 +251,7 @@ impl Smart {
                 }
                 Some(Child::Node { at: node, kind }) => {
                     if let Some(child) = self.child(SlotRef { at, slot }, node, kind).await? {
-                        open.extend(slot_refs(&child));
+                        open.extend(child.slot_refs());
                     }
                 }
                 _ => {}
@@ -260,18 +261,18 @@ impl Smart {
     }
 
     /// Removes a node without keys from the slot that an insert needs: begins by closing it.
-    async fn prune_child(&self, place: &Place, slot_ref: SlotRef, view: &View) -> Result<()> {
+    async fn prune_child(&self, slot_ref: SlotRef, view: &View) -> Result<()> {
         let empty = !view.has_children();
         if empty && self.close(view).await? {
             self.unlink(slot_ref, view.grant()).await?;
         } else if !empty {
             // Its empty children are removed first.
-            let mut below = slot_refs(view).filter(|(_, s)| s.has_child());
+            let mut below = view.slot_refs().filter(|(_, s)| s.has_child());
             if let Some((at, slot)) = below.next()
                 && let Some(Child::Node { at: node, kind }) = slot.child()?
                 && let Some(child) = self.child(SlotRef { at, slot }, node, kind).await?
             {
-                return Box::pin(self.prune_child(place, SlotRef { at, slot }, &child)).await;
+                return Box::pin(self.prune_child(SlotRef { at, slot }, &child)).await;
             }
         }
         Ok(())
@@ -279,7 +280,7 @@ impl Smart {
 
     /// Retires a tombstone that no slot names any more, and its value.
     pub(crate) fn retire_leaf(&self, view: &LeafView) {
-        let grant = dmtree_pool::Grant { addr: view.at, generation: view.word.generation };
+        let grant = Grant { addr: view.at, generation: view.word.generation };
         self.retire_value(view.leaf(self).value);
         self.node.pool.retire(self.node.leaves(view.lines), grant);
     }
@@ -291,28 +292,8 @@ impl Smart {
     }
 }
 
-fn slot_refs(view: &View) -> impl Iterator<Item = (GlobalAddr, Slot)> + '_ {
-    view.slots.iter().enumerate().map(|(i, s)| (view.slot_at(i), *s))
-}
-
-/// Fills the image of a new leaf. No old pointer can lead to memory that was never used, so such a
-/// leaf is live at once.
-pub(crate) fn fill_leaf(
-    c: &Smart,
-    image: &mut [u8],
-    grant: dmtree_pool::Grant,
-    key: &[u8],
-    value: Stored<'_>,
-) {
-    let at_once = grant.generation == 1 || c.node.has(Mutant::NeverPending);
-    let state = if at_once { LeafState::Live } else { LeafState::Pending };
-    let word =
-        Word { state, active: false, version: 0, generation: grant.generation, holder: None };
-    c.node.shape.fill(image, grant.addr, word, key, value);
-}
-
 /// The number of bytes that two different keys share, and the symbol that follows in the first.
-fn common(a: &[u8], b: &[u8]) -> (usize, Symbol) {
-    let n = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+fn parting(a: &[u8], b: &[u8]) -> (usize, Symbol) {
+    let n = common(a, b);
     (n, Symbol::of(a, n))
 }

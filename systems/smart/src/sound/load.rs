@@ -14,19 +14,17 @@
 use std::ops::Range;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Buf, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::keys::common;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
 
 use super::client::{Smart, Taken};
-use super::find::{View, fill_node, image_bytes};
+use super::find::View;
 use super::format::head::NodeType;
-use super::format::leaf::Stored;
 use super::format::slot::{Slot, Symbol};
-use super::insert::fill_leaf;
 
-/// WRITEs posted together.
 const WRITES_TOGETHER: usize = 64;
 
 /// A node under construction.
@@ -94,27 +92,19 @@ impl Smart {
         loaded: &mut Loaded,
     ) -> Result<bool> {
         let mut built = Built::default();
-        let linked = self.link_group(root, slot, all, group, &mut built).await;
+        let link = async {
+            let word = self.build(all, group, &mut built).await?;
+            self.flush(&mut built).await?;
+            self.ep.renew_deadline();
+            Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
+        };
+        let linked = link.await;
         match linked {
             Ok(true) => loaded.leaves += built.leaves.len() as u64,
             Ok(false) => self.give_back_all(built),
             Err(_) => {}
         }
         linked
-    }
-
-    async fn link_group(
-        &self,
-        root: &View,
-        slot: usize,
-        all: &Pairs,
-        group: Range<usize>,
-        built: &mut Built,
-    ) -> Result<bool> {
-        let word = self.build(all, group, built).await?;
-        self.flush(built).await?;
-        self.ep.renew_deadline();
-        Ok(self.ep.cas(root.slot_at(slot), 0, word.0).await? == 0)
     }
 
     /// Builds the subtree of pairs that share their first symbol; returns the word that names it.
@@ -159,18 +149,11 @@ impl Smart {
     ) -> Result<Slot> {
         let (key, value) = all.get(i);
         let mut taken = Taken::default();
-        let grant = self.take_leaf(key, GlobalAddr::NULL, &mut taken).await?;
-        let lines = self.node.shape.lines(key.len());
-        built.leaves.push((lines, grant));
-        let stored = self.store(value, grant.addr, &mut taken).await?;
-        if let Stored::Block(b) = stored {
-            built.blocks.push(b);
-        }
-        let mut image = self.buf(self.node.shape.bytes(key.len())).await?;
-        fill_leaf(self, &mut image, grant, key, stored);
-        built.verbs.write(grant.addr, image);
-        self.flush_some(built).await?;
-        Ok(Slot::leaf(symbol, grant.addr, lines))
+        let leaf = self.new_leaf(key, value, symbol, &mut taken).await?;
+        built.leaves.extend(taken.leaf);
+        built.blocks.extend(taken.block);
+        self.post(built, leaf.at, leaf.image).await?;
+        Ok(leaf.slot)
     }
 
     async fn build_node(
@@ -180,17 +163,16 @@ impl Smart {
         slots: &[Slot],
         built: &mut Built,
     ) -> Result<Slot> {
-        let grant = self.take_node(GlobalAddr::NULL, &mut Taken::default()).await?;
+        let grant = self.take_node(&mut Taken::default()).await?;
         built.nodes.push(grant);
         let kind = NodeType::fitting(slots.len());
-        let mut image = self.buf(image_bytes(grant.generation, kind)).await?;
-        fill_node(&mut image, self.new_head(prefix.len(), kind, grant.generation), prefix, slots);
-        built.verbs.write(grant.addr, image);
-        self.flush_some(built).await?;
+        let image = self.node_image(grant.generation, kind, prefix, slots).await?;
+        self.post(built, grant.addr, image).await?;
         Ok(Slot::node(symbol, grant.addr, kind))
     }
 
-    async fn flush_some(&self, built: &mut Built) -> Result<()> {
+    async fn post(&self, built: &mut Built, at: GlobalAddr, image: Buf) -> Result<()> {
+        built.verbs.write(at, image);
         if built.verbs.len() < WRITES_TOGETHER {
             return Ok(());
         }
@@ -217,8 +199,7 @@ impl Smart {
 
 fn frame_of(all: &Pairs, group: Range<usize>, symbol: Symbol) -> Frame {
     let (first, last) = (all.key(group.start), all.key(group.end - 1));
-    let len = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    Frame { len, symbol, rest: group, slots: Vec::new() }
+    Frame { len: common(first, last), symbol, rest: group, slots: Vec::new() }
 }
 
 /// The end of the pairs that have the same symbol behind `len` bytes as the first one.

@@ -75,28 +75,17 @@ impl Smart {
         if view.head.len != prefix.len() || view.has_children() || prefix.is_empty() {
             return Ok(());
         }
-        let Some(above) = place.above else {
-            // The descent began at this node, which is cached.
-            return self.prune_from_above(prefix, view).await;
-        };
-        if self.close(view).await? && self.unlink(above, view.grant()).await? {
-            self.prune_above(prefix).await?;
+        if !self.close(view).await? {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    async fn prune_from_above(&self, prefix: &[u8], view: &View) -> Result<()> {
-        if self.close(view).await? {
-            // No descent starts at a tombstone. The next descent comes from above, and makes the
-            // slot vacant.
-            self.find_until(prefix, prefix.len()).await?;
-            self.prune_above(prefix).await?;
+        match place.above {
+            Some(above) if !self.unlink(above, view.grant()).await? => return Ok(()),
+            Some(_) => {}
+            // The descent began at this node, which is cached. No descent starts at a tombstone:
+            // the next one comes from above, and makes the slot vacant.
+            None => _ = self.find_until(prefix, prefix.len()).await?,
         }
-        Ok(())
-    }
-
-    /// Adds a task if the node above a removed node has no children now.
-    async fn prune_above(&self, prefix: &[u8]) -> Result<()> {
+        // The node above may have no children now.
         let place = self.find_until(prefix, prefix.len()).await?;
         if place.node.head.len < prefix.len() && !place.node.has_children() {
             self.prune_later(&prefix[..place.node.head.len]);

@@ -14,6 +14,7 @@ use std::ops::Bound;
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Stage, Step};
+use dmtree_parts::keys::common;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use super::client::Smart;
@@ -22,7 +23,6 @@ use super::format::leaf::{LeafState, Stored};
 use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 
-/// Leaves READ together.
 const MAX_READS_TOGETHER: usize = 64;
 
 /// A node on the path, and its children that are still to be visited; the next one is last.
@@ -51,7 +51,7 @@ impl Smart {
     async fn scan_pinned(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         let (begin, end) = r.ends();
         let shared = match (begin, end) {
-            (Some(a), Some(b)) => a.iter().zip(b).take_while(|(x, y)| x == y).count(),
+            (Some(a), Some(b)) => common(a, b),
             _ => 0,
         };
         let top = self.find_until(begin.map_or(&[], |b| &b[..shared]), 0).await?.node;
@@ -96,14 +96,7 @@ impl Smart {
         begin: Option<(&[u8], bool)>,
         reverse: bool,
     ) -> Result<Frame> {
-        let mut children: Vec<(GlobalAddr, Slot)> = view
-            .slots
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| s.has_child())
-            .map(|(i, s)| (view.slot_at(i), *s))
-            .collect();
-        children.sort_by_key(|(_, s)| s.symbol());
+        let mut children = view.children();
         if !reverse {
             children.reverse();
         }

@@ -41,7 +41,6 @@ use super::write::{Written, seal};
 /// 2^19 updates fit into this time, so the version cannot have wrapped around.
 const VERSION_WRAP_NS: u64 = 1_000_000;
 
-/// A leaf that this operation has locked.
 pub(crate) struct LockedLeaf {
     at: GlobalAddr,
     word: Word,

@@ -48,22 +48,15 @@ impl Smart {
                 Turn::Own(own) => leader = own,
             }
         }
-        let written = self.write_alone(key, w, &mut leader).await;
+        let written = {
+            let _pin = self.op.pin();
+            self.write_pinned(key, w, &mut leader).await
+        };
         if let Some(leader) = leader {
             let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
             leader.finish_write(&self.ep, outcome).await;
         }
         written
-    }
-
-    async fn write_alone(
-        &self,
-        key: &[u8],
-        w: Write<'_>,
-        lease: &mut Option<LeaderGuard>,
-    ) -> Result<Written> {
-        let _pin = self.op.pin();
-        self.write_pinned(key, w, lease).await
     }
 
     /// A write by an operation that is already pinned.
@@ -98,8 +91,8 @@ impl Smart {
         lease: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let mut other = None;
-        if let Content::Leaf { slot_ref, at, lines } = &place.content {
-            match self.match_leaf(key, *slot_ref, *at, *lines).await? {
+        if let Content::Leaf { at, lines, .. } = &place.content {
+            match self.match_leaf(key, *at, *lines).await? {
                 LeafMatch::Present(view) => return self.write_present(key, view, w, lease).await,
                 LeafMatch::Tombstone(view) | LeafMatch::Other(view) => other = Some(view),
             }

@@ -38,9 +38,7 @@ fn sound(peer: &Peer) -> Vec<(&'static str, Setting, std::ops::Range<u64>)> {
     let mut sound: Vec<_> = peer.presets().into_iter().map(of).collect();
     let rear_lock = Setting::new(&Options::rear_lock().repaired(), NEEDED);
     sound.push(("smart-rear-lock", rear_lock.clients(Clients::crowd(9, 1, 120)), 0..8));
-    // The leader of a batch searched a key and did not find it. Another client put the key. A third
-    // client then joined the batch with an update, and was told that the key is absent. The batch
-    // was closed only at its end, because nothing was written.
+    // An absence that is older than a member of the batch (DESIGN.md, section 7).
     let batch = Options { in_place: false, rear_lock: false, ..Options::published().repaired() };
     let mut digits = Clients::crowd(9, 10, 10);
     digits.fields["pool"]["cache_bytes"] = (4 << 20).into();

@@ -61,17 +61,17 @@ impl NodeType {
     }
 }
 
-/// NodeState of a node within its generation.
+/// NodeState of a node within its generation, by its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// Written; a slot may or may not name it.
-    Pending,
+    Pending = 0,
     /// A slot names it.
-    Linked,
+    Linked = 1,
     /// A slot names it, and a client freezes its slots, because they have no children.
-    Closing,
+    Closing = 2,
     /// All slots are frozen for ever.
-    Tombstone,
+    Tombstone = 3,
 }
 
 /// The head word, decoded.
@@ -92,15 +92,9 @@ pub struct Head {
 impl Head {
     /// The word.
     pub fn bits(self) -> u64 {
-        let state = match self.state {
-            NodeState::Pending => 0,
-            NodeState::Linked => 1,
-            NodeState::Closing => 2,
-            NodeState::Tombstone => 3,
-        };
         self.len as u64
             | u64::from(self.kind.0) << 16
-            | state << 19
+            | (self.state as u64) << 19
             | u64::from(self.closings) << 21
             | u64::from(self.generation) << 37
             | MARK << 53

@@ -1,4 +1,4 @@
-//! Byte layouts of the sound SMART, little endian; DESIGN.md has the tables. Bytes from memory
+//! Byte layouts of the sound SMART, little endian; each module has its table. Bytes from memory
 //! nodes are garbage until a check here has accepted them.
 
 pub mod head;

@@ -105,32 +105,15 @@ fn insert_update_delete_set() {
 }
 
 #[test]
-fn types_grow() {
-    crash_at_every_verb(&growing(), 1);
+fn changes_of_structure() {
+    for script in [growing(), splitting_leaves(), splitting_prefixes(), emptying()] {
+        crash_at_every_verb(&script, 1);
+    }
 }
 
 #[test]
-fn leaves_split() {
-    crash_at_every_verb(&splitting_leaves(), 1);
-}
-
-#[test]
-fn prefixes_split() {
-    crash_at_every_verb(&splitting_prefixes(), 1);
-}
-
-#[test]
-fn values_in_blocks() {
+fn values_in_blocks_and_several_at_once() {
     crash_at_every_verb(&in_blocks(), 1);
-}
-
-#[test]
-fn nodes_are_removed() {
-    crash_at_every_verb(&emptying(), 1);
-}
-
-#[test]
-fn several_at_once() {
     let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
     crash_at_every_verb(&Script { name: "several at once", ops, ..few() }, 1);
 }
