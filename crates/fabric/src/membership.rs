@@ -114,6 +114,12 @@ pub struct MemberState {
     pub claimant: Option<Member>,
 }
 
+impl MemberState {
+    fn new(member: Member, phase: MemberPhase, since: u64) -> Self {
+        Self { member, phase, since, acknowledged: Vec::new(), claimant: None }
+    }
+}
+
 /// Whether a memory node can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Presence {
@@ -211,16 +217,11 @@ impl MembershipState {
         }
     }
 
-    /// The latest incarnation of a compute node that has joined.
-    pub fn latest_incarnation(&self, node: NodeId) -> Option<Member> {
-        self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)
-    }
-
     /// The incarnation of a node by the low 16 bits of its number, as a lock word stores them. A
     /// number further than half of the 16-bit range from the latest incarnation belongs to one that
     /// is not known yet.
     pub fn incarnation_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
-        let latest = self.latest_incarnation(node)?;
+        let latest = self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)?;
         let behind = u32::from((latest.incarnation as u16).wrapping_sub(incarnation));
         let known = behind <= u32::from(u16::MAX / 2) && behind < latest.incarnation;
         known.then(|| Member { incarnation: latest.incarnation - behind, ..latest })

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::direct::DirectMemory;
 use crate::error::Result;
 use crate::membership::{Member, MemberEvent, Presence};
-use crate::rpc::{RpcHandler, ServiceId};
+use crate::rpc::{RpcCall, RpcHandler, ServiceId};
 use crate::scope::Stage;
 
 /// Nanoseconds of the fabric's clock: real time since start-up, or virtual time.
@@ -131,14 +131,7 @@ pub trait Transport {
         None
     }
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
-    fn rpc(
-        &self,
-        core: &Core,
-        ticket: Ticket,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-    ) -> Poll<Result<Vec<u8>>>;
+    fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>>;
     /// Delivers completions that are there.
     fn poll(&self, core: &Core) -> Progress;
     /// The executor is dropped: finishes the detached lists, within a second.

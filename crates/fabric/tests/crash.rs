@@ -384,7 +384,7 @@ fn a_lost_memory_node_is_named_within_a_bound() {
         let (watch, fabric) = (bench.client(B), bench.fabric.clone());
         bench.run(|_| std::future::pending::<()>(), &watch, async {
             watch.write_word(at(64), 3).await.unwrap();
-            fabric.lose_memory_node(MN).unwrap();
+            fabric.crash(MN, How::Machine).unwrap();
             let began = watch.now();
             let other = GlobalAddr::new(NodeId::memory(1), 64);
             let e = watch.batch((write_word(other, 1), write_word(at(64), 1))).await.unwrap_err();

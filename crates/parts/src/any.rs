@@ -130,12 +130,6 @@ pub struct AnyNode {
     cache_stats: fn(&Self) -> CacheStats,
 }
 
-impl std::fmt::Debug for AnyNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AnyNode")
-    }
-}
-
 impl AnyNode {
     fn of<I: RangeIndex>(state: Arc<I::Node>) -> Self {
         Self {

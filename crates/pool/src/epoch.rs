@@ -221,13 +221,6 @@ impl Drop for QuiescentSection {
 #[derive(Debug)]
 pub struct EpochGuard<'h>(&'h EpochHandle);
 
-impl EpochGuard<'_> {
-    /// See [`EpochHandle::renew`].
-    pub fn renew(&self) {
-        self.0.renew();
-    }
-}
-
 impl Drop for EpochGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();

@@ -48,11 +48,6 @@ impl TableId {
         self.0
     }
 
-    /// Whether this is [`TableId::NONE`].
-    pub const fn is_none(self) -> bool {
-        self.0 == 0
-    }
-
     pub(crate) fn new(partition: u16, lines: u8, first: u64) -> Self {
         debug_assert!(partition < PARTITIONS && (1..=4).contains(&lines) && first < MAX_LINES);
         let partition = u64::from(partition) + 1;

@@ -271,11 +271,6 @@ impl PoolNode {
         latest.is_some_and(|m| state.phase(m) != Some(MemberPhase::Living))
     }
 
-    /// Whether a node answers, as far as the membership knows.
-    pub fn is_worth_asking(&self, node: NodeId) -> bool {
-        self.view.is_worth_asking(node)
-    }
-
     /// A client's announcement of its operations; one per client.
     pub fn register(&self) -> EpochHandle {
         self.epochs.register()

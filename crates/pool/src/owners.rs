@@ -132,24 +132,17 @@ pub(crate) struct OwnerService {
 }
 
 impl OwnerService {
-    /// The service of a node of a new pool.
+    /// The service of a node. A compute node owns its share in its first incarnation; a later one
+    /// joins, and owns nothing yet.
     pub(crate) fn new(
         me: Member,
         compute_nodes: u16,
         memory_nodes: u16,
         space: SegmentSpace,
     ) -> Self {
-        let owned = |p: &u16| first_owner(*p, compute_nodes, memory_nodes) == me.node;
+        let has_share = me.node.role() == Role::Memory || me.incarnation <= 1;
+        let owned = |p: &u16| has_share && first_owner(*p, compute_nodes, memory_nodes) == me.node;
         let partitions = (0..PARTITIONS).filter(owned).map(|p| Partition::new(p, me)).collect();
-        Self::of(me, space, partitions)
-    }
-
-    /// The service of a node that joins later: it owns nothing yet.
-    pub(crate) fn empty(me: Member, space: SegmentSpace) -> Self {
-        Self::of(me, space, Vec::new())
-    }
-
-    fn of(me: Member, space: SegmentSpace, partitions: Vec<Partition>) -> Self {
         let state = OwnerState { partitions, released: Vec::new(), opened: 0 };
         Self { me, space, state: Mutex::new(state) }
     }

@@ -28,6 +28,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind as Io;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::NodeShared;
@@ -163,7 +164,7 @@ impl Link {
     }
 
     fn dial(&mut self, shared: &NodeShared) -> Result<()> {
-        let number = shared.next_link();
+        let number = shared.next_link.fetch_add(1, Ordering::Relaxed);
         let (pool, credential, to) = (shared.pool, shared.badges.credential(shared.me), self.to);
         let hello = Hello::Link { pool, credential, to, number, replaces: self.number };
         let to = To { address: &self.address, key: &shared.key, hello: &hello };

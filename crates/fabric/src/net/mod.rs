@@ -167,14 +167,6 @@ impl NetFabric {
         self.0.shared.node_directory()
     }
 
-    /// Fetches the node directory.
-    ///
-    /// # Errors
-    /// `Unreachable`.
-    pub fn refresh(&self) -> Result<()> {
-        self.0.shared.refresh_node_directory()
-    }
-
     /// The data path of its pool.
     pub fn data_path(&self) -> DataPath {
         self.0.shared.common.data_path
@@ -283,10 +275,6 @@ impl NodeShared {
         self.net.now()
     }
 
-    fn next_link(&self) -> u64 {
-        self.next_link.fetch_add(1, Ordering::Relaxed)
-    }
-
     fn node_directory(&self) -> NodeDirectory {
         match &self.membership_server {
             Some(membership_server) => membership_server.node_directory(),
@@ -369,14 +357,7 @@ impl NodeShared {
         locked(&self.incarnations).get(&node).copied()
     }
 
-    /// The member and address of a connection to a node; fetches the directory, and waits, when
-    /// they are unknown.
-    fn reach(&self, node: NodeId) -> Result<(Member, String)> {
-        let _ = self.find(node);
-        self.reach_known(node)
-    }
-
-    /// The same without asking.
+    /// The member and address of a connection to a node, as far as is known.
     fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
         let entry = self.entry(node).ok_or_else(|| {
             Error::unreachable(format!("{node} is no node of this pool, or has not come yet"))
@@ -460,7 +441,9 @@ impl NodeShared {
             self.revoke(member);
             return Ok(());
         }
-        let (at, address) = self.reach(host)?;
+        // Fetches the directory, and waits, when it is unknown.
+        let _ = self.find(host);
+        let (at, address) = self.reach_known(host)?;
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {

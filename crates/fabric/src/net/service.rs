@@ -36,11 +36,6 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// Whether no caller waits for the answer any more.
-    fn is_moot(&self) -> bool {
-        matches!(self, Self::Remote { session, .. } if session.is_over())
-    }
-
     fn send(self, shared: &NodeShared, result: Result<Vec<u8>>) {
         match self {
             Self::Here(place) => *locked(&place) = Some(result),
@@ -106,7 +101,9 @@ pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receive
 
 async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
     shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
-    if !call.reply.is_moot() {
+    // Whether no caller waits for the answer any more.
+    let is_moot = matches!(&call.reply, Reply::Remote { session, .. } if session.is_over());
+    if !is_moot {
         let result = answer(shared, ep, &call).await;
         call.reply.send(shared, result);
     }

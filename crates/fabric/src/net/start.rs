@@ -332,7 +332,7 @@ async fn ask_pool_config(
         for admin in &admins {
             match admin.ask_soon(&Ask::PoolConfig).await {
                 Ok(Answer::PoolConfig { pool, common, options }) => {
-                    return Ok(Found { first: admin.address().into(), pool, common, options });
+                    return Ok(Found { first: admin.address.clone(), pool, common, options });
                 }
                 Ok(other) => return Err(unexpected(&other)),
                 Err(e) => trouble = Some(e),

@@ -118,11 +118,6 @@ impl Profile {
         }
     }
 
-    /// Every numeric field, with unit, meaning, source and range.
-    pub fn fields() -> &'static [Field] {
-        FIELDS
-    }
-
     /// Reads a profile's text; `from` names it in messages. Every field must be there, unless it
     /// names a shipped profile as its `base`, which has the others.
     ///
