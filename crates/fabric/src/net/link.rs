@@ -309,7 +309,7 @@ impl Link {
         {
             self.retry_at = now + RETRY_NS;
             if let Err(why) = self.dial(shared) {
-                self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+                self.not_opened(now, why.into(), ended);
             }
         }
     }
@@ -319,7 +319,7 @@ impl Link {
         if let ConnectionState::Finding(question) = &mut self.connection {
             let Poll::Ready(answer) = question.drive(now) else { return };
             if let Err(why) = self.found(shared, answer) {
-                return self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+                return self.not_opened(now, why.into(), ended);
             }
         }
         if let ConnectionState::Opening(opening, number) = &mut self.connection {
@@ -523,7 +523,7 @@ impl Link {
             // Nothing was sent.
             if is_late || self.calls.values().any(|(_, at)| over(*at)) {
                 let why = broken(&self.address, &Io::TimedOut.into());
-                self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+                self.not_opened(now, why.into(), ended);
             }
             return;
         }

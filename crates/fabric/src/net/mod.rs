@@ -398,6 +398,14 @@ impl NodeShared {
         )))
     }
 
+    /// Refuses work that may not be begun after this time of this node's clock.
+    fn check_time(&self, use_by: Nanos, work: &str) -> Result<()> {
+        if self.now() > use_by {
+            return Err(Error::unreachable(format!("{} had no time for {work}", self.me.node)));
+        }
+        Ok(())
+    }
+
     /// Whether a member may reach this node.
     fn check_issuer(&self, from: Member) -> Result<()> {
         let host = &self.host;

@@ -41,11 +41,7 @@ impl Reply {
             Self::Here(place) => *locked(&place) = Some(result),
             Self::Remote { session, number } => {
                 let mut frame = Vec::new();
-                let start = frames::begin(&mut frame, frames::CALL);
-                frame.extend(number.to_le_bytes());
-                frames::outcome(&mut frame, result.as_ref().err());
-                frame.extend(result.unwrap_or_default());
-                frames::end(&mut frame, start);
+                frames::answer(&mut frame, frames::CALL, &number.to_le_bytes(), result);
                 shared.sessions.post(Mail::Reply(session.token, frame));
             }
         }
@@ -110,9 +106,7 @@ async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
 }
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
-    if shared.now() > call.use_by {
-        return Err(Error::unreachable(format!("{} had no time for a call", shared.me.node)));
-    }
+    shared.check_time(call.use_by, "a call")?;
     shared.check_issuer(call.from)?;
     let handler = shared.host.rpc.handler(shared.me.node, call.service)?;
     check_reply(handler.call(ep, call.from.node, &call.request).await?)

@@ -62,12 +62,12 @@ impl VerbsFabric {
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when its memory cannot be registered.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
-        let huge = self.0.nic.config().huge_pages;
+        let huge = self.0.nic.config.huge_pages;
         let pages = if huge { Pages::Huge } else { Pages::Ordinary };
         self.0.node_directory.add_mapped_node(node, bytes, pages)?;
         let host = self.0.node_directory.known(node)?;
         let me = Member { node, incarnation: host.incarnation };
-        let on_chip_bytes = self.0.nic.config().on_chip_bytes;
+        let on_chip_bytes = self.0.nic.config.on_chip_bytes;
         let port = Port::open(self.0.nic.clone(), me, host, on_chip_bytes)?;
         let mut ports = locked(&self.0.ports);
         ports.retain(|(m, _)| m.node != node);
@@ -93,7 +93,7 @@ impl VerbsShared {
         let ports = locked(&self.ports);
         Capabilities {
             // One packet.
-            whole_write_bytes: u32::from(self.nic.mtu()),
+            whole_write_bytes: u32::from(self.nic.mtu),
             on_chip_bytes: ports.iter().map(|(_, p)| p.on_chip_bytes()).min().unwrap_or(0),
             ..Capabilities::NONE
         }
