@@ -198,9 +198,9 @@ impl Host {
         out.copy_from_slice(found);
     }
 
-    /// True the first time.
-    pub(crate) fn mark_revoked(&self) -> bool {
-        !self.fenced.swap(true, Ordering::SeqCst)
+    /// Its verbs are refused from now on.
+    pub(crate) fn mark_revoked(&self) {
+        self.fenced.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn add_execution_mark(&self) -> Arc<ExecutionMark> {

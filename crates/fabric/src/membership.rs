@@ -44,30 +44,6 @@ pub use in_process::InProcess;
 pub use policy::{LeaseParameters, Mutant};
 pub use rules::News;
 
-/// A change of a node's membership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberChange {
-    /// It joined, or came back with a new incarnation.
-    Joined,
-    /// It lost its membership; its verbs are, or are about to be, refused everywhere.
-    Revoked,
-    /// It left in good order.
-    Left,
-}
-
-/// One entry of the fabric's membership log. Numbers are consecutive from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberEvent {
-    /// Position in the log.
-    pub number: u64,
-    /// The node that changed.
-    pub node: NodeId,
-    /// Its incarnation.
-    pub incarnation: u32,
-    /// The change.
-    pub change: MemberChange,
-}
-
 /// One incarnation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {

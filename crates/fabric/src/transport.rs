@@ -9,7 +9,7 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::direct::DirectMemory;
 use crate::error::Result;
-use crate::membership::{Member, MemberEvent, Presence};
+use crate::membership::{Member, Presence};
 use crate::rpc::{RpcCall, RpcHandler, ServiceId};
 use crate::scope::Stage;
 
@@ -191,8 +191,6 @@ pub(crate) fn poll_until(t: &impl Transport, core: &Core, is_idle: impl Fn() -> 
 pub trait Fabric: Send + Sync {
     /// A name for reports: `local`, `sim`, ...
     fn name(&self) -> &'static str;
-    /// Nodes that are members now, in id order.
-    fn nodes(&self) -> Vec<NodeId>;
     /// The compute nodes that may run operations, in id order. A node that began one before the
     /// call is among them until every memory node has revoked its access: before that it may READ.
     ///
@@ -239,6 +237,4 @@ pub trait Fabric: Send + Sync {
     /// revoked the access of `by`: memory that a node held when it lost its membership belongs to
     /// others by now.
     fn allocation_event(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
-    /// Membership events from number `since` on.
-    fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

@@ -13,10 +13,6 @@ pub struct ArenaUsage {
     pub key: ArenaKey,
     /// Bytes of chunks taken for it.
     pub chunk_bytes: u64,
-    /// Objects that were never granted.
-    pub fresh_objects: u64,
-    /// Objects on free lists.
-    pub free_objects: u64,
     /// Addresses with no generation left.
     pub worn_out: u64,
 }
@@ -24,16 +20,10 @@ pub struct ArenaUsage {
 /// The memory that one compute node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
-    /// Which.
-    pub node: NodeId,
-    /// Clients registered for epochs.
-    pub clients: usize,
     /// Its arenas.
     pub arenas: Vec<ArenaUsage>,
     /// Bytes of chunks for blocks that no block uses.
     pub free_block_bytes: u64,
-    /// Cached table cells.
-    pub free_tables: u64,
     /// Items on the limbo list.
     pub retired: u64,
     /// Their bytes.

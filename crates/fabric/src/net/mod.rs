@@ -66,7 +66,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
-use crate::membership::{Change, Member, MemberChange, MemberEvent, Membership, News, Presence};
+use crate::membership::{Change, Member, Membership, News, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, Transport};
@@ -143,7 +143,6 @@ pub(crate) struct NodeShared {
     closing: AtomicBool,
     /// Whether this memory node acts for the membership.
     acts: AtomicBool,
-    log: Mutex<Log>,
 }
 
 impl NetFabric {
@@ -424,15 +423,10 @@ impl NodeShared {
     /// more.
     fn revoke(&self, member: Member) {
         self.host.revoke(member.node, member.incarnation);
-        self.record(member, MemberChange::Revoked);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
-    }
-
-    fn record(&self, member: Member, change: MemberChange) {
-        locked(&self.log).add(member, change);
     }
 
     /// Passes a call to the service thread.
@@ -470,10 +464,6 @@ impl NodeShared {
 impl Fabric for NetFabric {
     fn name(&self) -> &'static str {
         self.data_path().name()
-    }
-
-    fn nodes(&self) -> Vec<NodeId> {
-        self.node_directory().entries().iter().map(|p| p.member.node).collect()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -536,36 +526,6 @@ impl Fabric for NetFabric {
             true => Some(self.0.shared.me.incarnation),
             false => self.0.shared.find(node).map(|p| p.member.incarnation),
         }
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        locked(&self.0.shared.log).since(since)
-    }
-}
-
-/// Most events that are remembered.
-const MOST_EVENTS: usize = 1024;
-
-/// The membership events that this node has recorded.
-#[derive(Default)]
-struct Log {
-    next: u64,
-    /// The newest ones.
-    events: std::collections::VecDeque<MemberEvent>,
-}
-
-impl Log {
-    fn add(&mut self, member: Member, change: MemberChange) {
-        let Member { node, incarnation } = member;
-        self.events.push_back(MemberEvent { number: self.next, node, incarnation, change });
-        self.next += 1;
-        if self.events.len() > MOST_EVENTS {
-            self.events.pop_front();
-        }
-    }
-
-    fn since(&self, number: u64) -> Vec<MemberEvent> {
-        self.events.iter().filter(|e| e.number >= number).copied().collect()
     }
 }
 

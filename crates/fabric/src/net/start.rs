@@ -23,7 +23,7 @@ use crate::addr::{NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::membership::{InProcess, LeaseParameters, Member, MemberChange};
+use crate::membership::{InProcess, LeaseParameters, Member};
 use crate::region::{Pages, Region};
 use crate::transport::Nanos;
 
@@ -265,7 +265,6 @@ impl<'a> Start<'a> {
             listens: self.listens,
             closing: AtomicBool::new(false),
             acts: AtomicBool::new(false),
-            log: Mutex::default(),
         });
         let (calls, inbox) = channel();
         *locked(&shared.calls) = Some(calls);
@@ -274,7 +273,6 @@ impl<'a> Start<'a> {
             false => *locked(&shared.inbox) = Some(inbox),
         }
         let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
-        shared.record(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }

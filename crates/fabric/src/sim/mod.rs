@@ -49,7 +49,7 @@ use crate::caps::Capabilities;
 use crate::error::{Error, Result};
 use crate::host::{Host, Power};
 use crate::local::{Clock, Knobs, LocalFabric, Tearing};
-use crate::membership::{Member, MemberEvent, Presence};
+use crate::membership::{Member, Presence};
 use crate::rng::xorshift64;
 use crate::rpc::{RpcCall, RpcHandler, ServiceId};
 use crate::sync::locked;
@@ -356,6 +356,11 @@ impl SimFabric {
         self.0.world().crashes.cut(a, b, false);
     }
 
+    /// Nodes that are members now, in id order.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.0.nodes.nodes()
+    }
+
     fn known(&self, node: NodeId) -> Result<Arc<Host>> {
         self.0.nodes.known(node)
     }
@@ -390,10 +395,6 @@ impl SimFabric {
 impl Fabric for SimFabric {
     fn name(&self) -> &'static str {
         "sim"
-    }
-
-    fn nodes(&self) -> Vec<NodeId> {
-        self.0.nodes.nodes()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -462,9 +463,5 @@ impl Fabric for SimFabric {
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.0.nodes.incarnation(node)
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        self.0.nodes.events(since)
     }
 }

@@ -11,7 +11,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::Result;
 use crate::local::LocalFabric;
-use crate::membership::{Member, MemberEvent, Presence};
+use crate::membership::{Member, Presence};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::sync::locked;
@@ -32,7 +32,7 @@ pub(super) struct VerbsShared {
 
 impl std::fmt::Debug for VerbsFabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "VerbsFabric({:?} on {})", self.nodes(), self.0.nic)
+        write!(f, "VerbsFabric({:?} on {})", self.0.node_directory.nodes(), self.0.nic)
     }
 }
 
@@ -105,10 +105,6 @@ impl Fabric for VerbsFabric {
         "verbs"
     }
 
-    fn nodes(&self) -> Vec<NodeId> {
-        self.0.node_directory.nodes()
-    }
-
     fn members(&self) -> Result<Vec<NodeId>> {
         self.0.node_directory.members()
     }
@@ -147,9 +143,5 @@ impl Fabric for VerbsFabric {
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.0.node_directory.incarnation(node)
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        self.0.node_directory.events(since)
     }
 }

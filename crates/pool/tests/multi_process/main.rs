@@ -8,10 +8,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::net::{DataPath, NicConfig};
-use dmtree_fabric::{Change, Endpoint, ErrorKind, LeaseParameters, NodeId, Result};
+use dmtree_fabric::{Change, Endpoint, ErrorKind, LeaseParameters, NodeId, Result, Role};
 use dmtree_pool::{
     ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions,
-    TableId, TableSide, open_pool_config,
+    TableId, open_pool_config,
 };
 
 const SHORT: LeaseParameters = LeaseParameters {
@@ -56,7 +56,7 @@ fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
 
 /// A table cell on a compute node, used by no other client.
 fn cell(node: &PoolNode, ep: &Endpoint) -> (TableId, NodeId) {
-    let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+    let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, Role::Compute)).expect("room");
     (t, on(ep, node.resolve(ep, t)).expect("an owner").node())
 }
 
@@ -154,7 +154,7 @@ fn memory_nodes_grant_cells_though_they_hold_no_lease() {
     let mn0 = found(1);
     let a = Cluster::join(&place(&mn0)).expect("joins");
     let (node, ep) = node(&a);
-    let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Memory)).expect("room");
+    let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Memory)).expect("room");
     assert_eq!(on(&ep, node.resolve(&ep, t)).expect("an owner").node(), mn0.node());
 }
 

@@ -2,7 +2,7 @@
 
 use super::common::{KIB, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Role};
-use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions, TableSide};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions};
 
 fn is_zero(ep: &Endpoint, at: GlobalAddr, bytes: u32) -> bool {
     run(ep, async { ep.read(at, bytes).await })
@@ -58,7 +58,7 @@ fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     let (node, ep) = super::common::of(&cluster, 1);
     let stripes = node.stripes(4 * KIB);
     // Cells of other indexes live in the same memory.
-    let cell = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+    let cell = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
     let cell = run(&ep, node.resolve(&ep, cell)).expect("granted");
     let mut seen = Vec::new();
     while let Some(at) = run(&ep, node.alloc_stripe(&ep, &stripes, 56)).expect("reachable") {
@@ -76,6 +76,5 @@ fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     assert!(seen.len() as u64 > 3 * (64 - 8) * KIB / 57, "{} pieces", seen.len());
     // The remainder of a node is granted in a shorter stretch, and the other allocator still
     // works elsewhere.
-    run(&ep, node.alloc_table(&ep, ANY_INDEX, 4, TableSide::Memory))
-        .expect("memory nodes have room");
+    run(&ep, node.alloc_table(&ep, ANY_INDEX, 4, Role::Memory)).expect("memory nodes have room");
 }

@@ -18,8 +18,10 @@ fn create_publish_find_list_drop() {
         assert_eq!(seen.as_ref(), Some(&e));
         assert_eq!((e.state, e.root_word.node()), (IndexState::Creating, NodeId::memory(0)));
         let words = run(&ep, async {
-            let words =
-                (ep.read(e.root_word, 8).await?.word(0), ep.read(e.aux_word, 8).await?.word(0));
+            let words = (
+                ep.read(e.root_word, 8).await?.word(0),
+                ep.read(e.root_word.plus(8), 8).await?.word(0),
+            );
             assert_eq!(ep.cas(e.root_word, 0, 77).await?, 0);
             Ok(words)
         });

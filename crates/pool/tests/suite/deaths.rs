@@ -14,7 +14,7 @@ use dmtree_fabric::{
     Capabilities, Core, Endpoint, ErrorKind, Fabric, LeaseParameters, MemberPhase, NodeId, Role,
     SeededRandom, Worker,
 };
-use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId, TableSide};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId};
 
 const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
     lease_ns: 20_000_000,
@@ -148,7 +148,7 @@ fn tables(scenario: &Scenario, per_node: usize) -> Vec<TableId> {
             let lines = 1 + (i % 3) as u8;
             let t = scenario
                 .core
-                .block_on(ep.slot(), node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute));
+                .block_on(ep.slot(), node.alloc_table(&ep, ANY_INDEX, lines, Role::Compute));
             out.push(t.expect("room"));
         }
     }
@@ -211,8 +211,7 @@ fn a_dead_node_is_revoked_and_its_tables_find_new_owners() {
             let other = scenario.endpoint(2);
             assert_eq!(check_owners(&c, &other, &all, &[NodeId::compute(1)]).await, owners);
             for _ in 0..40 {
-                let t =
-                    a.alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute).await.expect("room");
+                let t = a.alloc_table(&watch, ANY_INDEX, 1, Role::Compute).await.expect("room");
                 let at = a.resolve(&watch, t).await.expect("an owner");
                 assert!(at.node() != NodeId::compute(1) && at.node().role() == Role::Compute);
             }
@@ -234,10 +233,8 @@ fn calls_to_a_hanging_node_end_soon() {
         for _ in 0..40 {
             watch.renew_deadline();
             let began = watch.now();
-            let t = a
-                .alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute)
-                .await
-                .expect("another owner");
+            let t =
+                a.alloc_table(&watch, ANY_INDEX, 1, Role::Compute).await.expect("another owner");
             assert!(watch.now() < began + 100_000_000);
             a.retire_table(ANY_INDEX, t);
         }

@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::common::{LARGE, LEAF, knobbed, pool, run, small};
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result};
-use dmtree_pool::{ANY_INDEX, ArenaKey, Cluster, Grant, PoolNode, PoolOptions, TableSide};
+use dmtree_fabric::{
+    Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result, Role,
+};
+use dmtree_pool::{ANY_INDEX, ArenaKey, Cluster, Grant, PoolNode, PoolOptions};
 
 fn reuse(node: &PoolNode, ep: &Endpoint, old: Grant, tries: usize) -> bool {
     let arena = node.arena(LARGE);
@@ -85,7 +87,7 @@ fn reclaiming_is_due_after_enough() {
     assert!(!node.reclaim_due());
     for _ in 0..64 {
         assert!(!node.reclaim_due());
-        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
         node.retire_table(ANY_INDEX, t);
     }
     assert!(node.reclaim_due());

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::common::{INNER, LARGE, LEAF, knobbed, pool, run, small};
-use dmtree_fabric::{Endpoint, ErrorKind, NodeId};
+use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Role};
 use dmtree_pool::{
-    ANY_INDEX, Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId, TableSide,
+    ANY_INDEX, Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId,
 };
 use proptest::prelude::*;
 
@@ -120,7 +120,7 @@ impl World {
                 Err(e) => full(e),
             },
             Step::Table { lines } => {
-                match run(ep, node.alloc_table(ep, ANY_INDEX, lines, TableSide::Compute)) {
+                match run(ep, node.alloc_table(ep, ANY_INDEX, lines, Role::Compute)) {
                     Ok(t) => {
                         let at = run(ep, node.resolve(ep, t)).expect("granted");
                         assert_eq!(node.resolve_cached(t), Some(at));

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use super::common::{LARGE, LEAF, endpoint, pool, run, small};
 use dmtree_fabric::net::{DataPath, NicConfig};
-use dmtree_fabric::{Endpoint, ErrorKind, LeaseParameters};
+use dmtree_fabric::{Endpoint, ErrorKind, LeaseParameters, Role};
 use dmtree_pool::{
     ANY_INDEX, ArenaKey, BlockPtr, Cluster, Grant, MemoryNode, Place, PoolNode, PoolOptions,
-    TableSide,
 };
 
 fn fill_objects(node: &PoolNode, ep: &Endpoint, key: ArenaKey) -> Vec<Grant> {
@@ -110,8 +109,8 @@ fn memory_of_an_incarnation_comes_back_when_it_leaves() {
         }
         let b = run(&ep, node.alloc_block(&ep, 1, 700, None)).expect("room for a block");
         assert!(kept.insert(b.addr()), "granted twice: {b:?}");
-        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, TableSide::Compute))
-            .expect("room for a table");
+        let t =
+            run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Compute)).expect("room for a table");
         node.give_back_table(ANY_INDEX, t);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
         if incarnation == 8 {
