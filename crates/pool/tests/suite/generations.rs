@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{INNER, LARGE, LEAF, knobbed, pool, run, small};
+use super::common::{INNER, LARGE, LEAF, is_zero, knobbed, pool, run, small};
 use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Role};
 use dmtree_pool::{
     ANY_INDEX, Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId,
@@ -234,8 +234,7 @@ fn fresh_memory_is_zero_and_generations_begin_with_one() {
     for _ in 0..60 {
         let g = run(&ep, node.alloc(&ep, &arena, None)).expect("room");
         assert_eq!(g.generation, 1);
-        let bytes = run(&ep, async { ep.read(g.addr, LARGE.object_bytes).await }).expect("read");
-        assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)));
+        assert!(is_zero(&ep, g.addr, LARGE.object_bytes));
     }
 }
 

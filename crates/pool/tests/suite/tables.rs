@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::common::{KIB, MIB, knobbed, pool, run, small};
+use super::common::{KIB, MIB, fails, is_zero, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Role};
 use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions, TableId};
 use proptest::prelude::*;
@@ -22,8 +22,7 @@ fn tables_spread_over_all_compute_nodes() {
                 let at = run(&ep, node.resolve(&ep, t)).expect("granted");
                 assert_eq!(at.node().role(), Role::Compute);
                 per_node[at.node().index()] += 1;
-                let bytes = run(&ep, async { ep.read(at, u32::from(lines) * 64).await });
-                assert!(bytes.expect("read").extract(|b| b.iter().all(|b| *b == 0)));
+                assert!(is_zero(&ep, at, u32::from(lines) * 64));
             }
         }
         let (max, min) = (per_node.iter().max(), per_node.iter().min());
@@ -63,8 +62,7 @@ fn cells_of_dropped_indexes_come_back() {
             for line in 0..u64::from(lines) {
                 assert!(seen.insert(at.bits() + line * 64), "round {round}: {t:?} overlaps");
             }
-            let bytes = run(ep, async { ep.read(at, u32::from(lines) * 64).await }).expect("read");
-            assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)), "round {round}: {t:?} is used");
+            assert!(is_zero(ep, at, u32::from(lines) * 64), "round {round}: {t:?} is used");
             run(ep, ep.write_word(at, 7)).expect("there");
             if i % 5 == 0 {
                 node.retire_table(entry.id, t);
@@ -163,10 +161,7 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
             Ok(t) => {
                 let at = run(&ep, node.resolve(&ep, t)).expect("granted");
                 sides[usize::from(at.node().role() == Role::Memory)] += 1;
-                if at.node().role() == Role::Memory {
-                    let bytes = run(&ep, async { ep.read(at, 128).await }).expect("read");
-                    assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)));
-                }
+                assert!(at.node().role() == Role::Compute || is_zero(&ep, at, 128));
             }
             Err(e) => break e,
         }
@@ -175,11 +170,12 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
     let text = end.to_string();
     assert!(["cn0", "cn1", "mn0", "mn1"].iter().all(|n| text.contains(n)), "{text}");
     assert!(sides[0] >= 280 && sides[1] > 5000, "{sides:?}");
-    let direct = run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Memory)).expect_err("full");
-    assert_eq!(direct.kind(), ErrorKind::Full);
-    let wrong =
-        run(&ep, node.alloc_table(&ep, ANY_INDEX, 5, Role::Compute)).expect_err("too large");
-    assert_eq!(wrong.kind(), ErrorKind::InvalidArgument);
+    fails(run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Memory)), "full", ErrorKind::Full);
+    fails(
+        run(&ep, node.alloc_table(&ep, ANY_INDEX, 5, Role::Compute)),
+        "too large",
+        ErrorKind::InvalidArgument,
+    );
 }
 
 proptest! {
