@@ -98,16 +98,12 @@ impl LocalFabric {
 
     /// A fabric with test knobs.
     pub fn with_knobs(knobs: Knobs) -> Self {
-        Self::with_tearing(knobs, Tearing::AnyOrder)
+        Self::with_chips(knobs, Tearing::AnyOrder, 0)
     }
 
-    /// A fabric with test knobs that spares its clients some behaviours that the contract allows:
-    /// for published layouts that do not survive them. This covers only the clients of one thread.
-    pub fn with_tearing(knobs: Knobs, tears: Tearing) -> Self {
-        Self::with_chips(knobs, tears, 0)
-    }
-
-    /// The same, with so many bytes of on-chip memory on every memory node.
+    /// The same, with so many bytes of on-chip memory on every memory node. `tears` may spare its
+    /// clients some behaviours that the contract allows: for published layouts that do not survive
+    /// them. This covers only the clients of one thread.
     #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn with_chips(knobs: Knobs, tears: Tearing, chip_bytes: u32) -> Self {
         Self::with_clock(knobs, tears, chip_bytes, Clock::Real(std::time::Instant::now()))
