@@ -328,7 +328,7 @@ impl Side {
             if owner.is_full(size) {
                 continue;
             }
-            match ask_cells(ep, owner.node, index, lines, self.batch).await {
+            match ask_cells(ep, owner.node, (index, lines), self.batch).await {
                 Ok(cells) => {
                     let mut free_lists = locked(&owner.free_lists);
                     let none = cells.is_empty() && owner.node.role() == Role::Compute;

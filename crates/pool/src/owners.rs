@@ -115,6 +115,9 @@ pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u1
     }
 }
 
+/// The index of cells, and their lines.
+pub(crate) type CellSize = (u32, u8);
+
 struct OwnerState {
     partitions: Vec<Partition>,
     /// Partitions that were released, with their segments, until the directory names their next
@@ -241,19 +244,14 @@ impl OwnerService {
 
     /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
     /// segment. An empty answer: full.
-    async fn cells(
-        &self,
-        ep: &Endpoint,
-        index: u32,
-        lines: u8,
-        count: u16,
-    ) -> Result<Vec<TableId>> {
+    async fn cells(&self, ep: &Endpoint, of: CellSize, count: u16) -> Result<Vec<TableId>> {
+        let lines = of.1;
         let mut out = Vec::new();
         let (mut tried, mut may_look) = (Vec::new(), true);
         while of_size(&out, lines) < usize::from(count) {
             let wanted = usize::from(count) - of_size(&out, lines);
-            let Some(at) = self.pick(ep, index, lines, &tried, &mut may_look).await? else { break };
-            match self.cut_from(ep, at, index, lines, wanted, &mut out).await {
+            let Some(at) = self.pick(ep, of, &tried, &mut may_look).await? else { break };
+            match self.cut_from(ep, at, of, wanted, &mut out).await {
                 Ok(Cut::Some) => {}
                 Ok(Cut::None) => tried.push(at),
                 Ok(Cut::Full) if may_look => tried.push(at),
@@ -271,12 +269,11 @@ impl OwnerService {
     async fn pick(
         &self,
         ep: &Endpoint,
-        index: u32,
-        lines: u8,
+        of: CellSize,
         tried: &[u16],
         may_look: &mut bool,
     ) -> Result<Option<u16>> {
-        let place = |s: &OwnerState| choose(&s.partitions, index, lines, tried);
+        let place = |s: &OwnerState| choose(&s.partitions, of, tried);
         let (choice, many) = {
             let mut s = locked(&self.state);
             let choice = place(&s);
@@ -333,8 +330,7 @@ impl OwnerService {
         &self,
         ep: &Endpoint,
         number: u16,
-        index: u32,
-        lines: u8,
+        (index, lines): CellSize,
         wanted: usize,
         out: &mut Vec<TableId>,
     ) -> Result<Cut> {
@@ -402,7 +398,7 @@ impl OwnerService {
             FLUSH => wire::ends(rest).map(|()| Vec::new()),
             (lines @ 1..=4, Quarter(count @ 1..=MAX_CELLS)) => {
                 let Half(index) = wire::decode(rest)?;
-                let cells = self.cells(ep, index, lines, count).await?;
+                let cells = self.cells(ep, (index, lines), count).await?;
                 Ok(wire::with_list(&(), cells.iter().map(|t| Word(t.bits()))))
             }
             (lines, Quarter(count)) => Err(Error::invalid(format!(
@@ -478,7 +474,7 @@ impl Choice {
 /// A partition belongs to one index, so that all of it is free again when the index is gone. An
 /// index opens more of them, so that they can move to several owners, as long as it has few of what
 /// is left. The last free one of an owner is for all indexes that come later.
-fn choose(partitions: &[Partition], index: u32, lines: u8, tried: &[u16]) -> Choice {
+fn choose(partitions: &[Partition], (index, lines): CellSize, tried: &[u16]) -> Choice {
     let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
     let of = |owner: u32| all().filter(move |p| p.index == owner);
     let smallest =
@@ -511,8 +507,7 @@ fn of_size(cells: &[TableId], lines: u8) -> usize {
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
     owner: NodeId,
-    index: u32,
-    lines: u8,
+    (index, lines): CellSize,
     count: u16,
 ) -> Result<Vec<TableId>> {
     let head: Head = (lines, Quarter(count));
