@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{CommandFactory, Parser};
-use dmtree_command::failure::{EXIT_INTERRUPTED, EXIT_OK};
+use dmtree_command::failure::EXIT_INTERRUPTED;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::net::Key;
 
@@ -30,7 +30,7 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
-        Ok(()) => ExitCode::from(EXIT_OK),
+        Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             output::error(&e.to_string());
             ExitCode::from(e.exit_code())

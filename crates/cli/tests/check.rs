@@ -5,7 +5,8 @@ mod common;
 
 use std::process::Output;
 
-use common::text;
+use common::{has, text};
+use serde_json::Value;
 
 fn check<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&["check"], args].concat()
@@ -34,7 +35,7 @@ fn a_sound_system_ends_in_one_line_and_status_0() {
     assert!(last(&out).ends_with(" violations 0"), "{out}");
     assert!(out.contains("seeds per second") && out.contains("atomic_gap_ns"), "{out}");
     let json = ok(&["--seeds", "5..7", "--quiet", "--json"]);
-    let v: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let v: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&v["seeds"], &v["violations"]), (&2.into(), &serde_json::json!([])));
 }
 
@@ -49,11 +50,7 @@ fn a_violation_is_small_and_replays() {
     assert_eq!(o.status.code(), Some(1), "{out}{}", text(&o.stderr));
     assert!(last(&out).starts_with("seeds 2 operations "), "{out}");
     assert!(!last(&out).ends_with("violations 0"), "{out}");
-    assert!(
-        out.contains("smallest case after")
-            && out.contains("as a file of lab/bench/tests/suite/regressions"),
-        "{out}"
-    );
+    has(&out, &["smallest case after", "as a file of lab/bench/tests/suite/regressions"]);
     // The command that is printed, and the file that was saved, go wrong again.
     let replay = out.lines().find_map(|l| l.strip_prefix("replay: dmtree check ")).unwrap();
     let again: Vec<&str> = replay.split(' ').chain(["--shrink-seconds", "0"]).collect();
@@ -73,7 +70,7 @@ fn a_violation_is_small_and_replays() {
 #[test]
 fn a_seed_of_another_configuration_is_refused() {
     let out = ok(&["--replay", "3", "--json"]);
-    let v: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let v: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(v["case"]["seed"], 3);
     assert_eq!(ok(&["--replay", "3"]), ok(&["--replay", "3"]), "the same seed, the same trace");
     refused(&["--replay", "3:00000000"], &["another case", "00000000", "--grant"]);

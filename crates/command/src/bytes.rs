@@ -5,10 +5,10 @@ use std::str::FromStr;
 
 use bytesize::{GB, GIB, KIB, MB, MIB, TIB};
 use dmtree_pool::parse_bytes;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A size. As text: `4096`, `64KiB`, `1.5MiB`, `2GiB`; decimal units (`MB`) work too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Bytes(pub u64);
 
 impl FromStr for Bytes {
@@ -29,12 +29,6 @@ impl fmt::Display for Bytes {
             }
         }
         write!(f, "{}", self.0)
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_u64(self.0)
     }
 }
 

@@ -84,12 +84,6 @@ pub struct Dumper<W: Write> {
     line: Vec<u8>,
 }
 
-impl<W: Write> std::fmt::Debug for Dumper<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Dumper({} pairs)", self.pairs)
-    }
-}
-
 impl<W: Write> Dumper<W> {
     /// Begins a dump.
     pub fn new(mut to: W) -> std::io::Result<Self> {

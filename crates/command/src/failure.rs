@@ -5,12 +5,6 @@ use std::path::Path;
 
 use dmtree_fabric::ErrorKind;
 
-/// Exit status of a successful command.
-pub const EXIT_OK: u8 = 0;
-/// Exit status for a mismatch or violation.
-pub const EXIT_VIOLATION: u8 = 1;
-/// Exit status for bad input.
-pub const EXIT_INPUT: u8 = 2;
 /// Exit status for an interrupt.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
@@ -49,11 +43,11 @@ impl Failure {
         Self::Input(format!("cannot {what} {}: {e}", path.display()))
     }
 
-    /// The exit status.
+    /// The exit status; that of a success is 0.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Input(_) => EXIT_INPUT,
-            Self::Violation(_) => EXIT_VIOLATION,
+            Self::Input(_) => 2,
+            Self::Violation(_) => 1,
             Self::Interrupted => EXIT_INTERRUPTED,
         }
     }

@@ -107,8 +107,7 @@ impl Session {
 
     /// Switches to the newest incarnation.
     fn renew(&mut self) -> Result<()> {
-        let newest = Client::new(&self.client.open, self.compute_node)?;
-        drop(std::mem::replace(&mut self.client, newest));
+        self.client = Client::new(&self.client.open, self.compute_node)?;
         Ok(())
     }
 
@@ -184,8 +183,7 @@ impl Session {
 
     /// Whether a key is there.
     pub fn contains(&mut self, key: &[u8]) -> Result<bool> {
-        let mut out = Vec::new();
-        self.get_into(key, &mut out)
+        self.get_into(key, &mut Vec::new())
     }
 
     /// Reads several keys with fewer round trips than one by one; number `i` of the answer belongs

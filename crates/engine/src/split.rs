@@ -31,12 +31,12 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, GlobalAddr, NodeId, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, GlobalAddr, NodeId, OpOutcome, Result, Role, Stage, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::keys::{common, head};
 use dmtree_parts::{MAX_KEY_BYTES, Outcome};
-use dmtree_pool::{BlockPtr, Grant, TableId, TableSide};
+use dmtree_pool::{BlockPtr, Grant, TableId};
 
 use crate::client::{DmTree, LeafCopy, Route, is_away};
 use crate::format::inner::Child;
@@ -97,8 +97,8 @@ impl DmTree {
         let arena = node.leaf_arena(capacity);
         let grant = node.pool.alloc(&self.ep, arena, None).await?;
         let side = match node.o.techniques.tables {
-            Tables::Compute => TableSide::Compute,
-            Tables::Memory => TableSide::Memory,
+            Tables::Compute => Role::Compute,
+            Tables::Memory => Role::Memory,
             Tables::None => {
                 let (table, table_at) = (TableId::from_bits(0), GlobalAddr::NULL);
                 return Ok(NewLeaf { grant, table, table_at, capacity });

@@ -234,10 +234,7 @@ impl Core {
             let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
             progress = match (progress, driver.poll(self)) {
                 (Progress::Made, _) | (_, Progress::Made) => Progress::Made,
-                (Progress::Idle(Some(a)), Progress::Idle(Some(b))) => {
-                    Progress::Idle(Some(a.min(b)))
-                }
-                (Progress::Idle(a), Progress::Idle(b)) => Progress::Idle(a.or(b)),
+                (Progress::Idle(a), Progress::Idle(b)) => Progress::Idle(earlier(a, b)),
             };
         }
         progress
@@ -448,17 +445,11 @@ impl Core {
 
     /// Does something when the slot is quiet: now, or with the end of the last such verb.
     pub(crate) fn when_quiet(&self, slot: u32, then: Box<dyn FnOnce()>) {
-        let now = {
-            let s = &mut self.slots.borrow_mut()[slot as usize];
-            match s.abandoned {
-                0 => Some(then),
-                _ => {
-                    s.when_quiet.push(then);
-                    None
-                }
-            }
-        };
-        now.into_iter().for_each(|then| then());
+        // No borrow is held while it runs.
+        if self.is_quiet(slot) {
+            return then();
+        }
+        self.slots.borrow_mut()[slot as usize].when_quiet.push(then);
     }
 
     /// A transport reports the completion of a list. Stale tickets are ignored.
@@ -549,6 +540,32 @@ impl Core {
         }
     }
 
+    /// A detached list has failed: the error is kept for the next [`Core::take_detached_error`].
+    pub(crate) fn detached_failed(&self, e: Error) {
+        self.detached_error.borrow_mut().get_or_insert(e);
+    }
+
+    /// Posts the requests of a staged list after the checks that all transports share.
+    pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
+        let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
+        let posted =
+            match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
+                Some(w) => Poll::Ready(Err(Error::invalid(format!(
+                    "a chain goes to one node, not to {} and {}",
+                    w[0].at.node(),
+                    w[1].at.node()
+                )))),
+                None => transport.post(self, t, &requests),
+            };
+        self.with_posting(t, |p| {
+            // A list of a crashed node may be gone already.
+            if p.generation == t.generation {
+                p.requests = requests;
+            }
+        });
+        posted
+    }
+
     /// The reply of a remote call; [`Core::complete`] follows.
     pub fn complete_rpc(&self, t: Ticket, reply: Vec<u8>) {
         self.with_posting(t, |p| {
@@ -620,19 +637,11 @@ impl Core {
                 Progress::Made => continue,
                 Progress::Idle(next) => next,
             };
-            let due = match (timer, event) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-            if self.clock.idle(self, due, *spins) == Idle::Never {
-                return Err(self.stalled());
+            if self.clock.idle(self, earlier(timer, event), *spins) == Idle::Never {
+                return Err(Stalled { waiting: self.waits() });
             }
             *spins = spins.saturating_add(1);
         }
-    }
-
-    fn stalled(&self) -> Stalled {
-        Stalled { waiting: self.waits() }
     }
 
     /// The slots that wait, and their wait reasons.
@@ -711,6 +720,11 @@ impl Core {
     }
 }
 
+/// The earlier of two times, where there are any.
+fn earlier(a: Option<Nanos>, b: Option<Nanos>) -> Option<Nanos> {
+    a.into_iter().chain(b).min()
+}
+
 /// A list with a hook has ended.
 fn run_hook(hook: Option<Hooked>, result: &Result<()>) {
     if let Some(Hooked { hook, arg, is_finished }) = hook {
@@ -729,12 +743,6 @@ impl Drop for Core {
             let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
             driver.drain_detached(self);
         }
-    }
-}
-
-impl std::fmt::Debug for Core {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Core({} slots, {:?})", self.slots.borrow().len(), self.slab)
     }
 }
 
@@ -760,33 +768,5 @@ impl std::error::Error for Stalled {}
 impl From<Stalled> for Error {
     fn from(s: Stalled) -> Self {
         Self::timed_out(s.to_string()).effect_unknown()
-    }
-}
-
-impl Core {
-    /// A detached list has failed: the error is kept for the next [`Core::take_detached_error`].
-    pub(crate) fn detached_failed(&self, e: Error) {
-        self.detached_error.borrow_mut().get_or_insert(e);
-    }
-
-    /// Posts the requests of a staged list after the checks that all transports share.
-    pub(crate) fn post_on(&self, transport: &dyn Transport, t: Ticket) -> Poll<Result<()>> {
-        let requests = self.with_posting(t, |p| std::mem::take(&mut p.requests));
-        let posted =
-            match requests.windows(2).find(|w| w[0].chained && w[0].at.node() != w[1].at.node()) {
-                Some(w) => Poll::Ready(Err(Error::invalid(format!(
-                    "a chain goes to one node, not to {} and {}",
-                    w[0].at.node(),
-                    w[1].at.node()
-                )))),
-                None => transport.post(self, t, &requests),
-            };
-        self.with_posting(t, |p| {
-            // A list of a crashed node may be gone already.
-            if p.generation == t.generation {
-                p.requests = requests;
-            }
-        });
-        posted
     }
 }

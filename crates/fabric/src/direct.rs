@@ -73,12 +73,6 @@ impl<'a> Executing<'a> {
     }
 }
 
-impl std::fmt::Debug for Executing<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Executing")
-    }
-}
-
 impl Drop for Executing<'_> {
     fn drop(&mut self) {
         self.0.end();

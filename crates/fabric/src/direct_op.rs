@@ -23,7 +23,6 @@ use crate::transport::Opcode;
 /// An operation that executes on the calling thread, made by [`Endpoint::begin_direct`]. Dropped
 /// without [`DirectOp::end`], it counts as failed. It reaches one memory node and one compute node
 /// at most. Begun inside of another operation, it is a part of that one.
-#[derive(Debug)]
 pub struct DirectOp<'e> {
     ep: &'e Endpoint,
     executing: Executing<'e>,

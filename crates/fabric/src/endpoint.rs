@@ -33,7 +33,7 @@ use crate::direct::{DirectList, DirectMemory};
 use crate::direct_op::DirectOp;
 use crate::error::{Error, Result};
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
-use crate::rpc::{MAX_RPC_BYTES, ServiceId};
+use crate::rpc::{MAX_RPC_BYTES, RpcCall, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::slab::Buf;
 use crate::transport::{Nanos, Ticket, Transport};
@@ -285,12 +285,24 @@ impl Endpoint {
         }
     }
 
-    /// Like [`Endpoint::detach`], but waits: for the ablation switch.
-    pub async fn attach<L: Ordered>(
+    /// Whether detached lists shall be awaited instead.
+    pub fn set_attached_only(&self, on: bool) {
+        self.0.attached_only.set(on);
+    }
+
+    /// Posts an unlock or a similar list: detached, or awaited where detaching is switched off.
+    ///
+    /// # Errors
+    /// Those of the verbs, where they are awaited.
+    pub async fn release<L: Ordered>(
         &self,
         list: L,
         hook: Option<(Rc<dyn DetachedHook>, u64)>,
     ) -> Result<()> {
+        if !self.0.attached_only.get() {
+            self.detach(list, hook);
+            return Ok(());
+        }
         let mut attached = Attached { post: self.chain(list), hook };
         let result = (&mut attached.post).await.map(|_| ());
         if let Some((hook, arg)) = attached.hook.take() {
@@ -390,7 +402,7 @@ impl Endpoint {
         let ticket = core.open_posting(self.0.slot);
         core.mark_in_flight(ticket);
         let mut waiting = InFlight { ep: self, ticket: Some(ticket) };
-        match self.0.transport.rpc(core, ticket, to, service, request) {
+        match self.0.transport.rpc(core, ticket, RpcCall { to, service, request }) {
             Poll::Ready(result) => {
                 waiting.close();
                 *reply = result?;
@@ -765,28 +777,5 @@ impl Drop for OpScope<'_> {
         if !self.ended {
             self.ep.0.counters.end(self.kind, OpOutcome::Failed);
         }
-    }
-}
-
-impl Endpoint {
-    /// Whether detached lists shall be awaited instead.
-    pub fn set_attached_only(&self, on: bool) {
-        self.0.attached_only.set(on);
-    }
-
-    /// Posts an unlock or a similar list: detached, or awaited where detaching is switched off.
-    ///
-    /// # Errors
-    /// Those of the verbs, where they are awaited.
-    pub async fn release<L: Ordered>(
-        &self,
-        list: L,
-        hook: Option<(Rc<dyn DetachedHook>, u64)>,
-    ) -> Result<()> {
-        if self.0.attached_only.get() {
-            return self.attach(list, hook).await;
-        }
-        self.detach(list, hook);
-        Ok(())
     }
 }

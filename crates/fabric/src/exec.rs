@@ -165,9 +165,3 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 }
-
-impl std::fmt::Debug for Worker<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Worker({} live clients)", self.live)
-    }
-}

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::membership::Presence;
 use crate::region::Region;
 use crate::rpc::RpcHost;
+use crate::sync::locked;
 use crate::transport::{Opcode, WorkRequest};
 
 /// The part of a node that still works.
@@ -120,13 +121,13 @@ impl Host {
 
     /// Its connections to `node` are with that incarnation from now on.
     pub(crate) fn connect(&self, node: NodeId, incarnation: u32) {
-        self.peers.lock().expect("no panic under this lock").insert(node, incarnation);
+        locked(&self.peers).insert(node, incarnation);
     }
 
     /// Its clients post nothing to a memory node that is away. Connections look again when the
     /// other host's `revocations` change.
     pub(crate) fn set_presence(&self, of: &Self, presence: Presence) {
-        let mut away = self.away.lock().expect("no panic under this lock");
+        let mut away = locked(&self.away);
         match presence.is_away() {
             true => away.insert(of.node, presence),
             false => away.remove(&of.node),
@@ -136,14 +137,14 @@ impl Host {
 
     /// Which incarnation of `node` its connections are with.
     fn knows(&self, node: NodeId) -> u32 {
-        self.peers.lock().expect("no panic under this lock").get(&node).copied().unwrap_or(1)
+        locked(&self.peers).get(&node).copied().unwrap_or(1)
     }
 
     /// Nodes without access to the node's former incarnation have none to this one.
     pub(crate) fn inherit(&self, former: &Self) {
-        let revoked = former.revoked.lock().expect("no panic under this lock").clone();
+        let revoked = locked(&former.revoked).clone();
         self.revocations.fetch_add(revoked.len() as u32, Ordering::SeqCst);
-        *self.revoked.lock().expect("no panic under this lock") = revoked;
+        *locked(&self.revoked) = revoked;
     }
 
     /// Why this node executes no verb of `issuer`.
@@ -157,9 +158,7 @@ impl Host {
                 self.node, issuer.node, self.incarnation
             )));
         }
-        if let Some(presence) =
-            issuer.away.lock().expect("no panic under this lock").get(&self.node)
-        {
+        if let Some(presence) = locked(&issuer.away).get(&self.node) {
             return Some(presence.refusal(self.node));
         }
         let revoked = self.revocations.load(Ordering::SeqCst) > 0
@@ -199,21 +198,21 @@ impl Host {
         out.copy_from_slice(found);
     }
 
-    /// True the first time.
-    pub(crate) fn mark_revoked(&self) -> bool {
-        !self.fenced.swap(true, Ordering::SeqCst)
+    /// Its verbs are refused from now on.
+    pub(crate) fn mark_revoked(&self) {
+        self.fenced.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn add_execution_mark(&self) -> Arc<ExecutionMark> {
         let mark = Arc::new(ExecutionMark::default());
-        let mut execution_marks = self.execution_marks.lock().expect("no panic under this lock");
+        let mut execution_marks = locked(&self.execution_marks);
         execution_marks.retain(|l| l.strong_count() > 0);
         execution_marks.push(Arc::downgrade(&mark));
         mark
     }
 
     pub(crate) fn revoke(&self, node: NodeId, incarnation: u32) {
-        let mut revoked = self.revoked.lock().expect("no panic under this lock");
+        let mut revoked = locked(&self.revoked);
         let highest = revoked.entry(node).or_default();
         *highest = (*highest).max(incarnation);
         self.revocations.fetch_add(1, Ordering::SeqCst);
@@ -228,14 +227,13 @@ impl Host {
     }
 
     pub(crate) fn is_revoked(&self, node: NodeId, incarnation: u32) -> bool {
-        let revoked = self.revoked.lock().expect("no panic under this lock");
+        let revoked = locked(&self.revoked);
         revoked.get(&node).is_some_and(|r| *r >= incarnation)
     }
 
     /// Waits until no verb of this node's clients that began before is being executed.
     pub(crate) fn quiesce(&self) {
-        let execution_marks: Vec<_> =
-            self.execution_marks.lock().expect("no panic under this lock").clone();
+        let execution_marks = locked(&self.execution_marks).clone();
         for mark in execution_marks.iter().filter_map(Weak::upgrade) {
             mark.quiesce();
         }

@@ -62,14 +62,13 @@ pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, DIRECT_BYTES, Endpoint, OpScope, P
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
 pub use crate::membership::{
-    Change, InProcess, Lease, LeaseParameters, Member, MemberChange, MemberEvent, MemberPhase,
-    MemberState, Membership, MembershipFuture, MembershipState, MemoryAgent, MemoryState, Move,
-    Mutant, News, Presence,
+    Change, InProcess, Lease, LeaseParameters, Member, MemberPhase, MemberState, Membership,
+    MembershipFuture, MembershipState, MemoryAgent, MemoryState, Move, Mutant, News, Presence,
 };
 pub use crate::pause::{Backoff, Sleep, Yield};
 pub use crate::region::{Pages, Region};
 pub use crate::rng::golden_hash;
-pub use crate::rpc::{MAX_RPC_BYTES, RpcFuture, RpcHandler, RpcHost, ServiceId};
+pub use crate::rpc::{MAX_RPC_BYTES, RpcCall, RpcFuture, RpcHandler, RpcHost, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};
 pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};

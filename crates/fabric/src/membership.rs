@@ -44,30 +44,6 @@ pub use in_process::InProcess;
 pub use policy::{LeaseParameters, Mutant};
 pub use rules::News;
 
-/// A change of a node's membership.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberChange {
-    /// It joined, or came back with a new incarnation.
-    Joined,
-    /// It lost its membership; its verbs are, or are about to be, refused everywhere.
-    Revoked,
-    /// It left in good order.
-    Left,
-}
-
-/// One entry of the fabric's membership log. Numbers are consecutive from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberEvent {
-    /// Position in the log.
-    pub number: u64,
-    /// The node that changed.
-    pub node: NodeId,
-    /// Its incarnation.
-    pub incarnation: u32,
-    /// The change.
-    pub change: MemberChange,
-}
-
 /// One incarnation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
@@ -112,6 +88,12 @@ pub struct MemberState {
     /// The member that assigns new owners. Others may take the claim over when no verb of the
     /// claimant executes any more.
     pub claimant: Option<Member>,
+}
+
+impl MemberState {
+    fn new(member: Member, phase: MemberPhase, since: u64) -> Self {
+        Self { member, phase, since, acknowledged: Vec::new(), claimant: None }
+    }
 }
 
 /// Whether a memory node can be used.
@@ -211,16 +193,11 @@ impl MembershipState {
         }
     }
 
-    /// The latest incarnation of a compute node that has joined.
-    pub fn latest_incarnation(&self, node: NodeId) -> Option<Member> {
-        self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)
-    }
-
     /// The incarnation of a node by the low 16 bits of its number, as a lock word stores them. A
     /// number further than half of the 16-bit range from the latest incarnation belongs to one that
     /// is not known yet.
     pub fn incarnation_of(&self, node: NodeId, incarnation: u16) -> Option<Member> {
-        let latest = self.latest_incarnation(node)?;
+        let latest = self.members.iter().rev().map(|m| m.member).find(|m| m.node == node)?;
         let behind = u32::from((latest.incarnation as u16).wrapping_sub(incarnation));
         let known = behind <= u32::from(u16::MAX / 2) && behind < latest.incarnation;
         known.then(|| Member { incarnation: latest.incarnation - behind, ..latest })

@@ -22,6 +22,17 @@ pub struct ServiceId(pub u16);
 /// Requests and replies have at most this many bytes; larger goes through regions.
 pub const MAX_RPC_BYTES: usize = 64 << 10;
 
+/// A remote call.
+#[derive(Clone, Copy, Debug)]
+pub struct RpcCall<'a> {
+    /// The node that answers it.
+    pub to: NodeId,
+    /// The service there.
+    pub service: ServiceId,
+    /// The request, for that service.
+    pub request: &'a [u8],
+}
+
 /// A handler's pending answer.
 pub type RpcFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
@@ -75,16 +86,10 @@ impl<T: Transport> Transport for WithoutCalls<T> {
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
         self.0.post(core, ticket, list)
     }
-    fn rpc(
-        &self,
-        _core: &Core,
-        _ticket: Ticket,
-        to: NodeId,
-        _service: ServiceId,
-        _request: &[u8],
-    ) -> Poll<Result<Vec<u8>>> {
+    fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
         Poll::Ready(Err(Error::unsupported(format!(
-            "a service cannot call another service (of {to}): two nodes could wait for each other"
+            "a service cannot call another service (of {}): two nodes could wait for each other",
+            call.to
         ))))
     }
     fn poll(&self, core: &Core) -> Progress {

@@ -144,12 +144,6 @@ impl Drop for Inner {
     }
 }
 
-impl fmt::Debug for Slab {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slab({} of {} bytes live)", self.0.live_bytes.get(), self.0.limit_bytes)
-    }
-}
-
 /// A registered buffer, dereferencing to its bytes.
 pub struct Buf {
     ptr: NonNull<u64>,

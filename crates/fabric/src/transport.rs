@@ -9,8 +9,8 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::direct::DirectMemory;
 use crate::error::Result;
-use crate::membership::{Member, MemberEvent, Presence};
-use crate::rpc::{RpcHandler, ServiceId};
+use crate::membership::{Member, Presence};
+use crate::rpc::{RpcCall, RpcHandler, ServiceId};
 use crate::scope::Stage;
 
 /// Nanoseconds of the fabric's clock: real time since start-up, or virtual time.
@@ -131,14 +131,7 @@ pub trait Transport {
         None
     }
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
-    fn rpc(
-        &self,
-        core: &Core,
-        ticket: Ticket,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-    ) -> Poll<Result<Vec<u8>>>;
+    fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>>;
     /// Delivers completions that are there.
     fn poll(&self, core: &Core) -> Progress;
     /// The executor is dropped: finishes the detached lists, within a second.
@@ -198,8 +191,6 @@ pub(crate) fn poll_until(t: &impl Transport, core: &Core, is_idle: impl Fn() -> 
 pub trait Fabric: Send + Sync {
     /// A name for reports: `local`, `sim`, ...
     fn name(&self) -> &'static str;
-    /// Nodes that are members now, in id order.
-    fn nodes(&self) -> Vec<NodeId>;
     /// The compute nodes that may run operations, in id order. A node that began one before the
     /// call is among them until every memory node has revoked its access: before that it may READ.
     ///
@@ -246,6 +237,4 @@ pub trait Fabric: Send + Sync {
     /// revoked the access of `by`: memory that a node held when it lost its membership belongs to
     /// others by now.
     fn allocation_event(&self, _by: Member, _at: GlobalAddr, _bytes: u64, _now: ShadowState) {}
-    /// Membership events from number `since` on.
-    fn events(&self, since: u64) -> Vec<MemberEvent>;
 }

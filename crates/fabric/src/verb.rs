@@ -130,24 +130,19 @@ impl<'a> Stager<'a> {
         Self { posting, slab, chained, words_used: 0, fenced: false, unvalidated: false }
     }
 
-    fn push(&mut self, op: Opcode, at: GlobalAddr, len: u32, words: (u64, u64), local: Local) {
-        let fenced = std::mem::take(&mut self.fenced);
-        let unvalidated = std::mem::take(&mut self.unvalidated);
-        let (a, b) = words;
-        let (local, chunk) = local;
+    fn push(
+        &mut self,
+        op: Opcode,
+        at: GlobalAddr,
+        len: u32,
+        (a, b): (u64, u64),
+        (local, chunk): Local,
+    ) {
+        let (fenced, unvalidated) = (self.fenced, self.unvalidated);
+        (self.fenced, self.unvalidated) = (false, false);
         let chained = self.chained;
-        self.posting.requests.push(WorkRequest {
-            op,
-            fenced,
-            chained,
-            unvalidated,
-            len,
-            at,
-            a,
-            b,
-            chunk,
-            local,
-        });
+        let request = WorkRequest { op, fenced, chained, unvalidated, len, at, a, b, chunk, local };
+        self.posting.requests.push(request);
     }
 
     fn push_buf(&mut self, op: Opcode, at: GlobalAddr, buf: Buf) {
@@ -514,11 +509,11 @@ impl List for VerbVec {
         for (item, _) in &mut self.items {
             *item = match std::mem::replace(item, Item::Done) {
                 Item::Read(verb) => Item::Sampled(Some(verb.collect(c))),
+                Item::Atomic(verb) => Item::Word(verb.collect(c)),
                 Item::Write(verb) => {
                     verb.collect(c);
                     Item::Done
                 }
-                Item::Atomic(verb) => Item::Word(verb.collect(c)),
                 _ => Item::Done,
             };
         }
@@ -532,14 +527,8 @@ impl List for VerbVec {
             d.set_chained(goes_on || d.is_chained());
             *item = match std::mem::replace(item, Item::Done) {
                 Item::Read(verb) => Item::Sampled(Some(verb.execute(d)?)),
-                Item::Write(verb) => {
-                    verb.execute(d)?;
-                    Item::Done
-                }
-                Item::WriteWord(verb) => {
-                    verb.execute(d)?;
-                    Item::Done
-                }
+                Item::Write(verb) => verb.execute(d).map(|_| Item::Done)?,
+                Item::WriteWord(verb) => verb.execute(d).map(|()| Item::Done)?,
                 Item::Atomic(verb) => Item::Word(verb.execute(d)?),
                 _ => panic!("clear() a batch before it is used again"),
             };

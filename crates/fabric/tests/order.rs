@@ -1,14 +1,13 @@
 //! Schedules of the adversarial mode in place of drawn times: priorities, and exhaustive search.
 
+mod common;
+
 use std::cell::Cell;
 use std::rc::Rc;
 
+use common::at;
 use dmtree_fabric::sim::{FabricFaults, Order, SimFabric, next_choices};
-use dmtree_fabric::{Capabilities, Core, Endpoint, Fabric, Fifo, GlobalAddr, NodeId, Worker};
-
-fn at(offset: u64) -> GlobalAddr {
-    GlobalAddr::new(NodeId::memory(0), offset)
-}
+use dmtree_fabric::{Capabilities, Core, Endpoint, Fabric, Fifo, NodeId, Worker};
 
 fn fabric(order: &Order) -> (SimFabric, Vec<Endpoint>) {
     let f = SimFabric::adversarial(FabricFaults::NONE, Capabilities::NONE, 1).unwrap();

@@ -1,17 +1,14 @@
 //! The sanitizer of the adversarial fabric: each of its reports fires, and legal accesses cause
 //! none.
 
+mod common;
+
+use common::at;
 use dmtree_fabric::sim::{FabricFaults, SimFabric};
-use dmtree_fabric::{
-    Capabilities, Endpoint, Fabric, GlobalAddr, Member, NodeId, ShadowState, Worker,
-};
+use dmtree_fabric::{Capabilities, Endpoint, Fabric, Member, NodeId, ShadowState, Worker};
 use std::future::Future;
 
 const ME: Member = Member { node: NodeId::compute(0), incarnation: 1 };
-
-fn at(offset: u64) -> GlobalAddr {
-    GlobalAddr::new(NodeId::memory(0), offset)
-}
 
 /// The reports on the accesses of a client.
 fn reports<F: Future<Output = ()>>(work: impl FnOnce(SimFabric, Endpoint) -> F) -> Vec<String> {

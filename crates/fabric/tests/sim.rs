@@ -1,12 +1,17 @@
 //! The simulated fabric: its timing against formulas, its contract, its determinism.
 
-use std::cell::{Cell, RefCell};
+mod common;
+
+use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 
+use common::{at, fails};
 use dmtree_fabric::sim::{Profile, SimFabric};
 use dmtree_fabric::verb::{VerbVec, cas, fenced, read, write, write_word};
-use dmtree_fabric::{Core, Endpoint, Fabric, Fifo, GlobalAddr, NodeId, Transport, Worker};
+use dmtree_fabric::{
+    Core, Endpoint, ErrorKind, Fabric, Fifo, GlobalAddr, NodeId, Transport, Worker,
+};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
@@ -37,21 +42,23 @@ fn below(rng: &mut SplitMix64, n: u64) -> u64 {
     ((rng.next_u64() >> 32) * n) >> 32
 }
 
-/// One verb of a formula: kind, payload, towards a memory node or a compute node.
+/// One verb of a formula, with its payload.
 #[derive(Clone, Copy)]
 enum V {
     R(u32),
     W(u32),
     Cas,
-    /// The same on a random compute node.
-    CnR(u32),
-    CnW(u32),
-    CnCas,
 }
 
-/// Runs a formula (rounds of verbs, each round awaited) in a closed loop; million operations per
-/// second.
-fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64) -> f64 {
+/// Where it goes: to the entry of the operation on the memory node, or to a random compute node.
+#[derive(Clone, Copy)]
+enum To {
+    Mn(V),
+    Cn(V),
+}
+
+/// Runs a formula (verbs, each awaited) in a closed loop; million operations per second.
+fn mops(rounds: &'static [To], threads: u32, coroutines: u32, us: u64) -> f64 {
     let f = fabric(&artifact(), 1, 1);
     let mut worker: Option<(Rc<Core>, Worker<'_>)> = None;
     let done = Rc::new(Cell::new(0u64));
@@ -73,29 +80,21 @@ fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64)
                     // An operation writes where it has read.
                     let entry =
                         GlobalAddr::new(NodeId::memory(0), 64 + below(&mut rng, 400_000) * 128);
-                    for round in rounds {
-                        let mn = |_: &mut SplitMix64| entry;
-                        let cn = |r: &mut SplitMix64| {
-                            GlobalAddr::new(
-                                NodeId::compute(below(r, 6) as u16),
-                                64 + below(r, 8_000) * 128,
-                            )
-                        };
-                        for v in *round {
-                            match *v {
-                                V::R(n) => drop(ep.read(mn(&mut rng), n).await.unwrap()),
-                                V::W(n) => {
-                                    let b = ep.buf(n).await.unwrap();
-                                    drop(ep.write(mn(&mut rng), b).await.unwrap());
-                                }
-                                V::Cas => drop(ep.cas(mn(&mut rng), 0, 0).await.unwrap()),
-                                V::CnR(n) => drop(ep.read(cn(&mut rng), n).await.unwrap()),
-                                V::CnW(n) => {
-                                    let b = ep.buf(n).await.unwrap();
-                                    drop(ep.write(cn(&mut rng), b).await.unwrap());
-                                }
-                                V::CnCas => drop(ep.cas(cn(&mut rng), 0, 0).await.unwrap()),
+                    for verb in rounds {
+                        let (to, v) = match *verb {
+                            To::Mn(v) => (entry, v),
+                            To::Cn(v) => {
+                                let node = NodeId::compute(below(&mut rng, 6) as u16);
+                                (GlobalAddr::new(node, 64 + below(&mut rng, 8_000) * 128), v)
                             }
+                        };
+                        match v {
+                            V::R(n) => drop(ep.read(to, n).await.unwrap()),
+                            V::W(n) => {
+                                let b = ep.buf(n).await.unwrap();
+                                drop(ep.write(to, b).await.unwrap());
+                            }
+                            V::Cas => drop(ep.cas(to, 0, 0).await.unwrap()),
                         }
                     }
                     let now = ep.now();
@@ -115,46 +114,37 @@ fn mops(rounds: &'static [&'static [V]], threads: u32, coroutines: u32, us: u64)
 /// 11.0 and 14.4 ns of pipeline.
 #[test]
 fn the_slowest_server_bounds_throughput() {
+    use To::{Cn, Mn};
+    use V::{Cas, R, W};
     let near = |name: &str, got: f64, due: f64| {
         assert!((got / due - 1.0).abs() < 0.02, "{name}: {got:.2} Mops where {due:.2} are due");
     };
     // Bound by the READ pipeline.
-    near("search", mops(&[&[V::R(40)]], 432, 4, 1000), 1000.0 / 19.8);
-    near("table and entry", mops(&[&[V::R(56)], &[V::R(40)]], 432, 4, 1000), 1000.0 / 39.6);
+    near("search", mops(&[Mn(R(40))], 432, 4, 1000), 1000.0 / 19.8);
+    near("table and entry", mops(&[Mn(R(56)), Mn(R(40))], 432, 4, 1000), 1000.0 / 39.6);
     // Bound by the pipeline, three kinds of verbs.
-    let update: &[&[V]] = &[&[V::CnCas], &[V::CnR(56)], &[V::R(40)], &[V::W(40)], &[V::CnW(8)]];
+    let update = &[Cn(Cas), Cn(R(56)), Mn(R(40)), Mn(W(40)), Cn(W(8))];
     near("update", mops(update, 432, 4, 1000), 1000.0 / 30.8);
-    let fptree: &[&[V]] = &[&[V::Cas], &[V::R(56)], &[V::R(40)], &[V::W(40)], &[V::W(8)]];
-    near(
-        "all on the memory node",
-        mops(fptree, 432, 4, 1000),
-        1000.0 / (14.4 + 2.0 * 19.8 + 2.0 * 11.0),
-    );
+    let fptree = &[Mn(Cas), Mn(R(56)), Mn(R(40)), Mn(W(40)), Mn(W(8))];
+    let due = 1000.0 / (14.4 + 2.0 * 19.8 + 2.0 * 11.0);
+    near("all on the memory node", mops(fptree, 432, 4, 1000), due);
     // Lines that were never read: 22 ns each, except for those that were written before.
-    let cold = mops(&[&[V::W(40)]], 432, 4, 1000);
+    let cold = mops(&[Mn(W(40))], 432, 4, 1000);
     assert!((1000.0 / 22.0..1000.0 / 19.0).contains(&cold), "cold writes: {cold:.2} Mops");
     // Bound by the wire from the memory node.
-    near("leaves", mops(&[&[V::R(1360)]], 432, 4, 1000), 12_300.0 / 1446.0);
+    near("leaves", mops(&[Mn(R(1360))], 432, 4, 1000), 12_300.0 / 1446.0);
     // Bound by the wire to it.
-    near("leaf writes", mops(&[&[V::W(1360)]], 432, 4, 1000), 12_300.0 / 1458.0);
+    near("leaf writes", mops(&[Mn(W(1360))], 432, 4, 1000), 12_300.0 / 1458.0);
     // Bound by latency: 2.2 us a round.
-    let one = mops(&[&[V::R(8)]], 1, 1, 4000);
+    let one = mops(&[Mn(R(8))], 1, 1, 4000);
     // Propagation both ways, completion, posting, resuming, one READ.
     near("one client", 1.0 / one, 1.7 + 0.4 + 0.1 + 0.25 + 0.036);
 }
 
-fn run<F: Future<Output = ()>>(t: &Rc<dyn Transport>, body: impl FnOnce(Endpoint) -> F) {
+fn run<F: Future>(t: &Rc<dyn Transport>, body: impl FnOnce(Endpoint) -> F) -> F::Output {
     let ep = Endpoint::alone(t.clone(), 1 << 24);
     let work = body(ep.clone());
-    ep.block_on(async {
-        work.await;
-        Ok(())
-    })
-    .unwrap();
-}
-
-fn at(offset: u64) -> GlobalAddr {
-    GlobalAddr::new(NodeId::memory(0), offset)
+    ep.block_on(async { Ok(work.await) }).unwrap()
 }
 
 #[test]
@@ -187,19 +177,14 @@ fn errors_are_values_here_too() {
     let f = fabric(&artifact(), 1, 1);
     let t = f.attach(NodeId::compute(0)).unwrap();
     run(&t, |ep| async move {
-        let e = ep.read(at(1 << 40), 8).await.unwrap_err();
-        assert!(e.to_string().contains("outside"), "{e}");
-        let e = ep.read(GlobalAddr::new(NodeId::memory(9), 64), 8).await.unwrap_err();
-        assert_eq!(e.kind(), dmtree_fabric::ErrorKind::Unreachable);
-        let e = ep.cas(at(65), 0, 0).await.unwrap_err();
-        assert!(e.to_string().contains("aligned"), "{e}");
+        fails(ep.read(at(1 << 40), 8).await, ErrorKind::Corrupt, "outside");
+        let unknown = GlobalAddr::new(NodeId::memory(9), 64);
+        fails(ep.read(unknown, 8).await, ErrorKind::Unreachable, "");
+        fails(ep.cas(at(65), 0, 0).await, ErrorKind::InvalidArgument, "aligned");
         ep.read(at(64), 8).await.unwrap();
     });
     f.revoke(NodeId::memory(0), NodeId::compute(0), 1).unwrap();
-    run(&t, |ep| async move {
-        let e = ep.read(at(64), 8).await.unwrap_err();
-        assert_eq!(e.kind(), dmtree_fabric::ErrorKind::Revoked);
-    });
+    run(&t, |ep| async move { fails(ep.read(at(64), 8).await, ErrorKind::Revoked, "") });
 }
 
 /// A queue pair has 16 READs in flight at most: 64 of them take four rounds, 16 take one.
@@ -233,8 +218,6 @@ fn atomics_on_one_word_are_served_one_after_another() {
     let f = fabric(&artifact(), 1, 1);
     let per_op = |spread: u64| {
         let t = f.attach(NodeId::compute(0)).unwrap();
-        let took = Rc::new(Cell::new(0));
-        let out = took.clone();
         run(&t, |ep| async move {
             let before = ep.now();
             for _ in 0..20 {
@@ -244,9 +227,8 @@ fn atomics_on_one_word_are_served_one_after_another() {
                 });
                 ep.batch(list).await.unwrap();
             }
-            out.set((ep.now() - before) / 320);
-        });
-        took.get()
+            (ep.now() - before) / 320
+        })
     };
     let (same, apart) = (per_op(0), per_op(64));
     assert!((460..720).contains(&same) && apart < 300, "{same} ns on one word, {apart} on many");
@@ -292,12 +274,10 @@ fn time_that_stands_still_passes_beside_verbs_in_flight() {
 fn hash_of(seed: u64) -> u64 {
     let f = fabric(&artifact(), seed, 1);
     let t = f.attach(NodeId::compute(1)).unwrap();
-    let sum = Rc::new(RefCell::new(0u64));
-    let out = sum.clone();
     run(&t, |ep| async move {
         let mut rng = SplitMix64::seed_from_u64(seed);
         for _ in 0..200 {
-            *out.borrow_mut() += ep.faa(at(64 + below(&mut rng, 10) * 8), 1).await.unwrap();
+            ep.faa(at(64 + below(&mut rng, 10) * 8), 1).await.unwrap();
         }
     });
     f.trace_hash()
@@ -334,14 +314,11 @@ fn doorbells_are_shared_by_the_threads_that_are_there() {
     let took = |others: usize| {
         let _others: Vec<_> = (0..others).map(|_| f.attach(NodeId::compute(0)).unwrap()).collect();
         let t = f.attach(NodeId::compute(0)).unwrap();
-        let out = Rc::new(Cell::new(0));
-        let ns = out.clone();
         run(&t, |ep| async move {
             let before = ep.now();
             ep.read(at(64), 8).await.unwrap();
-            ns.set(ep.now() - before);
-        });
-        out.get()
+            ep.now() - before
+        })
     };
     let alone = took(0);
     assert!((took(3) - alone).abs_diff(190 + 4 * 110) <= 1);

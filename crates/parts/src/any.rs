@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, Result};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::contract::{
@@ -130,12 +130,6 @@ pub struct AnyNode {
     cache_stats: fn(&Self) -> CacheStats,
 }
 
-impl std::fmt::Debug for AnyNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AnyNode")
-    }
-}
-
 impl AnyNode {
     fn of<I: RangeIndex>(state: Arc<I::Node>) -> Self {
         Self {
@@ -204,8 +198,10 @@ fn options_of<I: RangeIndex>(o: &Value) -> Result<I::Options> {
 }
 
 /// The creation options of an index, with its type: as JSON, to which it derefs.
-#[derive(Clone)]
+#[derive(Clone, Serialize)]
+#[serde(transparent)]
 pub struct AnyOptions {
+    #[serde(skip)]
     index: &'static IndexType,
     value: Value,
 }
@@ -219,12 +215,6 @@ impl std::fmt::Debug for AnyOptions {
 impl std::fmt::Display for AnyOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.value.fmt(f)
-    }
-}
-
-impl Serialize for AnyOptions {
-    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
-        self.value.serialize(to)
     }
 }
 

@@ -97,14 +97,6 @@ pub struct ChildKeys<'n> {
 }
 
 impl<'n> ChildKeys<'n> {
-    /// How many children.
-    pub fn len(&self) -> usize {
-        self.children
-    }
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.children == 0
-    }
     /// The lower fence of child `i`.
     pub fn get(&self, i: usize) -> &'n [u8] {
         self.keys.get(i)

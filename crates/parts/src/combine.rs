@@ -13,8 +13,6 @@
 //!
 //! Technique: SMART (OSDI'23) section 4.4, with the closing rule that its public code lacks.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use dmtree_fabric::sync::{Arc, Mutex};
 use dmtree_fabric::wait::WaitQueue;
 use dmtree_fabric::{Effect, Endpoint, Error, ErrorKind, Result, Stage, WaitReason};
@@ -218,18 +216,11 @@ impl BatchSlot {
 #[repr(align(64))]
 struct Padded(Mutex<BatchSlot>);
 
-impl Padded {
-    fn lock(&self) -> std::sync::LockResult<impl std::ops::DerefMut<Target = BatchSlot> + '_> {
-        self.0.lock()
-    }
-}
-
 /// The batches of one compute node: a fixed number of slots, found by the key's hash.
 #[derive(Debug)]
 pub struct Combiner {
     slots: Box<[Padded]>,
     bound: u32,
-    shared: AtomicU64,
 }
 
 /// The role of an arriving operation.
@@ -268,28 +259,18 @@ impl Combiner {
     pub fn new(slots: usize, bound: u32) -> Arc<Self> {
         let n = slots.next_power_of_two();
         let slots = (0..n).map(|_| Padded(Mutex::new(BatchSlot::new()))).collect();
-        Arc::new(Self { slots, bound, shared: AtomicU64::new(0) })
+        Arc::new(Self { slots, bound })
     }
 
-    /// Number of operations that another one has served.
-    pub fn shared(&self) -> u64 {
-        self.shared.load(Ordering::Relaxed)
-    }
-
-    /// Announces an operation.
-    pub fn arrive(self: &Arc<Self>, key: &[u8], hash: KeyHash, intent: &Intent<'_>) -> Arrival {
-        self.arrive_at((key, hash), intent, false)
-    }
-
-    /// The same; `direct` where the operation, if it is the first, is over at once.
-    fn arrive_at(
+    /// Announces an operation; `direct` where the operation, if it is the first, is over at once.
+    fn arrive(
         self: &Arc<Self>,
         (key, hash): (&[u8], KeyHash),
         intent: &Intent<'_>,
         direct: bool,
     ) -> Arrival {
         let index = hash.0 as usize & (self.slots.len() - 1);
-        let mut slot = self.slots[index].lock().expect("no panic under this lock");
+        let mut slot = self.slots[index].0.lock().expect("no panic under this lock");
         let lead_with = |batch, queued| {
             let combiner = self.clone();
             Arrival::Lead(LeaderGuard { combiner, slot: index, batch, queued, finished: false })
@@ -310,7 +291,6 @@ impl Combiner {
         }
         for batch in [&slot.current, &slot.next].into_iter().flatten() {
             if batch.join(intent, self.bound) {
-                self.shared.fetch_add(1, Ordering::Relaxed);
                 return Arrival::Join(batch.clone());
             }
         }
@@ -333,7 +313,7 @@ impl Combiner {
         rest: impl Fn() -> R,
     ) -> Result<Turn> {
         ep.stage_cost(Stage::LocalQueue, 1);
-        let arrival = self.arrive_at((key, hash), intent, ep.is_direct());
+        let arrival = self.arrive((key, hash), intent, ep.is_direct());
         ep.point().await;
         match arrival {
             Arrival::Alone => Ok(Turn::Own(None)),
@@ -351,7 +331,7 @@ impl Combiner {
 
     /// Ends the batch in progress and lets the next begin.
     fn advance(&self, index: usize) {
-        let mut slot = self.slots[index].lock().expect("no panic under this lock");
+        let mut slot = self.slots[index].0.lock().expect("no panic under this lock");
         slot.current = slot.next.take();
         match &slot.current {
             None => slot.busy = false,
@@ -451,7 +431,8 @@ impl LeaderGuard {
             batch.finish(result(), value);
         }
         if self.queued {
-            let mut slot = self.combiner.slots[self.slot].lock().expect("no panic under this lock");
+            let mut slot =
+                self.combiner.slots[self.slot].0.lock().expect("no panic under this lock");
             let own = |g: &Option<Arc<Batch>>| match (g, &self.batch) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b),
                 _ => false,
@@ -502,7 +483,7 @@ mod tests {
     }
 
     fn arrive(c: &Arc<Combiner>, key: &[u8], intent: Intent<'_>) -> Arrival {
-        c.arrive(key, KeyHash::of(key), &intent)
+        c.arrive((key, KeyHash::of(key)), &intent, false)
     }
 
     /// Digest 8.1 #1, a lost acknowledged write: a writer that arrives after the leader took its

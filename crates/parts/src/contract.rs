@@ -366,16 +366,6 @@ impl Values {
         self.data.extend_from_slice(value);
     }
 
-    /// How many keys.
-    pub fn len(&self) -> usize {
-        self.spans.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
-    }
-
     /// The value of key number `i`; `None` when it is absent.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         let (at, len) = (*self.spans.get(i)?)?;

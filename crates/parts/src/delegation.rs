@@ -124,6 +124,36 @@ impl TableEntry {
     fn lock(&self) -> MutexGuard<'_, EntryState> {
         self.state.lock().expect("no panic under this lock")
     }
+
+    /// Takes a ticket; false when the operation has to act alone.
+    fn join(&self, key: &[u8], side: Side, value: Option<&[u8]>) -> bool {
+        let mut state = self.lock();
+        let q = &mut state.queues[side as usize];
+        let same_key = q.queued == 0 || q.key == key;
+        if !same_key || (side == Side::Read && q.queued > MAX_READERS) {
+            return false;
+        }
+        if q.queued == 0 {
+            q.key.clear();
+            q.key.extend_from_slice(key);
+        }
+        q.queued += 1;
+        if let Some(value) = value {
+            state.buffer.clear();
+            state.buffer.extend_from_slice(value);
+        }
+        true
+    }
+
+    /// Whether the operation that is served now inherits the result or the lock.
+    fn is_handed(&self, side: Side) -> bool {
+        let mut state = self.lock();
+        let q = &mut state.queues[side as usize];
+        if q.window == 0 {
+            q.handed = false;
+        }
+        q.handed
+    }
 }
 
 impl LocalTable {
@@ -166,46 +196,16 @@ impl LocalTable {
             ep.stage_cost(Stage::PolledLine, mutex.threads_waiting() as u32);
             ep.sleep(0).await;
         }
-        let mut state = entry.lock();
-        let q = &mut state.queues[side as usize];
-        if q.window == 0 {
-            q.handed = false;
-        }
-        Ok(if q.handed { Entered::Follower(guard) } else { Entered::Winner(guard) })
+        let handed = entry.is_handed(side);
+        Ok(if handed { Entered::Follower(guard) } else { Entered::Winner(guard) })
     }
 
     #[cfg(test)]
     fn acquire(self: &Arc<Self>, side: Side) -> (QueueGuard, bool) {
         let entry = &self.entries[0];
         assert!(entry.mutexes[side as usize].try_acquire(), "the mutex is free");
-        let mut state = entry.lock();
-        let q = &mut state.queues[side as usize];
-        if q.window == 0 {
-            q.handed = false;
-        }
-        (QueueGuard { table: self.clone(), entry: 0, side, released: false }, q.handed)
-    }
-}
-
-impl TableEntry {
-    /// Takes a ticket; false when the operation has to act alone.
-    fn join(&self, key: &[u8], side: Side, value: Option<&[u8]>) -> bool {
-        let mut state = self.lock();
-        let q = &mut state.queues[side as usize];
-        let same_key = q.queued == 0 || q.key == key;
-        if !same_key || (side == Side::Read && q.queued > MAX_READERS) {
-            return false;
-        }
-        if q.queued == 0 {
-            q.key.clear();
-            q.key.extend_from_slice(key);
-        }
-        q.queued += 1;
-        if let Some(value) = value {
-            state.buffer.clear();
-            state.buffer.extend_from_slice(value);
-        }
-        true
+        let handed = entry.is_handed(side);
+        (QueueGuard { table: self.clone(), entry: 0, side, released: false }, handed)
     }
 }
 
@@ -246,10 +246,11 @@ impl QueueGuard {
             state.result.clear();
             state.result.extend_from_slice(value);
         }
-        let queued = [state.queues[0].queued, state.queues[1].queued];
         if !state.open {
             state.open = true;
-            (state.queues[0].window, state.queues[1].window) = (queued[0], queued[1]);
+            for q in &mut state.queues {
+                q.window = q.queued;
+            }
         }
         let q = &mut state.queues[self.side as usize];
         q.handed = q.queued > 1;

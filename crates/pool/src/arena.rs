@@ -182,14 +182,8 @@ impl Arena {
     /// The memory that it holds on this node.
     pub fn usage(&self) -> ArenaUsage {
         let s = locked(&self.state);
-        let fresh = s.nodes.iter().flat_map(|n| &n.fresh);
-        ArenaUsage {
-            key: self.key,
-            chunk_bytes: s.chunks * self.chunk_bytes,
-            fresh_objects: fresh.map(|(at, end)| (end - at) / self.object()).sum(),
-            free_objects: s.nodes.iter().map(|n| n.free.len() as u64).sum(),
-            worn_out: s.worn_out,
-        }
+        let chunk_bytes = s.chunks * self.chunk_bytes;
+        ArenaUsage { key: self.key, chunk_bytes, worn_out: s.worn_out }
     }
 }
 

@@ -118,12 +118,11 @@ pub struct IndexEntry {
     pub system: String,
     /// Its options, in the index's own encoding.
     pub options: Vec<u8>,
-    /// A word that belongs to the index: 0 at creation, changed by compare-and-swap only.
+    /// A word that belongs to the index: 0 at creation, changed by compare-and-swap only. The word
+    /// behind it is another one like that.
     pub root_word: GlobalAddr,
     /// Its state.
     pub state: IndexState,
-    /// Another word like that.
-    pub aux_word: GlobalAddr,
     /// The process that created it, or is about to.
     pub creator: Creator,
 }
@@ -197,8 +196,8 @@ fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
         wire::take(&mut &body[CREATOR_AT..]).map_err(|_| ())?;
     let member = Member { node: NodeId::from_bits(node), incarnation };
     let creator = Creator { member, ticket };
-    let (root_word, aux_word) = (slot_at(slot).plus(ROOT_WORD), slot_at(slot).plus(AUX_WORD));
-    Ok(Some(IndexEntry { id, name, system, options, root_word, state, aux_word, creator }))
+    let root_word = slot_at(slot).plus(ROOT_WORD);
+    Ok(Some(IndexEntry { id, name, system, options, root_word, state, creator }))
 }
 
 /// Decodes a slot of any bytes.
@@ -391,7 +390,6 @@ impl PoolNode {
             options: options.to_vec(),
             root_word: slot_at(slot).plus(ROOT_WORD),
             state: IndexState::Creating,
-            aux_word: slot_at(slot).plus(AUX_WORD),
             creator,
         })
     }

@@ -26,7 +26,8 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, Member, NodeId, Result, RpcFuture, RpcHandler,
+    ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -173,27 +174,19 @@ impl ChunkService {
     pub(crate) async fn take(
         &self,
         ep: &Endpoint,
-        owner: NodeId,
-        incarnation: u32,
+        owner: Member,
         r: RunRequest,
     ) -> Result<Option<u64>> {
         let Some(first) = self.find(r.count) else { return Ok(None) };
-        let taken = self.prepare(ep, first, owner, incarnation, r).await;
-        if let Err(e) = taken {
+        if let Err(e) = self.prepare(ep, first, owner, r).await {
             self.set_free(first, r.count);
             return Err(e);
         }
         Ok(Some(self.layout.chunk(first)))
     }
 
-    async fn prepare(
-        &self,
-        ep: &Endpoint,
-        first: u32,
-        owner: NodeId,
-        incarnation: u32,
-        r: RunRequest,
-    ) -> Result<()> {
+    async fn prepare(&self, ep: &Endpoint, first: u32, owner: Member, r: RunRequest) -> Result<()> {
+        let Member { node: owner, incarnation } = owner;
         let RunRequest { used_for, kind, index, object_bytes, count, .. } = r;
         for i in first..first + count {
             let dirty = std::mem::replace(&mut locked(&self.chunk_map).dirty[i as usize], true);
@@ -285,7 +278,7 @@ impl ChunkService {
                 if !returned.is_empty() {
                     return Ok(message(&Answer::Returned, returned));
                 }
-                let offset = self.take(ep, from, incarnation, run).await?;
+                let offset = self.take(ep, Member { node: from, incarnation }, run).await?;
                 Ok(wire::encode(&Answer::Granted(Word(offset.unwrap_or(0)))))
             }
             Call::Free { count, offset } => {

@@ -170,11 +170,6 @@ impl Cluster {
         &self.0.fabric
     }
 
-    /// The options that it was made with.
-    pub fn options(&self) -> &PoolOptions {
-        &self.0.options
-    }
-
     /// The share of one of this process's compute nodes.
     ///
     /// # Errors
@@ -230,10 +225,7 @@ pub(crate) fn start_node(
 ) -> Result<Arc<PoolNode>> {
     let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
     let space = SegmentSpace::region(shape.compute_bytes);
-    let owners = match me.incarnation {
-        0 | 1 => OwnerService::new(me, options.compute_nodes, options.memory_nodes, space),
-        _ => OwnerService::empty(me, space),
-    };
+    let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(cn, CELL_SERVICE, Arc::new(owners))?;
     let epochs = Epochs::new();
     fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;

@@ -97,10 +97,6 @@ impl Epochs {
         let running = slots.iter().map(|s| (s.clone(), s.1.load(Ordering::SeqCst)));
         Drain(running.filter(|(_, count)| count % 2 == 1).collect())
     }
-
-    pub(crate) fn clients(&self) -> usize {
-        locked(&self.slots).len()
-    }
 }
 
 /// Answers reclaimers of other nodes. Holds no fabric: that would keep its own host alive.
@@ -221,13 +217,6 @@ impl Drop for QuiescentSection {
 #[derive(Debug)]
 pub struct EpochGuard<'h>(&'h EpochHandle);
 
-impl EpochGuard<'_> {
-    /// See [`EpochHandle::renew`].
-    pub fn renew(&self) {
-        self.0.renew();
-    }
-}
-
 impl Drop for EpochGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();
@@ -251,7 +240,7 @@ mod tests {
         assert_eq!(e.adopt(5), 5);
         b.renew();
         drop(b);
-        assert_eq!((e.adopt(6), e.clients()), (u64::MAX, 1));
+        assert_eq!((e.adopt(6), locked(&e.slots).len()), (u64::MAX, 1));
         {
             let _in = a.guard();
             assert!(a.is_entered());

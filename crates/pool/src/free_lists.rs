@@ -28,7 +28,7 @@ use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason};
 
 use crate::gc_log::Span;
-use crate::ids::{PARTITIONS, SEGMENTS, TableId, TableSide};
+use crate::ids::{PARTITIONS, SEGMENTS, TableId};
 use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
 use crate::node::Turn;
 use crate::owners::{MAX_CELLS, ask_cells, first_owner, owners_of, unowned};
@@ -81,12 +81,11 @@ impl Tables {
         let (c, m) = (shape.compute_nodes, shape.memory.len() as u16);
         let side = |role: Role, bytes: u64| {
             let n = owners_of(role, c, m);
-            let owner = |i: u16| match role {
-                Role::Compute => NodeId::compute(i),
-                Role::Memory => NodeId::memory(i),
-            };
             let owner = |i: u16| Owner {
-                node: owner(i),
+                node: match role {
+                    Role::Compute => NodeId::compute(i),
+                    Role::Memory => NodeId::memory(i),
+                },
                 refill: FifoMutex::new(),
                 free_lists: Mutex::default(),
             };
@@ -112,13 +111,13 @@ impl Tables {
         ep: &Endpoint,
         view: &View,
         (index, lines): (u32, u8),
-        (side, silent): (TableSide, &[NodeId]),
+        (side, silent): (Role, &[NodeId]),
     ) -> Result<TableId> {
         if !(1..=4).contains(&lines) {
             return Err(Error::invalid(format!("a table has 1 to 4 lines, not {lines}")));
         }
         let mut trouble = None;
-        if side == TableSide::Compute
+        if side == Role::Compute
             && let Some(t) =
                 self.compute.alloc(ep, view, (index, lines), silent, &mut trouble).await?
         {
@@ -133,10 +132,10 @@ impl Tables {
                 names.join(", ")
             };
             let compute = match side {
-                TableSide::Compute => {
+                Role::Compute => {
                     format!("the table memory of {} is used up, and ", names(&self.compute))
                 }
-                TableSide::Memory => String::new(),
+                Role::Memory => String::new(),
             };
             Error::full(format!(
                     "{compute}{} cannot hold more tables (no free chunk): delete keys, or create the pool with more memory",
@@ -152,18 +151,17 @@ impl Tables {
             Some(at) => at.node(),
             None => first_owner(partition, self.shape.0, self.shape.1),
         };
-        let side = if node.role() == Role::Compute { &self.compute } else { &self.memory };
-        side.owners.get(node.index())
+        self.side(node.role()).owners.get(node.index())
     }
 
     fn owners(&self) -> impl Iterator<Item = &Owner> {
         self.compute.owners.iter().chain(&self.memory.owners)
     }
 
-    fn side(&self, side: TableSide) -> &Side {
+    fn side(&self, side: Role) -> &Side {
         match side {
-            TableSide::Compute => &self.compute,
-            TableSide::Memory => &self.memory,
+            Role::Compute => &self.compute,
+            Role::Memory => &self.memory,
         }
     }
 
@@ -172,12 +170,6 @@ impl Tables {
         let Some(owner) = self.owner(t) else { return false };
         locked(&owner.free_lists).entry(size_of(index, t)).or_default().cells.push(t);
         true
-    }
-
-    pub(crate) fn cached_cells(&self) -> u64 {
-        self.owners()
-            .map(|h| locked(&h.free_lists).values().map(|s| s.cells.len() as u64).sum::<u64>())
-            .sum()
     }
 
     /// Takes out one part in `parts` of the cached cells, rounded up: those of an index and so many
@@ -196,7 +188,7 @@ impl Tables {
     }
 
     /// Whether the next cells of an index, of so many lines, on a side have to be asked for.
-    pub(crate) fn is_cache_empty(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+    pub(crate) fn is_cache_empty(&self, (index, lines): (u32, u8), side: Role) -> bool {
         let size = (index, usize::from(lines) - 1);
         self.side(side)
             .owners
@@ -205,7 +197,7 @@ impl Tables {
     }
 
     /// Whether no owner of a side gives new cells of an index, of so many lines.
-    pub(crate) fn is_exhausted(&self, (index, lines): (u32, u8), side: TableSide) -> bool {
+    pub(crate) fn is_exhausted(&self, (index, lines): (u32, u8), side: Role) -> bool {
         self.side(side).owners.iter().all(|h| h.is_full((index, usize::from(lines) - 1)))
     }
 
@@ -336,7 +328,7 @@ impl Side {
             if owner.is_full(size) {
                 continue;
             }
-            match ask_cells(ep, owner.node, index, lines, self.batch).await {
+            match ask_cells(ep, owner.node, (index, lines), self.batch).await {
                 Ok(cells) => {
                     let mut free_lists = locked(&owner.free_lists);
                     let none = cells.is_empty() && owner.node.role() == Role::Compute;

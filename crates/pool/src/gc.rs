@@ -132,13 +132,6 @@ pub struct Lost {
     pub lines: Vec<TableId>,
 }
 
-impl Lost {
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.space.is_empty() && self.lines.is_empty()
-    }
-}
-
 impl PoolNode {
     /// Steps 1 and 2. The caller runs no operation, here and in [`PoolNode::is_past`].
     ///

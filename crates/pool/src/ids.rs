@@ -19,15 +19,6 @@ pub(crate) const SEGMENTS: usize = 16;
 /// Lines of a partition that has grown to its end.
 const MAX_LINES: u64 = 16 * ((1 << SEGMENTS) - 1);
 
-/// The side on which a new table is allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableSide {
-    /// On a compute node, spread over all of them.
-    Compute,
-    /// On a memory node.
-    Memory,
-}
-
 /// Names a table cell wherever its partition is: partition + 1 (12 bits) | lines - 1 (2 bits) |
 /// first line (34 bits).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -46,11 +37,6 @@ impl TableId {
     /// The packed form: 48 bits for an id that was granted.
     pub const fn bits(self) -> u64 {
         self.0
-    }
-
-    /// Whether this is [`TableId::NONE`].
-    pub const fn is_none(self) -> bool {
-        self.0 == 0
     }
 
     pub(crate) fn new(partition: u16, lines: u8, first: u64) -> Self {

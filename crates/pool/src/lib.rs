@@ -66,7 +66,7 @@ pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
-    TableId, TableSide, block_class_bytes,
+    TableId, block_class_bytes,
 };
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;

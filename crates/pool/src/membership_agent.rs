@@ -99,7 +99,7 @@ impl PoolNode {
 
     /// A test knob: this node's clock runs faster by so many millionths.
     pub fn set_clock_drift(&self, ppm: i64) {
-        self.view.set_drift(ppm);
+        self.view.drift_ppm.store(ppm, Ordering::Relaxed);
     }
 
     /// One step of the membership agent. Joins at first.
@@ -413,7 +413,7 @@ impl PoolNode {
     /// How many deaths are complete, as far as this node knows. After each, garbage collection can
     /// find the memory that the dead node held.
     pub fn deaths(&self) -> u64 {
-        self.view.deaths()
+        self.view.deaths.load(Ordering::Relaxed)
     }
 
     /// Whether this is the first of the living compute nodes, as far as it knows: the one that does

@@ -51,10 +51,6 @@ impl std::fmt::Debug for OwnStanding {
 }
 
 impl OwnStanding {
-    fn is_lost(&self) -> bool {
-        locked(&self.0).is_lost
-    }
-
     /// Stores the result of a step of the agent.
     pub(crate) fn note(&self, step: &Result<()>) {
         locked(&self.0).trouble = step.as_ref().err().cloned();
@@ -82,7 +78,7 @@ impl OwnStanding {
 impl PoolNode {
     /// The standing of this node in its pool.
     pub fn membership_status(&self, ep: &Endpoint) -> MembershipStatus {
-        if self.view.standing.is_lost() {
+        if locked(&self.view.standing.0).is_lost {
             MembershipStatus::Lost
         } else if self.view.holds_lease(ep) {
             MembershipStatus::Member

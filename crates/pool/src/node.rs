@@ -43,7 +43,7 @@ use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::free_lists::Tables;
 use crate::gc_log::{GcLog, Span};
-use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, TableSide, block_class_of};
+use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
 use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
 use crate::pieces::Wanted;
@@ -269,11 +269,6 @@ impl PoolNode {
         let state = self.view.state();
         let latest = state.incarnation_of(node, incarnation);
         latest.is_some_and(|m| state.phase(m) != Some(MemberPhase::Living))
-    }
-
-    /// Whether a node answers, as far as the membership knows.
-    pub fn is_worth_asking(&self, node: NodeId) -> bool {
-        self.view.is_worth_asking(node)
     }
 
     /// A client's announcement of its operations; one per client.
@@ -662,7 +657,7 @@ impl PoolNode {
         ep: &Endpoint,
         index: u32,
         lines: u8,
-        side: TableSide,
+        side: Role,
     ) -> Result<TableId> {
         self.alloc_table_beside(ep, index, (lines, side), &[]).await
     }
@@ -673,7 +668,7 @@ impl PoolNode {
         &self,
         ep: &Endpoint,
         index: u32,
-        (lines, side): (u8, TableSide),
+        (lines, side): (u8, Role),
         silent: &[NodeId],
     ) -> Result<TableId> {
         ep.check_memory()?;
@@ -775,11 +770,8 @@ impl PoolNode {
         let blocks: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let (retired, retired_bytes) = self.limbo_list.waiting();
         NodeUsage {
-            node: self.cn,
-            clients: self.epochs.clients(),
             arenas: arenas.iter().map(|a| a.usage()).collect(),
             free_block_bytes: blocks.iter().map(|b| b.free_bytes()).sum(),
-            free_tables: self.tables.cached_cells(),
             retired,
             retired_bytes,
             refused: self.refused.load(Ordering::Relaxed) as u64,

@@ -115,6 +115,9 @@ pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u1
     }
 }
 
+/// The index of cells, and their lines.
+pub(crate) type CellSize = (u32, u8);
+
 struct OwnerState {
     partitions: Vec<Partition>,
     /// Partitions that were released, with their segments, until the directory names their next
@@ -132,24 +135,17 @@ pub(crate) struct OwnerService {
 }
 
 impl OwnerService {
-    /// The service of a node of a new pool.
+    /// The service of a node. A compute node owns its share in its first incarnation; a later one
+    /// joins, and owns nothing yet.
     pub(crate) fn new(
         me: Member,
         compute_nodes: u16,
         memory_nodes: u16,
         space: SegmentSpace,
     ) -> Self {
-        let owned = |p: &u16| first_owner(*p, compute_nodes, memory_nodes) == me.node;
+        let has_share = me.node.role() == Role::Memory || me.incarnation <= 1;
+        let owned = |p: &u16| has_share && first_owner(*p, compute_nodes, memory_nodes) == me.node;
         let partitions = (0..PARTITIONS).filter(owned).map(|p| Partition::new(p, me)).collect();
-        Self::of(me, space, partitions)
-    }
-
-    /// The service of a node that joins later: it owns nothing yet.
-    pub(crate) fn empty(me: Member, space: SegmentSpace) -> Self {
-        Self::of(me, space, Vec::new())
-    }
-
-    fn of(me: Member, space: SegmentSpace, partitions: Vec<Partition>) -> Self {
         let state = OwnerState { partitions, released: Vec::new(), opened: 0 };
         Self { me, space, state: Mutex::new(state) }
     }
@@ -248,19 +244,14 @@ impl OwnerService {
 
     /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
     /// segment. An empty answer: full.
-    async fn cells(
-        &self,
-        ep: &Endpoint,
-        index: u32,
-        lines: u8,
-        count: u16,
-    ) -> Result<Vec<TableId>> {
+    async fn cells(&self, ep: &Endpoint, of: CellSize, count: u16) -> Result<Vec<TableId>> {
+        let lines = of.1;
         let mut out = Vec::new();
         let (mut tried, mut may_look) = (Vec::new(), true);
         while of_size(&out, lines) < usize::from(count) {
             let wanted = usize::from(count) - of_size(&out, lines);
-            let Some(at) = self.pick(ep, index, lines, &tried, &mut may_look).await? else { break };
-            match self.cut_from(ep, at, index, lines, wanted, &mut out).await {
+            let Some(at) = self.pick(ep, of, &tried, &mut may_look).await? else { break };
+            match self.cut_from(ep, at, of, wanted, &mut out).await {
                 Ok(Cut::Some) => {}
                 Ok(Cut::None) => tried.push(at),
                 Ok(Cut::Full) if may_look => tried.push(at),
@@ -278,12 +269,11 @@ impl OwnerService {
     async fn pick(
         &self,
         ep: &Endpoint,
-        index: u32,
-        lines: u8,
+        of: CellSize,
         tried: &[u16],
         may_look: &mut bool,
     ) -> Result<Option<u16>> {
-        let place = |s: &OwnerState| choose(&s.partitions, index, lines, tried);
+        let place = |s: &OwnerState| choose(&s.partitions, of, tried);
         let (choice, many) = {
             let mut s = locked(&self.state);
             let choice = place(&s);
@@ -340,8 +330,7 @@ impl OwnerService {
         &self,
         ep: &Endpoint,
         number: u16,
-        index: u32,
-        lines: u8,
+        (index, lines): CellSize,
         wanted: usize,
         out: &mut Vec<TableId>,
     ) -> Result<Cut> {
@@ -409,7 +398,7 @@ impl OwnerService {
             FLUSH => wire::ends(rest).map(|()| Vec::new()),
             (lines @ 1..=4, Quarter(count @ 1..=MAX_CELLS)) => {
                 let Half(index) = wire::decode(rest)?;
-                let cells = self.cells(ep, index, lines, count).await?;
+                let cells = self.cells(ep, (index, lines), count).await?;
                 Ok(wire::with_list(&(), cells.iter().map(|t| Word(t.bits()))))
             }
             (lines, Quarter(count)) => Err(Error::invalid(format!(
@@ -485,7 +474,7 @@ impl Choice {
 /// A partition belongs to one index, so that all of it is free again when the index is gone. An
 /// index opens more of them, so that they can move to several owners, as long as it has few of what
 /// is left. The last free one of an owner is for all indexes that come later.
-fn choose(partitions: &[Partition], index: u32, lines: u8, tried: &[u16]) -> Choice {
+fn choose(partitions: &[Partition], (index, lines): CellSize, tried: &[u16]) -> Choice {
     let all = || partitions.iter().filter(|p| !tried.contains(&p.number));
     let of = |owner: u32| all().filter(move |p| p.index == owner);
     let smallest =
@@ -518,8 +507,7 @@ fn of_size(cells: &[TableId], lines: u8) -> usize {
 pub(crate) async fn ask_cells(
     ep: &Endpoint,
     owner: NodeId,
-    index: u32,
-    lines: u8,
+    (index, lines): CellSize,
     count: u16,
 ) -> Result<Vec<TableId>> {
     let head: Head = (lines, Quarter(count));

@@ -70,9 +70,7 @@ impl Retired {
             Self::Space(_, at, bytes) => Span::Bytes(at.bits(), bytes),
         }
     }
-}
 
-impl Retired {
     /// The same for another node; blocks as the space that they take of whole chunks or of a shared
     /// one.
     pub(crate) fn as_piece(&self, chunk_bytes: u64) -> Option<Piece> {
@@ -169,14 +167,6 @@ impl LimboList {
         all.fold((0, 0), |(n, bytes), (_, b)| (n + 1, bytes + b))
     }
 
-    fn fresh_now(&self) -> usize {
-        locked(&self.limbo_entries).fresh.len()
-    }
-
-    fn newest_stamp(&self) -> Option<u64> {
-        locked(&self.limbo_entries).stamped.back().map(|s| s.stamp)
-    }
-
     fn stamp(&self, count: usize, stamp: u64) {
         let mut limbo_entries = locked(&self.limbo_entries);
         let items: Vec<_> = limbo_entries.fresh.drain(..count).collect();
@@ -196,10 +186,6 @@ impl LimboList {
         out.iter().for_each(|(item, _)| gc_log.add(|| item.span()));
         self.released.fetch_add(out.len() as u64, Ordering::Relaxed);
         out
-    }
-
-    fn released(&self) -> u64 {
-        self.released.load(Ordering::Relaxed)
     }
 }
 
@@ -230,7 +216,7 @@ impl PoolNode {
     /// How many items this node has ever released from its limbo list: when the number has grown,
     /// something came free.
     pub fn released(&self) -> u64 {
-        self.limbo_list.released()
+        self.limbo_list.released.load(Ordering::Relaxed)
     }
 
     /// One round: stamps what was retired, asks every compute node what runs, and frees what no
@@ -274,11 +260,11 @@ impl PoolNode {
     /// `TimedOut` at the deadline; those of the fabric.
     pub async fn reclaim_for_room(&self, ep: &Endpoint) -> Result<bool> {
         let mut pause = ep.backoff("operations that hold retired memory", GlobalAddr::NULL);
-        let before = self.limbo_list.released();
+        let before = self.released();
         loop {
             let waits = self.limbo_list.waiting().0 > 0;
             self.reclaim_all(ep).await?;
-            if self.limbo_list.released() != before {
+            if self.released() != before {
                 return Ok(true);
             }
             if !waits {
@@ -291,7 +277,7 @@ impl PoolNode {
     async fn round(&self, ep: &Endpoint, _turn: &Turn<'_>) -> Result<Reclaimed> {
         let q = &self.limbo_list;
         q.pressure.store(false, Ordering::Relaxed);
-        let fresh = q.fresh_now();
+        let fresh = locked(&q.limbo_entries).fresh.len();
         if fresh > 0 {
             // Nothing moves before the sum is known, so a future dropped here loses nothing. Only
             // the holder of the turn stamps: the first `fresh` items are those that were there
@@ -299,7 +285,8 @@ impl PoolNode {
             let before = ep.faa(first_node(EPOCH_WORD), 1).await?;
             q.stamp(fresh, before.wrapping_add(1));
         }
-        let Some(newest) = q.newest_stamp() else { return Ok(Reclaimed::default()) };
+        let newest = locked(&q.limbo_entries).stamped.back().map(|s| s.stamp);
+        let Some(newest) = newest else { return Ok(Reclaimed::default()) };
         let oldest = self.oldest_running(ep, newest).await?;
         let mut out = Reclaimed::default();
         for (item, bytes) in q.release(oldest, &self.gc_log) {

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::{Endpoint, GlobalAddr, Result};
+use dmtree_fabric::{Endpoint, GlobalAddr, Member, Result};
 
 use crate::chunks::{ChunkService, RunRequest};
 use crate::layout::{ChunkUse, compute_base};
@@ -109,7 +109,10 @@ impl SegmentSpace {
                 let (used_for, owner) = (ChunkUse::Tables, ep.node());
                 let r =
                     RunRequest { used_for, kind: 0, index: 0, object_bytes: 0, count, least: 0 };
-                let Some(at) = service.take(ep, owner, 0, r).await? else { return Ok(None) };
+                let Some(at) = service.take(ep, Member { node: owner, incarnation: 0 }, r).await?
+                else {
+                    return Ok(None);
+                };
                 let end = at + u64::from(count) * chunk_bytes;
                 let mut rests = locked(rests);
                 rests.retain(|(next, end)| next < end);

@@ -69,7 +69,8 @@ impl PoolNode {
         let mut search = ShareSearch::default();
         while !until() {
             let stepped = Cell::new(false);
-            let pause = || pause_ns() / if self.has_share() { 1 } else { STEP_SPEEDUP };
+            let has_share = || locked(&self.agent_state).has_share;
+            let pause = || pause_ns() / if has_share() { 1 } else { STEP_SPEEDUP };
             self.run_membership_paced(ep, pause, || stepped.replace(true)).await?;
             // The next step repeats what fails now.
             if self.request_share(ep, &mut search).await.unwrap_or(false) {
@@ -77,12 +78,6 @@ impl PoolNode {
             }
         }
         Ok(())
-    }
-
-    /// Whether every table has had an owner since this node joined: a new table need not go to a
-    /// memory node.
-    pub(crate) fn has_share(&self) -> bool {
-        locked(&self.agent_state).has_share
     }
 
     /// Searches for partitions without a living compute node as their owner, once for every epoch

@@ -13,10 +13,6 @@ pub struct ArenaUsage {
     pub key: ArenaKey,
     /// Bytes of chunks taken for it.
     pub chunk_bytes: u64,
-    /// Objects that were never granted.
-    pub fresh_objects: u64,
-    /// Objects on free lists.
-    pub free_objects: u64,
     /// Addresses with no generation left.
     pub worn_out: u64,
 }
@@ -24,16 +20,10 @@ pub struct ArenaUsage {
 /// The memory that one compute node holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeUsage {
-    /// Which.
-    pub node: NodeId,
-    /// Clients registered for epochs.
-    pub clients: usize,
     /// Its arenas.
     pub arenas: Vec<ArenaUsage>,
     /// Bytes of chunks for blocks that no block uses.
     pub free_block_bytes: u64,
-    /// Cached table cells.
-    pub free_tables: u64,
     /// Items on the limbo list.
     pub retired: u64,
     /// Their bytes.
@@ -53,8 +43,6 @@ pub struct RecordUsage {
     pub kind: u8,
     /// How many chunks.
     pub chunks: u32,
-    /// Their bytes.
-    pub bytes: u64,
 }
 
 /// One memory node.
@@ -62,8 +50,6 @@ pub struct RecordUsage {
 pub struct MemoryUsage {
     /// Which.
     pub node: NodeId,
-    /// Bytes of its region.
-    pub bytes: u64,
     /// Bytes of a chunk.
     pub chunk_bytes: u64,
     /// Chunks handed out.
@@ -155,17 +141,15 @@ fn summary(layout: &NodeLayout, records: &[Option<ChunkRecord>]) -> MemoryUsage 
         let same = |u: &RecordUsage| (u.used_for, u.index, u.kind) == (r.used_for, r.index, r.kind);
         let at = by_use.iter().position(same).unwrap_or_else(|| {
             let (used_for, index, kind) = (r.used_for, r.index, r.kind);
-            by_use.push(RecordUsage { used_for, index, kind, chunks: 0, bytes: 0 });
+            by_use.push(RecordUsage { used_for, index, kind, chunks: 0 });
             by_use.len() - 1
         });
         by_use[at].chunks += 1;
-        by_use[at].bytes += layout.chunk_bytes;
     }
     by_use.sort_by_key(|u| (u.index, u.used_for, u.kind));
     let used = records.iter().flatten().count() as u32;
     MemoryUsage {
         node: layout.node,
-        bytes: layout.region_bytes,
         chunk_bytes: layout.chunk_bytes,
         used_chunks: used,
         free_chunks: layout.chunks - used,

@@ -31,11 +31,11 @@ pub(crate) struct View {
     /// joined: no lease is checked then.
     lease_until: AtomicU64,
     /// Deaths that are complete.
-    deaths: AtomicU64,
+    pub(crate) deaths: AtomicU64,
     /// Whether memory nodes are away.
     any_away: AtomicBool,
     /// For tests: how much faster the own clock runs, in millionths.
-    drift_ppm: AtomicI64,
+    pub(crate) drift_ppm: AtomicI64,
     /// Whether the membership is lost for good, and the last error about it.
     pub(crate) standing: OwnStanding,
 }
@@ -51,10 +51,6 @@ impl View {
             drift_ppm: AtomicI64::new(0),
             standing: OwnStanding::default(),
         }
-    }
-
-    pub(crate) fn deaths(&self) -> u64 {
-        self.deaths.load(Ordering::Relaxed)
     }
 
     /// Caches the facts of a new state that clients need often.
@@ -83,10 +79,6 @@ impl View {
         state.away().next().map_or(Ok(()), |m| Err(m.presence.refusal(m.member.node)))
     }
 
-    pub(crate) fn set_drift(&self, ppm: i64) {
-        self.drift_ppm.store(ppm, Ordering::Relaxed);
-    }
-
     /// The own clock, ns.
     pub(crate) fn clock(&self, ep: &Endpoint) -> u64 {
         let now = ep.now();
@@ -111,7 +103,8 @@ impl View {
     /// membership.
     #[inline]
     pub(crate) fn check_lease(&self, ep: &Endpoint) -> Result<()> {
-        if self.holds_lease(ep) { Ok(()) } else { Err(self.over()) }
+        // The operation may have written before it was held up.
+        self.check_lease_untouched(ep).map_err(Error::effect_unknown)
     }
 
     /// The same for an operation that has changed nothing yet: it may be tried again.
@@ -125,12 +118,6 @@ impl View {
     pub(crate) fn holds_lease(&self, ep: &Endpoint) -> bool {
         let until = self.lease_until.load(Ordering::Relaxed);
         until == u64::MAX || self.clock(ep) < until
-    }
-
-    #[cold]
-    fn over(&self) -> Error {
-        // The operation may have written before it was held up.
-        self.ended().effect_unknown()
     }
 
     #[cold]

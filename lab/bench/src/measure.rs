@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dmtree_fabric::{Fabric, Snapshot};
+use dmtree_fabric::Snapshot;
 use dmtree_workload::{Plan, Seed};
 
 use crate::client::{self, Orders, Tally};

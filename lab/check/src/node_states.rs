@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use dmtree_fabric::sim::{CrashPoint, SimFabric};
+use dmtree_fabric::sim::{CrashPoint, How, SimFabric};
 use dmtree_fabric::{Endpoint, Fabric, NodeId, Result};
 use dmtree_pool::Cluster;
 
@@ -351,7 +351,7 @@ impl<'a> NodeStates<'a> {
                 }
                 NodeFault::LoseMemory { mn, .. } => {
                     self.record(self.case.node_faults[i], running(None));
-                    let _ = self.fabric.lose_memory_node(NodeId::memory(mn));
+                    let _ = self.fabric.crash(NodeId::memory(mn), How::Machine);
                     self.crashes.set(self.fabric.crashes());
                     self.stalled_until[usize::from(mn)].set(u64::MAX);
                     if mn == 0 {

@@ -35,7 +35,7 @@ pub fn show(name: &str, toml: bool) -> Result<()> {
         &["field", "value", "unit", "range", "conf.", "meaning", "source of the artifact's value"],
         7,
     );
-    for f in Profile::fields() {
+    for f in dmtree_fabric::sim::FIELDS {
         let value = p.get(f.path).map_or_else(|| "-".to_owned(), |v| v.to_string());
         t.row(vec![
             f.path.to_owned(),

@@ -43,6 +43,14 @@ pub fn said(o: &Output) -> String {
     text(&o.stdout) + &text(&o.stderr)
 }
 
+/// All of these words are in a text.
+#[track_caller]
+pub fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in: {text}");
+    }
+}
+
 /// The standard output of a command that succeeds.
 pub fn ok(args: &[&str]) -> String {
     let o = run(args);
@@ -51,13 +59,12 @@ pub fn ok(args: &[&str]) -> String {
 }
 
 /// Exit status 2, an error that has these words, no panic.
+#[track_caller]
 pub fn refused(args: &[&str], words: &[&str]) {
     let o = run(args);
     let err = text(&o.stderr);
     assert_eq!(o.status.code(), Some(2), "{args:?}: {}", said(&o));
-    for word in words {
-        assert!(err.contains(word), "{args:?} lacks {word:?}: {err}");
-    }
+    has(&err, words);
     assert!(!err.contains("panicked"), "{args:?}: {err}");
 }
 

@@ -44,7 +44,7 @@ fn wake_one(mut state: MutexGuard<'_, State>) {
 }
 
 impl Mailbox {
-    fn post(&self, job: Job) -> Result<()> {
+    pub(super) fn post(&self, job: Job) -> Result<()> {
         let mut state = locked(&self.state);
         if state.closed {
             return Err(Error::closed("the workers of this client have ended"));
@@ -171,10 +171,6 @@ impl Door {
         &self.0
     }
 
-    pub(super) fn post(&self, job: Job) -> Result<()> {
-        self.0.post(job)
-    }
-
     pub(super) fn is_open(&self) -> bool {
         !locked(&self.0.state).closed
     }
@@ -207,9 +203,7 @@ mod tests {
     impl crate::async_client::request::Request for One {
         type Out = u32;
         const READS: bool = true;
-        fn what(&self) -> crate::Operation {
-            crate::Operation::Get
-        }
+        const WHAT: crate::Operation = crate::Operation::Get;
         async fn run(&mut self, _tree: &mut dmtree_engine::DmTree) -> Result<u32> {
             Ok(1)
         }

@@ -8,7 +8,8 @@ mod worker;
 
 use std::sync::Arc;
 
-use dmtree_fabric::{Error, Result};
+use dmtree_fabric::Result;
+use dmtree_parts::published::check_range;
 use dmtree_parts::{Loaded, Outcome};
 
 use crate::batch::Batch;
@@ -63,13 +64,9 @@ impl AsyncOptions {
     }
 
     fn check(self) -> Result<()> {
-        let range = |name, value, high| match value {
-            n if (1..=high).contains(&n) => Ok(()),
-            n => Err(Error::invalid(format!("{name} is {n}; it must be 1 to {high}"))),
-        };
-        range("workers", self.workers, 256)?;
-        range("coroutines", self.coroutines, 1024)?;
-        range("queue", self.queue, 1 << 24)
+        check_range("workers", self.workers as u64, 1, 256)?;
+        check_range("coroutines", self.coroutines as u64, 1, 1024)?;
+        check_range("queue", self.queue as u64, 1, 1 << 24)
     }
 }
 

@@ -54,7 +54,7 @@ impl<T> Future for Reply<T> {
         }
         if let Some(job) = self.job.take() {
             // A refused job is dropped with its sender; the result of that is ignored.
-            if let Err(e) = self.door.post(job) {
+            if let Err(e) = self.door.mailbox().post(job) {
                 locked(&self.slot.0).value = None;
                 return Poll::Ready(Err(e));
             }

@@ -23,9 +23,13 @@ pub(super) trait Request: Send + 'static {
     type Out: Send + 'static;
     /// Whether it may be repeated whatever an error says of its effect.
     const READS: bool;
-
     /// As what it is counted.
-    fn what(&self) -> Operation;
+    const WHAT: Operation;
+
+    /// The same, where it depends on the request.
+    fn what(&self) -> Operation {
+        Self::WHAT
+    }
 
     /// Makes an attempt.
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out>;
@@ -103,10 +107,7 @@ pub(super) struct Get(pub(super) Vec<u8>);
 impl Request for Get {
     type Out = Option<Vec<u8>>;
     const READS: bool = true;
-
-    fn what(&self) -> Operation {
-        Operation::Get
-    }
+    const WHAT: Operation = Operation::Get;
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let mut out = Vec::new();
@@ -123,10 +124,7 @@ pub(super) struct GetMany(pub(super) Vec<Vec<u8>>);
 impl Request for GetMany {
     type Out = Vec<Option<Vec<u8>>>;
     const READS: bool = true;
-
-    fn what(&self) -> Operation {
-        Operation::GetMany
-    }
+    const WHAT: Operation = Operation::GetMany;
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let keys: Vec<&[u8]> = self.0.iter().map(Vec::as_slice).collect();
@@ -142,9 +140,10 @@ pub(super) struct WriteOne(pub(super) Batch);
 impl Request for WriteOne {
     type Out = Outcome;
     const READS: bool = false;
+    const WHAT: Operation = Operation::WriteBatch;
 
     fn what(&self) -> Operation {
-        self.0.writes().next().map_or(Operation::WriteBatch, |(_, w)| Operation::of(w))
+        self.0.writes().next().map_or(Self::WHAT, |(_, w)| Operation::of(w))
     }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Outcome> {
@@ -173,10 +172,7 @@ impl WriteMany {
 impl Request for WriteMany {
     type Out = Vec<Result<Outcome>>;
     const READS: bool = false;
-
-    fn what(&self) -> Operation {
-        Operation::WriteBatch
-    }
+    const WHAT: Operation = Operation::WriteBatch;
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let writes: Vec<_> = self.batch.writes().collect();
@@ -194,10 +190,7 @@ pub(super) struct Load(pub(super) Vec<(Vec<u8>, Vec<u8>)>, pub(super) LoadOrder)
 impl Request for Load {
     type Out = Loaded;
     const READS: bool = false;
-
-    fn what(&self) -> Operation {
-        Operation::Load
-    }
+    const WHAT: Operation = Operation::Load;
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Loaded> {
         let mut pairs = std::mem::take(&mut self.0).into_iter();
@@ -216,10 +209,7 @@ pub(super) struct ScanPage(pub(super) Cursor, pub(super) usize);
 impl Request for ScanPage {
     type Out = (Page, Option<Resume>);
     const READS: bool = true;
-
-    fn what(&self) -> Operation {
-        Operation::Scan
-    }
+    const WHAT: Operation = Operation::Scan;
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let Self(plan, limit) = self;

@@ -33,8 +33,7 @@ async fn everything(c: AsyncClient) {
     let many = c.get_many(&["a", "c"]).await.expect("get_many");
     assert_eq!(many, [None, Some(b"4".to_vec())]);
     assert_eq!(c.delete("c").await.expect("delete"), Outcome::Done);
-    let e = c.put("", "").await.expect_err("no key");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(c.put("", "").await.expect_err("no key").kind(), ErrorKind::InvalidArgument);
 
     let pairs = (0..1000u32).map(|n| (n.to_be_bytes().to_vec(), vec![n as u8])).collect();
     assert_eq!(c.load(pairs, LoadOrder::Sorted).await.expect("load").pairs, 1000);
@@ -144,8 +143,7 @@ fn a_removed_index_is_closed() {
     let client = i.async_client().expect("a client");
     pollster::block_on(client.put("k", "v")).expect("put");
     pool.drop_index("t").expect("there");
-    let e = pollster::block_on(client.get("k")).expect_err("gone");
-    assert_eq!(e.kind(), ErrorKind::Closed);
+    assert_eq!(pollster::block_on(client.get("k")).expect_err("gone").kind(), ErrorKind::Closed);
     assert_eq!(i.async_client().expect_err("gone").kind(), ErrorKind::Closed);
 }
 

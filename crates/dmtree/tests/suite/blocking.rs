@@ -46,8 +46,7 @@ fn input_out_of_range_is_an_error_that_says_so() {
     assert_eq!(i.get("").expect_err("empty").kind(), ErrorKind::InvalidArgument);
     i.put(vec![7; 1024], vec![8; 1 << 20]).expect("the largest of both");
     assert_eq!(i.get(vec![7; 1024]).expect("get").map(|v| v.len()), Some(1 << 20));
-    let e = i.resume(b"no cursor").expect_err("refused");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(i.resume(b"no cursor").expect_err("refused").kind(), ErrorKind::InvalidArgument);
 }
 
 #[test]

@@ -7,12 +7,12 @@ mod transport;
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 
 use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
-use crate::membership::{MemberChange, MemberEvent, Presence};
+use crate::membership::Presence;
 use crate::region::{Pages, Region};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::transport::{Fabric, Nanos, Transport};
@@ -71,7 +71,6 @@ pub struct LocalFabric(Arc<LocalShared>);
 
 pub(crate) struct LocalShared {
     hosts: RwLock<Vec<Arc<Host>>>,
-    log: Mutex<Vec<MemberEvent>>,
     knobs: Knobs,
     tears: Tearing,
     /// On-chip memory of every memory node.
@@ -99,24 +98,26 @@ impl LocalFabric {
 
     /// A fabric with test knobs.
     pub fn with_knobs(knobs: Knobs) -> Self {
-        Self::with_tearing(knobs, Tearing::AnyOrder)
+        Self::with_chips(knobs, Tearing::AnyOrder, 0)
     }
 
-    /// A fabric with test knobs that spares its clients some behaviours that the contract allows:
-    /// for published layouts that do not survive them. This covers only the clients of one thread.
-    pub fn with_tearing(knobs: Knobs, tears: Tearing) -> Self {
-        Self::with_chips(knobs, tears, 0)
-    }
-
-    /// The same, with so many bytes of on-chip memory on every memory node.
+    /// The same, with so many bytes of on-chip memory on every memory node. `tears` may spare its
+    /// clients some behaviours that the contract allows: for published layouts that do not survive
+    /// them. This covers only the clients of one thread.
     #[expect(clippy::disallowed_methods, reason = "this is the fabric's clock")]
     pub fn with_chips(knobs: Knobs, tears: Tearing, chip_bytes: u32) -> Self {
         Self::with_clock(knobs, tears, chip_bytes, Clock::Real(std::time::Instant::now()))
     }
 
     pub(crate) fn with_clock(knobs: Knobs, tears: Tearing, chip_bytes: u32, clock: Clock) -> Self {
-        let (hosts, log) = (RwLock::default(), Mutex::default());
-        Self(Arc::new(LocalShared { chip_bytes, hosts, log, knobs, tears, clock }))
+        let hosts = RwLock::default();
+        Self(Arc::new(LocalShared { chip_bytes, hosts, knobs, tears, clock }))
+    }
+
+    /// Nodes that are members now, in id order.
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
+        let hosts = self.0.hosts.read().expect("no panic under this lock");
+        hosts.iter().filter(|h| h.alive()).map(|h| h.node).collect()
     }
 
     /// Adds a node with a zeroed region of `bytes`, or brings a revoked one back with a new
@@ -144,8 +145,6 @@ impl LocalFabric {
         };
         let region = Region::map(bytes, want)?;
         join(&mut hosts, old, self.new_host(node, incarnation, region));
-        drop(hosts);
-        self.log(node, incarnation, MemberChange::Joined);
         Ok(())
     }
 
@@ -198,12 +197,6 @@ impl LocalFabric {
     pub(crate) fn transport_of(&self, host: Arc<Host>) -> LocalTransport {
         LocalTransport::new(self.0.clone(), host)
     }
-
-    fn log(&self, node: NodeId, incarnation: u32, change: MemberChange) {
-        let mut log = self.0.log.lock().expect("no panic under this lock");
-        let number = log.len() as u64;
-        log.push(MemberEvent { number, node, incarnation, change });
-    }
 }
 
 /// Adds a host, which replaces its former incarnation if there is one. It knows all others.
@@ -231,11 +224,6 @@ impl LocalShared {
 impl Fabric for LocalFabric {
     fn name(&self) -> &'static str {
         "local"
-    }
-
-    fn nodes(&self) -> Vec<NodeId> {
-        let hosts = self.0.hosts.read().expect("no panic under this lock");
-        hosts.iter().filter(|h| h.alive()).map(|h| h.node).collect()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -270,9 +258,7 @@ impl Fabric for LocalFabric {
         let (target, issuer) = (self.known(host)?, self.known(node)?);
         target.revoke(node, incarnation);
         if issuer.incarnation <= incarnation {
-            if issuer.mark_revoked() {
-                self.log(node, incarnation, MemberChange::Revoked);
-            }
+            issuer.mark_revoked();
             issuer.quiesce();
         }
         Ok(())
@@ -292,11 +278,6 @@ impl Fabric for LocalFabric {
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.0.host(node).map(|h| h.incarnation)
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        let log = self.0.log.lock().expect("no panic under this lock");
-        log.get(since as usize..).unwrap_or(&[]).to_vec()
     }
 }
 

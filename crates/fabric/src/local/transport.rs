@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
 use crate::rng::{golden_hash, scrambled, xorshift64};
-use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::rpc::{RpcCall, WithoutCalls, check_reply};
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
 
@@ -31,14 +31,6 @@ struct Connection {
     host: Arc<Host>,
     /// `host.revocations` when the right to reach it was last checked.
     checked: Cell<u32>,
-}
-
-impl Connection {
-    /// Whether nothing was revoked since the right to reach it was last checked.
-    #[inline]
-    fn is_checked(&self) -> bool {
-        self.checked.get() == self.host.revocations.load(Ordering::SeqCst)
-    }
 }
 
 pub(crate) struct LocalTransport {
@@ -90,10 +82,6 @@ impl LocalTransport {
         }
     }
 
-    fn of_service(shared: Arc<LocalShared>, own: Arc<Host>) -> Self {
-        Self { is_service: true, ..Self::new(shared, own) }
-    }
-
     fn connection(&self, node: NodeId) -> Result<Rc<Connection>> {
         if let Some(Some(c)) = self.connections.borrow().get(node) {
             return Ok(c.clone());
@@ -125,13 +113,10 @@ impl LocalTransport {
 
     fn execute(&self, list: &[WorkRequest]) -> Result<()> {
         self.link.enter();
-        let result = list.iter().try_for_each(|wr| self.execute_one(wr));
+        let mut verbs = list.iter();
+        let result = verbs.try_for_each(|wr| self.reach(wr.at.node(), |host| host.serve(wr)));
         self.link.leave();
         result.map_err(Error::effect_unknown)
-    }
-
-    fn execute_one(&self, wr: &WorkRequest) -> Result<()> {
-        self.reach(wr.at.node(), |host| host.serve(wr))
     }
 
     /// A verb to a node, with the right to reach it.
@@ -139,7 +124,7 @@ impl LocalTransport {
     fn reach<T>(&self, node: NodeId, verb: impl FnOnce(&Host) -> Result<T>) -> Result<T> {
         let all = self.connections.borrow();
         if let Some(Some(known)) = all.get(node)
-            && known.is_checked()
+            && known.checked.get() == known.host.revocations.load(Ordering::SeqCst)
         {
             return verb(&known.host);
         }
@@ -198,13 +183,15 @@ impl LocalTransport {
     }
 
     /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
-    pub(crate) fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn call(&self, call: RpcCall<'_>) -> Result<Vec<u8>> {
+        let RpcCall { to, service, request } = call;
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
         let handler = c.host.rpc.handler(to, service)?;
         let _core = locked(&c.host.rpc_core);
-        let served = Rc::new(LocalTransport::of_service(self.shared.clone(), c.host.clone()));
-        let ep = Endpoint::alone(Rc::new(WithoutCalls(served)), 0);
+        let served = Self::new(self.shared.clone(), c.host.clone());
+        let served = Self { is_service: true, ..served };
+        let ep = Endpoint::alone(Rc::new(WithoutCalls(Rc::new(served))), 0);
         check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 }
@@ -273,15 +260,8 @@ impl Transport for LocalTransport {
         (self.is_service || self.shared.knobs.suspend_one_in == 0).then_some(self)
     }
 
-    fn rpc(
-        &self,
-        _core: &Core,
-        _ticket: Ticket,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-    ) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(self.call(to, service, request))
+    fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(self.call(call))
     }
 
     fn poll(&self, core: &Core) -> Progress {

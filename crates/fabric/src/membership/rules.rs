@@ -151,8 +151,7 @@ impl MembershipRules {
         self.asked.insert(member, self.now);
         self.change(|s, epoch| {
             if let Some(m) = s.members.iter_mut().find(|m| m.member == member) {
-                let (acknowledged, claimant) = (Vec::new(), None);
-                *m = MemberState { member, phase, since: epoch, acknowledged, claimant };
+                *m = MemberState::new(member, phase, epoch);
             }
             if phase == MemberPhase::Gone {
                 s.deaths += 1;
@@ -272,13 +271,9 @@ impl MembershipRules {
 
     /// Whether a living member owes an acknowledgement for too long.
     fn is_late(&self, s: &MembershipState, member: Member) -> bool {
-        let late = |of: &Member, by: &[Member]| {
-            !by.contains(&member)
-                && self.asked.get(of).is_some_and(|at| self.is_overdue(*at, member))
-        };
         let owes = |m: &MemberState| {
             matches!(m.phase, MemberPhase::Revoking | MemberPhase::Draining)
-                && late(&m.member, &m.acknowledged)
+                && self.is_late_for(member, m.member, &m.acknowledged)
         };
         let owes_move = s.planned.as_ref().is_some_and(|p| {
             p.phase == MemberPhase::Draining
@@ -287,15 +282,18 @@ impl MembershipRules {
         });
         owes_move
             || s.members.iter().any(owes)
-            || s.away().any(|m| late(&m.member, &m.acknowledged))
+            || s.away().any(|m| self.is_late_for(member, m.member, &m.acknowledged))
+    }
+
+    /// Whether it has not acknowledged in time what `of` has come to.
+    fn is_late_for(&self, member: Member, of: Member, by: &[Member]) -> bool {
+        !by.contains(&member) && self.asked.get(&of).is_some_and(|at| self.is_overdue(*at, member))
     }
 
     fn owes_revocation(&self, s: &MembershipState, member: Member) -> bool {
-        s.members.iter().any(|m| {
-            m.phase == MemberPhase::Revoking
-                && !m.acknowledged.contains(&member)
-                && self.asked.get(&m.member).is_some_and(|at| self.is_overdue(*at, member))
-        })
+        let revoking = |m: &&MemberState| m.phase == MemberPhase::Revoking;
+        let mut of = s.members.iter().filter(revoking);
+        of.any(|m| self.is_late_for(member, m.member, &m.acknowledged))
     }
 
     /// Advances every death and move that all living members have acknowledged.
@@ -321,11 +319,7 @@ impl MembershipRules {
         let ready =
             |p: &&Move| p.phase == MemberPhase::Draining && latest.is_acknowledged(&p.acknowledged);
         if latest.planned.as_ref().filter(ready).is_some() {
-            self.change(|s, epoch| {
-                if let Some(p) = &mut s.planned {
-                    (p.phase, p.since) = (MemberPhase::Reassigning, epoch);
-                }
-            });
+            self.edit_move(|p, epoch| (p.phase, p.since) = (MemberPhase::Reassigning, epoch));
         }
     }
 
@@ -363,13 +357,7 @@ impl MembershipRules {
         let lease = self.lease(me);
         self.joined.insert(me, self.now);
         self.change(|s, epoch| {
-            s.members.push(MemberState {
-                member: me,
-                phase: MemberPhase::Living,
-                since: epoch,
-                acknowledged: Vec::new(),
-                claimant: None,
-            });
+            s.members.push(MemberState::new(me, MemberPhase::Living, epoch));
             s.members.sort_by_key(|m| m.member);
             forget(s);
             // It uses no table yet, so it owes no acknowledgement for those that others stop using.
@@ -542,13 +530,13 @@ impl MembershipRules {
             }
             Change::AcknowledgeMove => {
                 if latest.planned.as_ref().is_some_and(|p| !p.acknowledged.contains(&me)) {
-                    self.edit_move(|p| p.acknowledged.push(me));
+                    self.edit_move(|p, _| p.acknowledged.push(me));
                 }
             }
             Change::ClaimMove => {
                 let open = |p: &Move| p.phase == MemberPhase::Reassigning && free(p.claimant);
                 if !taken && latest.planned.as_ref().is_some_and(open) {
-                    self.edit_move(|p| p.claimant = Some(me));
+                    self.edit_move(|p, _| p.claimant = Some(me));
                 }
             }
             Change::Moved => {
@@ -580,10 +568,10 @@ impl MembershipRules {
         });
     }
 
-    fn edit_move(&mut self, f: impl FnOnce(&mut Move)) {
-        self.change(|s, _| {
+    fn edit_move(&mut self, f: impl FnOnce(&mut Move, u64)) {
+        self.change(|s, epoch| {
             if let Some(p) = &mut s.planned {
-                f(p);
+                f(p, epoch);
             }
         });
     }

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Asks a node questions. The connection is made on demand.
 pub(super) struct Admin {
     net: Arc<dyn Net>,
-    address: String,
+    pub(super) address: String,
     pool: Option<PoolId>,
     /// The member in the name of which it asks; none before registration.
     credential: Option<Credential>,
@@ -37,11 +37,6 @@ impl Admin {
     pub(super) fn speaking_for(self, credential: Credential) -> Self {
         // A connection speaks for one member to its end.
         Self { credential: Some(credential), line: Mutex::default(), ..self }
-    }
-
-    /// The address.
-    pub(super) fn address(&self) -> &str {
-        &self.address
     }
 
     /// Asks; asks once more on a new connection when the old one has broken, since all questions

@@ -29,10 +29,7 @@ impl Outbox {
 
     pub(super) fn clear(&mut self) {
         self.written = 0;
-        match self.bytes.capacity() > KEPT {
-            true => self.bytes = Vec::new(),
-            false => self.bytes.clear(),
-        }
+        empty(&mut self.bytes);
     }
 
     /// Sends as many bytes as the stream takes; returns how many.
@@ -52,6 +49,14 @@ impl Outbox {
             self.clear();
         }
         Ok(sent)
+    }
+}
+
+/// Empties a buffer, and keeps its memory unless it is large.
+fn empty(bytes: &mut Vec<u8>) {
+    match bytes.capacity() > KEPT {
+        true => *bytes = Vec::new(),
+        false => bytes.clear(),
     }
 }
 
@@ -119,10 +124,7 @@ impl Inbox {
         self.taken = end.min(self.bytes.len());
         if self.left() == 0 {
             self.taken = 0;
-            match self.bytes.capacity() > KEPT {
-                true => self.bytes = Vec::new(),
-                false => self.bytes.clear(),
-            }
+            empty(&mut self.bytes);
         }
     }
 }

@@ -395,9 +395,9 @@ impl Linked {
                 self.waits_for_end = true;
             }
             frames::OFFER => {
-                execute::outcome(&mut out.bytes, kind, Err(execute::not_over_rdma(shared)));
+                frames::answer(&mut out.bytes, kind, &[], Err(execute::not_over_rdma(shared)));
             }
-            frames::CLOSE => execute::outcome(&mut out.bytes, kind, Ok(Vec::new())),
+            frames::CLOSE => frames::answer(&mut out.bytes, kind, &[], Ok(Vec::new())),
             frames::CALL if body.len() <= MAX_CALL => {
                 let queued = shared.sessions.calls_bytes.load(Ordering::Relaxed);
                 if self.calls >= context.limits.calls_of_one {

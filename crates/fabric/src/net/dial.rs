@@ -25,6 +25,12 @@ pub(super) struct NotOpened {
     pub(super) is_deserted: bool,
 }
 
+impl From<Error> for NotOpened {
+    fn from(why: Error) -> Self {
+        Self { why, is_deserted: false }
+    }
+}
+
 /// The target of a connection: a numeric address, the key to prove, and the purpose.
 #[derive(Clone, Copy)]
 pub(super) struct To<'a> {
@@ -75,17 +81,13 @@ impl Opening {
         };
         let stream = match said {
             Some(Welcome::Granted { clock }) => self.stream.take().map(|s| Ok((s, clock))),
-            Some(Welcome::Refused(f)) => Some(Err(self.not(f.into()))),
+            Some(Welcome::Refused(f)) => Some(Err(Error::from(f).into())),
             None if now >= self.until => {
-                Some(Err(self.not(broken(&self.address, &Io::TimedOut.into()))))
+                Some(Err(broken(&self.address, &Io::TimedOut.into()).into()))
             }
             None => None,
         };
         stream.map_or(Poll::Pending, Poll::Ready)
-    }
-
-    fn not(&self, why: Error) -> NotOpened {
-        NotOpened { why, is_deserted: false }
     }
 
     fn step(&mut self) -> Result<Option<Welcome>, NotOpened> {
@@ -109,9 +111,7 @@ impl Opening {
                 None => return Ok(None),
                 Some(0) => return Err(io(&self.address, Io::UnexpectedEof.into())),
                 Some(n) => {
-                    let said = self.side.feed(&chunk[..n]);
-                    let not = |why| NotOpened { why, is_deserted: false };
-                    if let Some(said) = said.map_err(not)? {
+                    if let Some(said) = self.side.feed(&chunk[..n])? {
                         return Ok(Some(said));
                     }
                 }

@@ -19,26 +19,16 @@ pub(super) fn verbs(
     let start = frames::begin(out, frames::POST);
     let found = out.len() + 1;
     out.push(1);
-    let late = || Error::unreachable(format!("{} had no time for a list", shared.me.node));
-    let result = match shared.now() > use_by {
-        true => Err(late()),
-        false => shared
+    let result = shared.check_time(use_by, "a list").and_then(|()| {
+        shared
             .check_issuer(from)
             .and_then(|()| frames::execute(&shared.host, verbs, out))
-            .map_err(Error::effect_unknown),
-    };
+            .map_err(Error::effect_unknown)
+    });
     if let Err(e) = result {
         out.truncate(found - 1);
         frames::outcome(out, Some(&e));
     }
-    frames::end(out, start);
-}
-
-/// Appends a frame that brings an outcome.
-pub(super) fn outcome(out: &mut Vec<u8>, kind: u8, result: Result<Vec<u8>>) {
-    let start = frames::begin(out, kind);
-    frames::outcome(out, result.as_ref().err());
-    out.extend(result.unwrap_or_default());
     frames::end(out, start);
 }
 
@@ -122,7 +112,7 @@ fn work(shared: &NodeShared, inbox: &Receiver<Job>) {
         });
         if let Some(done) = done {
             let mut frame = Vec::new();
-            outcome(&mut frame, kind, done);
+            frames::answer(&mut frame, kind, &[], done);
             shared.sessions.post(Mail::AboutEnd(session.token, frame));
         }
     }
@@ -136,9 +126,7 @@ fn accept(
     offer: &[u8],
     held: &mut Held,
 ) -> Result<Vec<u8>> {
-    if shared.now() > use_by {
-        return Err(Error::unreachable(format!("{} had no time for an offer", shared.me.node)));
-    }
+    shared.check_time(use_by, "an offer")?;
     let rdma = shared.rdma.as_ref().ok_or_else(|| not_over_rdma(shared))?;
     let (answer, end) = rdma.accept(from, offer)?;
     held.end = Some(end);

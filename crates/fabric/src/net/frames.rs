@@ -238,6 +238,15 @@ pub(super) fn outcome(out: &mut Vec<u8>, failed: Option<&Error>) {
     }
 }
 
+/// Appends a frame with an outcome; `head` stands before it.
+pub(super) fn answer(out: &mut Vec<u8>, kind: u8, head: &[u8], result: Result<Vec<u8>>) {
+    let start = begin(out, kind);
+    out.extend(head);
+    outcome(out, result.as_ref().err());
+    out.extend(result.unwrap_or_default());
+    end(out, start);
+}
+
 /// The rest of a frame after its outcome, or the error it brings.
 pub(super) fn read_outcome<'a>(f: &mut Fields<'a>, from: &str) -> Result<Result<&'a [u8]>> {
     Ok(match f.u8()? {

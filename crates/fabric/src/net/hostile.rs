@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::dial::{Opening, To};
+use super::dial::{NotOpened, Opening, To};
 use super::io::{Net, Stream};
 use super::key::Key;
 use super::sockets::System;
@@ -57,20 +57,24 @@ fn faa(ep: &Endpoint) -> Result<u64> {
     ep.block_on(ep.faa(GlobalAddr::new(NodeId::memory(0), 64), 1))
 }
 
+/// A stream to a host that has granted what a process says, or why there is none.
+fn opened(to: To<'_>) -> std::result::Result<Box<dyn Stream>, NotOpened> {
+    let mut opening = Opening::begin(&System, to).expect("begins");
+    loop {
+        match opening.drive(System.now()) {
+            Poll::Ready(ended) => return ended.map(|(stream, _)| stream),
+            Poll::Pending => System.wait(opening.waits_for().as_slice(), 10_000_000),
+        }
+    }
+}
+
 /// An admitted link of a member, for hostile bytes.
 fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream> {
     let (credential, to, replaces) = (member.0.shared.badges.credential(member.me()), host.me(), 0);
     let hello =
         Hello::Link { pool: host.pool(), credential, to, number: number + (1 << 40), replaces };
     let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
-    let mut opening = Opening::begin(&System, to).expect("listens");
-    loop {
-        match opening.drive(System.now()) {
-            Poll::Ready(Ok((stream, _))) => return stream,
-            Poll::Ready(Err(not)) => panic!("{}", not.why),
-            Poll::Pending => System.wait(opening.waits_for().as_slice(), 10_000_000),
-        }
-    }
+    opened(to).unwrap_or_else(|not| panic!("{}", not.why))
 }
 
 fn of_this_process(field: &str) -> u64 {
@@ -325,8 +329,7 @@ fn a_reset_and_then_a_black_hole_cost_less_than_an_operations_deadline() {
         proxy.cut();
         let e: Error = faa(&ep).expect_err("the proxy is cut");
         assert_eq!((e.kind(), e.effect()), (ErrorKind::Unreachable, Effect::Unknown), "{e}");
-        let e = faa(&ep).expect_err("it still is");
-        assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
+        assert_eq!(faa(&ep).expect_err("it still is").kind(), ErrorKind::Unreachable);
         drop(ep);
     });
 }
@@ -353,14 +356,7 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     let credential = mn0.0.shared.badges.credential(to);
     let hello = Hello::Link { pool, credential, to, number: 1, replaces: 0 };
     let to = To { address: &at, key: &Key::NONE, hello: &hello };
-    let mut opening = Opening::begin(&System, to).expect("begins");
-    let not = loop {
-        match opening.drive(System.now()) {
-            Poll::Ready(Ok(_)) => panic!("it answers nothing"),
-            Poll::Ready(Err(not)) => break not,
-            Poll::Pending => System.wait(opening.waits_for().as_slice(), 10_000_000),
-        }
-    };
+    let Err(not) = opened(to) else { panic!("it answers nothing") };
     assert!(!not.is_deserted && not.why.kind() == ErrorKind::Unreachable, "{}", not.why);
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(fill);

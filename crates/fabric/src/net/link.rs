@@ -28,6 +28,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind as Io;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::NodeShared;
@@ -163,7 +164,7 @@ impl Link {
     }
 
     fn dial(&mut self, shared: &NodeShared) -> Result<()> {
-        let number = shared.next_link();
+        let number = shared.next_link.fetch_add(1, Ordering::Relaxed);
         let (pool, credential, to) = (shared.pool, shared.badges.credential(shared.me), self.to);
         let hello = Hello::Link { pool, credential, to, number, replaces: self.number };
         let to = To { address: &self.address, key: &shared.key, hello: &hello };
@@ -308,7 +309,7 @@ impl Link {
         {
             self.retry_at = now + RETRY_NS;
             if let Err(why) = self.dial(shared) {
-                self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+                self.not_opened(now, why.into(), ended);
             }
         }
     }
@@ -318,7 +319,7 @@ impl Link {
         if let ConnectionState::Finding(question) = &mut self.connection {
             let Poll::Ready(answer) = question.drive(now) else { return };
             if let Err(why) = self.found(shared, answer) {
-                return self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+                return self.not_opened(now, why.into(), ended);
             }
         }
         if let ConnectionState::Opening(opening, number) = &mut self.connection {
@@ -522,7 +523,7 @@ impl Link {
             // Nothing was sent.
             if is_late || self.calls.values().any(|(_, at)| over(*at)) {
                 let why = broken(&self.address, &Io::TimedOut.into());
-                self.not_opened(now, NotOpened { why, is_deserted: false }, ended);
+                self.not_opened(now, why.into(), ended);
             }
             return;
         }

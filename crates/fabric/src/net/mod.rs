@@ -66,7 +66,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
-use crate::membership::{Change, Member, MemberChange, MemberEvent, Membership, News, Presence};
+use crate::membership::{Change, Member, Membership, News, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, Transport};
@@ -143,7 +143,6 @@ pub(crate) struct NodeShared {
     closing: AtomicBool,
     /// Whether this memory node acts for the membership.
     acts: AtomicBool,
-    log: Mutex<Log>,
 }
 
 impl NetFabric {
@@ -165,14 +164,6 @@ impl NetFabric {
     /// The node directory, as far as this node knows it.
     pub fn node_directory(&self) -> NodeDirectory {
         self.0.shared.node_directory()
-    }
-
-    /// Fetches the node directory.
-    ///
-    /// # Errors
-    /// `Unreachable`.
-    pub fn refresh(&self) -> Result<()> {
-        self.0.shared.refresh_node_directory()
     }
 
     /// The data path of its pool.
@@ -283,10 +274,6 @@ impl NodeShared {
         self.net.now()
     }
 
-    fn next_link(&self) -> u64 {
-        self.next_link.fetch_add(1, Ordering::Relaxed)
-    }
-
     fn node_directory(&self) -> NodeDirectory {
         match &self.membership_server {
             Some(membership_server) => membership_server.node_directory(),
@@ -369,14 +356,7 @@ impl NodeShared {
         locked(&self.incarnations).get(&node).copied()
     }
 
-    /// The member and address of a connection to a node; fetches the directory, and waits, when
-    /// they are unknown.
-    fn reach(&self, node: NodeId) -> Result<(Member, String)> {
-        let _ = self.find(node);
-        self.reach_known(node)
-    }
-
-    /// The same without asking.
+    /// The member and address of a connection to a node, as far as is known.
     fn reach_known(&self, node: NodeId) -> Result<(Member, String)> {
         let entry = self.entry(node).ok_or_else(|| {
             Error::unreachable(format!("{node} is no node of this pool, or has not come yet"))
@@ -417,6 +397,14 @@ impl NodeShared {
         )))
     }
 
+    /// Refuses work that may not be begun after this time of this node's clock.
+    fn check_time(&self, use_by: Nanos, work: &str) -> Result<()> {
+        if self.now() > use_by {
+            return Err(Error::unreachable(format!("{} had no time for {work}", self.me.node)));
+        }
+        Ok(())
+    }
+
     /// Whether a member may reach this node.
     fn check_issuer(&self, from: Member) -> Result<()> {
         let host = &self.host;
@@ -435,15 +423,10 @@ impl NodeShared {
     /// more.
     fn revoke(&self, member: Member) {
         self.host.revoke(member.node, member.incarnation);
-        self.record(member, MemberChange::Revoked);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
-    }
-
-    fn record(&self, member: Member, change: MemberChange) {
-        locked(&self.log).add(member, change);
     }
 
     /// Passes a call to the service thread.
@@ -460,7 +443,9 @@ impl NodeShared {
             self.revoke(member);
             return Ok(());
         }
-        let (at, address) = self.reach(host)?;
+        // Fetches the directory, and waits, when it is unknown.
+        let _ = self.find(host);
+        let (at, address) = self.reach_known(host)?;
         let admin = locked(&self.admins)
             .entry(at)
             .or_insert_with(|| {
@@ -479,10 +464,6 @@ impl NodeShared {
 impl Fabric for NetFabric {
     fn name(&self) -> &'static str {
         self.data_path().name()
-    }
-
-    fn nodes(&self) -> Vec<NodeId> {
-        self.node_directory().entries().iter().map(|p| p.member.node).collect()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -545,36 +526,6 @@ impl Fabric for NetFabric {
             true => Some(self.0.shared.me.incarnation),
             false => self.0.shared.find(node).map(|p| p.member.incarnation),
         }
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        locked(&self.0.shared.log).since(since)
-    }
-}
-
-/// Most events that are remembered.
-const MOST_EVENTS: usize = 1024;
-
-/// The membership events that this node has recorded.
-#[derive(Default)]
-struct Log {
-    next: u64,
-    /// The newest ones.
-    events: std::collections::VecDeque<MemberEvent>,
-}
-
-impl Log {
-    fn add(&mut self, member: Member, change: MemberChange) {
-        let Member { node, incarnation } = member;
-        self.events.push_back(MemberEvent { number: self.next, node, incarnation, change });
-        self.next += 1;
-        if self.events.len() > MOST_EVENTS {
-            self.events.pop_front();
-        }
-    }
-
-    fn since(&self, number: u64) -> Vec<MemberEvent> {
-        self.events.iter().filter(|e| e.number >= number).copied().collect()
     }
 }
 

@@ -36,21 +36,12 @@ pub(super) enum Reply {
 }
 
 impl Reply {
-    /// Whether no caller waits for the answer any more.
-    fn is_moot(&self) -> bool {
-        matches!(self, Self::Remote { session, .. } if session.is_over())
-    }
-
     fn send(self, shared: &NodeShared, result: Result<Vec<u8>>) {
         match self {
             Self::Here(place) => *locked(&place) = Some(result),
             Self::Remote { session, number } => {
                 let mut frame = Vec::new();
-                let start = frames::begin(&mut frame, frames::CALL);
-                frame.extend(number.to_le_bytes());
-                frames::outcome(&mut frame, result.as_ref().err());
-                frame.extend(result.unwrap_or_default());
-                frames::end(&mut frame, start);
+                frames::answer(&mut frame, frames::CALL, &number.to_le_bytes(), result);
                 shared.sessions.post(Mail::Reply(session.token, frame));
             }
         }
@@ -106,16 +97,16 @@ pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receive
 
 async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
     shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
-    if !call.reply.is_moot() {
+    // Whether no caller waits for the answer any more.
+    let is_moot = matches!(&call.reply, Reply::Remote { session, .. } if session.is_over());
+    if !is_moot {
         let result = answer(shared, ep, &call).await;
         call.reply.send(shared, result);
     }
 }
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
-    if shared.now() > call.use_by {
-        return Err(Error::unreachable(format!("{} had no time for a call", shared.me.node)));
-    }
+    shared.check_time(call.use_by, "a call")?;
     shared.check_issuer(call.from)?;
     let handler = shared.host.rpc.handler(shared.me.node, call.service)?;
     check_reply(handler.call(ep, call.from.node, &call.request).await?)

@@ -51,11 +51,6 @@ impl Session {
         // for the lock.
         (!self.is_over()).then(|| execute(&mut held))
     }
-
-    fn end(&self) {
-        self.is_over.store(true, Ordering::SeqCst);
-        locked(&self.held).end = None;
-    }
 }
 
 /// Messages of other threads to the server thread.
@@ -136,7 +131,8 @@ impl Sessions {
     /// Ends a link. [`Sessions::end`] finds it until nothing of it is executed any more, so that
     /// concurrent callers that end it wait, too.
     pub(super) fn end_one(&self, session: &Arc<Session>) {
-        session.end();
+        session.is_over.store(true, Ordering::SeqCst);
+        locked(&session.held).end = None;
         let mut all = locked(&self.all);
         if all.get(&session.key).is_some_and(|s| Arc::ptr_eq(s, session)) {
             all.remove(&session.key);

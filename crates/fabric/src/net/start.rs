@@ -23,7 +23,7 @@ use crate::addr::{NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::membership::{InProcess, LeaseParameters, Member, MemberChange};
+use crate::membership::{InProcess, LeaseParameters, Member};
 use crate::region::{Pages, Region};
 use crate::transport::Nanos;
 
@@ -265,7 +265,6 @@ impl<'a> Start<'a> {
             listens: self.listens,
             closing: AtomicBool::new(false),
             acts: AtomicBool::new(false),
-            log: Mutex::default(),
         });
         let (calls, inbox) = channel();
         *locked(&shared.calls) = Some(calls);
@@ -274,7 +273,6 @@ impl<'a> Start<'a> {
             false => *locked(&shared.inbox) = Some(inbox),
         }
         let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);
-        shared.record(me, MemberChange::Joined);
         Ok(NetFabric(Arc::new(Node { shared, server })))
     }
 }
@@ -332,7 +330,7 @@ async fn ask_pool_config(
         for admin in &admins {
             match admin.ask_soon(&Ask::PoolConfig).await {
                 Ok(Answer::PoolConfig { pool, common, options }) => {
-                    return Ok(Found { first: admin.address().into(), pool, common, options });
+                    return Ok(Found { first: admin.address.clone(), pool, common, options });
                 }
                 Ok(other) => return Err(unexpected(&other)),
                 Err(e) => trouble = Some(e),

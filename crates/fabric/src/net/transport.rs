@@ -15,7 +15,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::rpc::ServiceId;
+use crate::rpc::RpcCall;
 use crate::slots::Slots;
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
@@ -228,14 +228,8 @@ impl Transport for NetTransport {
         }
     }
 
-    fn rpc(
-        &self,
-        _core: &Core,
-        ticket: Ticket,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-    ) -> Poll<Result<Vec<u8>>> {
+    fn rpc(&self, _core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
+        let RpcCall { to, service, request } = call;
         let now = self.shared.now();
         if to == self.shared.me.node {
             let place = Arc::default();

@@ -363,6 +363,19 @@ impl Chaos {
         let Run { list, verb, error, .. } = self.runs.take(run);
         Effect::Ended(list, verb, error.map_or(Ok(()), Err))
     }
+
+    /// Completes the whole WRITEs of a node that have begun: its access is about to be revoked.
+    pub(super) fn land(&mut self, host: &Host, node: NodeId, incarnation: u32) {
+        for whole in self.runs.all().filter_map(|r| r.whole.as_mut()) {
+            let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;
+            if its && whole.target == host.node && whole.begun {
+                for (from, to) in whole.rest.drain(..) {
+                    let at = whole.at.plus(u64::from(from));
+                    host.memory(at).write(at.offset(), &whole.payload[from as usize..to as usize]);
+                }
+            }
+        }
+    }
 }
 
 impl Run {
@@ -388,21 +401,6 @@ impl Run {
             Some(e) => Err(e),
             None if never => Err(down(host.node)),
             None => host.serve(part),
-        }
-    }
-}
-
-impl Chaos {
-    /// Completes the whole WRITEs of a node that have begun: its access is about to be revoked.
-    pub(super) fn land(&mut self, host: &Host, node: NodeId, incarnation: u32) {
-        for whole in self.runs.all().filter_map(|r| r.whole.as_mut()) {
-            let its = whole.issuer.0 == node && whole.issuer.1 <= incarnation;
-            if its && whole.target == host.node && whole.begun {
-                for (from, to) in whole.rest.drain(..) {
-                    let at = whole.at.plus(u64::from(from));
-                    host.memory(at).write(at.offset(), &whole.payload[from as usize..to as usize]);
-                }
-            }
         }
     }
 }

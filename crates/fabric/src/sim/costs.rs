@@ -44,7 +44,8 @@ pub(super) struct Costs {
     wire: u64,
     pcie: u64,
     mtu: u64,
-    ack: u64,
+    /// Bytes of a group's acknowledgement, on average.
+    pub ack: u64,
     header: [u64; 8],
     pub propagation: Picos,
     pub loopback: Picos,
@@ -65,7 +66,8 @@ pub(super) struct Costs {
     hold_per_sharer: Picos,
     pub post: Picos,
     pub round: Picos,
-    stages: [Picos; Stage::ALL.len()],
+    /// CPU time of each step of an operation.
+    pub stages: [Picos; Stage::ALL.len()],
     pub handler: Picos,
     pub rpc_cores: usize,
     pub atomics_by_call: bool,
@@ -144,11 +146,6 @@ impl Costs {
         }
     }
 
-    /// CPU time of a step of an operation.
-    pub(super) fn stage(&self, stage: Stage) -> Picos {
-        self.stages[stage as usize]
-    }
-
     /// Time of `bytes` on the wire.
     pub(super) fn wire(&self, bytes: u64) -> Picos {
         (bytes * self.wire) >> FRACTION
@@ -167,8 +164,7 @@ impl Costs {
         payload.div_ceil(self.mtu).max(1)
     }
 
-    /// Bytes that a verb puts on the wire. A WRITE's acknowledgement is counted once per group, see
-    /// [`Costs::ack`].
+    /// Bytes that a verb puts on the wire. A WRITE's acknowledgement is counted once per group.
     pub(super) fn bytes(&self, wr: &WorkRequest) -> WireBytes {
         let [read, response, first, next, _, atomic, atomic_response, _] = self.header;
         let len = u64::from(wr.len);
@@ -187,11 +183,6 @@ impl Costs {
                 WireBytes { request: atomic, response: atomic_response, payload: 8 }
             }
         }
-    }
-
-    /// Bytes of a group's acknowledgement, on average.
-    pub(super) fn ack(&self) -> u64 {
-        self.ack
     }
 
     /// Bytes of a remote call or its reply.
@@ -248,7 +239,7 @@ mod tests {
         assert_eq!(of(Opcode::Write, 40), (138, 0));
         assert_eq!(of(Opcode::Write, 5000), (98 + 82 + 5000, 0));
         assert_eq!(of(Opcode::Cas, 8), (110, 94));
-        assert_eq!(c.ack(), 56);
+        assert_eq!(c.ack, 56);
         // 12.3 bytes per nanosecond.
         assert_eq!(c.wire(123_000), 9_999_999);
     }

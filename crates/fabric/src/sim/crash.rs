@@ -14,7 +14,7 @@ use super::chaos::{Chaos, Step};
 use super::world::World;
 use crate::addr::NodeId;
 use crate::core::Core;
-use crate::host::{Host, Power};
+use crate::host::Power;
 use crate::rng::Rng;
 use crate::transport::{Nanos, Ticket};
 
@@ -304,14 +304,6 @@ impl World {
         }
         let since = *l.cut_since.get_or_insert(self.now);
         (self.now <= since + RETRANSMISSION_NS * 1000).then_some(true)
-    }
-
-    /// Nothing of `node` up to `incarnation` executes at `host` any more; WRITEs that the fabric
-    /// grants to be whole and that have begun are brought to their end first.
-    pub(super) fn fenced(&mut self, host: &Host, node: NodeId, incarnation: u32) {
-        if let Some(chaos) = &mut self.chaos {
-            chaos.land(host, node, incarnation);
-        }
     }
 
     /// Whether a thread's node has crashed.

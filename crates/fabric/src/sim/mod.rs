@@ -49,10 +49,9 @@ use crate::caps::Capabilities;
 use crate::error::{Error, Result};
 use crate::host::{Host, Power};
 use crate::local::{Clock, Knobs, LocalFabric, Tearing};
-use crate::membership::{Member, MemberEvent, Presence};
+use crate::membership::{Member, Presence};
 use crate::rng::xorshift64;
-use crate::rpc::{RpcHandler, ServiceId};
-use crate::scope::Stage;
+use crate::rpc::{RpcCall, RpcHandler, ServiceId};
 use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, ShadowState, Transport};
 use chaos::Chaos;
@@ -97,16 +96,7 @@ impl SimShared {
         self.timed.load(Ordering::Relaxed)
     }
 
-    /// Whether an interleaving point gives way.
-    fn gives_way(&self) -> bool {
-        self.draw(&self.points)
-    }
-
-    /// Whether an allocation fails.
-    fn refuses_memory(&self) -> bool {
-        self.draw(&self.scarce)
-    }
-
+    /// Whether one of `points` or `scarce` happens now.
     fn draw(&self, one_in: &AtomicU32) -> bool {
         let one_in = one_in.load(Ordering::Relaxed);
         if one_in == 0 || !self.is_timed() {
@@ -118,7 +108,8 @@ impl SimShared {
     }
 
     fn call(&self, from: &Arc<Host>, call: &Call) -> Result<Vec<u8>> {
-        self.nodes.transport_of(from.clone()).call(call.to, call.service, &call.request)
+        let Call { to, service, request, .. } = call;
+        self.nodes.transport_of(from.clone()).call(RpcCall { to: *to, service: *service, request })
     }
 }
 
@@ -245,13 +236,14 @@ impl SimFabric {
         Ok(())
     }
 
-    /// A compute node stops at once, silently: none of its code runs any more, and verbs that its
+    /// A node stops at once, silently: none of its code runs any more, and verbs that its
     /// clients post from now on never complete and have no effect. Verbs in flight execute wholly,
     /// in part (some pieces of a WRITE, an atomic whole or not), later (within
     /// [`LONGEST_ZOMBIE_NS`]) or never, drawn from the seed, but none at a host once
     /// [`Fabric::revoke`] has returned for that host. Where `whole_write_bytes` are granted, WRITEs
     /// of so many bytes execute wholly or not at all. Verbs to the node fail as `Unreachable` after
-    /// [`RETRANSMISSION_NS`], or are served, as [`How`] says.
+    /// [`RETRANSMISSION_NS`], naming it, or are served, as [`How`] says. What a memory node held is
+    /// lost.
     ///
     /// # Errors
     /// `NotFound` for an unknown node.
@@ -344,15 +336,6 @@ impl SimFabric {
         Ok(())
     }
 
-    /// A memory node and its contents are lost: every verb to it fails as `Unreachable`, naming it,
-    /// after [`RETRANSMISSION_NS`] and the delays of the fabric faults.
-    ///
-    /// # Errors
-    /// `NotFound` for an unknown node.
-    pub fn lose_memory_node(&self, node: NodeId) -> Result<()> {
-        self.crash(node, How::Machine)
-    }
-
     /// When a verb of `node`, of one slot or of any, last failed because `to` is gone, by the time
     /// of its completion. A remote call of the node counts for all its slots. Verbs in adversarial
     /// mode only.
@@ -373,13 +356,13 @@ impl SimFabric {
         self.0.world().crashes.cut(a, b, false);
     }
 
-    fn known(&self, node: NodeId) -> Result<Arc<Host>> {
-        self.0.nodes.known(node)
+    /// Nodes that are members now, in id order.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.0.nodes.nodes()
     }
 
-    /// The profile.
-    pub fn profile(&self) -> &Profile {
-        &self.0.profile
+    fn known(&self, node: NodeId) -> Result<Arc<Host>> {
+        self.0.nodes.known(node)
     }
 
     /// Lets time pass, or stand still: verbs then execute at once and cost nothing.
@@ -414,10 +397,6 @@ impl Fabric for SimFabric {
         "sim"
     }
 
-    fn nodes(&self) -> Vec<NodeId> {
-        self.0.nodes.nodes()
-    }
-
     fn members(&self) -> Result<Vec<NodeId>> {
         self.0.nodes.members()
     }
@@ -433,7 +412,7 @@ impl Fabric for SimFabric {
         let thread = w
             .add_thread(node, cpu.clone())
             .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
-        let stages = Stage::ALL.map(|s| w.costs.stage(s));
+        let stages = w.costs.stages;
         Ok(Rc::new(SimTransport {
             shared: self.0.clone(),
             node,
@@ -458,7 +437,9 @@ impl Fabric for SimFabric {
     fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
         self.0.nodes.revoke(host, node, incarnation)?;
         let target = self.known(host)?;
-        self.0.world().fenced(&target, node, incarnation);
+        if let Some(chaos) = &mut self.0.world().chaos {
+            chaos.land(&target, node, incarnation);
+        }
         Ok(())
     }
 
@@ -482,9 +463,5 @@ impl Fabric for SimFabric {
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.0.nodes.incarnation(node)
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        self.0.nodes.events(since)
     }
 }

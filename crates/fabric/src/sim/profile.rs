@@ -118,11 +118,6 @@ impl Profile {
         }
     }
 
-    /// Every numeric field, with unit, meaning, source and range.
-    pub fn fields() -> &'static [Field] {
-        FIELDS
-    }
-
     /// Reads a profile's text; `from` names it in messages. Every field must be there, unless it
     /// names a shipped profile as its `base`, which has the others.
     ///
@@ -324,23 +319,19 @@ mod tests {
             assert!(text.contains(from), "{from}");
             Profile::parse("my.toml", &text.replacen(from, to, 1)).unwrap_err().to_string()
         };
-        let e = bad("gbps", "gbsp");
-        assert!(e.contains("my.toml: unknown field link.gbsp: do you mean link.gbps?"), "{e}");
-        let e = bad("mtu_bytes = 4096.0\n", "");
-        assert!(
-            e.contains("my.toml: field link.mtu_bytes is missing: give a number from 256"),
-            "{e}"
-        );
-        let e = bad("mtu_bytes = 4096.0", "mtu_bytes = -1");
-        assert!(e.contains("link.mtu_bytes is -1: give a number from 256 to 65536 (B"), "{e}");
-        let e = bad("mtu_bytes = 4096.0", "mtu_bytes = \"big\"");
-        assert!(e.contains("link.mtu_bytes is \"big\""), "{e}");
-        let e = bad("efficiency = 1.0", "efficiency = nan");
-        assert!(e.contains("link.efficiency is NaN"), "{e}");
-        let e = bad("name = \"ideal\"", "name = 5");
-        assert!(e.contains("name must be a text"), "{e}");
-        let e = bad("gbps = 0.0", "gbps = 1e-9");
-        assert!(e.contains("no run ends"), "{e}");
+        let mtu = "mtu_bytes = 4096.0\n";
+        for (from, to, words) in [
+            ("gbps", "gbsp", "my.toml: unknown field link.gbsp: do you mean link.gbps?"),
+            (mtu, "", "my.toml: field link.mtu_bytes is missing: give a number from 256"),
+            (mtu, "mtu_bytes = -1\n", "link.mtu_bytes is -1: give a number from 256 to 65536 (B"),
+            (mtu, "mtu_bytes = \"big\"\n", "link.mtu_bytes is \"big\""),
+            ("efficiency = 1.0", "efficiency = nan", "link.efficiency is NaN"),
+            ("name = \"ideal\"", "name = 5", "name must be a text"),
+            ("gbps = 0.0", "gbps = 1e-9", "no run ends"),
+        ] {
+            let e = bad(from, to);
+            assert!(e.contains(words), "{e}");
+        }
         assert!(
             Profile::parse("x.toml", "[link\n").unwrap_err().to_string().contains("x.toml, line 1")
         );

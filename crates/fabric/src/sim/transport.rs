@@ -15,7 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::{Host, Power};
 use crate::local::LocalTransport;
-use crate::rpc::ServiceId;
+use crate::rpc::RpcCall;
 use crate::scope::Stage;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -89,24 +89,18 @@ impl Transport for SimTransport {
         Poll::Pending
     }
 
-    fn rpc(
-        &self,
-        core: &Core,
-        ticket: Ticket,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-    ) -> Poll<Result<Vec<u8>>> {
+    fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
         if self.is_dead() {
             core.lose(ticket);
             return Poll::Pending;
         }
         if !self.shared.is_timed() {
-            return self.local.rpc(core, ticket, to, service, request);
+            return self.local.rpc(core, ticket, call);
         }
         if let Err(e) = self.bind(core) {
             return Poll::Ready(Err(e));
         }
+        let RpcCall { to, service, request } = call;
         let call =
             Call { to, service, request: request.to_vec(), reply: Vec::new(), answered: false };
         self.shared.world().post_call(self.thread, ticket, call);
@@ -195,11 +189,11 @@ impl Transport for SimTransport {
     }
 
     fn interleave(&self) -> bool {
-        self.shared.gives_way()
+        self.shared.draw(&self.shared.points)
     }
 
     fn is_scarce(&self) -> bool {
-        self.shared.refuses_memory()
+        self.shared.draw(&self.shared.scarce)
     }
 
     fn add_prefetch_hints(&self, ep: &Endpoint) {

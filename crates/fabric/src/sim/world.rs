@@ -560,7 +560,7 @@ impl World {
         self.mix(at ^ hash.rotate_left(17));
         self.mix(u64::from(thread));
         if by_wire && ends_in_write {
-            let ack = self.costs.ack();
+            let ack = self.costs.ack;
             done = done.max(self.nics[g.nic as usize].send(&self.costs, done, ack));
             bytes += ack;
         }

@@ -39,7 +39,7 @@ use super::queue_pair::{QueuePair, Sizes, packet_number};
 use super::send::{self, Completion, POLL_BATCH, Remote, SendQueue, WorkId};
 use crate::addr::NodeId;
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::slab::Slab;
 use crate::transport::{Nanos, Progress, Ticket, WorkRequest};
@@ -142,7 +142,7 @@ impl Client {
         let pd = context
             .alloc_pd()
             .map_err(|e| failed("no protection domain", &e, "see `dmtree doctor`"))?;
-        let cq = context.create_cq_builder().setup_cqe(nic.limits().completions).build();
+        let cq = context.create_cq_builder().setup_cqe(nic.limits.completions).build();
         let cq =
             cq.map_err(|e| failed("no completion queue", &e, "lower the setting outstanding"))?;
         nic.add_client();
@@ -214,7 +214,7 @@ impl Client {
             ConnectionState::Idle | ConnectionState::Wanted | ConnectionState::Offered => {}
         }
         let wanted =
-            Sizes { depth: self.nic.limits().depth, inline_bytes: self.nic.config().inline_bytes };
+            Sizes { depth: self.nic.limits.depth, inline_bytes: self.nic.config.inline_bytes };
         let (mut qp, sizes) = QueuePair::new(&s.pd, &s.cq, wanted)?;
         qp.init(&self.nic)?;
         let own = End::new(self.me, &self.nic, qp.number(), packet_number(qp.number()));
@@ -231,23 +231,13 @@ impl Client {
     /// that waited fail with it, too.
     pub fn connect(&self, core: &Core, to: NodeId, answer: &[u8]) -> Result<()> {
         let connected = self.state.borrow_mut().connect(&self.nic, to, answer);
-        match connected {
-            Ok(parked) => {
-                self.resume(core, parked);
-                Ok(())
-            }
-            Err(e) => {
-                self.refuse(core, to, &e);
-                Err(e)
-            }
-        }
+        self.resume(core, connected.inspect_err(|e| self.refuse(core, to, e))?);
+        Ok(())
     }
 
     /// There will be no connection: the verbs that waited for it fail.
     pub fn refuse(&self, core: &Core, to: NodeId, why: &Error) {
-        let mut done = self.done.take();
-        {
-            let s = &mut *self.state.borrow_mut();
+        self.change(core, |s, done| {
             let p = s.peers.find(to);
             let peer = &mut s.peers[p];
             peer.offered = None;
@@ -255,41 +245,41 @@ impl Client {
             for w in std::mem::take(&mut peer.parked) {
                 done.extend(s.flights.launched(w.ticket, Some(why.clone())));
             }
-        }
-        self.report(core, done);
+        });
     }
 
     /// Breaks a connection. Verbs in flight end with `why`, once the other end is closed: see
     /// `next_broken`.
     pub fn disconnect(&self, core: &Core, to: NodeId, why: &Error) {
-        let mut done = self.done.take();
-        {
-            let s = &mut *self.state.borrow_mut();
+        self.change(core, |s, done| {
             let p = s.peers.find(to);
-            s.take_completions(&mut done);
+            s.take_completions(done);
             s.break_up(p as u16, why);
-        }
-        self.report(core, done);
+        });
     }
 
     /// The other end of a broken connection is gone: nothing of this thread executes there any
     /// more. Reports its verbs; `why` replaces the recorded error.
     pub fn closed(&self, core: &Core, to: NodeId, why: Option<&Error>) {
-        let mut done = self.done.take();
-        {
-            let s = &mut *self.state.borrow_mut();
-            s.close(to, why, &mut done);
+        self.change(core, |s, done| {
+            s.close(to, why, done);
             if !s.peers.has_broken() {
                 self.lingers.set(0);
             }
-        }
+        });
+    }
+
+    /// Changes the state, and reports the outcomes.
+    fn change(&self, core: &Core, how: impl FnOnce(&mut ClientState, &mut Done)) {
+        let mut done = self.done.take();
+        how(&mut self.state.borrow_mut(), &mut done);
         self.report(core, done);
     }
 
     /// Sets the time at which broken connections are given up.
     fn linger(&self) {
         if self.lingers.get() == 0 && self.state.borrow().peers.has_broken() {
-            self.lingers.set(self.now() + self.nic.config().linger_ns);
+            self.lingers.set(self.now() + self.nic.config.linger_ns);
         }
     }
 
@@ -335,7 +325,7 @@ impl Client {
             let taken = s.take_completions(&mut done);
             self.polls.set(self.polls.get().wrapping_add(1));
             if s.outstanding > 0 && self.polls.get().is_multiple_of(WATCH_ONE_IN) {
-                s.watch(self.nic.config(), self.now());
+                s.watch(&self.nic.config, self.now());
             }
             let is_free = !s.backlog.is_empty() && (taken > 0 || s.outstanding == 0);
             (taken, is_free, s.peers.has_broken())
@@ -367,12 +357,8 @@ impl Client {
 
     /// Tries lists again that waited for a connection.
     fn resume(&self, core: &Core, parked: Vec<Waiting>) {
-        let was_empty = {
-            let s = &mut *self.state.borrow_mut();
-            let was_empty = s.backlog.is_empty();
-            s.backlog.extend(parked);
-            was_empty
-        };
+        let was_empty = self.state.borrow().backlog.is_empty();
+        self.state.borrow_mut().backlog.extend(parked);
         if was_empty {
             self.resume_backlog(core);
         }
@@ -436,15 +422,14 @@ impl ClientState {
                 break;
             }
             let lkey = match wr.local.is_null() {
-                true => Ok(0),
-                false => self.keys.key(slab, wr.chunk),
-            };
-            let lkey = match lkey {
-                Ok(key) => key,
-                Err(e) => {
-                    refused = Some(e);
-                    break;
-                }
+                true => 0,
+                false => match self.keys.key(slab, wr.chunk) {
+                    Ok(key) => key,
+                    Err(e) => {
+                        refused = Some(e);
+                        break;
+                    }
+                },
             };
             if queue.staged() == 0 {
                 self.unrung.push(p as u16);
@@ -475,16 +460,22 @@ impl ClientState {
         }
     }
 
+    /// The number of a node, which has a place for a queue.
+    fn place_of(&mut self, node: NodeId) -> usize {
+        let p = self.peers.find(node);
+        if self.queues.len() <= p {
+            self.queues.resize_with(p + 1, || None);
+            self.words.resize_with(p + 1, Box::default);
+        }
+        p
+    }
+
     /// Whether the rest of a list can go: how many requests it is; `None` when it was parked at a
     /// peer without a connection.
     fn check(&mut self, from: Waiting, list: &[WorkRequest]) -> Result<Option<u32>> {
         let mut needed = 0;
         for wr in &list[from.next..] {
-            let p = self.peers.find(wr.at.node());
-            if self.queues.len() <= p {
-                self.queues.resize_with(p + 1, || None);
-                self.words.resize_with(p + 1, Box::default);
-            }
+            let p = self.place_of(wr.at.node());
             let Some(queue) = &self.queues[p] else {
                 self.peers.park(p, from);
                 return Ok(None);
@@ -626,11 +617,7 @@ impl ClientState {
     }
 
     fn connect(&mut self, nic: &Nic, to: NodeId, answer: &[u8]) -> Result<Vec<Waiting>> {
-        let p = self.peers.find(to);
-        if self.queues.len() <= p {
-            self.queues.resize_with(p + 1, || None);
-            self.words.resize_with(p + 1, Box::default);
-        }
+        let p = self.place_of(to);
         let Some((mut qp, sizes, own)) = self.peers[p].offered.take() else {
             return Err(Error::invalid(format!("an answer of {to}, which was offered nothing")));
         };
@@ -658,23 +645,15 @@ impl ClientState {
 #[cold]
 fn reason(node: NodeId, status: u32) -> Error {
     // Numbers of `ibv_wc_status`.
-    let (kind, what) = match status {
-        5 => (ErrorKind::Unreachable, "the connection was taken down"),
-        9 | 11 => (
-            ErrorKind::Unreachable,
-            "it refused a verb: its memory has changed, perhaps it restarted",
-        ),
-        10 => {
-            (ErrorKind::Unreachable, "its memory is not registered any more, perhaps it restarted")
-        }
-        12 | 19 => {
-            (ErrorKind::Unreachable, "it does not answer: it, or the network to it, is down")
-        }
-        13 => (ErrorKind::Unreachable, "it is not ready to receive"),
-        _ => (ErrorKind::Unreachable, "the NIC reports a failure"),
+    let what = match status {
+        5 => "the connection was taken down",
+        9 | 11 => "it refused a verb: its memory has changed, perhaps it restarted",
+        10 => "its memory is not registered any more, perhaps it restarted",
+        12 | 19 => "it does not answer: it, or the network to it, is down",
+        13 => "it is not ready to receive",
+        _ => "the NIC reports a failure",
     };
-    Error::new(
-        kind,
-        format!("the connection to {node} broke: {what} (completion status {status}); try again"),
-    )
+    Error::unreachable(format!(
+        "the connection to {node} broke: {what} (completion status {status}); try again"
+    ))
 }

@@ -11,7 +11,7 @@ use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::error::Result;
 use crate::local::LocalFabric;
-use crate::membership::{Member, MemberEvent, Presence};
+use crate::membership::{Member, Presence};
 use crate::region::Pages;
 use crate::rpc::{RpcHandler, ServiceId};
 use crate::sync::locked;
@@ -32,7 +32,7 @@ pub(super) struct VerbsShared {
 
 impl std::fmt::Debug for VerbsFabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "VerbsFabric({:?} on {})", self.nodes(), self.0.nic)
+        write!(f, "VerbsFabric({:?} on {})", self.0.node_directory.nodes(), self.0.nic)
     }
 }
 
@@ -62,12 +62,12 @@ impl VerbsFabric {
     /// # Errors
     /// `Exists` when the node is a member already; `Full` when its memory cannot be registered.
     pub fn add_node(&self, node: NodeId, bytes: u64) -> Result<()> {
-        let huge = self.0.nic.config().huge_pages;
+        let huge = self.0.nic.config.huge_pages;
         let pages = if huge { Pages::Huge } else { Pages::Ordinary };
         self.0.node_directory.add_mapped_node(node, bytes, pages)?;
         let host = self.0.node_directory.known(node)?;
         let me = Member { node, incarnation: host.incarnation };
-        let on_chip_bytes = self.0.nic.config().on_chip_bytes;
+        let on_chip_bytes = self.0.nic.config.on_chip_bytes;
         let port = Port::open(self.0.nic.clone(), me, host, on_chip_bytes)?;
         let mut ports = locked(&self.0.ports);
         ports.retain(|(m, _)| m.node != node);
@@ -93,7 +93,7 @@ impl VerbsShared {
         let ports = locked(&self.ports);
         Capabilities {
             // One packet.
-            whole_write_bytes: u32::from(self.nic.mtu()),
+            whole_write_bytes: u32::from(self.nic.mtu),
             on_chip_bytes: ports.iter().map(|(_, p)| p.on_chip_bytes()).min().unwrap_or(0),
             ..Capabilities::NONE
         }
@@ -103,10 +103,6 @@ impl VerbsShared {
 impl Fabric for VerbsFabric {
     fn name(&self) -> &'static str {
         "verbs"
-    }
-
-    fn nodes(&self) -> Vec<NodeId> {
-        self.0.node_directory.nodes()
     }
 
     fn members(&self) -> Result<Vec<NodeId>> {
@@ -147,9 +143,5 @@ impl Fabric for VerbsFabric {
 
     fn incarnation(&self, node: NodeId) -> Option<u32> {
         self.0.node_directory.incarnation(node)
-    }
-
-    fn events(&self, since: u64) -> Vec<MemberEvent> {
-        self.0.node_directory.events(since)
     }
 }

@@ -13,28 +13,11 @@ use super::nic::Nic;
 use super::offer::Exposed;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::region::{Pages, Region};
+use crate::region::Pages;
 use crate::slab::Slab;
 
-/// The owner of a region that peers reach.
-pub trait Memory: Send + Sync {
-    /// The region.
-    fn region(&self) -> &Region;
-}
-
-impl Memory for Region {
-    fn region(&self) -> &Region {
-        self
-    }
-}
-
-impl Memory for Host {
-    fn region(&self) -> &Region {
-        &self.region
-    }
-}
-
-fn remote_access() -> AccessFlags {
+/// What peers may do.
+pub(super) fn remote_access() -> AccessFlags {
     AccessFlags::LocalWrite
         | AccessFlags::RemoteRead
         | AccessFlags::RemoteWrite
@@ -88,36 +71,28 @@ pub(super) struct RegisteredRegion {
     /// Deregistered before the memory goes.
     chunks: Vec<Arc<MemoryRegion>>,
     chunk_bytes: u64,
-    memory: Arc<dyn Memory>,
+    host: Arc<Host>,
 }
 
 impl RegisteredRegion {
-    pub(super) fn new(
-        nic: &Nic,
-        pd: &Arc<ProtectionDomain>,
-        memory: Arc<dyn Memory>,
-    ) -> Result<Self> {
-        let chunk_bytes = nic.limits().chunk_bytes;
-        let (base, bytes) = (memory.region().base(), memory.region().len());
+    pub(super) fn new(nic: &Nic, pd: &Arc<ProtectionDomain>, host: Arc<Host>) -> Result<Self> {
+        let chunk_bytes = nic.limits.chunk_bytes;
+        let (base, bytes) = (host.region.base(), host.region.len());
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        check_free(bytes, memory.region().pages(), &meminfo)?;
+        check_free(bytes, host.region.pages(), &meminfo)?;
         let mut chunks = Vec::new();
         let mut at = 0;
         while at < bytes {
             let len = chunk_bytes.min(bytes - at);
-            chunks.push(register(
-                pd,
-                "a region",
-                (base + at as usize, len as usize),
-                remote_access(),
-            )?);
+            let range = (base + at as usize, len as usize);
+            chunks.push(register(pd, "a region", range, remote_access())?);
             at += len;
         }
-        Ok(Self { chunks, chunk_bytes, memory })
+        Ok(Self { chunks, chunk_bytes, host })
     }
 
     pub(super) fn exposed(&self) -> Exposed {
-        let region = self.memory.region();
+        let region = &self.host.region;
         let rkeys = self.chunks.iter().map(|mr| mr.rkey()).collect();
         Exposed::new((region.base() as u64, region.len()), self.chunk_bytes, rkeys)
     }

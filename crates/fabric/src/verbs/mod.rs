@@ -1,8 +1,8 @@
 //! Real RDMA: reliable connections over `libibverbs`, which is looked for at run time.
 //!
-//! This is the data path, free of sockets. A host opens a [`Port`], a client thread opens a
-//! [`Client`]; the embedder carries the client's offer to [`Port::accept`] and the answer back to
-//! [`Client::connect`]. [`VerbsFabric`] does so inside one process. See DESIGN.md beside this file.
+//! This is the data path, free of sockets. A host opens a `Port`, a client thread opens a
+//! `Client`; the embedder carries the client's offer to `Port::accept` and the answer back to
+//! `Client::connect`. [`VerbsFabric`] does so inside one process. See DESIGN.md beside this file.
 
 mod client;
 mod config;
@@ -17,10 +17,10 @@ mod queue_pair;
 mod send;
 mod transport;
 
-pub use client::{Client, Stats};
+pub(crate) use client::Client;
+pub use client::Stats;
 pub use config::Config;
 pub use fabric::VerbsFabric;
-pub use memory::Memory;
 pub use nic::Nic;
-pub use port::{Accepted, Port};
+pub(crate) use port::{Accepted, Port};
 pub use transport::VerbsTransport;

@@ -69,12 +69,12 @@ pub(super) struct Limits {
 
 /// A device and one of its ports. All nodes and client threads of a process that use it share one.
 pub struct Nic {
-    config: Config,
+    pub(super) config: Config,
     device: String,
-    port: u8,
-    address: Address,
-    mtu: Mtu,
-    limits: Limits,
+    pub(super) port: u8,
+    pub(super) address: Address,
+    pub(super) mtu: Mtu,
+    pub(super) limits: Limits,
     /// On-chip memory that it has.
     on_chip_bytes: u64,
     /// Client threads: they share the verbs outstanding evenly.
@@ -229,29 +229,9 @@ impl Nic {
         open(&self.device)
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
-    }
-
-    pub(super) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    pub(super) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    pub(super) fn mtu(&self) -> Mtu {
-        self.mtu
-    }
-
     /// Payload of a packet, bytes.
     pub fn mtu_bytes(&self) -> u32 {
         self.mtu.0
-    }
-
-    pub(super) fn port(&self) -> u8 {
-        self.port
     }
 
     /// Name of the device.

@@ -89,8 +89,8 @@ impl Exposed {
 
 impl End {
     pub(super) fn new(member: Member, nic: &Nic, qpn: u32, psn: u32) -> Self {
-        let Address { link, lid, gid, .. } = *nic.address();
-        let limits = nic.limits();
+        let Address { link, lid, gid, .. } = nic.address;
+        let limits = &nic.limits;
         Self {
             version: VERSION,
             node: member.node.bits(),
@@ -98,7 +98,7 @@ impl End {
             link,
             lid,
             gid,
-            mtu: nic.mtu(),
+            mtu: nic.mtu,
             qpn,
             psn,
             initiator_depth: limits.initiator_depth,

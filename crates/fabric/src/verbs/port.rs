@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, Weak};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::protection_domain::ProtectionDomain;
 
-use super::memory::{Memory, OnChip, RegisteredRegion};
+use super::memory::{OnChip, RegisteredRegion};
 use super::nic::{Nic, failed};
 use super::offer::{Answer, End, Offer};
 use super::queue_pair::{QueuePair, Sizes, packet_number};
 use crate::addr::NodeId;
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::membership::Member;
 use crate::sync::locked;
 
@@ -49,8 +50,6 @@ impl Ends {
 pub struct Accepted {
     port: Weak<Inner>,
     number: u64,
-    /// The member that it belongs to.
-    pub client: Member,
 }
 
 impl Drop for Accepted {
@@ -71,12 +70,7 @@ impl Port {
     /// # Errors
     /// `Full` when the memory cannot be registered, `Unsupported` when the device refuses; both
     /// name the remedy.
-    pub fn open(
-        nic: Arc<Nic>,
-        me: Member,
-        memory: Arc<dyn Memory>,
-        on_chip_bytes: u32,
-    ) -> Result<Self> {
+    pub fn open(nic: Arc<Nic>, me: Member, host: Arc<Host>, on_chip_bytes: u32) -> Result<Self> {
         let context = nic.context()?;
         let pd = context
             .alloc_pd()
@@ -87,7 +81,7 @@ impl Port {
             .setup_cqe(1)
             .build()
             .map_err(|e| failed("no completion queue", &e, "see `dmtree doctor`"))?;
-        let region = RegisteredRegion::new(&nic, &pd, memory)?;
+        let region = RegisteredRegion::new(&nic, &pd, host)?;
         let on_chip = OnChip::new(&context, &pd, on_chip_bytes);
         let (cq, ends) = (GenericCompletionQueue::from(cq), Mutex::default());
         Ok(Self(Arc::new(Inner { ends, on_chip, region, cq, pd, nic, me })))
@@ -125,7 +119,7 @@ impl Port {
         let number = ends.next;
         ends.next += 1;
         ends.open.insert(number, (from, qp));
-        Ok((answer, Accepted { port: Arc::downgrade(&self.0), number, client: from }))
+        Ok((answer, Accepted { port: Arc::downgrade(&self.0), number }))
     }
 
     /// Ends the access of a member and of its earlier incarnations. When this returns, no verb of
@@ -143,11 +137,6 @@ impl Port {
                 qp.fail();
             }
         }
-    }
-
-    /// Ends that are open.
-    pub fn connections(&self) -> usize {
-        locked(&self.0.ends).open.len()
     }
 }
 

@@ -4,7 +4,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::ibv_qp;
-use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_context::Mtu as PathMtu;
@@ -13,6 +12,7 @@ use sideway::ibverbs::queue_pair::{
     BasicQueuePair, QueuePair as _, QueuePairAttribute, QueuePairState, QueuePairType,
 };
 
+use super::memory::remote_access;
 use super::nic::{Mtu, Nic, PortLink, failed};
 use super::offer::{Agreed, End};
 use crate::error::{Error, Result};
@@ -81,13 +81,8 @@ impl QueuePair {
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::Init)
             .setup_pkey_index(0)
-            .setup_port(nic.port())
-            .setup_access_flags(
-                AccessFlags::LocalWrite
-                    | AccessFlags::RemoteRead
-                    | AccessFlags::RemoteWrite
-                    | AccessFlags::RemoteAtomic,
-            );
+            .setup_port(nic.port)
+            .setup_access_flags(remote_access());
         self.modify(&attr, "INIT", nic, "see `dmtree doctor`")
     }
 
@@ -100,10 +95,10 @@ impl QueuePair {
         agreed: Agreed,
     ) -> Result<()> {
         let mut path = AddressHandleAttribute::new();
-        path.setup_port(nic.port()).setup_dest_lid(other.lid).setup_service_level(0);
-        if nic.address().link == PortLink::Ethernet {
+        path.setup_port(nic.port).setup_dest_lid(other.lid).setup_service_level(0);
+        if nic.address.link == PortLink::Ethernet {
             let gid = Gid { raw: other.gid };
-            path.setup_grh(&gid, 0, nic.address().gid_index, 64, 0);
+            path.setup_grh(&gid, 0, nic.address.gid_index, 64, 0);
         }
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::ReadyToReceive)
@@ -118,8 +113,8 @@ impl QueuePair {
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::ReadyToSend)
             .setup_sq_psn(own.psn)
-            .setup_timeout(nic.config().timeout_code())
-            .setup_retry_cnt(nic.config().retries)
+            .setup_timeout(nic.config.timeout_code())
+            .setup_retry_cnt(nic.config.retries)
             .setup_rnr_retry(7)
             .setup_max_read_atomic(agreed.initiator_depth);
         self.modify(&attr, "RTS", nic, "see `dmtree doctor`")

@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::Member;
-use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::rpc::{RpcCall, WithoutCalls, check_reply};
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
 
@@ -96,7 +96,8 @@ impl VerbsTransport {
         self.client.connect(core, node, &answer)
     }
 
-    fn call(&self, to: NodeId, service: ServiceId, request: &[u8]) -> Result<Vec<u8>> {
+    fn call(&self, call: RpcCall<'_>) -> Result<Vec<u8>> {
+        let RpcCall { to, service, request } = call;
         let host =
             self.shared.node_directory.known(to).map_err(|e| Error::unreachable(e.to_string()))?;
         if let Some(e) = host.refusal(&self.own) {
@@ -128,15 +129,8 @@ impl Transport for VerbsTransport {
         self.client.post(core, ticket, list)
     }
 
-    fn rpc(
-        &self,
-        _core: &Core,
-        _ticket: Ticket,
-        to: NodeId,
-        service: ServiceId,
-        request: &[u8],
-    ) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(self.call(to, service, request))
+    fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
+        Poll::Ready(self.call(call))
     }
 
     fn poll(&self, core: &Core) -> Progress {

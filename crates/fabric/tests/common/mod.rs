@@ -18,6 +18,13 @@ pub fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
     ep.block_on(f)
 }
 
+/// An error of this kind, with these words.
+#[track_caller]
+pub fn fails<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind, words: &str) {
+    let e = result.expect_err(words);
+    assert!(e.kind() == kind && e.to_string().contains(words), "{e:?} is not {kind:?}: {words}");
+}
+
 /// A byte of the first memory node.
 pub fn at(offset: u64) -> GlobalAddr {
     GlobalAddr::new(MN, offset)

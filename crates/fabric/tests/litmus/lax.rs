@@ -19,34 +19,29 @@ enum Release {
 
 /// Holders, one after the other, find the object as the one before left it.
 fn release(eps: Vec<Endpoint>, wrong: Wrong, lock: GlobalAddr, how: Release) -> Vec<Client> {
-    let clients = eps.into_iter().enumerate();
-    let clients = clients.map(|(i, ep)| -> Client {
-        let (wrong, tag) = (wrong.clone(), i as u64 + 1);
-        Box::pin(async move {
-            for _ in 0..ROUNDS / 4 {
-                while ep.cas(lock, 0, tag).await.unwrap() != 0 {
-                    ep.sleep(1_000).await;
+    each(eps, async move |ep, tag| {
+        for _ in 0..ROUNDS / 4 {
+            while ep.cas(lock, 0, tag).await.unwrap() != 0 {
+                ep.sleep(1_000).await;
+            }
+            let words = sample(&ep).await;
+            flag(&wrong, mixed(&words));
+            let new = object(&ep, words[0] + 1).await;
+            let object = at(OBJECT);
+            match how {
+                Release::WriteBehind => {
+                    _ = ep.chain((write(object, new), write_word(lock, 0))).await.unwrap();
                 }
-                let words = sample(&ep).await;
-                flag(&wrong, mixed(&words));
-                let new = object(&ep, words[0] + 1).await;
-                let object = at(OBJECT);
-                match how {
-                    Release::WriteBehind => {
-                        _ = ep.chain((write(object, new), write_word(lock, 0))).await.unwrap();
-                    }
-                    Release::AtomicBehind => {
-                        _ = ep.chain((write(object, new), cas(lock, tag, 0))).await.unwrap();
-                    }
-                    Release::Awaited => {
-                        ep.write(object, new).await.unwrap();
-                        ep.cas(lock, tag, 0).await.unwrap();
-                    }
+                Release::AtomicBehind => {
+                    _ = ep.chain((write(object, new), cas(lock, tag, 0))).await.unwrap();
+                }
+                Release::Awaited => {
+                    ep.write(object, new).await.unwrap();
+                    ep.cas(lock, tag, 0).await.unwrap();
                 }
             }
-        })
-    });
-    clients.collect()
+        }
+    })
 }
 
 fn in_main_memory() -> GlobalAddr {

@@ -42,35 +42,29 @@ fn plain_writes_and_atomics_on_one_word() {
 
 /// A lock that its holder frees by a WRITE of 0, or by a compare-and-swap.
 fn release(eps: Vec<Endpoint>, wrong: Wrong, by_write: bool) -> Vec<Client> {
-    let clients = eps.into_iter().enumerate();
-    let clients = clients.map(|(i, ep)| -> Client {
-        let wrong = wrong.clone();
-        let tag = i as u64 + 1;
-        Box::pin(async move {
-            for _ in 0..ROUNDS / 4 {
-                let mut tries = 0;
-                loop {
-                    let was = ep.cas(at(1024), 0, tag).await.unwrap();
-                    if was == 0 {
-                        break;
-                    }
-                    tries += 1;
-                    if was == tag || tries > 2_000 {
-                        // A release was undone: this client's or another one's.
-                        flag(&wrong, true);
-                        return;
-                    }
-                    ep.sleep(1_000).await;
+    each(eps, async move |ep, tag| {
+        for _ in 0..ROUNDS / 4 {
+            let mut tries = 0;
+            loop {
+                let was = ep.cas(at(1024), 0, tag).await.unwrap();
+                if was == 0 {
+                    break;
                 }
-                if by_write {
-                    ep.write_word(at(1024), 0).await.unwrap();
-                } else {
-                    ep.cas(at(1024), tag, 0).await.unwrap();
+                tries += 1;
+                if was == tag || tries > 2_000 {
+                    // A release was undone: this client's or another one's.
+                    flag(&wrong, true);
+                    return;
                 }
+                ep.sleep(1_000).await;
             }
-        })
-    });
-    clients.collect()
+            if by_write {
+                ep.write_word(at(1024), 0).await.unwrap();
+            } else {
+                ep.cas(at(1024), tag, 0).await.unwrap();
+            }
+        }
+    })
 }
 
 #[test]
@@ -121,27 +115,23 @@ fn a_shared_lock_is_given_back_behind_the_read() {
 /// posted or completed.
 fn hand_over(eps: Vec<Endpoint>, wrong: Wrong, awaited: bool) -> Vec<Client> {
     let turn = Rc::new(Cell::new(0));
-    let clients = eps.into_iter().take(2).enumerate();
-    let clients = clients.map(|(me, ep)| -> Client {
-        let (wrong, turn) = (wrong.clone(), turn.clone());
-        Box::pin(async move {
-            for k in 0..ROUNDS {
-                while turn.get() % 2 != me {
-                    ep.sleep(200).await;
-                }
-                let seen = ep.read(at(OBJECT), 8).await.unwrap().word(0);
-                flag(&wrong, seen != 2 * k + me as u64);
-                if awaited {
-                    ep.write_word(at(OBJECT), seen + 1).await.unwrap();
-                } else {
-                    ep.detach(write_word(at(OBJECT), seen + 1), None);
-                }
-                turn.set(turn.get() + 1);
-                ep.drain().await.unwrap();
+    each(eps.into_iter().take(2), async move |ep, number| {
+        let me = number - 1;
+        for k in 0..ROUNDS {
+            while turn.get() % 2 != me {
+                ep.sleep(200).await;
             }
-        })
-    });
-    clients.collect()
+            let seen = ep.read(at(OBJECT), 8).await.unwrap().word(0);
+            flag(&wrong, seen != 2 * k + me);
+            if awaited {
+                ep.write_word(at(OBJECT), seen + 1).await.unwrap();
+            } else {
+                ep.detach(write_word(at(OBJECT), seen + 1), None);
+            }
+            turn.set(turn.get() + 1);
+            ep.drain().await.unwrap();
+        }
+    })
 }
 
 #[test]
@@ -155,43 +145,39 @@ fn a_lock_is_handed_over_when_the_write_has_completed() {
 fn entry_beside_release(eps: Vec<Endpoint>, wrong: Wrong, fence: bool) -> Vec<Client> {
     let (old, new) = (|r: u64| at(OBJECT + 8 * r), |r: u64| at(2 * OBJECT + 8 * r));
     let moved = |r: u64| at(3 * OBJECT + 8 * r);
-    let mut eps = eps.into_iter();
-    let (inserter, splitter) = (eps.next().unwrap(), eps.next().unwrap());
-    vec![
-        Box::pin(async move {
-            for r in 0..ROUNDS {
-                while inserter.faa(at(1024), 1).await.unwrap() >= WRITER {
-                    inserter.faa(at(1024), u64::MAX).await.unwrap();
-                    inserter.sleep(500).await;
-                }
-                if inserter.read(moved(r), 8).await.unwrap().word(0) == 1 {
-                    inserter.cas(new(r), 0, 1).await.unwrap();
-                    inserter.faa(at(1024), u64::MAX).await.unwrap();
-                } else if fence {
-                    let list = (cas(old(r), 0, 1), fenced(faa(at(1024), u64::MAX)));
-                    inserter.chain(list).await.unwrap();
-                } else {
-                    inserter.batch((cas(old(r), 0, 1), faa(at(1024), u64::MAX))).await.unwrap();
-                }
-                // Acknowledged. When the splitter has passed, it must be at the new place.
-                while inserter.read(moved(r), 8).await.unwrap().word(0) == 0 {
-                    inserter.sleep(500).await;
-                }
-                flag(&wrong, inserter.read(new(r), 8).await.unwrap().word(0) != 1);
+    let first = async move |inserter: Endpoint| {
+        for r in 0..ROUNDS {
+            while inserter.faa(at(1024), 1).await.unwrap() >= WRITER {
+                inserter.faa(at(1024), u64::MAX).await.unwrap();
+                inserter.sleep(500).await;
             }
-        }),
-        Box::pin(async move {
-            for r in 0..ROUNDS {
-                while splitter.cas(at(1024), 0, WRITER).await.unwrap() != 0 {
-                    splitter.sleep(300).await;
-                }
-                let entry = splitter.read(old(r), 8).await.unwrap().word(0);
-                splitter.cas(new(r), 0, entry).await.unwrap();
-                splitter.write_word(moved(r), 1).await.unwrap();
-                splitter.faa(at(1024), WRITER.wrapping_neg()).await.unwrap();
+            if inserter.read(moved(r), 8).await.unwrap().word(0) == 1 {
+                inserter.cas(new(r), 0, 1).await.unwrap();
+                inserter.faa(at(1024), u64::MAX).await.unwrap();
+            } else if fence {
+                let list = (cas(old(r), 0, 1), fenced(faa(at(1024), u64::MAX)));
+                inserter.chain(list).await.unwrap();
+            } else {
+                inserter.batch((cas(old(r), 0, 1), faa(at(1024), u64::MAX))).await.unwrap();
             }
-        }),
-    ]
+            // Acknowledged. When the splitter has passed, it must be at the new place.
+            while inserter.read(moved(r), 8).await.unwrap().word(0) == 0 {
+                inserter.sleep(500).await;
+            }
+            flag(&wrong, inserter.read(new(r), 8).await.unwrap().word(0) != 1);
+        }
+    };
+    two(eps, first, async move |splitter: Endpoint| {
+        for r in 0..ROUNDS {
+            while splitter.cas(at(1024), 0, WRITER).await.unwrap() != 0 {
+                splitter.sleep(300).await;
+            }
+            let entry = splitter.read(old(r), 8).await.unwrap().word(0);
+            splitter.cas(new(r), 0, entry).await.unwrap();
+            splitter.write_word(moved(r), 1).await.unwrap();
+            splitter.faa(at(1024), WRITER.wrapping_neg()).await.unwrap();
+        }
+    })
 }
 
 #[test]
@@ -205,48 +191,44 @@ fn an_entry_is_there_before_its_lock_is_given_back() {
 fn steal(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, revoke: bool) -> Vec<Client> {
     const LEASE_NS: u64 = 20_000;
     let f = f.clone();
-    let mut eps = eps.into_iter();
-    let (holder, thief) = (eps.next().unwrap(), eps.next().unwrap());
-    vec![
-        Box::pin(async move {
-            for k in 1..=ROUNDS {
-                // Anything that fails: revoked.
-                let Ok(was) = holder.cas(at(1024), 0, 1).await else { return };
-                if was != 0 {
-                    return;
-                }
-                let buf = object(&holder, k).await;
-                if holder.write(at(OBJECT), buf).await.is_err()
-                    || !holder.cas(at(1024), 1, 0).await.is_ok_and(|was| was == 1)
-                {
-                    return;
-                }
-            }
-        }),
-        Box::pin(async move {
-            let mut since = thief.now();
-            for _ in 0..20 * ROUNDS {
-                if thief.read(at(1024), 8).await.unwrap().word(0) != 1 {
-                    since = thief.now();
-                }
-                if thief.now() - since > LEASE_NS {
-                    break;
-                }
-            }
-            if revoke {
-                f.revoke(NodeId::memory(0), NodeId::compute(0), u32::MAX).unwrap();
-            }
-            if thief.cas(at(1024), 1, 2).await.unwrap() != 1 {
+    let first = async move |holder: Endpoint| {
+        for k in 1..=ROUNDS {
+            // Anything that fails: revoked.
+            let Ok(was) = holder.cas(at(1024), 0, 1).await else { return };
+            if was != 0 {
                 return;
             }
-            let buf = object(&thief, 1_000).await;
-            thief.write(at(OBJECT), buf).await.unwrap();
-            for _ in 0..ROUNDS {
-                let words = sample(&thief).await;
-                flag(&wrong, words.iter().any(|w| *w != 1_000));
+            let buf = object(&holder, k).await;
+            if holder.write(at(OBJECT), buf).await.is_err()
+                || !holder.cas(at(1024), 1, 0).await.is_ok_and(|was| was == 1)
+            {
+                return;
             }
-        }),
-    ]
+        }
+    };
+    two(eps, first, async move |thief: Endpoint| {
+        let mut since = thief.now();
+        for _ in 0..20 * ROUNDS {
+            if thief.read(at(1024), 8).await.unwrap().word(0) != 1 {
+                since = thief.now();
+            }
+            if thief.now() - since > LEASE_NS {
+                break;
+            }
+        }
+        if revoke {
+            f.revoke(NodeId::memory(0), NodeId::compute(0), u32::MAX).unwrap();
+        }
+        if thief.cas(at(1024), 1, 2).await.unwrap() != 1 {
+            return;
+        }
+        let buf = object(&thief, 1_000).await;
+        thief.write(at(OBJECT), buf).await.unwrap();
+        for _ in 0..ROUNDS {
+            let words = sample(&thief).await;
+            flag(&wrong, words.iter().any(|w| *w != 1_000));
+        }
+    })
 }
 
 #[test]

@@ -14,49 +14,45 @@ const CUTS: u64 = 12;
 /// A link that is cut now and then loses answers of compare-and-swaps that took effect: a retrying
 /// client may find its own lock.
 fn answer_lost(f: &SimFabric, eps: Vec<Endpoint>, wrong: Wrong, tagged: bool) -> Vec<Client> {
-    let mut eps = eps.into_iter();
-    let (client, cutter) = (eps.next().unwrap(), eps.next().unwrap());
     let (f, over) = (f.clone(), Rc::new(Cell::new(false)));
     let ended = over.clone();
-    vec![
-        Box::pin(async move {
-            for k in 1..=ROUNDS / 4 {
-                let tag = if tagged { k + 1 } else { 1 };
-                let mut tries = 0;
-                loop {
-                    // No answer: try again.
-                    let was = client.cas(at(1024), 0, tag).await;
-                    if was.as_ref().is_ok_and(|was| *was == 0 || tagged && *was == tag) {
-                        break;
-                    }
-                    tries += 1;
-                    if tries > 200 {
-                        // No other client wants the lock, and still it cannot be acquired.
-                        flag(&wrong, true);
-                        over.set(true);
-                        return;
-                    }
-                    client.sleep(20_000).await;
+    let first = async move |client: Endpoint| {
+        for k in 1..=ROUNDS / 4 {
+            let tag = if tagged { k + 1 } else { 1 };
+            let mut tries = 0;
+            loop {
+                // No answer: try again.
+                let was = client.cas(at(1024), 0, tag).await;
+                if was.as_ref().is_ok_and(|was| *was == 0 || tagged && *was == tag) {
+                    break;
                 }
-                while client.cas(at(1024), tag, 0).await.is_err() {
-                    client.sleep(20_000).await;
-                }
-            }
-            over.set(true);
-        }),
-        Box::pin(async move {
-            let (near, far) = (NodeId::compute(0), NodeId::memory(0));
-            for pause in (1..=CUTS).map(|n| n * 7_000) {
-                if ended.get() {
+                tries += 1;
+                if tries > 200 {
+                    // No other client wants the lock, and still it cannot be acquired.
+                    flag(&wrong, true);
+                    over.set(true);
                     return;
                 }
-                cutter.sleep(pause).await;
-                f.cut(near, far);
-                cutter.sleep(700_000).await;
-                f.heal(near, far);
+                client.sleep(20_000).await;
             }
-        }),
-    ]
+            while client.cas(at(1024), tag, 0).await.is_err() {
+                client.sleep(20_000).await;
+            }
+        }
+        over.set(true);
+    };
+    two(eps, first, async move |cutter: Endpoint| {
+        let (near, far) = (NodeId::compute(0), NodeId::memory(0));
+        for pause in (1..=CUTS).map(|n| n * 7_000) {
+            if ended.get() {
+                return;
+            }
+            cutter.sleep(pause).await;
+            f.cut(near, far);
+            cutter.sleep(700_000).await;
+            f.heal(near, far);
+        }
+    })
 }
 
 /// L17.

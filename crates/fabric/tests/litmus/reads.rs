@@ -91,28 +91,24 @@ fn version_and_data_read_together() {
 /// A message is believed to be there when its last word is.
 fn message(eps: Vec<Endpoint>, wrong: Wrong, flagged: bool) -> Vec<Client> {
     let done = if flagged { at(1024) } else { at(OBJECT + WORDS * 8 - 8) };
-    let mut eps = eps.into_iter();
-    let (sender, receiver) = (eps.next().unwrap(), eps.next().unwrap());
-    vec![
-        Box::pin(async move {
-            for k in 1..=ROUNDS {
-                let buf = object(&sender, k).await;
-                if flagged {
-                    sender.chain((write(at(OBJECT), buf), write_word(at(1024), k))).await.unwrap();
-                } else {
-                    sender.write(at(OBJECT), buf).await.unwrap();
-                }
+    let first = async move |sender: Endpoint| {
+        for k in 1..=ROUNDS {
+            let buf = object(&sender, k).await;
+            if flagged {
+                sender.chain((write(at(OBJECT), buf), write_word(at(1024), k))).await.unwrap();
+            } else {
+                sender.write(at(OBJECT), buf).await.unwrap();
             }
-        }),
-        Box::pin(async move {
-            for _ in 0..ROUNDS {
-                let k = receiver.read(done, 8).await.unwrap().word(0);
-                let words = sample(&receiver).await;
-                // Later messages may have come; older ones must not be seen.
-                flag(&wrong, words.iter().any(|w| *w < k));
-            }
-        }),
-    ]
+        }
+    };
+    two(eps, first, async move |receiver: Endpoint| {
+        for _ in 0..ROUNDS {
+            let k = receiver.read(done, 8).await.unwrap().word(0);
+            let words = sample(&receiver).await;
+            // Later messages may have come; older ones must not be seen.
+            flag(&wrong, words.iter().any(|w| *w < k));
+        }
+    })
 }
 
 #[test]
@@ -140,25 +136,21 @@ fn versions_must_not_wrap_within_a_read() {
 
 /// An object with its sum, which is written late: readers accept an object that matches its sum.
 fn sums(eps: Vec<Endpoint>, wrong: Wrong, seed: u64) -> Vec<Client> {
-    let mut eps = eps.into_iter();
-    let (writer, reader) = (eps.next().unwrap(), eps.next().unwrap());
-    vec![
-        Box::pin(async move {
-            writer.sleep(5_000).await;
-            let mut buf = object(&writer, 1).await;
-            let sum = seed.wrapping_add(WORDS - 1);
-            buf[WORDS as usize * 8 - 8..].copy_from_slice(&sum.to_le_bytes());
-            writer.write(at(OBJECT), buf).await.unwrap();
-        }),
-        Box::pin(async move {
-            for _ in 0..ROUNDS {
-                let words = sample(&reader).await;
-                let (sum, data) = words.split_last().unwrap();
-                let adds_up = data.iter().fold(seed, |s, w| s.wrapping_add(*w)) == *sum;
-                flag(&wrong, adds_up && data.iter().any(|w| *w != 1));
-            }
-        }),
-    ]
+    let first = async move |writer: Endpoint| {
+        writer.sleep(5_000).await;
+        let mut buf = object(&writer, 1).await;
+        let sum = seed.wrapping_add(WORDS - 1);
+        buf[WORDS as usize * 8 - 8..].copy_from_slice(&sum.to_le_bytes());
+        writer.write(at(OBJECT), buf).await.unwrap();
+    };
+    two(eps, first, async move |reader: Endpoint| {
+        for _ in 0..ROUNDS {
+            let words = sample(&reader).await;
+            let (sum, data) = words.split_last().unwrap();
+            let adds_up = data.iter().fold(seed, |s, w| s.wrapping_add(*w)) == *sum;
+            flag(&wrong, adds_up && data.iter().any(|w| *w != 1));
+        }
+    })
 }
 
 #[test]
@@ -170,30 +162,26 @@ fn unwritten_memory_must_not_verify() {
 /// An entry that is there from its first WRITE on, and is rewritten all the time; a reader that
 /// treats a torn entry as absent.
 fn torn_is_absent(eps: Vec<Endpoint>, wrong: Wrong, again: bool) -> Vec<Client> {
-    let mut eps = eps.into_iter();
-    let (writer, reader) = (eps.next().unwrap(), eps.next().unwrap());
-    vec![
-        Box::pin(async move {
-            for k in 1..=ROUNDS {
-                let buf = object(&writer, k).await;
-                writer.write(at(OBJECT), buf).await.unwrap();
-                writer.write_word(at(1024), 1).await.unwrap();
+    let first = async move |writer: Endpoint| {
+        for k in 1..=ROUNDS {
+            let buf = object(&writer, k).await;
+            writer.write(at(OBJECT), buf).await.unwrap();
+            writer.write_word(at(1024), 1).await.unwrap();
+        }
+    };
+    two(eps, first, async move |reader: Endpoint| {
+        for _ in 0..ROUNDS {
+            if reader.read(at(1024), 8).await.unwrap().word(0) == 0 {
+                continue;
             }
-        }),
-        Box::pin(async move {
-            for _ in 0..ROUNDS {
-                if reader.read(at(1024), 8).await.unwrap().word(0) == 0 {
-                    continue;
-                }
-                let mut words = sample(&reader).await;
-                while again && mixed(&words) {
-                    words = sample(&reader).await;
-                }
-                let found = !mixed(&words) && words[0] != 0;
-                flag(&wrong, !found);
+            let mut words = sample(&reader).await;
+            while again && mixed(&words) {
+                words = sample(&reader).await;
             }
-        }),
-    ]
+            let found = !mixed(&words) && words[0] != 0;
+            flag(&wrong, !found);
+        }
+    })
 }
 
 #[test]

@@ -60,37 +60,33 @@ fn stale_writer(eps: Vec<Endpoint>, wrong: Wrong, identity: bool) -> Vec<Client>
     let lock = at(1024);
     let generation = at(1032);
     let value = at(OBJECT);
-    let mut eps = eps.into_iter();
-    let (owner, writer) = (eps.next().unwrap(), eps.next().unwrap());
-    vec![
-        Box::pin(async move {
-            for k in 1..=ROUNDS {
-                while owner.cas(lock, 0, 1).await.unwrap() != 0 {
-                    owner.sleep(500).await;
-                }
-                // Freed and granted again, for other contents.
-                owner.write_word(generation, k).await.unwrap();
-                owner.write_word(value, k).await.unwrap();
-                owner.cas(lock, 1, 0).await.unwrap();
-                owner.sleep(3_000).await;
-                let found = owner.read(value, 8).await.unwrap().word(0);
-                flag(&wrong, found & 0xffff != k);
+    let first = async move |owner: Endpoint| {
+        for k in 1..=ROUNDS {
+            while owner.cas(lock, 0, 1).await.unwrap() != 0 {
+                owner.sleep(500).await;
             }
-        }),
-        Box::pin(async move {
-            for _ in 0..ROUNDS {
-                let cached = writer.read(generation, 8).await.unwrap().word(0);
-                while writer.cas(lock, 0, 2).await.unwrap() != 0 {
-                    writer.sleep(500).await;
-                }
-                let same = writer.read(generation, 8).await.unwrap().word(0) == cached;
-                if same || !identity {
-                    writer.write_word(value, 1 << 16 | cached).await.unwrap();
-                }
-                writer.cas(lock, 2, 0).await.unwrap();
+            // Freed and granted again, for other contents.
+            owner.write_word(generation, k).await.unwrap();
+            owner.write_word(value, k).await.unwrap();
+            owner.cas(lock, 1, 0).await.unwrap();
+            owner.sleep(3_000).await;
+            let found = owner.read(value, 8).await.unwrap().word(0);
+            flag(&wrong, found & 0xffff != k);
+        }
+    };
+    two(eps, first, async move |writer: Endpoint| {
+        for _ in 0..ROUNDS {
+            let cached = writer.read(generation, 8).await.unwrap().word(0);
+            while writer.cas(lock, 0, 2).await.unwrap() != 0 {
+                writer.sleep(500).await;
             }
-        }),
-    ]
+            let same = writer.read(generation, 8).await.unwrap().word(0) == cached;
+            if same || !identity {
+                writer.write_word(value, 1 << 16 | cached).await.unwrap();
+            }
+            writer.cas(lock, 2, 0).await.unwrap();
+        }
+    })
 }
 
 #[test]

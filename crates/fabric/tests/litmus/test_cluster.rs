@@ -119,6 +119,29 @@ pub fn mixed(words: &[u64]) -> bool {
     words.iter().any(|w| *w != words[0])
 }
 
+/// The first client does `first`, the second one `second`.
+pub fn two(
+    eps: Vec<Endpoint>,
+    first: impl AsyncFnOnce(Endpoint) + 'static,
+    second: impl AsyncFnOnce(Endpoint) + 'static,
+) -> Vec<Client> {
+    let mut eps = eps.into_iter();
+    let (one, other) = (eps.next().unwrap(), eps.next().unwrap());
+    vec![Box::pin(first(one)), Box::pin(second(other))]
+}
+
+/// All clients do the same, each with a number of its own, from 1.
+pub fn each(
+    eps: impl IntoIterator<Item = Endpoint>,
+    work: impl AsyncFn(Endpoint, u64) + Clone + 'static,
+) -> Vec<Client> {
+    let client = |(ep, number)| -> Client {
+        let work = work.clone();
+        Box::pin(async move { work(ep, number).await })
+    };
+    eps.into_iter().zip(1..).map(client).collect()
+}
+
 /// The first client does `first`; the others `look`, round after round, and say whether they see a
 /// violation.
 pub fn one_and_others(

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use dmtree_fabric::verbs::{Config, VerbsFabric, VerbsTransport};
 use dmtree_fabric::{Endpoint, NodeId};
 
-pub use crate::common::{CN, MN, at, endpoint, fetch, on};
+pub use crate::common::{CN, MN, at, endpoint, fails, fetch, on};
 
 pub const REGION_BYTES: u64 = 10 << 20;
 

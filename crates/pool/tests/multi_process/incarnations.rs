@@ -1,7 +1,7 @@
 //! Starts, ends and losses of nodes: the other nodes see them, and the pool goes on.
 
 use super::*;
-use dmtree_fabric::{GlobalAddr, MemberPhase, Presence};
+use dmtree_fabric::{GlobalAddr, MemberPhase, Presence, Role};
 
 /// Short times: a newcomer that is late loses its membership soon.
 const HASTY: LeaseParameters = LeaseParameters {
@@ -103,7 +103,7 @@ fn a_lost_memory_node_costs_what_it_held_and_nothing_else() {
         let g = on(&ea, na.alloc(&ea, &arena, near)).expect("room elsewhere");
         assert_eq!(g.addr.node(), mn0.node());
     }
-    let t = on(&ea, na.alloc_table(&ea, ANY_INDEX, 1, TableSide::Memory)).expect("room elsewhere");
+    let t = on(&ea, na.alloc_table(&ea, ANY_INDEX, 1, Role::Memory)).expect("room elsewhere");
     assert_eq!(on(&ea, na.resolve(&ea, t)).expect("an owner").node(), mn0.node());
     let _hung = hang(&b);
     within("the death of a compute node ends", || is_over(&na, &nb).then_some(()));

@@ -8,10 +8,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use dmtree_fabric::net::{DataPath, NicConfig};
-use dmtree_fabric::{Change, Endpoint, ErrorKind, LeaseParameters, NodeId, Result};
+use dmtree_fabric::{Change, Endpoint, ErrorKind, LeaseParameters, NodeId, Result, Role};
 use dmtree_pool::{
     ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions,
-    TableId, TableSide, open_pool_config,
+    TableId, open_pool_config,
 };
 
 const SHORT: LeaseParameters = LeaseParameters {
@@ -48,6 +48,13 @@ fn on<T>(ep: &Endpoint, f: impl Future<Output = Result<T>>) -> Result<T> {
     ep.block_on(f)
 }
 
+/// It fails with an error of this kind; `why` it does.
+#[track_caller]
+fn fails<T: std::fmt::Debug>(result: Result<T>, why: &str, kind: ErrorKind) {
+    let e = result.expect_err(why);
+    assert_eq!(e.kind(), kind, "{e}");
+}
+
 fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
     let node = c.compute_node(0).expect("its own");
     let ep = node.endpoint(1 << 20).expect("a member");
@@ -56,7 +63,7 @@ fn node(c: &Cluster) -> (Arc<PoolNode>, Endpoint) {
 
 /// A table cell on a compute node, used by no other client.
 fn cell(node: &PoolNode, ep: &Endpoint) -> (TableId, NodeId) {
-    let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+    let t = on(ep, node.alloc_table(ep, ANY_INDEX, 1, Role::Compute)).expect("room");
     (t, on(ep, node.resolve(ep, t)).expect("an owner").node())
 }
 
@@ -133,8 +140,7 @@ fn a_compute_node_that_leaves_hands_its_tables_over() {
 fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
     let soon = Duration::from_millis(200);
     let unused = place_at("127.0.0.1:1", soon);
-    let e = Cluster::join(&unused).expect_err("no node is there");
-    assert_eq!(e.kind(), ErrorKind::Unreachable, "{e}");
+    fails(Cluster::join(&unused), "no node is there", ErrorKind::Unreachable);
     let mn0 = found(2);
     let early = Place { within: soon, ..place(&mn0) };
     let e = Cluster::join(&early).expect_err("a memory node is missing");
@@ -143,8 +149,7 @@ fn a_pool_that_is_not_there_or_not_ready_is_an_error_with_a_way_out() {
         open_pool_config(mn0.listens(), &NicConfig::default(), soon).expect("answers").memory_nodes,
         2
     );
-    let small = MemoryNode::join(&early, 1024).expect_err("too small");
-    assert_eq!(small.kind(), ErrorKind::InvalidArgument, "{small}");
+    fails(MemoryNode::join(&early, 1024), "too small", ErrorKind::InvalidArgument);
 }
 
 /// Guards against owners on memory nodes that are never asked once a node has joined: memory nodes
@@ -154,7 +159,7 @@ fn memory_nodes_grant_cells_though_they_hold_no_lease() {
     let mn0 = found(1);
     let a = Cluster::join(&place(&mn0)).expect("joins");
     let (node, ep) = node(&a);
-    let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Memory)).expect("room");
+    let t = on(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Memory)).expect("room");
     assert_eq!(on(&ep, node.resolve(&ep, t)).expect("an owner").node(), mn0.node());
 }
 
@@ -214,8 +219,11 @@ fn the_name_of_a_dead_creator_is_free() {
     let (node_of_dead, ep) = node(&dead);
     let left = on(&ep, node_of_dead.begin_index(&ep, "left", "test", b"{}")).expect("new");
     let (first, there) = node(&others[0]);
-    let taken = on(&there, first.create_index(&there, "left", "test", b"{}")).expect_err("taken");
-    assert_eq!(taken.kind(), ErrorKind::Exists, "{taken}");
+    fails(
+        on(&there, first.create_index(&there, "left", "test", b"{}")),
+        "taken",
+        ErrorKind::Exists,
+    );
     // Its membership ends as with a crash: nothing is tidied up.
     std::mem::forget(left);
     let me = node_of_dead.member();

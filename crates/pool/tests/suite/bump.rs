@@ -1,14 +1,8 @@
 //! Bump allocators: round robin, zeroes, no overlap, and what happens at the end.
 
-use super::common::{KIB, pool, run, small};
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Role};
-use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions, TableSide};
-
-fn is_zero(ep: &Endpoint, at: GlobalAddr, bytes: u32) -> bool {
-    run(ep, async { ep.read(at, bytes).await })
-        .expect("inside")
-        .extract(|b| b.iter().all(|b| *b == 0))
-}
+use super::common::{KIB, fails, is_zero, pool, run, small};
+use dmtree_fabric::{ErrorKind, GlobalAddr, NodeId, Role};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions};
 
 #[test]
 fn pieces_come_from_chunk_after_chunk_of_all_memory_nodes() {
@@ -38,8 +32,7 @@ fn pieces_come_from_chunk_after_chunk_of_all_memory_nodes() {
 fn pieces_larger_than_a_chunk_are_refused_and_full_is_full() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     let bump = node.bump(7, 1);
-    let e = run(&ep, node.alloc_bump(&ep, &bump, 65 << 10)).expect_err("too large");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    fails(run(&ep, node.alloc_bump(&ep, &bump, 65 << 10)), "too large", ErrorKind::InvalidArgument);
     let mut pieces = 0;
     let e = loop {
         match run(&ep, node.alloc_bump(&ep, &bump, 32 << 10)) {
@@ -58,7 +51,7 @@ fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     let (node, ep) = super::common::of(&cluster, 1);
     let stripes = node.stripes(4 * KIB);
     // Cells of other indexes live in the same memory.
-    let cell = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+    let cell = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
     let cell = run(&ep, node.resolve(&ep, cell)).expect("granted");
     let mut seen = Vec::new();
     while let Some(at) = run(&ep, node.alloc_stripe(&ep, &stripes, 56)).expect("reachable") {
@@ -76,6 +69,5 @@ fn stripes_go_round_the_compute_nodes_until_all_are_full() {
     assert!(seen.len() as u64 > 3 * (64 - 8) * KIB / 57, "{} pieces", seen.len());
     // The remainder of a node is granted in a shorter stretch, and the other allocator still
     // works elsewhere.
-    run(&ep, node.alloc_table(&ep, ANY_INDEX, 4, TableSide::Memory))
-        .expect("memory nodes have room");
+    run(&ep, node.alloc_table(&ep, ANY_INDEX, 4, Role::Memory)).expect("memory nodes have room");
 }

@@ -1,6 +1,6 @@
 //! Capacity: a full pool says so, names the nodes, and goes on working.
 
-use super::common::{INNER, LARGE, LEAF, MIB, knobbed, pool, run, small};
+use super::common::{INNER, LARGE, LEAF, MIB, each_client, fails, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, NodeId};
 use dmtree_pool::{BlockPtr, ChunkUse, Cluster, Grant, PoolOptions};
 
@@ -77,12 +77,14 @@ fn free_blocks_become_anything_again() {
 fn sizes_that_cannot_be_are_refused() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     for bytes in [0, (2 << 20) + 1, u32::MAX] {
-        let e = run(&ep, node.alloc_block(&ep, 1, bytes, None)).expect_err("refused");
-        assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+        fails(
+            run(&ep, node.alloc_block(&ep, 1, bytes, None)),
+            "refused",
+            ErrorKind::InvalidArgument,
+        );
     }
     let huge = node.arena(dmtree_pool::ArenaKey { object_bytes: u32::MAX, ..LEAF });
-    let e = run(&ep, node.alloc(&ep, &huge, None)).expect_err("refused");
-    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+    fails(run(&ep, node.alloc(&ep, &huge, None)), "refused", ErrorKind::InvalidArgument);
     let e = run(&ep, node.alloc_block(&ep, 1, 2 << 20, None)).expect_err("no 32 chunks in a row");
     assert!(
         e.kind() == ErrorKind::Full && e.to_string().contains("32 free chunks in a row"),
@@ -120,24 +122,16 @@ fn threads_of_one_node_share_chunks() {
     let o = PoolOptions { memory_bytes_per_node: 8 * MIB, ..small(2, 2) };
     for o in [o.clone(), knobbed(2, o)] {
         let cluster = Cluster::embedded(&o).expect("valid");
-        let granted: Vec<Grant> = std::thread::scope(|s| {
-            let threads: Vec<_> = (0..6usize)
-                .map(|t| {
-                    let node = cluster.compute_node(t % 2).expect("exists");
-                    s.spawn(move || {
-                        let ep = super::common::endpoint(&node);
-                        let arena = node.arena(LEAF);
-                        let mut kept = Vec::new();
-                        for i in 0..600 {
-                            let g = run(&ep, node.alloc(&ep, &arena, None)).expect("room");
-                            if i % 3 == 0 { node.give_back(&arena, g) } else { kept.push(g) }
-                        }
-                        kept
-                    })
-                })
-                .collect();
-            threads.into_iter().flat_map(|t| t.join().expect("a thread")).collect()
-        });
+        let granted = each_client(&cluster, 6, |node, ep| {
+            let arena = node.arena(LEAF);
+            let mut kept = Vec::new();
+            for i in 0..600 {
+                let g = run(ep, node.alloc(ep, &arena, None)).expect("room");
+                if i % 3 == 0 { node.give_back(&arena, g) } else { kept.push(g) }
+            }
+            kept
+        })
+        .concat();
         assert_eq!(granted.len(), 2400);
         let distinct: std::collections::BTreeSet<_> = granted.iter().map(|g| g.addr).collect();
         assert_eq!(distinct.len(), 2400, "no object is granted twice");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::common::{knobbed, pool, run, small};
+use super::common::{each_client, fails, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, NodeId};
 use dmtree_pool::{Cluster, IndexState, MAX_INDEXES};
 
@@ -18,8 +18,10 @@ fn create_publish_find_list_drop() {
         assert_eq!(seen.as_ref(), Some(&e));
         assert_eq!((e.state, e.root_word.node()), (IndexState::Creating, NodeId::memory(0)));
         let words = run(&ep, async {
-            let words =
-                (ep.read(e.root_word, 8).await?.word(0), ep.read(e.aux_word, 8).await?.word(0));
+            let words = (
+                ep.read(e.root_word, 8).await?.word(0),
+                ep.read(e.root_word.plus(8), 8).await?.word(0),
+            );
             assert_eq!(ep.cas(e.root_word, 0, 77).await?, 0);
             Ok(words)
         });
@@ -41,10 +43,7 @@ fn create_publish_find_list_drop() {
         run(&ep, node.drop_index(&ep, "orders")).expect("it is there");
         let gone = run(&ep, node.drop_index(&ep, "orders")).expect_err("gone");
         assert_eq!(gone.kind(), ErrorKind::NotFound);
-        assert_eq!(
-            run(&ep, node.publish_index(&ep, &e)).expect_err("gone").kind(),
-            ErrorKind::NotFound
-        );
+        fails(run(&ep, node.publish_index(&ep, &e)), "gone", ErrorKind::NotFound);
         let new = run(&ep, node.create_index(&ep, "orders", "dmtree", &[])).expect("free again");
         assert!(new.id > second.id);
         assert_eq!(
@@ -59,8 +58,11 @@ fn impossible_names_are_refused() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     let long = "é".repeat(33);
     for name in ["", &long] {
-        let e = run(&ep, node.create_index(&ep, name, "s", &[])).expect_err("refused");
-        assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+        fails(
+            run(&ep, node.create_index(&ep, name, "s", &[])),
+            "refused",
+            ErrorKind::InvalidArgument,
+        );
         assert!(run(&ep, node.find_index(&ep, name)).is_err());
         assert!(run(&ep, node.drop_index(&ep, name)).is_err());
     }
@@ -80,8 +82,7 @@ fn a_full_catalog_says_so_and_recovers() {
         let e = run(&ep, node.create_index(&ep, &format!("i{i}"), "s", &[])).expect("room");
         assert!(ids.insert(e.id));
     }
-    let e = run(&ep, node.create_index(&ep, "more", "s", &[])).expect_err("full");
-    assert_eq!(e.kind(), ErrorKind::Full);
+    fails(run(&ep, node.create_index(&ep, "more", "s", &[])), "full", ErrorKind::Full);
     assert_eq!(run(&ep, node.list_indexes(&ep)).expect("reads").len(), MAX_INDEXES);
     run(&ep, node.drop_index(&ep, "i17")).expect("there");
     let e = run(&ep, node.create_index(&ep, "more", "s", &[])).expect("room again");
@@ -91,25 +92,15 @@ fn a_full_catalog_says_so_and_recovers() {
 #[test]
 fn a_name_is_created_once_however_many_try() {
     let cluster = Cluster::embedded(&knobbed(8, small(1, 4))).expect("valid");
-    let created: usize = std::thread::scope(|s| {
-        let threads: Vec<_> = (0..4)
-            .map(|c| {
-                let node = cluster.compute_node(c).expect("exists");
-                s.spawn(move || {
-                    let ep = super::common::endpoint(&node);
-                    let one = |i: usize| {
-                        let made =
-                            run(&ep, node.create_index(&ep, &format!("n{i}"), "s", &[7; 99]));
-                        run(&ep, node.list_indexes(&ep)).expect("never torn");
-                        made.is_ok()
-                    };
-                    (0..20).filter(|i| one(*i)).count()
-                })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().expect("a thread")).sum()
+    let created = each_client(&cluster, 4, |node, ep| {
+        let one = |i: usize| {
+            let made = run(ep, node.create_index(ep, &format!("n{i}"), "s", &[7; 99]));
+            run(ep, node.list_indexes(ep)).expect("never torn");
+            made.is_ok()
+        };
+        (0..20).filter(|i| one(*i)).count()
     });
-    assert_eq!(created, 20);
+    assert_eq!(created.iter().sum::<usize>(), 20);
 }
 
 /// A creation with a future that is dropped at any await leaves its name free.
@@ -161,8 +152,7 @@ fn a_dropped_creation_leaves_its_name_free() {
 fn a_creation_that_ends_in_an_error_leaves_its_name_free() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     let begun = run(&ep, node.begin_index(&ep, "half", "s", b"{}")).expect("new");
-    let taken = run(&ep, node.begin_index(&ep, "half", "s", b"{}")).expect_err("under way");
-    assert_eq!(taken.kind(), ErrorKind::Exists);
+    fails(run(&ep, node.begin_index(&ep, "half", "s", b"{}")), "under way", ErrorKind::Exists);
     run(&ep, begun.abandon()).expect("given up");
     assert_eq!(run(&ep, node.find_index(&ep, "half")).expect("reads"), None);
     run(&ep, node.create_index(&ep, "half", "s", b"{}")).expect("free");

@@ -4,7 +4,7 @@
 use std::future::Future;
 
 use dmtree_fabric::local::Knobs;
-use dmtree_fabric::{Endpoint, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Result};
 use dmtree_pool::{ArenaKey, Cluster, PoolNode, PoolOptions};
 
 pub const KIB: u64 = 1 << 10;
@@ -32,6 +32,13 @@ pub fn run<T>(ep: &Endpoint, future: impl Future<Output = Result<T>>) -> Result<
     ep.block_on(future)
 }
 
+/// It fails with an error of this kind; `why` it does.
+#[track_caller]
+pub fn fails<T: std::fmt::Debug>(result: Result<T>, why: &str, kind: ErrorKind) {
+    let e = result.expect_err(why);
+    assert_eq!(e.kind(), kind, "{e}");
+}
+
 /// A pool, its first compute node and an endpoint.
 pub fn pool(o: &PoolOptions) -> (Cluster, std::sync::Arc<PoolNode>, Endpoint) {
     let cluster = Cluster::embedded(o).expect("valid options");
@@ -44,6 +51,29 @@ pub fn of(cluster: &Cluster, i: usize) -> (std::sync::Arc<PoolNode>, Endpoint) {
     let node = cluster.compute_node(i).expect("exists");
     let ep = endpoint(&node);
     (node, ep)
+}
+
+/// Whether so many bytes there are all zero.
+pub fn is_zero(ep: &Endpoint, at: GlobalAddr, bytes: u32) -> bool {
+    let read = run(ep, async { ep.read(at, bytes).await }).expect("inside");
+    read.extract(|b| b.iter().all(|b| *b == 0))
+}
+
+/// What clients of the compute nodes in turn do, each on a thread of its own.
+pub fn each_client<T: Send>(
+    cluster: &Cluster,
+    clients: usize,
+    work: impl Fn(&std::sync::Arc<PoolNode>, &Endpoint) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|s| {
+        let nodes = cluster.compute_nodes();
+        let client = |c| {
+            let (node, work) = (cluster.compute_node(c % nodes).expect("exists"), &work);
+            s.spawn(move || work(&node, &endpoint(&node)))
+        };
+        let threads: Vec<_> = (0..clients).map(client).collect();
+        threads.into_iter().map(|t| t.join().expect("a thread")).collect()
+    })
 }
 
 pub const LEAF: ArenaKey = ArenaKey { index: 1, kind: 1, object_bytes: 1408 };

@@ -14,7 +14,7 @@ use dmtree_fabric::{
     Capabilities, Core, Endpoint, ErrorKind, Fabric, LeaseParameters, MemberPhase, NodeId, Role,
     SeededRandom, Worker,
 };
-use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId, TableSide};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolNode, PoolOptions, TableId};
 
 const LEASE_PARAMETERS: LeaseParameters = LeaseParameters {
     lease_ns: 20_000_000,
@@ -58,10 +58,8 @@ impl Scenario {
             fabric.add_node(NodeId::compute(c), o.compute_bytes_per_node).expect("new");
         }
         let cluster = Cluster::format(Arc::new(fabric.clone()), &o).expect("a pool");
-        cluster
-            .in_process_membership()
-            .expect("in this process")
-            .set_lease_parameters(LEASE_PARAMETERS);
+        let membership = cluster.in_process_membership().expect("in this process");
+        membership.set_lease_parameters(LEASE_PARAMETERS);
         let core = Core::new(fabric.attach(NodeId::memory(0)).expect("a member"), 8 << 20);
         let own = core.add_slot();
         Self { fabric, cluster, core, own, over: Rc::default(), tasks: RefCell::default() }
@@ -107,11 +105,11 @@ impl Scenario {
     /// Runs everything until `main` has ended.
     fn run(&self, seed: u64, main: impl Future<Output = ()>) {
         self.fabric.set_timed(true);
-        let slots = Rc::new(RefCell::new(Vec::new()));
+        let tasks = self.tasks.take();
+        let slots: Vec<u32> = tasks.iter().map(|(slot, ..)| *slot).collect();
         let mut worker = Worker::new(self.core.clone());
-        for (slot, lives, mut task) in self.tasks.take() {
+        for (slot, lives, mut task) in tasks {
             let over = self.over.clone();
-            slots.borrow_mut().push(slot);
             worker.spawn(
                 slot,
                 std::future::poll_fn(move |cx| match over.get() {
@@ -122,20 +120,14 @@ impl Scenario {
                 }),
             );
         }
-        let own = self.own;
-        let to_wake = slots.clone();
-        worker.spawn(own, async move {
+        worker.spawn(self.own, async move {
             main.await;
             self.over.set(true);
-            to_wake.borrow().iter().for_each(|s| self.core.wake(*s));
+            slots.iter().for_each(|s| self.core.wake(*s));
         });
         worker.run(&mut SeededRandom::new(seed)).expect("no task waits for ever");
         drop(worker);
         self.fabric.set_timed(false);
-    }
-
-    fn has_settled_membership(&self, cn: usize) -> bool {
-        self.node(cn).has_settled_membership()
     }
 }
 
@@ -146,10 +138,8 @@ fn tables(scenario: &Scenario, per_node: usize) -> Vec<TableId> {
         let (node, ep) = (scenario.node(cn), scenario.endpoint(cn));
         for i in 0..per_node {
             let lines = 1 + (i % 3) as u8;
-            let t = scenario
-                .core
-                .block_on(ep.slot(), node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute));
-            out.push(t.expect("room"));
+            let cell = node.alloc_table(&ep, ANY_INDEX, lines, Role::Compute);
+            out.push(scenario.core.block_on(ep.slot(), cell).expect("room"));
         }
     }
     out
@@ -179,14 +169,11 @@ async fn settled(scenario: &Scenario, watch: &Endpoint, cn: usize, dead: &[(u16,
         let node = scenario.node(cn);
         let gone =
             |(n, i): &(u16, u32)| node.phase(NodeId::compute(*n), *i) == Some(MemberPhase::Gone);
-        if scenario.has_settled_membership(cn) && dead.iter().all(gone) {
+        if node.has_settled_membership() && dead.iter().all(gone) {
             return;
         }
-        assert!(
-            watch.now() < began + 2_000_000_000,
-            "{:?}",
-            scenario.cluster.in_process_membership()
-        );
+        let membership = scenario.cluster.in_process_membership();
+        assert!(watch.now() < began + 2_000_000_000, "{membership:?}");
         watch.sleep(100_000).await;
     }
 }
@@ -211,8 +198,7 @@ fn a_dead_node_is_revoked_and_its_tables_find_new_owners() {
             let other = scenario.endpoint(2);
             assert_eq!(check_owners(&c, &other, &all, &[NodeId::compute(1)]).await, owners);
             for _ in 0..40 {
-                let t =
-                    a.alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute).await.expect("room");
+                let t = a.alloc_table(&watch, ANY_INDEX, 1, Role::Compute).await.expect("room");
                 let at = a.resolve(&watch, t).await.expect("an owner");
                 assert!(at.node() != NodeId::compute(1) && at.node().role() == Role::Compute);
             }
@@ -234,10 +220,8 @@ fn calls_to_a_hanging_node_end_soon() {
         for _ in 0..40 {
             watch.renew_deadline();
             let began = watch.now();
-            let t = a
-                .alloc_table(&watch, ANY_INDEX, 1, TableSide::Compute)
-                .await
-                .expect("another owner");
+            let t =
+                a.alloc_table(&watch, ANY_INDEX, 1, Role::Compute).await.expect("another owner");
             assert!(watch.now() < began + 100_000_000);
             a.retire_table(ANY_INDEX, t);
         }
@@ -335,8 +319,11 @@ fn leases_end_first_where_they_are_held() {
             while a.phase(b.cn(), 1) == Some(MemberPhase::Living) {
                 watch.sleep(20_000).await;
             }
-            let e = b.check_lease(&own).expect_err("over before the other nodes know");
-            assert_eq!(e.kind(), ErrorKind::Revoked);
+            super::common::fails(
+                b.check_lease(&own),
+                "over before the other nodes know",
+                ErrorKind::Revoked,
+            );
         });
     }
 }
@@ -352,11 +339,8 @@ fn late_news() {
         let watch = scenario.endpoint(0);
         scenario.run(11, async {
             watch.sleep(2_000_000).await;
-            scenario
-                .cluster
-                .in_process_membership()
-                .expect("in this process")
-                .delay_news(NodeId::compute(2), delay);
+            let membership = scenario.cluster.in_process_membership().expect("in this process");
+            membership.delay_news(NodeId::compute(2), delay);
             scenario.fabric.crash(NodeId::compute(1), How::Hung).expect("known");
             settled(&scenario, &watch, 0, &[(1, 1)]).await;
             watch.sleep(150_000_000).await;
@@ -377,9 +361,7 @@ fn restart_join_and_leave() {
     for seed in 20..24 {
         let scenario = Scenario::new(seed, 3);
         let all = tables(&scenario, 20);
-        scenario.membership_agent(0, PAUSE_NS);
-        scenario.membership_agent(1, PAUSE_NS);
-        scenario.membership_agent(2, PAUSE_NS);
+        (0..3).for_each(|cn| scenario.membership_agent(cn, PAUSE_NS));
         let watch = scenario.endpoint(0);
         let cn1 = NodeId::compute(1);
         scenario.run(seed, async {
@@ -395,7 +377,7 @@ fn restart_join_and_leave() {
                     ep.sleep(PAUSE_NS).await;
                 }
             };
-            while !scenario.has_settled_membership(0)
+            while !scenario.node(0).has_settled_membership()
                 || scenario.node(0).phase(cn1, 1) != Some(MemberPhase::Gone)
             {
                 keep(1).await;

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::common::{LARGE, LEAF, knobbed, pool, run, small};
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result};
-use dmtree_pool::{ANY_INDEX, ArenaKey, Cluster, Grant, PoolNode, PoolOptions, TableSide};
+use super::common::{LARGE, LEAF, each_client, fails, knobbed, pool, run, small};
+use dmtree_fabric::{
+    Endpoint, ErrorKind, GlobalAddr, NodeId, OpCounts, OpKind, OpOutcome, Result, Role,
+};
+use dmtree_pool::{ANY_INDEX, ArenaKey, Cluster, Grant, PoolNode, PoolOptions};
 
 fn reuse(node: &PoolNode, ep: &Endpoint, old: Grant, tries: usize) -> bool {
     let arena = node.arena(LARGE);
@@ -85,7 +87,7 @@ fn reclaiming_is_due_after_enough() {
     assert!(!node.reclaim_due());
     for _ in 0..64 {
         assert!(!node.reclaim_due());
-        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
         node.retire_table(ANY_INDEX, t);
     }
     assert!(node.reclaim_due());
@@ -110,8 +112,7 @@ fn room_comes_when_operations_end() {
     let b = run(&ep, node.alloc_block(&ep, 1, 500, None)).expect("room");
     node.retire_block(1, b);
     ep.set_deadline(ep.now() + 2_000_000);
-    let e = run(&ep, node.reclaim_for_room(&ep)).expect_err("the operation does not end");
-    assert_eq!(e.kind(), ErrorKind::TimedOut);
+    fails(run(&ep, node.reclaim_for_room(&ep)), "the operation does not end", ErrorKind::TimedOut);
     client.leave();
     assert!(run(&ep, node.reclaim_for_room(&ep)).expect("it has ended"));
 }
@@ -120,17 +121,11 @@ fn room_comes_when_operations_end() {
 #[test]
 fn many_reclaimers_take_turns() {
     let (cluster, ..) = pool(&small(1, 2));
-    std::thread::scope(|s| {
-        for t in 0..6 {
-            let node = cluster.compute_node(t % 2).expect("exists");
-            s.spawn(move || {
-                let ep = super::common::endpoint(&node);
-                for _ in 0..2000 {
-                    let b = run(&ep, node.alloc_block(&ep, 1, 64, None)).expect("room");
-                    node.retire_block(1, b);
-                    run(&ep, node.reclaim(&ep)).expect("answers");
-                }
-            });
+    each_client(&cluster, 6, |node, ep| {
+        for _ in 0..2000 {
+            let b = run(ep, node.alloc_block(ep, 1, 64, None)).expect("room");
+            node.retire_block(1, b);
+            run(ep, node.reclaim(ep)).expect("answers");
         }
     });
     for i in 0..2 {

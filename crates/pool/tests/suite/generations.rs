@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{INNER, LARGE, LEAF, knobbed, pool, run, small};
-use dmtree_fabric::{Endpoint, ErrorKind, NodeId};
+use super::common::{INNER, LARGE, LEAF, is_zero, knobbed, pool, run, small};
+use dmtree_fabric::{Endpoint, ErrorKind, NodeId, Role};
 use dmtree_pool::{
-    ANY_INDEX, Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId, TableSide,
+    ANY_INDEX, Arena, BlockPtr, ChunkUse, Cluster, Grant, PoolNode, PoolOptions, TableId,
 };
 use proptest::prelude::*;
 
@@ -120,7 +120,7 @@ impl World {
                 Err(e) => full(e),
             },
             Step::Table { lines } => {
-                match run(ep, node.alloc_table(ep, ANY_INDEX, lines, TableSide::Compute)) {
+                match run(ep, node.alloc_table(ep, ANY_INDEX, lines, Role::Compute)) {
                     Ok(t) => {
                         let at = run(ep, node.resolve(ep, t)).expect("granted");
                         assert_eq!(node.resolve_cached(t), Some(at));
@@ -234,8 +234,7 @@ fn fresh_memory_is_zero_and_generations_begin_with_one() {
     for _ in 0..60 {
         let g = run(&ep, node.alloc(&ep, &arena, None)).expect("room");
         assert_eq!(g.generation, 1);
-        let bytes = run(&ep, async { ep.read(g.addr, LARGE.object_bytes).await }).expect("read");
-        assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)));
+        assert!(is_zero(&ep, g.addr, LARGE.object_bytes));
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::common::{LARGE, LEAF, endpoint, pool, run, small};
+use super::common::{LARGE, LEAF, endpoint, fails, pool, run, small};
 use dmtree_fabric::net::{DataPath, NicConfig};
-use dmtree_fabric::{Endpoint, ErrorKind, LeaseParameters};
+use dmtree_fabric::{Endpoint, ErrorKind, LeaseParameters, Role};
 use dmtree_pool::{
     ANY_INDEX, ArenaKey, BlockPtr, Cluster, Grant, MemoryNode, Place, PoolNode, PoolOptions,
-    TableSide,
 };
 
 fn fill_objects(node: &PoolNode, ep: &Endpoint, key: ArenaKey) -> Vec<Grant> {
@@ -66,8 +65,7 @@ fn a_full_node_gets_the_space_that_another_has_free() {
 fn the_last_block_is_kept_for_replacing_values() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     let mut held = fill_blocks(&node, &ep, 5000);
-    let full = run(&ep, node.alloc_block(&ep, 1, 5000, None)).expect_err("full");
-    assert_eq!(full.kind(), ErrorKind::Full);
+    fails(run(&ep, node.alloc_block(&ep, 1, 5000, None)), "full", ErrorKind::Full);
     for _ in 0..5 {
         let new = run(&ep, node.alloc_block_of(&ep, (1, 5000), None, true)).expect("the last one");
         assert!(run(&ep, node.alloc_block_of(&ep, (1, 5000), None, true)).is_err());
@@ -110,8 +108,8 @@ fn memory_of_an_incarnation_comes_back_when_it_leaves() {
         }
         let b = run(&ep, node.alloc_block(&ep, 1, 700, None)).expect("room for a block");
         assert!(kept.insert(b.addr()), "granted twice: {b:?}");
-        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, TableSide::Compute))
-            .expect("room for a table");
+        let t =
+            run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Compute)).expect("room for a table");
         node.give_back_table(ANY_INDEX, t);
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
         if incarnation == 8 {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::common::{KIB, MIB, knobbed, pool, run, small};
+use super::common::{KIB, MIB, fails, is_zero, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Role};
-use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions, TableId, TableSide};
+use dmtree_pool::{ANY_INDEX, Cluster, PoolOptions, TableId};
 use proptest::prelude::*;
 
 #[test]
@@ -17,13 +17,12 @@ fn tables_spread_over_all_compute_nodes() {
             // Sizes take turns: each spreads by itself.
             for i in 0..101u32 {
                 let lines = 1 + (i % 2) as u8;
-                let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute))
-                    .expect("room");
+                let t =
+                    run(&ep, node.alloc_table(&ep, ANY_INDEX, lines, Role::Compute)).expect("room");
                 let at = run(&ep, node.resolve(&ep, t)).expect("granted");
                 assert_eq!(at.node().role(), Role::Compute);
                 per_node[at.node().index()] += 1;
-                let bytes = run(&ep, async { ep.read(at, u32::from(lines) * 64).await });
-                assert!(bytes.expect("read").extract(|b| b.iter().all(|b| *b == 0)));
+                assert!(is_zero(&ep, at, u32::from(lines) * 64));
             }
         }
         let (max, min) = (per_node.iter().max(), per_node.iter().min());
@@ -36,7 +35,7 @@ fn partitions_fill_evenly() {
     let (_cluster, node, ep) = pool(&small(1, 1));
     let mut partitions = std::collections::BTreeMap::<u16, u32>::new();
     for _ in 0..4096 {
-        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
         *partitions.entry(t.partition().expect("granted")).or_default() += 1;
     }
     // Segments have 16, 32, 64 lines: no partition has a third one before all have two.
@@ -56,15 +55,14 @@ fn cells_of_dropped_indexes_come_back() {
         for i in 0..1_500u32 {
             let (node, ep) = if i % 3 == 0 { (&other, &other_ep) } else { (&node, &ep) };
             let lines = 1 + (i % 2) as u8;
-            let t = run(ep, node.alloc_table(ep, entry.id, lines, TableSide::Compute));
+            let t = run(ep, node.alloc_table(ep, entry.id, lines, Role::Compute));
             let t = t.expect("room");
             let at = run(ep, node.resolve(ep, t)).expect("granted");
             far += u32::from(at.node().role() == Role::Memory);
             for line in 0..u64::from(lines) {
                 assert!(seen.insert(at.bits() + line * 64), "round {round}: {t:?} overlaps");
             }
-            let bytes = run(ep, async { ep.read(at, u32::from(lines) * 64).await }).expect("read");
-            assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)), "round {round}: {t:?} is used");
+            assert!(is_zero(ep, at, u32::from(lines) * 64), "round {round}: {t:?} is used");
             run(ep, ep.write_word(at, 7)).expect("there");
             if i % 5 == 0 {
                 node.retire_table(entry.id, t);
@@ -85,7 +83,7 @@ fn cells_of_an_index_that_stays_are_left_alone() {
         let goes = run(&ep, node.create_index(&ep, "goes", "test", b"{}")).expect("room").id;
         for i in 0..700 {
             let index = if i % 7 == 0 { stays } else { goes };
-            let t = node.alloc_table(&ep, index, 1, TableSide::Compute);
+            let t = node.alloc_table(&ep, index, 1, Role::Compute);
             let at = run(&ep, async { node.resolve(&ep, t.await?).await }).expect("room");
             assert_eq!(at.node().role(), Role::Compute);
             assert!(!mine.contains(&at), "{at} is in use");
@@ -105,7 +103,7 @@ fn cells_of_an_index_that_stays_are_left_alone() {
 fn resolving_costs_one_read_and_then_none() {
     let (cluster, node, ep) = pool(&small(1, 2));
     let tables: Vec<_> = (0..8)
-        .map(|_| run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room"))
+        .map(|_| run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room"))
         .filter(|t| t.partition() == Some(0))
         .collect();
     assert!(tables.len() > 1, "several in one segment");
@@ -131,8 +129,7 @@ fn cells_are_distinct_and_reused_by_size() {
     let mut live = Vec::new();
     for i in 0..2000u32 {
         let lines = 1 + (i % 4) as u8;
-        let t =
-            run(&ep, node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute)).expect("room");
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, lines, Role::Compute)).expect("room");
         let at = run(&ep, node.resolve(&ep, t)).expect("granted").bits();
         for line in 0..u64::from(lines) {
             assert!(seen.insert(at + line * 64), "{t:?} overlaps");
@@ -146,8 +143,7 @@ fn cells_are_distinct_and_reused_by_size() {
     let old: BTreeSet<_> = live.into_iter().collect();
     let again = (0..2000u32).map(|i| {
         let lines = 1 + (i % 4) as u8;
-        let t =
-            run(&ep, node.alloc_table(&ep, ANY_INDEX, lines, TableSide::Compute)).expect("room");
+        let t = run(&ep, node.alloc_table(&ep, ANY_INDEX, lines, Role::Compute)).expect("room");
         assert_eq!(t.lines(), lines);
         old.contains(&t)
     });
@@ -161,14 +157,11 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
     let (_cluster, node, ep) = pool(&o);
     let mut sides = [0u32; 2];
     let end = loop {
-        match run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, TableSide::Compute)) {
+        match run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Compute)) {
             Ok(t) => {
                 let at = run(&ep, node.resolve(&ep, t)).expect("granted");
                 sides[usize::from(at.node().role() == Role::Memory)] += 1;
-                if at.node().role() == Role::Memory {
-                    let bytes = run(&ep, async { ep.read(at, 128).await }).expect("read");
-                    assert!(bytes.extract(|b| b.iter().all(|b| *b == 0)));
-                }
+                assert!(at.node().role() == Role::Compute || is_zero(&ep, at, 128));
             }
             Err(e) => break e,
         }
@@ -177,12 +170,12 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
     let text = end.to_string();
     assert!(["cn0", "cn1", "mn0", "mn1"].iter().all(|n| text.contains(n)), "{text}");
     assert!(sides[0] >= 280 && sides[1] > 5000, "{sides:?}");
-    let direct =
-        run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, TableSide::Memory)).expect_err("full");
-    assert_eq!(direct.kind(), ErrorKind::Full);
-    let wrong =
-        run(&ep, node.alloc_table(&ep, ANY_INDEX, 5, TableSide::Compute)).expect_err("too large");
-    assert_eq!(wrong.kind(), ErrorKind::InvalidArgument);
+    fails(run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Memory)), "full", ErrorKind::Full);
+    fails(
+        run(&ep, node.alloc_table(&ep, ANY_INDEX, 5, Role::Compute)),
+        "too large",
+        ErrorKind::InvalidArgument,
+    );
 }
 
 proptest! {
@@ -190,7 +183,7 @@ proptest! {
     #[test]
     fn garbage_ids_are_errors(bits in proptest::collection::vec(any::<u64>(), 1..40), mask in 0u64..3) {
         let (_cluster, node, ep) = pool(&small(1, 1));
-        let good = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, TableSide::Compute)).expect("room");
+        let good = run(&ep, node.alloc_table(&ep, ANY_INDEX, 1, Role::Compute)).expect("room");
         for bits in bits {
             // Random words, words like real ids, and ids in a partition that exists.
             let t = TableId::from_bits(match mask {

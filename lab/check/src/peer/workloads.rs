@@ -32,7 +32,7 @@ pub fn suspended(
     cache_bytes: u64,
     tearing: Tearing,
 ) -> TestCluster {
-    let fabric = LocalFabric::with_tearing(Knobs { suspend_one_in: 2, seed }, tearing);
+    let fabric = LocalFabric::with_chips(Knobs { suspend_one_in: 2, seed }, tearing, 0);
     TestCluster::on_local(fabric, &contended(seed), cache_bytes, o).expect("an index")
 }
 

@@ -327,7 +327,7 @@ fn a_lost_memory_node_is_named() {
         let ep = c.endpoint().clone();
         ep.set_timeout(200_000_000);
         ep.sleep(1_000_000).await;
-        scenario.fabric.lose_memory_node(dmtree_fabric::NodeId::memory(1)).expect("known");
+        scenario.fabric.crash(dmtree_fabric::NodeId::memory(1), How::Machine).expect("known");
         let mut other = scenario.client(0);
         other.endpoint().set_timeout(200_000_000);
         for k in load.iter().step_by(9) {

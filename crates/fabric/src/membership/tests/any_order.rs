@@ -163,11 +163,8 @@ impl Model {
     fn check(&mut self) {
         let s = (*self.m.latest()).clone();
         let nodes: BTreeSet<NodeId> = s.living().map(|m| m.node).collect();
-        assert_eq!(
-            nodes.len(),
-            s.living().count(),
-            "two incarnations of one node are alive: {s:?}"
-        );
+        let living = s.living().count();
+        assert_eq!(nodes.len(), living, "two incarnations of one node are alive: {s:?}");
         for old in &self.seen.members {
             let to = s.phase(old.member).expect("no member becomes unknown");
             assert!(old.phase <= to, "{} went back from {:?} to {to:?}", old.member, old.phase);
@@ -220,10 +217,8 @@ impl Model {
         let over = |s: MemberPhase| matches!(s, MemberPhase::Living | MemberPhase::Gone);
         assert!(s.members.iter().all(|m| over(m.phase)), "{s:?}");
         assert!(s.away().next().is_none(), "{s:?}");
-        assert!(
-            s.members.len() <= usize::from(COMPUTE),
-            "former incarnations are forgotten: {s:?}"
-        );
+        let members = s.members.len();
+        assert!(members <= usize::from(COMPUTE), "former incarnations are forgotten: {s:?}");
     }
 }
 

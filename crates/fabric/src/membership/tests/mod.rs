@@ -256,17 +256,12 @@ fn a_death_does_not_wait_for_a_memory_node_that_is_missing() {
     for at in [60, 120] {
         renew(&m, &[A, B, M0], at);
     }
-    assert_eq!(
-        (phase(&m, C), m.latest().presence(M1.node)),
-        (MemberPhase::Revoking, Presence::Missing)
-    );
+    assert_eq!(phase(&m, C), MemberPhase::Revoking);
+    assert_eq!(m.latest().presence(M1.node), Presence::Missing);
     acknowledge(&m, &[A, B, M0], C, MemberPhase::Revoking, 121);
     now(m.propose(A, Change::Avoided(M1), 121)).expect("living");
-    assert_eq!(
-        phase(&m, C),
-        MemberPhase::Revoking,
-        "B may still post to mn1, where C may still write"
-    );
+    let why = "B may still post to mn1, where C may still write";
+    assert_eq!(phase(&m, C), MemberPhase::Revoking, "{why}");
     now(m.propose(B, Change::Avoided(M1), 121)).expect("living");
     assert_eq!(phase(&m, C), MemberPhase::Draining);
     // Its return is refused before it knows of the death, and accepted afterwards.
@@ -317,26 +312,19 @@ fn an_agent_revokes_dead_nodes_before_its_node_is_present_again() {
     }
     assert!(m.latest().presence(M1.node).is_away());
     step(&mut agent, 130);
-    assert_eq!(
-        (revoked.borrow().as_slice(), m.latest().presence(M1.node)),
-        (&[C][..], Presence::Present)
-    );
+    assert_eq!(*revoked.borrow(), [C]);
+    assert_eq!(m.latest().presence(M1.node), Presence::Present);
 }
 
 #[test]
 fn incarnations_are_distinguished_by_16_bits() {
     let m = three();
-    let s = |m: &InProcess| m.latest();
-    let incarnation = |s: &MembershipState, n| s.incarnation_of(A.node, n).map(|m| m.incarnation);
-    assert_eq!(
-        (incarnation(&s(&m), 1), incarnation(&s(&m), 2), incarnation(&s(&m), 0)),
-        (Some(1), None, None)
-    );
+    let incarnation = |n: u32| m.latest().incarnation_of(A.node, n as u16).map(|m| m.incarnation);
+    assert_eq!([1, 2, 0].map(incarnation), [Some(1), None, None]);
     let late = Member { incarnation: 70_000, ..A };
     now(m.join(late, 1)).expect("a later incarnation");
-    let s = s(&m);
-    assert_eq!(incarnation(&s, 70_000u32 as u16), Some(70_000));
-    assert_eq!(incarnation(&s, 69_000u32 as u16), Some(69_000));
-    assert_eq!(incarnation(&s, 70_001u32 as u16), None, "not known yet");
-    assert_eq!(s.phase(Member { incarnation: 69_000, ..A }), Some(MemberPhase::Gone));
+    assert_eq!([70_000, 69_000].map(incarnation), [Some(70_000), Some(69_000)]);
+    assert_eq!(incarnation(70_001), None, "not known yet");
+    let former = Member { incarnation: 69_000, ..A };
+    assert_eq!(m.latest().phase(former), Some(MemberPhase::Gone));
 }

@@ -29,7 +29,7 @@ use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::membership::LeaseParameters;
-use crate::rpc::ServiceId;
+use crate::rpc::RpcCall;
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 use sockets::{Universe, Virtual};
@@ -63,7 +63,6 @@ pub enum Mutant {
 pub struct Process {
     network: Network,
     pid: Pid,
-    machine: u16,
 }
 
 impl Network {
@@ -86,15 +85,10 @@ impl Network {
         self.universe.world().now
     }
 
-    /// A draw below `n`.
-    pub fn below(&self, n: u64) -> u64 {
-        self.universe.world().random.below(n)
-    }
-
     /// A process starts on a machine.
     pub fn start(&self, machine: u16) -> Process {
         let pid = self.universe.world().start(machine);
-        Process { network: self.clone(), pid, machine }
+        Process { network: self.clone(), pid }
     }
 
     /// An endpoint of a slot of the executor that only knows the time.
@@ -199,19 +193,9 @@ impl Process {
         drop(server);
     }
 
-    /// Whether it has not ended.
-    pub fn is_alive(&self) -> bool {
-        self.network.universe.world().is_alive(self.pid)
-    }
-
     /// How long it has stood still, or will have, ns.
     pub fn stood_still(&self) -> Nanos {
         self.network.universe.world().stood_still(self.pid)
-    }
-
-    /// Its machine.
-    pub fn machine(&self) -> u16 {
-        self.machine
     }
 
     /// Runs work of the process, to its end or that of the process: `None` then.
@@ -292,7 +276,7 @@ impl Transport for Root {
         Poll::Ready(Err(none()))
     }
 
-    fn rpc(&self, _: &Core, _: Ticket, _: NodeId, _: ServiceId, _: &[u8]) -> Poll<Result<Vec<u8>>> {
+    fn rpc(&self, _: &Core, _: Ticket, _: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
         Poll::Ready(Err(none()))
     }
 

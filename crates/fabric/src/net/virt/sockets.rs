@@ -184,6 +184,6 @@ impl Poller for VirtualPoller {
 
 impl Waker for Virtual {
     fn wake(&self) {
-        self.universe.world().mark(self.pid);
+        self.universe.world().touch_if_alive(self.pid);
     }
 }

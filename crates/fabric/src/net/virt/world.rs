@@ -283,10 +283,28 @@ impl World {
         out
     }
 
-    pub(super) fn mark(&mut self, pid: Pid) {
+    pub(super) fn touch_if_alive(&mut self, pid: Pid) {
         if self.is_alive(pid) {
             self.touch(pid);
         }
+    }
+
+    /// An end of a new connection, with its number.
+    fn add_end(
+        &mut self,
+        (pid, machine): (Pid, Machine),
+        peer: Option<u64>,
+        peer_machine: Machine,
+        condition: Condition,
+    ) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let (inbox, out) = (VecDeque::new(), VecDeque::new());
+        let (is_ended, on_the_way) = (false, 0);
+        let end =
+            End { pid, machine, peer, peer_machine, condition, inbox, is_ended, out, on_the_way };
+        self.ends.insert(id, end);
+        id
     }
 }
 

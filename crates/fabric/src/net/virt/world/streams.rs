@@ -55,20 +55,7 @@ impl World {
 
     pub(in crate::net::virt) fn dial(&mut self, pid: Pid, at: &str) -> Option<u64> {
         let machine = self.processes.get(&pid)?.machine;
-        let id = self.next_id;
-        self.next_id += 1;
-        let end = End {
-            pid,
-            machine,
-            peer: None,
-            peer_machine: machine_of(at),
-            condition: Condition::Connecting,
-            inbox: VecDeque::new(),
-            is_ended: false,
-            out: VecDeque::new(),
-            on_the_way: 0,
-        };
-        self.ends.insert(id, end);
+        let id = self.add_end((pid, machine), None, machine_of(at), Condition::Connecting);
         self.send(id, Segment::Syn(at.to_string()));
         Some(id)
     }

@@ -1,6 +1,5 @@
 //! Transmission of segments, and their effects on arrival.
 
-use std::collections::VecDeque;
 use std::io::ErrorKind;
 
 use super::*;
@@ -54,12 +53,6 @@ impl World {
             }
         }
         self.drop_if_done(from);
-    }
-
-    pub(super) fn touch_if_alive(&mut self, pid: Pid) {
-        if self.is_alive(pid) {
-            self.touch(pid);
-        }
     }
 
     /// Returns whether the next segment may arrive, too.
@@ -118,22 +111,10 @@ impl World {
             self.plan(self.now + AGAIN_NS, Event::Arrive(from));
             return false;
         }
-        let id = self.next_id;
-        self.next_id += 1;
-        l.backlog.push_back(id);
+        l.backlog.push_back(self.next_id);
         let host = l.pid;
-        let end = End {
-            pid: host,
-            machine: machine_of(&at),
-            peer: (!is_given_up).then_some(from),
-            peer_machine: from_machine,
-            condition: Condition::Open,
-            inbox: VecDeque::new(),
-            is_ended: false,
-            out: VecDeque::new(),
-            on_the_way: 0,
-        };
-        self.ends.insert(id, end);
+        let peer = (!is_given_up).then_some(from);
+        let id = self.add_end((host, machine_of(&at)), peer, from_machine, Condition::Open);
         if is_given_up {
             // The sender notices when it sends again.
             self.saw(Sight::AbandonedLock);
