@@ -263,7 +263,7 @@ impl Combiner {
     }
 
     /// Announces an operation; `direct` where the operation, if it is the first, is over at once.
-    fn arrive(
+    pub fn arrive(
         self: &Arc<Self>,
         (key, hash): (&[u8], KeyHash),
         intent: &Intent<'_>,

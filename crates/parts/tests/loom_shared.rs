@@ -27,7 +27,7 @@ fn lead(mut lease: LeaderGuard, store: &Mutex<Vec<u8>>) {
 
 /// A put through the combiner over a "remote" store; on return it is acknowledged.
 fn put(c: &Arc<Combiner>, store: &Mutex<Vec<u8>>, value: &[u8]) {
-    match c.arrive(b"k", KeyHash::of(b"k"), &Intent::Put(value)) {
+    match c.arrive((b"k", KeyHash::of(b"k")), &Intent::Put(value), false) {
         Arrival::Lead(lease) => lead(lease, store),
         Arrival::Alone => unreachable!("one key, two writers"),
         Arrival::Join(group) => {
@@ -68,7 +68,7 @@ fn delegated_reads_are_fresh() {
         let store = Arc::new(Mutex::new(b"old".to_vec()));
         let get = |c: &Arc<Combiner>, store: &Mutex<Vec<u8>>| -> Vec<u8> {
             let mut out = Vec::new();
-            match c.arrive(b"k", KeyHash::of(b"k"), &Intent::Read) {
+            match c.arrive((b"k", KeyHash::of(b"k")), &Intent::Read, false) {
                 Arrival::Lead(mut lease) => {
                     while !lease.try_begin() {
                         thread::yield_now();
