@@ -83,7 +83,7 @@ impl DmTree {
                         probe.is_some_and(|p| p.is_hit_of(generation))
                     }
                 };
-                if done || self.get_pinned(key, hash, &mut value).await? {
+                if done || self.get_pinned((key, hash), &mut value).await? {
                     out.set(n * READ_TOGETHER + i, &value);
                 }
             }
@@ -114,7 +114,7 @@ impl DmTree {
         let mut value = Vec::new();
         let mut look = |read: usize, bytes: &[u8]| {
             let (i, place, generation) = places[read];
-            let looked = self.look(place, bytes, keys[i], hashes[i], &mut value);
+            let looked = self.look(place, bytes, (keys[i], hashes[i]), &mut value);
             seen[i] = Some(match looked.probe() {
                 Some(probe) if probe.is_hit_of(generation) => {
                     out.set(number + i, &value);
@@ -174,7 +174,7 @@ impl DmTree {
             round.again.into_iter().rev().for_each(|i| pending.push_front(i));
             for i in round.alone {
                 let (key, w) = writes[i];
-                let written = self.write_alone(key, KeyHash::of(key), w, &mut None).await;
+                let written = self.write_alone((key, KeyHash::of(key)), w, &mut None).await;
                 outcomes[i] = written.map(|(outcome, _)| outcome);
             }
         }
@@ -191,7 +191,7 @@ impl DmTree {
             if let Some(begun) = waits {
                 self.ep.renew_deadline();
                 let (key, w) = writes[done];
-                let rest = Box::pin(self.write_begun(begun, key, KeyHash::of(key), w));
+                let rest = Box::pin(self.write_begun(begun, (key, KeyHash::of(key)), w));
                 outcomes[done] = rest.await;
                 done += 1;
             }
@@ -309,7 +309,7 @@ impl DmTree {
         let mut old = Vec::new();
         for (at, (n, i, place)) in probes.into_iter().enumerate() {
             let (key, bytes) = (writes[i].0, results.take_sampled(at));
-            match self.judge(place, &bytes, key, KeyHash::of(key), &mut old).await? {
+            match self.judge(place, &bytes, (key, KeyHash::of(key)), &mut old).await? {
                 Some(Probe::Hit { block, .. }) if block.is_null() => {
                     seen[n].present = Some(place.slot);
                 }

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{Endpoint, Error, GlobalAddr, Result, Stage, Step, Verified};
+use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::{Pinned, RemoteLock, Running};
 use dmtree_parts::op::Hits;
 use dmtree_pool::{BlockPtr, TableId};
@@ -62,6 +63,9 @@ impl std::fmt::Debug for DmTree {
         write!(f, "DmTree({:?})", self.ep)
     }
 }
+
+/// A key with its hash.
+pub(crate) type HashedKey<'k> = (&'k [u8], KeyHash);
 
 /// A lock that an operation holds: its tag, and what it locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

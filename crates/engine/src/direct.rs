@@ -26,7 +26,7 @@ use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::{DmTree, Lockable, Route};
+use crate::client::{DmTree, HashedKey, Lockable, Route};
 use crate::format::slot::{self, Place};
 use crate::format::table::{BODY_AT, LockTag, MAX_BODY, Table};
 use crate::get::{Answer, Start};
@@ -170,12 +170,12 @@ impl DmTree {
     fn read_direct(
         &self,
         read: &mut DirectRead<'_, '_, '_>,
-        (key, hash): (&[u8], KeyHash),
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         let route = read.route;
         for slot in read.mirrored?.take(MAX_CANDIDATES) {
-            let looked = self.look_direct(read.op, route.leaf, slot, (key, hash), out)?;
+            let looked = self.look_direct(read.op, route.leaf, slot, key, out)?;
             match looked.probe() {
                 Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
                 Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
@@ -185,7 +185,7 @@ impl DmTree {
                 }
             }
         }
-        self.confirm_direct(read, (key, hash), out)
+        self.confirm_direct(read, key, out)
     }
 
     /// Reads a slot once.
@@ -195,7 +195,7 @@ impl DmTree {
         op: &mut DirectOp<'_>,
         leaf: GlobalAddr,
         slot: usize,
-        (key, hash): (&[u8], KeyHash),
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<Looked> {
         let place = Place { leaf, slot };
@@ -203,14 +203,14 @@ impl DmTree {
         let entry = &mut entry[..self.node.g.entry()];
         op.list();
         op.read(self.entry_at(place), entry).ok()?;
-        Some(self.look(place, entry, key, hash, out))
+        Some(self.look(place, entry, key, out))
     }
 
     /// Step (2) of a read (`get.rs`).
     fn confirm_direct(
         &self,
         read: &mut DirectRead<'_, '_, '_>,
-        (key, hash): (&[u8], KeyHash),
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         let (op, route) = (&mut *read.op, &read.route);
@@ -223,7 +223,7 @@ impl DmTree {
         let mut table = self.spare_table();
         let is_exact =
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
-        let found = is_exact.then(|| self.search_direct(op, route, &table, (key, hash), out));
+        let found = is_exact.then(|| self.search_direct(op, route, &table, key, out));
         if is_exact && self.node.o.techniques.mirrors {
             self.node.cache.fill_mirror(read.parent.0, read.parent.1, table.fps());
         }
@@ -237,11 +237,11 @@ impl DmTree {
         op: &mut DirectOp<'_>,
         route: &Route,
         table: &Table,
-        (key, hash): (&[u8], KeyHash),
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        for slot in candidates(table, hash)? {
-            let looked = self.look_direct(op, route.leaf, slot, (key, hash), out)?;
+        for slot in candidates(table, key.1)? {
+            let looked = self.look_direct(op, route.leaf, slot, key, out)?;
             match verdict(&looked.probe()?, route, table) {
                 Some(Answer::Found) => return Some(true),
                 Some(_) => return None,
@@ -266,8 +266,7 @@ impl DmTree {
     #[inline]
     pub(crate) fn write_direct<'w>(
         &self,
-        key: &'w [u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'w>,
         write: Write<'w>,
     ) -> DirectWrite<'_, 'w> {
         let r = reading();
@@ -425,7 +424,7 @@ impl DmTree {
                     op.list();
                     op.read(self.entry_at(place(slot)), entry)?;
                     let (key, hash) = (steps.key, steps.hash);
-                    let looked = self.look(place(slot), entry, key, hash, &mut steps.old);
+                    let looked = self.look(place(slot), entry, (key, hash), &mut steps.old);
                     match looked.probe() {
                         Some(probe) => steps.saw(slot, &probe),
                         None => return Err(MustWait(Some(looked))),

@@ -39,7 +39,7 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::slots::Slots;
 use dmtree_pool::BlockPtr;
 
-use crate::client::{Confirmed, DmTree, LeafCopy, Route};
+use crate::client::{Confirmed, DmTree, HashedKey, LeafCopy, Route};
 use crate::direct::{Begun, DirectGet, end};
 use crate::format::slot::Place;
 use crate::format::u64_at;
@@ -100,7 +100,7 @@ impl DmTree {
     ) -> Begun<bool, impl Future<Output = Result<bool>> + 'a> {
         match self.start_get(key, out) {
             Ok((DirectGet::Ended(found), _)) => Begun::Ended(Ok(found)),
-            Ok((begun, hash)) => Begun::Waits(self.get_rest(begun, key, hash, out)),
+            Ok((begun, hash)) => Begun::Waits(self.get_rest(begun, (key, hash), out)),
             Err(e) => Begun::Ended(Err(e)),
         }
     }
@@ -121,21 +121,20 @@ impl DmTree {
     pub(crate) async fn get_rest(
         &self,
         begun: DirectGet<'_>,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         match begun {
             DirectGet::Ended(found) => Ok(found),
             DirectGet::GoesOn(scope, _pin, start) => {
-                let found = self.get_from(start, key, hash, out).await?;
+                let found = self.get_from(start, key, out).await?;
                 end(scope, self.outcome_of(found));
                 Ok(found)
             }
             DirectGet::Posted => {
                 self.recover_some_locks().await;
                 let scope = self.ep.begin(OpKind::Get);
-                let (found, outcome) = self.get_shared(key, hash, out).await?;
+                let (found, outcome) = self.get_shared(key, out).await?;
                 scope.end(outcome);
                 Ok(found)
             }
@@ -152,15 +151,10 @@ impl DmTree {
         Start { cached, tried: 0, looked: None }
     }
 
-    async fn get_shared(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        out: &mut Vec<u8>,
-    ) -> Result<(bool, OpOutcome)> {
+    async fn get_shared(&self, key: HashedKey<'_>, out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
         let mut leader = None;
         if self.node.o.techniques.delegation {
-            let (key_hash, rest) = ((key, hash), || self.op.quiescent_section());
+            let (key_hash, rest) = (key, || self.op.quiescent_section());
             match self.node.readers.turn(&self.ep, key_hash, &Intent::Read, out, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
                 Turn::Shared(shared) => {
@@ -176,7 +170,7 @@ impl DmTree {
                 leader.close(out);
             }
         }
-        let found = self.get_alone(key, hash, out).await;
+        let found = self.get_alone(key, out).await;
         if let Some(leader) = leader {
             leader.finish_read(&self.ep, found.clone(), out).await;
         }
@@ -191,42 +185,35 @@ impl DmTree {
         }
     }
 
-    pub(crate) async fn get_alone(
-        &self,
-        key: &[u8],
-        hash: KeyHash,
-        out: &mut Vec<u8>,
-    ) -> Result<bool> {
+    pub(crate) async fn get_alone(&self, key: HashedKey<'_>, out: &mut Vec<u8>) -> Result<bool> {
         self.stop_for_death().await;
         let _pin = self.pin();
-        self.get_pinned(key, hash, out).await
+        self.get_pinned(key, out).await
     }
 
     /// A point read under a pin of the caller.
     pub(crate) async fn get_pinned(
         &self,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         if !self.node.has_tables() {
             return self.get_from_leaves(key, hash, out).await;
         }
-        self.get_from(self.start(key, hash), key, hash, out).await
+        self.get_from(self.start(key, hash), (key, hash), out).await
     }
 
     /// The rest of a point read.
     async fn get_from(
         &self,
         start: Start,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         let mut route = match start.cached {
             Some((route, Some(candidates))) => {
                 let rest = (candidates.take(MAX_CANDIDATES).skip(start.tried), start.looked);
-                match self.try_candidates(&route, rest, key, hash, out).await? {
+                match self.try_candidates(&route, rest, (key, hash), out).await? {
                     Answer::Found => return Ok(true),
                     Answer::Absent => {
                         if !candidates.is_empty() {
@@ -242,7 +229,7 @@ impl DmTree {
         };
         let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
-            match self.get_confirmed(&route, key, hash, out).await? {
+            match self.get_confirmed(&route, (key, hash), out).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
                     // An owner that hangs serves its memory after it was revoked, and so does this
@@ -264,13 +251,12 @@ impl DmTree {
         &self,
         route: &Route,
         (slots, mut looked): (impl Iterator<Item = usize>, Option<Looked>),
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         for slot in slots {
             let place = Place { leaf: route.leaf, slot };
-            let probe = self.probe(place, looked.take(), key, hash, out).await?;
+            let probe = self.probe(place, looked.take(), key, out).await?;
             if probe.ver().generation != route.generation
                 && !self.node.has(Mutant::MirrorOtherGeneration)
             {
@@ -287,8 +273,7 @@ impl DmTree {
     async fn get_confirmed(
         &self,
         route: &Route,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         let table = match self.confirm(route.table, route.capacity).await? {
@@ -300,7 +285,7 @@ impl DmTree {
             Confirmed::Locked => {
                 Mark::GetLeafLocked.hit();
                 self.op.retried.set(true);
-                return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
+                return self.get_by_leaf(route, (key, hash), (out, Learn::No)).await;
             }
             odd => {
                 if matches!(odd, Confirmed::Unbuilt) {
@@ -308,17 +293,17 @@ impl DmTree {
                     self.node.push_build(*route);
                 }
                 self.op.retried.set(true);
-                return self.get_by_leaf(route, key, hash, (out, Learn::Mirror)).await;
+                return self.get_by_leaf(route, (key, hash), (out, Learn::Mirror)).await;
             }
         };
         self.ep.stage_cost(Stage::FingerprintScan, 1);
         self.fill_mirror(key, route, table.fps());
         let Some(candidates) = candidates(&table, hash) else {
-            return self.get_by_leaf(route, key, hash, (out, Learn::No)).await;
+            return self.get_by_leaf(route, (key, hash), (out, Learn::No)).await;
         };
         for slot in candidates {
             let place = Place { leaf: route.leaf, slot };
-            let probe = self.probe(place, None, key, hash, out).await?;
+            let probe = self.probe(place, None, (key, hash), out).await?;
             if let Some(answer) = verdict(&probe, route, &table) {
                 return Ok(answer);
             }
@@ -331,8 +316,7 @@ impl DmTree {
     async fn get_by_leaf(
         &self,
         route: &Route,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         (out, learn): (&mut Vec<u8>, Learn),
     ) -> Result<Answer> {
         let mut leaf = self.read_leaf(route.leaf, route.capacity).await?;
@@ -365,7 +349,7 @@ impl DmTree {
                         if learn == Learn::Mirror {
                             self.mirror_leaf(key, route, &leaf);
                         }
-                        return self.search_leaf(&leaf, key, hash, out).await;
+                        return self.search_leaf(&leaf, (key, hash), out).await;
                     }
                 }
             };
@@ -385,7 +369,7 @@ impl DmTree {
         let mut route = self.route(key).await?;
         let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
-            match self.get_by_leaf(&route, key, hash, (out, Learn::No)).await? {
+            match self.get_by_leaf(&route, (key, hash), (out, Learn::No)).await? {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
                     out.clear();
@@ -413,11 +397,10 @@ impl DmTree {
     async fn search_leaf(
         &self,
         leaf: &LeafCopy,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
-        Ok(match self.find_in_leaf(leaf, key, hash, out).await? {
+        Ok(match self.find_in_leaf(leaf, key, out).await? {
             Found::At(_) => Answer::Found,
             Found::Nowhere => Answer::Absent,
             Found::Torn => Answer::Stale,
@@ -428,8 +411,7 @@ impl DmTree {
     pub(crate) async fn find_in_leaf(
         &self,
         leaf: &LeafCopy,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Found> {
         let at = |i: usize, block| {

@@ -76,13 +76,13 @@ impl RangeIndex for DmTree {
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let (begun, hash) = self.start_get(key, out)?;
-        self.get_rest(begun, key, hash, out).await
+        self.get_rest(begun, (key, hash), out).await
     }
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         match self.start_write(key, w)? {
             (DirectWrite::Ended(outcome), _) => Ok(outcome),
-            (begun, hash) => self.write_with_room(begun, key, hash, w).await,
+            (begun, hash) => self.write_with_room(begun, (key, hash), w).await,
         }
     }
 

@@ -66,7 +66,7 @@ impl DmTree {
     ) -> Result<Option<Written>> {
         let mut old = Vec::new();
         let image = l.image.as_ref().expect("READ under the lock");
-        let found = match self.find_in_leaf(image, key, hash, &mut old).await {
+        let found = match self.find_in_leaf(image, (key, hash), &mut old).await {
             Ok(Found::At(present)) => Ok(Some(present)),
             Ok(Found::Nowhere) => Ok(None),
             Ok(Found::Torn) => {

@@ -24,7 +24,7 @@ use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
-use crate::client::{DmTree, HELP_AFTER};
+use crate::client::{DmTree, HELP_AFTER, HashedKey};
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, SlotState};
 use crate::format::{Ver, block, u64_at};
@@ -101,8 +101,7 @@ impl DmTree {
         &self,
         place: Place,
         mut looked: Option<Looked>,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Probe> {
         let at = self.entry_at(place);
@@ -113,10 +112,10 @@ impl DmTree {
                 None => {
                     self.ep.step(Step::Entry);
                     let bytes = self.ep.read(at, self.node.g.entry() as u32).await?;
-                    bytes.extract(|bytes| self.look(place, bytes, key, hash, out))
+                    bytes.extract(|bytes| self.look(place, bytes, key, out))
                 }
             };
-            if let Some(probe) = self.judge_looked(now, key, out).await? {
+            if let Some(probe) = self.judge_looked(now, key.0, out).await? {
                 return Ok(probe);
             }
             Mark::EntryTorn.hit();
@@ -136,12 +135,11 @@ impl DmTree {
         &self,
         place: Place,
         bytes: &Sampled,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Probe>> {
-        let looked = bytes.extract(|b| self.look(place, b, key, hash, out));
-        self.judge_looked(looked, key, out).await
+        let looked = bytes.extract(|b| self.look(place, b, key, out));
+        self.judge_looked(looked, key.0, out).await
     }
 
     /// Checks a sampled slot and compares its key. An inline value of a hit replaces `out`.
@@ -149,8 +147,7 @@ impl DmTree {
         &self,
         place: Place,
         bytes: &[u8],
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Looked {
         self.ep.stage_cost(Stage::EntryCheck, 1);

@@ -266,13 +266,13 @@ fn a_write_with_its_lock_recovers_no_other() {
             let (key, w) = (key(n), Write::Insert(b"a value"));
             let (begun, hash) = c.start_write(&key, w)?;
             let DirectWrite::Locked(locked) = &begun else {
-                c.write_begun(begun, &key, hash, w).await?;
+                c.write_begun(begun, (&key, hash), w).await?;
                 continue;
             };
             let lock = HeldLock { tag: c.next_tag(), on: Lockable::Leaf(locked.locked.route) };
             c.node.abandoned_locks.add(lock);
             c.node.abandoned_locks.answers(&lock.key(), true);
-            c.write_begun(begun, &key, hash, w).await?;
+            c.write_begun(begun, (&key, hash), w).await?;
             assert!(c.node.abandoned_locks.get(&lock.key()).is_some(), "left to others");
             c.node.abandoned_locks.remove(&lock.key());
             assert!(!c.node.abandoned_locks.any(), "its own lock was given back");

@@ -26,7 +26,7 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::op::reclaim_for_room;
 use dmtree_parts::{Outcome, Work, Write};
 
-use crate::client::DmTree;
+use crate::client::{DmTree, HashedKey};
 use crate::direct::{DirectGet, DirectWrite};
 
 /// Pieces of maintenance that a write in a full pool executes.
@@ -52,14 +52,13 @@ impl DmTree {
     pub(crate) async fn write_with_room(
         &self,
         begun: DirectWrite<'_, '_>,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         w: Write<'_>,
     ) -> Result<Outcome> {
         let pool = &self.node.pool;
         // Any client may free memory after the write has found the pool full.
         let mut released = pool.released();
-        let mut full = match self.write_begun(begun, key, hash, w).await {
+        let mut full = match self.write_begun(begun, key, w).await {
             Err(e) if e.kind() == ErrorKind::Full => e,
             done => return done,
         };
@@ -72,13 +71,13 @@ impl DmTree {
             // A node that does not report its epoch keeps freed memory from being used; that is no
             // error of this write.
             if released != before || found.unwrap_or(false) {
-                full = match Box::pin(self.write_begun(DirectWrite::Posted, key, hash, w)).await {
+                full = match Box::pin(self.write_begun(DirectWrite::Posted, key, w)).await {
                     Err(e) if e.kind() == ErrorKind::Full => e,
                     done => return done,
                 };
             }
         }
-        Box::pin(self.replace(key, w, full)).await
+        Box::pin(self.replace(key.0, w, full)).await
     }
 
     /// Retries those of several writes that have found the pool full, except where a later one has
@@ -94,7 +93,7 @@ impl DmTree {
             if is_full && writes[i + 1..].iter().all(|(later, _)| *later != key) {
                 let (hash, posted) = (KeyHash::of(key), DirectWrite::Posted);
                 self.spare.set(false);
-                *outcome = Box::pin(self.write_with_room(posted, key, hash, w)).await;
+                *outcome = Box::pin(self.write_with_room(posted, (key, hash), w)).await;
             }
         }
     }
@@ -107,11 +106,11 @@ impl DmTree {
             Write::Put(_) | Write::Update(_) | Write::CompareAndSet { new: Some(_), .. }
         );
         let hash = KeyHash::of(key);
-        if !may || !self.get_rest(DirectGet::Posted, key, hash, &mut Vec::new()).await? {
+        if !may || !self.get_rest(DirectGet::Posted, (key, hash), &mut Vec::new()).await? {
             return Err(full);
         }
         self.spare.set(true);
-        let done = self.write_begun(DirectWrite::Posted, key, hash, w).await;
+        let done = self.write_begun(DirectWrite::Posted, (key, hash), w).await;
         self.spare.set(false);
         done
     }

@@ -304,6 +304,6 @@ impl DmTree {
     /// A point read inside a scan; the scan's pin covers it.
     async fn get_alone_unpinned(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let hash = dmtree_parts::hash::KeyHash::of(key);
-        Box::pin(self.get_pinned(key, hash, out)).await
+        Box::pin(self.get_pinned((key, hash), out)).await
     }
 }

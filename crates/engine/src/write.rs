@@ -38,7 +38,7 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 use dmtree_pool::BlockPtr;
 
-use crate::client::DmTree;
+use crate::client::{DmTree, HashedKey};
 use crate::direct::{Begun, DirectWrite, LockedWrite, end};
 use crate::format::slot::{self, Place};
 use crate::lock::Locked;
@@ -75,7 +75,7 @@ impl DmTree {
     ) -> Begun<Outcome, impl Future<Output = Result<Outcome>> + 'a> {
         match self.start_write(key, w) {
             Ok((DirectWrite::Ended(outcome), _)) => Begun::Ended(Ok(outcome)),
-            Ok((begun, hash)) => Begun::Waits(self.write_with_room(begun, key, hash, w)),
+            Ok((begun, hash)) => Begun::Waits(self.write_with_room(begun, (key, hash), w)),
             Err(e) => Begun::Ended(Err(e)),
         }
     }
@@ -91,15 +91,14 @@ impl DmTree {
         w.check()?;
         let hash = KeyHash::of(key);
         self.spare.set(false);
-        Ok((self.write_direct(key, hash, w), hash))
+        Ok((self.write_direct((key, hash), w), hash))
     }
 
     /// The rest of a write that has begun.
     pub(crate) async fn write_begun(
         &self,
         begun: DirectWrite<'_, '_>,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         w: Write<'_>,
     ) -> Result<Outcome> {
         let (scope, is_again) = match begun {
@@ -124,7 +123,7 @@ impl DmTree {
         let (key, hash, w) = (steps.key, steps.hash, steps.write);
         let (outcome, counted) = match self.write_from(locked, steps, looked, &mut None).await? {
             Some(written) => written,
-            None => self.write_pinned(key, hash, w, &mut None).await?,
+            None => self.write_pinned((key, hash), w, &mut None).await?,
         };
         pin.end();
         end(scope, counted);
@@ -145,7 +144,7 @@ impl DmTree {
                 Turn::Own(own) => leader = own,
             }
         }
-        let written = self.write_alone(key, hash, w, &mut leader).await;
+        let written = self.write_alone((key, hash), w, &mut leader).await;
         if let Some(leader) = leader {
             let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
             leader.finish_write(&self.ep, outcome).await;
@@ -155,28 +154,26 @@ impl DmTree {
 
     pub(crate) async fn write_alone(
         &self,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         w: Write<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         self.stop_for_death().await;
         let pin = self.pin();
-        let written = self.write_pinned(key, hash, w, flight).await;
+        let written = self.write_pinned(key, w, flight).await;
         pin.end();
         written
     }
 
     async fn write_pinned(
         &self,
-        key: &[u8],
-        hash: KeyHash,
+        key: HashedKey<'_>,
         w: Write<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         loop {
-            let l = self.lock_leaf(key).await.map_err(untouched)?;
-            if let Some(written) = self.write_locked(l, key, hash, w, flight).await? {
+            let l = self.lock_leaf(key.0).await.map_err(untouched)?;
+            if let Some(written) = self.write_locked(l, key, w, flight).await? {
                 return Ok(written);
             }
             self.op.retried.set(true);
@@ -187,8 +184,7 @@ impl DmTree {
     pub(crate) async fn write_locked(
         &self,
         l: Locked,
-        key: &[u8],
-        hash: KeyHash,
+        (key, hash): HashedKey<'_>,
         w: Write<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
@@ -213,7 +209,8 @@ impl DmTree {
             match steps.next(&l.table) {
                 Next::Probe(slot) => {
                     let place = Place { leaf: l.route.leaf, slot };
-                    let probed = self.probe(place, looked.take(), key, hash, &mut steps.old).await;
+                    let probed =
+                        self.probe(place, looked.take(), (key, hash), &mut steps.old).await;
                     let probe;
                     (l, probe) = self.under(l, probed).await?;
                     steps.saw(slot, &probe);
