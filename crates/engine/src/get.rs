@@ -197,13 +197,11 @@ impl DmTree {
         (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        if !self.node.has_tables() {
-            return self.get_from_leaves(key, hash, out).await;
-        }
-        self.get_from(self.start(key, hash), (key, hash), out).await
+        let start = if self.node.has_tables() { self.start(key, hash) } else { Start::default() };
+        self.get_from(start, (key, hash), out).await
     }
 
-    /// The rest of a point read.
+    /// The rest of a point read. Without tables the leaf answers.
     async fn get_from(
         &self,
         start: Start,
@@ -229,13 +227,19 @@ impl DmTree {
         };
         let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
-            match self.get_confirmed(&route, (key, hash), out).await? {
+            let answer = match self.node.has_tables() {
+                true => self.get_confirmed(&route, (key, hash), out).await?,
+                false => self.get_by_leaf(&route, (key, hash), (out, Learn::No)).await?,
+            };
+            match answer {
                 Answer::Found => return Ok(true),
                 Answer::Absent => {
                     // An owner that hangs serves its memory after it was revoked, and so does this
                     // node's own memory. No memory node has confirmed that this node is still a
                     // member.
-                    self.check_lease()?;
+                    if self.node.has_tables() {
+                        self.check_lease()?;
+                    }
                     out.clear();
                     return Ok(false);
                 }
@@ -361,23 +365,6 @@ impl DmTree {
                 self.paced_walk(&mut backoff, &leaf).await?;
             }
             leaf = self.read_leaf(on, leaf.capacity).await?;
-        }
-    }
-
-    /// Without tables the leaf answers.
-    async fn get_from_leaves(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Result<bool> {
-        let mut route = self.route(key).await?;
-        let mut backoff = self.ep.backoff("a consistent view of a leaf", route.leaf);
-        loop {
-            match self.get_by_leaf(&route, (key, hash), (out, Learn::No)).await? {
-                Answer::Found => return Ok(true),
-                Answer::Absent => {
-                    out.clear();
-                    return Ok(false);
-                }
-                Answer::Stale => {}
-            }
-            route = self.other_route(key, &route, &mut backoff).await?;
         }
     }
 

@@ -36,7 +36,6 @@ use crate::format::slot::{self, Place};
 use crate::get::Found;
 use crate::lock::{LeafFifoGuard, Locked};
 use crate::mutants::Mutant;
-use crate::node::Chore;
 use crate::steps::Present;
 use crate::write::{Written, worn_out};
 
@@ -129,11 +128,7 @@ impl DmTree {
         let entry = Entry::Free(slot::free_word(place, l.table.ver));
         let small = (l.table.live() - 1) * 4 <= l.route.capacity;
         self.write_and_unlock(l, Change { place, block: None, shadow: None, entry }).await?;
-        self.retire_block(p.block);
-        if small {
-            self.node.push_chore(Chore::Merge(key.to_vec()));
-        }
-        Ok((Outcome::Done, self.op.outcome(OpOutcome::Hit)))
+        Ok(self.deleted(key, p, small))
     }
 
     /// A pair for a slot. As [`DmTree::write_entry`](crate::client::DmTree).

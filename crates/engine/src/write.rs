@@ -338,11 +338,16 @@ impl DmTree {
         let small = l.table.live() * 4 <= l.route.capacity;
         self.note_mirror(key, &l.route, p.slot, 0);
         self.unlock_with_table(l).await?;
+        Ok(self.deleted(key, p, small))
+    }
+
+    /// A delete has unlocked its leaf; `small`: few pairs are left in it.
+    pub(crate) fn deleted(&self, key: &[u8], p: Present, small: bool) -> Written {
         self.retire_block(p.block);
         if small {
             self.node.push_chore(Chore::Merge(key.to_vec()));
         }
-        Ok((Outcome::Done, self.op.outcome(OpOutcome::Hit)))
+        (Outcome::Done, self.op.outcome(OpOutcome::Hit))
     }
 
     /// Encodes and WRITEs an entry, its block first. Replacing a live entry without `whole_write`
