@@ -375,14 +375,7 @@ impl DmTree {
             }
             Mark::InnerTorn.hit();
             self.op.retried.set(true);
-            if backoff.steps() >= HELP_AFTER {
-                Box::pin(self.help_inner(addr)).await?;
-            }
-            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-                Box::pin(self.diagnose_stall_inner(addr)).await?;
-            }
-            self.op.quiescent_point();
-            backoff.step().await?;
+            self.wait_for_successor(&mut backoff, addr).await?;
         }
     }
 

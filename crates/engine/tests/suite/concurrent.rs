@@ -2,24 +2,16 @@
 
 use dmtree_check::concurrent::{Stress, seeds};
 use dmtree_check::peer::workloads::{check_history, check_threads, suspended};
-use dmtree_engine::{Options, Tables, Techniques};
+use dmtree_engine::{Options, Techniques};
 use dmtree_fabric::local::Tearing;
+
+use crate::conformance::switched_off;
 
 /// Every combination of the ablation switches, sound under interleaving.
 #[test]
 fn interleaved_with_every_combination_of_switches() {
     for bits in 0..64u64 {
-        let on = |n: u64| bits >> n & 1 == 1;
-        let techniques = Techniques {
-            mirrors: on(0),
-            tables: if on(1) { Tables::Memory } else { Tables::Compute },
-            delegation: on(2),
-            combining: on(3),
-            adaptive_capacity: on(4),
-            round_trip_combining: on(5),
-            ..Techniques::default()
-        };
-        let o = Options { techniques, fanout: 8, ..Options::default() };
+        let o = switched_off(61 ^ bits, Options { fanout: 8, ..Options::default() });
         for seed in seeds(bits * 1_000, 2) {
             let keys = [12, 400][seed as usize % 2];
             let s = Stress { ops: 150, keys, scan_one_in: 40, ..Stress::of(seed) };

@@ -83,7 +83,8 @@ fn local() -> Vec<Row> {
     rows.into_iter().map(|row| row.on("dmtree")).collect()
 }
 
-fn switched_off(bits: u64, o: Options) -> Options {
+/// Options without the techniques with a set bit; the second bit puts tables on memory nodes.
+pub(super) fn switched_off(bits: u64, o: Options) -> Options {
     let on = |n: u64| bits >> n & 1 == 0;
     let techniques = Techniques {
         mirrors: on(0),
