@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{MN, at, fails, on};
-use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
+use dmtree_fabric::net::{Access, DataPath, Key, NetFabric, NicConfig, Place, PoolConfig};
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
@@ -59,8 +59,8 @@ fn join_with(
     nic_config: &NicConfig,
 ) -> Result<NetFabric> {
     let (listen, wanted) = ("127.0.0.1:0", None);
-    let how = Joining { first, listen, role, wanted, within: SOON, data_path, nic_config };
-    NetFabric::join(&how, |pool_config| {
+    let place = Place { first, listen, wanted, within: SOON, data_path, nic_config };
+    NetFabric::join(&place, role, |pool_config| {
         assert_eq!(pool_config, b"options");
         Ok(1 << 14)
     })

@@ -16,7 +16,7 @@ use super::io::{Net, Stream};
 use super::key::Key;
 use super::sockets::System;
 use super::wire::Hello;
-use super::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, frames};
+use super::{DataPath, NetFabric, NicConfig, Place, PoolConfig, frames};
 use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -44,9 +44,9 @@ fn found(region_bytes: u64) -> NetFabric {
 
 fn join(first: &str) -> NetFabric {
     let nic_config = &NicConfig::default();
-    let (listen, role, within) = ("127.0.0.1:0", Role::Compute, Duration::from_secs(2));
-    let how = Joining { first, listen, role, wanted: None, within, data_path: None, nic_config };
-    NetFabric::join(&how, |_| Ok(1 << 14)).expect("joins")
+    let (listen, within) = ("127.0.0.1:0", Duration::from_secs(2));
+    let place = Place { first, listen, wanted: None, within, data_path: None, nic_config };
+    NetFabric::join(&place, Role::Compute, |_| Ok(1 << 14)).expect("joins")
 }
 
 fn endpoint(f: &NetFabric) -> Endpoint {

@@ -84,7 +84,7 @@ pub use data_path::{DataPath, NicConfig};
 pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};
-pub use start::Joining;
+pub use start::Place;
 pub use wire::PoolId;
 
 /// Shortest interval between two fetches of the node directory, ns.
