@@ -251,6 +251,20 @@ fn unsupported(what: &str) -> Error {
     Error::unsupported(text)
 }
 
+/// Makes a shared state deref to its [`Base`], and a client to its [`Client`]: `Type => Part, field`.
+#[macro_export]
+macro_rules! begins_with {
+    ($type:ty => $part:ty, $field:tt) => {
+        impl ::std::ops::Deref for $type {
+            type Target = $part;
+
+            fn deref(&self) -> &$part {
+                &self.$field
+            }
+        }
+    };
+}
+
 /// Refuses an option that is out of its range.
 ///
 /// # Errors
