@@ -15,7 +15,7 @@ use dmtree_fabric::net::{Access, DataPath, Key, NetFabric, NicConfig, Place, Poo
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
-    NodeId, Presence, Result, Role, RpcFuture, RpcHandler, ServiceId,
+    NodeId, Presence, Result, Role, RpcFuture, RpcHandler, Service, ServiceId,
 };
 
 const SOON: Duration = Duration::from_millis(300);
@@ -168,16 +168,14 @@ fn verbs_go_to_the_incarnation_of_a_node_that_is_known() {
 }
 
 struct Echo;
-impl RpcHandler for Echo {
-    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
-            ep.faa(at(512), 1).await?;
-            if request.is_empty() {
-                return Err(dmtree_fabric::Error::invalid("nothing to repeat"));
-            }
-            Ok([&from.bits().to_le_bytes()[..], request].concat())
-        })
+impl Service for Echo {
+    async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
+        ep.faa(at(512), 1).await?;
+        if request.is_empty() {
+            return Err(dmtree_fabric::Error::invalid("nothing to repeat"));
+        }
+        Ok([&from.bits().to_le_bytes()[..], request].concat())
     }
 }
 

@@ -159,11 +159,7 @@ pub struct AnyOptions {
     value: Value,
 }
 
-impl std::fmt::Debug for AnyOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.value)
-    }
-}
+dmtree_fabric::debug_line!(AnyOptions, it => "{}", it.value);
 
 impl std::fmt::Display for AnyOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

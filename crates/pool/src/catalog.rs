@@ -19,9 +19,7 @@
 
 use std::sync::Mutex;
 
-use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, Member, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
-};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, Member, NodeId, Result, Service, ServiceId};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
@@ -319,7 +317,9 @@ impl CatalogService {
         let (slot, _) = found.ok_or_else(|| not_found(name))?;
         ep.write_word(slot_at(*slot), 0).await
     }
+}
 
+impl Service for CatalogService {
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut options = request;
         let Call { kind, incarnation, ticket, name, system } =
@@ -334,12 +334,6 @@ impl CatalogService {
             }
             CallKind::Drop => self.remove(ep, name).await.map(|()| Vec::new()),
         }
-    }
-}
-
-impl RpcHandler for CatalogService {
-    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(self.answer(ep, from, request))
     }
 }
 

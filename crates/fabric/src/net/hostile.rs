@@ -21,7 +21,7 @@ use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::membership::LeaseParameters;
-use crate::rpc::{RpcFuture, RpcHandler, ServiceId};
+use crate::rpc::{Service, ServiceId};
 use crate::transport::Fabric;
 
 const MIB: u64 = 1 << 20;
@@ -222,13 +222,11 @@ fn silent_peers_make_room_for_others() {
 }
 
 struct Slow(Arc<Mutex<u32>>);
-impl RpcHandler for Slow {
-    fn call<'a>(&'a self, _: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            std::thread::sleep(Duration::from_millis(20));
-            Ok(Vec::new())
-        })
+impl Service for Slow {
+    async fn answer(&self, _: &Endpoint, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(Vec::new())
     }
 }
 

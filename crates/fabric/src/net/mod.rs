@@ -235,11 +235,7 @@ impl NetFabric {
     }
 }
 
-impl std::fmt::Debug for NetFabric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NetFabric({} at {})", self.0.shared.me, self.0.shared.listens)
-    }
-}
+crate::debug_line!(NetFabric, it => "NetFabric({} at {})", it.0.shared.me, it.0.shared.listens);
 
 impl Node {
     /// Ends all service. When this returns the address is free.
