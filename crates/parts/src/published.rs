@@ -251,7 +251,8 @@ fn unsupported(what: &str) -> Error {
     Error::unsupported(text)
 }
 
-/// Makes a shared state deref to its [`Base`], and a client to its [`Client`]: `Type => Part, field`.
+/// Makes a shared state deref to its [`Base`], or a client to its [`Client`]: the field that
+/// `Type => Part, field` names.
 #[macro_export]
 macro_rules! begins_with {
     ($type:ty => $part:ty, $field:tt) => {
