@@ -51,11 +51,7 @@ impl Drop for Handle {
     }
 }
 
-impl std::fmt::Debug for Index {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Index({:?})", self.0.open.name)
-    }
-}
+dmtree_fabric::debug_line!(Index, it => "Index({:?})", it.0.open.name);
 
 impl Index {
     pub(crate) fn new(pool: Arc<PoolInner>, open: Arc<OpenIndex>) -> Self {

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, Result};
-use dmtree_parts::NodeContext;
-use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_pool::{Cluster, IndexEntry, IndexState, PoolNode};
+use dmtree_parts::{NodeContext, naming};
+use dmtree_pool::{Cluster, IndexEntry, IndexState, NewIndex, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
 use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
@@ -277,11 +276,11 @@ impl Admin {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let options = &options.creation();
         let (encoded, options) = (&encoded(options)?, &options.into());
-        let request = IndexRequest { name, system: SYSTEM, options, encoded };
+        let new = NewIndex { name, system: SYSTEM, options: encoded };
         self.run(async {
             match may_exist {
-                true => naming::open_or_create(&self.ep, &cx, request).await,
-                false => naming::create(&self.ep, &cx, request).await,
+                true => naming::open_or_create(&self.ep, &cx, new, options).await,
+                false => naming::create(&self.ep, &cx, new, options).await,
             }
         })
     }

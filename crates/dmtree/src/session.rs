@@ -62,11 +62,9 @@ pub struct Session {
     pool: Arc<PoolInner>,
 }
 
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Session({:?} on cn{})", self.client.open.name, self.compute_node)
-    }
-}
+dmtree_fabric::debug_line!(
+    Session, it => "Session({:?} on cn{})", it.client.open.name, it.compute_node
+);
 
 impl Session {
     pub(crate) fn new(

@@ -65,11 +65,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Endpoint(Rc<Inner>);
 
-impl std::fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Endpoint({} slot {})", self.0.node, self.0.slot)
-    }
-}
+crate::debug_line!(Endpoint, it => "Endpoint({} slot {})", it.0.node, it.0.slot);
 
 impl Endpoint {
     /// An endpoint of slot `slot` of an executor over a transport.

@@ -23,6 +23,7 @@ pub mod caps;
 mod core;
 mod counters;
 pub mod cpu;
+mod debug_line;
 mod direct;
 mod direct_op;
 mod endpoint;
@@ -68,7 +69,7 @@ pub use crate::membership::{
 pub use crate::pause::{Backoff, Sleep, Yield};
 pub use crate::region::{Pages, Region};
 pub use crate::rng::golden_hash;
-pub use crate::rpc::{MAX_RPC_BYTES, RpcCall, RpcFuture, RpcHandler, RpcHost, ServiceId};
+pub use crate::rpc::{MAX_RPC_BYTES, RpcCall, RpcFuture, RpcHandler, RpcHost, Service, ServiceId};
 pub use crate::sampled::{Sampled, Verified};
 pub use crate::scope::{OpKind, OpOutcome, Stage, Step};
 pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};

@@ -50,11 +50,7 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-impl std::fmt::Debug for Region {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Region({} bytes)", self.len())
-    }
-}
+crate::debug_line!(Region, it => "Region({} bytes)", it.len());
 
 impl Region {
     /// Zeroed memory of `bytes`, rounded up to whole lines. The operating system commits pages when

@@ -44,6 +44,19 @@ pub trait RpcHandler: Send + Sync {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a>;
 }
 
+/// The same as an `async fn`.
+#[allow(async_fn_in_trait, reason = "a handler's future stays on the core that polls it")]
+pub trait Service: Send + Sync {
+    /// Answers one request.
+    async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>>;
+}
+
+impl<S: Service> RpcHandler for S {
+    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(self.answer(ep, from, request))
+    }
+}
+
 /// The services of one node.
 #[derive(Default)]
 pub struct RpcHost {

@@ -7,7 +7,6 @@
 
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -200,11 +199,7 @@ impl Drop for Buf {
     }
 }
 
-impl fmt::Debug for Buf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buf({} bytes)", self.len)
-    }
-}
+crate::debug_line!(Buf, it => "Buf({} bytes)", it.len);
 
 #[cfg(test)]
 mod tests {

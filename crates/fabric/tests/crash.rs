@@ -14,8 +14,8 @@ use dmtree_fabric::sim::{
 };
 use dmtree_fabric::verb::{faa, write, write_word};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, ErrorKind, Fabric, Fifo, GlobalAddr, NodeId, RpcFuture,
-    RpcHandler, ServiceId, Worker,
+    Capabilities, Core, Endpoint, ErrorKind, Fabric, Fifo, GlobalAddr, NodeId, Result, Service,
+    ServiceId, Worker,
 };
 
 const A: NodeId = NodeId::compute(0);
@@ -25,24 +25,20 @@ const WORDS: u64 = 32;
 
 /// Counts its calls.
 struct Count;
-impl RpcHandler for Count {
-    fn call<'a>(&'a self, ep: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            let was = ep.faa(GlobalAddr::new(ep.node(), 64), 1).await?;
-            Ok(was.to_le_bytes().to_vec())
-        })
+impl Service for Count {
+    async fn answer(&self, ep: &Endpoint, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
+        let was = ep.faa(GlobalAddr::new(ep.node(), 64), 1).await?;
+        Ok(was.to_le_bytes().to_vec())
     }
 }
 
 /// Waits a microsecond, and answers with the times before and after.
 struct Clock;
-impl RpcHandler for Clock {
-    fn call<'a>(&'a self, ep: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            let before = ep.now();
-            ep.sleep(1000).await;
-            Ok([before, ep.now()].map(u64::to_le_bytes).concat())
-        })
+impl Service for Clock {
+    async fn answer(&self, ep: &Endpoint, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
+        let before = ep.now();
+        ep.sleep(1000).await;
+        Ok([before, ep.now()].map(u64::to_le_bytes).concat())
     }
 }
 

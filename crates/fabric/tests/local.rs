@@ -10,8 +10,8 @@ use common::{CN, MN, at, endpoint, fails, on};
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
 use dmtree_fabric::verb::{cas, faa, read, write, write_word};
 use dmtree_fabric::{
-    Core, DetachedHook, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, OpKind, OpOutcome,
-    RpcFuture, RpcHandler, SeededRandom, ServiceId, Worker,
+    Core, DetachedHook, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, OpKind, OpOutcome, Result,
+    SeededRandom, Service, ServiceId, Worker,
 };
 
 fn fabric(knobs: Knobs) -> LocalFabric {
@@ -325,16 +325,14 @@ fn detached_lists_outlive_their_caller() {
 }
 
 struct Doubler;
-impl RpcHandler for Doubler {
-    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            let n = ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
-            let nested = ep.rpc(from, ServiceId(1), b"", &mut Vec::new()).await;
-            assert_eq!(nested.expect_err("refused").kind(), ErrorKind::Unsupported);
-            let mut reply = [request, request].concat();
-            reply.push(n as u8);
-            Ok(reply)
-        })
+impl Service for Doubler {
+    async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        let n = ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
+        let nested = ep.rpc(from, ServiceId(1), b"", &mut Vec::new()).await;
+        assert_eq!(nested.expect_err("refused").kind(), ErrorKind::Unsupported);
+        let mut reply = [request, request].concat();
+        reply.push(n as u8);
+        Ok(reply)
     }
 }
 

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{MN, at, fails, on};
-use dmtree_fabric::net::{Access, DataPath, Joining, Key, NetFabric, NicConfig, PoolConfig};
+use dmtree_fabric::net::{Access, DataPath, Key, NetFabric, NicConfig, Place, PoolConfig};
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
-    NodeId, Presence, Result, Role, RpcFuture, RpcHandler, ServiceId,
+    NodeId, Presence, Result, Role, RpcFuture, RpcHandler, Service, ServiceId,
 };
 
 const SOON: Duration = Duration::from_millis(300);
@@ -59,8 +59,8 @@ fn join_with(
     nic_config: &NicConfig,
 ) -> Result<NetFabric> {
     let (listen, wanted) = ("127.0.0.1:0", None);
-    let how = Joining { first, listen, role, wanted, within: SOON, data_path, nic_config };
-    NetFabric::join(&how, |pool_config| {
+    let place = Place { first, listen, wanted, within: SOON, data_path, nic_config };
+    NetFabric::join(&place, role, |pool_config| {
         assert_eq!(pool_config, b"options");
         Ok(1 << 14)
     })
@@ -168,16 +168,14 @@ fn verbs_go_to_the_incarnation_of_a_node_that_is_known() {
 }
 
 struct Echo;
-impl RpcHandler for Echo {
-    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
-            ep.faa(at(512), 1).await?;
-            if request.is_empty() {
-                return Err(dmtree_fabric::Error::invalid("nothing to repeat"));
-            }
-            Ok([&from.bits().to_le_bytes()[..], request].concat())
-        })
+impl Service for Echo {
+    async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        ep.faa(GlobalAddr::new(ep.node(), 512), 1).await?;
+        ep.faa(at(512), 1).await?;
+        if request.is_empty() {
+            return Err(dmtree_fabric::Error::invalid("nothing to repeat"));
+        }
+        Ok([&from.bits().to_le_bytes()[..], request].concat())
     }
 }
 

@@ -31,95 +31,48 @@ pub type AnyIndex = Box<dyn AnyClient>;
 /// Pairs to be loaded.
 pub type LoadPairs<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
 
-/// The operations of [`RangeIndex`], object-safe.
-#[allow(clippy::missing_errors_doc, reason = "they are the index's")]
-#[expect(missing_docs, reason = "they are those of RangeIndex")]
-pub trait AnyClient {
-    fn ops(&self) -> OpSet;
-    fn endpoint(&self) -> &Endpoint;
-    fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;
-    fn get<'a>(&'a mut self, key: &'a [u8], out: &'a mut Vec<u8>) -> Running<'a, bool>;
-    fn write<'a>(&'a mut self, key: &'a [u8], w: Write<'a>) -> Running<'a, Outcome>;
-    fn scan<'a>(
-        &'a mut self,
-        r: &'a ScanRequest<'_>,
-        page: &'a mut Page,
-    ) -> Running<'a, Option<Resume>>;
-    fn get_many<'a>(&'a mut self, keys: &'a [&[u8]], out: &'a mut Values) -> Running<'a, ()>;
-    fn write_many<'a>(
-        &'a mut self,
-        writes: &'a [(&[u8], Write<'_>)],
-        outcomes: &'a mut Vec<Result<Outcome>>,
-    ) -> Running<'a, ()>;
-    fn load<'a>(
-        &'a mut self,
-        pairs: LoadPairs<'a>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Running<'a, Loaded>;
-    fn maintain(&mut self) -> Running<'_, Work>;
-    fn work(&mut self) -> Running<'_, Pause>;
-    fn sweep(&mut self) -> Running<'_, ()>;
-    fn gc(&mut self) -> Running<'_, Found>;
-    fn walk(&mut self) -> Running<'_, Shape>;
+/// Makes [`AnyClient`] of the operations of [`RangeIndex`].
+macro_rules! any_client {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $out:ty;)*) => {
+        /// The operations of [`RangeIndex`], object-safe.
+        #[allow(clippy::missing_errors_doc, reason = "they are the index's")]
+        #[expect(missing_docs, reason = "they are those of RangeIndex")]
+        pub trait AnyClient {
+            fn ops(&self) -> OpSet;
+            fn endpoint(&self) -> &Endpoint;
+            fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;
+            $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out>;)*
+        }
+
+        impl<I: RangeIndex> AnyClient for I {
+            fn ops(&self) -> OpSet {
+                I::OPS
+            }
+            fn endpoint(&self) -> &Endpoint {
+                RangeIndex::endpoint(self)
+            }
+            fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
+                RangeIndex::place_of(self, key)
+            }
+            $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out> {
+                Box::pin(RangeIndex::$name(self, $($argument),*))
+            })*
+        }
+    };
 }
 
-impl<I: RangeIndex> AnyClient for I {
-    fn ops(&self) -> OpSet {
-        I::OPS
-    }
-    fn endpoint(&self) -> &Endpoint {
-        RangeIndex::endpoint(self)
-    }
-    fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
-        RangeIndex::place_of(self, key)
-    }
-    fn get<'a>(&'a mut self, key: &'a [u8], out: &'a mut Vec<u8>) -> Running<'a, bool> {
-        Box::pin(RangeIndex::get(self, key, out))
-    }
-    fn write<'a>(&'a mut self, key: &'a [u8], w: Write<'a>) -> Running<'a, Outcome> {
-        Box::pin(RangeIndex::write(self, key, w))
-    }
-    fn scan<'a>(
-        &'a mut self,
-        r: &'a ScanRequest<'_>,
-        page: &'a mut Page,
-    ) -> Running<'a, Option<Resume>> {
-        Box::pin(RangeIndex::scan(self, r, page))
-    }
-    fn get_many<'a>(&'a mut self, keys: &'a [&[u8]], out: &'a mut Values) -> Running<'a, ()> {
-        Box::pin(RangeIndex::get_many(self, keys, out))
-    }
-    fn write_many<'a>(
-        &'a mut self,
-        writes: &'a [(&[u8], Write<'_>)],
-        outcomes: &'a mut Vec<Result<Outcome>>,
-    ) -> Running<'a, ()> {
-        Box::pin(RangeIndex::write_many(self, writes, outcomes))
-    }
-    fn load<'a>(
-        &'a mut self,
-        pairs: LoadPairs<'a>,
-        sorted: bool,
-        fill: Fill,
-    ) -> Running<'a, Loaded> {
-        Box::pin(RangeIndex::load(self, pairs, sorted, fill))
-    }
-    fn maintain(&mut self) -> Running<'_, Work> {
-        Box::pin(RangeIndex::maintain(self))
-    }
-    fn work(&mut self) -> Running<'_, Pause> {
-        Box::pin(RangeIndex::work(self))
-    }
-    fn sweep(&mut self) -> Running<'_, ()> {
-        Box::pin(RangeIndex::sweep(self))
-    }
-    fn gc(&mut self) -> Running<'_, Found> {
-        Box::pin(RangeIndex::gc(self))
-    }
-    fn walk(&mut self) -> Running<'_, Shape> {
-        Box::pin(RangeIndex::walk(self))
-    }
+any_client! {
+    fn get(key: &'a [u8], out: &'a mut Vec<u8>) -> bool;
+    fn write(key: &'a [u8], w: Write<'a>) -> Outcome;
+    fn scan(r: &'a ScanRequest<'_>, page: &'a mut Page) -> Option<Resume>;
+    fn get_many(keys: &'a [&[u8]], out: &'a mut Values) -> ();
+    fn write_many(writes: &'a [(&[u8], Write<'_>)], out: &'a mut Vec<Result<Outcome>>) -> ();
+    fn load(pairs: LoadPairs<'a>, sorted: bool, fill: Fill) -> Loaded;
+    fn maintain() -> Work;
+    fn work() -> Pause;
+    fn sweep() -> ();
+    fn gc() -> Found;
+    fn walk() -> Shape;
 }
 
 /// The state of an index of any type that the clients of one compute node share.
@@ -206,11 +159,7 @@ pub struct AnyOptions {
     value: Value,
 }
 
-impl std::fmt::Debug for AnyOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.value)
-    }
-}
+dmtree_fabric::debug_line!(AnyOptions, it => "{}", it.value);
 
 impl std::fmt::Display for AnyOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

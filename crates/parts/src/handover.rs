@@ -34,11 +34,7 @@ pub struct LocalLocks {
     stranded: Option<Stranded>,
 }
 
-impl std::fmt::Debug for LocalLocks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} local locks", self.locks.len())
-    }
-}
+dmtree_fabric::debug_line!(LocalLocks, it => "{} local locks", it.locks.len());
 
 /// A client that queues.
 struct Waiting<'l> {

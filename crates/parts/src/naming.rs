@@ -2,25 +2,12 @@
 //! afterwards.
 
 use dmtree_fabric::{Endpoint, Result};
-use dmtree_pool::{Creation, IndexEntry, Opening};
+use dmtree_pool::{Creation, IndexEntry, NewIndex, Opening};
 
 use crate::any::AnyOptions;
 use crate::contract::{NodeContext, Root};
 
-/// The index to create.
-#[derive(Clone, Copy, Debug)]
-pub struct IndexRequest<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// The kind of index.
-    pub system: &'a str,
-    /// Its options.
-    pub options: &'a AnyOptions,
-    /// The options as the catalog keeps them.
-    pub encoded: &'a [u8],
-}
-
-/// Creates an index that does not exist yet.
+/// Creates an index that does not exist yet, with these options, which `new` has encoded.
 ///
 /// # Errors
 /// `Exists`; those of [`AnyOptions::check_for`] and [`AnyOptions::format`], after which the
@@ -28,12 +15,12 @@ pub struct IndexRequest<'a> {
 pub async fn create(
     ep: &Endpoint,
     cx: &NodeContext,
-    request: IndexRequest<'_>,
+    new: NewIndex<'_>,
+    options: &AnyOptions,
 ) -> Result<IndexEntry> {
-    request.options.check_for(cx)?;
-    let IndexRequest { name, system, encoded, .. } = request;
-    let begun = cx.pool.begin_index(ep, name, system, encoded).await?;
-    finish(ep, cx, request.options, begun).await
+    options.check_for(cx)?;
+    let begun = cx.pool.begin_index(ep, new).await?;
+    finish(ep, cx, options, begun).await
 }
 
 /// The index of a name, created if there is none; one that another node is creating is waited for.
@@ -44,13 +31,13 @@ pub async fn create(
 pub async fn open_or_create(
     ep: &Endpoint,
     cx: &NodeContext,
-    request: IndexRequest<'_>,
+    new: NewIndex<'_>,
+    options: &AnyOptions,
 ) -> Result<IndexEntry> {
-    request.options.check_for(cx)?;
-    let IndexRequest { name, system, encoded, .. } = request;
-    match cx.pool.open_or_begin_index(ep, name, system, encoded).await? {
+    options.check_for(cx)?;
+    match cx.pool.open_or_begin_index(ep, new).await? {
         Opening::Ready(entry) => Ok(entry),
-        Opening::Begun(begun) => finish(ep, cx, request.options, begun).await,
+        Opening::Begun(begun) => finish(ep, cx, options, begun).await,
     }
 }
 

@@ -251,6 +251,21 @@ fn unsupported(what: &str) -> Error {
     Error::unsupported(text)
 }
 
+/// Makes a shared state deref to its [`Base`], or a client to its [`Client`]: the field that
+/// `Type => Part, field` names.
+#[macro_export]
+macro_rules! begins_with {
+    ($type:ty => $part:ty, $field:tt) => {
+        impl ::std::ops::Deref for $type {
+            type Target = $part;
+
+            fn deref(&self) -> &$part {
+                &self.$field
+            }
+        }
+    };
+}
+
 /// Refuses an option that is out of its range.
 ///
 /// # Errors

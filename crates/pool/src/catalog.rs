@@ -19,9 +19,7 @@
 
 use std::sync::Mutex;
 
-use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, Member, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
-};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, Member, NodeId, Result, Service, ServiceId};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +105,17 @@ impl IndexState {
     }
 }
 
+/// An index that is to be created.
+#[derive(Clone, Copy, Debug)]
+pub struct NewIndex<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Which kind of index it is.
+    pub system: &'a str,
+    /// Its options, in the index's own encoding.
+    pub options: &'a [u8],
+}
+
 /// One index in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
@@ -150,7 +159,8 @@ fn slot_at(slot: u64) -> GlobalAddr {
     first_node(CATALOG + slot * SLOT_BYTES)
 }
 
-fn encode_body(id: u32, name: &str, system: &str, options: &[u8], creator: Creator) -> Vec<u8> {
+fn encode_body(id: u32, new: NewIndex<'_>, creator: Creator) -> Vec<u8> {
+    let NewIndex { name, system, options } = new;
     let mut out = vec![0; BODY_BYTES];
     let lengths: Lengths =
         (Half(id), name.len() as u8, system.len() as u8, Quarter(options.len() as u16));
@@ -272,13 +282,11 @@ impl CatalogService {
     async fn create(
         &self,
         ep: &Endpoint,
-        name: &str,
-        system: &str,
-        options: &[u8],
+        new: NewIndex<'_>,
         creator: Creator,
     ) -> Result<(u64, u32)> {
         let taken = read_all(ep).await?;
-        if let Some((_, e)) = taken.iter().find(|(_, e)| e.name == name) {
+        if let Some((_, e)) = taken.iter().find(|(_, e)| e.name == new.name) {
             return Err(exists(e));
         }
         let first = *locked(&self.next);
@@ -292,7 +300,7 @@ impl CatalogService {
         let id = u32::try_from(before + 1)
             .map_err(|_| Error::full("the pool has no index numbers left"))?;
         let at = slot_at(slot);
-        let body = encode_body(id, name, system, options, creator);
+        let body = encode_body(id, new, creator);
         ep.write_bytes(at.plus(BODY), &body).await?;
         ep.write_word(at.plus(ROOT_WORD), 0).await?;
         ep.write_word(at.plus(AUX_WORD), 0).await?;
@@ -309,16 +317,19 @@ impl CatalogService {
         let (slot, _) = found.ok_or_else(|| not_found(name))?;
         ep.write_word(slot_at(*slot), 0).await
     }
+}
 
+impl Service for CatalogService {
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut options = request;
         let Call { kind, incarnation, ticket, name, system } =
             wire::take_call("the catalog", &mut options)?;
-        check(name, system, options)?;
+        let new = NewIndex { name, system, options };
+        check(new)?;
         match kind {
             CallKind::Create => {
                 let creator = Creator { member: Member { node: from, incarnation }, ticket };
-                let (slot, id) = self.create(ep, name, system, options, creator).await?;
+                let (slot, id) = self.create(ep, new, creator).await?;
                 Ok(wire::encode(&(Word(slot), Half(id))))
             }
             CallKind::Drop => self.remove(ep, name).await.map(|()| Vec::new()),
@@ -326,13 +337,7 @@ impl CatalogService {
     }
 }
 
-impl RpcHandler for CatalogService {
-    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(self.answer(ep, from, request))
-    }
-}
-
-fn check(name: &str, system: &str, options: &[u8]) -> Result<()> {
+fn check(NewIndex { name, system, options }: NewIndex<'_>) -> Result<()> {
     check_name(name)?;
     if system.len() > MAX_SYSTEM_BYTES {
         return Err(Error::invalid(format!(
@@ -352,12 +357,11 @@ fn check(name: &str, system: &str, options: &[u8]) -> Result<()> {
 async fn call(
     ep: &Endpoint,
     kind: CallKind,
-    name: &str,
-    system: &str,
-    options: &[u8],
+    new: NewIndex<'_>,
     creator: Creator,
 ) -> Result<Vec<u8>> {
-    check(name, system, options)?;
+    check(new)?;
+    let NewIndex { name, system, options } = new;
     let Creator { member, ticket } = creator;
     let call = Call { kind, incarnation: member.incarnation, ticket, name, system };
     let mut request = wire::encode(&call);
@@ -372,22 +376,20 @@ impl PoolNode {
     pub(crate) async fn register_index(
         &self,
         ep: &Endpoint,
-        name: &str,
-        system: &str,
-        options: &[u8],
+        new: NewIndex<'_>,
         ticket: u64,
     ) -> Result<IndexEntry> {
         let creator = Creator { member: self.member(), ticket };
-        let reply = call(ep, CallKind::Create, name, system, options, creator).await?;
+        let reply = call(ep, CallKind::Create, new, creator).await?;
         let (Word(slot), Half(id)) = wire::decode(&reply)?;
         if slot >= SLOTS {
             return Err(Error::corrupt(format!("mn0 granted slot {slot} of {SLOTS}")));
         }
         Ok(IndexEntry {
             id,
-            name: name.to_owned(),
-            system: system.to_owned(),
-            options: options.to_vec(),
+            name: new.name.to_owned(),
+            system: new.system.to_owned(),
+            options: new.options.to_vec(),
             root_word: slot_at(slot).plus(ROOT_WORD),
             state: IndexState::Creating,
             creator,
@@ -432,6 +434,7 @@ impl PoolNode {
     /// `NotFound`; those of the fabric.
     pub async fn drop_index(&self, ep: &Endpoint, name: &str) -> Result<()> {
         let me = Creator { member: self.member(), ticket: 0 };
-        call(ep, CallKind::Drop, name, "", &[], me).await.map(|_| ())
+        let dropped = NewIndex { name, system: "", options: &[] };
+        call(ep, CallKind::Drop, dropped, me).await.map(|_| ())
     }
 }

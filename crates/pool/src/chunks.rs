@@ -26,8 +26,7 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, Member, NodeId, Result, RpcFuture, RpcHandler,
-    ServiceId,
+    Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, Member, NodeId, Result, Service, ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -260,7 +259,9 @@ impl ChunkService {
         }
         refused
     }
+}
 
+impl Service for ChunkService {
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut rest = request;
         let call = wire::take_call("the chunk service", &mut rest)?;
@@ -309,12 +310,6 @@ impl ChunkService {
                 Ok(page)
             }
         }
-    }
-}
-
-impl RpcHandler for ChunkService {
-    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(self.answer(ep, from, request))
     }
 }
 

@@ -54,11 +54,7 @@ struct Inner {
     _memory: Vec<MemoryNode>,
 }
 
-impl std::fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cluster({:?})", self.0.options)
-    }
-}
+dmtree_fabric::debug_line!(Cluster, it => "Cluster({:?})", it.0.options);
 
 impl Cluster {
     /// Makes the nodes, formats the regions, starts the services.

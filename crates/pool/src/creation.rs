@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use dmtree_fabric::verb::cas;
 use dmtree_fabric::{Endpoint, Error, ErrorKind, Member, MemberPhase, Result};
 
-use crate::catalog::{IndexEntry, IndexState, exists};
+use crate::catalog::{IndexEntry, IndexState, NewIndex, exists};
 use crate::node::PoolNode;
 use crate::wire::locked;
 
@@ -177,24 +177,22 @@ impl PoolNode {
         system: &str,
         options: &[u8],
     ) -> Result<IndexEntry> {
-        Ok(self.begin_index(ep, name, system, options).await?.keep())
+        Ok(self.begin_index(ep, NewIndex { name, system, options }).await?.keep())
     }
 
     /// As [`PoolNode::create_index`], for a creation that ends with the value returned.
     pub async fn begin_index(
         self: &Arc<Self>,
         ep: &Endpoint,
-        name: &str,
-        system: &str,
-        options: &[u8],
+        new: NewIndex<'_>,
     ) -> Result<Creation> {
         let mut waits = Waits::new(ep);
         loop {
-            match self.try_begin(ep, name, system, options).await {
+            match self.try_begin(ep, new).await {
                 Err(e) if e.kind() == ErrorKind::Exists => {}
                 done => return done,
             }
-            match self.find_index(ep, name).await? {
+            match self.find_index(ep, new.name).await? {
                 // It was dropped between the two READs.
                 None => {}
                 Some(e) if e.state == IndexState::Ready => return Err(exists(&e)),
@@ -239,16 +237,14 @@ impl PoolNode {
     pub async fn open_or_begin_index(
         self: &Arc<Self>,
         ep: &Endpoint,
-        name: &str,
-        system: &str,
-        options: &[u8],
+        new: NewIndex<'_>,
     ) -> Result<Opening> {
         let mut waits = Waits::new(ep);
         loop {
-            if let Some(e) = self.find_ready_index(ep, name).await? {
+            if let Some(e) = self.find_ready_index(ep, new.name).await? {
                 return Ok(Opening::Ready(e));
             }
-            match self.begin_index(ep, name, system, options).await {
+            match self.begin_index(ep, new).await {
                 // Another client was faster.
                 Err(e) if e.kind() == ErrorKind::Exists && !waits.are_over() => {}
                 begun => return begun.map(Opening::Begun),
@@ -257,17 +253,11 @@ impl PoolNode {
         }
     }
 
-    async fn try_begin(
-        self: &Arc<Self>,
-        ep: &Endpoint,
-        name: &str,
-        system: &str,
-        options: &[u8],
-    ) -> Result<Creation> {
+    async fn try_begin(self: &Arc<Self>, ep: &Endpoint, new: NewIndex<'_>) -> Result<Creation> {
         // Drawn before the call, so that no client of this node takes the creation for one that is
         // over.
         let ticket = Ticket { of: self.creating.clone(), number: self.creating.draw() };
-        let entry = self.register_index(ep, name, system, options, ticket.number).await?;
+        let entry = self.register_index(ep, new, ticket.number).await?;
         Ok(Creation { node: self.clone(), ep: ep.clone(), entry, ticket: Some(ticket) })
     }
 

@@ -25,7 +25,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
+use dmtree_fabric::{Endpoint, Error, NodeId, Result, Service, ServiceId};
 
 use crate::wire::{self, LONGEST_CALL_NS, Word, call_within, locked};
 
@@ -102,12 +102,10 @@ impl Epochs {
 /// Answers reclaimers of other nodes. Holds no fabric: that would keep its own host alive.
 pub(crate) struct EpochService(pub(crate) Arc<Epochs>);
 
-impl RpcHandler for EpochService {
-    fn call<'a>(&'a self, _ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            let Word(epoch) = wire::decode(request)?;
-            Ok(wire::encode(&Word(self.0.adopt(epoch))))
-        })
+impl Service for EpochService {
+    async fn answer(&self, _: &Endpoint, _: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        let Word(epoch) = wire::decode(request)?;
+        Ok(wire::encode(&Word(self.0.adopt(epoch))))
     }
 }
 

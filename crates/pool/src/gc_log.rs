@@ -30,9 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Weak};
 
-use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, Nanos, NodeId, Result, RpcFuture, RpcHandler, ServiceId,
-};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, Nanos, NodeId, Result, Service, ServiceId};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
@@ -318,24 +316,22 @@ pub(crate) fn page_of(all: &[Span], from: usize) -> Vec<u8> {
 /// the node's fabric alive.
 pub(crate) struct GcLogService(pub(crate) Weak<PoolNode>);
 
-impl RpcHandler for GcLogService {
-    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
-            let mut rest = request;
-            let call = wire::take_call("the log of a node", &mut rest)?;
-            wire::ends(rest)?;
-            match call {
-                Call::Lend(wanted) => return Ok(pieces::encode(&(), node.lend(wanted))),
-                Call::Open(Word(number)) => node.gc_log.begin(number, ep.now())?,
-                Call::Hold(Word(number)) => node.gc_log.hold(number, ep.now())?,
-                Call::Collect { number, what, from } => {
-                    return Ok(node.page(number, from as usize, what));
-                }
-                Call::Close(Word(number)) => node.gc_log.end(number),
+impl Service for GcLogService {
+    async fn answer(&self, ep: &Endpoint, _: NodeId, request: &[u8]) -> Result<Vec<u8>> {
+        let node = self.0.upgrade().ok_or_else(|| Error::invalid("the node is gone"))?;
+        let mut rest = request;
+        let call = wire::take_call("the log of a node", &mut rest)?;
+        wire::ends(rest)?;
+        match call {
+            Call::Lend(wanted) => return Ok(pieces::encode(&(), node.lend(wanted))),
+            Call::Open(Word(number)) => node.gc_log.begin(number, ep.now())?,
+            Call::Hold(Word(number)) => node.gc_log.hold(number, ep.now())?,
+            Call::Collect { number, what, from } => {
+                return Ok(node.page(number, from as usize, what));
             }
-            Ok(Vec::new())
-        })
+            Call::Close(Word(number)) => node.gc_log.end(number),
+        }
+        Ok(Vec::new())
     }
 }
 

@@ -206,11 +206,7 @@ impl BlockPtr {
     }
 }
 
-impl fmt::Debug for BlockPtr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block {} x{}", self.addr(), self.capacity())
-    }
-}
+dmtree_fabric::debug_line!(BlockPtr, it => "block {} x{}", it.addr(), it.capacity());
 
 #[cfg(test)]
 mod tests {

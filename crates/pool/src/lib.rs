@@ -58,6 +58,7 @@ pub use crate::bump::{Bump, Stripes};
 pub use crate::bytes::{parse_bytes, parse_count};
 pub use crate::catalog::{
     IndexEntry, IndexState, MAX_INDEXES, MAX_NAME_BYTES, MAX_OPTIONS_BYTES, MAX_SYSTEM_BYTES,
+    NewIndex,
 };
 pub use crate::cluster::Cluster;
 pub use crate::creation::{Creation, Creator, Opening};
@@ -72,10 +73,11 @@ pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
 pub use crate::membership_status::MembershipStatus;
-pub use crate::multi_process::{MemoryNode, Place, open_pool_config};
+pub use crate::multi_process::{MemoryNode, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
 pub use crate::options::PoolOptions;
 pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;
 pub use crate::usage::{ArenaUsage, MemoryUsage, NodeUsage, PoolUsage, RecordUsage};
+pub use dmtree_fabric::net::Place;

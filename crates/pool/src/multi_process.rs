@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dmtree_fabric::net::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, PoolId};
+use dmtree_fabric::net::{DataPath, NetFabric, NicConfig, Place, PoolConfig, PoolId};
 use dmtree_fabric::{
     Endpoint, Error, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result, Role,
 };
@@ -66,30 +66,6 @@ const MEMBERSHIP_AGENT_SLAB_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct MemoryNode {
     fabric: NetFabric,
-}
-
-/// The place of a process in a pool.
-#[derive(Clone, Debug)]
-pub struct Place<'a> {
-    /// Where the first memory node listens, `HOST:PORT`.
-    pub first: &'a str,
-    /// Where this process is to listen; port 0 takes any.
-    pub listen: &'a str,
-    /// The number it wants among the nodes of its role, if it matters.
-    pub wanted: Option<u16>,
-    /// How long it waits for a pool that is not ready.
-    pub within: Duration,
-    /// What must carry the pool's verbs, if it matters.
-    pub data_path: Option<DataPath>,
-    /// Its NIC, which it needs in a pool over RDMA.
-    pub nic_config: &'a NicConfig,
-}
-
-impl Place<'_> {
-    fn joining(&self, role: Role) -> Joining<'_> {
-        let Place { first, listen, wanted, within, data_path, nic_config } = *self;
-        Joining { first, listen, role, wanted, within, data_path, nic_config }
-    }
 }
 
 /// The options of the pool with its first memory node at an address.
@@ -136,7 +112,7 @@ impl MemoryNode {
     /// chunks.
     pub fn join(place: &Place<'_>, bytes: u64) -> Result<Self> {
         let mut options = PoolOptions::default();
-        let fabric = NetFabric::join(&place.joining(Role::Memory), |config| {
+        let fabric = NetFabric::join(place, Role::Memory, |config| {
             options = PoolOptions { memory_bytes_per_node: bytes, ..pool_config::decode(config)? };
             options.validate()?;
             Ok(bytes)
@@ -276,7 +252,7 @@ fn join_one(
     pool: &mut Option<PoolId>,
     options: &mut PoolOptions,
 ) -> Result<(Arc<PoolNode>, MembershipAgent)> {
-    let fabric = NetFabric::join(&place.joining(Role::Compute), |config| {
+    let fabric = NetFabric::join(place, Role::Compute, |config| {
         *options = pool_config::decode(config)?;
         Ok(options.chosen_compute_bytes())
     })?;

@@ -169,11 +169,7 @@ const ASK_FOR_CELLS: usize = 16;
 /// A full node is asked again after so many requests: it may have got chunks back.
 const ASK_AGAIN: usize = 64;
 
-impl std::fmt::Debug for PoolNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PoolNode({})", self.cn)
-    }
-}
+dmtree_fabric::debug_line!(PoolNode, it => "PoolNode({})", it.cn);
 
 impl PoolNode {
     pub(crate) fn new(

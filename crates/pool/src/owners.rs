@@ -39,7 +39,7 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, Member, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, GlobalAddr, Member, NodeId, Result, Role, Service, ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -370,8 +370,10 @@ impl OwnerService {
         out.append(&mut cells);
         Ok(cut)
     }
+}
 
-    async fn answer(&self, ep: &Endpoint, request: &[u8]) -> Result<Vec<u8>> {
+impl Service for OwnerService {
+    async fn answer(&self, ep: &Endpoint, _: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut rest = request;
         let head: Head = wire::take(&mut rest)?;
         match head {
@@ -405,12 +407,6 @@ impl OwnerService {
                 "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
             ))),
         }
-    }
-}
-
-impl RpcHandler for OwnerService {
-    fn call<'a>(&'a self, ep: &'a Endpoint, _from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(self.answer(ep, request))
     }
 }
 

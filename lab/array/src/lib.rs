@@ -11,7 +11,7 @@
 mod systems;
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, Deref};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, Error, ErrorKind, OpOutcome, Result};
@@ -58,23 +58,13 @@ impl Options {
 #[derive(Debug)]
 pub struct Node(Base, Bump, Options, Mutants);
 
-impl Deref for Node {
-    type Target = Base;
-    fn deref(&self) -> &Base {
-        &self.0
-    }
-}
+dmtree_parts::begins_with!(Node => Base, 0);
 
 /// A client of the array.
 #[derive(Debug)]
 pub struct Array(Client<Node>);
 
-impl Deref for Array {
-    type Target = Client<Node>;
-    fn deref(&self) -> &Client<Node> {
-        &self.0
-    }
-}
+dmtree_parts::begins_with!(Array => Client<Node>, 0);
 
 type Sorted = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -11,9 +11,8 @@ use dmtree_fabric::{
     Core, Endpoint, Error, ErrorKind, InProcess, LeaseParameters, Membership, NodeId, Result,
     Transport,
 };
-use dmtree_parts::naming::{self, IndexRequest};
-use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, NodeContext, OpSet, Root};
-use dmtree_pool::{Cluster, IndexEntry, PoolNode, PoolOptions};
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, NodeContext, OpSet, Root, naming};
+use dmtree_pool::{Cluster, IndexEntry, NewIndex, PoolNode, PoolOptions};
 
 use crate::remote_client::RemoteClient;
 
@@ -102,11 +101,11 @@ impl TestCluster {
         let cx = NodeContext { pool: cluster.compute_node(0)?, cache_bytes };
         let ep = cx.pool.endpoint(SLAB_BYTES)?;
         let encoded = &serde_json::to_vec(options).expect("options are plain data");
-        let request = IndexRequest { name, system, options, encoded };
+        let new = NewIndex { name, system, options: encoded };
         let entry = ep.core().block_on(ep.slot(), async {
             match is_new {
-                true => naming::create(&ep, &cx, request).await,
-                false => Box::pin(naming::open_or_create(&ep, &cx, request)).await,
+                true => naming::create(&ep, &cx, new, options).await,
+                false => Box::pin(naming::open_or_create(&ep, &cx, new, options)).await,
             }
         })?;
         if entry.system != system {

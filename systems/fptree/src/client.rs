@@ -1,7 +1,6 @@
 //! A client: the view that one fabric slot has of the index, and its memory allocation.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Deref;
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, Result};
@@ -30,13 +29,7 @@ pub struct FpTree {
 /// Spare inner nodes. A split that cascades through more levels allocates more on its way.
 const SPARE_INNER: usize = 4;
 
-impl Deref for FpTree {
-    type Target = Client<FpNode>;
-
-    fn deref(&self) -> &Client<FpNode> {
-        &self.client
-    }
-}
+dmtree_parts::begins_with!(FpTree => Client<FpNode>, client);
 
 /// A leaf as a record names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

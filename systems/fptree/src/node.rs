@@ -1,6 +1,5 @@
 //! The state that the clients of one compute node share.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use dmtree_fabric::Result;
@@ -38,13 +37,7 @@ pub struct FpNode {
     pub(crate) tables: Stripes,
 }
 
-impl Deref for FpNode {
-    type Target = Base;
-
-    fn deref(&self) -> &Base {
-        &self.base
-    }
-}
+dmtree_parts::begins_with!(FpNode => Base, base);
 
 impl FpNode {
     /// The shared state of a compute node.

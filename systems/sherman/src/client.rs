@@ -1,7 +1,5 @@
 //! A client: the view that one fabric slot has of the index.
 
-use std::ops::Deref;
-
 use dmtree_parts::blink::Way;
 use dmtree_parts::published::Client;
 
@@ -15,10 +13,4 @@ pub struct Sherman {
     pub(crate) way: Way,
 }
 
-impl Deref for Sherman {
-    type Target = Client<ShermanNode>;
-
-    fn deref(&self) -> &Client<ShermanNode> {
-        &self.client
-    }
-}
+dmtree_parts::begins_with!(Sherman => Client<ShermanNode>, client);

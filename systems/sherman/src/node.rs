@@ -1,7 +1,5 @@
 //! The state that the clients of one compute node share.
 
-use std::ops::Deref;
-
 use dmtree_fabric::Result;
 use dmtree_parts::blink::Pages;
 use dmtree_parts::cache::{CachedNode, Record};
@@ -27,13 +25,7 @@ pub struct ShermanNode {
     pub(crate) locks: Locks,
 }
 
-impl Deref for ShermanNode {
-    type Target = Base;
-
-    fn deref(&self) -> &Base {
-        &self.base
-    }
-}
+dmtree_parts::begins_with!(ShermanNode => Base, base);
 
 impl ShermanNode {
     /// The shared state of a compute node.

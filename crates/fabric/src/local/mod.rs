@@ -84,11 +84,7 @@ impl Default for LocalFabric {
     }
 }
 
-impl std::fmt::Debug for LocalFabric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LocalFabric{:?}", self.nodes())
-    }
-}
+crate::debug_line!(LocalFabric, it => "LocalFabric{:?}", it.nodes());
 
 impl LocalFabric {
     /// A fabric without nodes.

@@ -16,11 +16,7 @@ pub struct InProcess {
     rules: Mutex<MembershipRules>,
 }
 
-impl std::fmt::Debug for InProcess {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "InProcess({:?})", self.latest())
-    }
-}
+crate::debug_line!(InProcess, it => "InProcess({:?})", it.latest());
 
 impl InProcess {
     /// A membership without members.

@@ -16,12 +16,12 @@ use super::io::{Net, Stream};
 use super::key::Key;
 use super::sockets::System;
 use super::wire::Hello;
-use super::{DataPath, Joining, NetFabric, NicConfig, PoolConfig, frames};
+use super::{DataPath, NetFabric, NicConfig, Place, PoolConfig, frames};
 use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::membership::LeaseParameters;
-use crate::rpc::{RpcFuture, RpcHandler, ServiceId};
+use crate::rpc::{Service, ServiceId};
 use crate::transport::Fabric;
 
 const MIB: u64 = 1 << 20;
@@ -44,9 +44,9 @@ fn found(region_bytes: u64) -> NetFabric {
 
 fn join(first: &str) -> NetFabric {
     let nic_config = &NicConfig::default();
-    let (listen, role, within) = ("127.0.0.1:0", Role::Compute, Duration::from_secs(2));
-    let how = Joining { first, listen, role, wanted: None, within, data_path: None, nic_config };
-    NetFabric::join(&how, |_| Ok(1 << 14)).expect("joins")
+    let (listen, within) = ("127.0.0.1:0", Duration::from_secs(2));
+    let place = Place { first, listen, wanted: None, within, data_path: None, nic_config };
+    NetFabric::join(&place, Role::Compute, |_| Ok(1 << 14)).expect("joins")
 }
 
 fn endpoint(f: &NetFabric) -> Endpoint {
@@ -222,13 +222,11 @@ fn silent_peers_make_room_for_others() {
 }
 
 struct Slow(Arc<Mutex<u32>>);
-impl RpcHandler for Slow {
-    fn call<'a>(&'a self, _: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
-        Box::pin(async move {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-            std::thread::sleep(Duration::from_millis(20));
-            Ok(Vec::new())
-        })
+impl Service for Slow {
+    async fn answer(&self, _: &Endpoint, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(Vec::new())
     }
 }
 

@@ -84,7 +84,7 @@ pub use data_path::{DataPath, NicConfig};
 pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};
-pub use start::Joining;
+pub use start::Place;
 pub use wire::PoolId;
 
 /// Shortest interval between two fetches of the node directory, ns.
@@ -235,11 +235,7 @@ impl NetFabric {
     }
 }
 
-impl std::fmt::Debug for NetFabric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NetFabric({} at {})", self.0.shared.me, self.0.shared.listens)
-    }
-}
+crate::debug_line!(NetFabric, it => "NetFabric({} at {})", it.0.shared.me, it.0.shared.listens);
 
 impl Node {
     /// Ends all service. When this returns the address is free.

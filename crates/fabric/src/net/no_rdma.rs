@@ -45,76 +45,47 @@ impl Rdma {
     pub(super) fn open(_: &NicConfig, _: Member, _: Arc<Host>, _: u32) -> Result<Self> {
         Err(absent())
     }
+}
 
-    pub(super) fn on_chip_bytes(&self) -> u32 {
-        match *self {}
+/// Methods of a type without values.
+macro_rules! never_called {
+    ($on:ty { $(fn $name:ident($($argument:ty),*) $(-> $out:ty)?;)* }) => {
+        impl $on {
+            $(pub(super) fn $name(&self, $(_: $argument),*) $(-> $out)? {
+                match *self {}
+            })*
+        }
+    };
+}
+
+never_called! {
+    Rdma {
+        fn on_chip_bytes() -> u32;
+        fn caps(u32, u32) -> Capabilities;
+        fn client(Member) -> Result<Client>;
+        fn accept(Member, &[u8]) -> Result<(Vec<u8>, End)>;
+        fn revoke(Member);
     }
+}
 
-    pub(super) fn caps(&self, _: u32, _: u32) -> Capabilities {
-        match *self {}
-    }
-
-    pub(super) fn client(&self, _: Member) -> Result<Client> {
-        match *self {}
-    }
-
-    pub(super) fn accept(&self, _: Member, _: &[u8]) -> Result<(Vec<u8>, End)> {
-        match *self {}
-    }
-
-    pub(super) fn revoke(&self, _: Member) {
-        match *self {}
+never_called! {
+    Client {
+        fn post(&Core, Ticket, &[WorkRequest]) -> Poll<Result<()>>;
+        fn poll(&Core) -> Progress;
+        fn outstanding() -> u32;
+        fn is_idle() -> bool;
+        fn next_wanted() -> Option<NodeId>;
+        fn next_broken() -> Option<NodeId>;
+        fn offer(NodeId) -> Result<Vec<u8>>;
+        fn connect(&Core, NodeId, &[u8]) -> Result<()>;
+        fn refuse(&Core, NodeId, &Error);
+        fn disconnect(&Core, NodeId, &Error);
+        fn closed(&Core, NodeId, Option<&Error>);
     }
 }
 
 impl std::fmt::Display for Rdma {
     fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {}
-    }
-}
-
-impl Client {
-    pub(super) fn post(&self, _: &Core, _: Ticket, _: &[WorkRequest]) -> Poll<Result<()>> {
-        match *self {}
-    }
-
-    pub(super) fn poll(&self, _: &Core) -> Progress {
-        match *self {}
-    }
-
-    pub(super) fn outstanding(&self) -> u32 {
-        match *self {}
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        match *self {}
-    }
-
-    pub(super) fn next_wanted(&self) -> Option<NodeId> {
-        match *self {}
-    }
-
-    pub(super) fn next_broken(&self) -> Option<NodeId> {
-        match *self {}
-    }
-
-    pub(super) fn offer(&self, _: NodeId) -> Result<Vec<u8>> {
-        match *self {}
-    }
-
-    pub(super) fn connect(&self, _: &Core, _: NodeId, _: &[u8]) -> Result<()> {
-        match *self {}
-    }
-
-    pub(super) fn refuse(&self, _: &Core, _: NodeId, _: &Error) {
-        match *self {}
-    }
-
-    pub(super) fn disconnect(&self, _: &Core, _: NodeId, _: &Error) {
-        match *self {}
-    }
-
-    pub(super) fn closed(&self, _: &Core, _: NodeId, _: Option<&Error>) {
         match *self {}
     }
 }

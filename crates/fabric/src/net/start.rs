@@ -30,22 +30,20 @@ use crate::transport::Nanos;
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
-/// The parameters of a process that joins a pool.
+/// The place of a process in a pool.
 #[derive(Clone, Debug)]
-pub struct Joining<'a> {
-    /// Where the first memory node listens.
+pub struct Place<'a> {
+    /// Where the first memory node listens, `HOST:PORT`.
     pub first: &'a str,
-    /// Where this one is to listen; port 0 takes any.
+    /// Where this process is to listen; port 0 takes any.
     pub listen: &'a str,
-    /// Its role.
-    pub role: Role,
-    /// The number it wants among the nodes of its role; any if `None`.
+    /// The number it wants among the nodes of its role, if it matters.
     pub wanted: Option<u16>,
     /// How long it waits for a pool that is not ready.
     pub within: Duration,
-    /// The data path that the pool must have; any if `None`.
+    /// What must carry the pool's verbs, if it matters.
     pub data_path: Option<DataPath>,
-    /// Its NIC.
+    /// Its NIC, which it needs in a pool over RDMA.
     pub nic_config: &'a NicConfig,
 }
 
@@ -148,36 +146,38 @@ impl NetFabric {
     /// insisted on, or packets are too small here; `Exists` for a memory node that comes back: its
     /// contents are lost.
     pub fn join(
-        how: &Joining<'_>,
+        place: &Place<'_>,
+        role: Role,
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
     ) -> Result<Self> {
         // Nothing of it is left to be polled: it waits.
-        ready(Box::pin(Self::join_on(Arc::new(System), how, region_bytes, None)))
+        ready(Box::pin(Self::join_on(Arc::new(System), place, role, region_bytes, None)))
     }
 
     /// The same on a network; `clock` pauses where nothing may block.
     pub(super) async fn join_on(
         net: Arc<dyn Net>,
-        how: &Joining<'_>,
+        place: &Place<'_>,
+        role: Role,
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
         clock: Option<&Endpoint>,
     ) -> Result<Self> {
-        let until = net.now() + how.within.as_nanos() as Nanos;
+        let until = net.now() + place.within.as_nanos() as Nanos;
         let Found { first: first_address, pool, common, options } =
-            ask_pool_config(&net, how.first, how.nic_config, how.within, clock).await?;
-        common.check(how.first, how.data_path)?;
+            ask_pool_config(&net, place.first, place.nic_config, place.within, clock).await?;
+        common.check(place.first, place.data_path)?;
         if common.data_path == DataPath::Rdma {
-            common.check_mtu(how.first, Rdma::probe(how.nic_config)?)?;
+            common.check_mtu(place.first, Rdma::probe(place.nic_config)?)?;
         }
         let region_bytes = region_bytes(&options)?;
         // Before a number is taken: a failure here may be retried.
-        let start = Start::new(net, how.listen, region_bytes, common, how.nic_config)?;
-        let (access, net) = (&how.nic_config.access, start.net.clone());
-        access.check_reach(how.first, &start.listens)?;
+        let start = Start::new(net, place.listen, region_bytes, common, place.nic_config)?;
+        let (access, net) = (&place.nic_config.access, start.net.clone());
+        access.check_reach(place.first, &start.listens)?;
         let first = Admin::new(&net, first_address.clone(), Some(pool), access.key.clone());
         let ask = Ask::Register(Introduction {
-            role: how.role,
-            wanted: how.wanted,
+            role,
+            wanted: place.wanted,
             listens: start.listens.clone(),
             region_bytes,
             nonce: draw(&*net)?,

@@ -117,11 +117,7 @@ impl SimShared {
 #[derive(Clone)]
 pub struct SimFabric(Arc<SimShared>);
 
-impl std::fmt::Debug for SimFabric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "SimFabric({}, {:?})", self.0.profile.name, self.nodes())
-    }
-}
+crate::debug_line!(SimFabric, it => "SimFabric({}, {:?})", it.0.profile.name, it.nodes());
 
 impl SimFabric {
     /// A fabric without nodes; its time stands still.

@@ -30,11 +30,9 @@ pub(super) struct VerbsShared {
     pub epoch: std::time::Instant,
 }
 
-impl std::fmt::Debug for VerbsFabric {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "VerbsFabric({:?} on {})", self.0.node_directory.nodes(), self.0.nic)
-    }
-}
+crate::debug_line!(
+    VerbsFabric, it => "VerbsFabric({:?} on {})", it.0.node_directory.nodes(), it.0.nic
+);
 
 impl VerbsFabric {
     /// A fabric without nodes, on the device that the settings choose.

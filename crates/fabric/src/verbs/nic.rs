@@ -83,11 +83,7 @@ pub struct Nic {
     why: String,
 }
 
-impl std::fmt::Debug for Nic {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Nic({self})")
-    }
-}
+crate::debug_line!(Nic, it => "Nic({})", it);
 
 impl std::fmt::Display for Nic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

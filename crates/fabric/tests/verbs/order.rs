@@ -123,17 +123,12 @@ fn a_write_that_completed_or_precedes_an_atomic_is_seen_by_all() {
 
 #[test]
 fn a_services_verbs_and_a_clients_are_atomic_to_each_other() {
-    use dmtree_fabric::{Endpoint, RpcFuture, RpcHandler, ServiceId};
+    use dmtree_fabric::{Endpoint, Result, Service, ServiceId};
     use std::sync::Arc;
     struct Counter;
-    impl RpcHandler for Counter {
-        fn call<'a>(
-            &'a self,
-            ep: &'a Endpoint,
-            _from: NodeId,
-            _request: &'a [u8],
-        ) -> RpcFuture<'a> {
-            Box::pin(async move { Ok(ep.faa(at(64), 1).await?.to_le_bytes().to_vec()) })
+    impl Service for Counter {
+        async fn answer(&self, ep: &Endpoint, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
+            Ok(ep.faa(at(64), 1).await?.to_le_bytes().to_vec())
         }
     }
     let Some(f) = fabric() else { return };

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_fabric::{Change, Endpoint, ErrorKind, LeaseParameters, NodeId, Result, Role};
 use dmtree_pool::{
-    ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, Opening, Place, PoolNode, PoolOptions,
-    TableId, open_pool_config,
+    ANY_INDEX, ArenaKey, Cluster, IndexState, MemoryNode, NewIndex, Opening, Place, PoolNode,
+    PoolOptions, TableId, open_pool_config,
 };
 
+const LEFT: NewIndex<'_> = NewIndex { name: "left", system: "test", options: b"{}" };
 const SHORT: LeaseParameters = LeaseParameters {
     lease_ns: 200_000_000,
     acknowledge_ns: 2_000_000_000,
@@ -217,7 +218,7 @@ fn the_name_of_a_dead_creator_is_free() {
     let dead = Cluster::join(&place).expect("joins");
     let others: Vec<_> = (0..3).map(|_| Cluster::join(&place).expect("joins")).collect();
     let (node_of_dead, ep) = node(&dead);
-    let left = on(&ep, node_of_dead.begin_index(&ep, "left", "test", b"{}")).expect("new");
+    let left = on(&ep, node_of_dead.begin_index(&ep, LEFT)).expect("new");
     let (first, there) = node(&others[0]);
     fails(
         on(&there, first.create_index(&there, "left", "test", b"{}")),
@@ -234,7 +235,7 @@ fn the_name_of_a_dead_creator_is_free() {
             .map(|c| {
                 s.spawn(move || {
                     let (node, ep) = node(c);
-                    match on(&ep, node.open_or_begin_index(&ep, "left", "test", b"{}")) {
+                    match on(&ep, node.open_or_begin_index(&ep, LEFT)) {
                         Ok(Opening::Begun(begun)) => {
                             on(&ep, begun.publish()).expect("published");
                             1

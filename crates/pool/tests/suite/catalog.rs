@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::common::{each_client, fails, knobbed, pool, run, small};
 use dmtree_fabric::{ErrorKind, NodeId};
-use dmtree_pool::{Cluster, IndexState, MAX_INDEXES};
+use dmtree_pool::{Cluster, IndexState, MAX_INDEXES, NewIndex};
 
 #[test]
 fn create_publish_find_list_drop() {
@@ -103,6 +103,10 @@ fn a_name_is_created_once_however_many_try() {
     assert_eq!(created.iter().sum::<usize>(), 20);
 }
 
+fn of_name(name: &str) -> NewIndex<'_> {
+    NewIndex { name, system: "s", options: b"{}" }
+}
+
 /// A creation with a future that is dropped at any await leaves its name free.
 #[test]
 fn a_dropped_creation_leaves_its_name_free() {
@@ -110,7 +114,7 @@ fn a_dropped_creation_leaves_its_name_free() {
         let (cluster, node, ep) = pool(&knobbed(awaits + 1, small(1, 2)));
         let (other, there) = super::common::of(&cluster, 1);
         let begun = async {
-            let begun = node.begin_index(&ep, "left", "s", b"{}").await?;
+            let begun = node.begin_index(&ep, of_name("left")).await?;
             ep.read(begun.entry().root_word, 8).await?;
             begun.publish().await
         };
@@ -141,7 +145,7 @@ fn a_dropped_creation_leaves_its_name_free() {
         let found = run(&there, other.find_ready_index(&there, "left")).expect("reads");
         assert_eq!(found.is_some(), published, "after {awaits} awaits");
         if !published {
-            let again = run(&there, other.begin_index(&there, "left", "s", b"{}")).expect("free");
+            let again = run(&there, other.begin_index(&there, of_name("left"))).expect("free");
             run(&there, again.publish()).expect("published");
         }
     }
@@ -151,8 +155,8 @@ fn a_dropped_creation_leaves_its_name_free() {
 #[test]
 fn a_creation_that_ends_in_an_error_leaves_its_name_free() {
     let (_cluster, node, ep) = pool(&small(1, 1));
-    let begun = run(&ep, node.begin_index(&ep, "half", "s", b"{}")).expect("new");
-    fails(run(&ep, node.begin_index(&ep, "half", "s", b"{}")), "under way", ErrorKind::Exists);
+    let begun = run(&ep, node.begin_index(&ep, of_name("half"))).expect("new");
+    fails(run(&ep, node.begin_index(&ep, of_name("half"))), "under way", ErrorKind::Exists);
     run(&ep, begun.abandon()).expect("given up");
     assert_eq!(run(&ep, node.find_index(&ep, "half")).expect("reads"), None);
     run(&ep, node.create_index(&ep, "half", "s", b"{}")).expect("free");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dmtree_fabric::net::virt::Process;
-use dmtree_fabric::net::{Joining, NetFabric, NicConfig};
+use dmtree_fabric::net::{NetFabric, NicConfig, Place};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership,
     MembershipState, Nanos, NodeId, Result, Role,
@@ -26,8 +26,8 @@ pub(super) async fn join(
 ) -> Result<NetFabric> {
     let nic_config = &NicConfig::default();
     let (listen, within) = ("0.0.0.0:0", Duration::from_secs(60));
-    let how = Joining { first: FIRST, listen, role, wanted, within, data_path: None, nic_config };
-    process.join(&how, REGION, &run.network.clock(slot)).await
+    let place = Place { first: FIRST, listen, wanted, within, data_path: None, nic_config };
+    process.join(&place, role, REGION, &run.network.clock(slot)).await
 }
 
 /// Longest time that an operation takes: two verbs to a host that does not answer, or a call. The

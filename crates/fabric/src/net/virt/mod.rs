@@ -21,9 +21,9 @@ use super::NetFabric;
 use super::data_path::NicConfig;
 use super::io::Net;
 use super::membership_server::PoolConfig;
-use super::start::Joining;
+use super::start::Place;
 use super::transport::NetTransport;
-use crate::addr::NodeId;
+use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
@@ -165,11 +165,12 @@ impl Process {
     /// Joins a pool.
     pub async fn join(
         &self,
-        how: &Joining<'_>,
+        place: &Place<'_>,
+        role: Role,
         region_bytes: u64,
         clock: &Endpoint,
     ) -> Result<NetFabric> {
-        NetFabric::join_on(self.net(), how, |_| Ok(region_bytes), Some(clock)).await
+        NetFabric::join_on(self.net(), place, role, |_| Ok(region_bytes), Some(clock)).await
     }
 
     /// A client of a node of this process, on a slot of the executor.
