@@ -1,7 +1,5 @@
 //! A client: the view that one fabric slot has of the index, and its memory allocation.
 
-use std::ops::Deref;
-
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::published::{Client, Spare};
 
@@ -17,13 +15,7 @@ pub struct Smart {
     pub(crate) spare_nodes: Spare,
 }
 
-impl Deref for Smart {
-    type Target = Client<SmartNode>;
-
-    fn deref(&self) -> &Client<SmartNode> {
-        &self.client
-    }
-}
+dmtree_parts::begins_with!(Smart => Client<SmartNode>, client);
 
 impl Smart {
     pub(crate) async fn new_leaf(&self) -> Result<GlobalAddr> {

@@ -1,6 +1,5 @@
 //! The state that the clients of one compute node share.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use dmtree_fabric::{Error, Result};
@@ -43,13 +42,7 @@ pub struct SmartNode {
     pub(crate) nodes: Bump,
 }
 
-impl Deref for SmartNode {
-    type Target = Base;
-
-    fn deref(&self) -> &Base {
-        &self.base
-    }
-}
+dmtree_parts::begins_with!(SmartNode => Base, base);
 
 impl SmartNode {
     /// The shared state of a compute node.
