@@ -37,7 +37,7 @@ pub enum Distribution {
         /// The exponent.
         theta: f64,
     },
-    /// The approximation that YCSB computes, see [`ZipfYcsb`]; scattered in the same way. Papers
+    /// The approximation that YCSB computes, a closed form; scattered in the same way. Papers
     /// that say "YCSB, zipfian 0.99" usually ran it.
     ZipfYcsb {
         /// The exponent, below 1.
