@@ -42,7 +42,7 @@ fn mutants(lock_words: bool) -> Vec<peer::Mutant> {
         // Few writes are judged, because one beside another write of its leaf is not: of seeds
         // 0..800 none shows the mutant with a write.
         ("StopForDeath", soon(NodeFaultSet::Crash, 200, "slow")),
-        ("WordBesideEntry", soon(NodeFaultSet::None, 1, "history")),
+        ("WordBesideEntry", soon(NodeFaultSet::None, 6, "history")),
     ];
     let names = Mutant::ALL.iter().map(|m| m.name());
     peer::Mutant::list(names.filter(|name| name.starts_with("Word") == lock_words), &soon)
