@@ -3,7 +3,7 @@
 //! One pass checks each slot and collects the live ones. Nothing is copied out of the image: a pair
 //! is its slot's place there and the head of its key, the 8 bytes behind the prefix that both
 //! fences share. All keys of the leaf have that prefix, so most heads differ, and the sort compares
-//! words; a leaf whose slots are in key order, as a load leaves it, is not sorted at all. Pairs of
+//! words; a leaf with slots in key order, as a load leaves it, is not sorted at all. Pairs of
 //! long keys are READ from their blocks and held beside the image.
 
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub(crate) enum Fence {
 }
 
 impl Fence {
-    /// An inline fence whose area begins at this offset.
+    /// An inline fence with its area at this offset.
     pub fn inline(stored: Stored<'_>, at: usize) -> Option<Self> {
         match stored {
             Stored::Inline(key) => Some(Self::Inline(at..at + key.len())),

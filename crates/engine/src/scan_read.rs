@@ -200,21 +200,19 @@ impl ScanReader<'_> {
 
     /// Steps 1 and 2 on memory of this process; `None` when they have to be posted.
     fn sample_direct(self, group: &mut LeafGroup<'_>) -> Option<Vec<Sampled>> {
-        let first = group.leaves.first()?.route;
-        let mut op = self.begin_direct(OpKind::Scan)?;
-        let table = self.own_table(&first);
-        let is_near = |route: &Route| {
-            route.leaf.node() == first.leaf.node()
-                && self.own_table(route).map(GlobalAddr::node) == table.map(GlobalAddr::node)
-        };
-        if table.is_none() || !group.leaves.iter().all(|wanted| is_near(&wanted.route)) {
-            op.cancel();
-            return None;
+        let mut tables = [GlobalAddr::NULL; MAX_GROUP];
+        let nodes = |leaf: GlobalAddr, table: GlobalAddr| (leaf.node(), table.node());
+        let first = group.leaves.first().filter(|_| self.is_direct)?.route.leaf;
+        for (i, Wanted { route, .. }) in group.leaves.iter().enumerate() {
+            tables[i] = self.own_table(route)?;
+            if nodes(route.leaf, tables[i]) != nodes(first, tables[0]) {
+                return None;
+            }
         }
+        let mut op = self.begin_direct(OpKind::Scan)?;
         op.list();
-        for i in 0..group.leaves.len() {
+        for (i, at) in tables.into_iter().enumerate().take(group.leaves.len()) {
             let route = group.leaves[i].route;
-            let at = self.own_table(&route)?;
             let mut body = [0; MAX_BODY];
             let body = &mut body[..Table::body_len(route.capacity)];
             let lock = op.cas(at, 0, 0).ok()?;

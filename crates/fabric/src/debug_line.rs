@@ -1,4 +1,4 @@
-//! `Debug` of types whose state is summed up in a line.
+//! `Debug` in one line.
 
 /// Implements `Debug` as one formatted line: `debug_line!(Type, it => "Type({})", it.name)`.
 #[macro_export]
