@@ -23,7 +23,7 @@ use dmtree_parts::cache::CachedNode;
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Pinned;
 use dmtree_parts::slots::Slots;
-use dmtree_parts::sync::{Reading, reading};
+use dmtree_parts::sync::reading;
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::{DmTree, HashedKey, Lockable, Route};
@@ -149,8 +149,8 @@ impl DmTree {
         let Some(parent) = self.cached(key, &r) else {
             return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
         };
-        let route = route_of(&parent.0.records()[parent.1]);
-        let mirrored = self.mirrored(parent.0, parent.1, hash.fingerprint(), &r);
+        let route = route_of(&parent.0.record(parent.1));
+        let mirrored = self.mirrored(parent.0, parent.1, hash.fingerprint());
         let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
         match self.read_direct(&mut read, (key, hash), out) {
             Some(found) => {
@@ -203,7 +203,7 @@ impl DmTree {
         let entry = &mut entry[..self.node.g.entry()];
         op.list();
         op.read(self.entry_at(place), entry).ok()?;
-        Some(self.look(place, entry, key, out))
+        Some(Looked::at(&self.node.g, place, entry, key, out))
     }
 
     /// Step (2) of a read (`get.rs`).
@@ -225,7 +225,7 @@ impl DmTree {
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
         let found = is_exact.then(|| self.search_direct(op, route, &table, key, out));
         if is_exact && self.node.o.techniques.mirrors {
-            self.node.cache.fill_mirror(read.parent.0, read.parent.1, table.fps());
+            read.parent.0.fill_mirror(read.parent.1, table.fps());
         }
         self.keep_table(table);
         found.flatten()
@@ -270,7 +270,7 @@ impl DmTree {
         write: Write<'w>,
     ) -> DirectWrite<'_, 'w> {
         let r = reading();
-        self.write_at(self.node.cache.find(1, key, &r), (key, hash), write, &r)
+        self.write_at(self.node.cache.find(1, key, &r), (key, hash), write)
     }
 
     /// Point writes in their order, until one has to wait: how many have ended, and that one.
@@ -286,14 +286,14 @@ impl DmTree {
         let count = writes.len().min(TOGETHER);
         self.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
         let hashes = keys.map(KeyHash::of);
-        self.prefetch_entries(&found, &hashes, &r);
+        self.prefetch_entries(&found, &hashes);
         for (n, (key, write)) in writes[..count].iter().enumerate() {
             // A split of this thread's may have replaced the node.
             let parent = match found[n] {
                 Some((node, _)) if !node.is_cached() => self.node.cache.find(1, key, &r),
                 parent => parent,
             };
-            match self.write_at(parent, (key, hashes[n]), *write, &r) {
+            match self.write_at(parent, (key, hashes[n]), *write) {
                 DirectWrite::Ended(outcome) => outcomes[n] = Ok(outcome),
                 waits => return (n, Some(waits)),
             }
@@ -303,19 +303,14 @@ impl DmTree {
 
     /// The lines that operations reach first are on their way: the table's cell, and the first
     /// entry that the mirror names.
-    fn prefetch_entries(
-        &self,
-        parents: &[Option<(&CachedNode, usize)>],
-        hashes: &[KeyHash],
-        r: &Reading,
-    ) {
+    fn prefetch_entries(&self, parents: &[Option<(&CachedNode, usize)>], hashes: &[KeyHash]) {
         let Some(op) = self.begin_direct(OpKind::WriteMany) else { return };
         for ((node, i), hash) in parents.iter().zip(hashes).filter_map(|(p, h)| Some(((*p)?, h))) {
-            let route = route_of(&node.records()[i]);
+            let route = route_of(&node.record(i));
             if let Some(at) = self.own_table(&route) {
                 op.prefetch(at, BODY_AT + Table::body_len(route.capacity));
             }
-            let slots = self.mirrored(node, i, hash.fingerprint(), r);
+            let slots = self.mirrored(node, i, hash.fingerprint());
             if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
                 let place = Place { leaf: route.leaf, slot };
                 op.prefetch(self.entry_at(place), self.node.g.entry());
@@ -330,14 +325,13 @@ impl DmTree {
         parent: Option<(&CachedNode, usize)>,
         (key, hash): (&'w [u8], KeyHash),
         write: Write<'w>,
-        r: &Reading,
     ) -> DirectWrite<'_, 'w> {
         let g = &self.node.g;
         let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
         let Some(parent) = parent.filter(|_| fits) else { return DirectWrite::Posted };
         let Some(mut op) = self.begin_direct(write.kind()) else { return DirectWrite::Posted };
         let pin = self.op.pin_briefly();
-        let Some((mut leaf, old)) = self.lock_direct(&mut op, parent, hash.fingerprint(), r) else {
+        let Some((mut leaf, old)) = self.lock_direct(&mut op, parent, hash.fingerprint()) else {
             return match op.has_begun() {
                 true => DirectWrite::Again(op.go_on()),
                 false => {
@@ -370,9 +364,8 @@ impl DmTree {
         op: &mut DirectOp<'_>,
         parent: (&'r CachedNode, usize),
         fp: u8,
-        r: &Reading,
     ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
-        let route = route_of(&parent.0.records()[parent.1]);
+        let route = route_of(&parent.0.record(parent.1));
         let lock = route.table.bits();
         if !self.node.contenders.is_calm(lock) || self.node.leaf_fifo.is_busy(lock) {
             return None;
@@ -380,7 +373,7 @@ impl DmTree {
         let at = self.own_table(&route)?;
         // The lock's word and the entry are far apart: both are on their way at once.
         let (node, i) = parent;
-        if let Some(slot) = self.mirrored(node, i, fp, r).and_then(|mut slots| slots.next()) {
+        if let Some(slot) = self.mirrored(node, i, fp).and_then(|mut slots| slots.next()) {
             let place = Place { leaf: route.leaf, slot };
             op.prefetch(self.entry_at(place), self.node.g.entry());
         }
@@ -423,8 +416,8 @@ impl DmTree {
                 Next::Probe(slot) => {
                     op.list();
                     op.read(self.entry_at(place(slot)), entry)?;
-                    let (key, hash) = (steps.key, steps.hash);
-                    let looked = self.look(place(slot), entry, (key, hash), &mut steps.old);
+                    let (g, key) = (&self.node.g, (steps.key, steps.hash));
+                    let looked = Looked::at(g, place(slot), entry, key, &mut steps.old);
                     match looked.probe() {
                         Some(probe) => steps.saw(slot, &probe),
                         None => return Err(MustWait(Some(looked))),

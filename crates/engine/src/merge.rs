@@ -55,14 +55,10 @@ impl DmTree {
     /// leave small.
     pub(crate) async fn merge_leaf(&self, key: &[u8]) -> Result<()> {
         self.route(key).await?;
-        let pairs = self.node.cache.lookup(1, key, |n, i| {
-            let pair = |a: usize| {
-                let (ra, rb) = (n.records().get(a)?, n.records().get(a + 1)?);
-                Some((route_of(ra), route_of(rb), n.keys().get(a + 1).to_vec()))
-            };
-            [pair(i), i.checked_sub(1).and_then(pair)]
-        });
-        for (ra, rb, low_b) in pairs.into_iter().flatten().flatten() {
+        let Some((n, i)) = self.node.cache.lookup(1, key) else { return Ok(()) };
+        for a in [Some(i), i.checked_sub(1)].into_iter().flatten().filter(|a| a + 1 < n.len()) {
+            let (ra, rb) = (route_of(&n.record(a)), route_of(&n.record(a + 1)));
+            let low_b = n.keys().get(a + 1).to_vec();
             if self.merge_pair(key, (ra, rb), low_b).await? {
                 break;
             }

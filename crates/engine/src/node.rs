@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
-use dmtree_parts::cache::{MAX_LEVELS, NodeCache};
+use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fairness::FairShare;
 use dmtree_parts::fifo_mutex::{FifoMutexes, Rank};
@@ -51,6 +51,8 @@ use crate::options::{Options, Tables};
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
 const KIND_LEAF: u8 = 2;
+/// Slots of the largest leaves.
+const LARGEST_LEAF: usize = 128;
 /// FIFO mutexes for leaf locks.
 const LEAF_FIFOS: usize = 4096;
 /// FIFO mutexes for the locks of the inner nodes of each level.
@@ -141,6 +143,7 @@ impl DmNode {
                 cx.cache_bytes
             )));
         }
+        let mirrored = o.techniques.mirrors && o.techniques.tables != Tables::None;
         let arena = |kind, bytes: usize| {
             let object_bytes = bytes as u32;
             cx.pool.arena(ArenaKey { index: root.index, kind, object_bytes })
@@ -150,7 +153,7 @@ impl DmNode {
             o: o.clone(),
             g,
             root,
-            cache: NodeCache::new(cx.cache_bytes),
+            cache: NodeCache::new(cx.cache_bytes, mirrored.then_some(1)),
             leaf_fifo: FifoMutexes::new(LEAF_FIFOS),
             contenders: FairShare::new(cx.pool.cn().bits(), LEAF_FIFOS),
             inner_fifo: FifoMutexes::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
@@ -179,7 +182,7 @@ impl DmNode {
 
     /// The smallest budget that holds one inner node with its mirrors.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
-        (g.fanout * (g.k + 16 + 48 + 32) + 2 * g.k + 512) as u64
+        CachedNode::most_bytes(g.fanout, g.k, LARGEST_LEAF)
     }
 
     /// The arena of leaves of a capacity; the largest for a capacity that no leaf has.

@@ -70,9 +70,8 @@ impl DmTree {
     pub(crate) async fn lock_inner(&self, level: u8, key: &[u8]) -> Result<Option<LockedInner>> {
         let mut backoff = self.ep.backoff("inner node", self.node.root.word);
         'again: loop {
-            let cached = self.node.cache.lookup(level, key, |n, _| n.clone());
-            let start = match cached {
-                Some(n) => n,
+            let start = match self.node.cache.lookup(level, key) {
+                Some((n, _)) => n,
                 None => match self.descend_to(key, level).await? {
                     Some(n) => n,
                     None => return Ok(None),

@@ -27,7 +27,7 @@ use dmtree_pool::BlockPtr;
 use crate::client::{DmTree, HELP_AFTER, HashedKey};
 use crate::format::area::{self, Mode, Stored};
 use crate::format::slot::{self, Place, Slot, SlotState};
-use crate::format::{Ver, block, u64_at};
+use crate::format::{Geometry, Ver, block, u64_at};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 
@@ -71,7 +71,36 @@ pub(crate) struct Looked {
 }
 
 impl Looked {
+    /// Checks a slot, and compares its key. An inline value of a hit replaces `out`.
+    #[inline]
+    pub fn at(
+        g: &Geometry,
+        place: Place,
+        bytes: &[u8],
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Self {
+        if let Some((ver, value)) = slot::full_of(g, place, bytes, key.0) {
+            out.clear();
+            out.extend_from_slice(value);
+            return Self { glance: Glance::Hit(ver), crc: (u64_at(bytes, 0) >> 32) as u32 };
+        }
+        Self::of(slot::check(g, place, bytes), bytes, key, out)
+    }
+
+    /// Compares the key of a slot, unless it is torn.
+    fn of(
+        slot: Option<Slot<'_>>,
+        bytes: &[u8],
+        (key, hash): HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Self {
+        let glance = slot.map_or(Glance::Torn, |slot| glance(&slot, key, hash, out));
+        Self { glance, crc: (u64_at(bytes, 0) >> 32) as u32 }
+    }
+
     /// The result, where the slot alone tells.
+    #[inline]
     pub fn probe(&self) -> Option<Probe> {
         let crc = self.crc;
         match self.glance {
@@ -147,16 +176,15 @@ impl DmTree {
         &self,
         place: Place,
         bytes: &[u8],
-        (key, hash): HashedKey<'_>,
+        key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Looked {
         self.ep.stage_cost(Stage::EntryCheck, 1);
-        let blind = self.node.has(Mutant::EntryUnchecked);
-        let glance = match slot::check_unless(blind, &self.node.g, place, bytes) {
-            None => Glance::Torn,
-            Some(s) => glance(&s, key, hash, out),
-        };
-        Looked { glance, crc: (u64_at(bytes, 0) >> 32) as u32 }
+        let g = &self.node.g;
+        match self.node.has(Mutant::EntryUnchecked) {
+            false => Looked::at(g, place, bytes, key, out),
+            true => Looked::of(slot::unchecked(g, bytes), bytes, key, out),
+        }
     }
 
     /// READs the block of a slot, if it takes that to tell; `None` when slot or block was torn.
@@ -267,6 +295,7 @@ fn short_key_block(area: &mut [u8], block: BlockPtr) -> Mode {
     Mode::Block
 }
 
+#[inline]
 fn glance(s: &Slot<'_>, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> Glance {
     if s.state != SlotState::Live {
         return Glance::Other(s.ver);

@@ -98,7 +98,7 @@ async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
 async fn route_to(c: &DmTree, key: &[u8]) -> Route {
     let node = c.descend_to(key, 1).await.expect("works").expect("a bottom level");
     let i = node.keys().floor(key).expect("covers it");
-    crate::route::route_of(&node.records()[i])
+    crate::route::route_of(&node.record(i))
 }
 
 /// Replaces bytes in memory and returns the old ones.
@@ -378,8 +378,8 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
         }
         let pin = c.pin();
         let parent = c.descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
-        assert!(parent.records().len() > 2, "a leaf lies between two others");
-        let pair = [0, 2].map(|i| crate::route::route_of(&parent.records()[i]));
+        assert!(parent.len() > 2, "a leaf lies between two others");
+        let pair = [0, 2].map(|i| crate::route::route_of(&parent.record(i)));
         let low = parent.keys().get(2).to_vec();
         let before = hits(Mark::MergeNoNeighbour);
         assert!(c.merge_pair(&key(0), pair.into(), low).await.expect("works"));

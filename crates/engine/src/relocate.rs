@@ -326,7 +326,7 @@ impl DmTree {
         if !lo.is_empty() {
             let parent = self.descend_below(Some(lo)).await?;
             let Some(i) = parent.keys().below(Some(lo)) else { return Ok(false) };
-            let route = crate::route::route_of(&parent.records()[i]);
+            let route = crate::route::route_of(&parent.record(i));
             let Some(left) = self.lock_route(&route).await? else {
                 self.fresh_route(parent.keys().get(i)).await?;
                 return Ok(false);

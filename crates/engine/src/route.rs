@@ -83,7 +83,7 @@ impl DmTree {
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
         let r = reading();
         let (node, i) = self.cached(key, &r)?;
-        Some((route_of(&node.records()[i]), self.mirrored(node, i, fp, &r)))
+        Some((route_of(&node.record(i)), self.mirrored(node, i, fp)))
     }
 
     /// Looks the child of a key up in the cached bottom nodes.
@@ -114,8 +114,8 @@ impl DmTree {
         self.node.cache.lookup_many(1, keys, &r, |i, found| {
             if let Some((node, child)) = found {
                 self.hits.count();
-                let slots = self.mirrored(node, child, hashes[i].fingerprint(), &r);
-                f(i, (route_of(&node.records()[child]), slots));
+                let slots = self.mirrored(node, child, hashes[i].fingerprint());
+                f(i, (route_of(&node.record(child)), slots));
             }
         });
         self.ep.stage_cost(Stage::FingerprintScan, keys.len() as u32);
@@ -123,20 +123,15 @@ impl DmTree {
 
     /// The slots that the mirror of a child names.
     #[inline]
-    pub(crate) fn mirrored(
-        &self,
-        node: &CachedNode,
-        i: usize,
-        fp: u8,
-        r: &Reading,
-    ) -> Option<Slots> {
+    pub(crate) fn mirrored(&self, node: &CachedNode, i: usize, fp: u8) -> Option<Slots> {
         let mirrors = self.node.o.techniques.mirrors;
-        mirrors.then(|| node.mirror_slots(i, fp, r)).flatten()
+        mirrors.then(|| node.mirror_slots(i, fp)).flatten()
     }
 
     /// The place of a key, as far as the cache knows.
     pub(crate) fn known_place(&self, key: &[u8]) -> Option<KeyPlace> {
-        let route = self.node.cache.peek(1, key, |node, i| route_of(&node.records()[i]))?;
+        let record = self.node.cache.peek(1, key)?;
+        let route = route_of(&record);
         let owner = match self.node.has_tables() {
             true => Some(self.node.pool.resolve_cached(route.table)?.node()),
             false => None,
@@ -148,7 +143,7 @@ impl DmTree {
     /// The route of a key.
     pub(crate) async fn route(&self, key: &[u8]) -> Result<Route> {
         if let Some((node, i)) = self.cached(key, &reading()) {
-            return Ok(route_of(&node.records()[i]));
+            return Ok(route_of(&node.record(i)));
         }
         self.node.lookups.count_miss();
         let node = self.descend(key, 1).await?;
@@ -159,8 +154,7 @@ impl DmTree {
     pub(crate) async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
         self.op.retried.set(true);
         Mark::RouteStale.hit();
-        let cached = self.node.cache.lookup(1, key, |node, _| node.clone());
-        if let Some(old) = cached {
+        if let Some((old, _)) = self.node.cache.lookup(1, key) {
             match self.read_inner(old.addr, Some(old.generation), Some(1)).await? {
                 InnerRead::Whole(copy) => {
                     if let Some(node) = self.hop_right(copy, key).await? {
@@ -269,14 +263,14 @@ impl DmTree {
         'restart: loop {
             let mut parent = None;
             for above in level + 1..MAX_LEVELS as u8 {
-                parent = self.node.cache.lookup(above, key, |n, i| (n.clone(), i, above));
+                parent = self.node.cache.lookup(above, key).map(|(n, i)| (n, i, above));
                 if parent.is_some() {
                     break;
                 }
             }
             let (mut at, mut generation, mut expect) = match &parent {
                 Some((n, i, above)) => {
-                    let r = &n.records()[*i];
+                    let r = n.record(*i);
                     (r.child, Some(r.generation), Some(above - 1))
                 }
                 None => (self.read_root().await?, None, None),
@@ -319,7 +313,7 @@ impl DmTree {
                         node.addr
                     ))
                 })?;
-                let r = &node.records()[i];
+                let r = node.record(i);
                 (at, generation, expect) = (r.child, Some(r.generation), Some(at_level - 1));
                 parent = Some((node, i, at_level));
             }
@@ -448,7 +442,7 @@ impl DmTree {
     /// Copies a table into the mirror of its leaf, when the leaf's record is cached.
     pub(crate) fn fill_mirror(&self, key: &[u8], route: &Route, fps: &[u8]) {
         self.with_record(key, route, fps.len(), |node, i| {
-            self.node.cache.fill_mirror(node, i, fps);
+            node.fill_mirror(i, fps);
         });
     }
 
@@ -465,7 +459,7 @@ impl DmTree {
         let mirrors = self.node.o.techniques.mirrors;
         let found = mirrors.then(|| self.node.cache.find(1, key, &r)).flatten();
         let Some((node, i)) = found else { return };
-        let record = &node.records()[i];
+        let record = node.record(i);
         let is_same = (record.child, record.generation) == (route.leaf, route.generation);
         if is_same && slots <= usize::from(record.capacity) {
             f(node, i);
@@ -475,7 +469,7 @@ impl DmTree {
     /// Records one fingerprint in the mirror of a leaf.
     pub(crate) fn note_mirror(&self, key: &[u8], route: &Route, slot: usize, fp: u8) {
         self.with_record(key, route, slot + 1, |node, i| {
-            self.node.cache.note_fingerprint(node, i, slot, fp);
+            node.note_fingerprint(i, slot, fp);
         });
     }
 
@@ -491,7 +485,7 @@ impl DmTree {
         if !node.is_cached() {
             self.note_mirror(key, route, slot, fp);
         } else if self.node.o.techniques.mirrors {
-            self.node.cache.note_fingerprint(node, i, slot, fp);
+            node.note_fingerprint(i, slot, fp);
         }
     }
 
@@ -580,7 +574,7 @@ impl DmTree {
                             backoff.step().await?;
                             continue 'restart;
                         };
-                        let r = &node.records()[i];
+                        let r = node.record(i);
                         (at, generation, expect) =
                             (r.child, Some(r.generation), Some(copy.level - 1));
                     }
@@ -594,5 +588,5 @@ impl DmTree {
 /// The route of a key that a bottom node covers.
 pub(crate) fn route_in(node: &CachedNode, key: &[u8]) -> Route {
     let i = node.keys().floor(key).expect("the first record begins where the node does");
-    route_of(&node.records()[i])
+    route_of(&node.record(i))
 }

@@ -138,7 +138,7 @@ impl DmTree {
             let node = self.descend_below(cursor.as_deref()).await?;
             let found = match node.keys().below(cursor.as_deref()) {
                 Some(i) => {
-                    let (key, route) = (node.keys().get(i), route_of(&node.records()[i]));
+                    let (key, route) = (node.keys().get(i), route_of(&node.record(i)));
                     self.read_below(key, &route, cursor.as_deref()).await?
                 }
                 None => None,
@@ -228,8 +228,8 @@ impl DmTree {
     /// The bottom node of a key.
     async fn bottom(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
-        match self.node.cache.lookup(1, key, |n, _| n.clone()) {
-            Some(node) => Ok(node),
+        match self.node.cache.lookup(1, key) {
+            Some((node, _)) => Ok(node),
             None => self.descend(key, 1).await,
         }
     }

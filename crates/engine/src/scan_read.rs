@@ -69,14 +69,14 @@ impl<'n> LeafGroup<'n> {
     pub fn of(node: &'n CachedNode, first: usize, want: usize, r: &ScanRequest<'_>) -> Self {
         let mut expected = 0;
         let mut leaves: Vec<Wanted> = Vec::with_capacity(MAX_GROUP);
-        for i in first..node.records().len().min(first + MAX_GROUP) {
+        for i in first..node.len().min(first + MAX_GROUP) {
             if i > first && (r.is_over(node.keys().get(i)) || expected >= want) {
                 break;
             }
-            let live = node.mirror_live(i).unwrap_or(u32::from(node.records()[i].capacity) * 2 / 3);
+            let live = node.mirror_live(i).unwrap_or(u32::from(node.record(i).capacity) * 2 / 3);
             // Of the first leaf, half lies behind the cursor on average.
             expected += if i == first { live as usize / 2 } else { live as usize };
-            let route = route_of(&node.records()[i]);
+            let route = route_of(&node.record(i));
             leaves.push(Wanted::whole(route));
         }
         Self { node, first, leaves }
@@ -185,7 +185,7 @@ impl ScanReader<'_> {
         let is_whole = lock == 0 && table.load(route.table, route.capacity, body);
         if is_whole && route.matches(&table) {
             if self.node.o.techniques.mirrors {
-                self.node.cache.fill_mirror(group.node, group.first + i, table.fps());
+                group.node.fill_mirror(group.first + i, table.fps());
             }
             (wanted.slots, wanted.ver) = (table.used(), Some(table.ver));
         } else {

@@ -82,16 +82,16 @@ impl DmTree {
                 self.descend(from, 1).await?
             }
         };
-        for (i, r) in node.records().iter().enumerate() {
+        for (i, r) in node.records().enumerate() {
             self.ep.renew_deadline();
-            let route = route_of(r);
+            let route = route_of(&r);
             if own && !self.sweeps_leaf(&route).await {
                 continue;
             }
             if self.node.has_tables() && !self.sweep_leaf(&route).await? {
                 continue;
             }
-            let last = i + 1 == node.records().len();
+            let last = i + 1 == node.len();
             let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
             match self.sweep_right(route.leaf, high).await {
                 // A lost leaf; with a table the check above has met the loss already.
@@ -177,7 +177,7 @@ impl DmTree {
         }
         let parent = self.descend_to(&low, level + 1).await?;
         let named = parent
-            .is_some_and(|p| p.keys().floor(&low).is_some_and(|i| p.records()[i].child == h.next));
+            .is_some_and(|p| p.keys().floor(&low).is_some_and(|i| p.record(i).child == h.next));
         if named {
             return Ok(());
         }

@@ -198,29 +198,39 @@ impl Snapshot {
     }
 }
 
-/// Verbs and bytes towards one node.
+/// Verbs and bytes towards one node, packed: each operation compares its cost with that of the last
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct NodeCost {
-    /// The node's bits and one; 0 for none.
-    node: u32,
-    read: u16,
-    write: u16,
-    atomic: u16,
-    bytes_read: u32,
-    bytes_written: u32,
+    /// READs, WRITEs, atomics and the node, 16 bits each from the lowest.
+    verbs: u64,
+    /// Bytes READ and written, 32 bits each.
+    bytes: u64,
 }
 
 impl NodeCost {
+    #[inline]
+    fn verb(&mut self, op: Opcode, node: NodeId, len: usize) {
+        let node = u64::from(node.bits()) << 48;
+        debug_assert!(self.verbs == 0 || self.verbs >> 48 << 48 == node, "one node of each role");
+        let (verb, bytes) = match op {
+            Opcode::Read => (1, len as u64),
+            Opcode::Write | Opcode::WriteWord => (1 << 16, (len as u64) << 32),
+            Opcode::Cas | Opcode::Faa => (1 << 32, 0),
+        };
+        self.verbs = (self.verbs | node) + verb;
+        self.bytes += bytes;
+    }
+
     fn counts(&self) -> Option<(NodeId, SideCounts)> {
-        let node = NodeId::from_bits(self.node.checked_sub(1)? as u16);
-        let [read, write, atomic] = [self.read, self.write, self.atomic].map(u64::from);
-        let [bytes_read, bytes_written] = [self.bytes_read, self.bytes_written].map(u64::from);
-        Some((node, SideCounts { read, write, atomic, rpc: 0, bytes_read, bytes_written }))
+        let [read, write, atomic] = [0, 16, 32].map(|at| self.verbs >> at & 0xffff);
+        let (bytes_read, bytes_written) = (self.bytes & u64::from(u32::MAX), self.bytes >> 32);
+        let counts = SideCounts { read, write, atomic, rpc: 0, bytes_read, bytes_written };
+        (self.verbs != 0).then(|| (NodeId::from_bits((self.verbs >> 48) as u16), counts))
     }
 }
 
-/// The cost of an operation of few verbs that reaches at most one node of each role: small, because
-/// each operation compares its cost with that of the last one.
+/// The cost of an operation of few verbs that reaches at most one node of each role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DirectCost {
     memory: NodeCost,
@@ -254,20 +264,7 @@ impl DirectCost {
             Role::Memory => &mut self.memory,
             Role::Compute => &mut self.compute,
         };
-        let bits = u32::from(node.bits()) + 1;
-        debug_assert!([0, bits].contains(&side.node), "one node of each role");
-        side.node = bits;
-        match op {
-            Opcode::Read => {
-                side.read += 1;
-                side.bytes_read += len as u32;
-            }
-            Opcode::Write | Opcode::WriteWord => {
-                side.write += 1;
-                side.bytes_written += len as u32;
-            }
-            Opcode::Cas | Opcode::Faa => side.atomic += 1,
-        }
+        side.verb(op, node, len);
     }
 
     fn sides(&self) -> impl Iterator<Item = (NodeId, SideCounts)> {

@@ -66,40 +66,77 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
-/// Words that [`lower_bound`] reads at once: of distant memory, reading two lines at once takes as
-/// long as reading one, and each step of a binary search waits for its word.
-const AT_ONCE: usize = 16;
+/// Words that [`lower_bound`] compares all, with loads that wait for none before them. Each step of
+/// a binary search waits for its word.
+const AT_ONCE: usize = 64;
 
 /// How many of some ascending words are below a bound.
 #[inline]
-pub fn lower_bound(words: &[u64], bound: u64) -> usize {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the instructions.
-        return unsafe { x86::lower_bound(words, bound) };
-    }
-    let from = narrowed(words, bound);
-    from + count_below(&words[from..words.len().min(from + AT_ONCE)], bound)
-}
-
-/// Where [`AT_ONCE`] words begin among which the bound is, or all words if they are fewer.
-#[inline]
-fn narrowed(words: &[u64], bound: u64) -> usize {
-    let mut rest = words;
-    let mut from = 0;
+pub fn lower_bound(words: &[i32], bound: i32) -> usize {
+    let (mut from, mut rest) = (0, words);
     while rest.len() > AT_ONCE {
-        let (lower, upper) = rest.split_at(rest.len() / 2);
+        let (lower, upper) = rest.split_at(rest.len() / 32 * 16);
         let is_above = lower[lower.len() - 1] < bound;
         from += if is_above { lower.len() } else { 0 };
         rest = if is_above { upper } else { lower };
     }
-    // All words before the place are below the bound, also those that are looked at once more.
-    from.min(words.len().saturating_sub(AT_ONCE))
+    let (sixteens, rest) = rest.as_chunks::<16>();
+    from + count_below(sixteens, bound) + count_each_below(rest, bound)
 }
 
 #[inline]
-fn count_below(words: &[u64], bound: u64) -> usize {
+fn count_below(words: &[[i32; 16]], bound: i32) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::*;
+        // SAFETY: every processor of this kind has SSE2. Four words lie at each place that is
+        // loaded; the load needs no alignment.
+        unsafe {
+            let bounds = _mm_set1_epi32(bound);
+            let mut counts = _mm_setzero_si128();
+            for sixteen in words {
+                for four in sixteen.as_chunks::<4>().0 {
+                    let four = _mm_loadu_si128(four.as_ptr().cast());
+                    // A lane is -1 where the word is below.
+                    counts = _mm_sub_epi32(counts, _mm_cmpgt_epi32(bounds, four));
+                }
+            }
+            let two = _mm_add_epi32(counts, _mm_unpackhi_epi64(counts, counts));
+            let one = _mm_add_epi32(two, _mm_shuffle_epi32::<1>(two));
+            _mm_cvtsi128_si32(one) as usize
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    count_each_below(words.as_flattened(), bound)
+}
+
+#[inline]
+fn count_each_below(words: &[i32], bound: i32) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
+}
+
+/// Which of 32 bytes, in little endian words, have a value: bit `i` says it of byte `i`.
+#[inline]
+pub fn equal_bytes(words: [u64; 4], byte: u8) -> u32 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::*;
+        // SAFETY: every processor of this kind has SSE2.
+        let of = |low: u64, high: u64| unsafe {
+            let both = _mm_set_epi64x(high.cast_signed(), low.cast_signed());
+            let wanted = _mm_set1_epi8(byte.cast_signed());
+            _mm_movemask_epi8(_mm_cmpeq_epi8(both, wanted)).cast_unsigned()
+        };
+        of(words[0], words[1]) | of(words[2], words[3]) << 16
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    portable_equal_bytes(words, byte)
+}
+
+#[cfg(any(test, not(all(target_arch = "x86_64", not(miri)))))]
+fn portable_equal_bytes(words: [u64; 4], byte: u8) -> u32 {
+    let bytes = words.into_iter().flat_map(u64::to_le_bytes);
+    bytes.enumerate().fold(0, |bits, (i, b)| bits | u32::from(b == byte) << i)
 }
 
 /// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
@@ -155,28 +192,6 @@ mod x86 {
         }
         !sum
     }
-
-    #[target_feature(enable = "avx2")]
-    pub(super) fn lower_bound(words: &[u64], bound: u64) -> usize {
-        let from = super::narrowed(words, bound);
-        let Some((some, _)) = words[from..].split_first_chunk::<{ super::AT_ONCE }>() else {
-            return super::count_below(words, bound);
-        };
-        // The processor compares signed words only.
-        let sign = _mm256_set1_epi64x(i64::MIN);
-        let bound = _mm256_set1_epi64x((bound ^ (1 << 63)).cast_signed());
-        let mut counts = _mm256_setzero_si256();
-        for four in some.as_chunks::<4>().0 {
-            // SAFETY: four words lie there; the load needs no alignment.
-            let four = unsafe { _mm256_loadu_si256(four.as_ptr().cast()) };
-            // A lane is -1 where the word is below.
-            counts =
-                _mm256_sub_epi64(counts, _mm256_cmpgt_epi64(bound, _mm256_xor_si256(four, sign)));
-        }
-        let two =
-            _mm_add_epi64(_mm256_castsi256_si128(counts), _mm256_extracti128_si256::<1>(counts));
-        from + (_mm_cvtsi128_si64(two) + _mm_extract_epi64::<1>(two)) as usize
-    }
 }
 
 #[cfg(test)]
@@ -194,6 +209,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn both_searches_for_a_byte_agree(words: [u64; 4], at in 0usize..32) {
+            let byte = (words[at / 8] >> (at % 8 * 8)) as u8;
+            prop_assert!(equal_bytes(words, byte) >> at & 1 == 1);
+            prop_assert_eq!(equal_bytes(words, byte), portable_equal_bytes(words, byte));
+        }
+
         #[test]
         fn both_checksums_agree(head: [u64; 2], bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             prop_assert_eq!(crc32c(head, &bytes), portable_crc32c(head, &bytes));
@@ -222,12 +244,10 @@ mod tests {
         }
 
         #[test]
-        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0u64..9, any::<u64>()], 0..200), bound in prop_oneof![0u64..9, any::<u64>()]) {
+        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0i32..9, any::<i32>()], 0..300), bound in prop_oneof![0i32..9, any::<i32>()]) {
             words.sort_unstable();
-            let from = narrowed(&words, bound);
-            let portable = from + count_below(&words[from..words.len().min(from + AT_ONCE)], bound);
             let wanted = words.partition_point(|word| *word < bound);
-            prop_assert_eq!((lower_bound(&words, bound), portable), (wanted, wanted));
+            prop_assert_eq!((lower_bound(&words, bound), count_each_below(&words, bound)), (wanted, wanted));
         }
     }
 }

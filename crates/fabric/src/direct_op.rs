@@ -33,6 +33,7 @@ pub struct DirectOp<'e> {
 }
 
 impl<'e> DirectOp<'e> {
+    #[inline]
     pub(crate) fn new(
         ep: &'e Endpoint,
         memory: &'e dyn DirectMemory,

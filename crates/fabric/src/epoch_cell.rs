@@ -9,12 +9,13 @@
 //! a reading section keeps it. A section is therefore short and has no await.
 
 #[cfg(loom)]
-pub use self::modelled::{EpochCell, EpochOption, Reading, reading};
+pub use self::modelled::{EpochArc, EpochCell, Reading, reading};
 #[cfg(not(loom))]
-pub use self::real::{EpochCell, EpochOption, Reading, reading};
+pub use self::real::{EpochArc, EpochCell, Reading, reading};
 
 #[cfg(not(loom))]
 mod real {
+    use std::sync::Arc;
     use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
     use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
@@ -30,72 +31,91 @@ mod real {
 
     /// A value that is replaced whole.
     #[derive(Debug)]
-    pub struct EpochCell<T>(EpochOption<T>);
+    pub struct EpochCell<T>(Atomic<T>);
 
     impl<T: Send + Sync + 'static> EpochCell<T> {
         /// A cell with this value.
         pub fn new(value: T) -> Self {
-            Self(EpochOption(Atomic::new(value)))
+            Self(Atomic::new(value))
         }
 
         /// The present value.
+        #[inline]
         pub fn read<'r>(&'r self, r: &'r Reading) -> &'r T {
-            self.0.read(r).expect("a cell always has a value")
+            // SAFETY: a value is dropped when all reading sections have ended that were there when
+            // it was replaced, or with the cell; the reference outlives neither.
+            unsafe { self.0.load(Acquire, &r.0).deref() }
         }
 
         /// Replaces the value.
         pub fn replace(&self, value: T) {
             let r = reading();
-            let old = self.0.0.swap(Owned::new(value), AcqRel, &r.0);
-            retire(old, &r.0);
+            let old = self.0.swap(Owned::new(value), AcqRel, &r.0);
+            // SAFETY: it was taken out of its cell just now, by this thread alone.
+            unsafe { r.0.defer_destroy(old) };
         }
     }
 
-    /// A value that may be absent.
-    #[derive(Debug)]
-    pub struct EpochOption<T>(Atomic<T>);
-
-    impl<T: Send + Sync + 'static> EpochOption<T> {
-        /// Without a value.
-        pub fn empty() -> Self {
-            Self(Atomic::null())
-        }
-
-        /// The present value.
-        pub fn read<'r>(&'r self, r: &'r Reading) -> Option<&'r T> {
-            // SAFETY: a value is dropped when all reading sections have ended that were there when
-            // it was taken out, or with the cell; the reference outlives neither.
-            unsafe { self.0.load(Acquire, &r.0).as_ref() }
-        }
-
-        /// Sets a value where there is none; false, and drops it, where there is one.
-        pub fn set_if_empty(&self, value: T) -> bool {
-            let r = reading();
-            let set =
-                self.0.compare_exchange(Shared::null(), Owned::new(value), AcqRel, Relaxed, &r.0);
-            set.is_ok()
-        }
-
-        /// Takes the value out; false where there is none.
-        pub fn clear(&self) -> bool {
-            let r = reading();
-            let old = self.0.swap(Shared::null(), AcqRel, &r.0);
-            retire(old, &r.0);
-            !old.is_null()
-        }
-    }
-
-    impl<T> Drop for EpochOption<T> {
+    impl<T> Drop for EpochCell<T> {
         fn drop(&mut self) {
             // SAFETY: the cell is exclusively borrowed, so no reader has a reference from it.
             drop(unsafe { std::mem::take(&mut self.0).try_into_owned() });
         }
     }
 
-    fn retire<T: Send + 'static>(old: Shared<'_, T>, guard: &Guard) {
-        if !old.is_null() {
-            // SAFETY: it was taken out of its cell just now, by this thread alone.
-            unsafe { guard.defer_destroy(old) };
+    /// A shared value that is replaced whole. A reader may keep the value beyond its section.
+    #[derive(Debug)]
+    pub struct EpochArc<T>(Atomic<T>);
+
+    impl<T: Send + Sync + 'static> EpochArc<T> {
+        /// A cell with this value.
+        pub fn new(value: Arc<T>) -> Self {
+            Self(Atomic::from(Arc::into_raw(value)))
+        }
+
+        /// The present value.
+        #[inline]
+        pub fn read<'r>(&'r self, r: &'r Reading) -> &'r T {
+            // SAFETY: the cell owns a count of the value, and gives it back when all reading
+            // sections have ended that were there when the value was replaced, or with the cell;
+            // the reference outlives neither.
+            unsafe { self.0.load(Acquire, &r.0).deref() }
+        }
+
+        /// The present value, with a count of its own.
+        pub fn keep(&self, r: &Reading) -> Arc<T> {
+            let value = self.0.load(Acquire, &r.0).as_raw();
+            // SAFETY: the pointer is that of an `Arc`, and by the cell's count the value is alive
+            // in this section (see `read`).
+            unsafe {
+                Arc::increment_strong_count(value);
+                Arc::from_raw(value)
+            }
+        }
+
+        /// Replaces the value, and returns the one before.
+        pub fn replace(&self, value: Arc<T>) -> Arc<T> {
+            let r = reading();
+            let old = self.0.swap(Shared::from(Arc::into_raw(value)), AcqRel, &r.0).as_raw();
+            // SAFETY: the cell's count of the old value is this thread's alone since the swap. It
+            // is given back when all readers that may have the value have ended; the returned one
+            // is another.
+            unsafe {
+                Arc::increment_strong_count(old);
+                r.0.defer_unchecked(move || Arc::decrement_strong_count(old));
+                Arc::from_raw(old)
+            }
+        }
+    }
+
+    impl<T> Drop for EpochArc<T> {
+        fn drop(&mut self) {
+            // SAFETY: the cell is exclusively borrowed, so no reader has a reference from it, and
+            // its count is given back once.
+            unsafe {
+                let value = self.0.load(Relaxed, crossbeam_epoch::unprotected()).as_raw();
+                drop(Arc::from_raw(value));
+            }
         }
     }
 }
@@ -120,50 +140,47 @@ mod modelled {
 
     /// As the real one.
     #[derive(Debug)]
-    pub struct EpochCell<T>(EpochOption<T>);
+    pub struct EpochCell<T>(EpochArc<T>);
 
     impl<T: Send + Sync + 'static> EpochCell<T> {
         /// As the real one.
         pub fn new(value: T) -> Self {
-            Self(EpochOption(Mutex::new(Some(Arc::new(value)))))
+            Self(EpochArc::new(Arc::new(value)))
         }
         /// As the real one.
         pub fn read<'r>(&'r self, r: &'r Reading) -> &'r T {
-            self.0.read(r).expect("a cell always has a value")
+            self.0.read(r)
         }
         /// As the real one.
         pub fn replace(&self, value: T) {
-            *self.0.0.lock().unwrap() = Some(Arc::new(value));
+            self.0.replace(Arc::new(value));
         }
     }
 
     /// As the real one.
     #[derive(Debug)]
-    pub struct EpochOption<T>(Mutex<Option<Arc<T>>>);
+    pub struct EpochArc<T>(Mutex<Arc<T>>);
 
-    impl<T: Send + Sync + 'static> EpochOption<T> {
+    impl<T: Send + Sync + 'static> EpochArc<T> {
         /// As the real one.
-        pub fn empty() -> Self {
-            Self(Mutex::new(None))
+        pub fn new(value: Arc<T>) -> Self {
+            Self(Mutex::new(value))
         }
         /// As the real one.
-        pub fn read<'r>(&'r self, r: &'r Reading) -> Option<&'r T> {
-            let value = self.0.lock().unwrap().clone()?;
+        pub fn read<'r>(&'r self, r: &'r Reading) -> &'r T {
+            let value = self.0.lock().unwrap().clone();
             let at = Arc::as_ptr(&value);
             r.0.borrow_mut().push(value);
             // SAFETY: the section holds the value, and the reference does not outlive the section.
-            Some(unsafe { &*at })
+            unsafe { &*at }
         }
         /// As the real one.
-        pub fn set_if_empty(&self, value: T) -> bool {
-            let mut now = self.0.lock().unwrap();
-            let is_empty = now.is_none();
-            now.get_or_insert(Arc::new(value));
-            is_empty
+        pub fn keep(&self, _: &Reading) -> Arc<T> {
+            self.0.lock().unwrap().clone()
         }
         /// As the real one.
-        pub fn clear(&self) -> bool {
-            self.0.lock().unwrap().take().is_some()
+        pub fn replace(&self, value: Arc<T>) -> Arc<T> {
+            std::mem::replace(&mut *self.0.lock().unwrap(), value)
         }
     }
 }
@@ -194,14 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_set_once_and_dropped_with_its_cell() {
+    fn a_kept_value_outlives_its_cell() {
         let (first, second) = (Arc::new(1), Arc::new(2));
-        let cell = EpochOption::empty();
-        assert!(cell.read(&reading()).is_none() && !cell.clear());
-        assert!(cell.set_if_empty(first.clone()) && !cell.set_if_empty(second.clone()));
-        assert_eq!(Arc::strong_count(&second), 1);
+        let cell = EpochArc::new(first.clone());
+        let r = reading();
+        let (seen, kept) = (cell.read(&r), cell.keep(&r));
+        assert!(Arc::ptr_eq(&cell.replace(second.clone()), &first));
+        assert_eq!((*seen, *kept, *cell.read(&r)), (1, 1, 2));
+        drop(r);
+        assert_eq!(Arc::strong_count(&second), 2);
         drop(cell);
-        assert_eq!(Arc::strong_count(&first), 1);
+        assert_eq!(Arc::strong_count(&second), 1);
+        assert_eq!(*kept, 1);
     }
 
     #[test]

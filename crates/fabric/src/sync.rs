@@ -1,7 +1,7 @@
 //! The lock of the shared kernels, replaced by loom's under `--cfg loom`, so that loom explores
 //! every interleaving of them; and one way to take the locks of everything else.
 
-pub use crate::epoch_cell::{EpochCell, EpochOption, Reading, reading};
+pub use crate::epoch_cell::{EpochArc, EpochCell, Reading, reading};
 pub use std::sync::Arc;
 
 #[cfg(not(loom))]

@@ -508,8 +508,6 @@ pub struct CacheStats {
     pub mirror_bytes: u64,
     /// Cached nodes dropped for room.
     pub evictions: u64,
-    /// Mirrors dropped for room.
-    pub mirror_evictions: u64,
     /// Lookups that found their bottom node.
     pub hits: u64,
     /// Lookups that did not.

@@ -1,21 +1,43 @@
 //! Sorted keys in one piece of memory, searched by their first differing bytes.
 
+use std::cmp::Ordering;
+
 use dmtree_fabric::cpu::{lower_bound, prefetch};
 
-/// Strictly ascending keys of any length, immutable. A search touches one piece of memory: the
-/// shared prefix and the heads.
+/// Strictly ascending keys of any length, immutable. A search touches one piece of memory, unless
+/// it meets a key that is close.
+///
+/// The keys' heads, the 8 bytes after the prefix that all share, are kept as 30 bits each: as their
+/// distance from the first head, without its lowest bits. Processors compare many of those at once.
+/// An empty key would share no prefix, but precedes all others: it has no distance.
 #[derive(Debug, Clone, Default)]
 pub struct KeyArray {
-    /// Length of the prefix that all keys share, bytes.
-    shared: u32,
-    /// Words of the prefix at the beginning of `words`.
-    prefix_words: u32,
-    /// The prefix, big endian, padded with zeros; then for each key the 8 bytes after the prefix,
-    /// likewise.
-    words: Box<[u64]>,
+    /// The first 8 bytes of the shared prefix, big endian, padded with zeros.
+    prefix: u64,
+    /// The bits of `prefix` that belong to it.
+    mask: u64,
+    /// The last 8 bytes of a prefix that is longer.
+    tail: u64,
+    /// The first head.
+    base: u64,
+    /// Length of the prefix, bytes.
+    shared: u16,
+    /// The bits of a distance that are not kept.
+    shift: u8,
+    /// Whether the first key is empty.
+    has_empty: bool,
+    /// How many keys.
+    count: u32,
+    /// Distances, then [`BEHIND`] up to a whole number of vectors.
+    distances: Box<[i32]>,
     ends: Box<[u32]>,
     bytes: Box<[u8]>,
 }
+
+/// Distances are compared so many at a time.
+const VECTOR: usize = 16;
+/// More than the distance of any key of the array.
+const BEHIND: i32 = i32::MAX;
 
 /// The 8 bytes of a key behind its first `skip`, big endian, padded with zeros.
 #[inline]
@@ -30,8 +52,8 @@ pub fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(out)
 }
 
-/// Words that are prefetched: those of a usual node.
-const PREFETCHED: usize = 72;
+/// Distances that are prefetched: those of a usual node.
+const PREFETCHED: usize = 64;
 /// Bytes of the prefix that two keys share.
 pub fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
@@ -40,33 +62,41 @@ pub fn common(a: &[u8], b: &[u8]) -> usize {
 impl KeyArray {
     /// Copies keys, which ascend strictly.
     pub fn new<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
-        let mut first: Option<&[u8]> = None;
-        let mut last: &[u8] = &[];
+        let (mut first, mut last): (Option<&[u8]>, &[u8]) = (None, &[]);
         let (mut count, mut total) = (0, 0);
         for key in keys.clone() {
-            first.get_or_insert(key);
             debug_assert!(count == 0 || last < key, "keys ascend strictly");
+            first = first.filter(|first| !first.is_empty()).or(Some(key));
             last = key;
             count += 1;
             total += key.len();
         }
+        let first = first.unwrap_or(&[]);
         // The prefix that the first and the last of sorted keys share is shared by all.
-        let shared = if count > 1 { common(first.unwrap_or(&[]), last) } else { 0 };
-        let prefix_words = shared.div_ceil(8);
-        let mut words = Vec::with_capacity(prefix_words + count);
-        let prefix = &first.unwrap_or(&[])[..shared];
-        words.extend((0..prefix_words).map(|i| head(prefix, i * 8)));
+        let shared = if first == last { 0 } else { common(first, last) };
+        let base = head(first, shared);
+        let shift = 34u32.saturating_sub((head(last, shared) - base).leading_zeros());
+        let mut distances = Vec::with_capacity(usize::next_multiple_of(count, VECTOR));
         let mut ends = Vec::with_capacity(count);
         let mut bytes = Vec::with_capacity(total);
         for key in keys {
-            words.push(head(key, shared));
+            if !key.is_empty() {
+                distances.push((head(key, shared) - base >> shift) as i32);
+            }
             bytes.extend_from_slice(key);
             ends.push(bytes.len() as u32);
         }
+        distances.resize(distances.capacity(), BEHIND);
         Self {
-            shared: shared as u32,
-            prefix_words: prefix_words as u32,
-            words: words.into(),
+            prefix: head(&first[..shared], 0),
+            tail: head(&first[..shared], shared.saturating_sub(8)),
+            mask: u64::MAX.checked_shl(64 - 8 * shared.min(8) as u32).unwrap_or(0),
+            base,
+            shared: shared as u16,
+            shift: shift as u8,
+            has_empty: count > 0 && ends[0] == 0,
+            count: count as u32,
+            distances: distances.into(),
             ends: ends.into(),
             bytes: bytes.into(),
         }
@@ -75,7 +105,7 @@ impl KeyArray {
     /// How many keys.
     #[inline]
     pub fn len(&self) -> usize {
-        self.words.len() - self.prefix_words as usize
+        self.count as usize
     }
 
     /// Whether there are none.
@@ -96,68 +126,74 @@ impl KeyArray {
 
     /// Bytes of memory it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.words.len() * 8 + self.ends.len() * 4 + self.bytes.len()
+        self.distances.len() * 4 + self.ends.len() * 4 + self.bytes.len()
+    }
+
+    /// What so many keys of this length take at most.
+    pub fn most_bytes(keys: usize, key_bytes: usize) -> usize {
+        keys * (key_bytes + 8) + (VECTOR - 1) * 4
     }
 
     /// Prefetches what a search touches first.
     pub fn prefetch(&self) {
-        prefetch(&self.words[..self.words.len().min(PREFETCHED)]);
+        prefetch(&self.distances[..self.distances.len().min(PREFETCHED)]);
     }
 
     /// How many keys are at most `key`.
     #[inline]
     pub fn rank(&self, key: &[u8]) -> usize {
-        let shared = self.shared as usize;
-        let (prefix, heads) = self.words.split_at(self.prefix_words as usize);
-        let (chunks, rest) = (key.as_chunks::<8>().0, key.get(shared..).unwrap_or(&[]));
-        let (Some(h), true) = (rest.first_chunk(), chunks.len() >= prefix.len()) else {
-            return self.rank_of_short(key);
-        };
-        for (i, (word, part)) in prefix.iter().zip(chunks).enumerate() {
-            let (part, unused) = (u64::from_be_bytes(*part), self.unused_bits(i));
-            if (part ^ word) >> unused != 0 {
-                return if part < *word { 0 } else { heads.len() };
-            }
+        let shared = usize::from(self.shared);
+        if let Some(first) = key.first_chunk()
+            && let Some(head) = key.get(shared..).and_then(<[u8]>::first_chunk)
+            && (u64::from_be_bytes(*first) ^ self.prefix) & self.mask == 0
+            && (shared <= 8 || shared <= 16 && self::head(key, shared - 8) == self.tail)
+        {
+            return self.rank_of_head(u64::from_be_bytes(*head), key);
         }
-        self.rank_of_head(u64::from_be_bytes(*h), key)
+        self.rank_of_any(key)
     }
 
-    /// Bits of word `i` of the prefix that do not belong to it.
-    #[inline]
-    fn unused_bits(&self, i: usize) -> usize {
-        ((i + 1) * 8).saturating_sub(self.shared as usize) * 8
-    }
-
-    /// [`KeyArray::rank`] of a key that may end inside the prefix, or inside the head.
-    #[cold]
-    fn rank_of_short(&self, key: &[u8]) -> usize {
-        let shared = self.shared as usize;
-        let (prefix, heads) = self.words.split_at(self.prefix_words as usize);
-        for (i, word) in prefix.iter().enumerate() {
-            let part = head(key, i * 8);
-            if (part ^ word) >> self.unused_bits(i) != 0 {
-                return if part < *word { 0 } else { heads.len() };
-            }
+    /// [`KeyArray::rank`] of a key without the prefix, or that may end inside it or inside the
+    /// head, or that has a long prefix.
+    #[inline(never)]
+    fn rank_of_any(&self, key: &[u8]) -> usize {
+        let shared = usize::from(self.shared);
+        let prefix = self.bytes.get(..shared).unwrap_or(&[]);
+        match key.get(..shared).unwrap_or(key).cmp(prefix) {
+            Ordering::Less => usize::from(self.has_empty),
+            Ordering::Greater => self.len(),
+            Ordering::Equal => self.rank_of_head(head(key, shared), key),
         }
-        // A key that ends inside the prefix precedes all.
-        if key.len() < shared { 0 } else { self.rank_of_head(head(key, shared), key) }
     }
 
     /// [`KeyArray::rank`] of a key that has the prefix, by its head.
     #[inline(always)]
-    fn rank_of_head(&self, h: u64, key: &[u8]) -> usize {
-        let heads = &self.words[self.prefix_words as usize..];
-        let at = lower_bound(heads, h);
-        if heads.get(at) == Some(&h) { self.rank_of_equals(at, h, key) } else { at }
+    fn rank_of_head(&self, head: u64, key: &[u8]) -> usize {
+        let before = usize::from(self.has_empty);
+        let Some(distance) = head.checked_sub(self.base) else { return before };
+        let distance = distance >> self.shift;
+        if distance >= BEHIND as u64 {
+            return self.len();
+        }
+        let distance = distance as i32;
+        let at = lower_bound(&self.distances, distance);
+        let is_close = self.distances.get(at) == Some(&distance);
+        before + if is_close { self.rank_of_close(at, key) } else { at }
     }
 
-    /// [`KeyArray::rank`] behind the keys with smaller heads, where one has the same head.
+    /// [`KeyArray::rank`] behind the keys with smaller distances, where one has the same distance.
     #[cold]
     #[inline(never)]
-    fn rank_of_equals(&self, at: usize, h: u64, key: &[u8]) -> usize {
-        let heads = &self.words[self.prefix_words as usize..];
-        let equals = heads[at..].iter().take_while(|head| **head == h);
-        at + equals.zip(at..).take_while(|(_, i)| self.get(*i) <= key).count()
+    fn rank_of_close(&self, from: usize, key: &[u8]) -> usize {
+        let distance = self.distances[from];
+        let equals = self.distances[from..].partition_point(|d| *d == distance);
+        let (mut low, mut high) = (from, from + equals);
+        while low < high {
+            let middle = low.midpoint(high);
+            let at_most = self.get(middle + usize::from(self.has_empty)) <= key;
+            if at_most { low = middle + 1 } else { high = middle }
+        }
+        low
     }
 
     /// The last key that is at most `key`.
@@ -190,6 +226,7 @@ mod tests {
                 p
             }),
             proptest::collection::vec(any::<u8>(), 0..20),
+            proptest::collection::vec(prop_oneof![Just(0u8), Just(255), any::<u8>()], 7..11),
         ]
     }
 

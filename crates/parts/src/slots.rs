@@ -36,6 +36,12 @@ impl Slots {
         Self(bits & u128::MAX.checked_shr(128 - slots as u32).unwrap_or(0))
     }
 
+    /// The same of 32 fingerprints.
+    #[inline]
+    pub fn with_in_32(words: [u64; 4], fp: u8) -> Self {
+        Self(u128::from(dmtree_fabric::cpu::equal_bytes(words, fp)))
+    }
+
     /// How many.
     pub fn len(&self) -> usize {
         self.0.count_ones() as usize

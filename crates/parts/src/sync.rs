@@ -1,6 +1,6 @@
 //! The synchronization primitives of the shared kernels, replaced by loom's under `--cfg loom`.
 
-pub use dmtree_fabric::sync::{EpochCell, EpochOption, Mutex, Reading, reading};
+pub use dmtree_fabric::sync::{EpochArc, EpochCell, Mutex, Reading, reading};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU64};
 

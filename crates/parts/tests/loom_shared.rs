@@ -143,14 +143,16 @@ fn cached_nodes_are_replaced_whole() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| {
-        let cache = Arc::new(NodeCache::new(1 << 20));
+        let cache = Arc::new(NodeCache::new(1 << 20, Some(1)));
         let old = node(&cache, &[0]);
-        let (filler, reader) = (cache.clone(), cache.clone());
-        let fill = thread::spawn(move || filler.fill_mirror(&old, 0, &[3; 32]));
+        let reader = cache.clone();
+        let fill = thread::spawn(move || old.fill_mirror(0, &[3; 32]));
         let look = thread::spawn(move || {
-            reader.lookup(1, &[5], |n, i| {
-                assert_eq!(n.keys().get(i)[0], (n.records()[i].child.bits() >> 8) as u8);
-            })
+            let found = reader.lookup(1, &[5]);
+            if let Some((n, i)) = &found {
+                assert_eq!(n.keys().get(*i)[0], (n.record(*i).child.bits() >> 8) as u8);
+            }
+            found
         });
         node(&cache, &[0, 4]);
         fill.join().unwrap();

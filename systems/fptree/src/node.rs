@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use dmtree_fabric::Result;
-use dmtree_parts::cache::{CachedNode, NodeCache, Record};
+use dmtree_parts::cache::{CachedNode, NodeCache};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fifo_mutex::FifoMutexes;
 use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Bump, Stripes};
 
-use crate::format::Geometry;
+use crate::format::{Geometry, MAX_CAPACITY};
 use crate::options::Options;
+use crate::route::BOTTOM;
 
 /// Kind of the chunks of this index, as the pool records it: leaves, inner nodes and tables
 /// together.
@@ -53,7 +54,7 @@ impl FpNode {
             base: Base::new(cx, root, limits)?,
             o: o.clone(),
             g,
-            cache: NodeCache::new(cx.cache_bytes),
+            cache: NodeCache::new(cx.cache_bytes, o.mirrors.then_some(BOTTOM)),
             readers: Combiner::new(GROUPS, READERS),
             writers: Combiner::new(GROUPS, u32::MAX),
             releases: FifoMutexes::new(GROUPS),
@@ -71,7 +72,6 @@ impl FpNode {
 
     /// The smallest budget that holds one inner node with its mirrors.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
-        let record = size_of::<Record>() + g.key + 12 + 32;
-        (g.fanout * record + 2 * g.key + size_of::<CachedNode>() + 128) as u64
+        CachedNode::most_bytes(g.fanout, g.key, MAX_CAPACITY)
     }
 }

@@ -26,13 +26,13 @@ use crate::format::table;
 use crate::format::table::Table;
 
 /// The level of cached nodes: their children are leaves.
-const BOTTOM: u8 = 1;
+pub(crate) const BOTTOM: u8 = 1;
 /// A bound that no tree reaches.
 const MAX_LEVELS: usize = 24;
 
 /// The route of child `i` of a bottom node.
 fn route_of(node: &CachedNode, i: usize, cached: bool) -> Route {
-    let r = &node.records()[i];
+    let r = node.record(i);
     Route {
         leaf: r.child,
         table: GlobalAddr::from_bits(r.table),
@@ -60,12 +60,11 @@ impl FpTree {
     pub(crate) fn cached_route(&self, key: &[u8], fp: u8) -> Option<(Route, Option<Slots>)> {
         let mirrors = self.node.o.mirrors && fp != 0;
         self.ep.stage_cost(Stage::CacheLookup, 1);
-        let found = self.node.cache.lookup(BOTTOM, key, |node, i| {
-            let route = route_of(node, i, true);
-            let mirrored = mirrors.then(|| node.mirror_slots(i, fp, &reading()));
-            (route, mirrored.flatten())
-        });
-        let (route, mirrored) = found?;
+        let (route, mirrored) = {
+            let r = reading();
+            let (node, i) = self.node.cache.find(BOTTOM, key, &r)?;
+            (route_of(node, i, true), mirrors.then(|| node.mirror_slots(i, fp)).flatten())
+        };
         self.hits.count();
         self.path.borrow_mut().clear();
         if mirrored.is_some() {
@@ -116,7 +115,7 @@ impl FpTree {
         self.retried.set(true);
         s.times += 1;
         if s.times == 1 && old.cached {
-            let cached = self.node.cache.lookup(BOTTOM, key, |node, _| node.clone());
+            let cached = self.node.cache.lookup(BOTTOM, key).map(|(node, _)| node);
             if let Some(node) = cached.filter(|n| n.addr == old.bottom) {
                 self.node.cache.invalidate(BOTTOM, &node);
             }
@@ -256,12 +255,12 @@ impl FpTree {
         if !self.node.o.mirrors || owner.role() == Role::Memory || owner == self.ep.node() {
             return;
         }
-        self.node.cache.lookup(BOTTOM, key, |node, i| {
-            let record = &node.records()[i];
-            if record.child == r.leaf && u64::from(record.version) == t.version {
-                self.node.cache.fill_mirror(node, i, t.fps());
-            }
-        });
+        let reading = reading();
+        let Some((node, i)) = self.node.cache.find(BOTTOM, key, &reading) else { return };
+        let record = node.record(i);
+        if record.child == r.leaf && u64::from(record.version) == t.version {
+            node.fill_mirror(i, t.fps());
+        }
     }
 }
 

@@ -33,8 +33,8 @@ pub trait Descent: PageTree {
     /// The leaf that should cover a key.
     async fn route(&self, key: &[u8]) -> Result<Route> {
         self.ep.stage_cost(Stage::CacheLookup, 1);
-        let found = self.pages().cache.lookup(BOTTOM, key, |node, i| node.records()[i].child);
-        if let Some(leaf) = found {
+        let found = self.pages().cache.child(BOTTOM, key);
+        if let Some(Record { child: leaf, .. }) = found {
             self.hits.count();
             self.way().path.borrow_mut().clear();
             return Ok(Route { leaf, cached: true });
@@ -47,8 +47,8 @@ pub trait Descent: PageTree {
     /// A new route to the leaf, to replace a stale cached page.
     async fn fresh_route(&self, key: &[u8]) -> Result<Route> {
         self.retried.set(true);
-        let cached = self.pages().cache.lookup(BOTTOM, key, |node, _| node.clone());
-        if let Some(node) = cached {
+        let cached = self.pages().cache.lookup(BOTTOM, key);
+        if let Some((node, _)) = cached {
             self.pages().cache.invalidate(BOTTOM, &node);
         }
         let leaf = self.descend(key, 0).await?;

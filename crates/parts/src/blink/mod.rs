@@ -215,7 +215,7 @@ pub struct Pages {
 impl Pages {
     /// Those of an index that allocates its pages from `memory`.
     pub fn new(cache_bytes: u64, memory: Bump) -> Self {
-        Self { cache: NodeCache::new(cache_bytes), top: AtomicU64::new(0), memory }
+        Self { cache: NodeCache::new(cache_bytes, None), top: AtomicU64::new(0), memory }
     }
 
     /// Makes the next descent READ the root pointer.

@@ -1,11 +1,11 @@
-//! The nodes of a level in key order: pages of nodes under a top array. A page, and the top, are
-//! replaced whole.
+//! The nodes of a level in key order: pages of nodes under a top array. A node is replaced in its
+//! page where its range stays; else the page is replaced whole, and so is the top.
 
 use std::sync::Arc;
 
 use super::CachedNode;
 use crate::keys::KeyArray;
-use crate::sync::{EpochCell, Mutex, Reading, reading};
+use crate::sync::{EpochArc, EpochCell, Mutex, Reading, reading};
 
 /// Nodes of one page of a directory; a page is split at twice as many.
 const PAGE_NODES: usize = 48;
@@ -14,27 +14,30 @@ pub(super) type Nodes = Vec<Arc<CachedNode>>;
 
 #[derive(Debug)]
 struct PageDir {
-    keys: Arc<KeyArray>,
-    nodes: Nodes,
+    keys: KeyArray,
+    /// The node of a slot begins at the slot's key. It is replaced alone by one of the same range.
+    slots: Vec<EpochArc<CachedNode>>,
 }
 
 impl PageDir {
     fn new(nodes: Nodes) -> Self {
-        Self { keys: Arc::new(KeyArray::new(nodes.iter().map(|n| n.lo()))), nodes }
+        let keys = KeyArray::new(nodes.iter().map(|n| n.lo()));
+        Self { keys, slots: nodes.into_iter().map(EpochArc::new).collect() }
     }
 
-    /// The same with another node in the place of one with the same range; `None` where there is no
-    /// such node, or an older one begins inside the range.
-    fn with(&self, node: &Arc<CachedNode>) -> Option<(Self, Arc<CachedNode>)> {
+    fn nodes<'r>(&'r self, r: &'r Reading) -> impl Iterator<Item = Arc<CachedNode>> + 'r {
+        self.slots.iter().map(|slot| slot.keep(r))
+    }
+
+    /// Replaces a node of the same range, and returns it; `None` where there is no such node, or an
+    /// older one begins inside the range.
+    fn replace(&self, node: &Arc<CachedNode>, r: &Reading) -> Option<Arc<CachedNode>> {
         let at = self.keys.floor(node.lo())?;
-        let (old, next) = (&self.nodes[at], self.nodes.get(at + 1));
-        let is_alone = next.is_none_or(|n| node.hi().is_some_and(|hi| n.lo() >= hi));
-        if old.lo() != node.lo() || old.hi() != node.hi() || !is_alone {
-            return None;
-        }
-        let mut nodes = self.nodes.clone();
-        let old = std::mem::replace(&mut nodes[at], node.clone());
-        Some((Self { keys: self.keys.clone(), nodes }, old))
+        let old = self.slots[at].read(r);
+        let is_alone =
+            at + 1 == self.slots.len() || node.hi().is_some_and(|hi| self.keys.get(at + 1) >= hi);
+        let is_same = old.lo() == node.lo() && old.hi() == node.hi() && is_alone;
+        is_same.then(|| self.slots[at].replace(node.clone()))
     }
 }
 
@@ -59,11 +62,16 @@ impl Level {
         Self { top: EpochCell::new(top), changing: Mutex::new(()) }
     }
 
-    /// The last node that begins at or below `key`.
-    pub(super) fn node<'r>(&'r self, key: &[u8], r: &'r Reading) -> Option<&'r Arc<CachedNode>> {
+    /// The slot of the last node that begins at or below `key`.
+    #[inline]
+    pub(super) fn slot<'r>(
+        &'r self,
+        key: &[u8],
+        r: &'r Reading,
+    ) -> Option<&'r EpochArc<CachedNode>> {
         let top = self.top.read(r);
         let page = top.pages[top.keys.floor(key)?].read(r);
-        Some(&page.nodes[page.keys.floor(key)?])
+        Some(&page.slots[page.keys.floor(key)?])
     }
 
     /// The last node that begins below `key`, for descending walks.
@@ -74,7 +82,7 @@ impl Level {
         loop {
             let nodes = top.pages[page].read(&r);
             if let Some(at) = nodes.keys.below(key) {
-                return Some(nodes.nodes[at].clone());
+                return Some(nodes.slots[at].keep(&r));
             }
             page = page.checked_sub(1)?;
         }
@@ -94,18 +102,17 @@ impl Level {
             last = page;
         }
         if first == last
-            && let Some((page, old)) = top.pages[first].read(&r).with(node)
+            && let Some(old) = top.pages[first].read(&r).replace(node, &r)
         {
-            top.pages[first].replace(page);
             return vec![old];
         }
         let mut gone = Nodes::new();
         for page in first..=last {
             let old = top.pages[page].read(&r);
-            let mut nodes: Nodes = Vec::with_capacity(old.nodes.len() + 1);
-            for n in &old.nodes {
+            let mut nodes: Nodes = Vec::with_capacity(old.slots.len() + 1);
+            for n in old.nodes(&r) {
                 let inside = n.lo() >= node.lo() && node.hi().is_none_or(|hi| n.lo() < hi);
-                if inside { gone.push(n.clone()) } else { nodes.push(n.clone()) }
+                if inside { gone.push(n) } else { nodes.push(n) }
             }
             if page == first {
                 let at = nodes.partition_point(|n| n.lo() < node.lo());
@@ -138,8 +145,8 @@ impl Level {
         let top = self.top.read(&r);
         let Some(page) = top.keys.floor(node.lo()) else { return false };
         let old = top.pages[page].read(&r);
-        let Some(at) = old.nodes.iter().position(|n| n.stamp == node.stamp) else { return false };
-        let mut nodes = old.nodes.clone();
+        let mut nodes: Nodes = old.nodes(&r).collect();
+        let Some(at) = nodes.iter().position(|n| n.stamp == node.stamp) else { return false };
         nodes.remove(at);
         top.pages[page].replace(PageDir::new(nodes));
         true

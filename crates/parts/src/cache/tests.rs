@@ -1,4 +1,5 @@
 use super::*;
+use dmtree_fabric::GlobalAddr;
 
 fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode> {
     let keys: Vec<_> = children.iter().map(|k| k.to_be_bytes()).collect();
@@ -13,12 +14,12 @@ fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode>
 }
 
 fn child(cache: &NodeCache, key: u32) -> Option<u64> {
-    cache.lookup(1, &key.to_be_bytes(), |n, i| n.records()[i].child.bits() >> 8)
+    cache.child(1, &key.to_be_bytes()).map(|r| r.child.bits() >> 8)
 }
 
 #[test]
 fn finds_the_covering_child_and_nothing_else() {
-    let cache = NodeCache::new(1 << 20);
+    let cache = NodeCache::new(1 << 20, Some(1));
     for i in if cfg!(miri) { 110..130 } else { 0..1000u32 } {
         put(&cache, i * 100, i * 100 + 90, &[i * 100, i * 100 + 50]);
     }
@@ -34,7 +35,7 @@ fn finds_the_covering_child_and_nothing_else() {
 /// Of several keys at once each finds what it finds alone, the ones that are not cached too.
 #[test]
 fn several_keys_find_what_each_finds_alone() {
-    let cache = NodeCache::new(1 << 20);
+    let cache = NodeCache::new(1 << 20, Some(1));
     for i in if cfg!(miri) { 110..130 } else { 0..1000u32 } {
         put(&cache, i * 100, i * 100 + 90, &[i * 100, i * 100 + 50]);
     }
@@ -45,7 +46,7 @@ fn several_keys_find_what_each_finds_alone() {
         cache.lookup_many(1, &keys, &reading(), |i, found| {
             assert_eq!(i, seen);
             seen += 1;
-            let found = found.map(|(node, child)| node.records()[child].child.bits() >> 8);
+            let found = found.map(|(node, child)| node.record(child).child.bits() >> 8);
             let key = u32::from_be_bytes(keys[i].try_into().expect("4 bytes"));
             assert_eq!(found, child(&cache, key), "{key}");
         });
@@ -57,9 +58,9 @@ fn several_keys_find_what_each_finds_alone() {
 /// not counted twice.
 #[test]
 fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
-    let cache = NodeCache::new(1 << 20);
+    let cache = NodeCache::new(1 << 20, Some(1));
     let old = put(&cache, 0, 100, &[0, 50]);
-    cache.fill_mirror(&old, 1, &[9; 32]);
+    old.fill_mirror(1, &[9; 32]);
     put(&cache, 100, 200, &[100]);
     let new = put(&cache, 0, 200, &[0, 50, 70, 100]);
     assert_eq!(cache.stats().nodes, 1);
@@ -77,7 +78,7 @@ fn a_newer_image_replaces_the_covered_nodes_and_keeps_mirrors() {
 /// stayed.
 #[test]
 fn a_newer_image_of_the_same_range_replaces_what_is_inside() {
-    let cache = NodeCache::new(1 << 20);
+    let cache = NodeCache::new(1 << 20, Some(1));
     put(&cache, 0, 100, &[0]);
     put(&cache, 50, 100, &[50]);
     assert_eq!((child(&cache, 60), cache.stats().nodes), (Some(50), 2));
@@ -90,7 +91,7 @@ fn a_newer_image_of_the_same_range_replaces_what_is_inside() {
 /// leaked memory.
 #[test]
 fn replaced_nodes_are_let_go_of() {
-    let cache = NodeCache::new(1 << 20);
+    let cache = NodeCache::new(1 << 20, Some(1));
     let first = Arc::downgrade(&put(&cache, 0, 100, &[0]));
     // Memory comes free when the readers that may have it have ended, and a while later. Other
     // tests read, too, and their threads may have to wait for a processor.
@@ -106,24 +107,64 @@ fn replaced_nodes_are_let_go_of() {
 }
 
 #[test]
-fn the_budget_holds_mirrors_go_first() {
-    let one = NodeCache::new(1 << 20);
+fn the_budget_holds() {
+    let one = NodeCache::new(1 << 20, Some(1));
     let node = put(&one, 0, 100, &[0, 50]);
-    let size = node.node_bytes();
-    let cache = NodeCache::new(size * 3 + node.mirror_bytes());
-    let nodes: Vec<_> = (0..3).map(|i| put(&cache, i * 100, i * 100 + 100, &[i * 100])).collect();
-    nodes.iter().for_each(|n| cache.fill_mirror(n, 0, &[1; 32]));
-    for i in 3..50 {
-        put(&cache, i * 100, i * 100 + 100, &[i * 100]);
-        assert!(cache.stats().used_bytes <= size * 3 + node.mirror_bytes());
+    let size = node.node_bytes() + node.mirror_bytes();
+    assert!(
+        size <= CachedNode::most_bytes(2, 4, 32) && size + 80 > CachedNode::most_bytes(2, 4, 32)
+    );
+    assert_eq!((one.stats().used_bytes, one.stats().mirror_bytes), (size, 2 * 32));
+    let cache = NodeCache::new(size * 3, Some(1));
+    for i in 0..50 {
+        put(&cache, i * 100, i * 100 + 100, &[i * 100, i * 100 + 50]).fill_mirror(0, &[1; 32]);
+        assert!(cache.stats().used_bytes <= size * 3);
     }
     let s = cache.stats();
-    assert!(s.mirror_evictions > 0 && s.evictions > 0 && s.nodes >= 2, "{s:?}");
+    assert!(s.evictions == 47 && s.nodes == 3, "{s:?}");
+}
+
+/// Leaves of several sizes under one node, and larger ones than a line has fingerprints for.
+#[test]
+fn mirrors_of_large_leaves() {
+    let cache = NodeCache::new(1 << 20, Some(1));
+    let keys: [&[u8]; 4] = [&[0], &[1], &[2], &[3]];
+    let capacities = [16u16, 128, 32, 64];
+    let record = |(i, c): (usize, u16)| {
+        Record::new(GlobalAddr::from_bits(i as u64 + 1), i as u16, 7 + i as u64, c, 9)
+            .with_version(u32::MAX - i as u32)
+    };
+    let records = || (0..).zip(capacities).map(record).collect::<Vec<_>>();
+    let parts = |hi| NodeParts {
+        addr: GlobalAddr::from_bits(64),
+        generation: 1,
+        lo: keys[0],
+        hi,
+        keys: keys.into_iter(),
+        records: records(),
+    };
+    let old = cache.insert(1, parts(None));
+    for (i, c) in (0..).zip(capacities) {
+        assert_eq!(old.mirror_slots(i, 0), None);
+        old.fill_mirror(i, &vec![1; usize::from(c)]);
+        old.note_fingerprint(i, usize::from(c) - 1, 5);
+        old.note_fingerprint(i, usize::from(c) / 2, 0);
+    }
+    let new = cache.insert(1, parts(Some(&[9])));
+    for (i, c) in (0..).zip(capacities) {
+        for node in [&old, &new] {
+            let c = usize::from(c);
+            let slots = |fp| node.mirror_slots(i, fp).map(Iterator::collect::<Vec<_>>);
+            assert_eq!((slots(5), slots(0)), (Some(vec![c - 1]), Some(vec![c / 2])));
+            assert_eq!(node.mirror_live(i), Some(c as u32 - 1));
+        }
+    }
+    assert!(new.records().eq(records()));
 }
 
 #[test]
 fn readers_and_writers_together() {
-    let cache = NodeCache::new(40_000);
+    let cache = NodeCache::new(40_000, Some(1));
     let rounds = if cfg!(miri) { 8 } else { 5_000 };
     std::thread::scope(|s| {
         for t in 0..2u32 {
@@ -132,7 +173,7 @@ fn readers_and_writers_together() {
                 for i in 0..rounds {
                     let at = (i * 7 + t * 3) % 300 * 100;
                     let node = put(cache, at, at + 100, &[at, at + 40]);
-                    cache.fill_mirror(&node, 0, &[t as u8 + 1; 32]);
+                    node.fill_mirror(0, &[t as u8 + 1; 32]);
                 }
             });
             s.spawn(move || {

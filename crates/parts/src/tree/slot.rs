@@ -82,6 +82,7 @@ pub fn check<'a>(g: &Geometry, place: Place, bytes: &'a [u8]) -> Option<Slot<'a>
 }
 
 /// [`check`], without a look at what the slot holds: the low half of its word0.
+#[inline]
 pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
     let word = u64_at(bytes, 0);
     let low = word as u32;
@@ -91,10 +92,30 @@ pub fn check_word(g: &Geometry, place: Place, bytes: &[u8]) -> Option<u32> {
         return None;
     }
     let is_wide = g.v > 8 && !is_free;
-    if is_wide && u64_at(bytes, 8 + g.k + g.v) != check64(areas, tail_seed(place, low)) {
-        return None;
-    }
-    Some(low)
+    (!is_wide || has_whole_tail(g, place, bytes)).then_some(low)
+}
+
+/// Whether the areas of a wide entry are those of one WRITE.
+fn has_whole_tail(g: &Geometry, place: Place, bytes: &[u8]) -> bool {
+    let (areas, low) = (&bytes[8..8 + g.k + g.v], u64_at(bytes, 0) as u32);
+    u64_at(bytes, 8 + g.k + g.v) == check64(areas, tail_seed(place, low))
+}
+
+/// Version and value of a slot that is whole and holds this key, where key and value fill their
+/// areas: most slots of most indexes. `None` says nothing.
+#[inline]
+pub fn full_of<'a>(
+    g: &Geometry,
+    place: Place,
+    bytes: &'a [u8],
+    key: &[u8],
+) -> Option<(Ver, &'a [u8])> {
+    let word = u64_at(bytes, 0);
+    let low = word as u32;
+    let (held, value) = bytes.get(8..8 + g.k + g.v)?.split_at(g.k);
+    let is_it = low & 0xff == FULL && g.v <= 8 && held == key;
+    let is_whole = is_it && crc(place, low, &bytes[8..8 + g.k + g.v]) == (word >> 32) as u32;
+    is_whole.then(|| (Ver::from_bits(low >> 8), value))
 }
 
 /// Slots that are checked together.
@@ -149,16 +170,6 @@ pub fn check_all<'a>(
 
 /// word0 of a live slot with key and value that fill their areas, but for version and checksum.
 const FULL: u32 = 1;
-
-/// [`check`], but for a reader that is `blind` to checksums, which is wrong.
-pub fn check_unless<'a>(
-    blind: bool,
-    g: &Geometry,
-    place: Place,
-    bytes: &'a [u8],
-) -> Option<Slot<'a>> {
-    if blind { unchecked(g, bytes) } else { check(g, place, bytes) }
-}
 
 /// The slot in `bytes` as it stands, torn or not: for bytes that were accepted before.
 #[inline]

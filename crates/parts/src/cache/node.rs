@@ -1,0 +1,393 @@
+//! An inner node as cached: keys, and what a look-up needs of a child in one line of memory.
+
+use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::cpu::prefetch;
+
+use crate::keys::KeyArray;
+use crate::slots::Slots;
+use crate::sync::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Fingerprints in the line of a record; those of a larger leaf go on in the lines behind it.
+const BESIDE_RECORD: usize = 32;
+
+/// A child as a parent's record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where it is.
+    pub child: GlobalAddr,
+    /// Its generation: grows each time the address is reused.
+    pub generation: u16,
+    /// Its table's id (leaves), 0 otherwise.
+    pub table: u64,
+    /// Its slots.
+    pub capacity: u16,
+    /// Tag of its upper fence, as the parent implies it.
+    pub fence: u32,
+    /// Its key range, for indexes that count ranges per child; 0 for others.
+    pub version: u32,
+}
+
+impl Record {
+    /// A record without a version.
+    pub fn new(child: GlobalAddr, generation: u16, table: u64, capacity: u16, fence: u32) -> Self {
+        Self { child, generation, table, capacity, fence, version: 0 }
+    }
+
+    /// The same with a version.
+    #[must_use]
+    pub fn with_version(self, version: u32) -> Self {
+        Self { version, ..self }
+    }
+
+    /// Whether both name the same child in the same generation and version.
+    pub fn same_child(&self, other: &Self) -> bool {
+        (self.child, self.generation, self.version)
+            == (other.child, other.generation, other.version)
+    }
+}
+
+/// A line of memory. That of a record has the record in its first half, with a bit that says
+/// whether the mirror is filled, and fingerprints in the second half.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; 8]);
+
+/// The bit of word 3 that says whether the mirror is filled.
+const FILLED: u64 = 1 << 32;
+
+impl Line {
+    fn of(r: &Record) -> Self {
+        let lengths = u64::from(r.generation) | u64::from(r.capacity) << 16;
+        let words = [
+            r.child.bits(),
+            r.table,
+            lengths | u64::from(r.fence) << 32,
+            u64::from(r.version),
+            0,
+            0,
+            0,
+            0,
+        ];
+        Self(words.map(AtomicU64::new))
+    }
+
+    #[inline]
+    fn record(&self) -> Record {
+        let [child, table, lengths, version] = [0, 1, 2, 3].map(|i| self.0[i].load(Relaxed));
+        Record {
+            child: GlobalAddr::from_bits(child),
+            table,
+            generation: lengths as u16,
+            capacity: (lengths >> 16) as u16,
+            fence: (lengths >> 32) as u32,
+            version: version as u32,
+        }
+    }
+
+    #[inline]
+    fn capacity(&self) -> usize {
+        usize::from((self.0[2].load(Relaxed) >> 16) as u16)
+    }
+
+    #[inline]
+    fn is_filled(&self) -> bool {
+        self.0[3].load(Relaxed) & FILLED != 0
+    }
+}
+
+/// Lines of a child with so many slots.
+fn lines_for(capacity: usize) -> usize {
+    1 + capacity.saturating_sub(BESIDE_RECORD).div_ceil(size_of::<Line>())
+}
+
+#[derive(Debug)]
+enum Children {
+    /// Without mirrors.
+    Plain(Box<[Record]>),
+    /// Each begins a number of lines behind the one before.
+    Mirrored(Box<[Line]>),
+}
+
+/// An inner node as cached: immutable but for its mirrors. The fields that a look-up needs come
+/// first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CachedNode {
+    /// The lower fences of the children and, if there is one, the upper fence of the node: one
+    /// search finds the child and says whether the key is covered.
+    pub(super) keys: KeyArray,
+    children: Children,
+    /// How many children.
+    count: u16,
+    /// Lines of each child, with mirrors.
+    lines: u8,
+    pub(super) used: AtomicBool,
+    pub(super) gone: AtomicBool,
+    /// Its generation.
+    pub generation: u16,
+    /// Where it is.
+    pub addr: GlobalAddr,
+    /// Unique among all cached nodes: says which copy a route came from.
+    pub stamp: u64,
+    lo: Box<[u8]>,
+}
+
+/// The fields of a node to be cached.
+#[derive(Debug)]
+pub struct NodeParts<'a, K> {
+    /// Its address.
+    pub addr: GlobalAddr,
+    /// Its generation.
+    pub generation: u16,
+    /// Its lower fence.
+    pub lo: &'a [u8],
+    /// Its upper fence.
+    pub hi: Option<&'a [u8]>,
+    /// Lower fences of the children, ascending strictly, below the upper fence.
+    pub keys: K,
+    /// The children, in the same order.
+    pub records: Vec<Record>,
+}
+
+/// The lower fences of a node's children.
+#[derive(Clone, Copy, Debug)]
+pub struct ChildKeys<'n> {
+    keys: &'n KeyArray,
+    children: usize,
+}
+
+impl<'n> ChildKeys<'n> {
+    /// The lower fence of child `i`.
+    pub fn get(&self, i: usize) -> &'n [u8] {
+        self.keys.get(i)
+    }
+    /// The child with the last fence that is at most `key`.
+    pub fn floor(&self, key: &[u8]) -> Option<usize> {
+        Some(self.keys.floor(key)?.min(self.children.checked_sub(1)?))
+    }
+    /// The child with the last fence below `key`; the last child when `None`.
+    pub fn below(&self, key: Option<&[u8]>) -> Option<usize> {
+        Some(self.keys.below(key)?.min(self.children.checked_sub(1)?))
+    }
+}
+
+impl CachedNode {
+    pub(super) fn new<'a>(
+        parts: NodeParts<'a, impl Iterator<Item = &'a [u8]> + Clone>,
+        stamp: u64,
+        has_mirrors: bool,
+    ) -> Self {
+        let records = parts.records;
+        let count = records.len() as u16;
+        let most = records.iter().map(|r| usize::from(r.capacity)).max().unwrap_or(0);
+        let lines = lines_for(most);
+        let children = if has_mirrors {
+            let behind = || (1..lines).map(|_| Line::default());
+            let all = records.iter().flat_map(|r| std::iter::once(Line::of(r)).chain(behind()));
+            Children::Mirrored(all.collect())
+        } else {
+            Children::Plain(records.into())
+        };
+        Self {
+            keys: KeyArray::new(parts.keys.chain(parts.hi)),
+            children,
+            count,
+            lines: lines as u8,
+            used: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+            generation: parts.generation,
+            addr: parts.addr,
+            stamp,
+            lo: parts.lo.into(),
+        }
+    }
+
+    /// What a node of so many children counts at most with mirrors, keys of this length and leaves
+    /// of these slots.
+    pub fn most_bytes(children: usize, key_bytes: usize, capacity: usize) -> u64 {
+        let lines = children * lines_for(capacity) * size_of::<Line>();
+        let keys = KeyArray::most_bytes(children + 1, key_bytes) + key_bytes;
+        (size_of::<Self>() + 2 * size_of::<usize>() + lines + keys) as u64
+    }
+
+    /// The lower fence.
+    pub fn lo(&self) -> &[u8] {
+        &self.lo
+    }
+    /// The upper fence.
+    pub fn hi(&self) -> Option<&[u8]> {
+        (self.keys.len() > self.len()).then(|| self.keys.get(self.len()))
+    }
+    /// The lower fences of the children.
+    pub fn keys(&self) -> ChildKeys<'_> {
+        ChildKeys { keys: &self.keys, children: self.len() }
+    }
+    /// How many children.
+    #[inline]
+    pub fn len(&self) -> usize {
+        usize::from(self.count)
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Child `i`, in key order.
+    #[inline]
+    pub fn record(&self, i: usize) -> Record {
+        match &self.children {
+            Children::Plain(records) => records[i],
+            Children::Mirrored(lines) => lines[i * usize::from(self.lines)].record(),
+        }
+    }
+
+    /// The children, in key order.
+    pub fn records(&self) -> impl ExactSizeIterator<Item = Record> + '_ {
+        (0..self.len()).map(|i| self.record(i))
+    }
+
+    /// The child that covers a key; `None` where the node does not reach it.
+    #[inline]
+    pub(super) fn child_of(&self, key: &[u8]) -> Option<usize> {
+        self.keys.floor(key).filter(|i| *i < self.len())
+    }
+
+    /// The node is used: its second chance.
+    #[inline]
+    pub(super) fn use_again(&self) {
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
+
+    /// Whether it is still in the cache.
+    pub fn is_cached(&self) -> bool {
+        !self.gone.load(Relaxed)
+    }
+
+    /// Whether the node covers a key.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        *self.lo <= *key && self.hi().is_none_or(|hi| key < hi)
+    }
+
+    /// What it counts in the cache's budget, without mirrors.
+    pub(super) fn node_bytes(&self) -> u64 {
+        (size_of::<Self>()
+            + self.lo.len()
+            + self.keys.memory_bytes()
+            + self.len() * size_of::<Record>()
+            + 2 * size_of::<usize>()) as u64
+    }
+
+    /// What its mirrors count.
+    pub(super) fn mirror_bytes(&self) -> u64 {
+        match &self.children {
+            Children::Plain(_) => 0,
+            Children::Mirrored(lines) => {
+                (size_of_val(&**lines) - self.len() * size_of::<Record>()) as u64
+            }
+        }
+    }
+
+    /// The line of child `i`, if the node has mirrors, and the lines behind it.
+    #[inline]
+    fn lines_of(&self, i: usize) -> Option<(&Line, &[Line])> {
+        let Children::Mirrored(lines) = &self.children else { return None };
+        lines[i * usize::from(self.lines)..][..usize::from(self.lines)].split_first()
+    }
+
+    /// The words of the mirror of child `i`.
+    fn mirror<'n>(line: &'n Line, behind: &'n [Line]) -> impl Iterator<Item = &'n AtomicU64> {
+        line.0[4..].iter().chain(behind.iter().flat_map(|line| &line.0))
+    }
+
+    /// The slots of child `i` that have `fp` according to its mirror; `None` when there is none.
+    #[inline]
+    pub fn mirror_slots(&self, i: usize, fp: u8) -> Option<Slots> {
+        let (line, behind) = self.lines_of(i)?;
+        if !line.is_filled() {
+            return None;
+        }
+        let capacity = line.capacity();
+        if capacity == BESIDE_RECORD {
+            let [_, _, _, _, a, b, c, d] = &line.0;
+            let words = [a.load(Relaxed), b.load(Relaxed), c.load(Relaxed), d.load(Relaxed)];
+            return Some(Slots::with_in_32(words, fp));
+        }
+        let words = Self::mirror(line, behind).take(capacity.div_ceil(8));
+        Some(Slots::with_in_words(words.map(|word| word.load(Relaxed)), capacity, fp))
+    }
+
+    /// How many slots child `i` uses according to its mirror.
+    pub fn mirror_live(&self, i: usize) -> Option<u32> {
+        let free = self.mirror_slots(i, 0)?.len();
+        Some(u32::from(self.record(i).capacity) - free as u32)
+    }
+
+    /// Stores the fingerprints of child `i`, where the node has mirrors. A hint: racing calls may
+    /// mix.
+    pub fn fill_mirror(&self, i: usize, fps: &[u8]) {
+        let Some((line, behind)) = self.lines_of(i) else { return };
+        for (chunk, word) in fps.chunks(8).zip(Self::mirror(line, behind)) {
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            let fps = u64::from_le_bytes(bytes);
+            // Most fills change nothing, and would take the line from other threads.
+            if word.load(Relaxed) != fps {
+                word.store(fps, Relaxed);
+            }
+        }
+        if !line.is_filled() {
+            line.0[3].fetch_or(FILLED, Relaxed);
+        }
+    }
+
+    /// Notes one fingerprint of child `i`, where the node has mirrors.
+    pub fn note_fingerprint(&self, i: usize, slot: usize, fp: u8) {
+        let Some((line, behind)) = self.lines_of(i) else { return };
+        let Some(word) = Self::mirror(line, behind).nth(slot / 8) else { return };
+        let shift = slot % 8 * 8;
+        let _ = word.fetch_update(Relaxed, Relaxed, |w| {
+            Some(w & !(0xff << shift) | u64::from(fp) << shift)
+        });
+    }
+
+    /// Copies the mirrors of children that stay the same from an older image. In both the children
+    /// are in key order.
+    pub(super) fn carry_mirrors(&self, old: &Self) {
+        let mut next = 0;
+        for (i, record) in self.records().enumerate() {
+            let same = |o: Record| o.same_child(&record) && o.capacity == record.capacity;
+            let Some(j) = (next..old.len()).find(|j| same(old.record(*j))) else { continue };
+            next = j + 1;
+            let (Some((from, from_behind)), Some((to, to_behind))) =
+                (old.lines_of(j), self.lines_of(i))
+            else {
+                return;
+            };
+            if !from.is_filled() {
+                continue;
+            }
+            let words =
+                Self::mirror(from, from_behind).take(usize::from(record.capacity).div_ceil(8));
+            for (to, from) in Self::mirror(to, to_behind).zip(words) {
+                to.store(from.load(Relaxed), Relaxed);
+            }
+            to.0[3].fetch_or(FILLED, Relaxed);
+        }
+    }
+
+    /// The node's keys are on their way.
+    pub(super) fn prefetch_keys(&self) {
+        self.keys.prefetch();
+    }
+
+    /// Child `i` is on its way, with its mirror.
+    pub(super) fn prefetch_child(&self, i: usize) {
+        match &self.children {
+            Children::Plain(records) => prefetch(&records[i]),
+            Children::Mirrored(lines) => prefetch(&lines[i * usize::from(self.lines)]),
+        }
+    }
+}
