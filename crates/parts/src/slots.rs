@@ -9,6 +9,9 @@ impl Slots {
     #[inline]
     pub fn with(fps: &[u8], fp: u8) -> Self {
         let (words, rest) = fps.as_chunks::<8>();
+        if let ([a, b, c, d], []) = (words, rest) {
+            return Self::with_in_32([a, b, c, d].map(|w| u64::from_le_bytes(*w)), fp);
+        }
         let of_words =
             Self::with_in_words(words.iter().map(|w| u64::from_le_bytes(*w)), fps.len(), fp);
         // Leaves with tables have a multiple of 8 slots.

@@ -39,12 +39,6 @@ impl Record {
     pub fn with_version(self, version: u32) -> Self {
         Self { version, ..self }
     }
-
-    /// Whether both name the same child in the same generation and version.
-    pub fn same_child(&self, other: &Self) -> bool {
-        (self.child, self.generation, self.version)
-            == (other.child, other.generation, other.version)
-    }
 }
 
 /// A line of memory. That of a record has the record in its first half, with a bit that says
@@ -88,6 +82,16 @@ impl Line {
     #[inline]
     fn capacity(&self) -> usize {
         usize::from((self.0[2].load(Relaxed) >> 16) as u16)
+    }
+
+    /// Whether both are of the same child in the same generation and version, and of as many slots.
+    #[inline]
+    fn is_same(&self, other: &Self) -> bool {
+        let identity = |line: &Self| {
+            let [child, lengths, version] = [0, 2, 3].map(|i| line.0[i].load(Relaxed));
+            (child, lengths as u32, version as u32)
+        };
+        identity(self) == identity(other)
     }
 
     #[inline]
@@ -183,9 +187,12 @@ impl CachedNode {
         let most = records.iter().map(|r| usize::from(r.capacity)).max().unwrap_or(0);
         let lines = lines_for(most);
         let children = if has_mirrors {
-            let behind = || (1..lines).map(|_| Line::default());
-            let all = records.iter().flat_map(|r| std::iter::once(Line::of(r)).chain(behind()));
-            Children::Mirrored(all.collect())
+            let mut all = Vec::with_capacity(records.len() * lines);
+            for record in &records {
+                all.push(Line::of(record));
+                all.resize_with(all.len() + lines - 1, Line::default);
+            }
+            Children::Mirrored(all.into())
         } else {
             Children::Plain(records.into())
         };
@@ -356,25 +363,22 @@ impl CachedNode {
     /// Copies the mirrors of children that stay the same from an older image. In both the children
     /// are in key order.
     pub(super) fn carry_mirrors(&self, old: &Self) {
-        let mut next = 0;
-        for (i, record) in self.records().enumerate() {
-            let same = |o: Record| o.same_child(&record) && o.capacity == record.capacity;
-            let Some(j) = (next..old.len()).find(|j| same(old.record(*j))) else { continue };
-            next = j + 1;
-            let (Some((from, from_behind)), Some((to, to_behind))) =
-                (old.lines_of(j), self.lines_of(i))
-            else {
-                return;
-            };
-            if !from.is_filled() {
-                continue;
+        let (Children::Mirrored(from), Children::Mirrored(to)) = (&old.children, &self.children)
+        else {
+            return;
+        };
+        let mut old = from.chunks_exact(usize::from(old.lines));
+        for to in to.chunks_exact(usize::from(self.lines)) {
+            let mut ahead = old.clone();
+            let Some(from) = ahead.find(|from| from[0].is_same(&to[0])) else { continue };
+            old = ahead;
+            if from[0].is_filled() {
+                let words = Self::mirror(&from[0], &from[1..]);
+                for (to, from) in Self::mirror(&to[0], &to[1..]).zip(words) {
+                    to.store(from.load(Relaxed), Relaxed);
+                }
+                to[0].0[3].fetch_or(FILLED, Relaxed);
             }
-            let words =
-                Self::mirror(from, from_behind).take(usize::from(record.capacity).div_ceil(8));
-            for (to, from) in Self::mirror(to, to_behind).zip(words) {
-                to.store(from.load(Relaxed), Relaxed);
-            }
-            to.0[3].fetch_or(FILLED, Relaxed);
         }
     }
 
