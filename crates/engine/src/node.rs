@@ -38,12 +38,12 @@ use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
 
-use crate::client::{HeldLock, Lockable, Route};
+use crate::client::Route;
 use crate::format::Geometry;
 use crate::format::inner::Child;
 use crate::format::table::LockTag;
-use crate::gc::GcRun;
-use crate::lock_word_mode::LeafLockWords;
+use crate::lock::{HeldLock, LeafLockWords, Lockable};
+use crate::maintenance::GcRun;
 use crate::marks::Mark;
 use crate::mutants::{Mutant, Mutants};
 use crate::options::{Options, Tables};

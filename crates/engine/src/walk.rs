@@ -29,11 +29,12 @@ use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
 use dmtree_parts::hash::{KeyHash, fence_tag};
 
-use crate::client::{Confirmed, DmTree, LeafCopy, is_away};
+use crate::client::{Client, is_away};
 use crate::format::inner;
 use crate::format::leaf::{Header, unchecked_header};
 use crate::format::table::{self, Table};
-use crate::probe::block_of;
+use crate::leaf::{Blocks, LeafCopy, Leaves, block_of};
+use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::route::InnerRead;
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
@@ -46,7 +47,7 @@ struct Named {
     child: inner::Child,
 }
 
-impl DmTree {
+impl Client {
     pub(crate) async fn walk_op(&self) -> Result<Shape> {
         let scope = self.ep.begin(OpKind::Admin);
         let _pin = self.pin();
@@ -70,8 +71,9 @@ impl DmTree {
         }
         self.walk_leaves(&named, &mut shape, &mut seen).await?;
         if !self.node.has_tables() {
-            shape.table_bytes = self.lock_words().await?.at.count() as u64 * 8;
-            if let Some((word, _)) = self.lock_words().await?.at.held(&self.ep).await?.first() {
+            shape.table_bytes = WordLocks(self).words().await?.at.count() as u64 * 8;
+            if let Some((word, _)) = WordLocks(self).words().await?.at.held(&self.ep).await?.first()
+            {
                 return Err(broken("a held leaf lock", *word));
             }
         }
@@ -118,7 +120,7 @@ impl DmTree {
             shape.structure_bytes += g.inner_bytes() as u64;
             let mut held = Vec::new();
             for r in &records {
-                let low = self.fence_bytes(r.key).await?.unwrap_or_default();
+                let low = Blocks(self).fence(r.key).await?.unwrap_or_default();
                 if let crate::format::area::Stored::Block(at) = r.key {
                     shape.block_bytes += u64::from(at.capacity());
                 }
@@ -143,10 +145,10 @@ impl DmTree {
         high: Option<&[u8]>,
         addr: GlobalAddr,
     ) -> Result<()> {
-        if self.fence_bytes(fences.0).await?.as_deref() != Some(low) {
+        if Blocks(self).fence(fences.0).await?.as_deref() != Some(low) {
             return Err(broken("a lower fence that is not its record's key", addr));
         }
-        if self.fence_bytes(fences.1).await?.as_deref() != high {
+        if Blocks(self).fence(fences.1).await?.as_deref() != high {
             return Err(broken("an upper fence that is not the next record's key", addr));
         }
         Ok(())
@@ -168,7 +170,7 @@ impl DmTree {
             if !seen.insert(addr.bits()) {
                 return Err(broken("a leaf is reached twice", addr));
             }
-            let leaf = self.read_leaf(addr, n.child.slots).await?;
+            let leaf = Leaves(self).read(addr, n.child.slots).await?;
             let h = leaf.header(self);
             let right = h.ver.generation == n.child.generation
                 && h.table == n.child.table
@@ -215,7 +217,7 @@ impl DmTree {
             if at.is_null() {
                 return Ok(false);
             }
-            let leaf = self.read_leaf(at, self.node.o.leaf_capacity as usize).await?;
+            let leaf = Leaves(self).read(at, self.node.o.leaf_capacity as usize).await?;
             at = leaf.header(self).forward;
         }
         Ok(false)
@@ -229,7 +231,7 @@ impl DmTree {
         capacity: usize,
         high: Option<&[u8]>,
     ) -> Result<Option<Table>> {
-        let table = match self.confirm(h.table, capacity).await? {
+        let table = match TableLocks(self).confirm(h.table, capacity).await? {
             Confirmed::Exact(table) => table,
             Confirmed::Unbuilt => return Ok(None),
             Confirmed::Locked => return Err(broken("a held leaf lock", addr)),
@@ -266,7 +268,7 @@ impl DmTree {
         let mut live = 0;
         for (i, slot) in leaf.live(self) {
             live += 1;
-            let key = self.whole_key(&slot, addr).await?;
+            let key = Leaves(self).whole_key(&slot, addr).await?;
             if *key < *range.0 || range.1.is_some_and(|high| *key >= *high) {
                 return Err(broken("a key outside its leaf", addr));
             }
@@ -282,7 +284,7 @@ impl DmTree {
                     return Err(broken("a block with two owners", at.addr()));
                 }
                 shape.block_bytes += u64::from(at.capacity());
-                if !self.read_block(at, |_, _| ()).await? {
+                if !Blocks(self).read(at, |_, _| ()).await? {
                     return Err(broken("an entry with a garbage block", at.addr()));
                 }
             }

@@ -1,0 +1,257 @@
+//! Inner nodes: adding and removing records, splitting, growing a new root.
+//!
+//! An inner node is locked by a word of its own, taken by `[CAS lock 0->tag, READ node]` behind a
+//! FIFO guard. A client that waits for an inner lock while it holds another waits for one of a
+//! higher level, and FIFO guards of inner locks are ranked by level; so inner locks form no cycle.
+//! The lock word lies inside the image, and images are written around it: the word is touched by
+//! atomics only.
+//!
+//! - *Add a record*: WRITE the record into a free place, unlock behind it in the same chain.
+//!   Records are unsorted and each is valid alone, so one WRITE changes one record.
+//! - *Remove a record*: WRITE word0 = free, unlock behind it.
+//! - *Split N*: WRITE N', awaited; then one chain: `N.next = N'` (the commit), N's image around the
+//!   lock word, CAS unlock; then the record of N' one level up, without N's lock.
+//! - *New root*: WRITE the root with two records, then change the root word by compare-and-swap. A
+//!   client that loses the race gives its node back and inserts into the level that it finds.
+//!
+//! R holds for inner nodes as for leaves: in an unlocked node `hi` is `next`'s `lo`, and the
+//! sibling's record is one level up unless memory was short. Until the record is there the right
+//! link keeps N' reachable, and a chore adds the record. S: all records of a node carry its range;
+//! a change of the node's range rewrites every word0, so an image that mixes two versions is
+//! refused.
+//!
+//! The parent's lock decides between clients that publish the same child: under it, a record with
+//! the child's key means that the child was published already, and a child that is a tombstone by
+//! now gets no record.
+//!
+//! A crash under the lock leaves a torn record, a half split or a node that misses a sibling's
+//! record. The next client that meets the abandoned lock, or a sweep, repairs it
+//! (`recovery/inner.rs`).
+
+use dmtree_fabric::verb::cas;
+use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Stage, Step};
+use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
+use dmtree_parts::held::Unlock;
+
+use crate::client::Client;
+use crate::format::leaf::{check_header, unchecked_header};
+use crate::format::table::LockTag;
+use crate::format::{Ver, inner};
+use crate::inner::{InnerChange, InnerNode};
+use crate::leaf::Blocks;
+use crate::lock::{HeldLock, LONG_WAIT, Lockable};
+use crate::marks::Mark;
+use crate::recovery::{InnerRecovery, LockRecovery, StallDiagnosis};
+
+/// A locked inner node, as read under the lock.
+pub(crate) struct LockedInner {
+    pub addr: GlobalAddr,
+    pub tag: LockTag,
+    pub fifo_guard: FifoGuard,
+    pub ver: Ver,
+    pub level: u8,
+    pub hi: Option<Vec<u8>>,
+    pub node: InnerNode<Buf>,
+}
+
+/// The locks of inner nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct InnerLocks<'c>(pub &'c Client);
+
+impl InnerLocks<'_> {
+    /// Locks the node of `level` that covers `key`; `None` when the tree does not reach up to
+    /// `level`.
+    pub(crate) async fn lock(self, level: u8, key: &[u8]) -> Result<Option<LockedInner>> {
+        let c = self.0;
+        let mut backoff = c.ep.backoff("inner node", c.node.root.word);
+        'again: loop {
+            let cached = c.node.cache.lookup(level, key, |n, _| n.clone());
+            let start = match cached {
+                Some(n) => n,
+                None => match c.descend_to(key, level).await? {
+                    Some(n) => n,
+                    None => return Ok(None),
+                },
+            };
+            let (mut addr, mut generation) = (start.addr, Some(start.generation));
+            loop {
+                let Some(locked) = self.lock_at(addr, generation, level).await? else {
+                    c.node.cache.invalidate(level, &start);
+                    backoff.step().await?;
+                    continue 'again;
+                };
+                let is_below = locked.node.keys().next().is_none_or(|first| key < first);
+                if is_below {
+                    c.unlock(locked).await?;
+                    c.node.cache.invalidate(level, &start);
+                    backoff.step().await?;
+                    continue 'again;
+                }
+                if locked.hi.as_deref().is_none_or(|hi| key < hi) {
+                    return Ok(Some(locked));
+                }
+                Mark::InnerLockRight.hit();
+                let header = check_header(&c.node.g, addr, &locked.node.bytes).expect("accepted");
+                (addr, generation) = (header.next, None);
+                c.unlock(locked).await?;
+                if addr.is_null() {
+                    c.node.cache.invalidate(level, &start);
+                    continue 'again;
+                }
+            }
+        }
+    }
+
+    /// Locks the node at an address; `None` when it has another generation or level, or is a
+    /// tombstone.
+    pub(crate) async fn lock_at(
+        self,
+        addr: GlobalAddr,
+        generation: Option<u16>,
+        level: u8,
+    ) -> Result<Option<LockedInner>> {
+        let c = self.0;
+        let g = &c.node.g;
+        let mut fifo_guard = self.fifo_guard(addr, level).await?;
+        let lock = addr.plus(g.inner_lock_at() as u64);
+        let mut backoff = c.ep.backoff("inner lock", lock);
+        let (tag, bytes) = loop {
+            let tag = c.next_tag();
+            c.ep.step(Step::Structure);
+            let own = HeldLock { tag, on: Lockable::Inner(addr) };
+            let tried = c.try_for(own, (lock, 0), addr, g.inner_image()).await;
+            let (was, bytes) = self.sure_of(own, tried)?;
+            if was == 0 {
+                break (tag, bytes);
+            }
+            Mark::InnerLockHeld.hit();
+            c.op.retried.set(true);
+            if c.node.is_abandoned(was) {
+                Box::pin(InnerRecovery(c).recover(addr, was)).await?;
+            }
+            if c.node.abandoned_locks.is_due(c.ep.now()) {
+                // The repair may need this very FIFO guard.
+                drop(fifo_guard);
+                LockRecovery(c).while_waiting().await;
+                fifo_guard = self.fifo_guard(addr, level).await?;
+            }
+            c.op.quiescent_point();
+            if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+                Box::pin(StallDiagnosis(c).inner(addr)).await?;
+            }
+            backoff.step().await?;
+        };
+        c.hold(tag, Lockable::Inner(addr));
+        self.open(addr, generation, level, tag, fifo_guard, bytes).await
+    }
+
+    async fn fifo_guard(self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
+        let c = self.0;
+        let _quiescent = c.op.quiescent_section();
+        c.node.inner_fifo.lock_ranked(&c.ep, Rank(level), addr.bits()).await
+    }
+
+    /// A failed try may have taken the lock: it leaves an abandoned lock.
+    fn sure_of<T>(self, own: HeldLock, tried: Result<T>) -> Result<T> {
+        if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
+            self.0.op.leave_try(own);
+        }
+        tried
+    }
+
+    /// Accepts a node just locked, or gives its lock back.
+    async fn open(
+        self,
+        addr: GlobalAddr,
+        generation: Option<u16>,
+        level: u8,
+        tag: LockTag,
+        fifo_guard: FifoGuard,
+        bytes: dmtree_fabric::Sampled,
+    ) -> Result<Option<LockedInner>> {
+        let c = self.0;
+        let g = &c.node.g;
+        c.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+        let checked = bytes.check(|b| {
+            let h = inner::check(g, addr, b).ok_or(())?;
+            let right = h.level == level
+                && generation.is_none_or(|l| l == h.ver.generation)
+                && h.forward.is_null();
+            if right { Ok(h.ver) } else { Err(()) }
+        });
+        let Ok((ver, bytes)) = checked else {
+            // Stale, or freed and reused: give the lock back.
+            Mark::InnerLockStale.hit();
+            self.release(addr, tag, fifo_guard).await?;
+            return Ok(None);
+        };
+        let node = InnerNode::of(c, bytes.into_buf()).await?;
+        let header = unchecked_header(g, &node.bytes).expect("accepted");
+        let hi = Blocks(c).fence(header.hi).await?;
+        Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, node }))
+    }
+
+    pub(crate) async fn release(
+        self,
+        addr: GlobalAddr,
+        tag: LockTag,
+        fifo_guard: FifoGuard,
+    ) -> Result<()> {
+        let c = self.0;
+        let lock = addr.plus(c.node.g.inner_lock_at() as u64);
+        let hook =
+            c.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(fifo_guard));
+        let done = c.ep.release(cas(lock, tag.0, 0), hook).await;
+        c.released(tag, done)
+    }
+
+    /// A chain has written a node and unlocked it.
+    pub(crate) async fn written(self, n: LockedInner) -> Result<()> {
+        self.0.op.let_go(n.tag);
+        drop(n.fifo_guard);
+        self.0.cache_node(n.addr, &n.node).await.map(|_| ())
+    }
+
+    /// As [`InnerLocks::lock_at`], but gives up at once when another client has the lock, or
+    /// waits for it on this node.
+    pub(crate) async fn try_lock_at(
+        self,
+        addr: GlobalAddr,
+        generation: u16,
+        level: u8,
+    ) -> Result<Option<LockedInner>> {
+        let c = self.0;
+        let Some(fifo_guard) = c.node.inner_fifo.try_lock_ranked(Rank(level), addr.bits()) else {
+            return Ok(None);
+        };
+        let lock = addr.plus(c.node.g.inner_lock_at() as u64);
+        let tag = c.next_tag();
+        let len = c.node.g.inner_image();
+        c.ep.step(Step::Structure);
+        let own = HeldLock { tag, on: Lockable::Inner(addr) };
+        let tried = c.try_for(own, (lock, 0), addr, len).await;
+        let (was, bytes) = self.sure_of(own, tried)?;
+        if was != 0 {
+            return Ok(None);
+        }
+        c.hold(tag, Lockable::Inner(addr));
+        self.open(addr, Some(generation), level, tag, fifo_guard, bytes).await
+    }
+
+    pub(crate) fn word(self, addr: GlobalAddr) -> GlobalAddr {
+        addr.plus(self.0.node.g.inner_lock_at() as u64)
+    }
+
+    /// The locked bottom node of a key, with a free record.
+    pub(crate) async fn lock_with_room(self, low: &[u8]) -> Result<LockedInner> {
+        loop {
+            let Some(n) = self.lock(1, low).await? else {
+                return Err(dmtree_fabric::Error::corrupt("the tree has no bottom level"));
+            };
+            if n.node.len() < self.0.node.g.fanout {
+                return Ok(n);
+            }
+            InnerChange(self.0).split(n).await?;
+        }
+    }
+}

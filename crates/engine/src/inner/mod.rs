@@ -1,0 +1,13 @@
+//! Inner nodes: their images, their locks, and the changes of their records.
+
+mod lock;
+mod merge;
+mod node;
+mod records;
+mod split;
+
+pub(crate) use lock::{InnerLocks, LockedInner};
+pub(crate) use merge::InnerMerges;
+pub(crate) use node::InnerNode;
+pub(crate) use records::Records;
+pub(crate) use split::InnerChange;

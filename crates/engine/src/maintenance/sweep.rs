@@ -1,0 +1,230 @@
+//! The sweep after a death: one pass over the whole tree for locks of dead clients, unbuilt tables
+//! and missing records that no operation has met.
+//!
+//! Every node sweeps when a death has been handled completely, one bottom node per call of
+//! maintenance:
+//!
+//! 1. At the beginning: the root word, when it names a root that forwards to another one (a bulk
+//!    load that has committed); in lock-word mode all lock words, by one node.
+//! 2. The inner nodes above, from the top level down: an abandoned lock is taken over, and the
+//!    right sibling's record is added when it is missing.
+//! 3. The leaves of the bottom node, as READ now: lock and table by `help_route`, which repairs an
+//!    abandoned lock and builds an unbuilt table. Each node looks at the leaves with tables that it
+//!    owns; one node looks at those with tables on memory nodes.
+//! 4. Each leaf's right sibling: when the leaf ends at another key than its record implies, the
+//!    missing record becomes a chore.
+//!
+//! A leaf that cannot be decided now (its owner is away, or a live client has locked an unbuilt
+//! table) becomes a chore and is inspected again. A leaf on a lost memory node is passed over.
+//!
+//! After the sweep F holds for every leaf of a live owner, R holds up to queued chores, and no lock
+//! of the dead client is left that any client could wait for. Then one node queues the garbage
+//! collection.
+//!
+//! The sweep changes memory only through recovery routines, each of which may be repeated. When the
+//! sweeping node dies, its death begins another sweep, which covers its leaves under their new
+//! owners.
+
+use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
+use dmtree_pool::TableId;
+
+use crate::client::{Client, Route, is_away};
+use crate::format::inner::Child;
+use crate::inner::Records;
+use crate::leaf::{Blocks, Unvalidated};
+use crate::marks::Mark;
+use crate::node::Chore;
+use crate::recovery::{InnerRecovery, Inspected, LeafRecovery, WordRecovery};
+use crate::route::{InnerRead, route_of};
+
+/// Sweeps the tree after a death.
+#[derive(Clone, Copy)]
+pub(crate) struct Sweep<'c>(pub &'c Client);
+
+impl Sweep<'_> {
+    /// Sweeps the whole tree, every leaf of it, at once.
+    ///
+    /// # Errors
+    /// Those of the fabric; a leaf on a lost memory node is passed over.
+    pub async fn all(self) -> Result<()> {
+        let c = self.0;
+        let mut from = Vec::new();
+        loop {
+            c.ep.renew_deadline();
+            let _pin = c.pin();
+            match self.node(&from, false).await? {
+                Some(next) => from = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether a death has been handled completely since this node swept last; if so a sweep
+    /// begins.
+    pub(crate) fn begin(self) {
+        let c = self.0;
+        if c.node.maintenance.is_sweep_due(&c.node.pool) {
+            c.node.push_chore(Chore::Sweep(Vec::new()));
+        }
+    }
+
+    /// One bottom node, and on the way the inner nodes above it; returns the key at which to
+    /// continue.
+    pub(crate) async fn node(self, from: &[u8], own: bool) -> Result<Option<Vec<u8>>> {
+        let c = self.0;
+        if from.is_empty() {
+            self.root().await?;
+            if !c.node.has_tables() && (!own || c.node.pool.is_first()) {
+                WordRecovery(c).sweep().await?;
+            }
+        }
+        let top = self.top_level().await?;
+        for level in (1..=top).rev() {
+            self.inner(from, level).await?;
+        }
+        let node = c.descend(from, 1).await?;
+        // The cached node may be stale; the sweep needs its present leaves.
+        let node = match c.read_inner(node.addr, Some(node.generation), Some(1)).await? {
+            InnerRead::Whole(copy) => copy.node,
+            _ => {
+                c.node.cache.invalidate(1, &node);
+                c.descend(from, 1).await?
+            }
+        };
+        for (i, r) in node.records().iter().enumerate() {
+            c.ep.renew_deadline();
+            let route = route_of(r);
+            if own && !self.sweeps_leaf(&route).await {
+                continue;
+            }
+            if c.node.has_tables() && !self.leaf(&route).await? {
+                continue;
+            }
+            let last = i + 1 == node.records().len();
+            let high = if last { node.hi() } else { Some(node.keys().get(i + 1)) };
+            match self.right(route.leaf, high).await {
+                // A lost leaf; with a table the check above has met the loss already.
+                Err(e) if is_away(&e) && !c.node.has_tables() => {}
+                swept => swept?,
+            }
+        }
+        Ok(node.hi().map(<[u8]>::to_vec))
+    }
+
+    async fn sweeps_leaf(self, route: &Route) -> bool {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return c.node.pool.is_first();
+        }
+        let owner = c.node.pool.resolve(&c.ep, route.table).await;
+        owner.is_ok_and(|at| self.sweeps_for(at.node()))
+    }
+
+    /// One leaf: its lock and its table. Maintenance checks an undecided leaf again. False when the
+    /// leaf is lost.
+    pub(crate) async fn leaf(self, route: &Route) -> Result<bool> {
+        let c = self.0;
+        match LeafRecovery(c).help_route(route).await {
+            Ok(Inspected::Done) => return Ok(true),
+            Ok(Inspected::Open) => {}
+            // The leaf is lost, or something else that its repair needs is away.
+            Err(e) if is_away(&e) => match Unvalidated::read(c, route.leaf).await {
+                Err(e) if is_away(&e) => return Ok(false),
+                _ => {}
+            },
+            Err(e) => return Err(e),
+        }
+        Mark::SweepAgain.hit();
+        c.node.push_chore(Chore::Inspect(*route));
+        Ok(true)
+    }
+
+    /// Whether this node sweeps the leaves with tables on a given node: those that it owns itself,
+    /// and one node for all those on memory nodes. (When that one dies its death begins another
+    /// sweep, of another one.)
+    fn sweeps_for(self, owner: NodeId) -> bool {
+        match owner.role() {
+            Role::Compute => owner == self.0.ep.node(),
+            Role::Memory => self.0.node.pool.is_first(),
+        }
+    }
+
+    /// An old root that forwards to another one: the root of a load.
+    pub(crate) async fn root(self) -> Result<()> {
+        let c = self.0;
+        loop {
+            let root = c.read_root().await?;
+            let h = Unvalidated::read(c, root).await?;
+            if h.forward.is_null() || h.forward == root {
+                return Ok(());
+            }
+            Mark::RecoverRoot.hit();
+            c.ep.cas(c.node.root.word, root.bits(), h.forward.bits()).await?;
+            c.ep.check_deadline("the root", root.bits())?;
+        }
+    }
+
+    pub(crate) async fn top_level(self) -> Result<u8> {
+        let root = self.0.read_root().await?;
+        Ok(Unvalidated::read(self.0, root).await?.level)
+    }
+
+    /// The node of a level that covers a key: its lock, and the record of its right sibling.
+    async fn inner(self, key: &[u8], level: u8) -> Result<()> {
+        let c = self.0;
+        let Some(node) = c.descend_to(key, level).await? else { return Ok(()) };
+        InnerRecovery(c).help(node.addr).await?;
+        let h = Unvalidated::read(c, node.addr).await?;
+        if !h.forward.is_null() || h.ver.generation != node.generation {
+            c.node.cache.invalidate(level, &node);
+            return Ok(());
+        }
+        if h.next.is_null() {
+            return Ok(());
+        }
+        let n = Unvalidated::read(c, h.next).await?;
+        let Some(low) = Blocks(c).fence_key(&n.lo).await? else { return Ok(()) };
+        // A bulk load that has not ended names its root here, which is no sibling.
+        if n.level != level || !n.forward.is_null() || !n.whole || n.lo == h.lo {
+            return Ok(());
+        }
+        let parent = c.descend_to(&low, level + 1).await?;
+        let named = parent
+            .is_some_and(|p| p.keys().floor(&low).is_some_and(|i| p.records()[i].child == h.next));
+        if named {
+            return Ok(());
+        }
+        Mark::RecoverPublish.hit();
+        let child = Child {
+            addr: h.next,
+            generation: n.ver.generation,
+            table: TableId::from_bits(0),
+            slots: c.node.g.fanout,
+        };
+        match Box::pin(Records(c).insert(level + 1, &low, &child)).await {
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
+                c.node.push_chore(Chore::PublishInner(low, level, child));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// The right sibling of a leaf has a record: otherwise the parent level continues at another
+    /// key than the leaf's end.
+    async fn right(self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
+        let c = self.0;
+        let h = Unvalidated::read(c, leaf).await?;
+        if !h.whole || !h.forward.is_null() || h.next.is_null() {
+            return Ok(());
+        }
+        let hi = Blocks(c).fence_key(&h.hi).await?;
+        if hi.as_deref() == high {
+            return Ok(());
+        }
+        if let Some(hi) = hi {
+            c.node.push_chore(Chore::Publish(hi));
+        }
+        Ok(())
+    }
+}

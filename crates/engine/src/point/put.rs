@@ -1,0 +1,355 @@
+//! Point writes: put, insert, update, delete, compare-and-set.
+//!
+//! The steps, under the leaf's lock (`lock/table.rs`):
+//!
+//! 1. `[CAS lock 0->tag, READ table]`: the table is exact (F), so its candidates decide whether the
+//!    key is present.
+//! 2. READ the candidates. An absent key is confirmed by the lease, not by the table alone.
+//! 3. WRITE the entry, its block before it in the same chain, and await it. Its last word is the
+//!    linearization point. An update without `whole_write` writes the shadow first, so that
+//!    recovery can restore a torn entry.
+//! 4. Acknowledge. The unlock is detached: `[WRITE table, CAS tag->0]`, or the CAS alone when no
+//!    fingerprint has changed.
+//!
+//! The entry precedes the table on insert, so that a fingerprint never names an unwritten entry. It
+//! precedes the table on delete too, so that a fingerprint outlives its entry no longer than the
+//! lock is held. Both keep F: whenever the lock is free, a fingerprint is set if and only if the
+//! slot is live.
+//!
+//! Before step 3 the operation checks its lease. A client that was declared dead has lost its lock,
+//! and must not write under it.
+//!
+//! A failure before step 3 gives the lock back, since nothing has changed. A later failure keeps
+//! the lock: a WRITE may still land, and must not land under the next holder. The lock is then
+//! abandoned, and its recovery (`recovery/leaf.rs`) finds either the old entry, the new one, or a
+//! torn one that the shadow restores or that is dropped. A crash leaves exactly the same states. An
+//! operation may take effect once its entry has landed, without its acknowledgement; the history
+//! allows that for an operation that has not returned.
+//!
+//! Full leaves are split (`change/split.rs`) or relocated first (`change/relocate.rs`); a delete that leaves a
+//! quarter of the slots queues a merge. Writers of one key share a WRITE: members of a group add
+//! their values until the leader seals it right before step 3.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
+use dmtree_parts::hash::KeyHash;
+use dmtree_parts::held::Unlock;
+use dmtree_parts::{Outcome, Write, check_key};
+
+use crate::change::{Relocations, Splits};
+use crate::client::{Client, HashedKey};
+use crate::format::slot::{self, Place};
+use crate::leaf::{Blocks, Entries, Looked};
+use crate::lock::{LeafLocks, Locked, TableLocks};
+use crate::marks::Mark;
+use crate::mutants::Mutant;
+use crate::node::Chore;
+use crate::point::{DirectWrite, LockedWrite, Next, PointWrite, Present, WordWrites, end};
+use crate::recovery::LockRecovery;
+
+/// Outcome of a write, for its caller and for the counters.
+pub(crate) type Written = (Outcome, OpOutcome);
+
+/// The error for a leaf with a worn-out range that finds no memory to move to.
+pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
+    Error::new(
+        ErrorKind::Full,
+        format!(
+            "leaf {leaf} must move to be split again, and no memory is left for that; delete keys, or create the pool with \
+             more memory"
+        ),
+    )
+}
+
+/// Point writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Writes<'c>(pub &'c Client);
+
+impl<'c> Writes<'c> {
+    /// The part of a write that need not wait.
+    #[inline]
+    pub(crate) fn begin<'w>(
+        self,
+        key: &'w [u8],
+        w: Write<'w>,
+    ) -> Result<(DirectWrite<'c, 'w>, KeyHash)> {
+        check_key(key)?;
+        w.check()?;
+        let hash = KeyHash::of(key);
+        self.0.spare.set(false);
+        Ok((self.0.write_direct((key, hash), w), hash))
+    }
+
+    /// The rest of a write that has begun.
+    pub(crate) async fn rest(
+        self,
+        begun: DirectWrite<'_, '_>,
+        (key, hash): HashedKey<'_>,
+        w: Write<'_>,
+    ) -> Result<Outcome> {
+        let c = self.0;
+        let (scope, is_again) = match begun {
+            DirectWrite::Ended(outcome) => return Ok(outcome),
+            DirectWrite::Locked(begun) => return Box::pin(self.locked_here(*begun)).await,
+            DirectWrite::Again(scope) => (scope, true),
+            DirectWrite::Posted if c.ep.is_in_operation() => (None, false),
+            DirectWrite::Posted => {
+                LockRecovery(c).some().await;
+                (Some(c.ep.begin(w.kind())), false)
+            }
+        };
+        let (outcome, counted) = self.shared(key, hash, w).await?;
+        c.op.retried.set(c.op.retried.get() || is_again);
+        end(scope, c.op.outcome(counted));
+        Ok(outcome)
+    }
+
+    /// The rest of a write that has its lock.
+    async fn locked_here(self, begun: LockedWrite<'_, '_>) -> Result<Outcome> {
+        let LockedWrite { scope, pin, locked, steps, looked } = begun;
+        let (key, hash, w) = (steps.key, steps.hash, steps.write);
+        let (outcome, counted) = match self.from(locked, steps, looked, &mut None).await? {
+            Some(written) => written,
+            None => self.pinned((key, hash), w, &mut None).await?,
+        };
+        pin.end();
+        end(scope, counted);
+        Ok(outcome)
+    }
+
+    async fn shared(self, key: &[u8], hash: KeyHash, w: Write<'_>) -> Result<Written> {
+        let c = self.0;
+        let mut leader = None;
+        if let Some(intent) = w.intent().filter(|_| c.node.o.techniques.combining) {
+            let (writers, none) = (&c.node.writers, &mut Vec::new());
+            let rest = || c.op.quiescent_section();
+            match writers.turn(&c.ep, (key, hash), &intent, none, rest).await? {
+                Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
+                Turn::Shared(shared) => {
+                    Mark::WriteShared.hit();
+                    return Ok((shared?.wrote(), OpOutcome::Shared));
+                }
+                Turn::Own(own) => leader = own,
+            }
+        }
+        let written = self.alone((key, hash), w, &mut leader).await;
+        if let Some(leader) = leader {
+            let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
+            leader.finish_write(&c.ep, outcome).await;
+        }
+        written
+    }
+
+    pub(crate) async fn alone(
+        self,
+        key: HashedKey<'_>,
+        w: Write<'_>,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Written> {
+        self.0.stop_for_death().await;
+        let pin = self.0.pin();
+        let written = self.pinned(key, w, flight).await;
+        pin.end();
+        written
+    }
+
+    async fn pinned(
+        self,
+        key: HashedKey<'_>,
+        w: Write<'_>,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Written> {
+        loop {
+            let l = LeafLocks(self.0).of_key(key.0).await.map_err(untouched)?;
+            if let Some(written) = self.locked(l, key, w, flight).await? {
+                return Ok(written);
+            }
+            self.0.op.retried.set(true);
+        }
+    }
+
+    /// The write under the lock; `None` when the leaf had to be relocated first.
+    pub(crate) async fn locked(
+        self,
+        l: Locked,
+        (key, hash): HashedKey<'_>,
+        w: Write<'_>,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Option<Written>> {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return WordWrites(c).write(l, (key, hash), w).await;
+        }
+        let steps = PointWrite::new(key, hash, w, c.found.take());
+        self.from(l, steps, None, flight).await
+    }
+
+    /// The rest of a write under the lock. The next slot may have been READ already.
+    pub(crate) async fn from(
+        self,
+        mut l: Locked,
+        mut steps: PointWrite<'_>,
+        mut looked: Option<Looked>,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Option<Written>> {
+        let c = self.0;
+        let (key, hash) = (steps.key, steps.hash);
+        c.ep.stage_cost(Stage::FingerprintScan, 1);
+        let next = loop {
+            match steps.next(&l.table) {
+                Next::Probe(slot) => {
+                    let place = Place { leaf: l.route.leaf, slot };
+                    let probed =
+                        Entries(c).probe(place, looked.take(), (key, hash), &mut steps.old).await;
+                    let probe;
+                    (l, probe) = c.under(l, probed).await?;
+                    steps.saw(slot, &probe);
+                }
+                next => break next,
+            }
+        };
+        let pair = (key, hash, steps.write.value().unwrap_or(&[]));
+        c.found.set(steps.old);
+        match next {
+            Next::Probe(_) => unreachable!("the loop goes on"),
+            Next::Refuse(outcome, counted) => {
+                // An absence that no memory node has confirmed: a table of this node, or of an
+                // owner that hangs, proves nothing by itself.
+                let (l, ()) = c.under(l, c.check_lease_untouched()).await?;
+                if let Some(flight) = flight {
+                    flight.close(&mut Vec::new());
+                }
+                c.unlock(l).await?;
+                Ok(Some((outcome, c.op.outcome(counted))))
+            }
+            Next::Free(p) => self.delete(l, key, p).await.map(Some),
+            Next::Replace(p) => self.update(l, pair, p, flight).await.map(Some),
+            Next::Fill => self.insert(l, pair, flight).await,
+        }
+    }
+
+    /// The value to be written: the flight's, sealed now, or the caller's.
+    fn final_value<'a>(
+        value: &'a [u8],
+        flight: &mut Option<LeaderGuard>,
+        combined: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
+        match flight.as_mut().filter(|flight| flight.is_shared()) {
+            None => value,
+            Some(flight) => {
+                combined.extend_from_slice(value);
+                flight.close(combined);
+                combined
+            }
+        }
+    }
+
+    async fn update(
+        self,
+        l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+        p: Present,
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Written> {
+        let c = self.0;
+        let mut combined = Vec::new();
+        let late = c.node.has(Mutant::CombineLate);
+        let own = if late { &mut None } else { &mut *flight };
+        let value = Self::final_value(pair.2, own, &mut combined);
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let written = Entries(c).write(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
+        let (l, ()) = c.under(l, written).await?;
+        c.unlock(l).await?;
+        Blocks(c).retire(p.block);
+        if let Some(flight) = flight.as_mut().filter(|_| late) {
+            flight.close(&mut Vec::new());
+        }
+        Ok((Outcome::Done, c.op.outcome(OpOutcome::Hit)))
+    }
+
+    async fn insert(
+        self,
+        l: Locked,
+        pair: (&[u8], KeyHash, &[u8]),
+        flight: &mut Option<LeaderGuard>,
+    ) -> Result<Option<Written>> {
+        let c = self.0;
+        let mut l = l;
+        let Some(slot) = l.table.free_slot() else {
+            if let Some(capacity) = Splits(c).must_relocate(&l) {
+                match Box::pin(Relocations(c).relocate(l, capacity)).await? {
+                    // Nothing is sealed yet: the write starts over, and other writers may still
+                    // join it.
+                    None => return Ok(None),
+                    Some(locked) if locked.table.ver.range == u8::MAX => {
+                        let e = worn_out(locked.route.leaf);
+                        return c.fail(locked, e).await;
+                    }
+                    // No memory for a larger leaf: there may be some for a smaller one.
+                    Some(locked) => l = locked,
+                }
+            }
+            let mut combined = Vec::new();
+            let value = Self::final_value(pair.2, flight, &mut combined);
+            return Box::pin(Splits(c).split(l, (pair.0, pair.1, value))).await.map(Some);
+        };
+        let mut combined = Vec::new();
+        let value = Self::final_value(pair.2, flight, &mut combined);
+        let place = Place { leaf: l.route.leaf, slot };
+        let written = Entries(c).write(&l, place, (pair.0, pair.1, value), None).await;
+        let (mut l, ()) = c.under(l, written).await?;
+        l.table.set(slot, pair.1.fingerprint());
+        c.note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
+        LeafLocks(c).unlock_with_table(l).await?;
+        Ok(Some((Outcome::Done, c.op.outcome(OpOutcome::InsertPlain))))
+    }
+
+    async fn delete(self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
+        let c = self.0;
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let at = place.leaf.plus(c.node.g.slot_at(p.slot) as u64);
+        let free = slot::free_word(place, l.table.ver);
+        debug_assert!(c.op.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
+        debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
+        let (mut l, ()) = c.under(l, c.check_lease_untouched()).await?;
+        if c.node.has(Mutant::DeleteTableFirst) {
+            let mut table = l.table.clone();
+            table.set(p.slot, 0);
+            let body = TableLocks(c).body(&mut table, l.route.table).await?;
+            let body_at = l.at.plus(crate::format::table::BODY_AT as u64);
+            c.ep.chain((write_verb(body_at, body), dmtree_fabric::verb::cas(l.at, l.tag.0, 0)))
+                .await?;
+        }
+        c.ep.step(Step::Entry);
+        if c.node.has(Mutant::DeleteEarly) {
+            c.ep.detach(dmtree_fabric::verb::write_word(at, free), None);
+        } else {
+            (l, ()) = c.under(l, c.ep.write_word(at, free).await).await?;
+        }
+        l.table.set(p.slot, 0);
+        let small = l.table.live() * 4 <= l.route.capacity;
+        c.note_mirror(key, &l.route, p.slot, 0);
+        LeafLocks(c).unlock_with_table(l).await?;
+        Ok(self.deleted(key, p, small))
+    }
+
+    /// A delete has unlocked its leaf; `small`: few pairs are left in it.
+    pub(crate) fn deleted(self, key: &[u8], p: Present, small: bool) -> Written {
+        let c = self.0;
+        Blocks(c).retire(p.block);
+        if small {
+            c.node.push_chore(Chore::Merge(key.to_vec()));
+        }
+        (Outcome::Done, c.op.outcome(OpOutcome::Hit))
+    }
+}
+
+/// The error of an operation that has not got its lock. A repair or a lock on the way is no effect
+/// of its own; the next incarnation of its node can repeat it.
+fn untouched(e: dmtree_fabric::Error) -> dmtree_fabric::Error {
+    match e.kind() {
+        dmtree_fabric::ErrorKind::Revoked => e.without_effect(),
+        _ => e,
+    }
+}

@@ -1,0 +1,425 @@
+//! Recovery of a leaf: completing or undoing the changes of a dead or failed client. One routine
+//! serves locks that are taken over, tables that have to be built, and tables that a late WRITE has
+//! overwritten.
+//!
+//! The precondition is that nothing of the former holder executes any more: its node is revoked at
+//! every host, or its operation has ended. So memory is stable under the lock, apart from live
+//! clients, and everything is derived from it.
+//!
+//! 1. READ the header, before the lock is taken. A leaf that forwards to another is a tombstone and
+//!    is repaired with its successor (`recovery/tombstone.rs`).
+//! 2. Take the lock over: `CAS abandoned tag -> own tag`, or `0 -> own tag` for an unbuilt table. A
+//!    changed word means that another client was faster.
+//! 3. Check the lease. READ the leaf, and the right neighbour past relocated tombstones.
+//! 4. Decide. The neighbour forwards to this leaf: redo the merge; all of its entries are here,
+//!    since m1 was awaited before m2. `hi` is not the sibling's `lo`, or the header is torn: finish
+//!    the split. Staged slots of a merge that did not commit go. A torn slot is restored from the
+//!    shadow, or freed when the shadow does not name it.
+//! 5. WRITE the leaf under one new range, when anything differs. This restores S and R, and the new
+//!    version refuses every image that mixes the two states.
+//! 6. Add the sibling's record, or finish the merge of the neighbour.
+//! 7. `[WRITE table, CAS own tag -> 0]`: F holds again before the lock is free.
+//!
+//! P holds throughout, because a slot's key and value are never changed here: slots are kept,
+//! restored from the shadow, or freed.
+//!
+//! Every step may be repeated. A client that dies during a recovery leaves its own tag on a leaf
+//! that is damaged less or as much as before, and the next client starts from there. An unreachable
+//! parent or owner is no reason to keep the lock: the record becomes a chore, and the table is
+//! built at its next owner.
+//!
+//! The READ of step 1 only chooses the routine; steps 3 to 7 use what is READ under the lock.
+
+use dmtree_fabric::verb::{cas, write as write_verb};
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_parts::hash::{KeyHash, fence_tag};
+
+use crate::client::{Client, Route, is_away};
+use crate::format::inner::Child;
+use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::slot::{self, Place, SlotState};
+use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::format::{Geometry, Ver, u64_at};
+use crate::inner::Records;
+use crate::leaf::{Blocks, Leaves, Unvalidated};
+use crate::lock::{LeafLocks, TableLocks};
+use crate::marks::Mark;
+use crate::mutants::Mutant;
+use crate::node::Chore;
+use crate::recovery::{TombstoneRecovery, WordRecovery};
+
+/// The state of a damaged leaf, and the image it is to get.
+struct DamagedLeaf {
+    /// The image, with restored slots.
+    image: Vec<u8>,
+    header: Unvalidated,
+    /// Slots that stay, with their keys.
+    kept: Vec<(usize, Vec<u8>)>,
+    /// The image differs from memory and has to be written.
+    damaged: bool,
+    /// Largest range seen.
+    range: u8,
+}
+
+/// Repairs leaves.
+#[derive(Clone, Copy)]
+pub(crate) struct LeafRecovery<'c>(pub &'c Client);
+
+impl LeafRecovery<'_> {
+    /// Repairs the leaf of a route; its lock was found to be `was`: abandoned, or 0 and the table
+    /// unbuilt. True: the lock is worth another try. False: the route is stale.
+    pub(crate) async fn recover(self, route: &Route, at: GlobalAddr, was: u64) -> Result<bool> {
+        let c = self.0;
+        let h = Unvalidated::read(c, route.leaf).await?;
+        let same = h.table == route.table
+            && h.ver.generation == route.generation
+            && h.slots == route.capacity;
+        if !same || h.level != 0 {
+            return Ok(false);
+        }
+        if !h.forward.is_null() && !c.node.has(Mutant::RecoverWithoutSuccessor) {
+            // The cell of a tombstone's unbuilt table may belong to another leaf by now: it is left
+            // alone.
+            return if was == 0 {
+                Ok(false)
+            } else {
+                TombstoneRecovery(c).finish(route, &h, at, was).await
+            };
+        }
+        let tag = c.next_tag();
+        let Some((tag, body)) = LeafLocks(c).take_over(route, at, was, tag).await? else {
+            return Ok(true);
+        };
+        if was == 0 && body != View::Unbuilt {
+            // Another client was faster.
+            LeafLocks(c).give_back(at, tag).await?;
+            return Ok(true);
+        }
+        match was {
+            0 => Mark::TableBuilt.hit(),
+            _ => Mark::LockTaken.hit(),
+        }
+        self.under_lock(route, at, tag).await.map(|()| true)
+    }
+
+    /// The cell of a leaf's table holds something else, and its lock is free. A WRITE of a table
+    /// may execute long after its operation, when the cell is another leaf's: its partition was
+    /// reassigned, or its index was dropped. The table is built anew, if under the lock the leaf
+    /// still names it.
+    pub(crate) async fn rebuild_table(self, route: &Route) -> Result<()> {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return Ok(());
+        }
+        let at = match c.node.pool.resolve(&c.ep, route.table).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            at => at?,
+        };
+        let tag = c.next_tag();
+        let Some((tag, body)) = LeafLocks(c).take_over(route, at, 0, tag).await? else {
+            return Ok(());
+        };
+        let own = |t: &Table| t.leaf == route.leaf && t.ver.generation == route.generation;
+        let h = Unvalidated::read(c, route.leaf).await?;
+        let same = h.table == route.table
+            && h.ver.generation == route.generation
+            && h.slots == route.capacity;
+        let alive = same && h.level == 0 && h.forward.is_null();
+        if !alive || matches!(&body, View::Whole(t) if own(t)) {
+            return LeafLocks(c).give_back(at, tag).await;
+        }
+        Mark::TableForeign.hit();
+        self.under_lock(route, at, tag).await
+    }
+
+    /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
+    pub(crate) async fn help(self, addr: GlobalAddr) -> Result<()> {
+        let h = Unvalidated::read(self.0, addr).await?;
+        if !h.is_leaf(&self.0.node) {
+            return Ok(());
+        }
+        let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
+        let route = Route { leaf: addr, generation, table, capacity, fence: 0 };
+        self.help_route(&route).await.map(|_| ())
+    }
+
+    /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
+    pub(crate) async fn help_route(self, route: &Route) -> Result<Inspected> {
+        self.0.op.part(self.inspect(route)).await
+    }
+
+    pub(crate) async fn inspect(self, route: &Route) -> Result<Inspected> {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return Box::pin(WordRecovery(c).help(route)).await.map(|()| Inspected::Done);
+        }
+        let at = match c.node.pool.resolve(&c.ep, route.table).await {
+            Err(e) if is_away(&e) => return Ok(Inspected::Open),
+            at => at?,
+        };
+        let len = Table::body_len(route.capacity);
+        let (was, body) = match c.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
+            Err(e) if is_away(&e) => return Ok(Inspected::Open),
+            got => got?,
+        };
+        let unbuilt =
+            || body.extract(|b| Table::view(route.table, route.capacity, b)) == View::Unbuilt;
+        if c.node.is_abandoned(was) || (was == 0 && unbuilt()) {
+            Mark::HelpLeaf.hit();
+            let recovered = self.recover(route, at, was).await?;
+            if !recovered && was == 0 {
+                TombstoneRecovery(c).help(route).await?;
+            }
+            return Ok(if recovered { Inspected::Open } else { Inspected::Done });
+        }
+        Ok(if unbuilt() { Inspected::Open } else { Inspected::Done })
+    }
+
+    /// This operation holds the leaf's lock: repairs leaf, neighbours, parent and table, and
+    /// unlocks.
+    async fn under_lock(self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
+        let c = self.0;
+        let g = c.node.g;
+        c.check_lease()?;
+        c.ep.step(Step::Structure);
+        let bytes = c.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
+        let image = bytes.extract(<[u8]>::to_vec);
+        let header = Unvalidated::of(&g, route.leaf, &image);
+        let right = self.right_of(route.leaf, &header).await?;
+        let (hi, next) = match &right {
+            Right::End => (FenceArea::infinite(&g), GlobalAddr::NULL),
+            Right::Sibling(addr, n) => (n.lo.clone(), *addr),
+            Right::Merged(_, b) => (b.hi.clone(), header.next),
+        };
+        let merged = matches!(right, Right::Merged(..));
+        if merged {
+            Mark::RecoverMerge.hit();
+        } else if !header.whole || header.hi != hi {
+            Mark::RecoverSplit.hit();
+        }
+        let (hi, next) = match c.node.has(Mutant::RecoverNoSplit) {
+            true => (header.hi.clone(), header.next),
+            false => (hi, next),
+        };
+        let high = Blocks(c).fence_key(&hi).await?;
+        let mut left = self.classify_slots(route, image, header, merged, high.as_deref()).await?;
+        let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
+        let mut ver = Ver { generation: route.generation, range: left.range };
+        if left.damaged || moved || merged {
+            let kept = c.node.has(Mutant::RecoverNoRestamp);
+            ver.range = ver.range.saturating_add(u8::from(!kept));
+            self.restamp(route, &mut left, &hi, next, ver).await?;
+        } else {
+            Mark::RecoverNothing.hit();
+        }
+        match &right {
+            Right::End => {}
+            Right::Sibling(addr, n) => self.publish_right(*addr, n).await?,
+            Right::Merged(addr, b) => TombstoneRecovery(c).finish_merge(route, *addr, b).await?,
+        }
+        let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
+        let none = c.node.has(Mutant::RecoverOldTable);
+        for (i, key) in left.kept.iter().filter(|_| !none) {
+            table.set(*i, KeyHash::of(key).fingerprint());
+        }
+        if !c.node.has_tables() {
+            c.ep.step(Step::Lock);
+            let done = c.ep.cas(at, tag.0, 0).await.map(|_| ());
+            return c.unlocked(tag, done);
+        }
+        let low = Blocks(c).fence_key(&left.header.lo).await?.unwrap_or_default();
+        let fps = table.clone();
+        let body = TableLocks(c).body(&mut table, route.table).await?;
+        c.ep.step(Step::Table);
+        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+        let done = c.ep.chain(list).await.map(|_| ());
+        c.unlocked(tag, done)?;
+        c.fill_mirror(&low, &Route { fence: table.fence, ..*route }, fps.fps());
+        Ok(())
+    }
+
+    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this
+    /// leaf.
+    async fn right_of(self, leaf: GlobalAddr, header: &Unvalidated) -> Result<Right> {
+        let mut at = header.next;
+        while !at.is_null() {
+            let n = Unvalidated::read(self.0, at).await?;
+            if n.forward == leaf {
+                return Ok(Right::Merged(at, n));
+            }
+            if n.forward.is_null() {
+                if at != header.next {
+                    Mark::RecoverNext.hit();
+                }
+                return Ok(Right::Sibling(at, n));
+            }
+            at = n.forward;
+            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+        }
+        Ok(Right::End)
+    }
+
+    /// Separates the slots that stay from those that go.
+    async fn classify_slots(
+        self,
+        route: &Route,
+        mut image: Vec<u8>,
+        header: Unvalidated,
+        merged: bool,
+        high: Option<&[u8]>,
+    ) -> Result<DamagedLeaf> {
+        let c = self.0;
+        let g = c.node.g;
+        let (mut damaged, mut range) = (false, header.ver.range);
+        let mut kept = Vec::new();
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            let sound = |b: &[u8]| {
+                slot::check(&g, place, b)
+                    .filter(|s| s.ver.generation == route.generation)
+                    .map(|s| s.ver.range)
+            };
+            if sound(&image[span.clone()]).is_none() {
+                damaged = true;
+                let blind = c.node.has(Mutant::RecoverDropsTorn);
+                let shadow = from_shadow(&g, place, route.capacity, &image);
+                let Some(entry) = shadow.filter(|_| !blind) else {
+                    Mark::RecoverTorn.hit();
+                    continue;
+                };
+                Mark::RecoverShadow.hit();
+                image[span.clone()].copy_from_slice(&entry);
+            }
+            let Some(s) = slot::check(&g, place, &image[span]) else { continue };
+            range = range.max(s.ver.range);
+            damaged |= s.ver != header.ver;
+            match s.state {
+                SlotState::Free => continue,
+                SlotState::Staged if !merged && !c.node.has(Mutant::RecoverStagedLive) => {
+                    Mark::RecoverStaged.hit();
+                    damaged = true;
+                    continue;
+                }
+                SlotState::Staged | SlotState::Live => {}
+            }
+            let key = Leaves(c).whole_key(&s, route.leaf).await?.into_owned();
+            if high.is_some_and(|high| &key[..] >= high) {
+                damaged = true;
+                continue;
+            }
+            kept.push((i, key));
+        }
+        Ok(DamagedLeaf { image, header, kept, damaged, range })
+    }
+
+    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from
+    /// what is there.
+    async fn restamp(
+        self,
+        route: &Route,
+        left: &mut DamagedLeaf,
+        hi: &FenceArea,
+        next: GlobalAddr,
+        ver: Ver,
+    ) -> Result<()> {
+        let c = self.0;
+        let g = c.node.g;
+        let mut image = c.ep.buf(g.leaf_image(route.capacity) as u32).await?;
+        let len = image.len();
+        image.copy_from_slice(&left.image[..len]);
+        let h = &left.header;
+        let parts = HeaderParts {
+            ver,
+            table: h.table,
+            slots: h.slots,
+            level: 0,
+            lo: &h.lo,
+            hi,
+            next,
+            forward: GlobalAddr::NULL,
+        };
+        put_header(&g, route.leaf, &mut image, &parts);
+        for i in 0..route.capacity {
+            let place = Place { leaf: route.leaf, slot: i };
+            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            match slot::check(&g, place, &left.image[span]) {
+                Some(s) if left.kept.iter().any(|(k, _)| *k == i) => {
+                    put_slot(&g, route.leaf, &mut image, i, &s, SlotState::Live, ver);
+                }
+                _ => put_free(&g, route.leaf, &mut image, i, ver),
+            }
+        }
+        c.ep.step(Step::Structure);
+        if c.node.has(Mutant::RecoverDetached) {
+            c.ep.detach(write_verb(route.leaf, image), None);
+            return Ok(());
+        }
+        c.ep.write(route.leaf, image).await.map(|_| ())
+    }
+
+    /// The right sibling's record is in the parent, or is put there.
+    async fn publish_right(self, addr: GlobalAddr, n: &Unvalidated) -> Result<()> {
+        let c = self.0;
+        if c.node.has(Mutant::RecoverNoPublish) {
+            return Ok(());
+        }
+        let low = Blocks(c).fence_key(&n.lo).await?.unwrap_or_default();
+        let named = async {
+            let known = c.route(&low).await?.leaf == addr;
+            Ok::<_, dmtree_fabric::Error>(known || c.fresh_route(&low).await?.leaf == addr)
+        };
+        match named.await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(e) if is_away(&e) => {
+                c.node.push_chore(Chore::Publish(low));
+                return Ok(());
+            }
+            Err(e) => return Err(e),
+        }
+        Mark::RecoverPublish.hit();
+        let child = Child { addr, generation: n.ver.generation, table: n.table, slots: n.slots };
+        Records(c).publish(&low, &child).await
+    }
+}
+
+/// Result of checking a leaf's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    /// The table is there and its lock holder lives, or the leaf is a tombstone.
+    Done,
+    /// Unknown: the owner is away, or a live client has locked an unbuilt table. That client may
+    /// build it, or only have tried for the lock.
+    Open,
+}
+
+/// The right neighbour of a leaf.
+enum Right {
+    End,
+    Sibling(GlobalAddr, Unvalidated),
+    /// The sibling has merged into this leaf, and this leaf does not bypass it yet.
+    Merged(GlobalAddr, Unvalidated),
+}
+
+/// The new image of a slot that an update has torn. The shadow was written before the entry, and
+/// names the checksum of what it replaces: a slot with neither the old nor the new word0 was torn
+/// by something else.
+pub(crate) fn from_shadow(
+    g: &Geometry,
+    place: Place,
+    capacity: usize,
+    image: &[u8],
+) -> Option<Vec<u8>> {
+    let at = g.shadow_at(capacity);
+    let head = u64_at(image, at);
+    if head & 0xffff != place.slot as u64 {
+        return None;
+    }
+    let entry = &image[at + 8..at + 8 + g.entry()];
+    let new = slot::check(g, place, entry).filter(|s| s.state == SlotState::Live)?;
+    let torn = u64_at(image, g.slot_at(place.slot));
+    let is_new = torn == u64_at(entry, 0);
+    let is_old = torn >> 32 == head >> 32 && Ver::from_bits(torn as u32 >> 8) == new.ver;
+    (is_new || is_old).then(|| entry.to_vec())
+}

@@ -1,0 +1,221 @@
+//! Recovery of tombstones: leaves that forward to another one by a merge or a relocation that a
+//! dead client has not finished.
+//!
+//! A tombstone is finished when its slots are blank, its record is gone from the parent, its table
+//! says that it is closed, and it is retired. The client that closes the table retires the leaf, so
+//! that it is retired once.
+//!
+//! For a tombstone with an abandoned lock, in this order:
+//!
+//! 1. The successor first. When the successor is alive and its `next` still is this leaf, the merge
+//!    is not finished: the successor's recovery finishes it (`finish_merge`), and this leaf is
+//!    tried again.
+//! 2. Take the lock over. A table that says it is closed was locked through a stale record; the
+//!    lock is only given back.
+//! 3. Check the lease, and blank all slots under the largest range. Clients that repair the same
+//!    tombstone write the same bytes.
+//! 4. The record. Relocated: locking the parent is enough, because the relocating client held the
+//!    parent's lock and the take-over of that lock replaces the record (`recovery/inner.rs`).
+//!    Merged: the record is removed.
+//! 5. Close the table and unlock, awaited, since the cell is retired next.
+//! 6. Merged: retire the leaf. Relocated: queue the unlink from the left sibling, which retires it.
+//!
+//! B is the reason for step 3 before step 4: no copy of the successor's keys may be live when the
+//! successor is published. The generation of a tombstone is never published again; L gives the
+//! address a larger one when it is reused.
+//!
+//! A tombstone's fences belong to its successor. When the successor has been merged away in turn,
+//! the block of a long fence is freed, and its bytes may be anything: then the record is gone as
+//! well, and the tombstone stays linked and unused.
+//!
+//! A crash here leaves an abandoned lock on a tombstone, as before. After step 5 it leaves a closed
+//! tombstone that no client will retire; the garbage collection finds it.
+
+use dmtree_fabric::verb::{cas, write as write_verb};
+use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_parts::held::Unlock;
+
+use crate::client::{Client, Route, is_away};
+use crate::format::Ver;
+use crate::format::table::{BODY_AT, LockTag, Table, View};
+use crate::inner::{InnerLocks, Records};
+use crate::leaf::{Blocks, LeafMemory, Tombstones, Unvalidated, Validation};
+use crate::lock::{LeafLocks, TableLocks, WordLocks};
+use crate::marks::Mark;
+use crate::node::Chore;
+use crate::recovery::{LeafRecovery, WordRecovery};
+
+/// Pause before a busy or unreachable successor is checked again, ns.
+const INSPECT_AGAIN_NS: u64 = 20_000;
+
+/// Repairs tombstones of leaves.
+#[derive(Clone, Copy)]
+pub(crate) struct TombstoneRecovery<'c>(pub &'c Client);
+
+impl TombstoneRecovery<'_> {
+    /// A tombstone that lost its lock with its table's owner while the lock holder was blanking it:
+    /// readers cannot pass it while it is torn. All repairs write the same, so no lock is needed;
+    /// it is not reused while this operation runs.
+    pub(crate) async fn help(self, route: &Route) -> Result<()> {
+        let c = self.0;
+        let h = Unvalidated::read(c, route.leaf).await?;
+        let torn = !h.forward.is_null()
+            && h.ver.generation == route.generation
+            && h.slots == route.capacity;
+        if torn && h.table == route.table {
+            Mark::RecoverTombstone.hit();
+            c.check_lease()?;
+            Tombstones(c).blank_unvalidated(route.leaf, &h).await?;
+        }
+        Ok(())
+    }
+
+    /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the
+    /// successor: m1 was awaited before m2.
+    pub(crate) async fn finish_merge(
+        self,
+        a: &Route,
+        addr: GlobalAddr,
+        b: &Unvalidated,
+    ) -> Result<()> {
+        let c = self.0;
+        let g = c.node.g;
+        Tombstones(c).blank_unvalidated(addr, b).await?;
+        let next = Unvalidated::read(c, addr).await?.next;
+        c.ep.write_word(a.leaf.plus(g.next_at() as u64), next.bits()).await?;
+        let low = Blocks(c).fence_key(&b.lo).await?.unwrap_or_default();
+        Records(c).drop_record(&low, addr).await?;
+        let route = Route {
+            leaf: addr,
+            generation: b.ver.generation,
+            table: b.table,
+            capacity: b.slots,
+            fence: 0,
+        };
+        if !c.node.has_tables() {
+            return WordRecovery(c).finish_merge(&route).await;
+        }
+        let at = match c.node.pool.resolve(&c.ep, b.table).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            at => at?,
+        };
+        let was = match c.ep.cas(at, 0, 0).await {
+            Err(e) if is_away(&e) => return Ok(()),
+            was => was?,
+        };
+        if !c.node.is_abandoned(was) {
+            return Ok(());
+        }
+        let tag = c.next_tag();
+        let tag = match LeafLocks(c).take_over(&route, at, was, tag).await? {
+            None => return Ok(()),
+            Some((tag, body)) if is_closed(&body, addr) => {
+                return LeafLocks(c).give_back(at, tag).await;
+            }
+            Some((tag, _)) => tag,
+        };
+        if self.close(&route, at, tag).await? {
+            LeafMemory(c).retire(&route);
+        }
+        Ok(())
+    }
+
+    /// Closes the table of a tombstone and unlocks it, awaited.
+    async fn close(self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<bool> {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return WordLocks(c).close(at, tag).await;
+        }
+        let ver = Ver { generation: route.generation, range: 0 };
+        let mut table = Table::new(route.leaf, ver, 0, route.capacity);
+        table.closed = true;
+        let body = TableLocks(c).body(&mut table, route.table).await?;
+        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+        let done = c.ep.chain(list).await.map(|_| ());
+        c.unlocked(tag, done).map(|()| true)
+    }
+
+    /// A tombstone with an abandoned lock: first its successor, then itself. As
+    /// [`LeafRecovery::recover`].
+    pub(crate) async fn finish(
+        self,
+        route: &Route,
+        h: &Unvalidated,
+        at: GlobalAddr,
+        was: u64,
+    ) -> Result<bool> {
+        let c = self.0;
+        let successor = Unvalidated::read(c, h.forward).await?;
+        let relocated = successor.lo == h.lo;
+        if !relocated && successor.forward.is_null() && successor.next == route.leaf {
+            // The merge is not finished: the successor's recovery finishes it.
+            self.recover_successor(h.forward, &successor).await?;
+            return Ok(true);
+        }
+        let tag = c.next_tag();
+        let tag = match LeafLocks(c).take_over(route, at, was, tag).await? {
+            None => return Ok(true),
+            // Locked through a stale record after the table was closed: the client that closed it
+            // retires the leaf.
+            Some((tag, body)) if is_closed(&body, route.leaf) => {
+                Mark::RecoverClosed.hit();
+                LeafLocks(c).give_back(at, tag).await?;
+                return Ok(false);
+            }
+            Some((tag, _)) => tag,
+        };
+        Mark::RecoverTombstone.hit();
+        c.check_lease()?;
+        Tombstones(c).blank_unvalidated(route.leaf, h).await?;
+        // The fence is the successor's, too: when its block is gone, the successor was merged away,
+        // and the record with it.
+        let low = match Blocks(c).fence_key_in(&h.lo, Validation::Unvalidated).await {
+            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Corrupt => None,
+            low => Some(low?.unwrap_or_default()),
+        };
+        match &low {
+            None => Mark::RecoverTombstoneLate.hit(),
+            // The client that locks the parent replaces the record: the relocating client held the
+            // parent's lock.
+            Some(low) if relocated => {
+                if let Some(parent) = InnerLocks(c).lock(1, low).await? {
+                    c.unlock(parent).await?;
+                }
+            }
+            Some(low) => Records(c).drop_record(low, route.leaf).await?,
+        }
+        if !self.close(route, at, tag).await? {
+            return Ok(false);
+        }
+        match low {
+            Some(lo) if relocated => {
+                let Route { leaf, generation, table, capacity, .. } = *route;
+                c.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
+            }
+            // Its left sibling is unknown: the tombstone stays linked, and is not reused.
+            None if relocated => {}
+            _ => LeafMemory(c).retire(route),
+        }
+        Ok(false)
+    }
+
+    async fn recover_successor(self, addr: GlobalAddr, h: &Unvalidated) -> Result<()> {
+        let c = self.0;
+        let route = Route {
+            leaf: addr,
+            generation: h.ver.generation,
+            table: h.table,
+            capacity: h.slots,
+            fence: 0,
+        };
+        Box::pin(LeafRecovery(c).inspect(&route)).await?;
+        c.op.quiescent_point();
+        c.ep.sleep(INSPECT_AGAIN_NS).await;
+        c.ep.check_deadline("the successor of a tombstone", addr.bits())
+    }
+}
+
+/// Whether a table says that its leaf is a tombstone with nothing left to do but to retire it.
+pub(crate) fn is_closed(body: &View, leaf: GlobalAddr) -> bool {
+    matches!(body, View::Whole(t) if t.closed && t.leaf == leaf)
+}
