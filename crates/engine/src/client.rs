@@ -28,6 +28,7 @@ use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::op::Hits;
 use dmtree_pool::TableId;
 
+use crate::format::inner::Child;
 use crate::format::table::{LockTag, Table};
 use crate::lock::{HeldLock, Lockable, UnlockHook};
 use crate::mutants::Mutant;
@@ -57,6 +58,9 @@ pub(crate) struct Client {
 /// A key with its hash.
 pub(crate) type HashedKey<'k> = (&'k [u8], KeyHash);
 
+/// A key with its hash, and a value.
+pub(crate) type KeyValue<'k> = (&'k [u8], KeyHash, &'k [u8]);
+
 /// A leaf, as a route names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -69,6 +73,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// The leaf, as its parent names it.
+    pub fn child(&self) -> Child {
+        let Self { leaf: addr, generation, table, capacity: slots, .. } = *self;
+        Child { addr, generation, table, slots }
+    }
+
     /// Whether a table belongs to this leaf, in this generation, with this range.
     pub fn matches(&self, t: &Table) -> bool {
         !t.closed

@@ -36,7 +36,7 @@ use dmtree_parts::held::{AbandonedLocks, LockNode};
 use dmtree_parts::maintenance::{Keep, Maintained, Maintenance};
 use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
-use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
+use dmtree_pool::{Arena, ArenaKey, PoolNode};
 
 use crate::client::Route;
 use crate::format::Geometry;
@@ -74,7 +74,7 @@ pub enum Chore {
     /// The parent level lacks the record of the leaf that covers this key.
     Publish(Vec<u8>),
     /// The left sibling still links this tombstone; its lower fence finds that sibling.
-    Unlink { lo: Vec<u8>, leaf: GlobalAddr, generation: u16, capacity: usize, table: TableId },
+    Unlink { lo: Vec<u8>, route: Route },
     /// This inner node (by a key it covers, and its level) has few records left.
     MergeInner(Vec<u8>, u8),
     /// The level above lacks the record of this inner node, which begins at this key on this level.
@@ -260,11 +260,11 @@ impl DmNode {
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {
-        if let Chore::Unlink { leaf, capacity, table, .. } = &chore {
+        if let Chore::Unlink { route, .. } = &chore {
             // No other client knows of it until it is retired.
-            let bytes = u64::from(self.leaf_arena(*capacity).key().object_bytes);
-            let table = self.has_tables().then_some(*table);
-            self.pool.log_pending(*leaf, bytes, table);
+            let bytes = u64::from(self.leaf_arena(route.capacity).key().object_bytes);
+            let table = self.has_tables().then_some(route.table);
+            self.pool.log_pending(route.leaf, bytes, table);
         }
         self.maintenance.push(chore);
     }

@@ -14,14 +14,14 @@ use dmtree_parts::held::{RemoteLock, Unlock};
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
 use dmtree_pool::{BlockPtr, PoolOptions};
 
-use crate::change::{Merges, Relocations};
+use crate::change::{Merge, Relocation};
 use crate::client::Route;
 use crate::format::area::{Stored, get_key};
 use crate::format::inner::{Child, free_word};
 use crate::format::table::{BODY_AT, Table};
 use crate::format::{Ver, block};
 use crate::inner::{InnerLocks, LockedInner, Records};
-use crate::leaf::{Leaves, Pair, Unvalidated, pair_of};
+use crate::leaf::{Leaves, NodeHeader, Pair, pair_of};
 use crate::lock::{HeldLock, LeafLocks, Lockable, TableLocks};
 use crate::marks::Mark;
 use crate::node::Chore;
@@ -202,7 +202,7 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         all_chores(&mut c).await;
         let mut gone = Vec::new();
         for (low, child) in below {
-            let h = Unvalidated::read(&c.client, child.addr).await.expect("there");
+            let h = NodeHeader::read(&c.client, child.addr).await.expect("there");
             if h.ver.generation != child.generation || !h.forward.is_null() {
                 gone.push((low, child));
             }
@@ -232,7 +232,7 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
             let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
             let (at, fence) = (l.at, l.table.fence);
             assert!(
-                Relocations(&c.client).relocate(l, 64).await.expect("works").is_none(),
+                Relocation::run(&c.client, l, 64).await.expect("works").is_none(),
                 "it has moved"
             );
             // As if the relocating client had died before it closed the table.
@@ -240,7 +240,7 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
             let mut table = Table::new(route.leaf, ver, fence, route.capacity);
             let body = TableLocks(&c.client).body(&mut table, route.table).await.expect("room");
             c.client.ep.write(at.plus(BODY_AT as u64), body).await.expect("there");
-            let h = Unvalidated::read(&c.client, route.leaf).await.expect("there");
+            let h = NodeHeader::read(&c.client, route.leaf).await.expect("there");
             let Some(Stored::Block(b)) = get_key(&h.lo.bytes, h.lo.mode) else {
                 panic!("a long fence is in a block");
             };
@@ -303,16 +303,12 @@ fn a_leaf_without_a_record_does_not_move() {
         let (low, child) = lose_record(&c, &key(50)).await;
         let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
         let before = hits(Mark::RelocateNoRecord);
-        let l =
-            Relocations(&c.client).relocate(l, 64).await.expect("works").expect("it has not moved");
+        let l = Relocation::run(&c.client, l, 64).await.expect("works").expect("it has not moved");
         assert_eq!(hits(Mark::RelocateNoRecord), before + 1);
         c.client.unlock(l).await.expect("works");
         Records(&c.client).insert(1, &low, &child).await.expect("room");
         let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
-        assert!(
-            Relocations(&c.client).relocate(l, 64).await.expect("works").is_none(),
-            "it has moved"
-        );
+        assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
         drop(pin);
         all_chores(&mut c).await;
     });
@@ -328,10 +324,7 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
         let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
-        assert!(
-            Relocations(&c.client).relocate(l, 64).await.expect("works").is_none(),
-            "it has moved"
-        );
+        assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
         let Some(Chore::Unlink { lo, .. }) = c.client.node.maintenance.pop() else {
             panic!("the tombstone is to be unlinked")
         };
@@ -343,8 +336,7 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
         let fence = std::mem::replace(&mut table.fence, fence_tag(Some(&lo)));
         let body = TableLocks(&c.client).body(&mut table, before.table).await.expect("room");
         c.client.ep.write(at, body).await.expect("there");
-        let Route { leaf, generation, table: id, capacity, .. } = route;
-        c.client.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table: id });
+        c.client.node.push_chore(Chore::Unlink { lo, route });
         drop(pin);
         let (again, unlinked) = (hits(Mark::UnlinkAgain), hits(Mark::Unlinked));
         c.maintain().await.expect("works");
@@ -368,10 +360,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
         let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
-        assert!(
-            Relocations(&c.client).relocate(l, 64).await.expect("works").is_none(),
-            "it has moved"
-        );
+        assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
         let chore = c.client.node.maintenance.pop();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
         c.client.node.pool.log_retired(route.leaf);
@@ -400,7 +389,7 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
         let pair = [0, 2].map(|i| route_of(&parent.records()[i]));
         let low = parent.keys().get(2).to_vec();
         let before = hits(Mark::MergeNoNeighbour);
-        assert!(Merges(&c.client).pair(&key(0), pair.into(), low).await.expect("works"));
+        assert!(Merge::pair(&c.client, &key(0), pair.into(), low).await.expect("works"));
         assert_eq!(hits(Mark::MergeNoNeighbour), before + 1);
         drop(pin);
         all_chores(&mut c).await;

@@ -10,7 +10,7 @@ use dmtree_parts::{
     Resume, Root, ScanRequest, Shape, Values, Work, Write,
 };
 
-use crate::change::Loads;
+use crate::change::{Load, format};
 use crate::client::Client;
 use crate::maintenance::{Chores, Collection, Sweep};
 use crate::node::DmNode;
@@ -105,7 +105,7 @@ impl RangeIndex for DmTree {
         if !client.node.has_tables() {
             client.node.lock_tables().format(ep, &client.node.pool, root).await?;
         }
-        Loads(&client).format().await?;
+        format(&client).await?;
         scope.end(OpOutcome::Other);
         Ok(())
     }
@@ -163,7 +163,7 @@ impl RangeIndex for DmTree {
         fill: Fill,
     ) -> Result<Loaded> {
         fill.check()?;
-        Loads(&self.client).load(pairs, sorted, fill).await
+        Load::new(&self.client, fill).run(pairs, sorted).await
     }
 
     async fn maintain(&mut self) -> Result<Work> {

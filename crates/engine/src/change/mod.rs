@@ -4,8 +4,10 @@ mod load;
 mod merge;
 mod relocate;
 mod split;
+mod unlink;
 
-pub(crate) use load::Loads;
-pub(crate) use merge::Merges;
-pub(crate) use relocate::Relocations;
-pub(crate) use split::{Splits, separator};
+pub(crate) use load::{Load, format};
+pub(crate) use merge::Merge;
+pub(crate) use relocate::Relocation;
+pub(crate) use split::{Split, must_relocate};
+pub(crate) use unlink::Unlinking;

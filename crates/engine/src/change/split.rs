@@ -27,186 +27,70 @@
 //! sibling's fence (`recovery/leaf.rs`), adds the record and builds the table. A commit that fails
 //! without a crash keeps the lock, with the same effect.
 
-use std::sync::atomic::Ordering;
+use std::cmp::Ordering;
+use std::sync::atomic;
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
-use dmtree_parts::hash::{KeyHash, fence_tag};
+use dmtree_parts::hash::fence_tag;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::keys::common;
-use dmtree_pool::BlockPtr;
 
-use crate::client::{Client, is_away};
+use crate::client::{Client, KeyValue, is_away};
 use crate::format::MAX_RANGE;
-use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
+use crate::format::area::Stored;
 use crate::format::slot::{Place, SlotState};
-use crate::format::table::{BODY_AT, MAX_SLOTS, Table};
-use crate::inner::{InnerChange, Records};
+use crate::format::table::{MAX_SLOTS, Table};
+use crate::inner::{InnerNodes, Records};
 use crate::invariants::{self, LeafState};
-use crate::leaf::{Blocks, Entries, LeafCopy, LeafMemory, Leaves, NewLeaf};
-use crate::lock::{LeafLocks, Locked, TableLocks, WordLocks, is_memory};
+use crate::leaf::{
+    Blocks, Entries, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
+};
+use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::DmNode;
 use crate::point::Written;
 
 /// Bound for successive owners of the new leaf's table that die or do not answer.
-const MAX_SIBLINGS: u32 = 8;
-
-type Unwritten = Vec<(BlockPtr, Buf)>;
+const MAX_SIBLINGS: usize = 8;
 
 /// The shortest string that is above `low` and at most `high`.
 pub(crate) fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
     &high[..(common(low, high) + 1).min(high.len())]
 }
 
-/// Splits leaves.
-#[derive(Clone, Copy)]
-pub(crate) struct Splits<'c>(pub &'c Client);
-
-impl Splits<'_> {
-    /// Splits the locked, full leaf and stores the pair in its half.
-    pub(crate) async fn split(
-        self,
-        mut l: Locked,
-        pair: (&[u8], KeyHash, &[u8]),
-    ) -> Result<Written> {
-        let prepared = async {
-            let leaf = Leaves(self.0).image_of(&mut l).await?;
-            self.check_parents().await?;
-            Mark::Split.hit();
-            let plan = self.plan_split(&leaf, pair.0).await?;
-            let (s, images) = self.write_sibling(&mut l, &leaf, &plan, pair).await?;
-            Ok((leaf, plan.separator, s, images))
-        };
-        let prepared = prepared.await;
-        let (l, (leaf, separator, s, images)) = self.0.under(l, prepared).await?;
-        // From here on an error leaves the lock held: the fabric failed, not the allocation, and
-        // the pair may be there.
-        let done = self.finish_split(l, &leaf, (&separator, s), images).await;
-        done.map_err(dmtree_fabric::Error::effect_unknown)?;
-        Ok((Outcome::Done, OpOutcome::InsertSplit))
+/// The capacity that a full leaf must be relocated to instead of being split: its range is worn
+/// out, or the cache is so short that fewer, larger leaves are better.
+pub(crate) fn must_relocate(c: &Client, l: &Locked) -> Option<usize> {
+    let capacity = l.route.capacity;
+    let least = DmNode::least_cache_bytes(&c.node.g);
+    let adapts = c.node.o.techniques.adaptive_capacity;
+    if adapts && capacity < 128 && c.node.cache.is_short_of(least) {
+        Mark::RelocateTight.hit();
+        return Some(capacity * 2);
     }
-
-    /// Leaves without parent records are found by walking from one to the next: there must not be
-    /// many of them.
-    async fn check_parents(self) -> Result<()> {
-        let c = self.0;
-        if c.node.starved.load(Ordering::Relaxed) {
-            let pool = &c.node.pool;
-            let room = InnerChange(c).alloc().await?;
-            pool.give_back(&c.node.inner_arena, room);
-        }
-        Ok(())
+    let worn = l.table.ver.range >= MAX_RANGE;
+    if worn {
+        Mark::RelocateWorn.hit();
     }
+    worn.then_some(capacity)
+}
 
-    /// From the commit on.
-    async fn finish_split(
-        self,
-        mut l: Locked,
-        leaf: &LeafCopy,
-        (low, s): (&[u8], NewLeaf),
-        images: Images,
-    ) -> Result<()> {
-        let c = self.0;
-        let (s_table, l_table) = (images.s_table.clone(), images.l_table.clone());
-        if c.node.has(Mutant::PublishBeforeImage) {
-            Records(c).publish(low, &s.child()).await?;
-        }
-        self.commit_split(&l, &s, images).await?;
-        if c.node.has(Mutant::UnlockBeforePublish) {
-            l.table = l_table;
-            l.route.fence = l.table.fence;
-            LeafLocks(c).unlock_with_table(l).await?;
-            return Records(c).publish(low, &s.child()).await;
-        }
-        Records(c).publish(low, &s.child()).await?;
-        let hi = Blocks(c).fence(leaf.header(c).hi).await?;
-        c.fill_mirror(low, &s.route(fence_tag(hi.as_deref())), s_table.fps());
-        l.table = l_table;
-        l.route.fence = l.table.fence;
-        c.fill_mirror(&Leaves(c).low_of(leaf).await?, &l.route, l.table.fps());
-        LeafLocks(c).unlock_with_table(l).await
-    }
+/// What a split moves.
+struct Plan {
+    separator: Vec<u8>,
+    /// Slots that move to the new leaf, in key order.
+    moved: Vec<usize>,
+    pending_moves: bool,
+}
 
-    /// Step 2: the new leaf, complete but for the old one's commit word. When the owner of its
-    /// table dies or restarts meanwhile another cell is taken: nothing has been changed yet, and no
-    /// client waits for an owner while it holds a lock.
-    async fn write_sibling(
-        self,
-        l: &mut Locked,
-        leaf: &LeafCopy,
-        plan: &Plan,
-        pair: (&[u8], KeyHash, &[u8]),
-    ) -> Result<(NewLeaf, Images)> {
-        let c = self.0;
-        let (mut tries, mut silent) = (0, Vec::new());
-        loop {
-            let s = LeafMemory(c).take_beside(leaf.capacity, &silent).await?;
-            let mut blocks = Unwritten::new();
-            let mut images = match self.split_images(l, leaf, plan, &s, pair, &mut blocks).await {
-                Ok(images) => images,
-                Err(e) => {
-                    LeafMemory(c).give_back(&s);
-                    Blocks(c).give_back(blocks);
-                    return Err(e);
-                }
-            };
-            let taken: Vec<BlockPtr> = blocks.iter().map(|(at, _)| *at).collect();
-            Blocks(c).write(&mut blocks).await?;
-            let Some(image) = images.s_image.take() else { return Ok((s, images)) };
-            if !c.node.has_tables() {
-                c.check_lease()?;
-                WordLocks(c).begin_change(&mut [l], Some((s.grant, image))).await?;
-                return Ok((s, images));
-            }
-            let body = TableLocks(c).body(&mut images.s_table, s.table).await?;
-            let table_at = s.table_at.plus(BODY_AT as u64);
-            c.ep.step(Step::Structure);
-            c.check_lease()?;
-            if c.node.has(Mutant::SplitBeforeSibling) {
-                c.ep.detach(write_verb(s.grant.addr, image), None);
-                c.ep.write(table_at, body).await?;
-                return Ok((s, images));
-            }
-            if c.node.has(Mutant::SplitBeforeTable) {
-                c.ep.detach(write_verb(table_at, body), None);
-                c.ep.write(s.grant.addr, image).await?;
-                return Ok((s, images));
-            }
-            let both = (write_verb(s.grant.addr, image), write_verb(table_at, body));
-            match c.ep.batch(both).await {
-                Ok(_) => return Ok((s, images)),
-                Err(e) => {
-                    let owner_is_away =
-                        c.ep.cas(s.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
-                    if tries == MAX_SIBLINGS
-                        || !(owner_is_away || is_away(&e) && !is_memory(s.table_at))
-                    {
-                        return Err(e);
-                    }
-                    tries += 1;
-                    if !is_memory(s.table_at) {
-                        silent.push(s.table_at.node());
-                    }
-                    Mark::SplitOwnerAway.hit();
-                    // An owner that answers again may still execute the failed WRITE. The leaf and
-                    // the cell then stay out of use until garbage collection finds them.
-                    if owner_is_away {
-                        LeafMemory(c).give_back(&s);
-                    }
-                    let index = c.node.root.index;
-                    taken.iter().for_each(|at| c.node.pool.give_back_block(index, *at));
-                }
-            }
-        }
-    }
-
-    async fn plan_split(self, leaf: &LeafCopy, key: &[u8]) -> Result<Plan> {
-        let keys = Leaves(self.0).sorted_keys(leaf).await?;
+impl Plan {
+    async fn of(c: &Client, leaf: &LeafCopy, key: &[u8]) -> Result<Self> {
+        let keys = Leaves(c).sorted_keys(leaf).await?;
         let at = keys.partition_point(|(k, _)| **k < *key);
-        let last = leaf.header(self.0).hi == crate::format::area::Stored::Infinite;
+        let last = leaf.header(c).hi == Stored::Infinite;
         // A free slot is the lowest one: slots in the order of their keys were filled by ascending
         // inserts, also in a leaf that a neighbour bounds (a range that was emptied fills again).
         let ascends = last || keys.is_sorted_by(|a, b| a.1 < b.1);
@@ -215,155 +99,249 @@ impl Splits<'_> {
         let appends = ascends && at == keys.len();
         let kept = if appends { keys.len() } else { keys.len().div_ceil(2) };
         let in_order = |i: usize| match i.cmp(&at) {
-            std::cmp::Ordering::Less => &*keys[i].0,
-            std::cmp::Ordering::Equal => key,
-            std::cmp::Ordering::Greater => &*keys[i - 1].0,
+            Ordering::Less => &*keys[i].0,
+            Ordering::Equal => key,
+            Ordering::Greater => &*keys[i - 1].0,
         };
         let separator = separator(in_order(kept - 1), in_order(kept)).to_vec();
         if kept == keys.len() {
             Mark::SplitRightEnd.hit();
         }
         let moved = keys.iter().filter(|(k, _)| **k >= *separator).map(|(_, i)| *i).collect();
-        Ok(Plan { pending_moves: key >= &separator[..], separator, moved })
+        Ok(Self { pending_moves: key >= &separator[..], separator, moved })
     }
+}
 
-    async fn split_images(
-        self,
-        l: &Locked,
+/// The images of both leaves.
+struct Halves {
+    upper: LeafImage,
+    upper_table: Table,
+    lower: LeafImage,
+    lower_table: Box<Table>,
+    /// The new pair when it stays: its slot and entry. It is WRITTEN behind the image.
+    pending: Option<(usize, Buf)>,
+}
+
+impl Halves {
+    /// Both halves of a locked leaf, with the new pair in one of them.
+    async fn of(
+        (c, l): (&Client, &Locked),
         leaf: &LeafCopy,
         plan: &Plan,
-        s: &NewLeaf,
-        pair: (&[u8], KeyHash, &[u8]),
-        blocks: &mut Unwritten,
-    ) -> Result<Images> {
-        let c = self.0;
-        let g = &c.node.g;
-        let fence = Blocks(c).area(&plan.separator, blocks).await?;
-        let header = leaf.header(c);
-        let hi = Blocks(c).fence(header.hi).await?;
+        new: &NewLeaf,
+        pair: KeyValue<'_>,
+        later: &mut Unwritten,
+    ) -> Result<Self> {
+        let fence = Blocks(c).area(&plan.separator, later).await?;
+        let hi = Blocks(c).fence(leaf.header(c).hi).await?;
         c.ep.stage_cost(Stage::NodeImage, 2 * leaf.capacity as u32);
-
-        let s_ver = s.ver();
-        let mut s_image = c.ep.buf(g.leaf_bytes(s.capacity) as u32).await?;
-        s_image.fill(0);
-        put_header(
-            g,
-            s.grant.addr,
-            &mut s_image,
-            &HeaderParts {
-                ver: s_ver,
-                table: s.table,
-                slots: s.capacity,
-                level: 0,
-                lo: &fence,
-                hi: &FenceArea::hi_of(g, &leaf.bytes),
-                next: header.next,
-                forward: GlobalAddr::NULL,
-            },
-        );
-        let mut s_table = Table::new(s.grant.addr, s_ver, fence_tag(hi.as_deref()), s.capacity);
+        let old = NodeHeader::of(&c.node.g, leaf.addr, &leaf.bytes);
+        let (ver, table) = (new.ver(), new.table);
+        let header = NodeHeader { ver, table, lo: fence.clone(), ..old.clone() };
+        let mut upper = LeafImage::new(c, new, &header).await?;
+        let fence_of_upper = fence_tag(hi.as_deref());
+        let mut upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
         for (to, from) in plan.moved.iter().enumerate() {
-            let slot = leaf.slot(c, *from);
-            put_slot(g, s.grant.addr, &mut s_image, to, &slot, SlotState::Live, s_ver);
-            s_table.set(to, l.table.fps()[*from]);
+            upper.put(to, &leaf.slot(c, *from));
+            upper_table.set(to, l.table.fps()[*from]);
         }
-
-        let l_ver = header.ver.bumped();
-        let addr = leaf.addr;
-        let mut l_image = c.ep.buf(g.leaf_image(leaf.capacity) as u32).await?;
-        l_image.copy_from_slice(&leaf.bytes);
-        put_header(
-            g,
-            addr,
-            &mut l_image,
-            &HeaderParts {
-                ver: l_ver,
-                table: l.route.table,
-                slots: leaf.capacity,
-                level: 0,
-                lo: &FenceArea::lo_of(g, &leaf.bytes),
-                hi: &fence,
-                next: s.grant.addr,
-                forward: GlobalAddr::NULL,
-            },
-        );
-        let mut l_table = l.table.clone();
-        l_table.ver = l_ver;
-        l_table.fence = fence_tag(Some(&plan.separator));
+        let ver = old.ver.bumped();
+        let header = NodeHeader { ver, hi: fence, next: new.grant.addr, ..old };
+        let mut lower = LeafImage::of(c, leaf, &header).await?;
+        let mut lower_table = l.table.clone();
+        (lower_table.ver, lower_table.fence) = (ver, fence_tag(Some(&plan.separator)));
         let mut moves = [false; MAX_SLOTS];
         plan.moved.iter().for_each(|i| moves[*i] = true);
         for (i, moves) in moves.into_iter().enumerate().take(leaf.capacity) {
             let slot = leaf.slot(c, i);
             if moves || slot.state != SlotState::Live {
-                put_free(g, addr, &mut l_image, i, l_ver);
-                l_table.set(i, 0);
+                lower.free(i);
+                lower_table.set(i, 0);
             } else {
-                put_slot(g, addr, &mut l_image, i, &slot, SlotState::Live, l_ver);
+                lower.put(i, &slot);
             }
         }
-
-        let mut pending = None;
-        let fp = pair.1.fingerprint();
-        if plan.pending_moves {
-            Mark::SplitPairMoves.hit();
-            let to = plan.moved.len();
-            let place = Place { leaf: s.grant.addr, slot: to };
-            let at = g.slot_at(to);
-            let entry = &mut s_image[at..at + g.entry()];
-            blocks.extend(Entries(c).encode(place, s_ver, pair, entry).await?);
-            s_table.set(to, fp);
-        } else {
-            Mark::SplitPairStays.hit();
-            let to = l_table.free_slot().expect("some slots moved");
-            let place = Place { leaf: addr, slot: to };
-            let mut entry = c.ep.buf(g.entry() as u32).await?;
-            blocks.extend(Entries(c).encode(place, l_ver, pair, &mut entry).await?);
-            l_table.set(to, fp);
-            pending = Some((to, entry));
-        }
-        for i in plan.moved.len() + usize::from(plan.pending_moves)..s.capacity {
-            put_free(g, s.grant.addr, &mut s_image, i, s_ver);
-        }
-        let images = Images { s_image: Some(s_image), s_table, l_image, l_table, pending };
-        debug_assert!(self.is_sound(leaf, s, &images), "split of {addr} breaks P, F, B, R or S");
-        Ok(images)
+        let mut halves = Self { upper, upper_table, lower, lower_table, pending: None };
+        halves.place(c, plan, (leaf, new), pair, later).await?;
+        debug_assert!(halves.are_sound(c, leaf, new), "split of {} breaks an invariant", leaf.addr);
+        Ok(halves)
     }
 
-    /// The invariants of the images, with the pending entry where its WRITE will put it.
-    fn is_sound(self, leaf: &LeafCopy, s: &NewLeaf, images: &Images) -> bool {
-        let g = &self.0.node.g;
-        let mut l_image = images.l_image.to_vec();
-        if let Some((slot, entry)) = &images.pending {
-            l_image[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
+    /// The new pair. The other slots of the new leaf are free.
+    async fn place(
+        &mut self,
+        c: &Client,
+        plan: &Plan,
+        (leaf, new): (&LeafCopy, &NewLeaf),
+        pair: KeyValue<'_>,
+        later: &mut Unwritten,
+    ) -> Result<()> {
+        let (fp, moved) = (pair.1.fingerprint(), plan.moved.len());
+        if plan.pending_moves {
+            Mark::SplitPairMoves.hit();
+            let place = Place { leaf: new.grant.addr, slot: moved };
+            let entry = self.upper.entry(moved);
+            later.extend(Entries(c).encode(place, new.ver(), pair, entry).await?);
+            self.upper_table.set(moved, fp);
+        } else {
+            Mark::SplitPairStays.hit();
+            let slot = self.lower_table.free_slot().expect("some slots moved");
+            let place = Place { leaf: leaf.addr, slot };
+            let mut entry = c.ep.buf(c.node.g.entry() as u32).await?;
+            later.extend(Entries(c).encode(place, self.lower_table.ver, pair, &mut entry).await?);
+            self.lower_table.set(slot, fp);
+            self.pending = Some((slot, entry));
         }
-        let left = LeafState { addr: leaf.addr, image: &l_image, table: &images.l_table };
-        let image = images.s_image.as_ref().expect("just built");
-        let right = LeafState { addr: s.grant.addr, image, table: &images.s_table };
-        invariants::is_split(g, (&leaf.bytes, leaf.live(self.0).count()), &left, &right)
+        let used = moved + usize::from(plan.pending_moves);
+        (used..new.capacity).for_each(|i| self.upper.free(i));
+        Ok(())
+    }
+
+    /// The invariants P, F, B, R and S of the images, with the pending entry where its WRITE will
+    /// put it.
+    fn are_sound(&self, c: &Client, leaf: &LeafCopy, new: &NewLeaf) -> bool {
+        let g = &c.node.g;
+        let mut lower = self.lower.bytes.to_vec();
+        if let Some((slot, entry)) = &self.pending {
+            lower[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
+        }
+        let left = LeafState { addr: leaf.addr, image: &lower, table: &self.lower_table };
+        let (addr, image) = (new.grant.addr, &self.upper.bytes[..]);
+        let right = LeafState { addr, image, table: &self.upper_table };
+        invariants::is_split(g, (&leaf.bytes, leaf.live(c).count()), &left, &right)
+    }
+}
+
+/// A split in progress, under the lock of its leaf. The new leaf has landed.
+pub(crate) struct Split<'c> {
+    c: &'c Client,
+    leaf: LeafCopy,
+    separator: Vec<u8>,
+    new: NewLeaf,
+    new_table: Table,
+}
+
+/// The old leaf as the commit makes it.
+type Lower = (Buf, Option<(usize, Buf)>, Box<Table>);
+
+impl<'c> Split<'c> {
+    /// Splits the locked, full leaf and stores the pair in its half.
+    pub(crate) async fn run(c: &'c Client, mut l: Locked, pair: KeyValue<'_>) -> Result<Written> {
+        let prepared = Self::prepare(c, &mut l, pair).await;
+        let (l, (split, lower)) = c.under(l, prepared).await?;
+        // From here on an error leaves the lock held: the fabric failed, not the allocation, and
+        // the pair may be there.
+        split.finish(l, lower).await.map_err(Error::effect_unknown)?;
+        Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// Steps 1 and 2: the new leaf, complete but for the old one's commit word. When the owner of
+    /// its table dies or restarts meanwhile another cell is taken: nothing has been changed yet,
+    /// and no client waits for an owner while it holds a lock.
+    async fn prepare(c: &'c Client, l: &mut Locked, pair: KeyValue<'_>) -> Result<(Self, Lower)> {
+        let leaf = Leaves(c).image_of(l).await?;
+        // Leaves without parent records are found by walking from one to the next: there must not
+        // be many of them.
+        if c.node.starved.load(atomic::Ordering::Relaxed) {
+            InnerNodes(c).give_back(InnerNodes(c).take().await?);
+        }
+        Mark::Split.hit();
+        let plan = Plan::of(c, &leaf, pair.0).await?;
+        let mut silent = Vec::new();
+        for tries in 0.. {
+            let new = LeafMemory(c).take_beside(leaf.capacity, &silent).await?;
+            let mut later = Unwritten::new();
+            let halves = match Halves::of((c, l), &leaf, &plan, &new, pair, &mut later).await {
+                Ok(halves) => halves,
+                Err(e) => {
+                    LeafMemory(c).give_back(&new);
+                    Blocks(c).give_back(later);
+                    return Err(e);
+                }
+            };
+            let taken: Vec<_> = later.iter().map(|(at, _)| *at).collect();
+            Blocks(c).write(&mut later).await?;
+            c.check_lease()?;
+            let Halves { upper, upper_table: mut table, lower, lower_table, pending } = halves;
+            let early = (Mutant::SplitBeforeSibling, Some(Mutant::SplitBeforeTable));
+            match LeafMemory(c).write((l, &new), upper.bytes, &mut table, early).await {
+                Ok(()) => {
+                    let separator = plan.separator;
+                    let split = Self { c, leaf, separator, new, new_table: table };
+                    return Ok((split, (lower.bytes, pending, lower_table)));
+                }
+                Err(e) if tries == MAX_SIBLINGS => return Err(e),
+                Err(e) => silent.extend(Self::avoid_owner(c, &new, e).await?),
+            }
+            taken.into_iter().for_each(|at| Blocks(c).give_back_one(at));
+        }
+        unreachable!("bounded")
+    }
+
+    /// A new leaf and its table could not be written. When the owner of the table is away another
+    /// one is taken; the silent one is named.
+    async fn avoid_owner(c: &Client, new: &NewLeaf, e: Error) -> Result<Option<NodeId>> {
+        if !c.node.has_tables() {
+            return Err(e);
+        }
+        let owner_is_away = c.ep.cas(new.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
+        let is_compute = !is_memory(new.table_at);
+        if !(owner_is_away || is_away(&e) && is_compute) {
+            return Err(e);
+        }
+        Mark::SplitOwnerAway.hit();
+        // An owner that answers again may still execute the failed WRITE. The leaf and the cell then
+        // stay out of use until garbage collection finds them.
+        if owner_is_away {
+            LeafMemory(c).give_back(new);
+        }
+        Ok(is_compute.then(|| new.table_at.node()))
+    }
+
+    /// From the commit on.
+    async fn finish(self, mut l: Locked, (image, pending, table): Lower) -> Result<()> {
+        let (c, low, child) = (self.c, &self.separator, self.new.child());
+        if c.node.has(Mutant::PublishBeforeImage) {
+            Records(c).publish(low, &child).await?;
+        }
+        self.commit(&l, image, pending).await?;
+        l.table = table;
+        l.route.fence = l.table.fence;
+        if c.node.has(Mutant::UnlockBeforePublish) {
+            LeafLocks(c).unlock_with_table(l).await?;
+            return Records(c).publish(low, &child).await;
+        }
+        Records(c).publish(low, &child).await?;
+        let hi = Blocks(c).fence(self.leaf.header(c).hi).await?;
+        let route = self.new.route(fence_tag(hi.as_deref()));
+        c.fill_mirror(low, &route, self.new_table.fps());
+        c.fill_mirror(&Leaves(c).low_of(&self.leaf).await?, &l.route, l.table.fps());
+        LeafLocks(c).unlock_with_table(l).await
     }
 
     /// Step 3.
-    async fn commit_split(self, l: &Locked, s: &NewLeaf, images: Images) -> Result<()> {
-        let c = self.0;
-        let g = &c.node.g;
-        let Images { mut l_image, pending, .. } = images;
-        let s_at = s.grant.addr;
+    async fn commit(
+        &self,
+        l: &Locked,
+        mut image: Buf,
+        pending: Option<(usize, Buf)>,
+    ) -> Result<()> {
+        let (c, g, addr) = (self.c, &self.c.node.g, l.route.leaf);
         c.ep.step(Step::Structure);
         c.check_lease()?;
-        let addr = l.route.leaf;
-        if c.ep.caps().whole_write_bytes as usize >= l_image.len() {
+        if c.ep.caps().whole_write_bytes as usize >= image.len() {
             // The image lands wholly or not at all: it carries the commit word and the new pair
             // with it.
             if let Some((slot, entry)) = pending {
-                l_image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
+                image[g.slot_at(slot)..][..entry.len()].copy_from_slice(&entry);
             }
-            c.ep.write(addr, l_image).await?;
+            c.ep.write(addr, image).await?;
             return Ok(());
         }
         let mut next = c.ep.buf(8).await?;
-        next.copy_from_slice(&s_at.bits().to_le_bytes());
+        next.copy_from_slice(&self.new.grant.addr.bits().to_le_bytes());
         let next = write_verb(addr.plus(g.next_at() as u64), next);
-        let image = write_verb(addr, l_image);
+        let image = write_verb(addr, image);
         match pending {
             None if c.node.has(Mutant::ImageBeforeNext) => {
                 c.ep.chain((image, next)).await.map(|_| ())
@@ -378,43 +356,6 @@ impl Splits<'_> {
             }
         }
     }
-
-    /// The capacity that a full leaf must be relocated to instead of being split: its range is worn
-    /// out, or the cache is so short that fewer, larger leaves are better.
-    pub(crate) fn must_relocate(self, l: &Locked) -> Option<usize> {
-        let c = self.0;
-        let capacity = l.route.capacity;
-        let least = DmNode::least_cache_bytes(&c.node.g);
-        if c.node.o.techniques.adaptive_capacity
-            && capacity < 128
-            && c.node.cache.is_short_of(least)
-        {
-            Mark::RelocateTight.hit();
-            return Some(capacity * 2);
-        }
-        let worn = l.table.ver.range >= MAX_RANGE;
-        if worn {
-            Mark::RelocateWorn.hit();
-        }
-        worn.then_some(capacity)
-    }
-}
-
-struct Plan {
-    separator: Vec<u8>,
-    /// Slots that move to the new leaf, in key order.
-    moved: Vec<usize>,
-    pending_moves: bool,
-}
-
-struct Images {
-    /// Until it has been written.
-    s_image: Option<Buf>,
-    s_table: Table,
-    l_image: Buf,
-    l_table: Box<Table>,
-    /// The new pair when it stays: its slot and entry.
-    pending: Option<(usize, Buf)>,
 }
 
 #[cfg(test)]

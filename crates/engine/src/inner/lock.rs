@@ -36,8 +36,8 @@ use dmtree_parts::held::Unlock;
 use crate::client::Client;
 use crate::format::leaf::{check_header, unchecked_header};
 use crate::format::table::LockTag;
-use crate::format::{Ver, inner};
-use crate::inner::{InnerChange, InnerNode};
+use crate::format::{Geometry, Ver, inner};
+use crate::inner::{InnerNode, InnerSplit};
 use crate::leaf::Blocks;
 use crate::lock::{HeldLock, LONG_WAIT, Lockable};
 use crate::marks::Mark;
@@ -52,6 +52,18 @@ pub(crate) struct LockedInner {
     pub level: u8,
     pub hi: Option<Vec<u8>>,
     pub node: InnerNode<Buf>,
+}
+
+impl LockedInner {
+    /// Its lock word.
+    pub fn word(&self, g: &Geometry) -> GlobalAddr {
+        self.addr.plus(g.inner_lock_at() as u64)
+    }
+
+    /// The place of a record.
+    pub fn place(&self, g: &Geometry, index: usize) -> GlobalAddr {
+        self.addr.plus(g.record_at(index) as u64)
+    }
 }
 
 /// The locks of inner nodes.
@@ -251,7 +263,7 @@ impl InnerLocks<'_> {
             if n.node.len() < self.0.node.g.fanout {
                 return Ok(n);
             }
-            InnerChange(self.0).split(n).await?;
+            InnerSplit::run(self.0, n).await?;
         }
     }
 }

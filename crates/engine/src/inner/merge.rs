@@ -1,38 +1,46 @@
-//! Merges of inner nodes.
+//! Merging two small inner nodes of one parent, A <- B.
+//!
+//! The parent is locked first, then A and B by try: `B.forward = A`, A's image, B's image, `A.next`,
+//! the record. Records that A has already stay at their places, so that a torn WRITE of A loses
+//! none.
 
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::{Buf, Result, Step};
 use dmtree_parts::held::Unlock;
-use dmtree_pool::Grant;
 
 use crate::client::Client;
-use crate::format::inner::{Record, free_word, put_record};
-use crate::format::leaf::{FenceArea, HeaderParts, put_header};
+use crate::format::inner::Record;
+use crate::format::leaf::{FenceArea, check_header};
 use crate::format::put_u64;
-use crate::inner::{InnerChange, InnerLocks, LockedInner, Records};
+use crate::inner::{InnerLocks, InnerNodes, LockedInner, Records, fill};
 use crate::invariants;
-use crate::leaf::Blocks;
+use crate::leaf::{Blocks, NodeHeader};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
 
-/// Merges inner nodes.
-#[derive(Clone, Copy)]
-pub(crate) struct InnerMerges<'c>(pub &'c Client);
+/// A merge in progress, under the locks of both nodes and of their parent.
+pub(crate) struct InnerMerge<'c> {
+    c: &'c Client,
+    a: LockedInner,
+    b: LockedInner,
+    parent: LockedInner,
+    /// The number of B's record.
+    at: usize,
+}
 
-impl InnerMerges<'_> {
+impl<'c> InnerMerge<'c> {
     /// Merges the inner node that covers a key with a neighbour under the same parent, if both have
     /// few records: the right one, or else the left one.
-    pub(crate) async fn merge(self, key: &[u8], level: u8) -> Result<()> {
-        match self.pair(key, level, 0).await? {
+    pub(crate) async fn of_key(c: &'c Client, key: &[u8], level: u8) -> Result<()> {
+        match Self::pair(c, key, level, 0).await? {
             true => Ok(()),
-            false => self.pair(key, level, 1).await.map(|_| ()),
+            false => Self::pair(c, key, level, 1).await.map(|_| ()),
         }
     }
 
     /// The node of a key, or the one `left` of it, with the next one. False: they are too large
     /// together, or there is no neighbour.
-    async fn pair(self, key: &[u8], level: u8, left: usize) -> Result<bool> {
-        let c = self.0;
+    async fn pair(c: &'c Client, key: &[u8], level: u8, left: usize) -> Result<bool> {
         let g = c.node.g;
         let Some(parent) = InnerLocks(c).lock(level + 1, key).await? else { return Ok(true) };
         let i = parent.node.floor(key);
@@ -51,53 +59,45 @@ impl InnerMerges<'_> {
             }
         };
         let small = (a.node.len() + b.node.len()) * 2 <= g.fanout;
-        let next = crate::format::leaf::check_header(&g, a.addr, &a.node.bytes).map(|h| h.next);
+        let next = check_header(&g, a.addr, &a.node.bytes).map(|h| h.next);
         if !small || next != Some(b.addr) {
             Mark::MergeInnerNot.hit();
             c.unlock(b).await?;
             c.unlock(a).await?;
             return c.unlock(parent).await.map(|()| false);
         }
-        self.locked(a, b, parent, ia + 1).await.map(|()| true)
+        Self { c, a, b, parent, at: ia + 1 }.run().await.map(|()| true)
     }
 
-    async fn locked(
-        self,
-        a: LockedInner,
-        b: LockedInner,
-        parent: LockedInner,
-        at: usize,
-    ) -> Result<()> {
-        let c = self.0;
+    async fn run(self) -> Result<()> {
+        let Self { c, ref a, ref b, .. } = self;
         let g = c.node.g;
         Mark::MergeInner.hit();
-        let (ver_a, ver_b) = (a.ver.bumped(), b.ver.bumped());
-        let next =
-            crate::format::leaf::check_header(&g, b.addr, &b.node.bytes).expect("accepted").next;
+        let (mut image_a, image_b) = self.images().await?;
+        c.ep.step(Step::Structure);
+        c.check_lease()?;
+        c.ep.write_word(b.addr.plus(g.forward_at() as u64), a.addr.bits()).await?;
+        if c.node.has(Mutant::InnerMergeBlankEarly) {
+            InnerNodes(c).write(b.addr, &image_b).await?;
+        }
+        InnerNodes(c).write(a.addr, &image_a).await?;
+        InnerNodes(c).write(b.addr, &image_b).await?;
+        let next = NodeHeader::of(&g, b.addr, &b.node.bytes).next;
+        c.ep.write_word(a.addr.plus(g.next_at() as u64), next.bits()).await?;
+        put_u64(&mut image_a, g.next_at(), next.bits());
+        self.finish(&image_a).await
+    }
+
+    /// The images of both nodes; A's `next` still names B.
+    async fn images(&self) -> Result<(Buf, Buf)> {
+        let Self { c, a, b, .. } = self;
+        let g = c.node.g;
+        let old = |n: &LockedInner| NodeHeader::of(&g, n.addr, &n.node.bytes);
+        let (old_a, old_b) = (old(a), old(b));
         let mut image_a = c.ep.buf(g.inner_image() as u32).await?;
         image_a.copy_from_slice(&a.node.bytes);
         let mut image_b = c.ep.buf(g.inner_image() as u32).await?;
         image_b.copy_from_slice(&b.node.bytes);
-        let parts = |n: &LockedInner, ver, lo, hi, next, forward| HeaderParts {
-            ver,
-            table: dmtree_pool::TableId::from_bits(0),
-            slots: g.fanout,
-            level: n.level,
-            lo,
-            hi,
-            next,
-            forward,
-        };
-        let (lo_a, lo_b) =
-            (FenceArea::lo_of(&g, &a.node.bytes), FenceArea::lo_of(&g, &b.node.bytes));
-        let hi = FenceArea::hi_of(&g, &b.node.bytes);
-        put_header(
-            &g,
-            a.addr,
-            &mut image_a,
-            &parts(&a, ver_a, &lo_a, &hi, b.addr, GlobalAddr::NULL),
-        );
-        put_header(&g, b.addr, &mut image_b, &parts(&b, ver_b, &lo_b, &hi, next, a.addr));
         // A's records stay where they are: a WRITE that is cut half way must not lose one.
         let mut all: Vec<Option<Record<'_>>> = vec![None; g.fanout];
         let moves = c.node.has(Mutant::InnerMergeMoves);
@@ -106,49 +106,34 @@ impl InnerMerges<'_> {
         }
         let free = all.iter_mut().filter(|r| r.is_none());
         free.zip(b.node.records()).for_each(|(r, b)| *r = Some(b));
-        for (i, r) in all.iter().enumerate() {
-            let at = g.record_at(i);
-            match r {
-                Some(r) => {
-                    let raw = &mut image_a[at..at + g.record()];
-                    put_record(&g, a.addr, ver_a, i, raw, (r.area, r.mode), &r.child);
-                }
-                None => put_u64(&mut image_a, at, free_word(a.addr, ver_a, i)),
-            }
-            put_u64(&mut image_b, at, free_word(b.addr, ver_b, i));
-        }
+        let header = NodeHeader { ver: a.ver.bumped(), hi: old_b.hi.clone(), ..old_a };
+        fill(&g, a.addr, &mut image_a, &header, |i| all[i].map(|r| ((r.area, r.mode), r.child)));
+        let header = NodeHeader { ver: b.ver.bumped(), forward: a.addr, ..old_b };
+        fill(&g, b.addr, &mut image_b, &header, |_| None);
+        let before = [(a.addr, &*a.node.bytes), (b.addr, &*b.node.bytes)];
         debug_assert!(
-            invariants::keeps_records(
-                &g,
-                &[(a.addr, &a.node.bytes), (b.addr, &b.node.bytes)],
-                &[(a.addr, &image_a)]
-            ),
+            invariants::keeps_records(&g, &before, &[(a.addr, &image_a)]),
             "merge of inner node {} into {} breaks P, R or S",
             b.addr,
             a.addr
         );
-        let forward = b.addr.plus(g.forward_at() as u64);
-        c.ep.step(Step::Structure);
-        c.check_lease()?;
-        c.ep.write_word(forward, a.addr.bits()).await?;
-        if c.node.has(Mutant::InnerMergeBlankEarly) {
-            InnerChange(c).write_around_lock(b.addr, &image_b).await?;
-        }
-        InnerChange(c).write_around_lock(a.addr, &image_a).await?;
-        InnerChange(c).write_around_lock(b.addr, &image_b).await?;
-        c.ep.write_word(a.addr.plus(g.next_at() as u64), next.bits()).await?;
-        let (record, few) = (parent.node.record(at), parent.node.len() * 4 <= g.fanout);
+        Ok((image_a, image_b))
+    }
+
+    /// From B's record on.
+    async fn finish(self, image_a: &[u8]) -> Result<()> {
+        let Self { c, a, b, parent, at } = self;
+        let (record, few) = (parent.node.record(at), parent.node.len() * 4 <= c.node.g.fanout);
         let (index, record_key) = (record.index, FenceArea::of_record(&record));
         let (low, level) = (parent.node.key(at).to_vec(), parent.level);
         Records(c).remove(parent, index).await?;
-        put_u64(&mut image_a, g.next_at(), next.bits());
-        c.cache_inner(a.addr, &image_a).await?;
-        let tombstone = Grant { addr: b.addr, generation: b.ver.generation };
-        let is_bottom = a.level == 1;
+        c.cache_inner(a.addr, image_a).await?;
+        let (is_bottom, tombstone) = (a.level == 1, (b.addr, b.ver.generation));
+        let low_b = FenceArea::lo_of(&c.node.g, &b.node.bytes);
         c.unlock(a).await?;
         c.unlock(b).await?;
-        c.node.pool.retire(&c.node.inner_arena, tombstone);
-        Blocks(c).retire_fence(&lo_b);
+        InnerNodes(c).retire(tombstone.0, tombstone.1);
+        Blocks(c).retire_fence(&low_b);
         Blocks(c).retire_fence(&record_key);
         if is_bottom {
             // Leaves that could not merge, as they were children of two nodes.

@@ -2,18 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::verb::{cas, write as write_verb, write_word};
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::verb::{Ordered, cas, write as write_verb, write_word};
+use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 use dmtree_parts::held::Unlock;
 
 use crate::client::{Client, is_away};
 use crate::format::inner::{Child, free_word, put_record};
-use crate::format::leaf::FenceArea;
-use crate::inner::{InnerChange, InnerLocks, LockedInner};
-use crate::leaf::{Blocks, NewLeaf, Unvalidated};
+use crate::inner::{InnerLocks, InnerNodes, InnerSplit, LockedInner, record_of};
+use crate::leaf::{Blocks, NodeHeader, Unwritten};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
 use crate::node::Chore;
+use crate::route::InnerRead;
 
 /// Adds and removes records of inner nodes.
 #[derive(Clone, Copy)]
@@ -46,7 +46,7 @@ impl Records<'_> {
                 return c.unlock(n).await;
             }
             if level > 1 {
-                let h = Unvalidated::read(c, child.addr).await?;
+                let h = NodeHeader::read(c, child.addr).await?;
                 if h.ver.generation != child.generation || !h.forward.is_null() {
                     Mark::PublishTombstone.hit();
                     return c.unlock(n).await;
@@ -54,110 +54,74 @@ impl Records<'_> {
             }
             match n.node.free_place() {
                 Some(index) => return self.add(n, index, low, child).await,
-                None => InnerChange(c).split(n).await?,
+                None => InnerSplit::run(c, n).await?,
             }
         }
     }
 
     /// WRITEs one record and unlocks behind it.
-    async fn add(self, n: LockedInner, index: usize, low: &[u8], child: &Child) -> Result<()> {
+    async fn add(self, mut n: LockedInner, index: usize, low: &[u8], child: &Child) -> Result<()> {
         let c = self.0;
         let g = c.node.g;
-        let mut blocks = Vec::new();
-        let area = match Blocks(c).area(low, &mut blocks).await {
+        let mut later = Unwritten::new();
+        let area = match Blocks(c).area(low, &mut later).await {
             Ok(area) => area,
             Err(e) => {
                 c.unlock(n).await?;
                 return Err(e);
             }
         };
-        Blocks(c).write(&mut blocks).await?;
-        let mut n = n;
-        let at = g.record_at(index);
+        Blocks(c).write(&mut later).await?;
         let mut record = c.ep.buf(g.record() as u32).await?;
         put_record(&g, n.addr, n.ver, index, &mut record, (&area.bytes, area.mode), child);
         n.node.add(index, &record, low);
-        let lock = n.addr.plus(g.inner_lock_at() as u64);
-        let unlock = cas(lock, n.tag.0, 0);
-        c.ep.step(Step::Structure);
-        c.check_lease()?;
+        let write = write_verb(n.place(&g, index), record);
         if c.node.has(Mutant::RecordBesideUnlock) {
-            c.ep.detach(write_verb(n.addr.plus(at as u64), record), None);
-            c.ep.cas(lock, n.tag.0, 0).await?;
-        } else {
-            c.ep.chain((write_verb(n.addr.plus(at as u64), record), unlock)).await?;
+            c.ep.step(Step::Structure);
+            c.check_lease()?;
+            c.ep.detach(write, None);
+            c.ep.cas(n.word(&g), n.tag.0, 0).await?;
+            return InnerLocks(c).written(n).await;
         }
-        InnerLocks(c).written(n).await
+        let list = (write, cas(n.word(&g), n.tag.0, 0));
+        self.change(n, list).await
     }
 
     /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller
     /// retires the block that the record owned.
-    pub(crate) async fn remove(self, n: LockedInner, index: usize) -> Result<()> {
-        let c = self.0;
-        let g = c.node.g;
-        let mut n = n;
-        let word = free_word(n.addr, n.ver, index);
-        let at = g.record_at(index);
-        n.node.remove(index, word);
-        let lock = n.addr.plus(g.inner_lock_at() as u64);
-        let list = (write_word(n.addr.plus(at as u64), word), cas(lock, n.tag.0, 0));
-        c.ep.step(Step::Structure);
-        c.check_lease()?;
-        c.ep.chain(list).await?;
-        InnerLocks(c).written(n).await
+    pub(crate) async fn remove(self, mut n: LockedInner, index: usize) -> Result<()> {
+        let g = self.0.node.g;
+        let free = free_word(n.addr, n.ver, index);
+        n.node.remove(index, free);
+        let list = (write_word(n.place(&g, index), free), cas(n.word(&g), n.tag.0, 0));
+        self.change(n, list).await
     }
 
-    /// Puts a new root of `level` over the present one and a new child; false when another client
-    /// was faster.
-    async fn grow_root(self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
-        let c = self.0;
-        let g = c.node.g;
-        let old = c.read_root().await?;
-        let crate::route::InnerRead::Whole(copy) = c.read_inner(old, None, None).await? else {
-            return Ok(false);
-        };
-        if copy.level + 1 != level {
-            return Ok(false);
-        }
-        let mut blocks = Vec::new();
-        let area = Blocks(c).area(low, &mut blocks).await?;
-        let grant = match InnerChange(c).alloc().await {
-            Ok(grant) => grant,
-            Err(e) => {
-                Blocks(c).give_back(blocks);
-                return Err(e);
-            }
-        };
-        let kept: Vec<_> = blocks.iter().map(|(at, _)| *at).collect();
-        Blocks(c).write(&mut blocks).await?;
-        let bottom = FenceArea::inline(&g, &[]).expect("nothing fits anywhere");
-        let table = dmtree_pool::TableId::from_bits(0);
-        let left = Child { addr: old, generation: copy.node.generation, table, slots: g.fanout };
-        let records = [(&bottom, left), (&area, *child)];
-        let records = records.into_iter().map(|(key, child)| ((&key.bytes[..], key.mode), child));
-        let fences = (&bottom, &FenceArea::infinite(&g));
-        let image = InnerChange(c).image(&grant, level, fences, GlobalAddr::NULL, records).await?;
-        let bytes = image.to_vec();
-        c.ep.step(Step::Structure);
-        match c.node.has(Mutant::RootBeside) {
-            false => _ = c.ep.write(grant.addr, image).await?,
-            true => c.ep.detach(write_verb(grant.addr, image), None),
-        }
-        let mut was = c.ep.cas(c.node.root.word, old.bits(), grant.addr.bits()).await?;
-        if was != old.bits() && c.node.has(Mutant::RootOverwritten) {
-            was = c.ep.cas(c.node.root.word, was, grant.addr.bits()).await.map(|_| old.bits())?;
-        }
-        if was != old.bits() {
-            Mark::RootLost.hit();
-            c.node.pool.give_back(&c.node.inner_arena, grant);
-            for at in kept {
-                c.node.pool.give_back_block(c.node.root.index, at);
-            }
-            return Ok(false);
-        }
-        Mark::RootGrown.hit();
-        c.cache_inner(grant.addr, &bytes).await?;
-        Ok(true)
+    /// `[WRITE new record, WRITE old record free, CAS unlock]`.
+    pub(crate) async fn replace(self, mut n: LockedInner, old: usize, child: &Child) -> Result<()> {
+        let g = self.0.node.g;
+        let index = n.node.free_place().expect("room was made");
+        let mut record = self.0.ep.buf(g.record() as u32).await?;
+        let r = n.node.record(old);
+        put_record(&g, n.addr, n.ver, index, &mut record, (r.area, r.mode), child);
+        let free = free_word(n.addr, n.ver, r.index);
+        let (old, key) = (r.index, n.node.key(old).to_vec());
+        n.node.remove(old, free);
+        n.node.add(index, &record, &key);
+        let list = (
+            write_verb(n.place(&g, index), record),
+            write_word(n.place(&g, old), free),
+            cas(n.word(&g), n.tag.0, 0),
+        );
+        self.change(n, list).await
+    }
+
+    /// Executes a chain that changes records of a node and unlocks it.
+    async fn change(self, n: LockedInner, list: impl Ordered) -> Result<()> {
+        self.0.ep.step(Step::Structure);
+        self.0.check_lease()?;
+        self.0.ep.chain(list).await?;
+        InnerLocks(self.0).written(n).await
     }
 
     /// Removes the record of a tombstone merged into its left neighbour, if the record is there.
@@ -172,29 +136,52 @@ impl Records<'_> {
         }
     }
 
-    /// `[WRITE new record, WRITE old record free, CAS unlock]`.
-    pub(crate) async fn replace(self, n: LockedInner, old: usize, s: &NewLeaf) -> Result<()> {
+    /// Puts a new root of `level` over the present one and a new child; false when another client
+    /// was faster.
+    async fn grow_root(self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
         let c = self.0;
-        let g = c.node.g;
-        let mut n = n;
-        let index = n.node.free_place().expect("room was made");
-        let mut record = c.ep.buf(g.record() as u32).await?;
-        let r = n.node.record(old);
-        put_record(&g, n.addr, n.ver, index, &mut record, (r.area, r.mode), &s.child());
-        let (new_at, old_at) = (g.record_at(index), g.record_at(r.index));
-        let free = free_word(n.addr, n.ver, r.index);
-        let (old_index, key) = (r.index, n.node.key(old).to_vec());
-        n.node.remove(old_index, free);
-        n.node.add(index, &record, &key);
-        let list = (
-            write_verb(n.addr.plus(new_at as u64), record),
-            write_word(n.addr.plus(old_at as u64), free),
-            cas(n.addr.plus(g.inner_lock_at() as u64), n.tag.0, 0),
-        );
+        let old = c.read_root().await?;
+        let InnerRead::Whole(copy) = c.read_inner(old, None, None).await? else {
+            return Ok(false);
+        };
+        if copy.level + 1 != level {
+            return Ok(false);
+        }
+        let mut later = Unwritten::new();
+        let area = Blocks(c).area(low, &mut later).await?;
+        let grant = match InnerNodes(c).take().await {
+            Ok(grant) => grant,
+            Err(e) => {
+                Blocks(c).give_back(later);
+                return Err(e);
+            }
+        };
+        let kept: Vec<_> = later.iter().map(|(at, _)| *at).collect();
+        Blocks(c).write(&mut later).await?;
+        let header = NodeHeader::of_inner(&c.node.g, grant.generation, level);
+        let left = Child { addr: old, generation: copy.node.generation, ..header.child(old) };
+        let records = [record_of(&header.lo, left), record_of(&area, *child)];
+        let image = InnerNodes(c).image(grant.addr, &header, records.into_iter()).await?;
+        let bytes = image.to_vec();
         c.ep.step(Step::Structure);
-        c.check_lease()?;
-        c.ep.chain(list).await?;
-        InnerLocks(c).written(n).await
+        match c.node.has(Mutant::RootBeside) {
+            false => _ = c.ep.write(grant.addr, image).await?,
+            true => c.ep.detach(write_verb(grant.addr, image), None),
+        }
+        let (word, old, new) = (c.node.root.word, old.bits(), grant.addr.bits());
+        let mut was = c.ep.cas(word, old, new).await?;
+        if was != old && c.node.has(Mutant::RootOverwritten) {
+            was = c.ep.cas(word, was, new).await.map(|_| old)?;
+        }
+        if was != old {
+            Mark::RootLost.hit();
+            InnerNodes(c).give_back(grant);
+            kept.into_iter().for_each(|at| Blocks(c).give_back_one(at));
+            return Ok(false);
+        }
+        Mark::RootGrown.hit();
+        c.cache_inner(grant.addr, &bytes).await?;
+        Ok(true)
     }
 
     /// Adds the record of a new child to the parent level. When there is no memory for that the
@@ -209,14 +196,25 @@ impl Records<'_> {
                 Ok(())
             }
             // An unreachable parent is no reason for keeping the leaf locked, either.
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full || is_away(&e) => {
+            Err(e) if e.kind() == ErrorKind::Full || is_away(&e) => {
                 Mark::PublishLater.hit();
-                let starved = e.kind() == dmtree_fabric::ErrorKind::Full;
-                c.node.starved.store(starved, Ordering::Relaxed);
+                c.node.starved.store(e.kind() == ErrorKind::Full, Ordering::Relaxed);
                 c.node.push_chore(Chore::Publish(low.to_vec()));
                 Ok(())
             }
             Err(e) => Err(e),
+        }
+    }
+
+    /// Adds the record of an inner node to the level above. When there is no memory for that a
+    /// chore adds it later: right links keep the node reachable until then.
+    pub(crate) async fn publish_inner(self, level: u8, low: Vec<u8>, child: Child) -> Result<()> {
+        match Box::pin(self.insert(level + 1, &low, &child)).await {
+            Err(e) if e.kind() == ErrorKind::Full => {
+                self.0.node.push_chore(Chore::PublishInner(low, level, child));
+                Ok(())
+            }
+            other => other,
         }
     }
 }

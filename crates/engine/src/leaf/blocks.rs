@@ -1,15 +1,18 @@
 //! Blocks: parts of pairs, and fences, that do not fit into their areas.
 
-use dmtree_fabric::{Error, Result, Step};
+use dmtree_fabric::{Buf, Error, NodeId, Result, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
 use crate::client::Client;
-use crate::format::area::{Mode, Stored, get_key, may_be};
+use crate::format::area::{Mode, Stored, get_key, may_be, put_key_block};
 use crate::format::block;
 use crate::format::leaf::FenceArea;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
+
+/// Blocks that are filled and not written yet.
+pub(crate) type Unwritten = Vec<(BlockPtr, Buf)>;
 
 /// Whether the object that a pointer names is protected while it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,11 +85,7 @@ impl Blocks<'_> {
 
     /// A fence area for a key. A key that does not fit gets a block, pushed to `later`: it must be
     /// written before the fence.
-    pub(crate) async fn area(
-        self,
-        key: &[u8],
-        later: &mut Vec<(BlockPtr, dmtree_fabric::Buf)>,
-    ) -> Result<FenceArea> {
+    pub(crate) async fn area(self, key: &[u8], later: &mut Unwritten) -> Result<FenceArea> {
         let g = &self.0.node.g;
         if let Some(area) = FenceArea::inline(g, key) {
             return Ok(area);
@@ -94,8 +93,8 @@ impl Blocks<'_> {
         let (at, buf) = self.take(key, &[], None).await?;
         later.push((at, buf));
         let mut bytes = vec![0; g.k];
-        let hash = dmtree_parts::hash::KeyHash::of(key);
-        let mode = crate::format::area::put_key_block(&mut bytes, key, hash, at);
+        let hash = KeyHash::of(key);
+        let mode = put_key_block(&mut bytes, key, hash, at);
         Ok(FenceArea { bytes, mode })
     }
 
@@ -104,8 +103,8 @@ impl Blocks<'_> {
         self,
         key: &[u8],
         value: &[u8],
-        near: Option<dmtree_fabric::NodeId>,
-    ) -> Result<(BlockPtr, dmtree_fabric::Buf)> {
+        near: Option<NodeId>,
+    ) -> Result<(BlockPtr, Buf)> {
         let c = self.0;
         let len = block::bytes(key.len(), value.len());
         let (index, spare) = (c.node.root.index, c.spare.get());
@@ -113,7 +112,7 @@ impl Blocks<'_> {
         let mut buf = match c.ep.buf(len).await {
             Ok(buf) => buf,
             Err(e) => {
-                c.node.pool.give_back_block(c.node.root.index, at);
+                self.give_back_one(at);
                 return Err(e);
             }
         };
@@ -122,10 +121,7 @@ impl Blocks<'_> {
     }
 
     /// Writes blocks that nothing points to yet.
-    pub(crate) async fn write(
-        self,
-        blocks: &mut Vec<(BlockPtr, dmtree_fabric::Buf)>,
-    ) -> Result<()> {
+    pub(crate) async fn write(self, blocks: &mut Unwritten) -> Result<()> {
         for (at, buf) in blocks.drain(..) {
             self.0.ep.write(at.addr(), buf).await?;
         }
@@ -133,10 +129,13 @@ impl Blocks<'_> {
     }
 
     /// Gives back blocks that nothing points to.
-    pub(crate) fn give_back(self, blocks: Vec<(BlockPtr, dmtree_fabric::Buf)>) {
-        for (at, _) in blocks {
-            self.0.node.pool.give_back_block(self.0.node.root.index, at);
-        }
+    pub(crate) fn give_back(self, blocks: Unwritten) {
+        blocks.into_iter().for_each(|(at, _)| self.give_back_one(at));
+    }
+
+    /// Gives back a block that nothing points to.
+    pub(crate) fn give_back_one(self, at: BlockPtr) {
+        self.0.node.pool.give_back_block(self.0.node.root.index, at);
     }
 
     pub(crate) fn retire_fence(self, area: &FenceArea) {
@@ -177,7 +176,7 @@ impl Blocks<'_> {
     pub(crate) fn retire(self, block: BlockPtr) {
         let c = self.0;
         if !block.is_null() && c.node.has(Mutant::BlockFreedAtOnce) {
-            c.node.pool.give_back_block(c.node.root.index, block);
+            self.give_back_one(block);
         } else if !block.is_null() {
             c.node.pool.retire_block(c.node.root.index, block);
         }

@@ -1,12 +1,14 @@
 //! Memory of leaves and of their tables.
 
-use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, GlobalAddr, NodeId, Result, Role, Step};
 use dmtree_pool::{Grant, TableId};
 
 use crate::client::{Client, Route};
 use crate::format::Ver;
 use crate::format::inner::Child;
-use crate::format::table::lines;
+use crate::format::table::{BODY_AT, Table, lines};
+use crate::lock::{Locked, TableLocks, WordLocks};
 use crate::mutants::Mutant;
 use crate::options::Tables;
 
@@ -15,20 +17,7 @@ use crate::options::Tables;
 pub(crate) struct LeafMemory<'c>(pub &'c Client);
 
 impl LeafMemory<'_> {
-    /// Closes a table's cell for later clients, where leaves have tables.
-    pub(crate) fn retire_table(self, table: TableId) {
-        let c = self.0;
-        if c.node.has_tables() {
-            c.node.pool.retire_table(c.node.root.index, table);
-        }
-    }
-
-    pub(crate) fn retire(self, route: &Route) {
-        let Route { leaf: addr, generation, table, capacity, .. } = *route;
-        self.0.node.pool.retire(self.0.node.leaf_arena(capacity), Grant { addr, generation });
-        self.retire_table(table);
-    }
-
+    /// Memory for a new leaf and its table.
     pub(crate) async fn take(self, capacity: usize) -> Result<NewLeaf> {
         self.take_beside(capacity, &[]).await
     }
@@ -64,6 +53,7 @@ impl LeafMemory<'_> {
         }
     }
 
+    /// Gives back memory that no pointer leads to.
     pub(crate) fn give_back(self, s: &NewLeaf) {
         let c = self.0;
         let mut grant = s.grant;
@@ -73,6 +63,50 @@ impl LeafMemory<'_> {
         c.node.pool.give_back(c.node.leaf_arena(s.capacity), grant);
         if c.node.has_tables() {
             c.node.pool.give_back_table(c.node.root.index, s.table);
+        }
+    }
+
+    /// WRITEs a new leaf and its table, awaited: no pointer leads there before both have landed
+    /// (B). Under a lock word the WRITE of the leaf announces the change of the locked leaf, too.
+    /// Of the mutants, the first commits before the leaf has landed, the second before the table.
+    pub(crate) async fn write(
+        self,
+        (l, s): (&mut Locked, &NewLeaf),
+        image: Buf,
+        table: &mut Table,
+        (leaf_late, table_late): (Mutant, Option<Mutant>),
+    ) -> Result<()> {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return WordLocks(c).begin_change(&mut [l], Some((s.grant, image))).await;
+        }
+        let body = TableLocks(c).body(table, s.table).await?;
+        c.ep.step(Step::Structure);
+        let leaf = write_verb(s.grant.addr, image);
+        let table = write_verb(s.table_at.plus(BODY_AT as u64), body);
+        if c.node.has(leaf_late) {
+            c.ep.detach(leaf, None);
+            return c.ep.chain(table).await.map(|_| ());
+        }
+        if table_late.is_some_and(|mutant| c.node.has(mutant)) {
+            c.ep.detach(table, None);
+            return c.ep.chain(leaf).await.map(|_| ());
+        }
+        c.ep.batch((leaf, table)).await.map(|_| ())
+    }
+
+    /// A leaf that no pointer leads to any more.
+    pub(crate) fn retire(self, route: &Route) {
+        let Route { leaf: addr, generation, table, capacity, .. } = *route;
+        self.0.node.pool.retire(self.0.node.leaf_arena(capacity), Grant { addr, generation });
+        self.retire_table(table);
+    }
+
+    /// Closes a table's cell for later clients, where leaves have tables.
+    pub(crate) fn retire_table(self, table: TableId) {
+        let c = self.0;
+        if c.node.has_tables() {
+            c.node.pool.retire_table(c.node.root.index, table);
         }
     }
 }
@@ -89,10 +123,11 @@ impl NewLeaf {
     pub fn ver(&self) -> Ver {
         Ver { generation: self.grant.generation, range: 0 }
     }
+
     pub fn child(&self) -> Child {
-        let Grant { addr, generation } = self.grant;
-        Child { addr, generation, table: self.table, slots: self.capacity }
+        self.route(0).child()
     }
+
     pub fn route(&self, fence: u32) -> Route {
         let Grant { addr, generation } = self.grant;
         Route { leaf: addr, generation, table: self.table, capacity: self.capacity, fence }

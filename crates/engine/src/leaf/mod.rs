@@ -2,15 +2,15 @@
 
 mod blocks;
 mod entry;
+mod header;
 mod memory;
 mod tombstone;
-mod unvalidated;
 
-pub(crate) use blocks::{Blocks, Validation};
+pub(crate) use blocks::{Blocks, Unwritten, Validation};
 pub(crate) use entry::{Entries, Looked, Pair, Probe, block_of, block_pair, pair_of};
+pub(crate) use header::{LeafImage, NodeHeader};
 pub(crate) use memory::{LeafMemory, NewLeaf};
 pub(crate) use tombstone::Tombstones;
-pub(crate) use unvalidated::Unvalidated;
 
 use std::borrow::Cow;
 

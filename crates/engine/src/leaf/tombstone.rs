@@ -1,47 +1,17 @@
-//! Tombstones: leaves that forward to their successors.
+//! Tombstones: leaves that forward to the successors that took over their ranges.
 
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
 use crate::client::Client;
 use crate::format::Ver;
-use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header};
 use crate::format::table::Table;
-use crate::leaf::{LeafCopy, Unvalidated};
+use crate::leaf::{LeafCopy, LeafImage, NodeHeader};
 
 /// Turns leaves into tombstones.
 #[derive(Clone, Copy)]
 pub(crate) struct Tombstones<'c>(pub &'c Client);
 
 impl Tombstones<'_> {
-    /// Frees all slots of a tombstone, torn or not.
-    pub(crate) async fn blank_unvalidated(self, addr: GlobalAddr, h: &Unvalidated) -> Result<()> {
-        let c = self.0;
-        let g = c.node.g;
-        let len = g.leaf_image(h.slots) as u32;
-        let bytes = c.ep.read(addr, len).await?;
-        let old = bytes.extract(<[u8]>::to_vec);
-        let now = Unvalidated::of(&g, addr, &old);
-        // A client that repairs a parent blanks its tombstones, too: two that do it at once write
-        // the same.
-        let ver = Ver { generation: h.ver.generation, range: u8::MAX };
-        let mut image = c.ep.buf(len).await?;
-        image.copy_from_slice(&old);
-        let parts = HeaderParts {
-            ver,
-            table: now.table,
-            slots: now.slots,
-            level: 0,
-            lo: &now.lo,
-            hi: &now.hi,
-            next: now.next,
-            forward: now.forward,
-        };
-        put_header(&g, addr, &mut image, &parts);
-        (0..h.slots).for_each(|i| put_free(&g, addr, &mut image, i, ver));
-        c.ep.step(Step::Structure);
-        c.ep.write(addr, image).await.map(|_| ())
-    }
-
     /// Commits: the leaf's range goes to the leaf at `forward`.
     pub(crate) async fn forward(self, leaf: GlobalAddr, forward: GlobalAddr) -> Result<()> {
         let c = self.0;
@@ -56,23 +26,27 @@ impl Tombstones<'_> {
         table: &Table,
         forward: GlobalAddr,
     ) -> Result<()> {
+        let old = NodeHeader::of(&self.0.node.g, leaf.addr, &leaf.bytes);
+        let header = NodeHeader { ver: table.ver.bumped(), forward, ..old };
+        self.write(leaf.addr, &leaf.bytes, &header).await
+    }
+
+    /// Frees all slots of a tombstone, torn or not.
+    pub(crate) async fn blank_unvalidated(self, addr: GlobalAddr, h: &NodeHeader) -> Result<()> {
         let c = self.0;
-        let g = &c.node.g;
-        let (header, ver) = (leaf.header(c), table.ver.bumped());
-        let mut image = c.ep.buf(g.leaf_image(leaf.capacity) as u32).await?;
-        image.copy_from_slice(&leaf.bytes);
-        let parts = HeaderParts {
-            ver,
-            table: header.table,
-            slots: leaf.capacity,
-            level: 0,
-            lo: &FenceArea::lo_of(g, &leaf.bytes),
-            hi: &FenceArea::hi_of(g, &leaf.bytes),
-            next: header.next,
-            forward,
-        };
-        put_header(g, leaf.addr, &mut image, &parts);
-        (0..leaf.capacity).for_each(|i| put_free(g, leaf.addr, &mut image, i, ver));
-        c.ep.write(leaf.addr, image).await.map(|_| ())
+        let bytes = c.ep.read(addr, c.node.g.leaf_image(h.slots) as u32).await?;
+        let old = bytes.extract(<[u8]>::to_vec);
+        // A client that repairs a parent blanks its tombstones, too: two that do it at once write
+        // the same.
+        let ver = Ver { generation: h.ver.generation, range: u8::MAX };
+        let header = NodeHeader { ver, ..NodeHeader::of(&c.node.g, addr, &old) };
+        c.ep.step(Step::Structure);
+        self.write(addr, &old, &header).await
+    }
+
+    async fn write(self, addr: GlobalAddr, old: &[u8], header: &NodeHeader) -> Result<()> {
+        let mut image = LeafImage::copied(self.0, addr, old, header).await?;
+        (0..header.slots).for_each(|i| image.free(i));
+        self.0.ep.write(addr, image.bytes).await.map(|_| ())
     }
 }

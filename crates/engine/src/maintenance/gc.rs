@@ -20,7 +20,7 @@ use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told
 use crate::client::{Client, Route, is_away};
 use crate::format::table::{BODY_AT, Table, View};
 use crate::format::{Ver, u64_at};
-use crate::leaf::{Tombstones, Unvalidated};
+use crate::leaf::{NodeHeader, Tombstones};
 use crate::maintenance::{Marking, Sweep};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -115,7 +115,7 @@ impl Collection<'_> {
         if image.iter().all(|b| *b == 0) {
             return Ok(Some(0));
         }
-        let h = Unvalidated::of(&g, at, &image);
+        let h = NodeHeader::of(&g, at, &image);
         if is_inner {
             let lock = at.plus(g.inner_lock_at() as u64);
             let was = u64_at(&image, g.inner_lock_at());
@@ -127,9 +127,7 @@ impl Collection<'_> {
         let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).generation;
         let generation = (0..capacity).map(stamp).fold(h.ver.generation, u16::max);
         if !h.forward.is_null() && h.slots == capacity && h.level == 0 {
-            let table = h.table;
-            let route = Route { leaf: at, generation: h.ver.generation, table, capacity, fence: 0 };
-            if !self.is_unlocked(&route, lost).await? {
+            if !self.is_unlocked(&h.route(at), lost).await? {
                 return Ok(None);
             }
         }
@@ -144,7 +142,7 @@ impl Collection<'_> {
         if key == c.node.inner_arena.key() {
             return Ok(());
         }
-        let h = Unvalidated::read(c, at).await?;
+        let h = NodeHeader::read(c, at).await?;
         if !h.forward.is_null() && h.is_leaf(&c.node) && c.node.leaf_arena(h.slots).key() == key {
             c.check_lease()?;
             Tombstones(c).blank_unvalidated(at, &h).await?;
@@ -194,12 +192,11 @@ impl Collection<'_> {
     /// still works on it.
     async fn unlink_lost(self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
         let c = self.0;
-        let Route { leaf, generation, table, capacity, .. } = *route;
         if !c.node.has_tables() {
-            let unlink = Chore::Unlink { lo, leaf, generation, capacity, table };
+            let unlink = Chore::Unlink { lo, route: *route };
             return Ok(WordRecovery(c).is_unchanged(route).await?.then_some(unlink));
         }
-        let at = match c.node.pool.resolve(&c.ep, table).await {
+        let at = match c.node.pool.resolve(&c.ep, route.table).await {
             Err(e) if is_away(&e) => return Ok(None),
             at => at?,
         };
@@ -210,7 +207,7 @@ impl Collection<'_> {
             }
             return Ok(None);
         }
-        Ok(Some(Chore::Unlink { lo, leaf, generation, capacity, table }))
+        Ok(Some(Chore::Unlink { lo, route: *route }))
     }
 
     /// The cell that begins at a lost line, as large as its contents say. A line without contents
@@ -338,9 +335,9 @@ impl Collector for Collection<'_> {
             pool.retire_lost(key, g);
         }
         for chore in std::mem::take(&mut gc_run.own.unlinks) {
-            let Chore::Unlink { leaf, capacity, .. } = &chore else { continue };
-            let bytes = u64::from(self.0.node.leaf_arena(*capacity).key().object_bytes);
-            if !noted.has(Span::object(*leaf, bytes)) {
+            let Chore::Unlink { route, .. } = &chore else { continue };
+            let bytes = u64::from(self.0.node.leaf_arena(route.capacity).key().object_bytes);
+            if !noted.has(Span::object(route.leaf, bytes)) {
                 Mark::GcUnlink.hit();
                 self.0.node.push_chore(chore);
             }

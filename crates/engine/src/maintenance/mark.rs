@@ -28,11 +28,11 @@
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
 
-use crate::client::{Client, Route};
+use crate::client::Client;
 use crate::format::area::Stored;
 use crate::format::inner;
 use crate::format::slot::SlotState;
-use crate::leaf::{Blocks, LeafCopy, Leaves, Unvalidated, block_of};
+use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::maintenance::GcRun;
 
 /// Marks what is reachable.
@@ -83,7 +83,7 @@ impl Marking<'_> {
         let bytes = u64::from(c.node.inner_arena.key().object_bytes);
         let mut at = first;
         while !at.is_null() {
-            let h = Unvalidated::read(c, at).await?;
+            let h = NodeHeader::read(c, at).await?;
             if h.forward.is_null() {
                 break;
             }
@@ -150,7 +150,7 @@ impl Marking<'_> {
         let c = self.0;
         let mut at = first;
         while !at.is_null() {
-            let h = Unvalidated::read(c, at).await?;
+            let h = NodeHeader::read(c, at).await?;
             if h.forward.is_null() || !h.is_leaf(&c.node) {
                 break;
             }
@@ -159,10 +159,9 @@ impl Marking<'_> {
             if c.node.has_tables() {
                 gc_run.own.linked.add(Span::table(h.table));
             }
-            let successor = Unvalidated::read(c, h.forward).await?;
+            let successor = NodeHeader::read(c, h.forward).await?;
             if successor.lo == h.lo {
-                let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
-                let route = Route { leaf: at, generation, table, capacity, fence: 0 };
+                let route = h.route(at);
                 gc_run.own.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
                 at = h.forward;
             } else {

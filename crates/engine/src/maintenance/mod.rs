@@ -35,16 +35,15 @@ pub(crate) use gc::{Collection, GcRun};
 pub(crate) use mark::Marking;
 pub(crate) use sweep::Sweep;
 
-use dmtree_fabric::{ErrorKind, OpKind, OpOutcome, Result};
+use dmtree_fabric::{OpKind, OpOutcome, Result};
 use dmtree_parts::Work;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::op::reclaim_when_due;
-use dmtree_pool::Grant;
 
-use crate::change::{Merges, Relocations};
+use crate::change::{Merge, Unlinking};
 use crate::client::{Client, is_away};
-use crate::inner::{InnerLocks, InnerMerges, Records};
-use crate::leaf::{Blocks, Leaves};
+use crate::inner::{InnerLocks, InnerMerge, Records};
+use crate::leaf::Leaves;
 use crate::lock::LeafLocks;
 use crate::marks::Mark;
 use crate::node::Chore;
@@ -133,56 +132,48 @@ impl Chores<'_> {
             Chore::Gc => Ok(()),
             Chore::Inspect(route) => Box::pin(Sweep(c).leaf(&route)).await.map(|_| ()),
             Chore::RecoverLock(h) => Box::pin(LockRecovery(c).recover(h)).await,
-            Chore::Merge(key) => Box::pin(Merges(c).merge(&key)).await,
-            Chore::MergeInner(key, level) => Box::pin(InnerMerges(c).merge(&key, level)).await,
-            Chore::Publish(key) => {
-                let from = c.fresh_route(&key).await?;
-                let Some(found) = c.walk_route(&key, &from).await? else {
-                    c.node.push_chore(Chore::Publish(key));
-                    return Ok(());
-                };
-                let copy = Leaves(c).read(found.leaf, found.capacity).await?;
-                let low = Blocks(c).fence(copy.header(c).lo).await?.unwrap_or_default();
-                let child = crate::format::inner::Child {
-                    addr: found.leaf,
-                    generation: found.generation,
-                    table: found.table,
-                    slots: found.capacity,
-                };
-                // The leaf stays locked while its record is added: it cannot be merged away
-                // meanwhile.
-                let Some(l) = LeafLocks(c).lock(&found).await? else {
-                    // The leaf has changed meanwhile, which says nothing about its record.
-                    c.node.push_chore(Chore::Publish(key));
-                    return Ok(());
-                };
-                let published = Records(c).publish(&low, &child).await;
-                c.unlock(l).await?;
-                published
-            }
+            Chore::Merge(key) => Box::pin(Merge::of_key(c, &key)).await,
+            Chore::MergeInner(key, level) => Box::pin(InnerMerge::of_key(c, &key, level)).await,
+            Chore::Publish(key) => self.publish(key).await,
             Chore::PublishInner(low, level, child) => {
                 let Some(n) = InnerLocks(c).lock(level, &low).await? else { return Ok(()) };
-                // The leaf stays locked while its record is added: it cannot be merged away
+                // The node stays locked while its record is added: it cannot be merged away
                 // meanwhile.
                 let there = n.addr == child.addr && n.ver.generation == child.generation;
                 let done = match there {
-                    true => Box::pin(Records(c).insert(level + 1, &low, &child)).await,
+                    true => Records(c).publish_inner(level, low, child).await,
                     false => Ok(()),
                 };
                 c.unlock(n).await?;
-                if done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
-                    c.node.push_chore(Chore::PublishInner(low, level, child));
-                    return Ok(());
-                }
                 done
             }
-            Chore::Unlink { lo, leaf, generation, capacity, table } => {
-                let tombstone = Grant { addr: leaf, generation };
-                if !Relocations(c).unlink(&lo, tombstone, capacity, table).await? {
-                    c.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
+            Chore::Unlink { lo, route } => {
+                if !Unlinking(c).unlink(&lo, &route).await? {
+                    c.node.push_chore(Chore::Unlink { lo, route });
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Adds the record of the leaf that covers a key.
+    async fn publish(self, key: Vec<u8>) -> Result<()> {
+        let c = self.0;
+        let from = c.fresh_route(&key).await?;
+        let Some(found) = c.walk_route(&key, &from).await? else {
+            c.node.push_chore(Chore::Publish(key));
+            return Ok(());
+        };
+        let copy = Leaves(c).read(found.leaf, found.capacity).await?;
+        let low = Leaves(c).low_of(&copy).await?;
+        // The leaf stays locked while its record is added: it cannot be merged away meanwhile.
+        let Some(l) = LeafLocks(c).lock(&found).await? else {
+            // The leaf has changed meanwhile, which says nothing about its record.
+            c.node.push_chore(Chore::Publish(key));
+            return Ok(());
+        };
+        let published = Records(c).publish(&low, &found.child()).await;
+        c.unlock(l).await?;
+        published
     }
 }

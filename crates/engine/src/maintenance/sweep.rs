@@ -26,12 +26,10 @@
 //! owners.
 
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
-use dmtree_pool::TableId;
 
 use crate::client::{Client, Route, is_away};
-use crate::format::inner::Child;
 use crate::inner::Records;
-use crate::leaf::{Blocks, Unvalidated};
+use crate::leaf::{Blocks, NodeHeader};
 use crate::marks::Mark;
 use crate::node::Chore;
 use crate::recovery::{InnerRecovery, Inspected, LeafRecovery, WordRecovery};
@@ -128,7 +126,7 @@ impl Sweep<'_> {
             Ok(Inspected::Done) => return Ok(true),
             Ok(Inspected::Open) => {}
             // The leaf is lost, or something else that its repair needs is away.
-            Err(e) if is_away(&e) => match Unvalidated::read(c, route.leaf).await {
+            Err(e) if is_away(&e) => match NodeHeader::read(c, route.leaf).await {
                 Err(e) if is_away(&e) => return Ok(false),
                 _ => {}
             },
@@ -154,7 +152,7 @@ impl Sweep<'_> {
         let c = self.0;
         loop {
             let root = c.read_root().await?;
-            let h = Unvalidated::read(c, root).await?;
+            let h = NodeHeader::read(c, root).await?;
             if h.forward.is_null() || h.forward == root {
                 return Ok(());
             }
@@ -166,7 +164,7 @@ impl Sweep<'_> {
 
     pub(crate) async fn top_level(self) -> Result<u8> {
         let root = self.0.read_root().await?;
-        Ok(Unvalidated::read(self.0, root).await?.level)
+        Ok(NodeHeader::read(self.0, root).await?.level)
     }
 
     /// The node of a level that covers a key: its lock, and the record of its right sibling.
@@ -174,7 +172,7 @@ impl Sweep<'_> {
         let c = self.0;
         let Some(node) = c.descend_to(key, level).await? else { return Ok(()) };
         InnerRecovery(c).help(node.addr).await?;
-        let h = Unvalidated::read(c, node.addr).await?;
+        let h = NodeHeader::read(c, node.addr).await?;
         if !h.forward.is_null() || h.ver.generation != node.generation {
             c.node.cache.invalidate(level, &node);
             return Ok(());
@@ -182,7 +180,7 @@ impl Sweep<'_> {
         if h.next.is_null() {
             return Ok(());
         }
-        let n = Unvalidated::read(c, h.next).await?;
+        let n = NodeHeader::read(c, h.next).await?;
         let Some(low) = Blocks(c).fence_key(&n.lo).await? else { return Ok(()) };
         // A bulk load that has not ended names its root here, which is no sibling.
         if n.level != level || !n.forward.is_null() || !n.whole || n.lo == h.lo {
@@ -195,26 +193,14 @@ impl Sweep<'_> {
             return Ok(());
         }
         Mark::RecoverPublish.hit();
-        let child = Child {
-            addr: h.next,
-            generation: n.ver.generation,
-            table: TableId::from_bits(0),
-            slots: c.node.g.fanout,
-        };
-        match Box::pin(Records(c).insert(level + 1, &low, &child)).await {
-            Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
-                c.node.push_chore(Chore::PublishInner(low, level, child));
-                Ok(())
-            }
-            other => other,
-        }
+        Records(c).publish_inner(level, low, n.child(h.next)).await
     }
 
     /// The right sibling of a leaf has a record: otherwise the parent level continues at another
     /// key than the leaf's end.
     async fn right(self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
         let c = self.0;
-        let h = Unvalidated::read(c, leaf).await?;
+        let h = NodeHeader::read(c, leaf).await?;
         if !h.whole || !h.forward.is_null() || h.next.is_null() {
             return Ok(());
         }

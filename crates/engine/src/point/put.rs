@@ -37,7 +37,7 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 
-use crate::change::{Relocations, Splits};
+use crate::change::{Relocation, Split, must_relocate};
 use crate::client::{Client, HashedKey};
 use crate::format::slot::{self, Place};
 use crate::leaf::{Blocks, Entries, Looked};
@@ -277,8 +277,8 @@ impl<'c> Writes<'c> {
         let c = self.0;
         let mut l = l;
         let Some(slot) = l.table.free_slot() else {
-            if let Some(capacity) = Splits(c).must_relocate(&l) {
-                match Box::pin(Relocations(c).relocate(l, capacity)).await? {
+            if let Some(capacity) = must_relocate(c, &l) {
+                match Box::pin(Relocation::run(c, l, capacity)).await? {
                     // Nothing is sealed yet: the write starts over, and other writers may still
                     // join it.
                     None => return Ok(None),
@@ -292,7 +292,7 @@ impl<'c> Writes<'c> {
             }
             let mut combined = Vec::new();
             let value = Self::final_value(pair.2, flight, &mut combined);
-            return Box::pin(Splits(c).split(l, (pair.0, pair.1, value))).await.map(Some);
+            return Box::pin(Split::run(c, l, (pair.0, pair.1, value))).await.map(Some);
         };
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, flight, &mut combined);

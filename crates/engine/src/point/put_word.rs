@@ -31,7 +31,7 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
 
-use crate::change::{Relocations, Splits};
+use crate::change::{Relocation, Split, must_relocate};
 use crate::client::Client;
 use crate::format::slot::{self, Place};
 use crate::leaf::{Blocks, Entries, Found, Leaves};
@@ -104,17 +104,17 @@ impl WordWrites<'_> {
     async fn insert(self, l: Locked, pair: (&[u8], KeyHash, &[u8])) -> Result<Option<Written>> {
         let c = self.0;
         let Some(slot) = l.table.free_slot() else {
-            if let Some(capacity) = Splits(c).must_relocate(&l) {
-                let Some(l) = Box::pin(Relocations(c).relocate(l, capacity)).await? else {
+            if let Some(capacity) = must_relocate(c, &l) {
+                let Some(l) = Box::pin(Relocation::run(c, l, capacity)).await? else {
                     return Ok(None);
                 };
                 if l.table.ver.range < u8::MAX {
-                    return Box::pin(Splits(c).split(l, pair)).await.map(Some);
+                    return Box::pin(Split::run(c, l, pair)).await.map(Some);
                 }
                 let e = worn_out(l.route.leaf);
                 return c.fail(l, e).await;
             }
-            return Box::pin(Splits(c).split(l, pair)).await.map(Some);
+            return Box::pin(Split::run(c, l, pair)).await.map(Some);
         };
         let place = Place { leaf: l.route.leaf, slot };
         let change = self.entry_change(&l, place, pair, None).await;

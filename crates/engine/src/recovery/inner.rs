@@ -29,30 +29,20 @@
 //! of a live node, a chore adds it.
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 use dmtree_parts::held::Unlock;
-use dmtree_pool::{Grant, TableId};
 
 use crate::client::Client;
-use crate::format::inner::{Child, UnvalidatedRecord, free_word, put_record, unvalidated_record};
-use crate::format::leaf::{FenceArea, HeaderParts, put_header};
+use crate::format::Ver;
+use crate::format::inner::{Child, UnvalidatedRecord, unvalidated_record};
+use crate::format::leaf::FenceArea;
 use crate::format::table::LockTag;
-use crate::format::{Ver, put_u64};
-use crate::inner::{InnerChange, InnerLocks, Records};
-use crate::leaf::{Blocks, Tombstones, Unvalidated};
+use crate::inner::{InnerLocks, InnerNodes, Records, fill, record_of};
+use crate::leaf::{Blocks, NodeHeader, Tombstones};
 use crate::lock::{HeldLock, Lockable};
 use crate::maintenance::Sweep;
 use crate::marks::Mark;
 use crate::node::Chore;
-
-/// A record that stays.
-#[derive(Clone)]
-struct Kept {
-    index: usize,
-    key: Vec<u8>,
-    area: FenceArea,
-    child: Child,
-}
 
 /// Repairs inner nodes.
 #[derive(Clone, Copy)]
@@ -62,8 +52,7 @@ impl InnerRecovery<'_> {
     /// A reader has met a torn inner node for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help(self, addr: GlobalAddr) -> Result<()> {
         let c = self.0;
-        let lock = addr.plus(c.node.g.inner_lock_at() as u64);
-        let was = c.ep.cas(lock, 0, 0).await?;
+        let was = c.ep.cas(InnerLocks(c).word(addr), 0, 0).await?;
         if !c.node.is_abandoned(was) {
             return Ok(());
         }
@@ -76,7 +65,7 @@ impl InnerRecovery<'_> {
     pub(crate) async fn recover(self, addr: GlobalAddr, was: u64) -> Result<()> {
         let c = self.0;
         let g = c.node.g;
-        let lock = addr.plus(g.inner_lock_at() as u64);
+        let lock = InnerLocks(c).word(addr);
         let tag = c.next_tag();
         c.ep.step(Step::Structure);
         let own = HeldLock { tag, on: Lockable::Inner(addr) };
@@ -90,174 +79,174 @@ impl InnerRecovery<'_> {
         c.hold(tag, Lockable::Inner(addr));
         c.check_lease()?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let h = Unvalidated::of(&g, addr, &image);
-        let mut right = None;
+        let h = NodeHeader::of(&g, addr, &image);
         if !h.forward.is_null() {
             // Perhaps the root of an empty index, after a bulk load that committed and did not
             // swing the root word.
             Sweep(c).root().await?;
         }
         // A node that was freed or never published needs no repair.
-        if h.level > 0 && h.slots == g.fanout && h.forward.is_null() && h.ver.generation > 0 {
-            right = self.restore(addr, &h, &image).await?;
-        }
+        let needs =
+            h.level > 0 && h.slots == g.fanout && h.forward.is_null() && h.ver.generation > 0;
+        let level = h.level;
+        let right = if needs { restore(c, addr, h, image).await? } else { None };
         let publish = right
             .as_ref()
-            .map(|(low, child)| c.begun(Chore::PublishInner(low.clone(), h.level, *child)));
+            .map(|(low, child)| c.begun(Chore::PublishInner(low.clone(), level, *child)));
         c.ep.cas(lock, tag.0, 0).await?;
         c.op.let_go(tag);
         if let Some((low, child)) = right {
             // Right links keep the node reachable until then.
-            match Box::pin(Records(c).insert(h.level + 1, &low, &child)).await {
-                Err(e) if e.kind() == dmtree_fabric::ErrorKind::Full => {
-                    c.node.push_chore(Chore::PublishInner(low, h.level, child));
-                }
-                other => other?,
-            }
+            Records(c).publish_inner(level, low, child).await?;
         }
         publish.into_iter().for_each(|chore| chore.done());
         Ok(())
     }
+}
 
-    /// Under the lock. Returns a right sibling that may lack its record.
-    async fn restore(
-        self,
-        addr: GlobalAddr,
-        h: &Unvalidated,
-        image: &[u8],
-    ) -> Result<Option<(Vec<u8>, Child)>> {
-        let c = self.0;
-        let g = c.node.g;
-        let next = match h.next.is_null() {
-            true => None,
-            false => Some(Unvalidated::read(c, h.next).await?),
-        };
-        if let Some(n) = &next
-            && n.lo == h.lo
-        {
-            self.finish_load(addr, h, image).await?;
-            return Ok(None);
-        }
-        let (mut kept, mut range, mut damaged) = self.records_of(addr, h, image).await?;
-        let merged = next.as_ref().is_some_and(|n| n.forward == addr);
-        let hi = match &next {
-            Some(b) if merged => b.hi.clone(),
-            Some(n) => n.lo.clone(),
-            None => FenceArea::infinite(&g),
-        };
-        if merged {
-            Mark::RecoverInnerMerge.hit();
-            self.absorb(h.next, &mut kept).await?;
-        } else if !h.whole || h.hi != hi {
-            Mark::RecoverInnerSplit.hit();
-        }
-        let high = Blocks(c).fence_key(&hi).await?;
-        kept.retain(|r| high.as_ref().is_none_or(|high| r.key < *high));
-        self.audit(&mut kept, &mut damaged).await?;
-        if damaged || merged || !h.whole || h.hi != hi {
-            range = range.wrapping_add(1);
-            let ver = Ver { generation: h.ver.generation, range };
-            let mut new = image.to_vec();
-            self.fill(addr, &mut new, h, ver, &hi, &kept);
-            InnerChange(c).write_around_lock(addr, &new).await?;
-        }
-        match next {
-            Some(b) if merged => {
-                self.finish_merge(addr, h, &b).await?;
-                Ok(None)
-            }
-            Some(n) => {
-                let low = Blocks(c).fence_key(&n.lo).await?.unwrap_or_default();
-                let (generation, table) = (n.ver.generation, TableId::from_bits(0));
-                Ok(Some((low, Child { addr: h.next, generation, table, slots: g.fanout })))
-            }
-            None => Ok(None),
-        }
+/// Under the lock. Returns a right sibling that may lack its record.
+async fn restore(
+    c: &Client,
+    addr: GlobalAddr,
+    h: NodeHeader,
+    image: Vec<u8>,
+) -> Result<Option<(Vec<u8>, Child)>> {
+    let next = match h.next.is_null() {
+        true => None,
+        false => Some(NodeHeader::read(c, h.next).await?),
+    };
+    let is_load = next.as_ref().is_some_and(|n| n.lo == h.lo);
+    let mut node = DamagedNode::of(c, addr, h, &image).await?;
+    if is_load {
+        return node.finish_load().await.map(|()| None);
     }
+    let merged = next.as_ref().is_some_and(|n| n.forward == addr);
+    let hi = match &next {
+        Some(b) if merged => b.hi.clone(),
+        Some(n) => n.lo.clone(),
+        None => FenceArea::infinite(&c.node.g),
+    };
+    let moved = !node.h.whole || node.h.hi != hi;
+    if merged {
+        Mark::RecoverInnerMerge.hit();
+        node.absorb().await?;
+    } else if moved {
+        Mark::RecoverInnerSplit.hit();
+    }
+    let high = Blocks(c).fence_key(&hi).await?;
+    node.kept.retain(|r| high.as_ref().is_none_or(|high| r.key < *high));
+    node.audit().await?;
+    if node.is_damaged || merged || moved {
+        node.write(image, hi).await?;
+    }
+    match next {
+        Some(b) if merged => node.finish_merge(b).await.map(|()| None),
+        Some(n) => {
+            let low = Blocks(c).fence_key(&n.lo).await?.unwrap_or_default();
+            Ok(Some((low, n.child(node.h.next))))
+        }
+        None => Ok(None),
+    }
+}
 
-    /// The valid records of an image, the largest range among the records of its generation, and
-    /// whether anything is torn.
-    async fn records_of(
-        self,
-        addr: GlobalAddr,
-        h: &Unvalidated,
-        image: &[u8],
-    ) -> Result<(Vec<Kept>, u8, bool)> {
-        let g = self.0.node.g;
-        let (mut kept, mut range, mut damaged) = (Vec::new(), h.ver.range, !h.whole);
+/// A record that stays.
+#[derive(Clone)]
+struct Kept {
+    index: usize,
+    key: Vec<u8>,
+    area: FenceArea,
+    child: Child,
+}
+
+/// What is left of a node.
+struct DamagedNode<'c> {
+    c: &'c Client,
+    addr: GlobalAddr,
+    h: NodeHeader,
+    /// Its valid records.
+    kept: Vec<Kept>,
+    /// The largest range among the records of its generation.
+    range: u8,
+    /// The image differs from memory and has to be written.
+    is_damaged: bool,
+}
+
+impl<'c> DamagedNode<'c> {
+    async fn of(c: &'c Client, addr: GlobalAddr, h: NodeHeader, image: &[u8]) -> Result<Self> {
+        let g = c.node.g;
+        let (range, is_damaged) = (h.ver.range, !h.whole);
+        let mut node = Self { c, addr, h, kept: Vec::new(), range, is_damaged };
         for index in 0..g.fanout {
             let at = g.record_at(index);
             let raw = &image[at..at + g.record()];
-            match unvalidated_record(&g, addr, h.ver.generation, index, raw) {
+            let ver = node.h.ver;
+            let r = match unvalidated_record(&g, addr, ver.generation, index, raw) {
                 UnvalidatedRecord::Torn => {
                     Mark::RecoverInnerTorn.hit();
-                    damaged = true;
+                    node.is_damaged = true;
+                    continue;
                 }
-                UnvalidatedRecord::Free(r) => {
-                    damaged |= r != h.ver.range;
-                    range = newer(range, r);
-                }
+                UnvalidatedRecord::Free(r) => r,
                 UnvalidatedRecord::Live(record, r) => {
-                    damaged |= r != h.ver.range;
-                    range = newer(range, r);
-                    let area = FenceArea { bytes: record.area.to_vec(), mode: record.mode };
-                    let key = Blocks(self.0).fence(record.key).await?.unwrap_or_default();
-                    kept.push(Kept { index, key, area, child: record.child });
+                    let key = Blocks(c).fence(record.key).await?.unwrap_or_default();
+                    let (area, child) = (FenceArea::of_record(&record), record.child);
+                    node.kept.push(Kept { index, key, area, child });
+                    r
                 }
-            }
+            };
+            node.is_damaged |= r != ver.range;
+            node.range = newer(node.range, r);
         }
-        Ok((kept, range, damaged))
+        Ok(node)
+    }
+
+    fn free_index(&self) -> Option<usize> {
+        (0..self.c.node.g.fanout).find(|i| self.kept.iter().all(|r| r.index != *i))
     }
 
     /// The records of a neighbour that was being merged in, as far as they are not here yet.
-    async fn absorb(self, b: GlobalAddr, kept: &mut Vec<Kept>) -> Result<()> {
-        let g = self.0.node.g;
-        let bytes = self.0.ep.read(b, g.inner_image() as u32).await?;
+    async fn absorb(&mut self) -> Result<()> {
+        let (c, g, b) = (self.c, self.c.node.g, self.h.next);
+        let bytes = c.ep.read(b, g.inner_image() as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let h = Unvalidated::of(&g, b, &image);
-        let (theirs, ..) = self.records_of(b, &h, &image).await?;
-        for r in theirs {
-            let here = kept.iter().any(|k| k.child.addr == r.child.addr);
-            if here {
+        let theirs = DamagedNode::of(c, b, NodeHeader::of(&g, b, &image), &image).await?;
+        for r in theirs.kept {
+            if self.kept.iter().any(|k| k.child.addr == r.child.addr) {
                 continue;
             }
-            let Some(index) = free_index(kept, g.fanout) else {
-                return Err(dmtree_fabric::Error::corrupt(format!("no room for what {b} holds")));
+            let Some(index) = self.free_index() else {
+                return Err(Error::corrupt(format!("no room for what {b} holds")));
             };
-            kept.push(Kept { index, ..r });
+            self.kept.push(Kept { index, ..r });
         }
         Ok(())
     }
 
     /// Children that are tombstones: the record of a relocated one names its successor, that of a
     /// merged one goes.
-    async fn audit(self, kept: &mut Vec<Kept>, damaged: &mut bool) -> Result<()> {
-        let c = self.0;
-        let g = c.node.g;
+    async fn audit(&mut self) -> Result<()> {
+        let (c, g) = (self.c, self.c.node.g);
         let mut batch = VerbVec::new();
-        for r in kept.iter() {
+        for r in &self.kept {
             batch.read(r.child.addr, g.header() as u32);
         }
         if batch.is_empty() {
             return Ok(());
         }
         let mut headers = c.ep.batch(batch).await?;
-        let children: Vec<Unvalidated> = (0..kept.len())
-            .map(|i| {
-                headers.take_sampled(i).extract(|b| Unvalidated::of(&g, kept[i].child.addr, b))
-            })
-            .collect();
-        for (r, child) in kept.clone().into_iter().zip(children) {
+        for (i, r) in self.kept.clone().into_iter().enumerate() {
+            let bytes = headers.take_sampled(i);
+            let child = bytes.extract(|b| NodeHeader::of(&g, r.child.addr, b));
             if child.forward.is_null() || child.ver.generation != r.child.generation {
                 continue;
             }
             Mark::RecoverRecord.hit();
-            *damaged = true;
-            let (mut at, mut successor) =
-                (child.forward, Unvalidated::read(c, child.forward).await?);
+            self.is_damaged = true;
+            let mut at = child.forward;
+            let mut successor = NodeHeader::read(c, at).await?;
             while !successor.forward.is_null() {
                 at = successor.forward;
-                successor = Unvalidated::read(c, at).await?;
+                successor = NodeHeader::read(c, at).await?;
                 c.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
             }
             if successor.lo == child.lo && child.level == 0 {
@@ -266,64 +255,37 @@ impl InnerRecovery<'_> {
                 Mark::RecoverRelocation.hit();
                 Tombstones(c).blank_unvalidated(r.child.addr, &child).await?;
             }
-            let named = kept.iter().any(|k| k.child.addr == at);
-            kept.retain(|k| k.index != r.index);
+            let named = self.kept.iter().any(|k| k.child.addr == at);
+            self.kept.retain(|k| k.index != r.index);
             if successor.lo == child.lo && !named {
-                let index = free_index(kept, g.fanout).filter(|i| *i != r.index);
-                let index = index.unwrap_or(r.index);
-                let (generation, table, slots) =
-                    (successor.ver.generation, successor.table, successor.slots);
-                kept.push(Kept { index, child: Child { addr: at, generation, table, slots }, ..r });
+                let index = self.free_index().filter(|i| *i != r.index).unwrap_or(r.index);
+                self.kept.push(Kept { index, child: successor.child(at), ..r });
             }
         }
         Ok(())
     }
 
-    /// Fills an image: the records that stay where they are, everything else free.
-    fn fill(
-        self,
-        addr: GlobalAddr,
-        image: &mut [u8],
-        h: &Unvalidated,
-        ver: Ver,
-        hi: &FenceArea,
-        kept: &[Kept],
-    ) {
-        let g = self.0.node.g;
-        let parts = HeaderParts {
-            ver,
-            table: h.table,
-            slots: h.slots,
-            level: h.level,
-            lo: &h.lo,
-            hi,
-            next: h.next,
-            forward: h.forward,
-        };
-        put_header(&g, addr, image, &parts);
-        for i in 0..g.fanout {
-            let at = g.record_at(i);
-            match kept.iter().find(|r| r.index == i) {
-                Some(r) => {
-                    let raw = &mut image[at..at + g.record()];
-                    put_record(&g, addr, ver, i, raw, (&r.area.bytes, r.area.mode), &r.child);
-                }
-                None => put_u64(image, at, free_word(addr, ver, i)),
-            }
-        }
+    /// WRITEs the image under the next range: the records that stay where they are, everything else
+    /// free.
+    async fn write(&self, mut image: Vec<u8>, hi: FenceArea) -> Result<()> {
+        let ver = Ver { generation: self.h.ver.generation, range: self.range.wrapping_add(1) };
+        let header = NodeHeader { ver, hi, ..self.h.clone() };
+        fill(&self.c.node.g, self.addr, &mut image, &header, |i| {
+            let kept = self.kept.iter().find(|r| r.index == i)?;
+            Some(record_of(&kept.area, kept.child))
+        });
+        InnerNodes(self.c).write(self.addr, &image).await
     }
 
     /// Blanks the neighbour's records, bypasses it by `next`, and removes its record in the parent.
-    async fn finish_merge(self, a: GlobalAddr, h: &Unvalidated, b: &Unvalidated) -> Result<()> {
-        let c = self.0;
-        let g = c.node.g;
-        let addr = h.next;
+    async fn finish_merge(self, b: NodeHeader) -> Result<()> {
+        let Self { c, addr: a, h, .. } = self;
+        let (g, addr) = (c.node.g, h.next);
         let bytes = c.ep.read(addr, g.inner_image() as u32).await?;
         let mut image = bytes.extract(<[u8]>::to_vec);
-        let range = b.ver.range.wrapping_add(1);
-        let ver = Ver { generation: b.ver.generation, range };
-        self.fill(addr, &mut image, b, ver, &b.hi, &[]);
-        InnerChange(c).write_around_lock(addr, &image).await?;
+        let ver = Ver { range: b.ver.range.wrapping_add(1), ..b.ver };
+        fill(&g, addr, &mut image, &NodeHeader { ver, ..b.clone() }, |_| None);
+        InnerNodes(c).write(addr, &image).await?;
         c.ep.write_word(a.plus(g.next_at() as u64), b.next.bits()).await?;
         let low = Blocks(c).fence_key(&b.lo).await?.unwrap_or_default();
         if let Some(parent) = Box::pin(InnerLocks(c).lock(h.level + 1, &low)).await? {
@@ -335,12 +297,11 @@ impl InnerRecovery<'_> {
                 None => c.unlock(parent).await?,
             }
         }
-        let lock = addr.plus(g.inner_lock_at() as u64);
+        let lock = InnerLocks(c).word(addr);
         let was = c.ep.cas(lock, 0, 0).await?;
         if c.node.is_abandoned(was) && c.ep.cas(lock, was, 0).await? == was {
             c.node.adopted(LockTag(was));
-            let tombstone = Grant { addr, generation: b.ver.generation };
-            c.node.pool.retire(&c.node.inner_arena, tombstone);
+            InnerNodes(c).retire(addr, b.ver.generation);
         }
         Ok(())
     }
@@ -348,12 +309,11 @@ impl InnerRecovery<'_> {
     /// The only node of an empty index, with the root of a bulk load as its `next`. When the only
     /// leaf forwards to the first leaf of the load, the load has committed and the root is swung;
     /// else the load is undone.
-    async fn finish_load(self, addr: GlobalAddr, h: &Unvalidated, image: &[u8]) -> Result<()> {
-        let c = self.0;
+    async fn finish_load(self) -> Result<()> {
+        let Self { c, addr, h, kept, .. } = self;
         let g = c.node.g;
-        let (kept, ..) = self.records_of(addr, h, image).await?;
         let gone = match kept.first() {
-            Some(r) => !Unvalidated::read(c, r.child.addr).await?.forward.is_null(),
+            Some(r) => !NodeHeader::read(c, r.child.addr).await?.forward.is_null(),
             None => false,
         };
         if gone {
@@ -372,8 +332,4 @@ impl InnerRecovery<'_> {
 /// The later of two ranges, which wrap: they differ by a few.
 fn newer(a: u8, b: u8) -> u8 {
     if b.wrapping_sub(a) < 128 { b } else { a }
-}
-
-fn free_index(kept: &[Kept], fanout: usize) -> Option<usize> {
-    (0..fanout).find(|i| kept.iter().all(|r| r.index != *i))
 }

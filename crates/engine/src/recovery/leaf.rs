@@ -35,13 +35,12 @@ use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 
 use crate::client::{Client, Route, is_away};
-use crate::format::inner::Child;
 use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
 use crate::format::slot::{self, Place, SlotState};
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::format::{Geometry, Ver, u64_at};
 use crate::inner::Records;
-use crate::leaf::{Blocks, Leaves, Unvalidated};
+use crate::leaf::{Blocks, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TableLocks};
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -52,7 +51,7 @@ use crate::recovery::{TombstoneRecovery, WordRecovery};
 struct DamagedLeaf {
     /// The image, with restored slots.
     image: Vec<u8>,
-    header: Unvalidated,
+    header: NodeHeader,
     /// Slots that stay, with their keys.
     kept: Vec<(usize, Vec<u8>)>,
     /// The image differs from memory and has to be written.
@@ -70,11 +69,8 @@ impl LeafRecovery<'_> {
     /// unbuilt. True: the lock is worth another try. False: the route is stale.
     pub(crate) async fn recover(self, route: &Route, at: GlobalAddr, was: u64) -> Result<bool> {
         let c = self.0;
-        let h = Unvalidated::read(c, route.leaf).await?;
-        let same = h.table == route.table
-            && h.ver.generation == route.generation
-            && h.slots == route.capacity;
-        if !same || h.level != 0 {
+        let h = NodeHeader::read(c, route.leaf).await?;
+        if !h.is_of(route) || h.level != 0 {
             return Ok(false);
         }
         if !h.forward.is_null() && !c.node.has(Mutant::RecoverWithoutSuccessor) {
@@ -120,11 +116,8 @@ impl LeafRecovery<'_> {
             return Ok(());
         };
         let own = |t: &Table| t.leaf == route.leaf && t.ver.generation == route.generation;
-        let h = Unvalidated::read(c, route.leaf).await?;
-        let same = h.table == route.table
-            && h.ver.generation == route.generation
-            && h.slots == route.capacity;
-        let alive = same && h.level == 0 && h.forward.is_null();
+        let h = NodeHeader::read(c, route.leaf).await?;
+        let alive = h.is_of(route) && h.level == 0 && h.forward.is_null();
         if !alive || matches!(&body, View::Whole(t) if own(t)) {
             return LeafLocks(c).give_back(at, tag).await;
         }
@@ -134,13 +127,11 @@ impl LeafRecovery<'_> {
 
     /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help(self, addr: GlobalAddr) -> Result<()> {
-        let h = Unvalidated::read(self.0, addr).await?;
+        let h = NodeHeader::read(self.0, addr).await?;
         if !h.is_leaf(&self.0.node) {
             return Ok(());
         }
-        let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
-        let route = Route { leaf: addr, generation, table, capacity, fence: 0 };
-        self.help_route(&route).await.map(|_| ())
+        self.help_route(&h.route(addr)).await.map(|_| ())
     }
 
     /// Repairs the leaf of a route if its lock is abandoned or its table unbuilt.
@@ -184,7 +175,7 @@ impl LeafRecovery<'_> {
         c.ep.step(Step::Structure);
         let bytes = c.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let header = Unvalidated::of(&g, route.leaf, &image);
+        let header = NodeHeader::of(&g, route.leaf, &image);
         let right = self.right_of(route.leaf, &header).await?;
         let (hi, next) = match &right {
             Right::End => (FenceArea::infinite(&g), GlobalAddr::NULL),
@@ -240,10 +231,10 @@ impl LeafRecovery<'_> {
 
     /// The live right sibling, past relocated ones, or a neighbour that was being merged into this
     /// leaf.
-    async fn right_of(self, leaf: GlobalAddr, header: &Unvalidated) -> Result<Right> {
+    async fn right_of(self, leaf: GlobalAddr, header: &NodeHeader) -> Result<Right> {
         let mut at = header.next;
         while !at.is_null() {
-            let n = Unvalidated::read(self.0, at).await?;
+            let n = NodeHeader::read(self.0, at).await?;
             if n.forward == leaf {
                 return Ok(Right::Merged(at, n));
             }
@@ -264,7 +255,7 @@ impl LeafRecovery<'_> {
         self,
         route: &Route,
         mut image: Vec<u8>,
-        header: Unvalidated,
+        header: NodeHeader,
         merged: bool,
         high: Option<&[u8]>,
     ) -> Result<DamagedLeaf> {
@@ -359,7 +350,7 @@ impl LeafRecovery<'_> {
     }
 
     /// The right sibling's record is in the parent, or is put there.
-    async fn publish_right(self, addr: GlobalAddr, n: &Unvalidated) -> Result<()> {
+    async fn publish_right(self, addr: GlobalAddr, n: &NodeHeader) -> Result<()> {
         let c = self.0;
         if c.node.has(Mutant::RecoverNoPublish) {
             return Ok(());
@@ -379,8 +370,7 @@ impl LeafRecovery<'_> {
             Err(e) => return Err(e),
         }
         Mark::RecoverPublish.hit();
-        let child = Child { addr, generation: n.ver.generation, table: n.table, slots: n.slots };
-        Records(c).publish(&low, &child).await
+        Records(c).publish(&low, &n.child(addr)).await
     }
 }
 
@@ -397,9 +387,9 @@ pub(crate) enum Inspected {
 /// The right neighbour of a leaf.
 enum Right {
     End,
-    Sibling(GlobalAddr, Unvalidated),
+    Sibling(GlobalAddr, NodeHeader),
     /// The sibling has merged into this leaf, and this leaf does not bypass it yet.
-    Merged(GlobalAddr, Unvalidated),
+    Merged(GlobalAddr, NodeHeader),
 }
 
 /// The new image of a slot that an update has torn. The shadow was written before the entry, and

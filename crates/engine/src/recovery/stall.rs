@@ -28,7 +28,7 @@ use dmtree_fabric::{GlobalAddr, Result, Step};
 use crate::client::{Client, is_away};
 use crate::format::inner::{UnvalidatedRecord, unvalidated_record};
 use crate::format::slot::{self, Place, SlotState};
-use crate::leaf::{Blocks, Pair, Unvalidated, Validation, pair_of};
+use crate::leaf::{Blocks, NodeHeader, Pair, Validation, pair_of};
 use crate::lock::is_memory;
 use crate::marks::Mark;
 
@@ -58,14 +58,14 @@ impl StallDiagnosis<'_> {
     pub(crate) async fn leaf(self, leaf: GlobalAddr) -> Result<()> {
         let c = self.0;
         let g = c.node.g;
-        let first = Unvalidated::read(c, leaf).await?;
+        let first = NodeHeader::read(c, leaf).await?;
         if !first.is_leaf(&c.node) {
             return Ok(());
         }
         self.inspect_table(&first).await?;
         let bytes = c.ep.read(leaf, g.leaf_bytes(first.slots) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let h = Unvalidated::of(&g, leaf, &image);
+        let h = NodeHeader::of(&g, leaf, &image);
         for fence in [&h.lo, &h.hi] {
             only_away(Blocks(c).fence_key_in(fence, Validation::Unvalidated).await)?;
         }
@@ -89,7 +89,7 @@ impl StallDiagnosis<'_> {
 
     /// The lock that a repair would take. A table on a compute node is reassigned some time; one on
     /// a memory node is not.
-    async fn inspect_table(self, h: &Unvalidated) -> Result<()> {
+    async fn inspect_table(self, h: &NodeHeader) -> Result<()> {
         let c = self.0;
         match c.node.pool.resolve(&c.ep, h.table).await {
             Ok(at) if is_memory(at) => only_away(c.ep.read(at, 8).await),
@@ -105,7 +105,7 @@ impl StallDiagnosis<'_> {
             if at.is_null() || at == leaf {
                 return Ok(());
             }
-            let n = match Unvalidated::read(self.0, at).await {
+            let n = match NodeHeader::read(self.0, at).await {
                 Ok(n) => n,
                 Err(e) => return only_away::<()>(Err(e)),
             };
@@ -119,7 +119,7 @@ impl StallDiagnosis<'_> {
     }
 
     /// The record of a tombstone has to go. Its fence may be gone: it was its successor's, too.
-    async fn inspect_parent(self, tombstone: &Unvalidated) -> Result<()> {
+    async fn inspect_parent(self, tombstone: &NodeHeader) -> Result<()> {
         match Blocks(self.0).fence_key_in(&tombstone.lo, Validation::Unvalidated).await {
             Ok(low) => only_away(self.0.fresh_route(&low.unwrap_or_default()).await),
             Err(e) => only_away::<()>(Err(e)),
@@ -136,7 +136,7 @@ impl StallDiagnosis<'_> {
         c.ep.step(Step::Structure);
         let bytes = c.ep.read(addr, g.inner_image() as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let h = Unvalidated::of(&g, addr, &image);
+        let h = NodeHeader::of(&g, addr, &image);
         let mut named: Vec<GlobalAddr> =
             [h.next, h.forward].into_iter().filter(|at| !at.is_null()).collect();
         for i in 0..g.fanout {

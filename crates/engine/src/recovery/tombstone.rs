@@ -39,7 +39,7 @@ use crate::client::{Client, Route, is_away};
 use crate::format::Ver;
 use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::inner::{InnerLocks, Records};
-use crate::leaf::{Blocks, LeafMemory, Tombstones, Unvalidated, Validation};
+use crate::leaf::{Blocks, LeafMemory, NodeHeader, Tombstones, Validation};
 use crate::lock::{LeafLocks, TableLocks, WordLocks};
 use crate::marks::Mark;
 use crate::node::Chore;
@@ -58,11 +58,8 @@ impl TombstoneRecovery<'_> {
     /// it is not reused while this operation runs.
     pub(crate) async fn help(self, route: &Route) -> Result<()> {
         let c = self.0;
-        let h = Unvalidated::read(c, route.leaf).await?;
-        let torn = !h.forward.is_null()
-            && h.ver.generation == route.generation
-            && h.slots == route.capacity;
-        if torn && h.table == route.table {
+        let h = NodeHeader::read(c, route.leaf).await?;
+        if !h.forward.is_null() && h.is_of(route) {
             Mark::RecoverTombstone.hit();
             c.check_lease()?;
             Tombstones(c).blank_unvalidated(route.leaf, &h).await?;
@@ -76,22 +73,16 @@ impl TombstoneRecovery<'_> {
         self,
         a: &Route,
         addr: GlobalAddr,
-        b: &Unvalidated,
+        b: &NodeHeader,
     ) -> Result<()> {
         let c = self.0;
         let g = c.node.g;
         Tombstones(c).blank_unvalidated(addr, b).await?;
-        let next = Unvalidated::read(c, addr).await?.next;
+        let next = NodeHeader::read(c, addr).await?.next;
         c.ep.write_word(a.leaf.plus(g.next_at() as u64), next.bits()).await?;
         let low = Blocks(c).fence_key(&b.lo).await?.unwrap_or_default();
         Records(c).drop_record(&low, addr).await?;
-        let route = Route {
-            leaf: addr,
-            generation: b.ver.generation,
-            table: b.table,
-            capacity: b.slots,
-            fence: 0,
-        };
+        let route = b.route(addr);
         if !c.node.has_tables() {
             return WordRecovery(c).finish_merge(&route).await;
         }
@@ -140,12 +131,12 @@ impl TombstoneRecovery<'_> {
     pub(crate) async fn finish(
         self,
         route: &Route,
-        h: &Unvalidated,
+        h: &NodeHeader,
         at: GlobalAddr,
         was: u64,
     ) -> Result<bool> {
         let c = self.0;
-        let successor = Unvalidated::read(c, h.forward).await?;
+        let successor = NodeHeader::read(c, h.forward).await?;
         let relocated = successor.lo == h.lo;
         if !relocated && successor.forward.is_null() && successor.next == route.leaf {
             // The merge is not finished: the successor's recovery finishes it.
@@ -189,8 +180,7 @@ impl TombstoneRecovery<'_> {
         }
         match low {
             Some(lo) if relocated => {
-                let Route { leaf, generation, table, capacity, .. } = *route;
-                c.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table });
+                c.node.push_chore(Chore::Unlink { lo, route: *route });
             }
             // Its left sibling is unknown: the tombstone stays linked, and is not reused.
             None if relocated => {}
@@ -199,15 +189,9 @@ impl TombstoneRecovery<'_> {
         Ok(false)
     }
 
-    async fn recover_successor(self, addr: GlobalAddr, h: &Unvalidated) -> Result<()> {
+    async fn recover_successor(self, addr: GlobalAddr, h: &NodeHeader) -> Result<()> {
         let c = self.0;
-        let route = Route {
-            leaf: addr,
-            generation: h.ver.generation,
-            table: h.table,
-            capacity: h.slots,
-            fence: 0,
-        };
+        let route = h.route(addr);
         Box::pin(LeafRecovery(c).inspect(&route)).await?;
         c.op.quiescent_point();
         c.ep.sleep(INSPECT_AGAIN_NS).await;

@@ -29,7 +29,7 @@ use dmtree_parts::held::Unlock;
 use crate::client::{Client, Route, is_away};
 use crate::format::slot::{self, Place};
 use crate::format::table::LockTag;
-use crate::leaf::{Blocks, LeafMemory, Unvalidated};
+use crate::leaf::{Blocks, LeafMemory, NodeHeader};
 use crate::lock::WordLocks;
 use crate::marks::Mark;
 use crate::mutants::Mutant;
@@ -56,13 +56,11 @@ impl WordRecovery<'_> {
             return Ok(());
         }
         let leaf = WordLocks(c).named_by(at, tag).await?;
-        let h = Unvalidated::read(c, leaf).await?;
+        let h = NodeHeader::read(c, leaf).await?;
         if !h.is_leaf(&c.node) {
             return Err(Error::corrupt(format!("the lock at {at} names {leaf}, which is no leaf")));
         }
-        let (generation, table, capacity) = (h.ver.generation, h.table, h.slots);
-        let route = Route { leaf, generation, table, capacity, fence: 0 };
-        Box::pin(LeafRecovery(c).recover(&route, at, was)).await.map(|_| ())
+        Box::pin(LeafRecovery(c).recover(&h.route(leaf), at, was)).await.map(|_| ())
     }
 
     /// A merge is finished: frees the lock of the tombstone, if it is still the dead client's.
@@ -111,7 +109,7 @@ impl WordRecovery<'_> {
         if was != 0 {
             return Ok(());
         }
-        let h = Unvalidated::read(c, route.leaf).await?;
+        let h = NodeHeader::read(c, route.leaf).await?;
         if !h.whole || !h.forward.is_null() {
             return Ok(());
         }
@@ -139,7 +137,7 @@ impl WordRecovery<'_> {
         c.ep.step(Step::Structure);
         let bytes = c.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
-        let ver = Unvalidated::of(&g, route.leaf, &image).ver;
+        let ver = NodeHeader::of(&g, route.leaf, &image).ver;
         for i in 0..route.capacity {
             let place = Place { leaf: route.leaf, slot: i };
             let at = g.slot_at(i);
