@@ -7,14 +7,6 @@
 //! *Lease.* `check_lease` comes before each WRITE of a protocol step under a lock, and before an
 //! answer that no memory node has confirmed. `check_lease_untouched` says in its error that nothing
 //! has changed, so that the caller may give the lock back.
-//!
-//! *Confirmation.* `[CAS lock 0->0, READ table]`: the CAS proves that the lock was free at that
-//! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
-//! WRITE within the operation.
-//!
-//! *Images.* `read_leaf` returns a leaf only when header and slots carry one version (S); a torn
-//! image is READ again, with pauses, and repaired after `HELP_AFTER` READs when its writer has
-//! died. Blocks carry a checksum over their address, so a reused block is refused.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,12 +20,10 @@ use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::op::Hits;
 use dmtree_pool::TableId;
 
-use crate::format::inner::Child;
-use crate::format::table::{LockTag, Table};
+use crate::format::{Child, LockTag, Table};
 use crate::lock::{HeldLock, Lockable, UnlockHook};
-use crate::mutants::Mutant;
-use crate::node::{Chore, DmNode};
 use crate::point::MAX_ENTRY;
+use crate::{Chore, DmNode, Mutant};
 
 /// What every part of the protocol needs: the endpoint, the state of the compute node, and the
 /// running operation.
@@ -92,6 +82,14 @@ impl Route {
 /// succeed.
 pub(crate) fn is_away(e: &Error) -> bool {
     e.kind() == dmtree_fabric::ErrorKind::Unreachable
+}
+
+/// The result of a step; `None` when a node that it needs is dead or cut off.
+pub(crate) fn reached<T>(step: Result<T>) -> Result<Option<T>> {
+    match step {
+        Err(e) if is_away(&e) => Ok(None),
+        done => done.map(Some),
+    }
 }
 
 impl Client {

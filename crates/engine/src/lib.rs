@@ -34,3 +34,6 @@ pub use options::{Options, Tables, Techniques};
 pub use point::Begun;
 pub use systems::systems;
 pub use tree::DmTree;
+
+pub(crate) use client::{Client, HashedKey, KeyValue, Route, is_away, reached};
+pub(crate) use node::Chore;

@@ -38,15 +38,11 @@ use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode};
 
-use crate::client::Route;
-use crate::format::Geometry;
-use crate::format::inner::Child;
-use crate::format::table::LockTag;
+use crate::format::{Child, Geometry, LockTag};
 use crate::lock::{HeldLock, LeafLockWords, Lockable};
 use crate::maintenance::GcRun;
-use crate::marks::Mark;
-use crate::mutants::{Mutant, Mutants};
-use crate::options::{Options, Tables};
+use crate::mutants::Mutants;
+use crate::{Mark, Mutant, Options, Route, Tables};
 
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;

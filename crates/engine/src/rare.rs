@@ -15,21 +15,15 @@ use dmtree_parts::{Fill, RangeIndex, Work, Write};
 use dmtree_pool::{BlockPtr, PoolOptions};
 
 use crate::change::{Merge, Relocation};
-use crate::client::Route;
-use crate::format::area::{Stored, get_key};
-use crate::format::inner::{Child, free_word};
-use crate::format::table::{BODY_AT, Table};
-use crate::format::{Ver, block};
+use crate::format::inner::free_word;
+use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::leaf::{Leaves, NodeHeader, Pair, pair_of};
 use crate::lock::{HeldLock, LeafLocks, Lockable, TableLocks};
-use crate::marks::Mark;
-use crate::node::Chore;
-use crate::options::{Options, Techniques};
 use crate::point::{DirectWrite, Writes};
 use crate::recovery::TombstoneRecovery;
 use crate::route::route_of;
-use crate::tree::DmTree;
+use crate::{Chore, DmTree, Mark, Options, Route, Techniques};
 
 /// Bytes of cache of a node: a few inner nodes.
 const SMALL_CACHE: u64 = 16 << 10;

@@ -4,11 +4,7 @@ use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed
 use serde_json::Value;
 
 use crate::format::Geometry;
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::DmNode;
-use crate::options::{Options, Tables};
-use crate::tree::DmTree;
+use crate::{DmNode, DmTree, Mark, Mutant, Options, Tables};
 
 /// Every system of this crate.
 pub fn systems() -> Vec<SystemSpec> {

@@ -11,12 +11,10 @@ use dmtree_parts::{
 };
 
 use crate::change::{Load, format};
-use crate::client::Client;
 use crate::maintenance::{Chores, Collection, Sweep};
-use crate::node::DmNode;
-use crate::options::Options;
 use crate::point::{Begun, DirectGet, DirectWrite, ReadMany, Reads, Room, WriteMany, Writes};
 use crate::scan::Scans;
+use crate::{Client, DmNode, Options};
 
 /// A DMTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
 pub struct DmTree {

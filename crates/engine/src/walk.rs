@@ -29,13 +29,11 @@ use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
 use dmtree_parts::hash::{KeyHash, fence_tag};
 
-use crate::client::{Client, is_away};
-use crate::format::inner;
-use crate::format::leaf::{Header, unchecked_header};
-use crate::format::table::{self, Table};
+use crate::format::{Header, Table, inner, table, unchecked_header};
 use crate::leaf::{Blocks, LeafCopy, Leaves, block_of};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::route::InnerRead;
+use crate::{Client, is_away};
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))

@@ -34,19 +34,14 @@ use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
 
 use crate::change::split::separator;
-use crate::client::Client;
-use crate::format::area::Stored;
-use crate::format::inner::Child;
-use crate::format::leaf::FenceArea;
-use crate::format::slot::Place;
-use crate::format::table::{BODY_AT, Table};
+use crate::format::{BODY_AT, Child, FenceArea, Place, Stored, Table};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, record_of};
 use crate::leaf::{
     Blocks, Entries, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, TableLocks, WordLocks};
-use crate::mutants::Mutant;
 use crate::point::WriteMany;
+use crate::{Client, Mutant};
 
 /// A load in progress: the memory that it has taken, which it gives back when it fails.
 pub(crate) struct Load<'c> {
@@ -170,10 +165,7 @@ impl<'c> Load<'c> {
             }
         };
         let first_leaf = self.leaves[0].grant.addr;
-        if !c.node.has_tables() {
-            c.check_lease()?;
-            WordLocks(c).begin_change(&mut [&mut l], None).await?;
-        }
+        LeafLocks(c).begin_change(&mut [&mut l], None).await?;
         // R0.next names the new root, so that the client that finishes a dead loader's work finds
         // it; L.forward commits.
         c.check_lease()?;

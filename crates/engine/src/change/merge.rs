@@ -30,18 +30,13 @@ use dmtree_parts::hash::fence_tag;
 use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
-use crate::client::{Client, Route};
-use crate::format::MAX_RANGE;
-use crate::format::leaf::{FenceArea, put_slot};
-use crate::format::slot::SlotState;
+use crate::format::{FenceArea, MAX_RANGE, SlotState, put_slot};
 use crate::inner::{InnerLocks, LockedInner, Records};
-use crate::invariants::{self, LeafState};
+use crate::invariants::LeafState;
 use crate::leaf::{Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones};
-use crate::lock::{LeafLocks, Locked, WordLocks};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
+use crate::lock::{LeafLocks, Locked};
 use crate::route::route_of;
+use crate::{Chore, Client, Mark, Mutant, Route, invariants};
 
 /// A merge in progress, under the locks of both leaves and of their parent.
 pub(crate) struct Merge<'c> {
@@ -130,10 +125,7 @@ impl<'c> Merge<'c> {
     async fn run(mut self) -> Result<()> {
         let c = self.c;
         Mark::Merge.hit();
-        if !c.node.has_tables() {
-            c.check_lease()?;
-            WordLocks(c).begin_change(&mut [&mut self.a, &mut self.b], None).await?;
-        }
+        LeafLocks(c).begin_change(&mut [&mut self.a, &mut self.b], None).await?;
         let live = self.a.table.live() + self.b.table.live();
         let moved = self.stage().await?; // m1
         let image = self.image(&moved, live).await?;

@@ -30,15 +30,12 @@
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result};
 use dmtree_parts::held::Unlock;
 
-use crate::client::{Client, is_away};
-use crate::format::table::Table;
+use crate::format::Table;
 use crate::inner::{InnerLocks, LockedInner, Records};
-use crate::invariants::{self, LeafState};
+use crate::invariants::LeafState;
 use crate::leaf::{LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones};
 use crate::lock::{LeafLocks, Locked};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
+use crate::{Chore, Client, Mark, Mutant, invariants, is_away};
 
 /// A relocation in progress, under the lock of its leaf.
 pub(crate) struct Relocation<'c> {

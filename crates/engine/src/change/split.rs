@@ -37,21 +37,15 @@ use dmtree_parts::hash::fence_tag;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::keys::common;
 
-use crate::client::{Client, KeyValue, is_away};
-use crate::format::MAX_RANGE;
-use crate::format::area::Stored;
-use crate::format::slot::{Place, SlotState};
-use crate::format::table::{MAX_SLOTS, Table};
+use crate::format::{MAX_RANGE, MAX_SLOTS, Place, SlotState, Stored, Table};
 use crate::inner::{InnerNodes, Records};
-use crate::invariants::{self, LeafState};
+use crate::invariants::LeafState;
 use crate::leaf::{
     Blocks, Entries, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::DmNode;
 use crate::point::Written;
+use crate::{Client, DmNode, KeyValue, Mark, Mutant, invariants, is_away};
 
 /// Bound for successive owners of the new leaf's table that die or do not answer.
 const MAX_SIBLINGS: usize = 8;

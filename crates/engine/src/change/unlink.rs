@@ -3,11 +3,10 @@
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::held::Unlock;
 
-use crate::client::{Client, Route};
 use crate::leaf::{Blocks, LeafMemory, Leaves};
 use crate::lock::LeafLocks;
-use crate::marks::Mark;
 use crate::route::route_of;
+use crate::{Client, Mark, Route};
 
 /// Unlinks tombstones.
 #[derive(Clone, Copy)]

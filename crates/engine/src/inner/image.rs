@@ -7,11 +7,9 @@ use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, NodeId, Result, Step};
 use dmtree_pool::Grant;
 
-use crate::client::Client;
-use crate::format::area::Mode;
-use crate::format::inner::{Child, free_word, put_record};
-use crate::format::leaf::FenceArea;
-use crate::format::{Geometry, put_u64};
+use crate::Client;
+use crate::format::inner::free_word;
+use crate::format::{Child, FenceArea, Geometry, Mode, put_record, put_u64};
 use crate::leaf::NodeHeader;
 
 /// A record as it is to be written: its key's area, and its child.

@@ -33,15 +33,12 @@ use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
 use dmtree_parts::held::Unlock;
 
-use crate::client::Client;
-use crate::format::leaf::{check_header, unchecked_header};
-use crate::format::table::LockTag;
-use crate::format::{Geometry, Ver, inner};
+use crate::format::{Geometry, LockTag, Ver, check_header, inner, unchecked_header};
 use crate::inner::{InnerNode, InnerSplit};
 use crate::leaf::Blocks;
 use crate::lock::{HeldLock, LONG_WAIT, Lockable};
-use crate::marks::Mark;
 use crate::recovery::{InnerRecovery, LockRecovery, StallDiagnosis};
+use crate::{Client, Mark};
 
 /// A locked inner node, as read under the lock.
 pub(crate) struct LockedInner {

@@ -7,16 +7,10 @@
 use dmtree_fabric::{Buf, Result, Step};
 use dmtree_parts::held::Unlock;
 
-use crate::client::Client;
-use crate::format::inner::Record;
-use crate::format::leaf::{FenceArea, check_header};
-use crate::format::put_u64;
+use crate::format::{FenceArea, Record, check_header, put_u64};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, Records, fill};
-use crate::invariants;
 use crate::leaf::{Blocks, NodeHeader};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
+use crate::{Chore, Client, Mark, Mutant, invariants};
 
 /// A merge in progress, under the locks of both nodes and of their parent.
 pub(crate) struct InnerMerge<'c> {

@@ -10,11 +10,8 @@ use std::ops::{Deref, DerefMut};
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::keys::{common, head};
 
-use crate::client::Client;
-use crate::format::area::Stored;
-use crate::format::inner::{self, Record};
-use crate::format::leaf::unchecked_header;
-use crate::format::{Geometry, put_u64};
+use crate::Client;
+use crate::format::{Geometry, Record, Stored, inner, put_u64, unchecked_header};
 use crate::leaf::Blocks;
 
 pub(crate) struct InnerNode<B> {

@@ -6,14 +6,12 @@ use dmtree_fabric::verb::{Ordered, cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
 use dmtree_parts::held::Unlock;
 
-use crate::client::{Client, is_away};
-use crate::format::inner::{Child, free_word, put_record};
+use crate::format::inner::free_word;
+use crate::format::{Child, put_record};
 use crate::inner::{InnerLocks, InnerNodes, InnerSplit, LockedInner, record_of};
 use crate::leaf::{Blocks, NodeHeader, Unwritten};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
 use crate::route::InnerRead;
+use crate::{Chore, Client, Mark, Mutant, is_away};
 
 /// Adds and removes records of inner nodes.
 #[derive(Clone, Copy)]

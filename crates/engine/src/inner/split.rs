@@ -10,15 +10,11 @@ use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, Result, Step};
 use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
-use crate::client::Client;
-use crate::format::leaf::{FenceArea, check_header};
-use crate::format::{Ver, put_u64};
+use crate::format::{FenceArea, Ver, check_header, put_u64};
 use crate::inner::{InnerNodes, LockedInner, Records, fill};
 use crate::invariants::keeps_records;
 use crate::leaf::{Blocks, NodeHeader};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
+use crate::{Chore, Client, Mark, Mutant};
 
 /// A split in progress, under the lock of its node.
 pub(crate) struct InnerSplit<'c> {

@@ -4,12 +4,8 @@ use dmtree_fabric::{Buf, Error, NodeId, Result, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
-use crate::client::Client;
-use crate::format::area::{Mode, Stored, get_key, may_be, put_key_block};
-use crate::format::block;
-use crate::format::leaf::FenceArea;
-use crate::marks::Mark;
-use crate::mutants::Mutant;
+use crate::format::{FenceArea, Mode, Stored, block, get_key, may_be, put_key_block};
+use crate::{Client, Mark, Mutant};
 
 /// Blocks that are filled and not written yet.
 pub(crate) type Unwritten = Vec<(BlockPtr, Buf)>;
@@ -59,6 +55,30 @@ impl Blocks<'_> {
     /// more).
     pub(crate) async fn read(self, at: BlockPtr, f: impl FnOnce(&[u8], &[u8])) -> Result<bool> {
         self.read_in(at, Validation::Held, f).await
+    }
+
+    /// The value of a block replaces `out`; false when the bytes are no block (any more).
+    pub(crate) async fn value(self, at: BlockPtr, out: &mut Vec<u8>) -> Result<bool> {
+        self.read(at, |_, value| replace(out, value)).await
+    }
+
+    /// The value of a block replaces `out` if the block has this key; `None` when the bytes are no
+    /// block (any more).
+    pub(crate) async fn value_of(
+        self,
+        at: BlockPtr,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<bool>> {
+        let mut hit = false;
+        let read = self.read(at, |k, value| {
+            hit = k == key;
+            if hit {
+                replace(out, value);
+            }
+        });
+        let is_whole = read.await?;
+        Ok(is_whole.then_some(hit))
     }
 
     async fn read_in(
@@ -181,4 +201,10 @@ impl Blocks<'_> {
             c.node.pool.retire_block(c.node.root.index, block);
         }
     }
+}
+
+/// The bytes of a value replace others.
+pub(crate) fn replace(out: &mut Vec<u8>, value: &[u8]) {
+    out.clear();
+    out.extend_from_slice(value);
 }

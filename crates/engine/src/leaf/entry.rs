@@ -25,14 +25,13 @@ use dmtree_fabric::{Buf, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
-use crate::client::{Client, HashedKey};
-use crate::format::area::{self, Mode, Stored};
-use crate::format::slot::{self, Place, Slot, SlotState};
-use crate::format::{Ver, block, u64_at};
+use crate::format::{Mode, Place, Slot, SlotState, Stored, Ver, area, block, slot, u64_at};
 use crate::leaf::{Blocks, HELP_AFTER, Leaves};
 use crate::lock::Locked;
-use crate::marks::Mark;
-use crate::mutants::Mutant;
+use crate::{Client, HashedKey, KeyValue, Mark, Mutant};
+
+/// What a write of an entry consists of: its block, its shadow, itself.
+pub(crate) type EntryImages = (Option<(BlockPtr, Buf)>, Option<Buf>, Buf);
 
 /// Result of probing a slot for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,31 +179,15 @@ impl Entries<'_> {
             Glance::Torn | Glance::Other(_) | Glance::Hit(_) => looked.probe(),
             Glance::HitValueIn(ver, block) => {
                 Mark::ValueBlock.hit();
-                let whole = Blocks(self.0)
-                    .read(block, |_, value| {
-                        out.clear();
-                        out.extend_from_slice(value);
-                    })
-                    .await?;
+                let whole = Blocks(self.0).value(block, out).await?;
                 whole.then_some(Probe::Hit { ver, block, crc })
             }
             Glance::MaybeIn(ver, block) => {
                 Mark::PairBlock.hit();
-                let mut hit = false;
-                let whole = Blocks(self.0)
-                    .read(block, |k, value| {
-                        hit = k == key;
-                        if hit {
-                            out.clear();
-                            out.extend_from_slice(value);
-                        }
-                    })
-                    .await?;
-                whole.then_some(if hit {
-                    Probe::Hit { ver, block, crc }
-                } else {
-                    Probe::Other { ver }
-                })
+                let hit = Blocks(self.0).value_of(block, key, out).await?;
+                hit.map(
+                    |hit| if hit { Probe::Hit { ver, block, crc } } else { Probe::Other { ver } },
+                )
             }
         })
     }
@@ -235,9 +218,9 @@ impl Entries<'_> {
         self,
         place: Place,
         ver: Ver,
-        pair: (&[u8], KeyHash, &[u8]),
+        pair: KeyValue<'_>,
         entry: &mut [u8],
-    ) -> Result<Option<(BlockPtr, dmtree_fabric::Buf)>> {
+    ) -> Result<Option<(BlockPtr, Buf)>> {
         let c = self.0;
         let g = &c.node.g;
         if self.encode_inline(place, ver, (pair.0, pair.2), entry) {
@@ -273,64 +256,43 @@ impl Entries<'_> {
         self,
         l: &Locked,
         place: Place,
-        pair: (&[u8], KeyHash, &[u8]),
+        pair: KeyValue<'_>,
         replaces: Option<u32>,
     ) -> Result<()> {
         let c = self.0;
-        let g = &c.node.g;
         let is_live = l.table.fps()[place.slot] != 0;
         debug_assert!(c.op.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
         debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
-        let at = place.leaf.plus(g.slot_at(place.slot) as u64);
         let (block, shadow, entry) = self.images(l, place, pair, replaces).await?;
         // Nothing that other clients can reach has been written under the lock.
         c.check_lease_untouched()?;
-        let shadow_at = place.leaf.plus(g.shadow_at(l.route.capacity) as u64);
         c.ep.step(Step::Entry);
-        let (block, shadow, entry) = match (block, shadow) {
+        let shadow_at = place.leaf.plus(c.node.g.shadow_at(l.route.capacity) as u64);
+        let shadow = shadow.map(|shadow| write_verb(shadow_at, shadow));
+        let entry = write_verb(self.at(place), entry);
+        let (block, shadow) = match (block, shadow) {
             (None, None) if c.node.has(Mutant::AcknowledgeEarly) => {
-                c.ep.detach(write_verb(at, entry), None);
+                c.ep.detach(entry, None);
                 return Ok(());
             }
-            (None, Some(s)) if c.node.has(Mutant::ShadowBehindEntry) => {
-                return c
-                    .ep
-                    .chain((write_verb(at, entry), write_verb(shadow_at, s)))
-                    .await
-                    .map(|_| ());
+            (None, Some(shadow)) if c.node.has(Mutant::ShadowBehindEntry) => {
+                return c.ep.chain((entry, shadow)).await.map(|_| ());
             }
             (Some((b, buf)), _) if c.node.has(Mutant::EntryBesideBlock) => {
                 c.ep.detach(write_verb(b.addr(), buf), None);
-                return c.ep.write(at, entry).await.map(|_| ());
+                return c.ep.chain(entry).await.map(|_| ());
             }
-            other => (other.0, other.1, entry),
+            (Some((b, buf)), shadow) if b.addr().node() != place.leaf.node() => {
+                c.ep.write(b.addr(), buf).await?;
+                (None, shadow)
+            }
+            (block, shadow) => (block.map(|(b, buf)| write_verb(b.addr(), buf)), shadow),
         };
         match (block, shadow) {
-            (None, None) => c.ep.write(at, entry).await.map(|_| ()),
-            (None, Some(s)) => {
-                c.ep.chain((write_verb(shadow_at, s), write_verb(at, entry))).await.map(|_| ())
-            }
-            (Some((b, buf)), shadow) if b.addr().node() == place.leaf.node() => {
-                let block = write_verb(b.addr(), buf);
-                let entry = write_verb(at, entry);
-                match shadow {
-                    None => c.ep.chain((block, entry)).await.map(|_| ()),
-                    Some(s) => {
-                        let s = write_verb(shadow_at, s);
-                        c.ep.chain((block, s, entry)).await.map(|_| ())
-                    }
-                }
-            }
-            (Some((b, buf)), shadow) => {
-                c.ep.write(b.addr(), buf).await?;
-                match shadow {
-                    None => c.ep.write(at, entry).await.map(|_| ()),
-                    Some(s) => {
-                        let s = write_verb(shadow_at, s);
-                        c.ep.chain((s, write_verb(at, entry))).await.map(|_| ())
-                    }
-                }
-            }
+            (None, None) => c.ep.chain(entry).await.map(|_| ()),
+            (None, Some(shadow)) => c.ep.chain((shadow, entry)).await.map(|_| ()),
+            (Some(block), None) => c.ep.chain((block, entry)).await.map(|_| ()),
+            (Some(block), Some(shadow)) => c.ep.chain((block, shadow, entry)).await.map(|_| ()),
         }
     }
 
@@ -340,9 +302,9 @@ impl Entries<'_> {
         self,
         l: &Locked,
         place: Place,
-        pair: (&[u8], KeyHash, &[u8]),
+        pair: KeyValue<'_>,
         replaces: Option<u32>,
-    ) -> Result<(Option<(BlockPtr, Buf)>, Option<Buf>, Buf)> {
+    ) -> Result<EntryImages> {
         let c = self.0;
         let g = &c.node.g;
         let mut entry = c.ep.buf(g.entry() as u32).await?;

@@ -19,13 +19,12 @@
 use dmtree_fabric::{Buf, GlobalAddr, Result, Step};
 use dmtree_pool::TableId;
 
-use crate::client::{Client, Route};
-use crate::format::inner::Child;
-use crate::format::leaf::{FenceArea, HeaderParts, check_header, put_free, put_header, put_slot};
-use crate::format::slot::{Slot, SlotState};
-use crate::format::{Geometry, Ver, u64_at};
+use crate::format::{
+    Child, FenceArea, Geometry, HeaderParts, Slot, SlotState, Ver, check_header, put_free,
+    put_header, put_slot, u64_at,
+};
 use crate::leaf::{LeafCopy, NewLeaf};
-use crate::node::DmNode;
+use crate::{Client, DmNode, Route};
 
 /// A header, perhaps torn.
 #[derive(Clone, Debug)]

@@ -4,13 +4,10 @@ use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, NodeId, Result, Role, Step};
 use dmtree_pool::{Grant, TableId};
 
-use crate::client::{Client, Route};
-use crate::format::Ver;
-use crate::format::inner::Child;
-use crate::format::table::{BODY_AT, Table, lines};
+use crate::format::table::lines;
+use crate::format::{BODY_AT, Child, Table, Ver};
 use crate::lock::{Locked, TableLocks, WordLocks};
-use crate::mutants::Mutant;
-use crate::options::Tables;
+use crate::{Client, Mutant, Route, Tables};
 
 /// Memory of leaves and of their tables.
 #[derive(Clone, Copy)]

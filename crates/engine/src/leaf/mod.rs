@@ -6,28 +6,27 @@ mod header;
 mod memory;
 mod tombstone;
 
-pub(crate) use blocks::{Blocks, Unwritten, Validation};
-pub(crate) use entry::{Entries, Looked, Pair, Probe, block_of, block_pair, pair_of};
+pub(crate) use blocks::{Blocks, Unwritten, Validation, replace};
+pub(crate) use entry::{Entries, EntryImages, Looked, Pair, Probe, block_of, block_pair, pair_of};
 pub(crate) use header::{LeafImage, NodeHeader};
 pub(crate) use memory::{LeafMemory, NewLeaf};
 pub(crate) use tombstone::Tombstones;
 
 use std::borrow::Cow;
 
-use dmtree_fabric::{GlobalAddr, Result, Stage, Step, Verified};
+use dmtree_fabric::{Backoff, Error, GlobalAddr, Result, Stage, Step, Verified};
 use dmtree_parts::MAX_KEY_BYTES;
 use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
-use crate::client::{Client, HashedKey};
-use crate::format::leaf::{Header, check_header, check_slots, unchecked_header};
-use crate::format::slot::{self, Place, Slot, SlotState};
-use crate::format::u64_at;
+use crate::format::{
+    Header, Place, Slot, SlotState, check_header, check_slots, may_be, slot, u64_at,
+    unchecked_header,
+};
 use crate::lock::{LONG_WAIT, Locked};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
 use crate::point::Present;
 use crate::recovery::{LeafRecovery, StallDiagnosis};
+use crate::{Client, HashedKey, Mark, Mutant};
 
 /// A whole leaf, accepted.
 pub(crate) struct LeafCopy {
@@ -81,7 +80,7 @@ impl<'c> Leaves<'c> {
     /// itself may have to wait for one.
     pub(crate) async fn wait_for(
         self,
-        backoff: &mut dmtree_fabric::Backoff<'_>,
+        backoff: &mut Backoff<'_>,
         leaf: GlobalAddr,
         patience: u32,
     ) -> Result<()> {
@@ -111,39 +110,22 @@ impl<'c> Leaves<'c> {
         for (i, slot) in leaf.live(c) {
             match pair_of(&slot) {
                 Some(Pair::Inline(k, v)) if k == key => {
-                    out.clear();
-                    out.extend_from_slice(v);
+                    replace(out, v);
                     return Ok(at(i, BlockPtr::from_bits(0)));
                 }
                 Some(Pair::ValueIn(k, block)) if k == key => {
-                    let whole = Blocks(c)
-                        .read(block, |_, v| {
-                            out.clear();
-                            out.extend_from_slice(v);
-                        })
-                        .await?;
+                    let whole = Blocks(c).value(block, out).await?;
                     return Ok(if whole { at(i, block) } else { Found::Torn });
                 }
                 Some(Pair::BothIn(block)) => {
                     let short = slot.value.is_empty() && key.len() <= slot.key.len();
-                    if !short && !crate::format::area::may_be(slot.key, key, hash) {
+                    if !short && !may_be(slot.key, key, hash) {
                         continue;
                     }
-                    let mut hit = false;
-                    let whole = Blocks(c)
-                        .read(block, |k, v| {
-                            hit = k == key;
-                            if hit {
-                                out.clear();
-                                out.extend_from_slice(v);
-                            }
-                        })
-                        .await?;
-                    if !whole {
-                        return Ok(Found::Torn);
-                    }
-                    if hit {
-                        return Ok(at(i, block));
+                    match Blocks(c).value_of(block, key, out).await? {
+                        None => return Ok(Found::Torn),
+                        Some(true) => return Ok(at(i, block)),
+                        Some(false) => {}
                     }
                 }
                 _ => {}
@@ -187,13 +169,13 @@ impl<'c> Leaves<'c> {
                 let key = bytes.extract(|b| block_pair(at, b).map(|(k, _)| k.to_vec()));
                 let key = key.filter(|k| !k.is_empty() && k.len() <= MAX_KEY_BYTES);
                 key.map(Cow::Owned).ok_or_else(|| {
-                    dmtree_fabric::Error::corrupt(format!(
+                    Error::corrupt(format!(
                         "a live entry of locked leaf {leaf} points to garbage at {}",
                         at.addr()
                     ))
                 })
             }
-            None => Err(dmtree_fabric::Error::corrupt(format!("leaf {leaf} holds no valid key"))),
+            None => Err(Error::corrupt(format!("leaf {leaf} holds no valid key"))),
         }
     }
 

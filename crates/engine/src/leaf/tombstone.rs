@@ -2,9 +2,8 @@
 
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
-use crate::client::Client;
-use crate::format::Ver;
-use crate::format::table::Table;
+use crate::Client;
+use crate::format::{Table, Ver};
 use crate::leaf::{LeafCopy, LeafImage, NodeHeader};
 
 /// Turns leaves into tombstones.

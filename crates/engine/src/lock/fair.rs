@@ -29,9 +29,8 @@ use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
 use dmtree_parts::fairness::{Next, Said, WORDS};
 use dmtree_parts::fifo_mutex::FifoGuard;
 
-use crate::client::{Client, Route, is_away};
 use crate::lock::HeldLock;
-use crate::marks::Mark;
+use crate::{Client, Mark, Route, is_away, reached};
 
 /// A waiter announces itself after this many tries, and after every so many further ones.
 const ANNOUNCE_EVERY: u32 = 2;
@@ -83,17 +82,15 @@ impl Contenders<'_> {
         let (mut until, mut before) = (0, None);
         let (mut pause, longest) = PROBES_AFTER_NS;
         loop {
-            let at = match c.node.pool.resolve(&c.ep, route.table).await {
-                Ok(at) => at,
-                Err(e) if is_away(&e) => return Ok(()),
-                Err(e) => return Err(e),
+            let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
+                return Ok(());
             };
             let Some(words) = c.node.pool.wait_words(route.table, at) else { return Ok(()) };
             c.ep.step(Step::Lock);
-            let (was, said) = match c.ep.batch((cas(at, 0, 0), read(words, STAMP_BYTES))).await {
-                Ok(looked) => looked,
-                Err(e) if is_away(&e) => return Ok(()),
-                Err(e) => return Err(e),
+            let Some((was, said)) =
+                reached(c.ep.batch((cas(at, 0, 0), read(words, STAMP_BYTES))).await)?
+            else {
+                return Ok(());
             };
             // No waiter gets a lock that a dead node or a failed operation has abandoned before its
             // recovery.

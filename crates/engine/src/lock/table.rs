@@ -1,16 +1,32 @@
 //! Locks of leaves in their tables.
+//!
+//! Taking a lock:
+//!
+//! 1. A FIFO guard admits one client of this node at a time.
+//! 2. A lock that other nodes wait for is left to them (`lock/fair.rs`).
+//! 3. `[CAS lock 0->tag, READ table]`, one chain. The READ executes behind the CAS, so under the
+//!    lock the table is exact (F).
+//! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
+//!    the lock is given back. An unbuilt table is built by `recovery/leaf.rs`.
+//!
+//! Releasing it: `[WRITE table, CAS tag->0]` when fingerprints have changed, else the CAS alone. A
+//! WRITE is ordered before an atomic of the same chain, so the lock is never free while the table
+//! is old.
+//!
+//! *Confirmation.* `[CAS lock 0->0, READ table]`: the CAS proves that the lock was free at that
+//! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
+//! WRITE within the operation.
 
 use dmtree_fabric::verb::{cas, read, write as write_verb};
-use dmtree_fabric::{Buf, GlobalAddr, Result, Role, Step};
+use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
 
-use crate::client::{Client, Route, is_away};
-use crate::format::Ver;
-use crate::format::table::{BODY_AT, LockTag, Table, View};
-use crate::lock::{Contenders, HeldLock, Lockable};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
+use crate::format::{BODY_AT, LockTag, Table, View};
+use crate::lock::taken::closed;
+use crate::lock::{Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, TakenLock};
+use crate::recovery::{LeafRecovery, LockRecovery};
+use crate::{Client, Mark, Mutant, Route, is_away, reached};
 
 /// Result of confirming a route at its table's owner.
 pub(crate) enum Confirmed {
@@ -35,10 +51,8 @@ impl TableLocks<'_> {
     pub(crate) async fn confirm(self, table: TableId, capacity: usize) -> Result<Confirmed> {
         let c = self.0;
         // The owner is dead or cannot be reached: the leaf answers instead.
-        let at = match c.node.pool.resolve(&c.ep, table).await {
-            Ok(at) => at,
-            Err(e) if is_away(&e) => return Ok(Confirmed::Odd),
-            Err(e) => return Err(e),
+        let Some(at) = reached(c.node.pool.resolve(&c.ep, table).await)? else {
+            return Ok(Confirmed::Odd);
         };
         let mut backoff = c.ep.backoff("table being written", at);
         loop {
@@ -75,8 +89,95 @@ impl TableLocks<'_> {
         }
     }
 
+    /// As [`LeafLocks::lock`](crate::lock::LeafLocks::lock).
+    pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
+        let c = self.0;
+        c.ep.stage_cost(Stage::LocalQueue, 1);
+        let quiescent = c.op.quiescent_section();
+        let fifo_guard = c.node.leaf_fifo.lock(&c.ep, route.table.bits()).await?;
+        drop(quiescent);
+        c.ep.point().await;
+        Contenders(c).yield_lock(route).await?;
+        let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
+        let mut tag = c.next_tag();
+        // The cell at which an earlier try with this tag may have succeeded.
+        let mut doubt = None;
+        loop {
+            let at = reached(c.node.pool.resolve(&c.ep, route.table).await)?;
+            let tried = match at {
+                Some(at) => self.try_cell((route, &fifo_guard), at, tag, doubt == Some(at)).await,
+                None => {
+                    Mark::Unowned.hit();
+                    Ok(Tried::InDoubt)
+                }
+            };
+            let tried = match tried {
+                // Tables of a memory node are not reassigned: its loss is the operation's error.
+                Err(e) if is_away(&e) && !at.is_some_and(is_memory) => Tried::InDoubt,
+                tried => tried?,
+            };
+            doubt = at.filter(|_| matches!(tried, Tried::InDoubt));
+            let cell = at.unwrap_or(GlobalAddr::NULL);
+            match tried {
+                Tried::Got(table) => {
+                    c.hold(tag, Lockable::Leaf(*route));
+                    Contenders(c).announce_taken(route, cell, &fifo_guard);
+                    return Ok(Some(Locked::by_table(route, (cell, tag), table, fifo_guard)));
+                }
+                Tried::Stale => {
+                    Contenders(c).announce_taken(route, cell, &fifo_guard);
+                    return Ok(None);
+                }
+                Tried::InDoubt => Mark::LockInDoubt.hit(),
+                Tried::Busy(was) => {
+                    if was != 0 {
+                        Contenders(c).meet(route, cell, was, backoff.steps()).await?;
+                    }
+                    let is_repaired = was == 0 || c.node.is_abandoned(was);
+                    if is_repaired && !Box::pin(LeafRecovery(c).recover(route, cell, was)).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+            c.op.retried.set(true);
+            LockRecovery(c).while_waiting().await;
+            c.op.quiescent_point();
+            LeafLocks(c).pause(&mut backoff, route, doubt.is_some()).await?;
+            if doubt.is_none() {
+                // The last try may have been given back in vain, and its lock be abandoned.
+                c.op.forget_try(tag);
+                tag = c.next_tag();
+            }
+        }
+    }
+
+    /// As [`LeafLocks::try_lock`](crate::lock::LeafLocks::try_lock).
+    pub(crate) async fn try_lock(self, route: &Route) -> Result<Option<Locked>> {
+        let c = self.0;
+        let Some(fifo_guard) = c.node.leaf_fifo.try_lock(route.table.bits()) else {
+            return Ok(None);
+        };
+        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
+            return Ok(None);
+        };
+        let tag = c.next_tag();
+        match self.try_cell((route, &fifo_guard), at, tag, false).await {
+            Ok(Tried::Got(table)) => {
+                c.hold(tag, Lockable::Leaf(*route));
+                Ok(Some(Locked::by_table(route, (at, tag), table, fifo_guard)))
+            }
+            Ok(_) => Ok(None),
+            Err(e) => {
+                if e.effect() == Effect::Unknown {
+                    c.op.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
+                }
+                reached(Err(e)).map(|_: Option<Locked>| None)
+            }
+        }
+    }
+
     /// `doubt`: an earlier try with this tag may have succeeded.
-    pub(crate) async fn try_cell(
+    async fn try_cell(
         self,
         (route, fifo_guard): (&Route, &FifoGuard),
         at: GlobalAddr,
@@ -113,7 +214,7 @@ impl TableLocks<'_> {
         }
         c.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
-            View::Unbuilt => Tried::Unbuilt,
+            View::Unbuilt => Tried::Busy(0),
             _ => {
                 Mark::LockStale.hit();
                 Tried::Stale
@@ -138,6 +239,54 @@ impl TableLocks<'_> {
         c.released(tag, done)
     }
 
+    /// WRITEs the table and unlocks behind it: WRITE->atomic is ordered.
+    pub(crate) async fn unlock_with(
+        self,
+        route: Route,
+        (at, tag): (GlobalAddr, LockTag),
+        mut table: Box<Table>,
+        fifo_guard: Option<FifoGuard>,
+    ) -> Result<()> {
+        let c = self.0;
+        debug_assert!(c.op.holds(tag), "a table of {} is written without its lock", route.leaf);
+        debug_assert_eq!(table.leaf, route.leaf, "F: the table is the leaf's");
+        let body = self.body(&mut table, route.table).await?;
+        c.keep_table(table);
+        let hook = c.leaf_hook.watch(HeldLock { tag, on: Lockable::Leaf(route) }, fifo_guard);
+        if c.node.has(Mutant::UnlockBesideTable) {
+            c.ep.detach(write_verb(at.plus(BODY_AT as u64), body), None);
+            c.ep.detach(cas(at, tag.0, 0), hook);
+            c.op.let_go(tag);
+            return Ok(());
+        }
+        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+        let done = c.ep.release(list, hook).await;
+        c.released(tag, done)
+    }
+
+    /// Closes the table of a tombstone and unlocks it. Awaited: its cell is retired next, and a
+    /// WRITE still in flight then could land in the next leaf's table.
+    pub(crate) async fn close(self, l: Locked) -> Result<()> {
+        let c = self.0;
+        let mut table = l.table.clone();
+        table.closed = true;
+        (0..l.route.capacity).for_each(|i| table.set(i, 0));
+        let body = self.body(&mut table, l.route.table).await?;
+        let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
+        c.ep.step(Step::Structure);
+        if c.node.has(Mutant::CloseDetached) {
+            c.ep.detach(list, None);
+        } else {
+            let closed = reached(c.ep.chain(list).await)?;
+            drop(l.fifo_guard);
+            if closed.is_none() {
+                self.close_again(l.tag, &l.route, l.at).await?;
+            }
+        }
+        c.op.let_go(l.tag);
+        Ok(())
+    }
+
     /// The owner did not answer: whether the table is closed is unknown. When the owner is dead its
     /// cells are gone, and zero at the next owner, where no client finds this leaf alive; else
     /// closing is repeated.
@@ -155,26 +304,17 @@ impl TableLocks<'_> {
                 Err(e) if !is_away(&e) => return Err(e),
                 _ => return Ok(()),
             }
-            let mut table = Table::new(
-                route.leaf,
-                Ver { generation: route.generation, range: 0 },
-                0,
-                route.capacity,
-            );
-            table.closed = true;
-            let was = match c.ep.cas(at, tag.0, tag.0).await {
-                Ok(was) => was,
+            match c.ep.cas(at, tag.0, tag.0).await {
+                Ok(was) if was != tag.0 => return Ok(()),
+                Ok(_) => {}
                 Err(e) if is_away(&e) => {
                     c.ep.sleep(100_000).await;
                     backoff.step().await?;
                     continue;
                 }
                 Err(e) => return Err(e),
-            };
-            if was != tag.0 {
-                return Ok(());
             }
-            let body = self.body(&mut table, route.table).await?;
+            let body = self.body(&mut closed(route), route.table).await?;
             let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
             match c.ep.chain(list).await {
                 Err(e) if is_away(&e) => backoff.step().await?,
@@ -183,6 +323,28 @@ impl TableLocks<'_> {
         }
     }
 
+    /// As [`LeafLocks::take_over`](crate::lock::LeafLocks::take_over).
+    pub(crate) async fn take_over(
+        self,
+        route: &Route,
+        at: GlobalAddr,
+        was: u64,
+        tag: LockTag,
+    ) -> Result<Option<TakenLock>> {
+        let c = self.0;
+        let len = Table::body_len(route.capacity);
+        c.ep.step(Step::Lock);
+        let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+        let taken = c.try_for(lock, (at, was), at.plus(BODY_AT as u64), len).await;
+        let taken = reached(taken.inspect_err(|_| c.op.leave_try(lock)))?;
+        let Some((_, body)) = taken.filter(|(now, _)| *now == was) else { return Ok(None) };
+        c.node.adopted(LockTag(was));
+        c.hold(tag, Lockable::Leaf(*route));
+        let table = body.extract(|b| Table::view(route.table, route.capacity, b));
+        Ok(Some(TakenLock { route: *route, at, tag, table: Some(table) }))
+    }
+
+    /// The bytes of a table that is to be written.
     pub(crate) async fn body(self, table: &mut Table, id: TableId) -> Result<Buf> {
         let mut body = self.0.ep.buf(Table::body_len(table.fps().len()) as u32).await?;
         table.body(id, &mut body);
@@ -194,10 +356,13 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
     at.node().role() == Role::Memory
 }
 
-pub(crate) enum Tried {
+/// Result of a try.
+enum Tried {
     Got(Box<Table>),
     Stale,
-    /// The cell was never written since it was zeroed: its owner is new.
-    Unbuilt,
+    /// The lock is held by this tag; 0: the cell was never written since it was zeroed, its owner is
+    /// new.
     Busy(u64),
+    /// The owner is away. It may have given the lock.
+    InDoubt,
 }

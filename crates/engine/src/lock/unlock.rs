@@ -26,8 +26,8 @@ use dmtree_fabric::{DetachedHook, Result};
 use dmtree_parts::fifo_mutex::{FifoGuard, FifoMutexes, FifoReleaseHook};
 use dmtree_parts::held::LockNode;
 
+use crate::DmNode;
 use crate::lock::HeldLock;
-use crate::node::DmNode;
 
 /// The hook argument's FIFO guard when the unlock has none to pass on.
 const NO_FIFO_GUARD: u64 = u32::MAX as u64;

@@ -23,6 +23,21 @@
 //! both may share a round trip. Where another leaf was at the address, its header is cleared first:
 //! a mix of the two must not pass for the old one.
 //!
+//! A point write releases its lock in one chain with its entry ("Sherman", SIGMOD'22: command
+//! combination), each verb behind the one before it:
+//!
+//! 1. WRITE the block, when the entry points to one (awaited by itself when it lies on another
+//!    memory node);
+//! 2. WRITE the shadow, for an update where the fabric does not write an entry as a whole;
+//! 3. WRITE the entry, or word0 = free for a delete: the linearization point;
+//! 4. `CAS tag->0`. When the lock is handed over to the next local client, this verb is left out,
+//!    and the chain is awaited before the hand-over.
+//!
+//! The lease is checked before the chain. The next holder READs the entry, since step 4 is ordered
+//! behind step 3. The CAS must find the tag: any other word means that the lock was lost, and the
+//! outcome is unknown. A failed chain, and a crash inside it, leave one torn slot at most, with the
+//! lock held or free (`recovery/word.rs`).
+//!
 //! P, B, R, S and L hold as with tables; F has no object. Readers take no lock: they READ the whole
 //! leaf, and follow `forward` and `next`.
 //!
@@ -41,15 +56,11 @@ use dmtree_parts::held::{LockNode, Unlock};
 use dmtree_parts::lock_words::{LockTables, LockWord, LockWords};
 use dmtree_pool::Grant;
 
-use crate::client::{Client, Route};
-use crate::format::leaf::check_header;
-use crate::format::slot::{self, Place, SlotState};
-use crate::format::table::{LockTag, Table};
-use crate::leaf::{Blocks, LeafCopy};
-use crate::lock::{HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked};
-use crate::marks::Mark;
-use crate::node::DmNode;
+use crate::format::{LockTag, Place, SlotState, Table, check_header, slot};
+use crate::leaf::{Blocks, Entries, EntryImages, LeafCopy};
+use crate::lock::{HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked, TakenLock};
 use crate::recovery::{LockRecovery, WordRecovery};
+use crate::{Client, DmNode, Mark, Mutant, Route};
 
 /// The pool's kind of a chunk of lock words.
 const KIND_WORDS: u8 = 3;
@@ -65,6 +76,14 @@ const CHANGES: u64 = 0x7f;
 pub(crate) struct LeafLockWords {
     pub at: LockWords,
     pub local: Arc<LocalLocks>,
+}
+
+/// A change of one entry.
+pub(crate) enum Change {
+    /// Another entry.
+    Entry(EntryImages),
+    /// word0 of a free slot.
+    Free(u64),
 }
 
 /// Content of a leaf under its lock.
@@ -353,9 +372,7 @@ impl<'c> WordLocks<'c> {
         let done = c.op.try_for(&own, c.ep.batch(batch)).await?;
         for (i, (l, own)) in locks.iter_mut().zip(own).enumerate() {
             if done.word(i) != l.tag.0 {
-                return Err(
-                    Error::corrupt(format!("the lock at {} was lost", l.at)).effect_unknown()
-                );
+                return Err(lost(l.at));
             }
             c.op.let_go(l.tag);
             c.hold(own.tag, own.on);
@@ -390,6 +407,55 @@ impl<'c> WordLocks<'c> {
         c.released(tag, done)
     }
 
+    /// WRITEs a change of one entry and releases the lock behind it, in one chain.
+    pub(crate) async fn unlock_with(self, l: Locked, place: Place, change: Change) -> Result<()> {
+        let c = self.0;
+        let Locked { route, at, tag, fifo_guard, .. } = l;
+        let LeafFifoGuard::Word(fifo_guard) = fifo_guard else { unreachable!("locked by a word") };
+        let mut list = VerbVec::new();
+        let (shadow, entry) = match change {
+            Change::Free(word) => (None, Err(word)),
+            Change::Entry((block, shadow, entry)) => {
+                match block {
+                    Some((b, buf)) if b.addr().node() == place.leaf.node() => {
+                        list.write(b.addr(), buf);
+                    }
+                    Some((b, buf)) => _ = c.ep.write(b.addr(), buf).await?,
+                    None => {}
+                }
+                (shadow, Ok(entry))
+            }
+        };
+        c.check_lease()?;
+        if let Some(shadow) = shadow {
+            let at = place.leaf.plus(c.node.g.shadow_at(route.capacity) as u64);
+            behind(&mut list).write(at, shadow);
+        }
+        let entry_at = Entries(c).at(place);
+        match entry {
+            Ok(entry) => behind(&mut list).write(entry_at, entry),
+            Err(word) => behind(&mut list).write_word(entry_at, word),
+        };
+        c.ep.step(Step::Entry);
+        if !tag.is_changing() && fifo_guard.may_hand_over() {
+            c.ep.batch(list).await?;
+            return self.unlock(at, tag, fifo_guard).await;
+        }
+        if c.node.has(Mutant::WordBesideEntry) {
+            c.ep.detach(cas(at, tag.0, 0), None);
+            c.ep.batch(list).await?;
+        } else {
+            let unlock = behind(&mut list).cas(at, tag.0, 0);
+            let done = c.ep.batch(list).await?;
+            if done.word(unlock) != tag.0 {
+                return Err(lost(at));
+            }
+        }
+        c.op.let_go(tag);
+        fifo_guard.leave();
+        Ok(())
+    }
+
     /// Hands a lock over to the next client of this node, if one waits and the bound allows it;
     /// else returns the FIFO guard.
     pub(crate) fn hand_over(
@@ -417,14 +483,23 @@ impl<'c> WordLocks<'c> {
         c.unlocked(tag, done).map(|()| certain)
     }
 
-    /// Takes over an abandoned lock word, as one for a change of the same leaf; `None` if the lock
-    /// word has changed.
+    /// The lock word of a leaf with its content, if it is an abandoned one that names the leaf.
+    pub(crate) async fn abandoned(self, route: &Route) -> Result<Option<(GlobalAddr, u64)>> {
+        let word = self.words().await?.at.by_place(route.leaf)?;
+        let was = self.0.ep.cas(word.at, 0, 0).await?;
+        let tag = LockTag(was);
+        let changing = tag.is_changing() && self.0.node.is_abandoned_at(was, word.at);
+        let names = changing && self.named_by(word.at, tag).await? == route.leaf;
+        Ok(names.then_some((word.at, was)))
+    }
+
+    /// As [`LeafLocks::take_over`], as a lock for a change of the leaf.
     pub(crate) async fn take_over(
         self,
         route: &Route,
         at: GlobalAddr,
         was: u64,
-    ) -> Result<Option<LockTag>> {
+    ) -> Result<Option<TakenLock>> {
         let c = self.0;
         let tag = self.changing_tag(route.leaf).await?;
         let own = HeldLock { tag, on: Lockable::Word(at) };
@@ -435,6 +510,16 @@ impl<'c> WordLocks<'c> {
         }
         c.node.adopted_at(LockTag(was), at);
         c.hold(tag, own.on);
-        Ok(Some(tag))
+        Ok(Some(TakenLock { route: *route, at, tag, table: None }))
     }
+}
+
+/// The next verb of a chain.
+fn behind(list: &mut VerbVec) -> &mut VerbVec {
+    if list.is_empty() { list } else { list.then() }
+}
+
+/// The error for a lock word that has not the tag of its holder any more.
+fn lost(at: GlobalAddr) -> Error {
+    Error::corrupt(format!("the lock at {at} was lost")).effect_unknown()
 }

@@ -17,15 +17,12 @@ use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told};
 
-use crate::client::{Client, Route, is_away};
-use crate::format::table::{BODY_AT, Table, View};
-use crate::format::{Ver, u64_at};
+use crate::format::{BODY_AT, Table, Ver, View, u64_at};
 use crate::leaf::{NodeHeader, Tombstones};
+use crate::lock::is_closed;
 use crate::maintenance::{Marking, Sweep};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
-use crate::recovery::{Inspected, LeafRecovery, WordRecovery, is_closed};
+use crate::recovery::{Inspected, LeafRecovery, WordRecovery};
+use crate::{Chore, Client, Mark, Mutant, Route, is_away, reached};
 
 /// A garbage collection in progress.
 pub(crate) type GcRun = Run<Position, Notes>;
@@ -126,10 +123,9 @@ impl Collection<'_> {
         let Some(capacity) = capacity else { return Ok(None) };
         let stamp = |i: usize| Ver::from_bits(u64_at(&image, g.slot_at(i)) as u32 >> 8).generation;
         let generation = (0..capacity).map(stamp).fold(h.ver.generation, u16::max);
-        if !h.forward.is_null() && h.slots == capacity && h.level == 0 {
-            if !self.is_unlocked(&h.route(at), lost).await? {
-                return Ok(None);
-            }
+        let is_tombstone = !h.forward.is_null() && h.slots == capacity && h.level == 0;
+        if is_tombstone && !self.is_unlocked(&h.route(at), lost).await? {
+            return Ok(None);
         }
         // A grant may have been used up without a word written.
         Ok(Some(generation.saturating_add(1)))
@@ -196,9 +192,8 @@ impl Collection<'_> {
             let unlink = Chore::Unlink { lo, route: *route };
             return Ok(WordRecovery(c).is_unchanged(route).await?.then_some(unlink));
         }
-        let at = match c.node.pool.resolve(&c.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(None),
-            at => at?,
+        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
+            return Ok(None);
         };
         let was = c.ep.cas(at, 0, 0).await?;
         if was != 0 {

@@ -28,10 +28,8 @@
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
 
-use crate::client::Client;
-use crate::format::area::Stored;
-use crate::format::inner;
-use crate::format::slot::SlotState;
+use crate::Client;
+use crate::format::{SlotState, Stored, inner};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::maintenance::GcRun;
 

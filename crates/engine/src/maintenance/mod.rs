@@ -41,13 +41,11 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::op::reclaim_when_due;
 
 use crate::change::{Merge, Unlinking};
-use crate::client::{Client, is_away};
 use crate::inner::{InnerLocks, InnerMerge, Records};
 use crate::leaf::Leaves;
 use crate::lock::LeafLocks;
-use crate::marks::Mark;
-use crate::node::Chore;
 use crate::recovery::{LeafRecovery, LockRecovery};
+use crate::{Chore, Client, Mark, is_away};
 
 /// Tables that one call of maintenance builds at most.
 const BUILDS: u32 = 8;

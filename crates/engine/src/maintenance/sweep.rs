@@ -27,13 +27,11 @@
 
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 
-use crate::client::{Client, Route, is_away};
 use crate::inner::Records;
 use crate::leaf::{Blocks, NodeHeader};
-use crate::marks::Mark;
-use crate::node::Chore;
 use crate::recovery::{InnerRecovery, Inspected, LeafRecovery, WordRecovery};
 use crate::route::{InnerRead, route_of};
+use crate::{Chore, Client, Mark, Route, is_away};
 
 /// Sweeps the tree after a death.
 #[derive(Clone, Copy)]

@@ -26,15 +26,12 @@ use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::{Client, HashedKey, Route};
-use crate::format::slot::{self, Place};
-use crate::format::table::{BODY_AT, LockTag, MAX_BODY, Table};
+use crate::format::{BODY_AT, LockTag, MAX_BODY, Place, Table, slot};
 use crate::leaf::{Entries, Looked};
 use crate::lock::{LeafFifoGuard, Lockable, Locked};
-use crate::marks::Mark;
-use crate::node::{Chore, DmNode};
 use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
 use crate::route::{MAX_CANDIDATES, route_of};
+use crate::{Chore, Client, DmNode, HashedKey, Mark, Route};
 
 /// Writes with lines that are on their way at once.
 const TOGETHER: usize = 16;

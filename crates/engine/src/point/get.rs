@@ -38,15 +38,13 @@ use dmtree_parts::combine::{Intent, Turn, is_given_up};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::slots::Slots;
 
-use crate::client::{Client, HashedKey, Route};
-use crate::format::slot::Place;
+use crate::format::Place;
 use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
 use crate::point::{DirectGet, candidates, end, verdict};
 use crate::recovery::LockRecovery;
 use crate::route::MAX_CANDIDATES;
+use crate::{Client, HashedKey, Mark, Mutant, Route};
 
 /// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
 /// tombstones. A reader that makes more hops pauses between them.

@@ -5,8 +5,8 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::{Values, check_key};
 
-use crate::client::Client;
-use crate::format::slot::Place;
+use crate::Client;
+use crate::format::Place;
 use crate::leaf::{Entries, Looked};
 use crate::point::Reads;
 

@@ -30,7 +30,7 @@
 //! quarter of the slots queues a merge. Writers of one key share a WRITE: members of a group add
 //! their values until the leader seals it right before step 3.
 
-use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
 use dmtree_parts::hash::KeyHash;
@@ -38,21 +38,18 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 
 use crate::change::{Relocation, Split, must_relocate};
-use crate::client::{Client, HashedKey};
-use crate::format::slot::{self, Place};
-use crate::leaf::{Blocks, Entries, Looked};
-use crate::lock::{LeafLocks, Locked, TableLocks};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
-use crate::point::{DirectWrite, LockedWrite, Next, PointWrite, Present, WordWrites, end};
+use crate::format::{BODY_AT, Place, slot};
+use crate::leaf::{Blocks, Entries, Found, Leaves, Looked};
+use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
+use crate::point::{DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::LockRecovery;
+use crate::{Chore, Client, HashedKey, KeyValue, Mark, Mutant};
 
 /// Outcome of a write, for its caller and for the counters.
 pub(crate) type Written = (Outcome, OpOutcome);
 
 /// The error for a leaf with a worn-out range that finds no memory to move to.
-pub(crate) fn worn_out(leaf: GlobalAddr) -> Error {
+fn worn_out(leaf: GlobalAddr) -> Error {
     Error::new(
         ErrorKind::Full,
         format!(
@@ -109,7 +106,7 @@ impl<'c> Writes<'c> {
     async fn locked_here(self, begun: LockedWrite<'_, '_>) -> Result<Outcome> {
         let LockedWrite { scope, pin, locked, steps, looked } = begun;
         let (key, hash, w) = (steps.key, steps.hash, steps.write);
-        let (outcome, counted) = match self.from(locked, steps, looked, &mut None).await? {
+        let (outcome, counted) = match self.under_lock(locked, steps, looked, &mut None).await? {
             Some(written) => written,
             None => self.pinned((key, hash), w, &mut None).await?,
         };
@@ -156,76 +153,89 @@ impl<'c> Writes<'c> {
 
     async fn pinned(
         self,
-        key: HashedKey<'_>,
-        w: Write<'_>,
-        flight: &mut Option<LeaderGuard>,
-    ) -> Result<Written> {
-        loop {
-            let l = LeafLocks(self.0).of_key(key.0).await.map_err(untouched)?;
-            if let Some(written) = self.locked(l, key, w, flight).await? {
-                return Ok(written);
-            }
-            self.0.op.retried.set(true);
-        }
-    }
-
-    /// The write under the lock; `None` when the leaf had to be relocated first.
-    pub(crate) async fn locked(
-        self,
-        l: Locked,
         (key, hash): HashedKey<'_>,
         w: Write<'_>,
         flight: &mut Option<LeaderGuard>,
-    ) -> Result<Option<Written>> {
+    ) -> Result<Written> {
         let c = self.0;
-        if !c.node.has_tables() {
-            return WordWrites(c).write(l, (key, hash), w).await;
+        loop {
+            let l = LeafLocks(c).of_key(key).await.map_err(untouched)?;
+            let steps = PointWrite::new(key, hash, w, c.found.take());
+            if let Some(written) = self.under_lock(l, steps, None, flight).await? {
+                return Ok(written);
+            }
+            c.op.retried.set(true);
         }
-        let steps = PointWrite::new(key, hash, w, c.found.take());
-        self.from(l, steps, None, flight).await
     }
 
-    /// The rest of a write under the lock. The next slot may have been READ already.
-    pub(crate) async fn from(
+    /// The write under the lock; `None` when the leaf had to be relocated first. The next slot may
+    /// have been READ already.
+    async fn under_lock(
         self,
-        mut l: Locked,
+        l: Locked,
         mut steps: PointWrite<'_>,
-        mut looked: Option<Looked>,
+        looked: Option<Looked>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let c = self.0;
-        let (key, hash) = (steps.key, steps.hash);
-        c.ep.stage_cost(Stage::FingerprintScan, 1);
-        let next = loop {
-            match steps.next(&l.table) {
-                Next::Probe(slot) => {
-                    let place = Place { leaf: l.route.leaf, slot };
-                    let probed =
-                        Entries(c).probe(place, looked.take(), (key, hash), &mut steps.old).await;
-                    let probe;
-                    (l, probe) = c.under(l, probed).await?;
-                    steps.saw(slot, &probe);
-                }
-                next => break next,
-            }
-        };
-        let pair = (key, hash, steps.write.value().unwrap_or(&[]));
+        let (l, next) = self.find(l, &mut steps, looked).await?;
+        let pair = (steps.key, steps.hash, steps.write.value().unwrap_or(&[]));
         c.found.set(steps.old);
         match next {
-            Next::Probe(_) => unreachable!("the loop goes on"),
+            Next::Probe(_) => unreachable!("all are READ"),
             Next::Refuse(outcome, counted) => {
                 // An absence that no memory node has confirmed: a table of this node, or of an
                 // owner that hangs, proves nothing by itself.
-                let (l, ()) = c.under(l, c.check_lease_untouched()).await?;
+                let sure = if l.image.is_none() { c.check_lease_untouched() } else { Ok(()) };
+                let (l, ()) = c.under(l, sure).await?;
                 if let Some(flight) = flight {
                     flight.close(&mut Vec::new());
                 }
                 c.unlock(l).await?;
                 Ok(Some((outcome, c.op.outcome(counted))))
             }
-            Next::Free(p) => self.delete(l, key, p).await.map(Some),
+            Next::Free(p) => self.delete(l, pair.0, p).await.map(Some),
             Next::Replace(p) => self.update(l, pair, p, flight).await.map(Some),
             Next::Fill => self.insert(l, pair, flight).await,
+        }
+    }
+
+    /// What the write has to do, given what the leaf has of its key: the candidates that the table
+    /// names are READ; without a table the leaf was READ as a whole.
+    async fn find(
+        self,
+        mut l: Locked,
+        steps: &mut PointWrite<'_>,
+        mut looked: Option<Looked>,
+    ) -> Result<(Locked, Next)> {
+        let c = self.0;
+        let key = (steps.key, steps.hash);
+        if let Some(image) = &l.image {
+            let found = match Leaves(c).find(image, key, &mut steps.old).await {
+                Ok(Found::At(present)) => Ok(Some(present)),
+                Ok(Found::Nowhere) => Ok(None),
+                Ok(Found::Torn) => {
+                    Err(Error::corrupt(format!("locked leaf {} points to garbage", l.route.leaf)))
+                }
+                Err(e) => Err(e),
+            };
+            let (l, present) = c.under(l, found).await?;
+            steps.saw_all(present);
+            let next = steps.next(&l.table);
+            return Ok((l, next));
+        }
+        c.ep.stage_cost(Stage::FingerprintScan, 1);
+        loop {
+            match steps.next(&l.table) {
+                Next::Probe(slot) => {
+                    let place = Place { leaf: l.route.leaf, slot };
+                    let probed = Entries(c).probe(place, looked.take(), key, &mut steps.old).await;
+                    let probe;
+                    (l, probe) = c.under(l, probed).await?;
+                    steps.saw(slot, &probe);
+                }
+                next => return Ok((l, next)),
+            }
         }
     }
 
@@ -248,7 +258,7 @@ impl<'c> Writes<'c> {
     async fn update(
         self,
         l: Locked,
-        pair: (&[u8], KeyHash, &[u8]),
+        pair: KeyValue<'_>,
         p: Present,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
@@ -257,10 +267,7 @@ impl<'c> Writes<'c> {
         let late = c.node.has(Mutant::CombineLate);
         let own = if late { &mut None } else { &mut *flight };
         let value = Self::final_value(pair.2, own, &mut combined);
-        let place = Place { leaf: l.route.leaf, slot: p.slot };
-        let written = Entries(c).write(&l, place, (pair.0, pair.1, value), Some(p.crc)).await;
-        let (l, ()) = c.under(l, written).await?;
-        c.unlock(l).await?;
+        self.store(l, p.slot, (pair.0, pair.1, value), Some(p.crc)).await?;
         Blocks(c).retire(p.block);
         if let Some(flight) = flight.as_mut().filter(|_| late) {
             flight.close(&mut Vec::new());
@@ -270,86 +277,101 @@ impl<'c> Writes<'c> {
 
     async fn insert(
         self,
-        l: Locked,
-        pair: (&[u8], KeyHash, &[u8]),
+        mut l: Locked,
+        pair: KeyValue<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
         let c = self.0;
-        let mut l = l;
-        let Some(slot) = l.table.free_slot() else {
-            if let Some(capacity) = must_relocate(c, &l) {
-                match Box::pin(Relocation::run(c, l, capacity)).await? {
-                    // Nothing is sealed yet: the write starts over, and other writers may still
-                    // join it.
-                    None => return Ok(None),
-                    Some(locked) if locked.table.ver.range == u8::MAX => {
-                        let e = worn_out(locked.route.leaf);
-                        return c.fail(locked, e).await;
-                    }
-                    // No memory for a larger leaf: there may be some for a smaller one.
-                    Some(locked) => l = locked,
+        let slot = l.table.free_slot();
+        if slot.is_none()
+            && let Some(capacity) = must_relocate(c, &l)
+        {
+            match Box::pin(Relocation::run(c, l, capacity)).await? {
+                // Nothing is sealed yet: the write starts over, and other writers may still join
+                // it.
+                None => return Ok(None),
+                Some(locked) if locked.table.ver.range == u8::MAX => {
+                    let e = worn_out(locked.route.leaf);
+                    return c.fail(locked, e).await;
                 }
+                // No memory for a larger leaf: there may be some for a smaller one.
+                Some(locked) => l = locked,
             }
-            let mut combined = Vec::new();
-            let value = Self::final_value(pair.2, flight, &mut combined);
-            return Box::pin(Split::run(c, l, (pair.0, pair.1, value))).await.map(Some);
-        };
+        }
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, flight, &mut combined);
-        let place = Place { leaf: l.route.leaf, slot };
-        let written = Entries(c).write(&l, place, (pair.0, pair.1, value), None).await;
-        let (mut l, ()) = c.under(l, written).await?;
-        l.table.set(slot, pair.1.fingerprint());
-        c.note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
-        LeafLocks(c).unlock_with_table(l).await?;
+        let pair = (pair.0, pair.1, value);
+        let Some(slot) = slot else { return Box::pin(Split::run(c, l, pair)).await.map(Some) };
+        self.store(l, slot, pair, None).await?;
         Ok(Some((Outcome::Done, c.op.outcome(OpOutcome::InsertPlain))))
     }
 
-    async fn delete(self, l: Locked, key: &[u8], p: Present) -> Result<Written> {
+    /// Step 3 and 4 of a write that fills a slot, or replaces the entry with a checksum there.
+    async fn store(
+        self,
+        l: Locked,
+        slot: usize,
+        pair: KeyValue<'_>,
+        replaces: Option<u32>,
+    ) -> Result<()> {
         let c = self.0;
-        let place = Place { leaf: l.route.leaf, slot: p.slot };
-        let at = place.leaf.plus(c.node.g.slot_at(p.slot) as u64);
-        let free = slot::free_word(place, l.table.ver);
-        debug_assert!(c.op.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
-        debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
-        let (mut l, ()) = c.under(l, c.check_lease_untouched()).await?;
-        if c.node.has(Mutant::DeleteTableFirst) {
-            let mut table = l.table.clone();
-            table.set(p.slot, 0);
-            let body = TableLocks(c).body(&mut table, l.route.table).await?;
-            let body_at = l.at.plus(crate::format::table::BODY_AT as u64);
-            c.ep.chain((write_verb(body_at, body), dmtree_fabric::verb::cas(l.at, l.tag.0, 0)))
-                .await?;
+        let place = Place { leaf: l.route.leaf, slot };
+        if l.image.is_some() {
+            let images = Entries(c).images(&l, place, pair, replaces).await;
+            let (l, images) = c.under(l, images).await?;
+            return WordLocks(c).unlock_with(l, place, Change::Entry(images)).await;
         }
-        c.ep.step(Step::Entry);
-        if c.node.has(Mutant::DeleteEarly) {
-            c.ep.detach(dmtree_fabric::verb::write_word(at, free), None);
-        } else {
-            (l, ()) = c.under(l, c.ep.write_word(at, free).await).await?;
+        let written = Entries(c).write(&l, place, pair, replaces).await;
+        let (mut l, ()) = c.under(l, written).await?;
+        if replaces.is_some() {
+            return c.unlock(l).await;
         }
-        l.table.set(p.slot, 0);
-        let small = l.table.live() * 4 <= l.route.capacity;
-        c.note_mirror(key, &l.route, p.slot, 0);
-        LeafLocks(c).unlock_with_table(l).await?;
-        Ok(self.deleted(key, p, small))
+        l.table.set(slot, pair.1.fingerprint());
+        c.note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
+        LeafLocks(c).unlock_with_table(l).await
     }
 
-    /// A delete has unlocked its leaf; `small`: few pairs are left in it.
-    pub(crate) fn deleted(self, key: &[u8], p: Present, small: bool) -> Written {
+    async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
         let c = self.0;
+        let place = Place { leaf: l.route.leaf, slot: p.slot };
+        let free = slot::free_word(place, l.table.ver);
+        let is_small = (l.table.live() - 1) * 4 <= l.route.capacity;
+        debug_assert!(c.op.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
+        debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
+        if l.image.is_some() {
+            WordLocks(c).unlock_with(l, place, Change::Free(free)).await?;
+        } else {
+            (l, ()) = c.under(l, c.check_lease_untouched()).await?;
+            if c.node.has(Mutant::DeleteTableFirst) {
+                let mut table = l.table.clone();
+                table.set(p.slot, 0);
+                let body = TableLocks(c).body(&mut table, l.route.table).await?;
+                let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
+                c.ep.chain(list).await?;
+            }
+            c.ep.step(Step::Entry);
+            let at = Entries(c).at(place);
+            match c.node.has(Mutant::DeleteEarly) {
+                false => (l, ()) = c.under(l, c.ep.write_word(at, free).await).await?,
+                true => c.ep.detach(write_word(at, free), None),
+            }
+            l.table.set(p.slot, 0);
+            c.note_mirror(key, &l.route, p.slot, 0);
+            LeafLocks(c).unlock_with_table(l).await?;
+        }
         Blocks(c).retire(p.block);
-        if small {
+        if is_small {
             c.node.push_chore(Chore::Merge(key.to_vec()));
         }
-        (Outcome::Done, c.op.outcome(OpOutcome::Hit))
+        Ok((Outcome::Done, c.op.outcome(OpOutcome::Hit)))
     }
 }
 
 /// The error of an operation that has not got its lock. A repair or a lock on the way is no effect
 /// of its own; the next incarnation of its node can repeat it.
-fn untouched(e: dmtree_fabric::Error) -> dmtree_fabric::Error {
+fn untouched(e: Error) -> Error {
     match e.kind() {
-        dmtree_fabric::ErrorKind::Revoked => e.without_effect(),
+        ErrorKind::Revoked => e.without_effect(),
         _ => e,
     }
 }

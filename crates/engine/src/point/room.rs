@@ -26,9 +26,9 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::op::reclaim_for_room;
 use dmtree_parts::{Outcome, Work, Write};
 
-use crate::client::{Client, HashedKey};
 use crate::maintenance::{Chores, Collection};
 use crate::point::{DirectGet, DirectWrite, Reads, Writes};
+use crate::{Client, HashedKey};
 
 /// Pieces of maintenance that a write in a full pool executes.
 const PIECES: usize = 256;

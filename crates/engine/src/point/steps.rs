@@ -20,12 +20,11 @@ use dmtree_parts::slots::Slots;
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
 
-use crate::client::Route;
-use crate::format::table::Table;
+use crate::format::Table;
 use crate::leaf::Probe;
-use crate::marks::Mark;
 use crate::point::Answer;
 use crate::route::MAX_CANDIDATES;
+use crate::{Mark, Route};
 
 /// An entry found under the lock.
 #[derive(Clone, Copy)]
@@ -87,6 +86,11 @@ impl<'w> PointWrite<'w> {
             (Some(_), None) => Next::Fill,
             (None, None) => unreachable!("a delete of an absent key is refused"),
         }
+    }
+
+    /// The whole leaf was READ.
+    pub fn saw_all(&mut self, present: Option<Present>) {
+        (self.present, self.from) = (present, usize::MAX);
     }
 
     /// The slot of [`Next::Probe`] was READ.

@@ -31,19 +31,17 @@
 use std::collections::VecDeque;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
+use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Step};
+use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 
-use crate::client::{Client, Route, is_away};
-use crate::format::slot::Place;
-use crate::format::table::{BODY_AT, Table, View};
+use crate::format::{BODY_AT, LockTag, Place, Table, View};
 use crate::leaf::{Entries, Probe};
-use crate::lock::{
-    Contenders, HeldLock, LeafFifoGuard, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks,
-};
+use crate::lock::{Contenders, HeldLock, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks};
 use crate::point::Writes;
+use crate::{Client, Route, reached};
 
 /// Leaves of one round: a client holds at most this many locks at once.
 const MAX_LEAVES: usize = 16;
@@ -81,8 +79,8 @@ impl WriteMany<'_> {
         let mut pending: VecDeque<usize> = (0..writes.len()).collect();
         while !pending.is_empty() {
             c.ep.renew_deadline();
-            let mut round = Round::default();
-            if let Err(e) = self.write_together(writes, &mut pending, &mut round, outcomes).await {
+            let mut round = Round::new(c, writes);
+            if let Err(e) = round.write_together(&mut pending, outcomes).await {
                 // Outcomes of earlier rounds stay known.
                 let members = round.leaves.into_iter().flat_map(|(_, group)| group);
                 for i in members.chain(round.alone).chain(pending) {
@@ -117,29 +115,92 @@ impl WriteMany<'_> {
             }
         }
     }
+}
+
+/// Some of the writes, executed together.
+struct Round<'c, 'w> {
+    c: &'c Client,
+    writes: &'w [(&'w [u8], Write<'w>)],
+    /// The leaves and their writes.
+    leaves: Vec<(Route, Vec<usize>)>,
+    /// Writes that have to run alone.
+    alone: Vec<usize>,
+    /// Writes for the next round, behind the one of their leaf that runs alone: it may make room.
+    again: Vec<usize>,
+}
+
+/// A leaf of a round whose lock is tried for.
+struct Try {
+    route: Route,
+    group: Vec<usize>,
+    at: GlobalAddr,
+    tag: LockTag,
+    fifo_guard: FifoGuard,
+    /// The numbers of the compare-and-swap and of the READ of stamps.
+    verb: usize,
+    stamps: Option<usize>,
+}
+
+/// What a locked leaf has of a key.
+#[derive(Default)]
+struct Seen {
+    present: Option<usize>,
+    /// It takes a block to tell.
+    is_unclear: bool,
+}
+
+impl<'c, 'w> Round<'c, 'w> {
+    fn new(c: &'c Client, writes: &'w [(&'w [u8], Write<'w>)]) -> Self {
+        Self { c, writes, leaves: Vec::new(), alone: Vec::new(), again: Vec::new() }
+    }
+
+    /// How many writes.
+    fn len(&self) -> usize {
+        self.leaves.iter().map(|(_, group)| group.len()).sum()
+    }
+
+    /// The writes of a leaf that the round cannot do.
+    fn leave(&mut self, group: &[usize]) {
+        if let Some((first, rest)) = group.split_first() {
+            self.alone.push(*first);
+            self.again.extend(rest);
+        }
+    }
+
+    /// Adds write `i`; false when another one has its key, or when there is no room for its leaf.
+    fn add(&mut self, i: usize, route: Route) -> bool {
+        let mut members = self.leaves.iter().flat_map(|(_, group)| group);
+        if members.any(|m| self.writes[*m].0 == self.writes[i].0) {
+            return false;
+        }
+        match self.leaves.iter().position(|(r, _)| r.table == route.table) {
+            Some(leaf) => self.leaves[leaf].1.push(i),
+            None if self.leaves.len() == MAX_LEAVES => return false,
+            None => self.leaves.push((route, vec![i])),
+        }
+        true
+    }
 
     /// Takes writes of distinct keys out of `pending` and executes them, leaf by leaf together.
     /// After an error, the writes of the round may have had their effect; the pending ones have
     /// not begun.
     async fn write_together(
-        self,
-        writes: &[(&[u8], Write<'_>)],
+        &mut self,
         pending: &mut VecDeque<usize>,
-        round: &mut Round,
         outcomes: &mut [Result<Outcome>],
     ) -> Result<()> {
-        let c = self.0;
+        let c = self.c;
         if !c.node.has_tables() {
-            round.alone.extend(pending.drain(..));
+            self.alone.extend(pending.drain(..));
             return Ok(());
         }
         let pin = c.pin();
         let mut later = Vec::new();
         let mut routed = Ok(());
-        while round.len() < MAX_WRITES && later.len() < MAX_LATER {
+        while self.len() < MAX_WRITES && later.len() < MAX_LATER {
             let Some(i) = pending.pop_front() else { break };
-            match c.route(writes[i].0).await {
-                Ok(route) if round.add(i, writes, route) => {}
+            match c.route(self.writes[i].0).await {
+                Ok(route) if self.add(i, route) => {}
                 Ok(_) => later.push(i),
                 Err(e) => {
                     later.push(i);
@@ -150,20 +211,15 @@ impl WriteMany<'_> {
         }
         later.into_iter().rev().for_each(|i| pending.push_front(i));
         routed?;
-        let ran = self.run_round(writes, round, outcomes).await;
+        let ran = self.run(outcomes).await;
         pin.end();
         ran
     }
 
-    async fn run_round(
-        self,
-        writes: &[(&[u8], Write<'_>)],
-        round: &mut Round,
-        outcomes: &mut [Result<Outcome>],
-    ) -> Result<()> {
-        let c = self.0;
-        let mut locked = self.lock_round(round).await?;
-        let seen = self.find_together(writes, &locked).await?;
+    async fn run(&mut self, outcomes: &mut [Result<Outcome>]) -> Result<()> {
+        let (c, writes) = (self.c, self.writes);
+        let mut locked = self.lock().await?;
+        let seen = self.find(&locked).await?;
         let mut seen = seen.into_iter();
         // Plain puts, inserts and updates of inline pairs share a batch; everything else runs
         // alone.
@@ -173,7 +229,7 @@ impl WriteMany<'_> {
             let mut has_changed = false;
             let mut left = Vec::new();
             for (i, seen) in group.into_iter().zip(seen.by_ref()) {
-                let Some(slot) = self.free_or_present(writes[i], &seen, &l) else {
+                let Some(slot) = self.slot_for(writes[i], &seen, &l) else {
                     left.push(i);
                     continue;
                 };
@@ -191,7 +247,7 @@ impl WriteMany<'_> {
                 }
                 outcomes[i] = Ok(Outcome::Done);
             }
-            round.leave(&left);
+            self.leave(&left);
             written.push((l, has_changed));
         }
         if !batch.is_empty() {
@@ -202,18 +258,14 @@ impl WriteMany<'_> {
         for (l, has_changed) in written {
             if has_changed { LeafLocks(c).unlock_with_table(l).await? } else { c.unlock(l).await? }
         }
-        round.alone.sort_unstable();
-        round.again.sort_unstable();
+        self.alone.sort_unstable();
+        self.again.sort_unstable();
         Ok(())
     }
 
     /// What the locked leaves have of the keys of their writes, in order: one batch of READs.
-    async fn find_together(
-        self,
-        writes: &[(&[u8], Write<'_>)],
-        locked: &[(Vec<usize>, Locked)],
-    ) -> Result<Vec<Seen>> {
-        let c = self.0;
+    async fn find(&self, locked: &[(Vec<usize>, Locked)]) -> Result<Vec<Seen>> {
+        let (c, writes) = (self.c, self.writes);
         let mut seen: Vec<Seen> = Vec::new();
         let mut batch = VerbVec::new();
         let mut probes = Vec::new();
@@ -244,13 +296,8 @@ impl WriteMany<'_> {
     }
 
     /// The slot that a write of a round fills or replaces; `None` for one that has to run alone.
-    fn free_or_present(
-        self,
-        (key, w): (&[u8], Write<'_>),
-        seen: &Seen,
-        l: &Locked,
-    ) -> Option<usize> {
-        let g = &self.0.node.g;
+    fn slot_for(&self, (key, w): (&[u8], Write<'_>), seen: &Seen, l: &Locked) -> Option<usize> {
+        let g = &self.c.node.g;
         let wants = match w {
             Write::Put(_) => None,
             Write::Insert(_) => Some(false),
@@ -261,62 +308,34 @@ impl WriteMany<'_> {
         let is_plain = !seen.is_unclear
             && fits
             && wants.is_none_or(|there| there == seen.present.is_some())
-            && self.0.ep.caps().whole_write_bytes as usize >= g.entry();
+            && self.c.ep.caps().whole_write_bytes as usize >= g.entry();
         if is_plain { seen.present.or_else(|| l.table.free_slot()) } else { None }
     }
 
-    /// Tries the locks of a round together; the writes of a failed try run alone. No client waits
+    /// Tries the locks of the round together; the writes of a failed try run alone. No client waits
     /// while it holds a lock.
-    async fn lock_round(self, round: &mut Round) -> Result<Vec<(Vec<usize>, Locked)>> {
-        let c = self.0;
-        let mut batch = VerbVec::new();
-        let mut tried = Vec::new();
-        for (route, group) in round.leaves.clone() {
-            let Some(fifo_guard) = Contenders(c).try_fifo_guard(&route) else {
-                round.leave(&group);
-                continue;
-            };
-            let at = match c.node.pool.resolve(&c.ep, route.table).await {
-                Ok(at) => at,
-                Err(e) if is_away(&e) => {
-                    round.leave(&group);
-                    continue;
-                }
-                Err(e) => return Err(e),
-            };
-            let tag = c.next_tag();
-            c.op.doubt(HeldLock { tag, on: Lockable::Leaf(route) });
-            let len = Table::body_len(route.capacity) as u32;
-            let verb = batch.cas(at, 0, tag.0);
-            batch.then().read(at.plus(BODY_AT as u64), len);
-            let stamps = Contenders(c)
-                .stamps_at(&route, at, &fifo_guard)
-                .map(|at| batch.read(at, STAMP_BYTES));
-            tried.push((group, route, at, tag, fifo_guard, (verb, stamps)));
-        }
+    async fn lock(&mut self) -> Result<Vec<(Vec<usize>, Locked)>> {
+        let c = self.c;
+        let (batch, tries) = self.tries().await?;
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         c.ep.step(Step::Lock);
-        let mut results = match c.ep.batch(batch).await {
-            Ok(results) => results,
-            Err(e) if is_away(&e) => {
-                // The outcome of every try is unknown. A client that meets one of these tags
-                // repairs the leaf.
-                for (group, route, _, tag, ..) in tried {
-                    c.op.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
-                    round.leave(&group);
-                }
-                return Ok(Vec::new());
+        let Some(mut results) = reached(c.ep.batch(batch).await)? else {
+            // The outcome of every try is unknown. A client that meets one of these tags repairs
+            // the leaf.
+            for Try { route, group, tag, .. } in tries {
+                c.op.leave_try(HeldLock { tag, on: Lockable::Leaf(route) });
+                self.leave(&group);
             }
-            Err(e) => return Err(e),
+            return Ok(Vec::new());
         };
-        let mut locked = Vec::with_capacity(tried.len());
-        for (group, route, at, tag, fifo_guard, (verb, stamps)) in tried {
+        let mut locked = Vec::with_capacity(tries.len());
+        for Try { route, group, at, tag, fifo_guard, verb, stamps } in tries {
             let bytes = results.take_sampled(verb + 1);
             c.op.forget_try(tag);
             if results.word(verb) != 0 {
-                round.leave(&group);
+                self.leave(&group);
                 continue;
             }
             let said = stamps.map(|l| results.take_sampled(l));
@@ -324,66 +343,40 @@ impl WriteMany<'_> {
             match bytes.extract(|b| Table::view(route.table, route.capacity, b)) {
                 View::Whole(table) if route.matches(&table) => {
                     c.hold(tag, Lockable::Leaf(route));
-                    let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
                     let table = Box::new(table);
-                    let image = None;
-                    let l = Locked { route, at, tag, table, fifo_guard, image };
-                    locked.push((group, l));
+                    locked.push((group, Locked::by_table(&route, (at, tag), table, fifo_guard)));
                 }
                 _ => {
                     TableLocks(c).free(&route, at, tag, None).await?;
-                    round.leave(&group);
+                    self.leave(&group);
                 }
             }
         }
         Ok(locked)
     }
-}
 
-/// Writes of one round.
-#[derive(Default)]
-struct Round {
-    /// The leaves and their writes.
-    leaves: Vec<(Route, Vec<usize>)>,
-    /// Writes that have to run alone.
-    alone: Vec<usize>,
-    /// Writes for the next round, behind the one of their leaf that runs alone: it may make room.
-    again: Vec<usize>,
-}
-
-/// What a locked leaf has of a key.
-#[derive(Default)]
-struct Seen {
-    present: Option<usize>,
-    /// It takes a block to tell.
-    is_unclear: bool,
-}
-
-impl Round {
-    /// How many writes.
-    fn len(&self) -> usize {
-        self.leaves.iter().map(|(_, group)| group.len()).sum()
-    }
-
-    /// The writes of a leaf that the round cannot do.
-    fn leave(&mut self, group: &[usize]) {
-        if let Some((first, rest)) = group.split_first() {
-            self.alone.push(*first);
-            self.again.extend(rest);
+    /// The tries, and their verbs: `[CAS 0->tag, READ table] | ...`.
+    async fn tries(&mut self) -> Result<(VerbVec, Vec<Try>)> {
+        let c = self.c;
+        let mut batch = VerbVec::new();
+        let mut tries = Vec::new();
+        for (route, group) in self.leaves.clone() {
+            let Some(fifo_guard) = Contenders(c).try_fifo_guard(&route) else {
+                self.leave(&group);
+                continue;
+            };
+            let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
+                self.leave(&group);
+                continue;
+            };
+            let tag = c.next_tag();
+            c.op.doubt(HeldLock { tag, on: Lockable::Leaf(route) });
+            let verb = batch.cas(at, 0, tag.0);
+            batch.then().read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);
+            let words = Contenders(c).stamps_at(&route, at, &fifo_guard);
+            let stamps = words.map(|at| batch.read(at, STAMP_BYTES));
+            tries.push(Try { route, group, at, tag, fifo_guard, verb, stamps });
         }
-    }
-
-    /// Adds write `i`; false when another one has its key, or when there is no room for its leaf.
-    fn add(&mut self, i: usize, writes: &[(&[u8], Write<'_>)], route: Route) -> bool {
-        let mut members = self.leaves.iter().flat_map(|(_, group)| group);
-        if members.any(|m| writes[*m].0 == writes[i].0) {
-            return false;
-        }
-        match self.leaves.iter().position(|(r, _)| r.table == route.table) {
-            Some(leaf) => self.leaves[leaf].1.push(i),
-            None if self.leaves.len() == MAX_LEAVES => return false,
-            None => self.leaves.push((route, vec![i])),
-        }
-        true
+        Ok((batch, tries))
     }
 }

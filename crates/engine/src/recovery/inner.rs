@@ -32,17 +32,12 @@ use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 use dmtree_parts::held::Unlock;
 
-use crate::client::Client;
-use crate::format::Ver;
-use crate::format::inner::{Child, UnvalidatedRecord, unvalidated_record};
-use crate::format::leaf::FenceArea;
-use crate::format::table::LockTag;
+use crate::format::{Child, FenceArea, LockTag, UnvalidatedRecord, Ver, unvalidated_record};
 use crate::inner::{InnerLocks, InnerNodes, Records, fill, record_of};
 use crate::leaf::{Blocks, NodeHeader, Tombstones};
 use crate::lock::{HeldLock, Lockable};
 use crate::maintenance::Sweep;
-use crate::marks::Mark;
-use crate::node::Chore;
+use crate::{Chore, Client, Mark};
 
 /// Repairs inner nodes.
 #[derive(Clone, Copy)]

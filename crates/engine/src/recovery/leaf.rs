@@ -30,35 +30,18 @@
 //!
 //! The READ of step 1 only chooses the routine; steps 3 to 7 use what is READ under the lock.
 
-use dmtree_fabric::verb::{cas, write as write_verb};
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 use dmtree_parts::hash::{KeyHash, fence_tag};
 
-use crate::client::{Client, Route, is_away};
-use crate::format::leaf::{FenceArea, HeaderParts, put_free, put_header, put_slot};
-use crate::format::slot::{self, Place, SlotState};
-use crate::format::table::{BODY_AT, LockTag, Table, View};
-use crate::format::{Geometry, Ver, u64_at};
+use crate::format::{
+    BODY_AT, FenceArea, Geometry, Place, SlotState, Table, Ver, View, slot, u64_at,
+};
 use crate::inner::Records;
-use crate::leaf::{Blocks, Leaves, NodeHeader};
-use crate::lock::{LeafLocks, TableLocks};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::Chore;
+use crate::leaf::{Blocks, LeafImage, Leaves, NodeHeader};
+use crate::lock::{LeafLocks, TakenLock};
 use crate::recovery::{TombstoneRecovery, WordRecovery};
-
-/// The state of a damaged leaf, and the image it is to get.
-struct DamagedLeaf {
-    /// The image, with restored slots.
-    image: Vec<u8>,
-    header: NodeHeader,
-    /// Slots that stay, with their keys.
-    kept: Vec<(usize, Vec<u8>)>,
-    /// The image differs from memory and has to be written.
-    damaged: bool,
-    /// Largest range seen.
-    range: u8,
-}
+use crate::{Chore, Client, Mark, Mutant, Route, is_away, reached};
 
 /// Repairs leaves.
 #[derive(Clone, Copy)]
@@ -82,20 +65,16 @@ impl LeafRecovery<'_> {
                 TombstoneRecovery(c).finish(route, &h, at, was).await
             };
         }
-        let tag = c.next_tag();
-        let Some((tag, body)) = LeafLocks(c).take_over(route, at, was, tag).await? else {
-            return Ok(true);
-        };
-        if was == 0 && body != View::Unbuilt {
+        let Some(taken) = LeafLocks(c).take_over(route, at, was).await? else { return Ok(true) };
+        if was == 0 && taken.table != Some(View::Unbuilt) {
             // Another client was faster.
-            LeafLocks(c).give_back(at, tag).await?;
-            return Ok(true);
+            return taken.give_back(c).await.map(|()| true);
         }
         match was {
             0 => Mark::TableBuilt.hit(),
             _ => Mark::LockTaken.hit(),
         }
-        self.under_lock(route, at, tag).await.map(|()| true)
+        DamagedLeaf::repair(c, taken).await.map(|()| true)
     }
 
     /// The cell of a leaf's table holds something else, and its lock is free. A WRITE of a table
@@ -107,22 +86,18 @@ impl LeafRecovery<'_> {
         if !c.node.has_tables() {
             return Ok(());
         }
-        let at = match c.node.pool.resolve(&c.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(()),
-            at => at?,
-        };
-        let tag = c.next_tag();
-        let Some((tag, body)) = LeafLocks(c).take_over(route, at, 0, tag).await? else {
+        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
             return Ok(());
         };
+        let Some(taken) = LeafLocks(c).take_over(route, at, 0).await? else { return Ok(()) };
         let own = |t: &Table| t.leaf == route.leaf && t.ver.generation == route.generation;
         let h = NodeHeader::read(c, route.leaf).await?;
         let alive = h.is_of(route) && h.level == 0 && h.forward.is_null();
-        if !alive || matches!(&body, View::Whole(t) if own(t)) {
-            return LeafLocks(c).give_back(at, tag).await;
+        if !alive || matches!(&taken.table, Some(View::Whole(t)) if own(t)) {
+            return taken.give_back(c).await;
         }
         Mark::TableForeign.hit();
-        self.under_lock(route, at, tag).await
+        DamagedLeaf::repair(c, taken).await
     }
 
     /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
@@ -144,14 +119,14 @@ impl LeafRecovery<'_> {
         if !c.node.has_tables() {
             return Box::pin(WordRecovery(c).help(route)).await.map(|()| Inspected::Done);
         }
-        let at = match c.node.pool.resolve(&c.ep, route.table).await {
-            Err(e) if is_away(&e) => return Ok(Inspected::Open),
-            at => at?,
+        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
+            return Ok(Inspected::Open);
         };
         let len = Table::body_len(route.capacity);
-        let (was, body) = match c.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await {
-            Err(e) if is_away(&e) => return Ok(Inspected::Open),
-            got => got?,
+        let Some((was, body)) =
+            reached(c.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await)?
+        else {
+            return Ok(Inspected::Open);
         };
         let unbuilt =
             || body.extract(|b| Table::view(route.table, route.capacity, b)) == View::Unbuilt;
@@ -165,18 +140,34 @@ impl LeafRecovery<'_> {
         }
         Ok(if unbuilt() { Inspected::Open } else { Inspected::Done })
     }
+}
 
+/// A leaf under repair, and the image that it is to get.
+struct DamagedLeaf<'c> {
+    c: &'c Client,
+    route: Route,
+    /// The image, with restored slots.
+    image: Vec<u8>,
+    header: NodeHeader,
+    /// Slots that stay, with their keys.
+    kept: Vec<(usize, Vec<u8>)>,
+    /// The image differs from memory and has to be written.
+    is_damaged: bool,
+    /// Largest range seen.
+    range: u8,
+}
+
+impl<'c> DamagedLeaf<'c> {
     /// This operation holds the leaf's lock: repairs leaf, neighbours, parent and table, and
     /// unlocks.
-    async fn under_lock(self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<()> {
-        let c = self.0;
-        let g = c.node.g;
+    async fn repair(c: &'c Client, taken: TakenLock) -> Result<()> {
+        let (g, route) = (c.node.g, taken.route);
         c.check_lease()?;
         c.ep.step(Step::Structure);
         let bytes = c.ep.read(route.leaf, g.leaf_bytes(route.capacity) as u32).await?;
         let image = bytes.extract(<[u8]>::to_vec);
         let header = NodeHeader::of(&g, route.leaf, &image);
-        let right = self.right_of(route.leaf, &header).await?;
+        let right = Right::of(c, route.leaf, &header).await?;
         let (hi, next) = match &right {
             Right::End => (FenceArea::infinite(&g), GlobalAddr::NULL),
             Right::Sibling(addr, n) => (n.lo.clone(), *addr),
@@ -193,185 +184,123 @@ impl LeafRecovery<'_> {
             false => (hi, next),
         };
         let high = Blocks(c).fence_key(&hi).await?;
-        let mut left = self.classify_slots(route, image, header, merged, high.as_deref()).await?;
-        let moved = left.header.hi != hi || left.header.next != next || !left.header.whole;
-        let mut ver = Ver { generation: route.generation, range: left.range };
-        if left.damaged || moved || merged {
-            let kept = c.node.has(Mutant::RecoverNoRestamp);
-            ver.range = ver.range.saturating_add(u8::from(!kept));
-            self.restamp(route, &mut left, &hi, next, ver).await?;
-        } else {
-            Mark::RecoverNothing.hit();
-        }
+        let moved = header.hi != hi || header.next != next || !header.whole;
+        let (kept, range) = (Vec::new(), header.ver.range);
+        let is_damaged = moved || merged;
+        let mut leaf = Self { c, route, image, header, kept, is_damaged, range };
+        leaf.sort_out(merged, high.as_deref()).await?;
+        let ver = leaf.restamp(hi, next).await?;
         match &right {
             Right::End => {}
-            Right::Sibling(addr, n) => self.publish_right(*addr, n).await?,
-            Right::Merged(addr, b) => TombstoneRecovery(c).finish_merge(route, *addr, b).await?,
+            Right::Sibling(addr, n) => publish_right(c, *addr, n).await?,
+            Right::Merged(addr, b) => TombstoneRecovery(c).finish_merge(&route, *addr, b).await?,
         }
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
         let none = c.node.has(Mutant::RecoverOldTable);
-        for (i, key) in left.kept.iter().filter(|_| !none) {
+        for (i, key) in leaf.kept.iter().filter(|_| !none) {
             table.set(*i, KeyHash::of(key).fingerprint());
         }
-        if !c.node.has_tables() {
-            c.ep.step(Step::Lock);
-            let done = c.ep.cas(at, tag.0, 0).await.map(|_| ());
-            return c.unlocked(tag, done);
+        if taken.table.is_none() {
+            return taken.unlock_with(c, &mut table).await;
         }
-        let low = Blocks(c).fence_key(&left.header.lo).await?.unwrap_or_default();
-        let fps = table.clone();
-        let body = TableLocks(c).body(&mut table, route.table).await?;
-        c.ep.step(Step::Table);
-        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
-        let done = c.ep.chain(list).await.map(|_| ());
-        c.unlocked(tag, done)?;
-        c.fill_mirror(&low, &Route { fence: table.fence, ..*route }, fps.fps());
+        let low = Blocks(c).fence_key(&leaf.header.lo).await?.unwrap_or_default();
+        taken.unlock_with(c, &mut table).await?;
+        c.fill_mirror(&low, &Route { fence: table.fence, ..route }, table.fps());
         Ok(())
     }
 
-    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this
-    /// leaf.
-    async fn right_of(self, leaf: GlobalAddr, header: &NodeHeader) -> Result<Right> {
-        let mut at = header.next;
-        while !at.is_null() {
-            let n = NodeHeader::read(self.0, at).await?;
-            if n.forward == leaf {
-                return Ok(Right::Merged(at, n));
-            }
-            if n.forward.is_null() {
-                if at != header.next {
-                    Mark::RecoverNext.hit();
-                }
-                return Ok(Right::Sibling(at, n));
-            }
-            at = n.forward;
-            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
-        }
-        Ok(Right::End)
-    }
-
     /// Separates the slots that stay from those that go.
-    async fn classify_slots(
-        self,
-        route: &Route,
-        mut image: Vec<u8>,
-        header: NodeHeader,
-        merged: bool,
-        high: Option<&[u8]>,
-    ) -> Result<DamagedLeaf> {
-        let c = self.0;
-        let g = c.node.g;
-        let (mut damaged, mut range) = (false, header.ver.range);
-        let mut kept = Vec::new();
+    async fn sort_out(&mut self, merged: bool, high: Option<&[u8]>) -> Result<()> {
+        let (c, g, route) = (self.c, self.c.node.g, self.route);
         for i in 0..route.capacity {
             let place = Place { leaf: route.leaf, slot: i };
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
-            let sound = |b: &[u8]| {
-                slot::check(&g, place, b)
-                    .filter(|s| s.ver.generation == route.generation)
-                    .map(|s| s.ver.range)
-            };
-            if sound(&image[span.clone()]).is_none() {
-                damaged = true;
+            let sound = slot::check(&g, place, &self.image[span.clone()]);
+            if sound.is_none_or(|s| s.ver.generation != route.generation) {
+                self.is_damaged = true;
                 let blind = c.node.has(Mutant::RecoverDropsTorn);
-                let shadow = from_shadow(&g, place, route.capacity, &image);
+                let shadow = from_shadow(&g, place, route.capacity, &self.image);
                 let Some(entry) = shadow.filter(|_| !blind) else {
                     Mark::RecoverTorn.hit();
                     continue;
                 };
                 Mark::RecoverShadow.hit();
-                image[span.clone()].copy_from_slice(&entry);
+                self.image[span.clone()].copy_from_slice(&entry);
             }
-            let Some(s) = slot::check(&g, place, &image[span]) else { continue };
-            range = range.max(s.ver.range);
-            damaged |= s.ver != header.ver;
+            let Some(s) = slot::check(&g, place, &self.image[span]) else { continue };
+            self.range = self.range.max(s.ver.range);
+            self.is_damaged |= s.ver != self.header.ver;
             match s.state {
                 SlotState::Free => continue,
                 SlotState::Staged if !merged && !c.node.has(Mutant::RecoverStagedLive) => {
                     Mark::RecoverStaged.hit();
-                    damaged = true;
+                    self.is_damaged = true;
                     continue;
                 }
                 SlotState::Staged | SlotState::Live => {}
             }
             let key = Leaves(c).whole_key(&s, route.leaf).await?.into_owned();
             if high.is_some_and(|high| &key[..] >= high) {
-                damaged = true;
+                self.is_damaged = true;
                 continue;
             }
-            kept.push((i, key));
+            self.kept.push((i, key));
         }
-        Ok(DamagedLeaf { image, header, kept, damaged, range })
+        Ok(())
     }
 
-    /// WRITEs the leaf anew under one version. Only word0s, the upper fence and `next` differ from
-    /// what is there.
-    async fn restamp(
-        self,
-        route: &Route,
-        left: &mut DamagedLeaf,
-        hi: &FenceArea,
-        next: GlobalAddr,
-        ver: Ver,
-    ) -> Result<()> {
-        let c = self.0;
-        let g = c.node.g;
-        let mut image = c.ep.buf(g.leaf_image(route.capacity) as u32).await?;
-        let len = image.len();
-        image.copy_from_slice(&left.image[..len]);
-        let h = &left.header;
-        let parts = HeaderParts {
-            ver,
-            table: h.table,
-            slots: h.slots,
-            level: 0,
-            lo: &h.lo,
-            hi,
-            next,
-            forward: GlobalAddr::NULL,
-        };
-        put_header(&g, route.leaf, &mut image, &parts);
+    /// WRITEs the leaf anew under one version, if it is damaged. Only word0s, the upper fence and
+    /// `next` differ from what is there.
+    async fn restamp(&self, hi: FenceArea, next: GlobalAddr) -> Result<Ver> {
+        let (c, g, route) = (self.c, self.c.node.g, &self.route);
+        let mut ver = Ver { generation: route.generation, range: self.range };
+        if !self.is_damaged {
+            Mark::RecoverNothing.hit();
+            return Ok(ver);
+        }
+        let kept = c.node.has(Mutant::RecoverNoRestamp);
+        ver.range = ver.range.saturating_add(u8::from(!kept));
+        let forward = GlobalAddr::NULL;
+        let header = NodeHeader { ver, level: 0, hi, next, forward, ..self.header.clone() };
+        let mut image = LeafImage::copied(c, route.leaf, &self.image, &header).await?;
         for i in 0..route.capacity {
             let place = Place { leaf: route.leaf, slot: i };
-            let span = g.slot_at(i)..g.slot_at(i) + g.entry();
-            match slot::check(&g, place, &left.image[span]) {
-                Some(s) if left.kept.iter().any(|(k, _)| *k == i) => {
-                    put_slot(&g, route.leaf, &mut image, i, &s, SlotState::Live, ver);
-                }
-                _ => put_free(&g, route.leaf, &mut image, i, ver),
+            match slot::check(&g, place, &self.image[g.slot_at(i)..][..g.entry()]) {
+                Some(s) if self.kept.iter().any(|(k, _)| *k == i) => image.put(i, &s),
+                _ => image.free(i),
             }
         }
         c.ep.step(Step::Structure);
         if c.node.has(Mutant::RecoverDetached) {
-            c.ep.detach(write_verb(route.leaf, image), None);
-            return Ok(());
+            c.ep.detach(write_verb(route.leaf, image.bytes), None);
+        } else {
+            c.ep.write(route.leaf, image.bytes).await?;
         }
-        c.ep.write(route.leaf, image).await.map(|_| ())
+        Ok(ver)
     }
+}
 
-    /// The right sibling's record is in the parent, or is put there.
-    async fn publish_right(self, addr: GlobalAddr, n: &NodeHeader) -> Result<()> {
-        let c = self.0;
-        if c.node.has(Mutant::RecoverNoPublish) {
+/// The right sibling's record is in the parent, or is put there.
+async fn publish_right(c: &Client, addr: GlobalAddr, n: &NodeHeader) -> Result<()> {
+    if c.node.has(Mutant::RecoverNoPublish) {
+        return Ok(());
+    }
+    let low = Blocks(c).fence_key(&n.lo).await?.unwrap_or_default();
+    let named = async {
+        let known = c.route(&low).await?.leaf == addr;
+        Ok::<_, Error>(known || c.fresh_route(&low).await?.leaf == addr)
+    };
+    match named.await {
+        Ok(true) => return Ok(()),
+        Ok(false) => {}
+        Err(e) if is_away(&e) => {
+            c.node.push_chore(Chore::Publish(low));
             return Ok(());
         }
-        let low = Blocks(c).fence_key(&n.lo).await?.unwrap_or_default();
-        let named = async {
-            let known = c.route(&low).await?.leaf == addr;
-            Ok::<_, dmtree_fabric::Error>(known || c.fresh_route(&low).await?.leaf == addr)
-        };
-        match named.await {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(e) if is_away(&e) => {
-                c.node.push_chore(Chore::Publish(low));
-                return Ok(());
-            }
-            Err(e) => return Err(e),
-        }
-        Mark::RecoverPublish.hit();
-        Records(c).publish(&low, &n.child(addr)).await
+        Err(e) => return Err(e),
     }
+    Mark::RecoverPublish.hit();
+    Records(c).publish(&low, &n.child(addr)).await
 }
 
 /// Result of checking a leaf's table.
@@ -390,6 +319,29 @@ enum Right {
     Sibling(GlobalAddr, NodeHeader),
     /// The sibling has merged into this leaf, and this leaf does not bypass it yet.
     Merged(GlobalAddr, NodeHeader),
+}
+
+impl Right {
+    /// The live right sibling, past relocated ones, or a neighbour that was being merged into this
+    /// leaf.
+    async fn of(c: &Client, leaf: GlobalAddr, header: &NodeHeader) -> Result<Self> {
+        let mut at = header.next;
+        while !at.is_null() {
+            let n = NodeHeader::read(c, at).await?;
+            if n.forward == leaf {
+                return Ok(Self::Merged(at, n));
+            }
+            if n.forward.is_null() {
+                if at != header.next {
+                    Mark::RecoverNext.hit();
+                }
+                return Ok(Self::Sibling(at, n));
+            }
+            at = n.forward;
+            c.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+        }
+        Ok(Self::End)
+    }
 }
 
 /// The new image of a slot that an update has torn. The shadow was written before the entry, and

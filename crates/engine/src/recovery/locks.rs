@@ -32,11 +32,10 @@ use dmtree_fabric::verb::cas;
 use dmtree_fabric::{DetachedHook, Result};
 use dmtree_parts::held::RemoteLock;
 
-use crate::client::Client;
 use crate::inner::InnerLocks;
 use crate::lock::{HeldLock, Lockable};
-use crate::node::{Chore, DmNode};
 use crate::recovery::{InnerRecovery, LeafRecovery, WordRecovery};
+use crate::{Chore, Client, DmNode};
 
 /// Shortest time between two checks of the abandoned locks by operations, ns.
 const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;

@@ -11,5 +11,5 @@ pub(crate) use inner::InnerRecovery;
 pub(crate) use leaf::{Inspected, LeafRecovery, from_shadow};
 pub(crate) use locks::LockRecovery;
 pub(crate) use stall::StallDiagnosis;
-pub(crate) use tombstone::{TombstoneRecovery, is_closed};
+pub(crate) use tombstone::TombstoneRecovery;
 pub(crate) use word::WordRecovery;

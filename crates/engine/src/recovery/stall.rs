@@ -25,12 +25,10 @@
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, Result, Step};
 
-use crate::client::{Client, is_away};
-use crate::format::inner::{UnvalidatedRecord, unvalidated_record};
-use crate::format::slot::{self, Place, SlotState};
+use crate::format::{Place, SlotState, UnvalidatedRecord, slot, unvalidated_record};
 use crate::leaf::{Blocks, NodeHeader, Pair, Validation, pair_of};
 use crate::lock::is_memory;
-use crate::marks::Mark;
+use crate::{Client, Mark, is_away};
 
 /// Bound of tombstones on the way to a live leaf that are read.
 const LONGEST_CHAIN: u32 = 16;

@@ -31,19 +31,14 @@
 //! A crash here leaves an abandoned lock on a tombstone, as before. After step 5 it leaves a closed
 //! tombstone that no client will retire; the garbage collection finds it.
 
-use dmtree_fabric::verb::{cas, write as write_verb};
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::held::Unlock;
 
-use crate::client::{Client, Route, is_away};
-use crate::format::Ver;
-use crate::format::table::{BODY_AT, LockTag, Table, View};
 use crate::inner::{InnerLocks, Records};
 use crate::leaf::{Blocks, LeafMemory, NodeHeader, Tombstones, Validation};
-use crate::lock::{LeafLocks, TableLocks, WordLocks};
-use crate::marks::Mark;
-use crate::node::Chore;
-use crate::recovery::{LeafRecovery, WordRecovery};
+use crate::lock::LeafLocks;
+use crate::recovery::LeafRecovery;
+use crate::{Chore, Client, Mark, Route};
 
 /// Pause before a busy or unreachable successor is checked again, ns.
 const INSPECT_AGAIN_NS: u64 = 20_000;
@@ -83,47 +78,15 @@ impl TombstoneRecovery<'_> {
         let low = Blocks(c).fence_key(&b.lo).await?.unwrap_or_default();
         Records(c).drop_record(&low, addr).await?;
         let route = b.route(addr);
-        if !c.node.has_tables() {
-            return WordRecovery(c).finish_merge(&route).await;
+        let Some((at, was)) = LeafLocks(c).abandoned(&route).await? else { return Ok(()) };
+        let Some(taken) = LeafLocks(c).take_over(&route, at, was).await? else { return Ok(()) };
+        if taken.is_closed() {
+            return taken.give_back(c).await;
         }
-        let at = match c.node.pool.resolve(&c.ep, b.table).await {
-            Err(e) if is_away(&e) => return Ok(()),
-            at => at?,
-        };
-        let was = match c.ep.cas(at, 0, 0).await {
-            Err(e) if is_away(&e) => return Ok(()),
-            was => was?,
-        };
-        if !c.node.is_abandoned(was) {
-            return Ok(());
-        }
-        let tag = c.next_tag();
-        let tag = match LeafLocks(c).take_over(&route, at, was, tag).await? {
-            None => return Ok(()),
-            Some((tag, body)) if is_closed(&body, addr) => {
-                return LeafLocks(c).give_back(at, tag).await;
-            }
-            Some((tag, _)) => tag,
-        };
-        if self.close(&route, at, tag).await? {
+        if taken.close(c).await? {
             LeafMemory(c).retire(&route);
         }
         Ok(())
-    }
-
-    /// Closes the table of a tombstone and unlocks it, awaited.
-    async fn close(self, route: &Route, at: GlobalAddr, tag: LockTag) -> Result<bool> {
-        let c = self.0;
-        if !c.node.has_tables() {
-            return WordLocks(c).close(at, tag).await;
-        }
-        let ver = Ver { generation: route.generation, range: 0 };
-        let mut table = Table::new(route.leaf, ver, 0, route.capacity);
-        table.closed = true;
-        let body = TableLocks(c).body(&mut table, route.table).await?;
-        let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
-        let done = c.ep.chain(list).await.map(|_| ());
-        c.unlocked(tag, done).map(|()| true)
     }
 
     /// A tombstone with an abandoned lock: first its successor, then itself. As
@@ -143,18 +106,13 @@ impl TombstoneRecovery<'_> {
             self.recover_successor(h.forward, &successor).await?;
             return Ok(true);
         }
-        let tag = c.next_tag();
-        let tag = match LeafLocks(c).take_over(route, at, was, tag).await? {
-            None => return Ok(true),
+        let Some(taken) = LeafLocks(c).take_over(route, at, was).await? else { return Ok(true) };
+        if taken.is_closed() {
             // Locked through a stale record after the table was closed: the client that closed it
             // retires the leaf.
-            Some((tag, body)) if is_closed(&body, route.leaf) => {
-                Mark::RecoverClosed.hit();
-                LeafLocks(c).give_back(at, tag).await?;
-                return Ok(false);
-            }
-            Some((tag, _)) => tag,
-        };
+            Mark::RecoverClosed.hit();
+            return taken.give_back(c).await.map(|()| false);
+        }
         Mark::RecoverTombstone.hit();
         c.check_lease()?;
         Tombstones(c).blank_unvalidated(route.leaf, h).await?;
@@ -175,7 +133,7 @@ impl TombstoneRecovery<'_> {
             }
             Some(low) => Records(c).drop_record(low, route.leaf).await?,
         }
-        if !self.close(route, at, tag).await? {
+        if !taken.close(c).await? {
             return Ok(false);
         }
         match low {
@@ -197,9 +155,4 @@ impl TombstoneRecovery<'_> {
         c.ep.sleep(INSPECT_AGAIN_NS).await;
         c.ep.check_deadline("the successor of a tombstone", addr.bits())
     }
-}
-
-/// Whether a table says that its leaf is a tombstone with nothing left to do but to retire it.
-pub(crate) fn is_closed(body: &View, leaf: GlobalAddr) -> bool {
-    matches!(body, View::Whole(t) if t.closed && t.leaf == leaf)
 }

@@ -26,14 +26,11 @@
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 use dmtree_parts::held::Unlock;
 
-use crate::client::{Client, Route, is_away};
-use crate::format::slot::{self, Place};
-use crate::format::table::LockTag;
-use crate::leaf::{Blocks, LeafMemory, NodeHeader};
+use crate::format::{LockTag, Place, slot};
+use crate::leaf::{Blocks, NodeHeader};
 use crate::lock::WordLocks;
-use crate::marks::Mark;
-use crate::mutants::Mutant;
 use crate::recovery::{LeafRecovery, from_shadow};
+use crate::{Client, Mark, Mutant, Route, is_away};
 
 /// Recovers abandoned lock words.
 #[derive(Clone, Copy)]
@@ -61,23 +58,6 @@ impl WordRecovery<'_> {
             return Err(Error::corrupt(format!("the lock at {at} names {leaf}, which is no leaf")));
         }
         Box::pin(LeafRecovery(c).recover(&h.route(leaf), at, was)).await.map(|_| ())
-    }
-
-    /// A merge is finished: frees the lock of the tombstone, if it is still the dead client's.
-    pub(crate) async fn finish_merge(self, route: &Route) -> Result<()> {
-        let c = self.0;
-        let word = WordLocks(c).words().await?.at.by_place(route.leaf)?;
-        let was = c.ep.cas(word.at, 0, 0).await?;
-        let changing = LockTag(was).is_changing() && c.node.is_abandoned_at(was, word.at);
-        if !changing || WordLocks(c).named_by(word.at, LockTag(was)).await? != route.leaf {
-            return Ok(());
-        }
-        if let Some(tag) = WordLocks(c).take_over(route, word.at, was).await?
-            && WordLocks(c).close(word.at, tag).await?
-        {
-            LeafMemory(c).retire(route);
-        }
-        Ok(())
     }
 
     /// Whether no change of a tombstone is in progress. A dead client's change is finished.

@@ -13,10 +13,7 @@ use dmtree_parts::ScanRequest;
 use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
-use crate::format::Geometry;
-use crate::format::area::Stored;
-use crate::format::leaf::{Header, check_words};
-use crate::format::slot::{self, SlotState, Whole};
+use crate::format::{Geometry, Header, SlotState, Stored, Whole, check_words, slot};
 use crate::leaf::{Pair, pair_of};
 
 /// What one pass over an image finds.

@@ -40,11 +40,10 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
-use crate::client::{Client, Route};
 use crate::leaf::{Blocks, Leaves};
-use crate::marks::Mark;
 use crate::point::Reads;
 use crate::route::route_of;
+use crate::{Client, Mark, Route};
 
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;

@@ -9,15 +9,11 @@ use dmtree_fabric::{GlobalAddr, OpKind, Result, Sampled, Stage, Step, Verified};
 use dmtree_parts::ScanRequest;
 use dmtree_parts::cache::CachedNode;
 
-use crate::client::{Client, Route, is_away};
-use crate::format::Ver;
-use crate::format::leaf::{check_header, unchecked_header};
-use crate::format::table::{BODY_AT, MAX_BODY, Table, View};
+use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
 use crate::leaf::{Blocks, LeafCopy, Leaves, block_pair};
-use crate::marks::Mark;
-use crate::mutants::Mutant;
 use crate::route::route_of;
 use crate::scan::{Collected, Fence, ScanLeaf};
+use crate::{Client, Mark, Mutant, Route, is_away};
 
 /// Leaves fetched together.
 const MAX_GROUP: usize = 16;
