@@ -14,16 +14,15 @@ use std::sync::Arc;
 
 use dmtree_fabric::verb::{cas, read};
 use dmtree_fabric::{DirectOp, Endpoint, Error, GlobalAddr, OpKind, Result};
-use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::{Pinned, Running};
 use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::op::Hits;
 use dmtree_pool::TableId;
 
 use crate::format::{Child, LockTag, Table};
-use crate::lock::{HeldLock, Lockable, UnlockHook};
+use crate::lock::{HeldLock, Lockable, Tags, UnlockHook};
 use crate::point::MAX_ENTRY;
-use crate::{Chore, DmNode, Mutant};
+use crate::{Chore, DmNode, KeyHash, Mutant};
 
 /// What every part of the protocol needs: the endpoint, the state of the compute node, and the
 /// running operation.
@@ -33,8 +32,7 @@ pub(crate) struct Client {
     pub op: Running<DmNode>,
     pub leaf_hook: Rc<UnlockHook>,
     pub inner_hook: Rc<UnlockHook>,
-    tag_base: u64,
-    acquisitions: Cell<u16>,
+    pub tags: Tags,
     /// Memory of the last write, for the next one: the value that it found, and its table.
     pub found: Cell<Vec<u8>>,
     table: Cell<Option<Box<Table>>>,
@@ -95,9 +93,6 @@ pub(crate) fn reached<T>(step: Result<T>) -> Result<Option<T>> {
 impl Client {
     /// The client of one slot.
     pub fn new(ep: Endpoint, node: Arc<DmNode>) -> Self {
-        let incarnation = node.pool.fabric().incarnation(ep.node()).unwrap_or(0) as u16;
-        // The upper half of a lock word's tags is for changes of whole leaves.
-        let client = node.next_client() & if node.has_tables() { u16::MAX } else { 0x7fff };
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         ep.set_attached_only(!node.o.techniques.round_trip_combining);
         let op = Running::new(&ep, &node);
@@ -108,10 +103,7 @@ impl Client {
             op,
             leaf_hook,
             inner_hook: UnlockHook::of(&node, &node.inner_fifo),
-            tag_base: u64::from(ep.node().bits()) << 48
-                | u64::from(incarnation) << 32
-                | u64::from(client) << 16,
-            acquisitions: Cell::new(0),
+            tags: Tags::new(&ep, &node),
             found: Cell::default(),
             table: Cell::default(),
             spare: Cell::new(false),
@@ -156,6 +148,11 @@ impl Client {
         }
     }
 
+    /// The cell of a table; `None` while its owner is dead or cut off.
+    pub(crate) async fn cell(&self, table: TableId) -> Result<Option<GlobalAddr>> {
+        reached(self.node.pool.resolve(&self.ep, table).await)
+    }
+
     /// Memory for a table, reused.
     pub(crate) fn spare_table(&self) -> Box<Table> {
         self.table.take().unwrap_or_default()
@@ -164,13 +161,6 @@ impl Client {
     /// The memory of [`Client::spare_table`] is not used any more.
     pub(crate) fn keep_table(&self, table: Box<Table>) {
         self.table.set(Some(table));
-    }
-
-    /// A tag that this client never used before, except by wrap-around of its counter; never 0.
-    pub(crate) fn next_tag(&self) -> LockTag {
-        let n = self.acquisitions.get().wrapping_add(1);
-        self.acquisitions.set(n);
-        LockTag(self.tag_base | u64::from(n))
     }
 
     /// Takes a lock and reads what it covers: one round trip, or two where round-trip combining is

@@ -35,5 +35,8 @@ pub use point::Begun;
 pub use systems::systems;
 pub use tree::DmTree;
 
+// What most modules need.
 pub(crate) use client::{Client, HashedKey, KeyValue, Route, is_away, reached};
+pub(crate) use dmtree_parts::hash::{KeyHash, fence_tag};
+pub(crate) use dmtree_parts::held::Unlock;
 pub(crate) use node::Chore;

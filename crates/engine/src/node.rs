@@ -185,6 +185,11 @@ impl DmNode {
         &found.expect("some capacity").1
     }
 
+    /// Bytes of a leaf's object.
+    pub(crate) fn leaf_bytes(&self, capacity: usize) -> u64 {
+        u64::from(self.leaf_arena(capacity).key().object_bytes)
+    }
+
     /// Whether leaves have so many slots.
     pub(crate) fn is_capacity(&self, slots: usize) -> bool {
         self.leaf_arenas.iter().any(|(c, _)| *c == slots)
@@ -258,7 +263,7 @@ impl DmNode {
     pub(crate) fn push_chore(&self, chore: Chore) {
         if let Chore::Unlink { route, .. } = &chore {
             // No other client knows of it until it is retired.
-            let bytes = u64::from(self.leaf_arena(route.capacity).key().object_bytes);
+            let bytes = self.leaf_bytes(route.capacity);
             let table = self.has_tables().then_some(route.table);
             self.pool.log_pending(route.leaf, bytes, table);
         }

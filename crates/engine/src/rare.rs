@@ -9,8 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dmtree_check::scenario::{Scenario, Script, key};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::{Buf, Fifo, GlobalAddr};
-use dmtree_parts::hash::fence_tag;
-use dmtree_parts::held::{RemoteLock, Unlock};
+use dmtree_parts::held::RemoteLock;
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
 use dmtree_pool::{BlockPtr, PoolOptions};
 
@@ -19,11 +18,11 @@ use crate::format::inner::free_word;
 use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::leaf::{Leaves, NodeHeader, Pair, pair_of};
-use crate::lock::{HeldLock, LeafLocks, Lockable, TableLocks};
+use crate::lock::{HeldLock, LeafLocks, Lockable, Locked, TableLocks};
 use crate::point::{DirectWrite, Writes};
-use crate::recovery::TombstoneRecovery;
+use crate::recovery::LeafRecovery;
 use crate::route::route_of;
-use crate::{Chore, DmTree, Mark, Options, Route, Techniques};
+use crate::{Chore, DmTree, Mark, Options, Route, Techniques, Unlock, fence_tag};
 
 /// Bytes of cache of a node: a few inner nodes.
 const SMALL_CACHE: u64 = 16 << 10;
@@ -80,6 +79,10 @@ async fn all_chores(c: &mut DmTree) {
 
 async fn locked(c: &DmTree, level: u8, key: &[u8]) -> LockedInner {
     InnerLocks(&c.client).lock(level, key).await.expect("works").expect("as high as that")
+}
+
+async fn locked_leaf(c: &DmTree, route: &Route) -> Locked {
+    LeafLocks(&c.client).lock(route).await.expect("works").expect("alive")
 }
 
 /// Removes the record of a key's leaf, as if its publication had found no memory, and returns it.
@@ -223,7 +226,7 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
         alone(&scenario, |mut c| async move {
             let pin = c.client.pin();
             let route = route_to(&c, &long_key(50)).await;
-            let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
+            let l = locked_leaf(&c, &route).await;
             let (at, fence) = (l.at, l.table.fence);
             assert!(
                 Relocation::run(&c.client, l, 64).await.expect("works").is_none(),
@@ -244,7 +247,9 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
             }
             let fence = replace(&c, b.addr(), &bytes).await;
             let before = hits(Mark::RecoverTombstoneLate);
-            assert!(!TombstoneRecovery(&c.client).finish(&route, &h, at, 0).await.expect("works"));
+            assert!(
+                !LeafRecovery(&c.client).finish_tombstone(&route, &h, at, 0).await.expect("works")
+            );
             assert_eq!(hits(Mark::RecoverTombstoneLate), before + 1, "another key: {other_key}");
             assert!(matches!(c.client.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
             replace(&c, b.addr(), &fence).await;
@@ -271,7 +276,7 @@ fn a_write_with_its_lock_recovers_no_other() {
                 continue;
             };
             let lock =
-                HeldLock { tag: c.client.next_tag(), on: Lockable::Leaf(locked.locked.route) };
+                HeldLock { tag: c.client.tags.next(), on: Lockable::Leaf(locked.locked.route) };
             c.client.node.abandoned_locks.add(lock);
             c.client.node.abandoned_locks.answers(&lock.key(), true);
             Writes(&c.client).rest(begun, (&key, hash), w).await?;
@@ -295,13 +300,13 @@ fn a_leaf_without_a_record_does_not_move() {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
         let (low, child) = lose_record(&c, &key(50)).await;
-        let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &route).await;
         let before = hits(Mark::RelocateNoRecord);
         let l = Relocation::run(&c.client, l, 64).await.expect("works").expect("it has not moved");
         assert_eq!(hits(Mark::RelocateNoRecord), before + 1);
         c.client.unlock(l).await.expect("works");
         Records(&c.client).insert(1, &low, &child).await.expect("room");
-        let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &route).await;
         assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
         drop(pin);
         all_chores(&mut c).await;
@@ -317,13 +322,13 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
     alone(&scenario, |mut c| async move {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
-        let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &route).await;
         assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
         let Some(Chore::Unlink { lo, .. }) = c.client.node.maintenance.pop() else {
             panic!("the tombstone is to be unlinked")
         };
         let before = route_to(&c, &key(20)).await;
-        let l = LeafLocks(&c.client).lock(&before).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &before).await;
         let (at, mut table) = (l.at.plus(BODY_AT as u64), l.table.clone());
         c.client.unlock(l).await.expect("works");
         let (low, child) = lose_record(&c, &key(40)).await;
@@ -353,7 +358,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
     alone(&scenario, |mut c| async move {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
-        let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &route).await;
         assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
         let chore = c.client.node.maintenance.pop();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
@@ -403,7 +408,7 @@ fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
         alone(&scenario, |mut c| async move {
             let pin = c.client.pin();
             let route = route_to(&c, &key(50)).await;
-            let l = LeafLocks(&c.client).lock(&route).await.expect("works").expect("alive");
+            let l = locked_leaf(&c, &route).await;
             let at = l.at.plus(BODY_AT as u64);
             c.client.unlock(l).await.expect("works");
             drop(pin);

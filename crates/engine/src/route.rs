@@ -21,8 +21,8 @@
 //!
 //! A tombstone leads to its successor. Until the successor's image is written the successor may
 //! lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may be
-//! dead, and the reader repairs the node (`recovery/inner.rs`). Between two paced hops the operation
-//! passes a quiescent point, because the repair may wait for tables to move.
+//! dead, and the reader repairs the node (`recovery/inner.rs`). Between two paced hops the
+//! operation passes a quiescent point, because the repair may wait for tables to move.
 //!
 //! A descent writes nothing; a crash leaves nothing.
 
@@ -43,7 +43,7 @@ use crate::inner::InnerNode;
 use crate::leaf::{Blocks, HELP_AFTER, LeafCopy, Leaves};
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
-use crate::recovery::{InnerRecovery, LeafRecovery, StallDiagnosis};
+use crate::recovery::{InnerRecovery, LeafRecovery, diagnose_inner};
 
 /// An inner node read from its memory node.
 pub(crate) struct InnerCopy {
@@ -247,7 +247,7 @@ impl Client {
             Box::pin(InnerRecovery(self).help(successor)).await?;
         }
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-            Box::pin(StallDiagnosis(self).inner(successor)).await?;
+            Box::pin(diagnose_inner(self, successor)).await?;
         }
         self.op.quiescent_point();
         backoff.step().await

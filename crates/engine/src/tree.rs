@@ -11,9 +11,12 @@ use dmtree_parts::{
 };
 
 use crate::change::{Load, format};
-use crate::maintenance::{Chores, Collection, Sweep};
-use crate::point::{Begun, DirectGet, DirectWrite, ReadMany, Reads, Room, WriteMany, Writes};
-use crate::scan::Scans;
+use crate::maintenance::{Collection, Sweep, maintain};
+use crate::point::{
+    Begun, DirectGet, DirectWrite, Reads, Writes, get_many, write_many, write_rest_with_room,
+    write_with_room,
+};
+use crate::scan::Scan;
 use crate::{Client, DmNode, Options};
 
 /// A DMTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
@@ -69,7 +72,7 @@ impl DmTree {
     ) -> Begun<Outcome, impl Future<Output = Result<Outcome>> + 'a> {
         match Writes(&self.client).begin(key, w) {
             Ok((DirectWrite::Ended(outcome), _)) => Begun::Ended(Ok(outcome)),
-            Ok((begun, hash)) => Begun::Waits(Room(&self.client).write(begun, (key, hash), w)),
+            Ok((begun, hash)) => Begun::Waits(write_with_room(&self.client, begun, (key, hash), w)),
             Err(e) => Begun::Ended(Err(e)),
         }
     }
@@ -132,16 +135,16 @@ impl RangeIndex for DmTree {
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         match Writes(&self.client).begin(key, w)? {
             (DirectWrite::Ended(outcome), _) => Ok(outcome),
-            (begun, hash) => Room(&self.client).write(begun, (key, hash), w).await,
+            (begun, hash) => write_with_room(&self.client, begun, (key, hash), w).await,
         }
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        Scans(&self.client).scan(r, page).await
+        Scan::run(&self.client, r, page).await
     }
 
     async fn get_many(&mut self, keys: &[&[u8]], out: &mut Values) -> Result<()> {
-        ReadMany(&self.client).get(keys, out).await
+        get_many(&self.client, keys, out).await
     }
 
     async fn write_many(
@@ -149,8 +152,8 @@ impl RangeIndex for DmTree {
         writes: &[(&[u8], Write<'_>)],
         outcomes: &mut Vec<Result<Outcome>>,
     ) -> Result<()> {
-        WriteMany(&self.client).write(writes, outcomes).await?;
-        Room(&self.client).write_rest(writes, outcomes).await;
+        write_many(&self.client, writes, outcomes).await?;
+        write_rest_with_room(&self.client, writes, outcomes).await;
         Ok(())
     }
 
@@ -165,7 +168,7 @@ impl RangeIndex for DmTree {
     }
 
     async fn maintain(&mut self) -> Result<Work> {
-        Chores(&self.client).run().await
+        maintain(&self.client).await
     }
 
     async fn sweep(&mut self) -> Result<()> {

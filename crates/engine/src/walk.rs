@@ -6,7 +6,7 @@
 //! - *R*: fences equal the record's key and the next record's key; `next` is the node of the next
 //!   record (past relocated tombstones that are not unlinked yet); the first record of an inner
 //!   node stands at its lower fence.
-//! - *S*: images are accepted under one version only (`read_leaf`, `read_inner`).
+//! - *S*: images are accepted under one version only.
 //! - *F*: the table is the leaf's (address, version, fence tag), its fingerprints are set exactly
 //!   for live slots, and each is the hash of its key.
 //! - *P*, as far as one instant shows it: keys lie inside the fences, no key is in two slots, and
@@ -27,13 +27,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
-use dmtree_parts::hash::{KeyHash, fence_tag};
 
 use crate::format::{Header, Table, inner, table, unchecked_header};
 use crate::leaf::{Blocks, LeafCopy, Leaves, block_of};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::route::InnerRead;
-use crate::{Client, is_away};
+use crate::{Client, KeyHash, fence_tag, is_away};
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))

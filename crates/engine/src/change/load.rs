@@ -18,7 +18,8 @@
 //! A failure before step 3 gives all memory back. A crash before step 4 leaves a tree that no
 //! pointer leads to, except `R0.next`; the recovery of R0 clears that word, and the garbage
 //! collection finds the memory. A crash after step 4 is a committed load: the recovery of R0, a
-//! sweep, or a reader that meets R0 swings the root word (`recovery/inner.rs`, `maintenance/sweep.rs`).
+//! sweep, or a reader that meets R0 swings the root word (`recovery/inner.rs`,
+//! `maintenance/sweep.rs`).
 //!
 //! The order of steps 3 and 4 protects from hops and repairs only, not from a loss of data.
 
@@ -27,8 +28,6 @@ use std::ops::Range;
 use dmtree_fabric::verb::{VerbVec, write as write_verb};
 use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::fill::{Fill, SplitRule};
-use dmtree_parts::hash::{KeyHash, fence_tag};
-use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
@@ -40,8 +39,8 @@ use crate::leaf::{
     Blocks, Entries, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, TableLocks, WordLocks};
-use crate::point::WriteMany;
-use crate::{Client, Mutant};
+use crate::point::write_many;
+use crate::{Client, KeyHash, Mutant, Unlock, fence_tag};
 
 /// A load in progress: the memory that it has taken, which it gives back when it fails.
 pub(crate) struct Load<'c> {
@@ -119,7 +118,7 @@ impl<'c> Load<'c> {
         for first in (0..all.len()).step_by(256) {
             let chunk = (first..all.len().min(first + 256)).map(|i| all.get(i));
             let writes: Vec<(&[u8], Write<'_>)> = chunk.map(|(k, v)| (k, Write::Put(v))).collect();
-            WriteMany(c).write(&writes, &mut outcomes).await?;
+            write_many(c, &writes, &mut outcomes).await?;
             for outcome in outcomes.drain(..) {
                 let done = outcome?;
                 debug_assert_eq!(done, Outcome::Done);

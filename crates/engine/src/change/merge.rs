@@ -26,8 +26,6 @@
 
 use dmtree_fabric::verb::{VerbVec, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Error, Result, Step};
-use dmtree_parts::hash::fence_tag;
-use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
 use crate::format::{FenceArea, MAX_RANGE, SlotState, put_slot};
@@ -36,7 +34,7 @@ use crate::invariants::LeafState;
 use crate::leaf::{Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones};
 use crate::lock::{LeafLocks, Locked};
 use crate::route::route_of;
-use crate::{Chore, Client, Mark, Mutant, Route, invariants};
+use crate::{Chore, Client, Mark, Mutant, Route, Unlock, fence_tag, invariants};
 
 /// A merge in progress, under the locks of both leaves and of their parent.
 pub(crate) struct Merge<'c> {

@@ -22,20 +22,22 @@
 //!
 //! A crash before step 3 leaves S unreachable (the garbage collection finds it) and L as it was. A
 //! crash after it leaves a tombstone with an abandoned lock and the parent's lock: the client that
-//! takes over the parent blanks L and replaces the record (`recovery/inner.rs`), and the client that
-//! takes over L closes its table and queues the unlink (`recovery/tombstone.rs`).
+//! takes over the parent blanks L and replaces the record (`recovery/inner.rs`), and the client
+//! that takes over L closes its table and queues the unlink (`recovery/tombstone.rs`).
 //!
 //! When there is no memory for S, the lock comes back to the caller, which splits or fails instead.
 
-use dmtree_fabric::{ErrorKind, GlobalAddr, Result};
-use dmtree_parts::held::Unlock;
+use dmtree_fabric::{Error, ErrorKind, GlobalAddr, Result};
 
 use crate::format::Table;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
-use crate::leaf::{LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones};
+use crate::leaf::{
+    Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
+};
 use crate::lock::{LeafLocks, Locked};
-use crate::{Chore, Client, Mark, Mutant, invariants, is_away};
+use crate::route::route_of;
+use crate::{Chore, Client, Mark, Mutant, Route, Unlock, invariants, is_away};
 
 /// A relocation in progress, under the lock of its leaf.
 pub(crate) struct Relocation<'c> {
@@ -152,4 +154,65 @@ impl<'c> Relocation<'c> {
         }
         Ok(())
     }
+}
+
+/// Makes the left sibling of a relocated tombstone name its successor, and retires the leaf.
+/// False when it has to be tried again.
+pub(crate) async fn unlink(c: &Client, lo: &[u8], tombstone: &Route) -> Result<bool> {
+    let leaf = Leaves(c).read(tombstone.leaf, tombstone.capacity).await?;
+    let h = leaf.header(c);
+    if h.ver.generation != tombstone.generation || h.forward.is_null() {
+        return Err(Error::corrupt(format!("leaf {} is no tombstone", tombstone.leaf)));
+    }
+    if !lo.is_empty() {
+        let parent = c.descend_below(Some(lo)).await?;
+        let Some(i) = parent.keys().below(Some(lo)) else { return Ok(false) };
+        let route = route_of(&parent.records()[i]);
+        let Some(left) = LeafLocks(c).lock(&route).await? else {
+            c.fresh_route(parent.keys().get(i)).await?;
+            return Ok(false);
+        };
+        let copy = Leaves(c).read(route.leaf, route.capacity).await?;
+        // The leaf that named the tombstone ended where the tombstone begins. A leaf that
+        // reaches over that place has taken all of them in: the successor was merged away,
+        // behind a chain that the unlinking of another leaf, or a repair, had bypassed.
+        let hi = Blocks(c).fence(copy.header(c).hi).await?;
+        let reaches = hi.is_none_or(|hi| &hi[..] >= lo);
+        let next = copy.header(c).next;
+        let (successor, through) = live_successor(c, next, tombstone).await?;
+        if successor != next {
+            let at = route.leaf.plus(c.node.g.next_at() as u64);
+            c.ep.write_word(at, successor.bits()).await?;
+        }
+        c.unlock(left).await?;
+        if !through && !reaches {
+            Mark::UnlinkAgain.hit();
+            return Ok(false);
+        }
+    }
+    Mark::Unlinked.hit();
+    c.node.pool.log_retired(tombstone.leaf);
+    LeafMemory(c).retire(tombstone);
+    Ok(true)
+}
+
+/// The live leaf at the end of a chain of tombstones, and whether the chain passes through
+/// `tombstone`. Leaves of one chain may be unlinked in any order: the first client makes the left
+/// sibling name the live end.
+async fn live_successor(
+    c: &Client,
+    first: GlobalAddr,
+    tombstone: &Route,
+) -> Result<(GlobalAddr, bool)> {
+    let (mut at, mut through) = (first, false);
+    while !at.is_null() {
+        through |= at == tombstone.leaf;
+        let forward = Leaves(c).read(at, tombstone.capacity).await?.header(c).forward;
+        if forward.is_null() {
+            break;
+        }
+        at = forward;
+        c.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+    }
+    Ok((at, through))
 }

@@ -33,8 +33,6 @@ use std::sync::atomic;
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
-use dmtree_parts::hash::fence_tag;
-use dmtree_parts::held::Unlock;
 use dmtree_parts::keys::common;
 
 use crate::format::{MAX_RANGE, MAX_SLOTS, Place, SlotState, Stored, Table};
@@ -45,7 +43,7 @@ use crate::leaf::{
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
-use crate::{Client, DmNode, KeyValue, Mark, Mutant, invariants, is_away};
+use crate::{Client, DmNode, KeyValue, Mark, Mutant, Unlock, fence_tag, invariants, is_away};
 
 /// Bound for successive owners of the new leaf's table that die or do not answer.
 const MAX_SIBLINGS: usize = 8;
@@ -284,8 +282,8 @@ impl<'c> Split<'c> {
             return Err(e);
         }
         Mark::SplitOwnerAway.hit();
-        // An owner that answers again may still execute the failed WRITE. The leaf and the cell then
-        // stay out of use until garbage collection finds them.
+        // An owner that answers again may still execute the failed WRITE. The leaf and the cell
+        // then stay out of use until garbage collection finds them.
         if owner_is_away {
             LeafMemory(c).give_back(new);
         }

@@ -51,9 +51,8 @@ impl InnerNodes<'_> {
     /// there is no pool, so the loss of another memory node does not cut off leaves that lie
     /// elsewhere.
     pub(crate) async fn take(self) -> Result<Grant> {
-        let c = self.0;
-        let first = (c.node.pool.memory_nodes() > 1).then_some(NodeId::memory(0));
-        c.node.pool.alloc(&c.ep, &c.node.inner_arena, first).await
+        let first = (self.0.node.pool.memory_nodes() > 1).then_some(NodeId::memory(0));
+        self.0.node.pool.alloc(&self.0.ep, &self.0.node.inner_arena, first).await
     }
 
     /// Gives back memory that no pointer leads to.
@@ -83,11 +82,10 @@ impl InnerNodes<'_> {
 
     /// WRITEs an image around the lock word.
     pub(crate) async fn write(self, addr: GlobalAddr, image: &[u8]) -> Result<()> {
-        let c = self.0;
-        let tail_at = addr.plus(c.node.g.inner_lock_at() as u64 + 8);
+        let tail_at = addr.plus(self.0.node.g.inner_lock_at() as u64 + 8);
         let (head, tail) = self.around_lock(image).await?;
-        c.ep.step(Step::Structure);
-        c.ep.chain((write_verb(addr, head), write_verb(tail_at, tail))).await.map(|_| ())
+        self.0.ep.step(Step::Structure);
+        self.0.ep.chain((write_verb(addr, head), write_verb(tail_at, tail))).await.map(|_| ())
     }
 
     /// The parts of an image in front of the lock word and behind it.

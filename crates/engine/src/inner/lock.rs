@@ -1,44 +1,19 @@
-//! Inner nodes: adding and removing records, splitting, growing a new root.
+//! Locks of inner nodes: the word inside the image, taken by `[CAS lock 0->tag, READ node]` behind
+//! a FIFO guard.
 //!
-//! An inner node is locked by a word of its own, taken by `[CAS lock 0->tag, READ node]` behind a
-//! FIFO guard. A client that waits for an inner lock while it holds another waits for one of a
-//! higher level, and FIFO guards of inner locks are ranked by level; so inner locks form no cycle.
-//! The lock word lies inside the image, and images are written around it: the word is touched by
-//! atomics only.
-//!
-//! - *Add a record*: WRITE the record into a free place, unlock behind it in the same chain.
-//!   Records are unsorted and each is valid alone, so one WRITE changes one record.
-//! - *Remove a record*: WRITE word0 = free, unlock behind it.
-//! - *Split N*: WRITE N', awaited; then one chain: `N.next = N'` (the commit), N's image around the
-//!   lock word, CAS unlock; then the record of N' one level up, without N's lock.
-//! - *New root*: WRITE the root with two records, then change the root word by compare-and-swap. A
-//!   client that loses the race gives its node back and inserts into the level that it finds.
-//!
-//! R holds for inner nodes as for leaves: in an unlocked node `hi` is `next`'s `lo`, and the
-//! sibling's record is one level up unless memory was short. Until the record is there the right
-//! link keeps N' reachable, and a chore adds the record. S: all records of a node carry its range;
-//! a change of the node's range rewrites every word0, so an image that mixes two versions is
-//! refused.
-//!
-//! The parent's lock decides between clients that publish the same child: under it, a record with
-//! the child's key means that the child was published already, and a child that is a tombstone by
-//! now gets no record.
-//!
-//! A crash under the lock leaves a torn record, a half split or a node that misses a sibling's
-//! record. The next client that meets the abandoned lock, or a sweep, repairs it
-//! (`recovery/inner.rs`).
+//! A client that waits for an inner lock while it holds another waits for one of a higher level,
+//! and FIFO guards are ranked by level; so inner locks form no cycle.
 
 use dmtree_fabric::verb::cas;
-use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::fifo_mutex::{FifoGuard, Rank};
-use dmtree_parts::held::Unlock;
 
 use crate::format::{Geometry, LockTag, Ver, check_header, inner, unchecked_header};
 use crate::inner::{InnerNode, InnerSplit};
 use crate::leaf::Blocks;
 use crate::lock::{HeldLock, LONG_WAIT, Lockable};
-use crate::recovery::{InnerRecovery, LockRecovery, StallDiagnosis};
-use crate::{Client, Mark};
+use crate::recovery::{InnerRecovery, diagnose_inner, recover_locks_while_waiting};
+use crate::{Client, Mark, Unlock};
 
 /// A locked inner node, as read under the lock.
 pub(crate) struct LockedInner {
@@ -120,16 +95,10 @@ impl InnerLocks<'_> {
         level: u8,
     ) -> Result<Option<LockedInner>> {
         let c = self.0;
-        let g = &c.node.g;
         let mut fifo_guard = self.fifo_guard(addr, level).await?;
-        let lock = addr.plus(g.inner_lock_at() as u64);
-        let mut backoff = c.ep.backoff("inner lock", lock);
+        let mut backoff = c.ep.backoff("inner lock", self.word(addr));
         let (tag, bytes) = loop {
-            let tag = c.next_tag();
-            c.ep.step(Step::Structure);
-            let own = HeldLock { tag, on: Lockable::Inner(addr) };
-            let tried = c.try_for(own, (lock, 0), addr, g.inner_image()).await;
-            let (was, bytes) = self.sure_of(own, tried)?;
+            let (tag, was, bytes) = self.try_once(addr).await?;
             if was == 0 {
                 break (tag, bytes);
             }
@@ -141,12 +110,12 @@ impl InnerLocks<'_> {
             if c.node.abandoned_locks.is_due(c.ep.now()) {
                 // The repair may need this very FIFO guard.
                 drop(fifo_guard);
-                LockRecovery(c).while_waiting().await;
+                recover_locks_while_waiting(c).await;
                 fifo_guard = self.fifo_guard(addr, level).await?;
             }
             c.op.quiescent_point();
             if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-                Box::pin(StallDiagnosis(c).inner(addr)).await?;
+                Box::pin(diagnose_inner(c, addr)).await?;
             }
             backoff.step().await?;
         };
@@ -155,17 +124,22 @@ impl InnerLocks<'_> {
     }
 
     async fn fifo_guard(self, addr: GlobalAddr, level: u8) -> Result<FifoGuard> {
-        let c = self.0;
-        let _quiescent = c.op.quiescent_section();
-        c.node.inner_fifo.lock_ranked(&c.ep, Rank(level), addr.bits()).await
+        let _quiescent = self.0.op.quiescent_section();
+        self.0.node.inner_fifo.lock_ranked(&self.0.ep, Rank(level), addr.bits()).await
     }
 
-    /// A failed try may have taken the lock: it leaves an abandoned lock.
-    fn sure_of<T>(self, own: HeldLock, tried: Result<T>) -> Result<T> {
+    /// One try: its tag, the content of the lock word, and the node. A failed try may have taken
+    /// the lock: it leaves an abandoned lock.
+    async fn try_once(self, addr: GlobalAddr) -> Result<(LockTag, u64, Sampled)> {
+        let c = self.0;
+        let tag = c.tags.next();
+        c.ep.step(Step::Structure);
+        let own = HeldLock { tag, on: Lockable::Inner(addr) };
+        let tried = c.try_for(own, (self.word(addr), 0), addr, c.node.g.inner_image()).await;
         if tried.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
-            self.0.op.leave_try(own);
+            c.op.leave_try(own);
         }
-        tried
+        tried.map(|(was, bytes)| (tag, was, bytes))
     }
 
     /// Accepts a node just locked, or gives its lock back.
@@ -176,11 +150,10 @@ impl InnerLocks<'_> {
         level: u8,
         tag: LockTag,
         fifo_guard: FifoGuard,
-        bytes: dmtree_fabric::Sampled,
+        bytes: Sampled,
     ) -> Result<Option<LockedInner>> {
-        let c = self.0;
-        let g = &c.node.g;
-        c.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
+        let g = &self.0.node.g;
+        self.0.ep.stage_cost(Stage::NodeImage, g.fanout as u32);
         let checked = bytes.check(|b| {
             let h = inner::check(g, addr, b).ok_or(())?;
             let right = h.level == level
@@ -194,9 +167,9 @@ impl InnerLocks<'_> {
             self.release(addr, tag, fifo_guard).await?;
             return Ok(None);
         };
-        let node = InnerNode::of(c, bytes.into_buf()).await?;
+        let node = InnerNode::of(self.0, bytes.into_buf()).await?;
         let header = unchecked_header(g, &node.bytes).expect("accepted");
-        let hi = Blocks(c).fence(header.hi).await?;
+        let hi = Blocks(self.0).fence(header.hi).await?;
         Ok(Some(LockedInner { addr, tag, fifo_guard, ver, level, hi, node }))
     }
 
@@ -206,12 +179,10 @@ impl InnerLocks<'_> {
         tag: LockTag,
         fifo_guard: FifoGuard,
     ) -> Result<()> {
-        let c = self.0;
-        let lock = addr.plus(c.node.g.inner_lock_at() as u64);
-        let hook =
-            c.inner_hook.watch(HeldLock { tag, on: Lockable::Inner(addr) }, Some(fifo_guard));
-        let done = c.ep.release(cas(lock, tag.0, 0), hook).await;
-        c.released(tag, done)
+        let lock = HeldLock { tag, on: Lockable::Inner(addr) };
+        let hook = self.0.inner_hook.watch(lock, Some(fifo_guard));
+        let done = self.0.ep.release(cas(self.word(addr), tag.0, 0), hook).await;
+        self.0.released(tag, done)
     }
 
     /// A chain has written a node and unlocked it.
@@ -233,13 +204,7 @@ impl InnerLocks<'_> {
         let Some(fifo_guard) = c.node.inner_fifo.try_lock_ranked(Rank(level), addr.bits()) else {
             return Ok(None);
         };
-        let lock = addr.plus(c.node.g.inner_lock_at() as u64);
-        let tag = c.next_tag();
-        let len = c.node.g.inner_image();
-        c.ep.step(Step::Structure);
-        let own = HeldLock { tag, on: Lockable::Inner(addr) };
-        let tried = c.try_for(own, (lock, 0), addr, len).await;
-        let (was, bytes) = self.sure_of(own, tried)?;
+        let (tag, was, bytes) = self.try_once(addr).await?;
         if was != 0 {
             return Ok(None);
         }
@@ -255,7 +220,7 @@ impl InnerLocks<'_> {
     pub(crate) async fn lock_with_room(self, low: &[u8]) -> Result<LockedInner> {
         loop {
             let Some(n) = self.lock(1, low).await? else {
-                return Err(dmtree_fabric::Error::corrupt("the tree has no bottom level"));
+                return Err(Error::corrupt("the tree has no bottom level"));
             };
             if n.node.len() < self.0.node.g.fanout {
                 return Ok(n);

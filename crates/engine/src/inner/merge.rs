@@ -1,16 +1,15 @@
 //! Merging two small inner nodes of one parent, A <- B.
 //!
-//! The parent is locked first, then A and B by try: `B.forward = A`, A's image, B's image, `A.next`,
-//! the record. Records that A has already stay at their places, so that a torn WRITE of A loses
-//! none.
+//! The parent is locked first, then A and B by try: `B.forward = A`, A's image, B's image,
+//! `A.next`, the record. Records that A has already stay at their places, so that a torn WRITE of A
+//! loses none.
 
 use dmtree_fabric::{Buf, Result, Step};
-use dmtree_parts::held::Unlock;
 
 use crate::format::{FenceArea, Record, check_header, put_u64};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, Records, fill};
 use crate::leaf::{Blocks, NodeHeader};
-use crate::{Chore, Client, Mark, Mutant, invariants};
+use crate::{Chore, Client, Mark, Mutant, Unlock, invariants};
 
 /// A merge in progress, under the locks of both nodes and of their parent.
 pub(crate) struct InnerMerge<'c> {

@@ -1,17 +1,17 @@
-//! Records of inner nodes: one is added, removed or replaced under the lock of its node.
+//! Records of inner nodes: one is added, removed or replaced by one chain that also unlocks the
+//! node. A level that does not exist yet is a new root.
 
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::verb::{Ordered, cas, write as write_verb, write_word};
 use dmtree_fabric::{ErrorKind, GlobalAddr, Result, Step};
-use dmtree_parts::held::Unlock;
 
 use crate::format::inner::free_word;
 use crate::format::{Child, put_record};
 use crate::inner::{InnerLocks, InnerNodes, InnerSplit, LockedInner, record_of};
 use crate::leaf::{Blocks, NodeHeader, Unwritten};
 use crate::route::InnerRead;
-use crate::{Chore, Client, Mark, Mutant, is_away};
+use crate::{Chore, Client, Mark, Mutant, Unlock, is_away};
 
 /// Adds and removes records of inner nodes.
 #[derive(Clone, Copy)]
@@ -30,10 +30,9 @@ impl Records<'_> {
     /// # Errors
     /// `Full` when a node must be split and there is no memory: nothing was changed on this level.
     pub(crate) async fn insert(self, level: u8, low: &[u8], child: &Child) -> Result<()> {
-        let c = self.0;
-        let mut backoff = c.ep.backoff("room in a parent", child.addr);
+        let mut backoff = self.0.ep.backoff("room in a parent", child.addr);
         loop {
-            let Some(n) = InnerLocks(c).lock(level, low).await? else {
+            let Some(n) = InnerLocks(self.0).lock(level, low).await? else {
                 if self.grow_root(level, low, child).await? {
                     return Ok(());
                 }
@@ -41,18 +40,18 @@ impl Records<'_> {
                 continue;
             };
             if n.node.keys().any(|key| key == low) {
-                return c.unlock(n).await;
+                return self.0.unlock(n).await;
             }
             if level > 1 {
-                let h = NodeHeader::read(c, child.addr).await?;
+                let h = NodeHeader::read(self.0, child.addr).await?;
                 if h.ver.generation != child.generation || !h.forward.is_null() {
                     Mark::PublishTombstone.hit();
-                    return c.unlock(n).await;
+                    return self.0.unlock(n).await;
                 }
             }
             match n.node.free_place() {
                 Some(index) => return self.add(n, index, low, child).await,
-                None => InnerSplit::run(c, n).await?,
+                None => InnerSplit::run(self.0, n).await?,
             }
         }
     }
@@ -139,9 +138,7 @@ impl Records<'_> {
     async fn grow_root(self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
         let c = self.0;
         let old = c.read_root().await?;
-        let InnerRead::Whole(copy) = c.read_inner(old, None, None).await? else {
-            return Ok(false);
-        };
+        let InnerRead::Whole(copy) = c.read_inner(old, None, None).await? else { return Ok(false) };
         if copy.level + 1 != level {
             return Ok(false);
         }
@@ -185,19 +182,18 @@ impl Records<'_> {
     /// Adds the record of a new child to the parent level. When there is no memory for that the
     /// tree stays right without it (readers walk right), and a chore adds the record later.
     pub(crate) async fn publish(self, low: &[u8], child: &Child) -> Result<()> {
-        let c = self.0;
         match Box::pin(self.insert(1, low, child)).await {
             Ok(()) => {
-                if c.node.starved.load(Ordering::Relaxed) {
-                    c.node.starved.store(false, Ordering::Relaxed);
+                if self.0.node.starved.load(Ordering::Relaxed) {
+                    self.0.node.starved.store(false, Ordering::Relaxed);
                 }
                 Ok(())
             }
             // An unreachable parent is no reason for keeping the leaf locked, either.
             Err(e) if e.kind() == ErrorKind::Full || is_away(&e) => {
                 Mark::PublishLater.hit();
-                c.node.starved.store(e.kind() == ErrorKind::Full, Ordering::Relaxed);
-                c.node.push_chore(Chore::Publish(low.to_vec()));
+                self.0.node.starved.store(e.kind() == ErrorKind::Full, Ordering::Relaxed);
+                self.0.node.push_chore(Chore::Publish(low.to_vec()));
                 Ok(())
             }
             Err(e) => Err(e),

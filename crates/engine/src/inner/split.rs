@@ -7,14 +7,13 @@
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, Result, Step};
-use dmtree_parts::held::Unlock;
 use dmtree_pool::Grant;
 
 use crate::format::{FenceArea, Ver, check_header, put_u64};
 use crate::inner::{InnerNodes, LockedInner, Records, fill};
 use crate::invariants::keeps_records;
 use crate::leaf::{Blocks, NodeHeader};
-use crate::{Chore, Client, Mark, Mutant};
+use crate::{Chore, Client, Mark, Mutant, Unlock};
 
 /// A split in progress, under the lock of its node.
 pub(crate) struct InnerSplit<'c> {

@@ -1,11 +1,13 @@
 //! Blocks: parts of pairs, and fences, that do not fit into their areas.
+//!
+//! A block is immutable. It is written before what points to it, and retired after it; a pointer
+//! that may be older (`Validation::Unvalidated`) may find the bytes of another block.
 
 use dmtree_fabric::{Buf, Error, NodeId, Result, Step};
-use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
 use crate::format::{FenceArea, Mode, Stored, block, get_key, may_be, put_key_block};
-use crate::{Client, Mark, Mutant};
+use crate::{Client, KeyHash, Mark, Mutant};
 
 /// Blocks that are filled and not written yet.
 pub(crate) type Unwritten = Vec<(BlockPtr, Buf)>;
@@ -87,14 +89,13 @@ impl Blocks<'_> {
         trust: Validation,
         f: impl FnOnce(&[u8], &[u8]),
     ) -> Result<bool> {
-        let c = self.0;
         if at.is_null() {
             return Ok(false);
         }
-        c.ep.step(Step::Entry);
+        self.0.ep.step(Step::Entry);
         let bytes = match trust {
-            Validation::Held => c.ep.read(at.addr(), at.capacity()).await?,
-            Validation::Unvalidated => c.ep.read_unvalidated(at.addr(), at.capacity()).await?,
+            Validation::Held => self.0.ep.read(at.addr(), at.capacity()).await?,
+            Validation::Unvalidated => self.0.ep.read_unvalidated(at.addr(), at.capacity()).await?,
         };
         let whole = bytes.extract(|b| block::check(at, b).map(|(k, v)| f(k, v)).is_some());
         if !whole {
@@ -125,11 +126,10 @@ impl Blocks<'_> {
         value: &[u8],
         near: Option<NodeId>,
     ) -> Result<(BlockPtr, Buf)> {
-        let c = self.0;
         let len = block::bytes(key.len(), value.len());
-        let (index, spare) = (c.node.root.index, c.spare.get());
-        let at = c.node.pool.alloc_block_of(&c.ep, (index, len), near, spare).await?;
-        let mut buf = match c.ep.buf(len).await {
+        let (index, spare) = (self.0.node.root.index, self.0.spare.get());
+        let at = self.0.node.pool.alloc_block_of(&self.0.ep, (index, len), near, spare).await?;
+        let mut buf = match self.0.ep.buf(len).await {
             Ok(buf) => buf,
             Err(e) => {
                 self.give_back_one(at);
@@ -194,11 +194,10 @@ impl Blocks<'_> {
     }
 
     pub(crate) fn retire(self, block: BlockPtr) {
-        let c = self.0;
-        if !block.is_null() && c.node.has(Mutant::BlockFreedAtOnce) {
+        if !block.is_null() && self.0.node.has(Mutant::BlockFreedAtOnce) {
             self.give_back_one(block);
         } else if !block.is_null() {
-            c.node.pool.retire_block(c.node.root.index, block);
+            self.0.node.pool.retire_block(self.0.node.root.index, block);
         }
     }
 }

@@ -3,8 +3,8 @@
 //! A slot is judged by itself. Its checksum covers the leaf's address, the slot's number, state,
 //! modes, version and, unless free, both areas; so a slot that is accepted was written as a whole,
 //! for this place, in the generation that it carries. The caller's conclusion depends on that
-//! version: `point/get.rs` compares it with the route's generation and the table's version, and writers
-//! hold the lock.
+//! version: `point/get.rs` compares it with the route's generation and the table's version, and
+//! writers hold the lock.
 //!
 //! 1. READ the slot. A torn one is READ again, with pauses; after `HELP_AFTER` READs the leaf is
 //!    repaired when its writer has died.
@@ -22,13 +22,12 @@
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, Result, Sampled, Stage, Step};
-use dmtree_parts::hash::KeyHash;
 use dmtree_pool::BlockPtr;
 
 use crate::format::{Mode, Place, Slot, SlotState, Stored, Ver, area, block, slot, u64_at};
 use crate::leaf::{Blocks, HELP_AFTER, Leaves};
 use crate::lock::Locked;
-use crate::{Client, HashedKey, KeyValue, Mark, Mutant};
+use crate::{Client, HashedKey, KeyHash, KeyValue, Mark, Mutant};
 
 /// What a write of an entry consists of: its block, its shadow, itself.
 pub(crate) type EntryImages = (Option<(BlockPtr, Buf)>, Option<Buf>, Buf);
@@ -110,15 +109,14 @@ impl Entries<'_> {
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Probe> {
-        let c = self.0;
         let at = self.at(place);
-        let mut backoff = c.ep.backoff("entry being written", at);
+        let mut backoff = self.0.ep.backoff("entry being written", at);
         loop {
             let now = match looked.take() {
                 Some(looked) => looked,
                 None => {
-                    c.ep.step(Step::Entry);
-                    let bytes = c.ep.read(at, c.node.g.entry() as u32).await?;
+                    self.0.ep.step(Step::Entry);
+                    let bytes = self.0.ep.read(at, self.0.node.g.entry() as u32).await?;
                     bytes.extract(|bytes| self.look(place, bytes, key, out))
                 }
             };
@@ -126,8 +124,8 @@ impl Entries<'_> {
                 return Ok(probe);
             }
             Mark::EntryTorn.hit();
-            c.op.retried.set(true);
-            Leaves(c).wait_for(&mut backoff, place.leaf, HELP_AFTER).await?;
+            self.0.op.retried.set(true);
+            Leaves(self.0).wait_for(&mut backoff, place.leaf, HELP_AFTER).await?;
         }
     }
 
@@ -157,10 +155,9 @@ impl Entries<'_> {
         (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Looked {
-        let c = self.0;
-        c.ep.stage_cost(Stage::EntryCheck, 1);
-        let blind = c.node.has(Mutant::EntryUnchecked);
-        let glance = match slot::check_unless(blind, &c.node.g, place, bytes) {
+        self.0.ep.stage_cost(Stage::EntryCheck, 1);
+        let blind = self.0.node.has(Mutant::EntryUnchecked);
+        let glance = match slot::check_unless(blind, &self.0.node.g, place, bytes) {
             None => Glance::Torn,
             Some(s) => glance(&s, key, hash, out),
         };
@@ -221,8 +218,7 @@ impl Entries<'_> {
         pair: KeyValue<'_>,
         entry: &mut [u8],
     ) -> Result<Option<(BlockPtr, Buf)>> {
-        let c = self.0;
-        let g = &c.node.g;
+        let g = &self.0.node.g;
         if self.encode_inline(place, ver, (pair.0, pair.2), entry) {
             return Ok(None);
         }
@@ -231,12 +227,12 @@ impl Entries<'_> {
         let near = Some(place.leaf.node());
         let (modes, block) = match area::put_inline(key_area, key) {
             Some(k) if g.v >= 8 => {
-                let block = Blocks(c).take(&[], value, near).await?;
+                let block = Blocks(self.0).take(&[], value, near).await?;
                 ((k, area::put_value_block(value_area, block.0)), Some(block))
             }
             // A long key, or a value area without room even for a pointer: both in one block.
             _ => {
-                let block = Blocks(c).take(key, value, near).await?;
+                let block = Blocks(self.0).take(key, value, near).await?;
                 value_area.fill(0);
                 let k = if key.len() > g.k {
                     area::put_key_block(key_area, key, hash, block.0)
@@ -305,12 +301,11 @@ impl Entries<'_> {
         pair: KeyValue<'_>,
         replaces: Option<u32>,
     ) -> Result<EntryImages> {
-        let c = self.0;
-        let g = &c.node.g;
-        let mut entry = c.ep.buf(g.entry() as u32).await?;
+        let g = &self.0.node.g;
+        let mut entry = self.0.ep.buf(g.entry() as u32).await?;
         let block = self.encode(place, l.table.ver, pair, &mut entry).await?;
-        let whole = c.ep.caps().whole_write_bytes as usize >= g.entry();
-        let shadow = match replaces.filter(|_| !whole && !c.node.has(Mutant::NoShadow)) {
+        let whole = self.0.ep.caps().whole_write_bytes as usize >= g.entry();
+        let shadow = match replaces.filter(|_| !whole && !self.0.node.has(Mutant::NoShadow)) {
             Some(crc) => Some(self.shadow(place, crc, &entry).await?),
             None => None,
         };

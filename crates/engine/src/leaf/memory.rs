@@ -1,4 +1,5 @@
-//! Memory of leaves and of their tables.
+//! Memory of leaves and of their tables: taken together, written together, and given back or
+//! retired together.
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, GlobalAddr, NodeId, Result, Role, Step};
@@ -21,10 +22,9 @@ impl LeafMemory<'_> {
 
     /// A new leaf with a table at none of some owners.
     pub(crate) async fn take_beside(self, capacity: usize, silent: &[NodeId]) -> Result<NewLeaf> {
-        let c = self.0;
-        let node = &c.node;
+        let node = &self.0.node;
         let arena = node.leaf_arena(capacity);
-        let grant = node.pool.alloc(&c.ep, arena, None).await?;
+        let grant = node.pool.alloc(&self.0.ep, arena, None).await?;
         let side = match node.o.techniques.tables {
             Tables::Compute => Role::Compute,
             Tables::Memory => Role::Memory,
@@ -35,10 +35,10 @@ impl LeafMemory<'_> {
         };
         let table = node
             .pool
-            .alloc_table_beside(&c.ep, node.root.index, (lines(capacity), side), silent)
+            .alloc_table_beside(&self.0.ep, node.root.index, (lines(capacity), side), silent)
             .await;
         let resolved = match table {
-            Ok(t) => node.pool.resolve(&c.ep, t).await.map(|at| (t, at)),
+            Ok(t) => node.pool.resolve(&self.0.ep, t).await.map(|at| (t, at)),
             Err(e) => Err(e),
         };
         match resolved {
@@ -52,14 +52,13 @@ impl LeafMemory<'_> {
 
     /// Gives back memory that no pointer leads to.
     pub(crate) fn give_back(self, s: &NewLeaf) {
-        let c = self.0;
         let mut grant = s.grant;
-        if c.node.has(Mutant::NoNewGeneration) && grant.generation > 1 {
+        if self.0.node.has(Mutant::NoNewGeneration) && grant.generation > 1 {
             grant.generation -= 1;
         }
-        c.node.pool.give_back(c.node.leaf_arena(s.capacity), grant);
-        if c.node.has_tables() {
-            c.node.pool.give_back_table(c.node.root.index, s.table);
+        self.0.node.pool.give_back(self.0.node.leaf_arena(s.capacity), grant);
+        if self.0.node.has_tables() {
+            self.0.node.pool.give_back_table(self.0.node.root.index, s.table);
         }
     }
 
@@ -101,9 +100,8 @@ impl LeafMemory<'_> {
 
     /// Closes a table's cell for later clients, where leaves have tables.
     pub(crate) fn retire_table(self, table: TableId) {
-        let c = self.0;
-        if c.node.has_tables() {
-            c.node.pool.retire_table(c.node.root.index, table);
+        if self.0.node.has_tables() {
+            self.0.node.pool.retire_table(self.0.node.root.index, table);
         }
     }
 }

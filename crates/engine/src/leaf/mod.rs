@@ -1,4 +1,15 @@
 //! Leaves: whole images, single entries, blocks, and the memory that they take.
+//!
+//! A leaf is READ as a whole (here), by a part (`scan/read.rs`) or by an entry (`entry.rs`).
+//! Nothing that was READ counts before its checksum holds for its place, generation and version:
+//!
+//! - An *image* is accepted when header and slots carry one version (S).
+//! - An *entry* is judged by itself, since its checksum covers leaf, slot, state and version.
+//! - A *block* (`blocks.rs`) carries a checksum over its address, so a reused one is refused.
+//! - A *header* (`header.rs`) may count in part, for a repair.
+//!
+//! Whatever is torn is READ again, with pauses. After `HELP_AFTER` READs its writer may be dead,
+//! and the reader repairs the leaf.
 
 mod blocks;
 mod entry;
@@ -25,7 +36,7 @@ use crate::format::{
 };
 use crate::lock::{LONG_WAIT, Locked};
 use crate::point::Present;
-use crate::recovery::{LeafRecovery, StallDiagnosis};
+use crate::recovery::{LeafRecovery, diagnose_leaf};
 use crate::{Client, HashedKey, Mark, Mutant};
 
 /// A whole leaf, accepted.
@@ -84,14 +95,13 @@ impl<'c> Leaves<'c> {
         leaf: GlobalAddr,
         patience: u32,
     ) -> Result<()> {
-        let c = self.0;
         if backoff.steps() >= patience {
-            Box::pin(LeafRecovery(c).help(leaf)).await?;
+            Box::pin(LeafRecovery(self.0).help(leaf)).await?;
         }
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-            Box::pin(StallDiagnosis(c).leaf(leaf)).await?;
+            Box::pin(diagnose_leaf(self.0, leaf)).await?;
         }
-        c.op.quiescent_point();
+        self.0.op.quiescent_point();
         backoff.step().await
     }
 
@@ -102,19 +112,18 @@ impl<'c> Leaves<'c> {
         (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Found> {
-        let c = self.0;
         let at = |i: usize, block| {
-            let word = u64_at(&leaf.bytes, c.node.g.slot_at(i));
+            let word = u64_at(&leaf.bytes, self.0.node.g.slot_at(i));
             Found::At(Present { slot: i, block, crc: (word >> 32) as u32 })
         };
-        for (i, slot) in leaf.live(c) {
+        for (i, slot) in leaf.live(self.0) {
             match pair_of(&slot) {
                 Some(Pair::Inline(k, v)) if k == key => {
                     replace(out, v);
                     return Ok(at(i, BlockPtr::from_bits(0)));
                 }
                 Some(Pair::ValueIn(k, block)) if k == key => {
-                    let whole = Blocks(c).value(block, out).await?;
+                    let whole = Blocks(self.0).value(block, out).await?;
                     return Ok(if whole { at(i, block) } else { Found::Torn });
                 }
                 Some(Pair::BothIn(block)) => {
@@ -122,7 +131,7 @@ impl<'c> Leaves<'c> {
                     if !short && !may_be(slot.key, key, hash) {
                         continue;
                     }
-                    match Blocks(c).value_of(block, key, out).await? {
+                    match Blocks(self.0).value_of(block, key, out).await? {
                         None => return Ok(Found::Torn),
                         Some(true) => return Ok(at(i, block)),
                         Some(false) => {}

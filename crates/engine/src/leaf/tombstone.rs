@@ -13,9 +13,8 @@ pub(crate) struct Tombstones<'c>(pub &'c Client);
 impl Tombstones<'_> {
     /// Commits: the leaf's range goes to the leaf at `forward`.
     pub(crate) async fn forward(self, leaf: GlobalAddr, forward: GlobalAddr) -> Result<()> {
-        let c = self.0;
-        c.check_lease()?;
-        c.ep.write_word(leaf.plus(c.node.g.forward_at() as u64), forward.bits()).await
+        self.0.check_lease()?;
+        self.0.ep.write_word(leaf.plus(self.0.node.g.forward_at() as u64), forward.bits()).await
     }
 
     /// Frees the slots of a tombstone, under the next range.
@@ -32,14 +31,13 @@ impl Tombstones<'_> {
 
     /// Frees all slots of a tombstone, torn or not.
     pub(crate) async fn blank_unvalidated(self, addr: GlobalAddr, h: &NodeHeader) -> Result<()> {
-        let c = self.0;
-        let bytes = c.ep.read(addr, c.node.g.leaf_image(h.slots) as u32).await?;
+        let bytes = self.0.ep.read(addr, self.0.node.g.leaf_image(h.slots) as u32).await?;
         let old = bytes.extract(<[u8]>::to_vec);
         // A client that repairs a parent blanks its tombstones, too: two that do it at once write
         // the same.
         let ver = Ver { generation: h.ver.generation, range: u8::MAX };
-        let header = NodeHeader { ver, ..NodeHeader::of(&c.node.g, addr, &old) };
-        c.ep.step(Step::Structure);
+        let header = NodeHeader { ver, ..NodeHeader::of(&self.0.node.g, addr, &old) };
+        self.0.ep.step(Step::Structure);
         self.write(addr, &old, &header).await
     }
 

@@ -29,6 +29,7 @@ use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
 use dmtree_parts::fairness::{Next, Said, WORDS};
 use dmtree_parts::fifo_mutex::FifoGuard;
 
+use crate::format::{BODY_AT, Table};
 use crate::lock::HeldLock;
 use crate::{Client, Mark, Route, is_away, reached};
 
@@ -82,9 +83,7 @@ impl Contenders<'_> {
         let (mut until, mut before) = (0, None);
         let (mut pause, longest) = PROBES_AFTER_NS;
         loop {
-            let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
-                return Ok(());
-            };
+            let Some(at) = c.cell(route.table).await? else { return Ok(()) };
             let Some(words) = c.node.pool.wait_words(route.table, at) else { return Ok(()) };
             c.ep.step(Step::Lock);
             let Some((was, said)) =
@@ -130,17 +129,16 @@ impl Contenders<'_> {
         was: u64,
         tries: u32,
     ) -> Result<()> {
-        let c = self.0;
         if !self.is_rival(was) {
             return Ok(());
         }
         let lock = route.table.bits();
-        c.node.contenders.met(lock);
+        self.0.node.contenders.met(lock);
         if tries == 0 || !tries.is_multiple_of(ANNOUNCE_EVERY) {
             return Ok(());
         }
         let Some(word) = self.own_wait_word(route, at) else { return Ok(()) };
-        match c.ep.write_word(word, c.node.contenders.says(lock)).await {
+        match self.0.ep.write_word(word, self.0.node.contenders.says(lock)).await {
             Err(e) if !is_away(&e) => Err(e),
             _ => Ok(()),
         }
@@ -181,17 +179,22 @@ impl Contenders<'_> {
         self.0.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`Client::try_for`] a leaf's lock, and READs the stamps in the same round trip.
-    pub(crate) async fn try_and_read_stamps(
+    /// As [`Client::try_for`] a leaf's lock; in company it READs the stamps in the same round trip.
+    pub(crate) async fn try_for(
         self,
+        route: &Route,
         lock: HeldLock,
         at: GlobalAddr,
-        (body, len): (GlobalAddr, usize),
-        words: GlobalAddr,
-    ) -> Result<(u64, Sampled, Sampled)> {
+        fifo_guard: &FifoGuard,
+    ) -> Result<(u64, Sampled, Option<Sampled>)> {
+        let (body, len) = (at.plus(BODY_AT as u64), Table::body_len(route.capacity));
+        let Some(words) = self.stamps_at(route, at, fifo_guard) else {
+            let (was, body) = self.0.try_for(lock, (at, 0), body, len).await?;
+            return Ok((was, body, None));
+        };
         let take = chain((cas(at, 0, lock.tag.0), read(body, len as u32)));
         let verbs = self.0.ep.batch((take, read(words, STAMP_BYTES)));
         let ((was, body), said) = self.0.op.try_for(&[lock], verbs).await?;
-        Ok((was, body, said))
+        Ok((was, body, Some(said)))
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Both kinds have the same rules:
 //!
-//! - One client of a compute node at a time competes for a lock: a queue of the node admits it, in a
-//!   quiescent section, so that tables may move while it waits.
+//! - One client of a compute node at a time competes for a lock: a queue of the node admits it, in
+//!   a quiescent section, so that tables may move while it waits.
 //! - Under the lock the leaf is known: by its table, READ behind the compare-and-swap, or by its
 //!   image. A leaf that is not the route's is given back, and the caller reads the route again.
 //! - Releases are detached, and ordered behind the WRITEs that they cover. The lock word is never
@@ -28,27 +28,27 @@
 
 mod fair;
 mod table;
-mod taken;
+mod tag;
 mod unlock;
 mod word;
 
 pub(crate) use fair::{Contenders, STAMP_BYTES};
 pub(crate) use table::{Confirmed, TableLocks, is_memory};
-pub(crate) use taken::{TakenLock, is_closed};
+pub(crate) use tag::{Tags, TakenLock, is_closed};
 pub(crate) use unlock::UnlockHook;
 pub(crate) use word::{Change, LeafLockWords, WordLocks};
 
 use dmtree_fabric::{Backoff, Buf, GlobalAddr, Result};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalGuard;
-use dmtree_parts::held::{RemoteLock, Unlock};
+use dmtree_parts::held::RemoteLock;
 use dmtree_pool::Grant;
 
 use crate::format::{LockTag, Table};
 use crate::inner::{InnerLocks, LockedInner};
 use crate::leaf::LeafCopy;
-use crate::recovery::StallDiagnosis;
-use crate::{Client, Route, reached};
+use crate::recovery::diagnose_leaf;
+use crate::{Client, Route, Unlock, reached};
 
 /// A lock that an operation holds: its tag, and what it locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +134,13 @@ pub(crate) struct LeafLocks<'c>(pub &'c Client);
 impl LeafLocks<'_> {
     /// Locks the leaf of a key: one round trip when the route is right and the lock is free.
     pub(crate) async fn of_key(self, key: &[u8]) -> Result<Locked> {
-        let c = self.0;
-        let mut route = c.route(key).await?;
-        let mut backoff = c.ep.backoff("a consistent view of a leaf", route.leaf);
+        let mut route = self.0.route(key).await?;
+        let mut backoff = self.0.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
             if let Some(locked) = self.lock(&route).await? {
                 return Ok(locked);
             }
-            route = c.other_route(key, &route, &mut backoff).await?;
+            route = self.0.other_route(key, &route, &mut backoff).await?;
         }
     }
 
@@ -173,7 +172,7 @@ impl LeafLocks<'_> {
     ) -> Result<()> {
         let steps = backoff.steps();
         if steps > 0 && steps.is_multiple_of(LONG_WAIT) {
-            Box::pin(StallDiagnosis(self.0).leaf(route.leaf)).await?;
+            Box::pin(diagnose_leaf(self.0, route.leaf)).await?;
         }
         if away || steps > LONG_WAIT {
             self.0.ep.sleep(LONG_PAUSE_NS).await;
@@ -220,9 +219,7 @@ impl LeafLocks<'_> {
         if !c.node.has_tables() {
             return WordLocks(c).abandoned(route).await;
         }
-        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
-            return Ok(None);
-        };
+        let Some(at) = c.cell(route.table).await? else { return Ok(None) };
         let was = reached(c.ep.cas(at, 0, 0).await)?.filter(|was| c.node.is_abandoned(*was));
         Ok(was.map(|was| (at, was)))
     }
@@ -235,7 +232,7 @@ impl LeafLocks<'_> {
         at: GlobalAddr,
         was: u64,
     ) -> Result<Option<TakenLock>> {
-        let tag = self.0.next_tag();
+        let tag = self.0.tags.next();
         match self.0.node.has_tables() {
             true => TableLocks(self.0).take_over(route, at, was, tag).await,
             false => WordLocks(self.0).take_over(route, at, was).await,

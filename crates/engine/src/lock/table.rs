@@ -3,7 +3,7 @@
 //! Taking a lock:
 //!
 //! 1. A FIFO guard admits one client of this node at a time.
-//! 2. A lock that other nodes wait for is left to them (`lock/fair.rs`).
+//! 2. A lock that other nodes wait for is left to them (`fair.rs`).
 //! 3. `[CAS lock 0->tag, READ table]`, one chain. The READ executes behind the CAS, so under the
 //!    lock the table is exact (F).
 //! 4. A table that is not the route's (leaf, generation, version, fence tag) means a stale route:
@@ -23,9 +23,9 @@ use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
 
 use crate::format::{BODY_AT, LockTag, Table, View};
-use crate::lock::taken::closed;
+use crate::lock::tag::closed;
 use crate::lock::{Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, TakenLock};
-use crate::recovery::{LeafRecovery, LockRecovery};
+use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
 use crate::{Client, Mark, Mutant, Route, is_away, reached};
 
 /// Result of confirming a route at its table's owner.
@@ -51,9 +51,7 @@ impl TableLocks<'_> {
     pub(crate) async fn confirm(self, table: TableId, capacity: usize) -> Result<Confirmed> {
         let c = self.0;
         // The owner is dead or cannot be reached: the leaf answers instead.
-        let Some(at) = reached(c.node.pool.resolve(&c.ep, table).await)? else {
-            return Ok(Confirmed::Odd);
-        };
+        let Some(at) = c.cell(table).await? else { return Ok(Confirmed::Odd) };
         let mut backoff = c.ep.backoff("table being written", at);
         loop {
             let len = Table::body_len(capacity);
@@ -99,11 +97,11 @@ impl TableLocks<'_> {
         c.ep.point().await;
         Contenders(c).yield_lock(route).await?;
         let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
-        let mut tag = c.next_tag();
+        let mut tag = c.tags.next();
         // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
-            let at = reached(c.node.pool.resolve(&c.ep, route.table).await)?;
+            let at = c.cell(route.table).await?;
             let tried = match at {
                 Some(at) => self.try_cell((route, &fifo_guard), at, tag, doubt == Some(at)).await,
                 None => {
@@ -133,43 +131,40 @@ impl TableLocks<'_> {
                     if was != 0 {
                         Contenders(c).meet(route, cell, was, backoff.steps()).await?;
                     }
-                    let is_repaired = was == 0 || c.node.is_abandoned(was);
-                    if is_repaired && !Box::pin(LeafRecovery(c).recover(route, cell, was)).await? {
+                    let is_due = was == 0 || c.node.is_abandoned(was);
+                    if is_due && !Box::pin(LeafRecovery(c).recover(route, cell, was)).await? {
                         return Ok(None);
                     }
                 }
             }
             c.op.retried.set(true);
-            LockRecovery(c).while_waiting().await;
+            recover_locks_while_waiting(c).await;
             c.op.quiescent_point();
             LeafLocks(c).pause(&mut backoff, route, doubt.is_some()).await?;
             if doubt.is_none() {
                 // The last try may have been given back in vain, and its lock be abandoned.
                 c.op.forget_try(tag);
-                tag = c.next_tag();
+                tag = c.tags.next();
             }
         }
     }
 
     /// As [`LeafLocks::try_lock`](crate::lock::LeafLocks::try_lock).
     pub(crate) async fn try_lock(self, route: &Route) -> Result<Option<Locked>> {
-        let c = self.0;
-        let Some(fifo_guard) = c.node.leaf_fifo.try_lock(route.table.bits()) else {
+        let Some(fifo_guard) = self.0.node.leaf_fifo.try_lock(route.table.bits()) else {
             return Ok(None);
         };
-        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
-            return Ok(None);
-        };
-        let tag = c.next_tag();
+        let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
+        let tag = self.0.tags.next();
         match self.try_cell((route, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table)) => {
-                c.hold(tag, Lockable::Leaf(*route));
+                self.0.hold(tag, Lockable::Leaf(*route));
                 Ok(Some(Locked::by_table(route, (at, tag), table, fifo_guard)))
             }
             Ok(_) => Ok(None),
             Err(e) => {
                 if e.effect() == Effect::Unknown {
-                    c.op.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
+                    self.0.op.leave_try(HeldLock { tag, on: Lockable::Leaf(*route) });
                 }
                 reached(Err(e)).map(|_: Option<Locked>| None)
             }
@@ -184,35 +179,23 @@ impl TableLocks<'_> {
         tag: LockTag,
         doubt: bool,
     ) -> Result<Tried> {
-        let c = self.0;
-        let len = Table::body_len(route.capacity);
-        c.ep.step(Step::Lock);
+        self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let body = at.plus(BODY_AT as u64);
-        let (was, body, said) = match Contenders(c).stamps_at(route, at, fifo_guard) {
-            None => {
-                let (was, body) = c.try_for(lock, (at, 0), body, len).await?;
-                (was, body, None)
-            }
-            Some(words) => {
-                let (was, body, said) =
-                    Contenders(c).try_and_read_stamps(lock, at, (body, len), words).await?;
-                (was, body, Some(said))
-            }
-        };
+        let tried = Contenders(self.0).try_for(route, lock, at, fifo_guard).await;
+        let (was, body, said) = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
             return Ok(Tried::Busy(was));
         }
-        Contenders(c).took(route, said.as_ref());
+        Contenders(self.0).took(route, said.as_ref());
         // This operation holds the lock: no other client writes this table now, so a torn one is
         // not a table of this leaf.
-        let mut table = c.spare_table();
+        let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
-        if is_whole && (route.matches(&table) || c.node.has(Mutant::LockAnyTable)) {
+        if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
             return Ok(Tried::Got(table));
         }
-        c.keep_table(table);
+        self.0.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
             View::Unbuilt => Tried::Busy(0),
             _ => {
@@ -232,11 +215,10 @@ impl TableLocks<'_> {
         tag: LockTag,
         fifo_guard: Option<FifoGuard>,
     ) -> Result<()> {
-        let c = self.0;
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let hook = c.leaf_hook.watch(lock, fifo_guard);
-        let done = c.ep.release(cas(at, tag.0, 0), hook).await;
-        c.released(tag, done)
+        let hook = self.0.leaf_hook.watch(lock, fifo_guard);
+        let done = self.0.ep.release(cas(at, tag.0, 0), hook).await;
+        self.0.released(tag, done)
     }
 
     /// WRITEs the table and unlocks behind it: WRITE->atomic is ordered.
@@ -267,23 +249,22 @@ impl TableLocks<'_> {
     /// Closes the table of a tombstone and unlocks it. Awaited: its cell is retired next, and a
     /// WRITE still in flight then could land in the next leaf's table.
     pub(crate) async fn close(self, l: Locked) -> Result<()> {
-        let c = self.0;
         let mut table = l.table.clone();
         table.closed = true;
         (0..l.route.capacity).for_each(|i| table.set(i, 0));
         let body = self.body(&mut table, l.route.table).await?;
         let list = (write_verb(l.at.plus(BODY_AT as u64), body), cas(l.at, l.tag.0, 0));
-        c.ep.step(Step::Structure);
-        if c.node.has(Mutant::CloseDetached) {
-            c.ep.detach(list, None);
+        self.0.ep.step(Step::Structure);
+        if self.0.node.has(Mutant::CloseDetached) {
+            self.0.ep.detach(list, None);
         } else {
-            let closed = reached(c.ep.chain(list).await)?;
+            let closed = reached(self.0.ep.chain(list).await)?;
             drop(l.fifo_guard);
             if closed.is_none() {
                 self.close_again(l.tag, &l.route, l.at).await?;
             }
         }
-        c.op.let_go(l.tag);
+        self.0.op.let_go(l.tag);
         Ok(())
     }
 
@@ -296,19 +277,18 @@ impl TableLocks<'_> {
         route: &Route,
         at: GlobalAddr,
     ) -> Result<()> {
-        let c = self.0;
-        let mut backoff = c.ep.backoff("the owner of a closed table", at);
+        let mut backoff = self.0.ep.backoff("the owner of a closed table", at);
         loop {
-            match c.node.pool.resolve(&c.ep, route.table).await {
+            match self.0.node.pool.resolve(&self.0.ep, route.table).await {
                 Ok(now) if now == at => {}
                 Err(e) if !is_away(&e) => return Err(e),
                 _ => return Ok(()),
             }
-            match c.ep.cas(at, tag.0, tag.0).await {
+            match self.0.ep.cas(at, tag.0, tag.0).await {
                 Ok(was) if was != tag.0 => return Ok(()),
                 Ok(_) => {}
                 Err(e) if is_away(&e) => {
-                    c.ep.sleep(100_000).await;
+                    self.0.ep.sleep(100_000).await;
                     backoff.step().await?;
                     continue;
                 }
@@ -316,7 +296,7 @@ impl TableLocks<'_> {
             }
             let body = self.body(&mut closed(route), route.table).await?;
             let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
-            match c.ep.chain(list).await {
+            match self.0.ep.chain(list).await {
                 Err(e) if is_away(&e) => backoff.step().await?,
                 other => return other.map(|_| ()),
             }
@@ -331,15 +311,14 @@ impl TableLocks<'_> {
         was: u64,
         tag: LockTag,
     ) -> Result<Option<TakenLock>> {
-        let c = self.0;
         let len = Table::body_len(route.capacity);
-        c.ep.step(Step::Lock);
+        self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let taken = c.try_for(lock, (at, was), at.plus(BODY_AT as u64), len).await;
-        let taken = reached(taken.inspect_err(|_| c.op.leave_try(lock)))?;
+        let taken = self.0.try_for(lock, (at, was), at.plus(BODY_AT as u64), len).await;
+        let taken = reached(taken.inspect_err(|_| self.0.op.leave_try(lock)))?;
         let Some((_, body)) = taken.filter(|(now, _)| *now == was) else { return Ok(None) };
-        c.node.adopted(LockTag(was));
-        c.hold(tag, Lockable::Leaf(*route));
+        self.0.node.adopted(LockTag(was));
+        self.0.hold(tag, Lockable::Leaf(*route));
         let table = body.extract(|b| Table::view(route.table, route.capacity, b));
         Ok(Some(TakenLock { route: *route, at, tag, table: Some(table) }))
     }
@@ -360,8 +339,8 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 enum Tried {
     Got(Box<Table>),
     Stale,
-    /// The lock is held by this tag; 0: the cell was never written since it was zeroed, its owner is
-    /// new.
+    /// The lock is held by this tag; 0: the cell was never written since it was zeroed, its owner
+    /// is new.
     Busy(u64),
     /// The owner is away. It may have given the lock.
     InDoubt,

@@ -51,16 +51,15 @@ use std::sync::atomic::Ordering;
 use dmtree_fabric::verb::{VerbVec, cas};
 use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, Result, Sampled, Stage, Step};
 use dmtree_parts::handover::{LocalGuard, LocalLocks};
-use dmtree_parts::hash::fence_tag;
-use dmtree_parts::held::{LockNode, Unlock};
+use dmtree_parts::held::LockNode;
 use dmtree_parts::lock_words::{LockTables, LockWord, LockWords};
 use dmtree_pool::Grant;
 
 use crate::format::{LockTag, Place, SlotState, Table, check_header, slot};
 use crate::leaf::{Blocks, Entries, EntryImages, LeafCopy};
 use crate::lock::{HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked, TakenLock};
-use crate::recovery::{LockRecovery, WordRecovery};
-use crate::{Client, DmNode, Mark, Mutant, Route};
+use crate::recovery::{WordRecovery, recover_locks_while_waiting};
+use crate::{Client, DmNode, Mark, Mutant, Route, Unlock, fence_tag};
 
 /// The pool's kind of a chunk of lock words.
 const KIND_WORDS: u8 = 3;
@@ -150,22 +149,21 @@ impl<'c> WordLocks<'c> {
 
     /// A tag that announces a change of a leaf.
     pub(crate) async fn changing_tag(self, leaf: GlobalAddr) -> Result<LockTag> {
-        let c = self.0;
         let words = &self.words().await?.at;
         let (sharer, word) = (words.sharer_of(leaf), words.by_place(leaf)?.at);
         if sharer >> SHARER_BITS != 0 {
             return Err(Error::invalid(format!(
                 "{} locks per memory node are too few to name leaf {leaf}: create the index with more",
-                c.node.o.techniques.locks
+                self.0.node.o.techniques.locks
             )));
         }
-        let own = c.next_tag().0 >> 32 << 32;
+        let own = self.0.tags.next().0 >> 32 << 32;
         // Tags repeat after this many changes of a node: never one that an abandoned lock still
         // has.
         for _ in 0..=CHANGES {
-            let change = u64::from(c.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
+            let change = u64::from(self.0.node.changes.fetch_add(1, Ordering::Relaxed)) & CHANGES;
             let tag = LockTag(own | CHANGING | change << SHARER_BITS | sharer);
-            if c.node.abandoned_locks.get(&(tag.0, word.bits())).is_none() {
+            if self.0.node.abandoned_locks.get(&(tag.0, word.bits())).is_none() {
                 return Ok(tag);
             }
         }
@@ -179,19 +177,18 @@ impl<'c> WordLocks<'c> {
 
     /// As [`LeafLocks::lock`].
     pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
-        let c = self.0;
         let words = self.words().await?;
         let word = words.at.by_place(route.leaf)?;
-        c.ep.stage_cost(Stage::LocalQueue, 1);
-        let quiescent = c.op.quiescent_section();
-        let fifo_guard = words.local.lock(&c.ep, word.number).await?;
+        self.0.ep.stage_cost(Stage::LocalQueue, 1);
+        let quiescent = self.0.op.quiescent_section();
+        let fifo_guard = words.local.lock(&self.0.ep, word.number).await?;
         drop(quiescent);
         let handed = fifo_guard.is_handed.then(|| LockTag(fifo_guard.tag()));
         if let Some(tag) = handed {
             Mark::WordHanded.hit();
-            c.hold(tag, Lockable::Word(word.at));
+            self.0.hold(tag, Lockable::Word(word.at));
         }
-        c.ep.point().await;
+        self.0.ep.point().await;
         let tag = match handed {
             Some(tag) => tag,
             None => self.take(&word, &fifo_guard, route).await?,
@@ -224,16 +221,15 @@ impl<'c> WordLocks<'c> {
         word: &LockWord,
         fifo_guard: &LocalGuard,
     ) -> Result<std::result::Result<LockTag, u64>> {
-        let c = self.0;
-        let tag = c.next_tag();
+        let tag = self.0.tags.next();
         let own = HeldLock { tag, on: Lockable::Word(word.at) };
-        c.ep.step(Step::Lock);
-        let was = c.op.try_for(&[own], c.ep.cas(word.at, 0, tag.0)).await?;
+        self.0.ep.step(Step::Lock);
+        let was = self.0.op.try_for(&[own], self.0.ep.cas(word.at, 0, tag.0)).await?;
         if was != 0 {
             Mark::LockHeld.hit();
             return Ok(Err(was));
         }
-        c.hold(tag, own.on);
+        self.0.hold(tag, own.on);
         fifo_guard.set_tag(tag.0);
         Ok(Ok(tag))
     }
@@ -255,7 +251,7 @@ impl<'c> WordLocks<'c> {
             if c.node.is_abandoned_at(was, word.at) {
                 Box::pin(WordRecovery(c).recover(word.at, was)).await?;
             }
-            LockRecovery(c).while_waiting().await;
+            recover_locks_while_waiting(c).await;
             c.op.quiescent_point();
             // A stuck change is that of the leaf that the tag names.
             let leaf = match LockTag(was).is_changing() {
@@ -357,7 +353,6 @@ impl<'c> WordLocks<'c> {
         locks: &mut [&mut Locked],
         new: Option<(Grant, Buf)>,
     ) -> Result<()> {
-        let c = self.0;
         let mut batch = VerbVec::new();
         let mut own = Vec::with_capacity(locks.len());
         for l in locks.iter() {
@@ -368,14 +363,14 @@ impl<'c> WordLocks<'c> {
         if let Some((grant, image)) = new {
             self.add_new_leaf(&mut batch, grant, image);
         }
-        c.ep.step(Step::Structure);
-        let done = c.op.try_for(&own, c.ep.batch(batch)).await?;
+        self.0.ep.step(Step::Structure);
+        let done = self.0.op.try_for(&own, self.0.ep.batch(batch)).await?;
         for (i, (l, own)) in locks.iter_mut().zip(own).enumerate() {
             if done.word(i) != l.tag.0 {
                 return Err(lost(l.at));
             }
-            c.op.let_go(l.tag);
-            c.hold(own.tag, own.on);
+            self.0.op.let_go(l.tag);
+            self.0.hold(own.tag, own.on);
             l.tag = own.tag;
         }
         Ok(())
@@ -399,12 +394,11 @@ impl<'c> WordLocks<'c> {
         tag: LockTag,
         fifo_guard: LocalGuard,
     ) -> Result<()> {
-        let c = self.0;
         let Some(fifo_guard) = self.hand_over(at, tag, fifo_guard) else { return Ok(()) };
-        let hook = c.leaf_hook.watch(HeldLock { tag, on: Lockable::Word(at) }, None);
-        let done = c.ep.release(cas(at, tag.0, 0), hook).await;
+        let hook = self.0.leaf_hook.watch(HeldLock { tag, on: Lockable::Word(at) }, None);
+        let done = self.0.ep.release(cas(at, tag.0, 0), hook).await;
         fifo_guard.leave();
-        c.released(tag, done)
+        self.0.released(tag, done)
     }
 
     /// WRITEs a change of one entry and releases the lock behind it, in one chain.
@@ -476,11 +470,10 @@ impl<'c> WordLocks<'c> {
     /// Unlocks a tombstone, awaited. False when the outcome is unknown: then the abandoned lock
     /// names the leaf, and its recovery retires the leaf.
     pub(crate) async fn close(self, at: GlobalAddr, tag: LockTag) -> Result<bool> {
-        let c = self.0;
-        c.ep.step(Step::Structure);
-        let done = c.ep.cas(at, tag.0, 0).await.map(|_| ());
+        self.0.ep.step(Step::Structure);
+        let done = self.0.ep.cas(at, tag.0, 0).await.map(|_| ());
         let certain = done.is_ok();
-        c.unlocked(tag, done).map(|()| certain)
+        self.0.unlocked(tag, done).map(|()| certain)
     }
 
     /// The lock word of a leaf with its content, if it is an abandoned one that names the leaf.
@@ -500,16 +493,15 @@ impl<'c> WordLocks<'c> {
         at: GlobalAddr,
         was: u64,
     ) -> Result<Option<TakenLock>> {
-        let c = self.0;
         let tag = self.changing_tag(route.leaf).await?;
         let own = HeldLock { tag, on: Lockable::Word(at) };
-        c.ep.step(Step::Lock);
-        let now = c.op.try_for(&[own], c.ep.cas(at, was, tag.0)).await;
-        if now.inspect_err(|_| c.op.leave_try(own))? != was {
+        self.0.ep.step(Step::Lock);
+        let now = self.0.op.try_for(&[own], self.0.ep.cas(at, was, tag.0)).await;
+        if now.inspect_err(|_| self.0.op.leave_try(own))? != was {
             return Ok(None);
         }
-        c.node.adopted_at(LockTag(was), at);
-        c.hold(tag, own.on);
+        self.0.node.adopted_at(LockTag(was), at);
+        self.0.hold(tag, own.on);
         Ok(Some(TakenLock { route: *route, at, tag, table: None }))
     }
 }

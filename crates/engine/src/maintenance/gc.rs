@@ -1,7 +1,7 @@
 //! Garbage collection of this index's memory: finding objects that dead nodes held, or that dropped
 //! operations had taken.
 //!
-//! `dmtree_parts::gc` drives the phases. This module knows what is reachable (`maintenance/mark.rs`: a cursor
+//! `dmtree_parts::gc` drives the phases. This module knows what is reachable (`mark.rs`: a cursor
 //! per level, of the inner nodes first), and what a lost object needs before it is free:
 //!
 //! - It is READ. An abandoned lock on a lost tombstone is taken over, and the client that does so
@@ -20,9 +20,9 @@ use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told
 use crate::format::{BODY_AT, Table, Ver, View, u64_at};
 use crate::leaf::{NodeHeader, Tombstones};
 use crate::lock::is_closed;
-use crate::maintenance::{Marking, Sweep};
+use crate::maintenance::Sweep;
 use crate::recovery::{Inspected, LeafRecovery, WordRecovery};
-use crate::{Chore, Client, Mark, Mutant, Route, is_away, reached};
+use crate::{Chore, Client, Mark, Mutant, Route, is_away};
 
 /// A garbage collection in progress.
 pub(crate) type GcRun = Run<Position, Notes>;
@@ -56,11 +56,10 @@ impl Collection<'_> {
     /// A whole garbage collection, at once; `TimedOut` when it has not ended at `until`, a reading
     /// of the fabric's clock.
     pub(crate) async fn run(self, until: Option<Nanos>) -> Result<Found> {
-        let c = self.0;
-        let (pool, index) = (&c.node.pool, c.node.root.index);
+        let (pool, index) = (&self.0.node.pool, self.0.node.root.index);
         let gc = match until {
-            Some(_) => pool.begin_gc(&c.ep, index).await?,
-            None => pool.next_gc(&c.ep, index).await?,
+            Some(_) => pool.begin_gc(&self.0.ep, index).await?,
+            None => pool.next_gc(&self.0.ep, index).await?,
         };
         self.collect(gc, until).await
     }
@@ -187,18 +186,15 @@ impl Collection<'_> {
     /// A relocated tombstone that no maintenance queue will unlink. Its lock tells whether a client
     /// still works on it.
     async fn unlink_lost(self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
-        let c = self.0;
-        if !c.node.has_tables() {
+        if !self.0.node.has_tables() {
             let unlink = Chore::Unlink { lo, route: *route };
-            return Ok(WordRecovery(c).is_unchanged(route).await?.then_some(unlink));
+            return Ok(WordRecovery(self.0).is_unchanged(route).await?.then_some(unlink));
         }
-        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
-            return Ok(None);
-        };
-        let was = c.ep.cas(at, 0, 0).await?;
+        let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
+        let was = self.0.ep.cas(at, 0, 0).await?;
         if was != 0 {
-            if LeafRecovery(c).help_route(route).await? == Inspected::Open {
-                c.node.push_chore(Chore::Inspect(*route));
+            if LeafRecovery(self.0).help_route(route).await? == Inspected::Open {
+                self.0.node.push_chore(Chore::Inspect(*route));
             }
             return Ok(None);
         }
@@ -208,8 +204,7 @@ impl Collection<'_> {
     /// The cell that begins at a lost line, as large as its contents say. A line without contents
     /// is a cell of its own.
     async fn free_cell(self, line: TableId, lost: &[TableId]) -> Result<Option<TableId>> {
-        let c = self.0;
-        let at = match c.node.pool.resolve(&c.ep, line).await {
+        let at = match self.0.node.pool.resolve(&self.0.ep, line).await {
             Ok(at) => at,
             Err(e) if is_away(&e) || e.kind() == ErrorKind::Corrupt => return Ok(None),
             Err(e) => return Err(e),
@@ -221,14 +216,14 @@ impl Collection<'_> {
             if !wide.each().all(|l| lost.binary_search(&l).is_ok()) {
                 continue;
             }
-            let body = c.ep.read(at.plus(BODY_AT as u64), Table::body_len(capacity) as u32);
+            let body = self.0.ep.read(at.plus(BODY_AT as u64), Table::body_len(capacity) as u32);
             let view = body.await?.extract(|b| Table::view(wide, capacity, b));
             if matches!(view, View::Whole(_)) {
                 cell = wide;
             }
         }
-        let was = c.ep.cas(at, 0, 0).await?;
-        if was != 0 && !(c.node.is_abandoned(was) && c.ep.cas(at, was, 0).await? == was) {
+        let was = self.0.ep.cas(at, 0, 0).await?;
+        if was != 0 && !(self.0.node.is_abandoned(was) && self.0.ep.cas(at, was, 0).await? == was) {
             return Ok(None);
         }
         Ok(Some(cell))
@@ -257,15 +252,13 @@ impl Collector for Collection<'_> {
         let _pin = self.0.pin();
         Ok(match from {
             Position::Nodes(level, from) => {
-                Some(match Marking(self.0).node(level, &from, gc_run).await? {
+                Some(match self.mark_node(level, &from, gc_run).await? {
                     Some(next) => Position::Nodes(level, next),
                     None if level > 1 => Position::Nodes(level - 1, Vec::new()),
                     None => Position::Leaves(Vec::new()),
                 })
             }
-            Position::Leaves(from) => {
-                Marking(self.0).leaf(&from, gc_run).await?.map(Position::Leaves)
-            }
+            Position::Leaves(from) => self.mark_leaf(&from, gc_run).await?.map(Position::Leaves),
         })
     }
 
@@ -331,7 +324,7 @@ impl Collector for Collection<'_> {
         }
         for chore in std::mem::take(&mut gc_run.own.unlinks) {
             let Chore::Unlink { route, .. } = &chore else { continue };
-            let bytes = u64::from(self.0.node.leaf_arena(route.capacity).key().object_bytes);
+            let bytes = self.0.node.leaf_bytes(route.capacity);
             if !noted.has(Span::object(route.leaf, bytes)) {
                 Mark::GcUnlink.hit();
                 self.0.node.push_chore(chore);

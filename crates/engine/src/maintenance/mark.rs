@@ -28,19 +28,14 @@
 use dmtree_fabric::{GlobalAddr, Result, Step};
 use dmtree_pool::{BlockPtr, Span};
 
-use crate::Client;
 use crate::format::{SlotState, Stored, inner};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
-use crate::maintenance::GcRun;
+use crate::maintenance::{Collection, GcRun};
 
-/// Marks what is reachable.
-#[derive(Clone, Copy)]
-pub(crate) struct Marking<'c>(pub &'c Client);
-
-impl Marking<'_> {
+impl Collection<'_> {
     /// Marks the node of a level that covers a key, and the tombstones that its `next` passes;
     /// returns the next node's lower fence.
-    pub(crate) async fn node(
+    pub(crate) async fn mark_node(
         self,
         level: u8,
         key: &[u8],
@@ -77,24 +72,23 @@ impl Marking<'_> {
 
     /// Marks tombstones of inner nodes that are still linked.
     async fn inner_tombstones(self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
-        let c = self.0;
-        let bytes = u64::from(c.node.inner_arena.key().object_bytes);
+        let bytes = u64::from(self.0.node.inner_arena.key().object_bytes);
         let mut at = first;
         while !at.is_null() {
-            let h = NodeHeader::read(c, at).await?;
+            let h = NodeHeader::read(self.0, at).await?;
             if h.forward.is_null() {
                 break;
             }
             gc_run.own.linked.add(Span::object(at, bytes));
             at = h.next;
-            c.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(())
     }
 
     /// Marks the leaf that covers a key, its table and its blocks, and the tombstones on the way to
     /// the next one; returns that one's lower fence.
-    pub(crate) async fn leaf(self, key: &[u8], gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
+    pub(crate) async fn mark_leaf(self, key: &[u8], gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
         let c = self.0;
         let mut route = c.route(key).await?;
         let mut backoff = c.ep.backoff("a leaf to mark", route.leaf);
@@ -120,16 +114,14 @@ impl Marking<'_> {
     }
 
     fn copy(self, leaf: &LeafCopy, gc_run: &mut GcRun) {
-        let c = self.0;
-        let h = leaf.header(c);
-        let arena = c.node.leaf_arena(leaf.capacity).key();
-        gc_run.live.add(Span::object(leaf.addr, u64::from(arena.object_bytes)));
-        if c.node.has_tables() {
+        let h = leaf.header(self.0);
+        gc_run.live.add(Span::object(leaf.addr, self.0.node.leaf_bytes(leaf.capacity)));
+        if self.0.node.has_tables() {
             gc_run.live.add(Span::table(h.table));
         }
         [h.lo, h.hi].into_iter().for_each(|s| mark_stored(s, gc_run));
         for i in 0..leaf.capacity {
-            let s = leaf.slot(c, i);
+            let s = leaf.slot(self.0, i);
             if s.state != SlotState::Free
                 && let Some(at) = block_of(&s)
             {
@@ -145,19 +137,17 @@ impl Marking<'_> {
         begin: Option<&[u8]>,
         gc_run: &mut GcRun,
     ) -> Result<()> {
-        let c = self.0;
         let mut at = first;
         while !at.is_null() {
-            let h = NodeHeader::read(c, at).await?;
-            if h.forward.is_null() || !h.is_leaf(&c.node) {
+            let h = NodeHeader::read(self.0, at).await?;
+            if h.forward.is_null() || !h.is_leaf(&self.0.node) {
                 break;
             }
-            let arena = c.node.leaf_arena(h.slots).key();
-            gc_run.own.linked.add(Span::object(at, u64::from(arena.object_bytes)));
-            if c.node.has_tables() {
+            gc_run.own.linked.add(Span::object(at, self.0.node.leaf_bytes(h.slots)));
+            if self.0.node.has_tables() {
                 gc_run.own.linked.add(Span::table(h.table));
             }
-            let successor = NodeHeader::read(c, h.forward).await?;
+            let successor = NodeHeader::read(self.0, h.forward).await?;
             if successor.lo == h.lo {
                 let route = h.route(at);
                 gc_run.own.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
@@ -167,7 +157,7 @@ impl Marking<'_> {
                 // it.
                 at = h.next;
             }
-            c.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
         }
         Ok(())
     }

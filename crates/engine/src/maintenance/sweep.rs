@@ -43,11 +43,10 @@ impl Sweep<'_> {
     /// # Errors
     /// Those of the fabric; a leaf on a lost memory node is passed over.
     pub async fn all(self) -> Result<()> {
-        let c = self.0;
         let mut from = Vec::new();
         loop {
-            c.ep.renew_deadline();
-            let _pin = c.pin();
+            self.0.ep.renew_deadline();
+            let _pin = self.0.pin();
             match self.node(&from, false).await? {
                 Some(next) => from = next,
                 None => return Ok(()),
@@ -58,9 +57,8 @@ impl Sweep<'_> {
     /// Whether a death has been handled completely since this node swept last; if so a sweep
     /// begins.
     pub(crate) fn begin(self) {
-        let c = self.0;
-        if c.node.maintenance.is_sweep_due(&c.node.pool) {
-            c.node.push_chore(Chore::Sweep(Vec::new()));
+        if self.0.node.maintenance.is_sweep_due(&self.0.node.pool) {
+            self.0.node.push_chore(Chore::Sweep(Vec::new()));
         }
     }
 
@@ -108,30 +106,28 @@ impl Sweep<'_> {
     }
 
     async fn sweeps_leaf(self, route: &Route) -> bool {
-        let c = self.0;
-        if !c.node.has_tables() {
-            return c.node.pool.is_first();
+        if !self.0.node.has_tables() {
+            return self.0.node.pool.is_first();
         }
-        let owner = c.node.pool.resolve(&c.ep, route.table).await;
+        let owner = self.0.node.pool.resolve(&self.0.ep, route.table).await;
         owner.is_ok_and(|at| self.sweeps_for(at.node()))
     }
 
     /// One leaf: its lock and its table. Maintenance checks an undecided leaf again. False when the
     /// leaf is lost.
     pub(crate) async fn leaf(self, route: &Route) -> Result<bool> {
-        let c = self.0;
-        match LeafRecovery(c).help_route(route).await {
+        match LeafRecovery(self.0).help_route(route).await {
             Ok(Inspected::Done) => return Ok(true),
             Ok(Inspected::Open) => {}
             // The leaf is lost, or something else that its repair needs is away.
-            Err(e) if is_away(&e) => match NodeHeader::read(c, route.leaf).await {
+            Err(e) if is_away(&e) => match NodeHeader::read(self.0, route.leaf).await {
                 Err(e) if is_away(&e) => return Ok(false),
                 _ => {}
             },
             Err(e) => return Err(e),
         }
         Mark::SweepAgain.hit();
-        c.node.push_chore(Chore::Inspect(*route));
+        self.0.node.push_chore(Chore::Inspect(*route));
         Ok(true)
     }
 
@@ -147,16 +143,15 @@ impl Sweep<'_> {
 
     /// An old root that forwards to another one: the root of a load.
     pub(crate) async fn root(self) -> Result<()> {
-        let c = self.0;
         loop {
-            let root = c.read_root().await?;
-            let h = NodeHeader::read(c, root).await?;
+            let root = self.0.read_root().await?;
+            let h = NodeHeader::read(self.0, root).await?;
             if h.forward.is_null() || h.forward == root {
                 return Ok(());
             }
             Mark::RecoverRoot.hit();
-            c.ep.cas(c.node.root.word, root.bits(), h.forward.bits()).await?;
-            c.ep.check_deadline("the root", root.bits())?;
+            self.0.ep.cas(self.0.node.root.word, root.bits(), h.forward.bits()).await?;
+            self.0.ep.check_deadline("the root", root.bits())?;
         }
     }
 
@@ -197,17 +192,16 @@ impl Sweep<'_> {
     /// The right sibling of a leaf has a record: otherwise the parent level continues at another
     /// key than the leaf's end.
     async fn right(self, leaf: GlobalAddr, high: Option<&[u8]>) -> Result<()> {
-        let c = self.0;
-        let h = NodeHeader::read(c, leaf).await?;
+        let h = NodeHeader::read(self.0, leaf).await?;
         if !h.whole || !h.forward.is_null() || h.next.is_null() {
             return Ok(());
         }
-        let hi = Blocks(c).fence_key(&h.hi).await?;
+        let hi = Blocks(self.0).fence_key(&h.hi).await?;
         if hi.as_deref() == high {
             return Ok(());
         }
         if let Some(hi) = hi {
-            c.node.push_chore(Chore::Publish(hi));
+            self.0.node.push_chore(Chore::Publish(hi));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Point operations on memory of this process: the steps of `point/steps.rs`, each executed at once.
+//! Point operations on memory of this process: the steps of `steps.rs`, each executed at once.
 //!
 //! Nothing suspends between the first verb and the last, and no other client of the thread runs. So
 //! a write needs no place in the queue for its leaf's lock, no record of the lock for a caller that
@@ -20,7 +20,6 @@
 
 use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Result};
 use dmtree_parts::cache::CachedNode;
-use dmtree_parts::hash::KeyHash;
 use dmtree_parts::held::Pinned;
 use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
@@ -31,7 +30,7 @@ use crate::leaf::{Entries, Looked};
 use crate::lock::{LeafFifoGuard, Lockable, Locked};
 use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
 use crate::route::{MAX_CANDIDATES, route_of};
-use crate::{Chore, Client, DmNode, HashedKey, Mark, Route};
+use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
 
 /// Writes with lines that are on their way at once.
 const TOGETHER: usize = 16;
@@ -195,7 +194,7 @@ impl Client {
         Some(Entries(self).look(place, entry, key, out))
     }
 
-    /// Step (2) of a read (`point/get.rs`).
+    /// Step (2) of a read (`get.rs`).
     fn confirm_direct(
         &self,
         read: &mut DirectRead<'_, '_, '_>,
@@ -373,7 +372,7 @@ impl Client {
             let place = Place { leaf: route.leaf, slot };
             op.prefetch(Entries(self).at(place), self.node.g.entry());
         }
-        let tag = self.next_tag();
+        let tag = self.tags.next();
         op.list();
         if op.cas(at, 0, tag.0).ok()? != 0 {
             Mark::LockHeld.hit();

@@ -18,7 +18,7 @@
 //! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
 //! repairs it when the writer has died.
 //!
-//! On memory of this process the first two steps run without a wait (`point/direct.rs`), and the rest of
+//! On memory of this process the first two steps run without a wait (`direct.rs`), and the rest of
 //! the read goes on from what they have found.
 //!
 //! Generation and fences are checked at every step. A stale route meets another generation (L), or
@@ -35,16 +35,15 @@
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::check_key;
 use dmtree_parts::combine::{Intent, Turn, is_given_up};
-use dmtree_parts::hash::KeyHash;
 use dmtree_parts::slots::Slots;
 
 use crate::format::Place;
 use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{DirectGet, candidates, end, verdict};
-use crate::recovery::LockRecovery;
+use crate::recovery::recover_locks_due;
 use crate::route::MAX_CANDIDATES;
-use crate::{Client, HashedKey, Mark, Mutant, Route};
+use crate::{Client, HashedKey, KeyHash, Mark, Mutant, Route};
 
 /// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
 /// tombstones. A reader that makes more hops pauses between them.
@@ -104,7 +103,7 @@ impl<'c> Reads<'c> {
                 Ok(found)
             }
             DirectGet::Posted => {
-                LockRecovery(self.0).some().await;
+                recover_locks_due(self.0).await;
                 let scope = self.0.ep.begin(OpKind::Get);
                 let (found, outcome) = self.shared(key, out).await?;
                 scope.end(outcome);
@@ -340,15 +339,14 @@ impl<'c> Reads<'c> {
     /// Fills the mirror of a leaf that has no table from the leaf itself, so that the next read of
     /// a key there costs one round trip. Keys in blocks stay out: a mirror is a hint.
     fn mirror_leaf(self, key: &[u8], route: &Route, leaf: &LeafCopy) {
-        let c = self.0;
         let mut fps = vec![0; leaf.capacity];
-        for (i, slot) in leaf.live(c) {
+        for (i, slot) in leaf.live(self.0) {
             if let Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) = pair_of(&slot) {
                 fps[i] = KeyHash::of(k).fingerprint();
             }
         }
-        let generation = leaf.header(c).ver.generation;
-        c.fill_mirror(key, &Route { leaf: leaf.addr, generation, ..*route }, &fps);
+        let generation = leaf.header(self.0).ver.generation;
+        self.0.fill_mirror(key, &Route { leaf: leaf.addr, generation, ..*route }, &fps);
     }
 
     async fn search_leaf(

@@ -26,15 +26,13 @@
 //! operation may take effect once its entry has landed, without its acknowledgement; the history
 //! allows that for an operation that has not returned.
 //!
-//! Full leaves are split (`change/split.rs`) or relocated first (`change/relocate.rs`); a delete that leaves a
-//! quarter of the slots queues a merge. Writers of one key share a WRITE: members of a group add
-//! their values until the leader seals it right before step 3.
+//! Full leaves are split (`change/split.rs`) or relocated first (`change/relocate.rs`); a delete
+//! that leaves a quarter of the slots queues a merge. Writers of one key share a WRITE: members of
+//! a group add their values until the leader seals it right before step 3.
 
 use dmtree_fabric::verb::{cas, write as write_verb, write_word};
 use dmtree_fabric::{Error, ErrorKind, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
-use dmtree_parts::hash::KeyHash;
-use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 
 use crate::change::{Relocation, Split, must_relocate};
@@ -42,8 +40,8 @@ use crate::format::{BODY_AT, Place, slot};
 use crate::leaf::{Blocks, Entries, Found, Leaves, Looked};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::{DirectWrite, LockedWrite, Next, PointWrite, Present, end};
-use crate::recovery::LockRecovery;
-use crate::{Chore, Client, HashedKey, KeyValue, Mark, Mutant};
+use crate::recovery::recover_locks_due;
+use crate::{Chore, Client, HashedKey, KeyHash, KeyValue, Mark, Mutant, Unlock};
 
 /// Outcome of a write, for its caller and for the counters.
 pub(crate) type Written = (Outcome, OpOutcome);
@@ -85,20 +83,19 @@ impl<'c> Writes<'c> {
         (key, hash): HashedKey<'_>,
         w: Write<'_>,
     ) -> Result<Outcome> {
-        let c = self.0;
         let (scope, is_again) = match begun {
             DirectWrite::Ended(outcome) => return Ok(outcome),
             DirectWrite::Locked(begun) => return Box::pin(self.locked_here(*begun)).await,
             DirectWrite::Again(scope) => (scope, true),
-            DirectWrite::Posted if c.ep.is_in_operation() => (None, false),
+            DirectWrite::Posted if self.0.ep.is_in_operation() => (None, false),
             DirectWrite::Posted => {
-                LockRecovery(c).some().await;
-                (Some(c.ep.begin(w.kind())), false)
+                recover_locks_due(self.0).await;
+                (Some(self.0.ep.begin(w.kind())), false)
             }
         };
         let (outcome, counted) = self.shared(key, hash, w).await?;
-        c.op.retried.set(c.op.retried.get() || is_again);
-        end(scope, c.op.outcome(counted));
+        self.0.op.retried.set(self.0.op.retried.get() || is_again);
+        end(scope, self.0.op.outcome(counted));
         Ok(outcome)
     }
 
@@ -116,12 +113,11 @@ impl<'c> Writes<'c> {
     }
 
     async fn shared(self, key: &[u8], hash: KeyHash, w: Write<'_>) -> Result<Written> {
-        let c = self.0;
         let mut leader = None;
-        if let Some(intent) = w.intent().filter(|_| c.node.o.techniques.combining) {
-            let (writers, none) = (&c.node.writers, &mut Vec::new());
-            let rest = || c.op.quiescent_section();
-            match writers.turn(&c.ep, (key, hash), &intent, none, rest).await? {
+        if let Some(intent) = w.intent().filter(|_| self.0.node.o.techniques.combining) {
+            let (writers, none) = (&self.0.node.writers, &mut Vec::new());
+            let rest = || self.0.op.quiescent_section();
+            match writers.turn(&self.0.ep, (key, hash), &intent, none, rest).await? {
                 Turn::Shared(Err(e)) if is_given_up(&e) => Mark::LeaderDropped.hit(),
                 Turn::Shared(shared) => {
                     Mark::WriteShared.hit();
@@ -133,7 +129,7 @@ impl<'c> Writes<'c> {
         let written = self.alone((key, hash), w, &mut leader).await;
         if let Some(leader) = leader {
             let outcome = written.as_ref().map(|w| w.0).map_err(Clone::clone);
-            leader.finish_write(&c.ep, outcome).await;
+            leader.finish_write(&self.0.ep, outcome).await;
         }
         written
     }
@@ -157,14 +153,13 @@ impl<'c> Writes<'c> {
         w: Write<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
-        let c = self.0;
         loop {
-            let l = LeafLocks(c).of_key(key).await.map_err(untouched)?;
-            let steps = PointWrite::new(key, hash, w, c.found.take());
+            let l = LeafLocks(self.0).of_key(key).await.map_err(untouched)?;
+            let steps = PointWrite::new(key, hash, w, self.0.found.take());
             if let Some(written) = self.under_lock(l, steps, None, flight).await? {
                 return Ok(written);
             }
-            c.op.retried.set(true);
+            self.0.op.retried.set(true);
         }
     }
 
@@ -177,22 +172,21 @@ impl<'c> Writes<'c> {
         looked: Option<Looked>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
-        let c = self.0;
         let (l, next) = self.find(l, &mut steps, looked).await?;
         let pair = (steps.key, steps.hash, steps.write.value().unwrap_or(&[]));
-        c.found.set(steps.old);
+        self.0.found.set(steps.old);
         match next {
             Next::Probe(_) => unreachable!("all are READ"),
             Next::Refuse(outcome, counted) => {
                 // An absence that no memory node has confirmed: a table of this node, or of an
                 // owner that hangs, proves nothing by itself.
-                let sure = if l.image.is_none() { c.check_lease_untouched() } else { Ok(()) };
-                let (l, ()) = c.under(l, sure).await?;
+                let sure = if l.image.is_none() { self.0.check_lease_untouched() } else { Ok(()) };
+                let (l, ()) = self.0.under(l, sure).await?;
                 if let Some(flight) = flight {
                     flight.close(&mut Vec::new());
                 }
-                c.unlock(l).await?;
-                Ok(Some((outcome, c.op.outcome(counted))))
+                self.0.unlock(l).await?;
+                Ok(Some((outcome, self.0.op.outcome(counted))))
             }
             Next::Free(p) => self.delete(l, pair.0, p).await.map(Some),
             Next::Replace(p) => self.update(l, pair, p, flight).await.map(Some),
@@ -262,17 +256,16 @@ impl<'c> Writes<'c> {
         p: Present,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
-        let c = self.0;
         let mut combined = Vec::new();
-        let late = c.node.has(Mutant::CombineLate);
+        let late = self.0.node.has(Mutant::CombineLate);
         let own = if late { &mut None } else { &mut *flight };
         let value = Self::final_value(pair.2, own, &mut combined);
         self.store(l, p.slot, (pair.0, pair.1, value), Some(p.crc)).await?;
-        Blocks(c).retire(p.block);
+        Blocks(self.0).retire(p.block);
         if let Some(flight) = flight.as_mut().filter(|_| late) {
             flight.close(&mut Vec::new());
         }
-        Ok((Outcome::Done, c.op.outcome(OpOutcome::Hit)))
+        Ok((Outcome::Done, self.0.op.outcome(OpOutcome::Hit)))
     }
 
     async fn insert(
@@ -281,18 +274,17 @@ impl<'c> Writes<'c> {
         pair: KeyValue<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
-        let c = self.0;
         let slot = l.table.free_slot();
         if slot.is_none()
-            && let Some(capacity) = must_relocate(c, &l)
+            && let Some(capacity) = must_relocate(self.0, &l)
         {
-            match Box::pin(Relocation::run(c, l, capacity)).await? {
+            match Box::pin(Relocation::run(self.0, l, capacity)).await? {
                 // Nothing is sealed yet: the write starts over, and other writers may still join
                 // it.
                 None => return Ok(None),
                 Some(locked) if locked.table.ver.range == u8::MAX => {
                     let e = worn_out(locked.route.leaf);
-                    return c.fail(locked, e).await;
+                    return self.0.fail(locked, e).await;
                 }
                 // No memory for a larger leaf: there may be some for a smaller one.
                 Some(locked) => l = locked,
@@ -301,9 +293,9 @@ impl<'c> Writes<'c> {
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, flight, &mut combined);
         let pair = (pair.0, pair.1, value);
-        let Some(slot) = slot else { return Box::pin(Split::run(c, l, pair)).await.map(Some) };
+        let Some(slot) = slot else { return Box::pin(Split::run(self.0, l, pair)).await.map(Some) };
         self.store(l, slot, pair, None).await?;
-        Ok(Some((Outcome::Done, c.op.outcome(OpOutcome::InsertPlain))))
+        Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::InsertPlain))))
     }
 
     /// Step 3 and 4 of a write that fills a slot, or replaces the entry with a checksum there.

@@ -1,7 +1,7 @@
 //! The decisions of point operations, without their verbs: what the next step is, given what the
 //! last one has found.
 //!
-//! Two drivers execute the steps. `point/get.rs` and `point/put.rs` post the verbs and may wait; `point/direct.rs`
+//! Two drivers execute the steps. `get.rs` and `put.rs` post the verbs and may wait; `direct.rs`
 //! executes them on memory of this process and hands an operation that must wait over, with the
 //! state of its steps. So the order of the steps and what a result means stand here once.
 //!
@@ -15,7 +15,6 @@
 //! key may have moved.
 
 use dmtree_fabric::OpOutcome;
-use dmtree_parts::hash::KeyHash;
 use dmtree_parts::slots::Slots;
 use dmtree_parts::{Outcome, Write};
 use dmtree_pool::BlockPtr;
@@ -24,7 +23,7 @@ use crate::format::Table;
 use crate::leaf::Probe;
 use crate::point::Answer;
 use crate::route::MAX_CANDIDATES;
-use crate::{Mark, Route};
+use crate::{KeyHash, Mark, Route};
 
 /// An entry found under the lock.
 #[derive(Clone, Copy)]

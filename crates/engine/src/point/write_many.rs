@@ -1,12 +1,9 @@
-//! Several operations with fewer round trips than one by one. Not atomic: each is linearizable by
+//! Several writes with fewer round trips than one by one. Not atomic: each is linearizable by
 //! itself.
 //!
-//! *get_many*: one batch of READs for the first slot that each key's mirror names; a hit of the
-//! route's generation is the answer, as in step 1 of `point/get.rs`. Every other key runs alone.
-//!
-//! *write_many*: on memory of this process, where a round trip costs nothing, one write after the
-//! other (`point/direct.rs`), with the lines of the next ones on their way. Elsewhere in rounds over the
-//! leaves of the next writes. A round:
+//! On memory of this process, where a round trip costs nothing, one write follows the other
+//! (`direct.rs`), with the lines of the next ones on their way. Elsewhere in rounds over the leaves
+//! of the next writes. A round:
 //!
 //! 1. tries the locks of its leaves together, each with its table: `[CAS 0->tag, READ table] |
 //!    ...`;
@@ -16,7 +13,7 @@
 //!
 //! A lock is only tried, never waited for: a client that waited for one leaf's lock while it held
 //! another's could form a cycle. A write that meets a held lock or a stale route, or that needs a
-//! block, a split or a compare runs alone after the round, through `point/put.rs`. Writes of one key
+//! block, a split or a compare runs alone after the round, through `put.rs`. Writes of one key
 //! are never in one round, so they keep their order.
 //!
 //! P and F hold per leaf exactly as for single writes: entries are awaited before any table is
@@ -33,15 +30,13 @@ use std::collections::VecDeque;
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{GlobalAddr, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
-use dmtree_parts::hash::KeyHash;
-use dmtree_parts::held::Unlock;
 use dmtree_parts::{Outcome, Write, check_key};
 
 use crate::format::{BODY_AT, LockTag, Place, Table, View};
 use crate::leaf::{Entries, Probe};
 use crate::lock::{Contenders, HeldLock, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks};
 use crate::point::Writes;
-use crate::{Client, Route, reached};
+use crate::{Client, KeyHash, Route, Unlock, reached};
 
 /// Leaves of one round: a client holds at most this many locks at once.
 const MAX_LEAVES: usize = 16;
@@ -50,69 +45,61 @@ const MAX_WRITES: usize = 64;
 /// Writes that a round leaves to later ones before it looks no further.
 const MAX_LATER: usize = 64;
 
-/// Writes several keys.
-#[derive(Clone, Copy)]
-pub(crate) struct WriteMany<'c>(pub &'c Client);
-
-impl WriteMany<'_> {
-    /// Rounds of writes to some leaves: locks and tables in one round trip, candidates in one,
-    /// entries in one. A write that a round cannot do (held lock, stale route, split, block) runs
-    /// alone. Writes of one key keep their order.
-    pub(crate) async fn write(
-        self,
-        writes: &[(&[u8], Write<'_>)],
-        outcomes: &mut Vec<Result<Outcome>>,
-    ) -> Result<()> {
-        let c = self.0;
-        for (key, w) in writes {
-            check_key(key)?;
-            w.check()?;
-        }
-        outcomes.clear();
-        outcomes.resize_with(writes.len(), || Ok(Outcome::Done));
-        let scope = c.ep.begin(OpKind::WriteMany);
-        if c.is_direct {
-            self.write_each(writes, outcomes).await;
-            scope.end(OpOutcome::Other);
-            return Ok(());
-        }
-        let mut pending: VecDeque<usize> = (0..writes.len()).collect();
-        while !pending.is_empty() {
-            c.ep.renew_deadline();
-            let mut round = Round::new(c, writes);
-            if let Err(e) = round.write_together(&mut pending, outcomes).await {
-                // Outcomes of earlier rounds stay known.
-                let members = round.leaves.into_iter().flat_map(|(_, group)| group);
-                for i in members.chain(round.alone).chain(pending) {
-                    outcomes[i] = Err(e.clone());
-                }
-                break;
-            }
-            round.again.into_iter().rev().for_each(|i| pending.push_front(i));
-            for i in round.alone {
-                let (key, w) = writes[i];
-                let written = Writes(c).alone((key, KeyHash::of(key)), w, &mut None).await;
-                outcomes[i] = written.map(|(outcome, _)| outcome);
-            }
-        }
-        scope.end(OpOutcome::Other);
-        Ok(())
+/// Rounds of writes to some leaves: locks and tables in one round trip, candidates in one,
+/// entries in one. A write that a round cannot do (held lock, stale route, split, block) runs
+/// alone. Writes of one key keep their order.
+pub(crate) async fn write_many(
+    c: &Client,
+    writes: &[(&[u8], Write<'_>)],
+    outcomes: &mut Vec<Result<Outcome>>,
+) -> Result<()> {
+    for (key, w) in writes {
+        check_key(key)?;
+        w.check()?;
     }
-
-    /// Writes on memory of this process, in their order.
-    async fn write_each(self, writes: &[(&[u8], Write<'_>)], outcomes: &mut [Result<Outcome>]) {
-        let c = self.0;
-        let mut done = 0;
-        while done < writes.len() {
-            let (ended, waits) = c.write_some_direct(&writes[done..], &mut outcomes[done..]);
-            done += ended;
-            if let Some(begun) = waits {
-                c.ep.renew_deadline();
-                let (key, w) = writes[done];
-                let rest = Box::pin(Writes(c).rest(begun, (key, KeyHash::of(key)), w));
-                outcomes[done] = rest.await;
-                done += 1;
+    outcomes.clear();
+    outcomes.resize_with(writes.len(), || Ok(Outcome::Done));
+    let scope = c.ep.begin(OpKind::WriteMany);
+    if c.is_direct {
+        write_each(c, writes, outcomes).await;
+        scope.end(OpOutcome::Other);
+        return Ok(());
+    }
+    let mut pending: VecDeque<usize> = (0..writes.len()).collect();
+    while !pending.is_empty() {
+        c.ep.renew_deadline();
+        let mut round = Round::new(c, writes);
+        if let Err(e) = round.write_together(&mut pending, outcomes).await {
+            // Outcomes of earlier rounds stay known.
+            let members = round.leaves.into_iter().flat_map(|(_, group)| group);
+            for i in members.chain(round.alone).chain(pending) {
+                outcomes[i] = Err(e.clone());
             }
+            break;
+        }
+        round.again.into_iter().rev().for_each(|i| pending.push_front(i));
+        for i in round.alone {
+            let (key, w) = writes[i];
+            let written = Writes(c).alone((key, KeyHash::of(key)), w, &mut None).await;
+            outcomes[i] = written.map(|(outcome, _)| outcome);
+        }
+    }
+    scope.end(OpOutcome::Other);
+    Ok(())
+}
+
+/// Writes on memory of this process, in their order.
+async fn write_each(c: &Client, writes: &[(&[u8], Write<'_>)], outcomes: &mut [Result<Outcome>]) {
+    let mut done = 0;
+    while done < writes.len() {
+        let (ended, waits) = c.write_some_direct(&writes[done..], &mut outcomes[done..]);
+        done += ended;
+        if let Some(begun) = waits {
+            c.ep.renew_deadline();
+            let (key, w) = writes[done];
+            let rest = Box::pin(Writes(c).rest(begun, (key, KeyHash::of(key)), w));
+            outcomes[done] = rest.await;
+            done += 1;
         }
     }
 }
@@ -365,11 +352,11 @@ impl<'c, 'w> Round<'c, 'w> {
                 self.leave(&group);
                 continue;
             };
-            let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
+            let Some(at) = c.cell(route.table).await? else {
                 self.leave(&group);
                 continue;
             };
-            let tag = c.next_tag();
+            let tag = c.tags.next();
             c.op.doubt(HeldLock { tag, on: Lockable::Leaf(route) });
             let verb = batch.cas(at, 0, tag.0);
             batch.then().read(at.plus(BODY_AT as u64), Table::body_len(route.capacity) as u32);

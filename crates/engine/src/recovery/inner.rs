@@ -30,14 +30,13 @@
 
 use dmtree_fabric::verb::VerbVec;
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
-use dmtree_parts::held::Unlock;
 
 use crate::format::{Child, FenceArea, LockTag, UnvalidatedRecord, Ver, unvalidated_record};
 use crate::inner::{InnerLocks, InnerNodes, Records, fill, record_of};
 use crate::leaf::{Blocks, NodeHeader, Tombstones};
 use crate::lock::{HeldLock, Lockable};
 use crate::maintenance::Sweep;
-use crate::{Chore, Client, Mark};
+use crate::{Chore, Client, Mark, Unlock};
 
 /// Repairs inner nodes.
 #[derive(Clone, Copy)]
@@ -46,13 +45,12 @@ pub(crate) struct InnerRecovery<'c>(pub &'c Client);
 impl InnerRecovery<'_> {
     /// A reader has met a torn inner node for long: when the writer is dead, the reader repairs it.
     pub(crate) async fn help(self, addr: GlobalAddr) -> Result<()> {
-        let c = self.0;
-        let was = c.ep.cas(InnerLocks(c).word(addr), 0, 0).await?;
-        if !c.node.is_abandoned(was) {
+        let was = self.0.ep.cas(InnerLocks(self.0).word(addr), 0, 0).await?;
+        if !self.0.node.is_abandoned(was) {
             return Ok(());
         }
         Mark::HelpInner.hit();
-        c.op.part(self.recover(addr, was)).await
+        self.0.op.part(self.recover(addr, was)).await
     }
 
     /// Takes an abandoned inner lock over, repairs the node, and unlocks it. Does nothing when the
@@ -61,7 +59,7 @@ impl InnerRecovery<'_> {
         let c = self.0;
         let g = c.node.g;
         let lock = InnerLocks(c).word(addr);
-        let tag = c.next_tag();
+        let tag = c.tags.next();
         c.ep.step(Step::Structure);
         let own = HeldLock { tag, on: Lockable::Inner(addr) };
         let taken = c.try_for(own, (lock, was), addr, g.inner_image()).await;

@@ -7,7 +7,7 @@
 //! clients, and everything is derived from it.
 //!
 //! 1. READ the header, before the lock is taken. A leaf that forwards to another is a tombstone and
-//!    is repaired with its successor (`recovery/tombstone.rs`).
+//!    is repaired with its successor (`tombstone.rs`).
 //! 2. Take the lock over: `CAS abandoned tag -> own tag`, or `0 -> own tag` for an unbuilt table. A
 //!    changed word means that another client was faster.
 //! 3. Check the lease. READ the leaf, and the right neighbour past relocated tombstones.
@@ -32,7 +32,6 @@
 
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
-use dmtree_parts::hash::{KeyHash, fence_tag};
 
 use crate::format::{
     BODY_AT, FenceArea, Geometry, Place, SlotState, Table, Ver, View, slot, u64_at,
@@ -40,8 +39,8 @@ use crate::format::{
 use crate::inner::Records;
 use crate::leaf::{Blocks, LeafImage, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TakenLock};
-use crate::recovery::{TombstoneRecovery, WordRecovery};
-use crate::{Chore, Client, Mark, Mutant, Route, is_away, reached};
+use crate::recovery::WordRecovery;
+use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, fence_tag, is_away, reached};
 
 /// Repairs leaves.
 #[derive(Clone, Copy)]
@@ -62,7 +61,7 @@ impl LeafRecovery<'_> {
             return if was == 0 {
                 Ok(false)
             } else {
-                TombstoneRecovery(c).finish(route, &h, at, was).await
+                self.finish_tombstone(route, &h, at, was).await
             };
         }
         let Some(taken) = LeafLocks(c).take_over(route, at, was).await? else { return Ok(true) };
@@ -82,22 +81,19 @@ impl LeafRecovery<'_> {
     /// reassigned, or its index was dropped. The table is built anew, if under the lock the leaf
     /// still names it.
     pub(crate) async fn rebuild_table(self, route: &Route) -> Result<()> {
-        let c = self.0;
-        if !c.node.has_tables() {
+        if !self.0.node.has_tables() {
             return Ok(());
         }
-        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
-            return Ok(());
-        };
-        let Some(taken) = LeafLocks(c).take_over(route, at, 0).await? else { return Ok(()) };
+        let Some(at) = self.0.cell(route.table).await? else { return Ok(()) };
+        let Some(taken) = LeafLocks(self.0).take_over(route, at, 0).await? else { return Ok(()) };
         let own = |t: &Table| t.leaf == route.leaf && t.ver.generation == route.generation;
-        let h = NodeHeader::read(c, route.leaf).await?;
+        let h = NodeHeader::read(self.0, route.leaf).await?;
         let alive = h.is_of(route) && h.level == 0 && h.forward.is_null();
         if !alive || matches!(&taken.table, Some(View::Whole(t)) if own(t)) {
-            return taken.give_back(c).await;
+            return taken.give_back(self.0).await;
         }
         Mark::TableForeign.hit();
-        DamagedLeaf::repair(c, taken).await
+        DamagedLeaf::repair(self.0, taken).await
     }
 
     /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
@@ -115,26 +111,23 @@ impl LeafRecovery<'_> {
     }
 
     pub(crate) async fn inspect(self, route: &Route) -> Result<Inspected> {
-        let c = self.0;
-        if !c.node.has_tables() {
-            return Box::pin(WordRecovery(c).help(route)).await.map(|()| Inspected::Done);
+        if !self.0.node.has_tables() {
+            return Box::pin(WordRecovery(self.0).help(route)).await.map(|()| Inspected::Done);
         }
-        let Some(at) = reached(c.node.pool.resolve(&c.ep, route.table).await)? else {
-            return Ok(Inspected::Open);
-        };
+        let Some(at) = self.0.cell(route.table).await? else { return Ok(Inspected::Open) };
         let len = Table::body_len(route.capacity);
         let Some((was, body)) =
-            reached(c.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await)?
+            reached(self.0.cas_and_read(at, (0, 0), at.plus(BODY_AT as u64), len).await)?
         else {
             return Ok(Inspected::Open);
         };
         let unbuilt =
             || body.extract(|b| Table::view(route.table, route.capacity, b)) == View::Unbuilt;
-        if c.node.is_abandoned(was) || (was == 0 && unbuilt()) {
+        if self.0.node.is_abandoned(was) || (was == 0 && unbuilt()) {
             Mark::HelpLeaf.hit();
             let recovered = self.recover(route, at, was).await?;
             if !recovered && was == 0 {
-                TombstoneRecovery(c).help(route).await?;
+                self.help_tombstone(route).await?;
             }
             return Ok(if recovered { Inspected::Open } else { Inspected::Done });
         }
@@ -193,7 +186,7 @@ impl<'c> DamagedLeaf<'c> {
         match &right {
             Right::End => {}
             Right::Sibling(addr, n) => publish_right(c, *addr, n).await?,
-            Right::Merged(addr, b) => TombstoneRecovery(c).finish_merge(&route, *addr, b).await?,
+            Right::Merged(addr, b) => LeafRecovery(c).finish_merge(&route, *addr, b).await?,
         }
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
         let none = c.node.has(Mutant::RecoverOldTable);

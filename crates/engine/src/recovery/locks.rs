@@ -13,8 +13,8 @@
 //!   waits for a leaf's lock holds no lock.
 //! - Maintenance, through `Chore::RecoverLock`.
 //!
-//! For one lock: `CAS 0->0` reads the word. When it still holds the tag, `recover_leaf`,
-//! `recover_inner` or `recover_lock_word` takes it over and repairs what it covers. When it holds
+//! For one lock: `CAS 0->0` reads the word. When it still holds the tag, the recovery
+//! of leaves, inner nodes or lock words takes it over and repairs what it covers. When it holds
 //! anything else, the lock was never taken, was given back, or another client was faster. Either
 //! way the entry leaves the list, except after a take-over with an unknown outcome.
 //!
@@ -40,109 +40,99 @@ use crate::{Chore, Client, DmNode};
 /// Shortest time between two checks of the abandoned locks by operations, ns.
 const RECOVER_LOCK_PAUSE_NS: u64 = 1_000_000;
 
-/// Recovers abandoned locks of this node.
-#[derive(Clone, Copy)]
-pub(crate) struct LockRecovery<'c>(pub &'c Client);
-
-impl LockRecovery<'_> {
-    /// Before its own operation, a client recovers abandoned locks of its node: other nodes may
-    /// wait for them. The recovery is an operation with a pin of its own, so none may have begun.
-    pub(crate) async fn some(self) {
-        let c = self.0;
-        debug_assert!(!c.ep.is_in_operation() && !c.op.epoch().is_entered(), "none has begun");
-        if !c.node.abandoned_locks.any() {
-            return;
-        }
-        let now = c.ep.now();
-        let due = c.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
-        let Some((h, answers)) = due else { return };
-        if !answers {
-            return self.ask_after(h);
-        }
-        c.node.abandoned_locks.answers(&h.key(), false);
-        let scope = c.ep.begin(dmtree_fabric::OpKind::Maintain);
-        // A failed recovery is tried again later.
-        let pin = c.pin();
-        let recovered = Box::pin(self.recover(h)).await;
-        pin.end();
-        if recovered.is_ok() {
-            scope.end(dmtree_fabric::OpOutcome::Other);
-        }
+/// Before its own operation, a client recovers abandoned locks of its node: other nodes may
+/// wait for them. The recovery is an operation with a pin of its own, so none may have begun.
+pub(crate) async fn recover_locks_due(c: &Client) {
+    debug_assert!(!c.ep.is_in_operation() && !c.op.epoch().is_entered(), "none has begun");
+    if !c.node.abandoned_locks.any() {
+        return;
     }
-
-    /// A waiting client may wait for an abandoned lock of another node, while all clients of that
-    /// node wait for abandoned locks of this one, so a waiter recovers locks meanwhile. While it
-    /// holds locks it touches no leaf, since a client that waits for a leaf's lock holds none.
-    pub(crate) async fn while_waiting(self) {
-        let c = self.0;
-        if !c.node.abandoned_locks.any() {
-            return;
-        }
-        let (now, free) = (c.ep.now(), c.op.is_free());
-        let may = |h: &HeldLock| free || matches!(h.on, Lockable::Inner(_));
-        let due = c.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, may);
-        if let Some((h, _)) = due {
-            let _ = c.op.part(Box::pin(self.recover(h))).await;
-        }
+    let now = c.ep.now();
+    let due = c.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, |_| true);
+    let Some((h, answers)) = due else { return };
+    if !answers {
+        return ask_after(c, h);
     }
-
-    /// Probes the node with an abandoned lock's word, and waits for no answer.
-    fn ask_after(self, h: HeldLock) {
-        let c = self.0;
-        let at = match h.on {
-            Lockable::Leaf(route) => c.node.pool.resolve_cached(route.table),
-            Lockable::Word(at) => Some(at),
-            Lockable::Inner(addr) => Some(InnerLocks(c).word(addr)),
-        };
-        // A table without a known owner is left to maintenance.
-        if let Some(at) = at {
-            let probe = Rc::new(Probe { node: c.node.clone(), key: h.key() });
-            c.ep.detach(cas(at, 0, 0), Some((probe, 0)));
-        }
+    c.node.abandoned_locks.answers(&h.key(), false);
+    let scope = c.ep.begin(dmtree_fabric::OpKind::Maintain);
+    // A failed recovery is tried again later.
+    let pin = c.pin();
+    let recovered = Box::pin(recover_lock(c, h)).await;
+    pin.end();
+    if recovered.is_ok() {
+        scope.end(dmtree_fabric::OpOutcome::Other);
     }
+}
 
-    /// An operation of this node has failed under a lock: when the lock word still has its tag,
-    /// what it covers is repaired.
-    pub(crate) async fn recover(self, h: HeldLock) -> Result<()> {
-        let c = self.0;
-        match h.on {
-            Lockable::Leaf(route) => {
-                let at = c.node.pool.resolve(&c.ep, route.table).await?;
-                if c.ep.cas(at, 0, 0).await? == h.tag.0 {
-                    match LeafRecovery(c).recover(&route, at, h.tag.0).await? {
-                        // The outcome of the take-over may be unknown.
-                        true if c.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
-                        true => {}
-                        // The cell was another leaf's when it was locked: nothing was done under
-                        // the lock.
-                        false => {
-                            c.ep.cas(at, h.tag.0, 0).await?;
-                        }
-                    }
-                }
-            }
-            Lockable::Word(at) => {
-                let was = c.ep.cas(at, 0, 0).await?;
-                if was == h.tag.0 {
-                    WordRecovery(c).recover(at, was).await?;
+/// A waiting client may wait for an abandoned lock of another node, while all clients of that
+/// node wait for abandoned locks of this one, so a waiter recovers locks meanwhile. While it
+/// holds locks it touches no leaf, since a client that waits for a leaf's lock holds none.
+pub(crate) async fn recover_locks_while_waiting(c: &Client) {
+    if !c.node.abandoned_locks.any() {
+        return;
+    }
+    let (now, free) = (c.ep.now(), c.op.is_free());
+    let may = |h: &HeldLock| free || matches!(h.on, Lockable::Inner(_));
+    let due = c.node.abandoned_locks.due(now, now + RECOVER_LOCK_PAUSE_NS, may);
+    if let Some((h, _)) = due {
+        let _ = c.op.part(Box::pin(recover_lock(c, h))).await;
+    }
+}
+
+/// Probes the node with an abandoned lock's word, and waits for no answer.
+fn ask_after(c: &Client, h: HeldLock) {
+    let at = match h.on {
+        Lockable::Leaf(route) => c.node.pool.resolve_cached(route.table),
+        Lockable::Word(at) => Some(at),
+        Lockable::Inner(addr) => Some(InnerLocks(c).word(addr)),
+    };
+    // A table without a known owner is left to maintenance.
+    if let Some(at) = at {
+        let probe = Rc::new(Probe { node: c.node.clone(), key: h.key() });
+        c.ep.detach(cas(at, 0, 0), Some((probe, 0)));
+    }
+}
+
+/// An operation of this node has failed under a lock: when the lock word still has its tag,
+/// what it covers is repaired.
+pub(crate) async fn recover_lock(c: &Client, h: HeldLock) -> Result<()> {
+    match h.on {
+        Lockable::Leaf(route) => {
+            let at = c.node.pool.resolve(&c.ep, route.table).await?;
+            if c.ep.cas(at, 0, 0).await? == h.tag.0 {
+                match LeafRecovery(c).recover(&route, at, h.tag.0).await? {
                     // The outcome of the take-over may be unknown.
-                    if c.ep.cas(at, 0, 0).await? == was {
-                        c.node.push_chore(Chore::RecoverLock(h));
-                        return Ok(());
+                    true if c.ep.cas(at, 0, 0).await? == h.tag.0 => return Ok(()),
+                    true => {}
+                    // The cell was another leaf's when it was locked: nothing was done under
+                    // the lock.
+                    false => {
+                        c.ep.cas(at, h.tag.0, 0).await?;
                     }
-                }
-                c.node.adopted_at(h.tag, at);
-                return Ok(());
-            }
-            Lockable::Inner(addr) => {
-                if c.ep.cas(InnerLocks(c).word(addr), 0, 0).await? == h.tag.0 {
-                    InnerRecovery(c).recover(addr, h.tag.0).await?;
                 }
             }
         }
-        c.node.adopted(h.tag);
-        Ok(())
+        Lockable::Word(at) => {
+            let was = c.ep.cas(at, 0, 0).await?;
+            if was == h.tag.0 {
+                WordRecovery(c).recover(at, was).await?;
+                // The outcome of the take-over may be unknown.
+                if c.ep.cas(at, 0, 0).await? == was {
+                    c.node.push_chore(Chore::RecoverLock(h));
+                    return Ok(());
+                }
+            }
+            c.node.adopted_at(h.tag, at);
+            return Ok(());
+        }
+        Lockable::Inner(addr) => {
+            if c.ep.cas(InnerLocks(c).word(addr), 0, 0).await? == h.tag.0 {
+                InnerRecovery(c).recover(addr, h.tag.0).await?;
+            }
+        }
     }
+    c.node.adopted(h.tag);
+    Ok(())
 }
 
 /// Receives the answer to the probe of an abandoned lock.

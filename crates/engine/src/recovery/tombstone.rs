@@ -15,7 +15,7 @@
 //! 3. Check the lease, and blank all slots under the largest range. Clients that repair the same
 //!    tombstone write the same bytes.
 //! 4. The record. Relocated: locking the parent is enough, because the relocating client held the
-//!    parent's lock and the take-over of that lock replaces the record (`recovery/inner.rs`).
+//!    parent's lock and the take-over of that lock replaces the record (`inner.rs`).
 //!    Merged: the record is removed.
 //! 5. Close the table and unlock, awaited, since the cell is retired next.
 //! 6. Merged: retire the leaf. Relocated: queue the unlink from the left sibling, which retires it.
@@ -32,32 +32,26 @@
 //! tombstone that no client will retire; the garbage collection finds it.
 
 use dmtree_fabric::{GlobalAddr, Result};
-use dmtree_parts::held::Unlock;
 
 use crate::inner::{InnerLocks, Records};
 use crate::leaf::{Blocks, LeafMemory, NodeHeader, Tombstones, Validation};
 use crate::lock::LeafLocks;
 use crate::recovery::LeafRecovery;
-use crate::{Chore, Client, Mark, Route};
+use crate::{Chore, Mark, Route, Unlock};
 
 /// Pause before a busy or unreachable successor is checked again, ns.
 const INSPECT_AGAIN_NS: u64 = 20_000;
 
-/// Repairs tombstones of leaves.
-#[derive(Clone, Copy)]
-pub(crate) struct TombstoneRecovery<'c>(pub &'c Client);
-
-impl TombstoneRecovery<'_> {
+impl LeafRecovery<'_> {
     /// A tombstone that lost its lock with its table's owner while the lock holder was blanking it:
     /// readers cannot pass it while it is torn. All repairs write the same, so no lock is needed;
     /// it is not reused while this operation runs.
-    pub(crate) async fn help(self, route: &Route) -> Result<()> {
-        let c = self.0;
-        let h = NodeHeader::read(c, route.leaf).await?;
+    pub(crate) async fn help_tombstone(self, route: &Route) -> Result<()> {
+        let h = NodeHeader::read(self.0, route.leaf).await?;
         if !h.forward.is_null() && h.is_of(route) {
             Mark::RecoverTombstone.hit();
-            c.check_lease()?;
-            Tombstones(c).blank_unvalidated(route.leaf, &h).await?;
+            self.0.check_lease()?;
+            Tombstones(self.0).blank_unvalidated(route.leaf, &h).await?;
         }
         Ok(())
     }
@@ -91,7 +85,7 @@ impl TombstoneRecovery<'_> {
 
     /// A tombstone with an abandoned lock: first its successor, then itself. As
     /// [`LeafRecovery::recover`].
-    pub(crate) async fn finish(
+    pub(crate) async fn finish_tombstone(
         self,
         route: &Route,
         h: &NodeHeader,
@@ -148,11 +142,10 @@ impl TombstoneRecovery<'_> {
     }
 
     async fn recover_successor(self, addr: GlobalAddr, h: &NodeHeader) -> Result<()> {
-        let c = self.0;
         let route = h.route(addr);
-        Box::pin(LeafRecovery(c).inspect(&route)).await?;
-        c.op.quiescent_point();
-        c.ep.sleep(INSPECT_AGAIN_NS).await;
-        c.ep.check_deadline("the successor of a tombstone", addr.bits())
+        Box::pin(self.inspect(&route)).await?;
+        self.0.op.quiescent_point();
+        self.0.ep.sleep(INSPECT_AGAIN_NS).await;
+        self.0.ep.check_deadline("the successor of a tombstone", addr.bits())
     }
 }

@@ -5,7 +5,7 @@
 //!   holder repairs it (`repair_slots`), or a reader that waits for the image does so. The word
 //!   does not name the leaf, so the client that frees it could not repair it.
 //! - *A changing tag.* It names a leaf with an announced change. The word is taken over by another
-//!   changing tag of the same leaf, and `recovery/leaf.rs` repairs the leaf as it does with a table:
+//!   changing tag of the same leaf, and `leaf.rs` repairs the leaf as it does with a table:
 //!   split, merge, relocation and load have the same steps and the same commit words.
 //!
 //! A torn slot is restored from the shadow when its word0 is the old or the new one; otherwise it
@@ -16,7 +16,7 @@
 //! the tag names; a tombstone's word counts as this tombstone's only while the tag names it.
 //!
 //! After a death one node walks all lock words and recovers those of dead clients
-//! (`sweep_lock_words`); a word that needs lost memory for its repair is passed over. Without that
+//! (`sweep`); a word that needs lost memory for its repair is passed over. Without that
 //! sweep a leaf with no further writers would stay locked.
 //!
 //! A crash during a take-over leaves a changing tag of the same leaf, and the next client repeats
@@ -24,13 +24,12 @@
 //! there before.
 
 use dmtree_fabric::{Error, GlobalAddr, Result, Step};
-use dmtree_parts::held::Unlock;
 
 use crate::format::{LockTag, Place, slot};
 use crate::leaf::{Blocks, NodeHeader};
 use crate::lock::WordLocks;
 use crate::recovery::{LeafRecovery, from_shadow};
-use crate::{Client, Mark, Mutant, Route, is_away};
+use crate::{Client, Mark, Mutant, Route, Unlock, is_away};
 
 /// Recovers abandoned lock words.
 #[derive(Clone, Copy)]
@@ -62,14 +61,13 @@ impl WordRecovery<'_> {
 
     /// Whether no change of a tombstone is in progress. A dead client's change is finished.
     pub(crate) async fn is_unchanged(self, route: &Route) -> Result<bool> {
-        let c = self.0;
-        let word = WordLocks(c).words().await?.at.by_place(route.leaf)?;
-        let was = c.ep.cas(word.at, 0, 0).await?;
+        let word = WordLocks(self.0).words().await?.at.by_place(route.leaf)?;
+        let was = self.0.ep.cas(word.at, 0, 0).await?;
         let changes = was != 0 && LockTag(was).is_changing();
-        if !changes || WordLocks(c).named_by(word.at, LockTag(was)).await? != route.leaf {
+        if !changes || WordLocks(self.0).named_by(word.at, LockTag(was)).await? != route.leaf {
             return Ok(true);
         }
-        if c.node.is_abandoned_at(was, word.at) {
+        if self.0.node.is_abandoned_at(was, word.at) {
             Mark::GcLock.hit();
             self.recover(word.at, was).await?;
         }
@@ -145,20 +143,19 @@ impl WordRecovery<'_> {
 
     /// After a death one node checks all lock words.
     pub(crate) async fn sweep(self) -> Result<()> {
-        let c = self.0;
-        let words = WordLocks(c).words().await?;
+        let words = WordLocks(self.0).words().await?;
         for m in 0..words.at.nodes() {
-            let held = match words.at.held_on(&c.ep, m).await {
+            let held = match words.at.held_on(&self.0.ep, m).await {
                 // This memory is lost.
                 Err(e) if is_away(&e) => continue,
                 held => held?,
             };
             for (at, was) in held {
-                c.ep.renew_deadline();
-                if !c.node.is_abandoned_at(was, at) {
+                self.0.ep.renew_deadline();
+                if !self.0.node.is_abandoned_at(was, at) {
                     continue;
                 }
-                match c.op.part(self.recover(at, was)).await {
+                match self.0.op.part(self.recover(at, was)).await {
                     // Memory that its repair needs is lost.
                     Err(e) if is_away(&e) => {}
                     recovered => recovered?,

@@ -43,27 +43,35 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 use crate::leaf::{Blocks, Leaves};
 use crate::point::Reads;
 use crate::route::route_of;
-use crate::{Client, Mark, Route};
+use crate::{Client, KeyHash, Mark, Route};
 
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
 
-/// Range reads.
-#[derive(Clone, Copy)]
-pub(crate) struct Scans<'c>(pub &'c Client);
+/// A scan in progress: it fills a page.
+pub(crate) struct Scan<'a> {
+    c: &'a Client,
+    r: &'a ScanRequest<'a>,
+    page: &'a mut Page,
+}
 
-impl Scans<'_> {
-    pub(crate) async fn scan(self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+impl<'a> Scan<'a> {
+    pub(crate) async fn run(
+        c: &'a Client,
+        r: &'a ScanRequest<'a>,
+        page: &'a mut Page,
+    ) -> Result<Option<Resume>> {
         page.clear();
         r.check()?;
-        let scope = self.0.ep.begin(OpKind::Scan);
-        let resume = if r.reverse { self.down(r, page).await? } else { self.up(r, page).await? };
+        let scope = c.ep.begin(OpKind::Scan);
+        let mut scan = Self { c, r, page };
+        let resume = if r.reverse { scan.down().await? } else { scan.up().await? };
         scope.end(OpOutcome::Other);
         Ok(resume)
     }
 
-    async fn up(self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        let c = self.0;
+    async fn up(&mut self) -> Result<Option<Resume>> {
+        let (c, r) = (self.c, self.r);
         let mut cursor = r.ends().0.map_or(Vec::new(), <[u8]>::to_vec);
         let mut backoff = c.ep.backoff("a consistent view of a leaf", c.node.root.word);
         let mut pin = c.pin();
@@ -75,12 +83,12 @@ impl Scans<'_> {
                 None => {
                     let node = self.bottom(&cursor).await?;
                     let first = node.keys().floor(&cursor).unwrap_or(0);
-                    let mut group = LeafGroup::of(&node, first, r.limit - page.len(), r);
+                    let mut group = LeafGroup::of(&node, first, r.limit - self.page.len(), r);
                     LeafReader(c).read_group(&mut group).await?
                 }
             };
             let live: usize = leaves.iter().flatten().map(ScanLeaf::len).sum();
-            page.reserve(live.min(r.limit - page.len()), c.node.g.k + c.node.g.v);
+            self.page.reserve(live.min(r.limit - self.page.len()), c.node.g.k + c.node.g.v);
             let mut stale = false;
             for seen in &leaves {
                 let Some(leaf) = seen.as_ref().filter(|l| l.covers(&cursor)) else {
@@ -88,7 +96,7 @@ impl Scans<'_> {
                     break;
                 };
                 let pairs = leaf.pairs_above(&cursor, r);
-                if let Some(last) = self.emit(leaf, pairs, r, page).await? {
+                if let Some(last) = self.emit(leaf, pairs).await? {
                     return Ok(Some(Resume(Bound::Excluded(last))));
                 }
                 match leaf.hi() {
@@ -111,7 +119,7 @@ impl Scans<'_> {
                     walked = c.walk_route(&cursor, &fresh).await?;
                 }
             }
-            if page.bytes() >= PAGE_BYTES {
+            if self.page.bytes() >= PAGE_BYTES {
                 return Ok(Some(Resume(Bound::Included(cursor))));
             }
             // Renewed group by group, so that a long scan does not hold up reclamation.
@@ -120,7 +128,8 @@ impl Scans<'_> {
         }
     }
 
-    async fn down(self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+    async fn down(&mut self) -> Result<Option<Resume>> {
+        let (c, r) = (self.c, self.r);
         let mut cursor = match r.high {
             Bound::Included(key) => {
                 let mut above = key.to_vec();
@@ -134,13 +143,13 @@ impl Scans<'_> {
             Bound::Included(low) | Bound::Excluded(low) => key < low,
             Bound::Unbounded => false,
         };
-        let mut backoff = self.0.ep.backoff("a consistent view of a leaf", self.0.node.root.word);
+        let mut backoff = c.ep.backoff("a consistent view of a leaf", c.node.root.word);
         loop {
-            if cursor.as_ref().is_some_and(|c| c.is_empty()) {
+            if cursor.as_ref().is_some_and(Vec::is_empty) {
                 return Ok(None);
             }
-            let _pin = self.0.pin();
-            let node = self.0.descend_below(cursor.as_deref()).await?;
+            let _pin = c.pin();
+            let node = c.descend_below(cursor.as_deref()).await?;
             let found = match node.keys().below(cursor.as_deref()) {
                 Some(i) => {
                     let (key, route) = (node.keys().get(i), route_of(&node.records()[i]));
@@ -150,21 +159,22 @@ impl Scans<'_> {
             };
             let Some(leaf) = found else {
                 Mark::ScanDownAgain.hit();
-                self.0.node.cache.invalidate(1, &node);
+                c.node.cache.invalidate(1, &node);
                 backoff.step().await?;
                 continue;
             };
             let from = leaf.count_before(|key| r.is_under(key));
-            let to = leaf
-                .count_before(|key| cursor.as_deref().is_none_or(|c| key < c) && !r.is_over(key));
-            if let Some(last) = self.emit(&leaf, from..to, r, page).await? {
+            let to = leaf.count_before(|key| {
+                cursor.as_deref().is_none_or(|end| key < end) && !r.is_over(key)
+            });
+            if let Some(last) = self.emit(&leaf, from..to).await? {
                 return Ok(Some(Resume(Bound::Excluded(last))));
             }
             if leaf.lo().is_empty() || below(leaf.lo()) {
                 return Ok(None);
             }
             let lo = leaf.lo().to_vec();
-            if page.bytes() >= PAGE_BYTES {
+            if self.page.bytes() >= PAGE_BYTES {
                 return Ok(Some(Resume(Bound::Excluded(lo))));
             }
             cursor = Some(lo);
@@ -174,16 +184,16 @@ impl Scans<'_> {
     /// The leaf that holds the keys just below `cursor`: the route's, or one to its right without a
     /// record yet.
     async fn read_below(
-        self,
+        &self,
         key: &[u8],
         route: &Route,
         cursor: Option<&[u8]>,
     ) -> Result<Option<ScanLeaf>> {
-        let mut leaf = match LeafReader(self.0).read_one(route).await? {
+        let mut leaf = match LeafReader(self.c).read_one(route).await? {
             Some(leaf) => leaf,
             // A record that is older than this operation may name a tombstone with a successor that
             // is reclaimed already: `forward` carries no generation.
-            None if self.0.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
+            None if self.c.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
             None => match self.read_successor(route).await? {
                 Some(leaf) => leaf,
                 None => return Ok(None),
@@ -202,17 +212,17 @@ impl Scans<'_> {
             if leaf.next().is_null() {
                 return Ok(None);
             }
-            self.0.ep.check_deadline("the end of a walk", leaf.next().bits())?;
+            self.c.ep.check_deadline("the end of a walk", leaf.next().bits())?;
             Mark::ScanDownWalk.hit();
-            let copy = Leaves(self.0).read(leaf.next(), route.capacity).await?;
-            let Ok(next) = LeafReader(self.0).see_copy(copy).await? else { return Ok(None) };
+            let copy = Leaves(self.c).read(leaf.next(), route.capacity).await?;
+            let Ok(next) = LeafReader(self.c).see_copy(copy).await? else { return Ok(None) };
             leaf = next;
         }
     }
 
     /// The successor of a tombstone, as long as the record names the tombstone.
-    async fn read_successor(self, route: &Route) -> Result<Option<ScanLeaf>> {
-        let c = self.0;
+    async fn read_successor(&self, route: &Route) -> Result<Option<ScanLeaf>> {
+        let c = self.c;
         let mut copy = Leaves(c).read(route.leaf, route.capacity).await?;
         if copy.header(c).ver.generation != route.generation {
             return Ok(None);
@@ -232,8 +242,8 @@ impl Scans<'_> {
     }
 
     /// The bottom node of a key.
-    async fn bottom(self, key: &[u8]) -> Result<Arc<CachedNode>> {
-        let c = self.0;
+    async fn bottom(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
+        let c = self.c;
         c.ep.stage_cost(Stage::CacheLookup, 1);
         match c.node.cache.lookup(1, key, |n, _| n.clone()) {
             Some(node) => Ok(node),
@@ -243,20 +253,15 @@ impl Scans<'_> {
 
     /// Copies pairs of a leaf into the page, in the direction of the scan; the last key when the
     /// page is full before they end.
-    async fn emit(
-        self,
-        leaf: &ScanLeaf,
-        pairs: Range<usize>,
-        r: &ScanRequest<'_>,
-        page: &mut Page,
-    ) -> Result<Option<Vec<u8>>> {
+    async fn emit(&mut self, leaf: &ScanLeaf, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
+        let (r, page) = (self.r, &mut *self.page);
         let room = r.limit - page.len();
         let count = pairs.len().min(room);
         let chosen = match r.reverse {
             true => pairs.end - count..pairs.end,
             false => pairs.start..pairs.start + count,
         };
-        let (k, v) = (self.0.node.g.k, self.0.node.g.v);
+        let (k, v) = (self.c.node.g.k, self.c.node.g.v);
         let joined = match page.bytes() + count * (k + v) < PAGE_BYTES {
             true => leaf.joined(chosen.clone()),
             false => None,
@@ -265,7 +270,7 @@ impl Scans<'_> {
             Some(joined) if r.reverse => page.extend_joined(joined.rev(), (k, v)),
             Some(joined) => page.extend_joined(joined, (k, v)),
             None => {
-                if let Some(last) = self.emit_each(leaf, chosen.clone(), r, page).await? {
+                if let Some(last) = self.emit_each(leaf, chosen.clone()).await? {
                     return Ok(Some(last));
                 }
             }
@@ -277,23 +282,16 @@ impl Scans<'_> {
         Ok(Some(leaf.get(last).0.to_vec()))
     }
 
-    /// [`Scans::emit`] pair by pair.
-    async fn emit_each(
-        self,
-        leaf: &ScanLeaf,
-        pairs: Range<usize>,
-        r: &ScanRequest<'_>,
-        page: &mut Page,
-    ) -> Result<Option<Vec<u8>>> {
+    /// [`Scan::emit`] pair by pair.
+    async fn emit_each(&mut self, leaf: &ScanLeaf, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
         for n in 0..pairs.len() {
-            let i = if r.reverse { pairs.end - 1 - n } else { pairs.start + n };
+            let i = if self.r.reverse { pairs.end - 1 - n } else { pairs.start + n };
             let (key, value) = leaf.get(i);
             let mut fetched = Vec::new();
             let value = match value {
                 ItemValue::Here(value) => value,
                 ItemValue::In(at) => {
-                    let whole =
-                        Blocks(self.0).read(at, |_, v| fetched.extend_from_slice(v)).await?;
+                    let whole = Blocks(self.c).value(at, &mut fetched).await?;
                     if !whole && !self.get(key, &mut fetched).await? {
                         // Deleted since the leaf was read; the page continues behind it.
                         continue;
@@ -301,8 +299,8 @@ impl Scans<'_> {
                     &fetched
                 }
             };
-            page.push(key, value);
-            if page.bytes() >= PAGE_BYTES {
+            self.page.push(key, value);
+            if self.page.bytes() >= PAGE_BYTES {
                 return Ok(Some(key.to_vec()));
             }
         }
@@ -310,8 +308,8 @@ impl Scans<'_> {
     }
 
     /// A point read inside a scan; the scan's pin covers it.
-    async fn get(self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let hash = dmtree_parts::hash::KeyHash::of(key);
-        Box::pin(Reads(self.0).pinned((key, hash), out)).await
+    async fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let hash = KeyHash::of(key);
+        Box::pin(Reads(self.c).pinned((key, hash), out)).await
     }
 }

@@ -1,4 +1,4 @@
-//! How a scan READs leaves: the three steps of `scan/mod.rs`, for several leaves or for one.
+//! How a scan READs leaves: the three steps of a scan, for several leaves or for one.
 //!
 //! On memory of this process the first two steps execute at once (`direct_op.rs` of the fabric), as
 //! long as all tables lie at one compute node and all leaves at one memory node. The verbs and

@@ -1,12 +1,41 @@
-//! A lock that a client has taken over for a repair. Its releases are awaited, and an owner that is
-//! away leaves an abandoned lock.
+//! Tags of locks, and locks that a client has taken over for a repair.
+//!
+//! The releases of a lock that was taken over are awaited; an owner that is away leaves an
+//! abandoned lock.
+
+use std::cell::Cell;
 
 use dmtree_fabric::verb::{cas, write as write_verb};
-use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_fabric::{Endpoint, GlobalAddr, Result, Step};
 
 use crate::format::{BODY_AT, LockTag, Table, Ver, View};
 use crate::lock::{TableLocks, WordLocks};
-use crate::{Client, Route};
+use crate::{Client, DmNode, Route};
+
+/// The tags of a client: node 16, incarnation 16, client 16, acquisition 16 bits.
+pub(crate) struct Tags {
+    base: u64,
+    acquisitions: Cell<u16>,
+}
+
+impl Tags {
+    pub fn new(ep: &Endpoint, node: &DmNode) -> Self {
+        let incarnation = node.pool.fabric().incarnation(ep.node()).unwrap_or(0) as u16;
+        // The upper half of a lock word's tags is for changes of whole leaves.
+        let client = node.next_client() & if node.has_tables() { u16::MAX } else { 0x7fff };
+        let holder = u64::from(ep.node().bits()) << 32 | u64::from(incarnation) << 16;
+        let base = (holder | u64::from(client)) << 16;
+        Self { base, acquisitions: Cell::new(0) }
+    }
+
+    /// A tag that this client never used before, except by wrap-around of its counter; never 0.
+    #[inline]
+    pub fn next(&self) -> LockTag {
+        let n = self.acquisitions.get().wrapping_add(1);
+        self.acquisitions.set(n);
+        LockTag(self.base | u64::from(n))
+    }
+}
 
 /// An abandoned lock, or that of an unbuilt table, that is this operation's now.
 pub(crate) struct TakenLock {
