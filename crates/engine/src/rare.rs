@@ -85,6 +85,11 @@ async fn locked_leaf(c: &DmTree, route: &Route) -> Locked {
     LeafLocks(&c.client).lock(route).await.expect("works").expect("alive")
 }
 
+async fn relocate(c: &DmTree, l: Locked) {
+    let back = Relocation::run(&c.client, l, 64).await.expect("works");
+    assert!(back.is_none(), "it has moved");
+}
+
 /// Removes the record of a key's leaf, as if its publication had found no memory, and returns it.
 async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
     let parent = locked(c, 1, key).await;
@@ -228,10 +233,7 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
             let route = route_to(&c, &long_key(50)).await;
             let l = locked_leaf(&c, &route).await;
             let (at, fence) = (l.at, l.table.fence);
-            assert!(
-                Relocation::run(&c.client, l, 64).await.expect("works").is_none(),
-                "it has moved"
-            );
+            relocate(&c, l).await;
             // As if the relocating client had died before it closed the table.
             let ver = Ver { generation: route.generation, range: 0 };
             let mut table = Table::new(route.leaf, ver, fence, route.capacity);
@@ -307,7 +309,7 @@ fn a_leaf_without_a_record_does_not_move() {
         c.client.unlock(l).await.expect("works");
         Records(&c.client).insert(1, &low, &child).await.expect("room");
         let l = locked_leaf(&c, &route).await;
-        assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
+        relocate(&c, l).await;
         drop(pin);
         all_chores(&mut c).await;
     });
@@ -323,7 +325,7 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
         let l = locked_leaf(&c, &route).await;
-        assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
+        relocate(&c, l).await;
         let Some(Chore::Unlink { lo, .. }) = c.client.node.maintenance.pop() else {
             panic!("the tombstone is to be unlinked")
         };
@@ -359,7 +361,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
         let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
         let l = locked_leaf(&c, &route).await;
-        assert!(Relocation::run(&c.client, l, 64).await.expect("works").is_none(), "it has moved");
+        relocate(&c, l).await;
         let chore = c.client.node.maintenance.pop();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
         c.client.node.pool.log_retired(route.leaf);

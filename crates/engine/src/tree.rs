@@ -17,6 +17,7 @@ use crate::point::{
     write_with_room,
 };
 use crate::scan::Scan;
+use crate::walk::Walk;
 use crate::{Client, DmNode, Options};
 
 /// A DMTree client: one slot. See [`dmtree_parts::RangeIndex`] for what it does.
@@ -180,7 +181,7 @@ impl RangeIndex for DmTree {
     }
 
     async fn walk(&mut self) -> Result<Shape> {
-        self.client.walk_op().await
+        Walk::run(&self.client).await
     }
 
     fn cache_stats(node: &DmNode) -> CacheStats {

@@ -61,7 +61,7 @@ struct Level {
 /// not exist.
 pub(crate) async fn format(c: &Client) -> Result<()> {
     let g = c.node.g;
-    let s = LeafMemory(c).take(c.node.o.leaf_capacity as usize).await?;
+    let s = LeafMemory(c).take(c.node.o.leaf_capacity as usize, &[]).await?;
     let mut image = LeafImage::new(c, &s, &NodeHeader::of_leaf(&g, &s)).await?;
     (0..s.capacity).for_each(|i| image.free(i));
     c.ep.write(s.grant.addr, image.bytes).await?;
@@ -228,7 +228,7 @@ impl<'c> Load<'c> {
         }
         for _ in 0..chunks.len() {
             c.ep.renew_deadline();
-            self.leaves.push(LeafMemory(c).take(capacity).await?);
+            self.leaves.push(LeafMemory(c).take(capacity, &[]).await?);
         }
         let mut lows: Vec<Vec<u8>> = vec![Vec::new()];
         for chunk in &chunks[1..] {

@@ -58,7 +58,7 @@ impl<'c> Relocation<'c> {
     ) -> Result<Option<Locked>> {
         let leaf = Leaves(c).image_of(&mut l).await;
         let (l, leaf) = c.under(l, leaf).await?;
-        let new = match LeafMemory(c).take(capacity).await {
+        let new = match LeafMemory(c).take(capacity, &[]).await {
             Err(e) if e.kind() == ErrorKind::Full => return Ok(Some(l)),
             new => new,
         };

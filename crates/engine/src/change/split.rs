@@ -241,7 +241,7 @@ impl<'c> Split<'c> {
         let plan = Plan::of(c, &leaf, pair.0).await?;
         let mut silent = Vec::new();
         for tries in 0.. {
-            let new = LeafMemory(c).take_beside(leaf.capacity, &silent).await?;
+            let new = LeafMemory(c).take(leaf.capacity, &silent).await?;
             let mut later = Unwritten::new();
             let halves = match Halves::of((c, l), &leaf, &plan, &new, pair, &mut later).await {
                 Ok(halves) => halves,

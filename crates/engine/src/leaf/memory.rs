@@ -15,13 +15,8 @@ use crate::{Client, Mutant, Route, Tables};
 pub(crate) struct LeafMemory<'c>(pub &'c Client);
 
 impl LeafMemory<'_> {
-    /// Memory for a new leaf and its table.
-    pub(crate) async fn take(self, capacity: usize) -> Result<NewLeaf> {
-        self.take_beside(capacity, &[]).await
-    }
-
-    /// A new leaf with a table at none of some owners.
-    pub(crate) async fn take_beside(self, capacity: usize, silent: &[NodeId]) -> Result<NewLeaf> {
+    /// Memory for a new leaf, and for its table at none of some owners.
+    pub(crate) async fn take(self, capacity: usize, silent: &[NodeId]) -> Result<NewLeaf> {
         let node = &self.0.node;
         let arena = node.leaf_arena(capacity);
         let grant = node.pool.alloc(&self.0.ep, arena, None).await?;

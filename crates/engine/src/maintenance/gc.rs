@@ -186,19 +186,19 @@ impl Collection<'_> {
     /// A relocated tombstone that no maintenance queue will unlink. Its lock tells whether a client
     /// still works on it.
     async fn unlink_lost(self, lo: Vec<u8>, route: &Route) -> Result<Option<Chore>> {
-        if !self.0.node.has_tables() {
-            let unlink = Chore::Unlink { lo, route: *route };
-            return Ok(WordRecovery(self.0).is_unchanged(route).await?.then_some(unlink));
-        }
-        let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
-        let was = self.0.ep.cas(at, 0, 0).await?;
-        if was != 0 {
-            if LeafRecovery(self.0).help_route(route).await? == Inspected::Open {
-                self.0.node.push_chore(Chore::Inspect(*route));
+        let c = self.0;
+        let is_idle = match c.node.has_tables() {
+            false => WordRecovery(c).is_unchanged(route).await?,
+            true => {
+                let Some(at) = c.cell(route.table).await? else { return Ok(None) };
+                let is_free = c.ep.cas(at, 0, 0).await? == 0;
+                if !is_free && LeafRecovery(c).help_route(route).await? == Inspected::Open {
+                    c.node.push_chore(Chore::Inspect(*route));
+                }
+                is_free
             }
-            return Ok(None);
-        }
-        Ok(Some(Chore::Unlink { lo, route: *route }))
+        };
+        Ok(is_idle.then_some(Chore::Unlink { lo, route: *route }))
     }
 
     /// The cell that begins at a lost line, as large as its contents say. A line without contents

@@ -128,19 +128,23 @@ impl From<Error> for MustWait {
     }
 }
 
-impl Client {
+/// Point operations that execute at once, on memory of this process.
+#[derive(Clone, Copy)]
+pub(crate) struct Direct<'c>(pub &'c Client);
+
+impl<'c> Direct<'c> {
     /// A point read, as far as it need not wait.
-    pub(crate) fn get_direct(&self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'_> {
-        let Some(mut op) = self.begin_direct(OpKind::Get) else { return DirectGet::Posted };
-        let pin = self.op.pin_briefly();
+    pub(crate) fn get(self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'c> {
+        let Some(mut op) = self.0.begin_direct(OpKind::Get) else { return DirectGet::Posted };
+        let pin = self.0.op.pin_briefly();
         let r = reading();
-        let Some(parent) = self.cached(key, &r) else {
+        let Some(parent) = self.0.cached(key, &r) else {
             return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
         };
         let route = route_of(&parent.0.records()[parent.1]);
-        let mirrored = self.mirrored(parent.0, parent.1, hash.fingerprint(), &r);
+        let mirrored = self.0.mirrored(parent.0, parent.1, hash.fingerprint(), &r);
         let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
-        match self.read_direct(&mut read, (key, hash), out) {
+        match self.read(&mut read, (key, hash), out) {
             Some(found) => {
                 op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
                 DirectGet::Ended(found)
@@ -155,15 +159,15 @@ impl Client {
 
     /// `None` when the read has to wait, or to look further.
     #[inline]
-    fn read_direct(
-        &self,
+    fn read(
+        self,
         read: &mut DirectRead<'_, '_, '_>,
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         let route = read.route;
         for slot in read.mirrored?.take(MAX_CANDIDATES) {
-            let looked = self.look_direct(read.op, route.leaf, slot, key, out)?;
+            let looked = self.look(read.op, route.leaf, slot, key, out)?;
             match looked.probe() {
                 Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
                 Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
@@ -173,13 +177,13 @@ impl Client {
                 }
             }
         }
-        self.confirm_direct(read, key, out)
+        self.confirm(read, key, out)
     }
 
     /// Reads a slot once.
     #[inline]
-    fn look_direct(
-        &self,
+    fn look(
+        self,
         op: &mut DirectOp<'_>,
         leaf: GlobalAddr,
         slot: usize,
@@ -188,15 +192,15 @@ impl Client {
     ) -> Option<Looked> {
         let place = Place { leaf, slot };
         let mut entry = [0; MAX_ENTRY];
-        let entry = &mut entry[..self.node.g.entry()];
+        let entry = &mut entry[..self.0.node.g.entry()];
         op.list();
-        op.read(Entries(self).at(place), entry).ok()?;
-        Some(Entries(self).look(place, entry, key, out))
+        op.read(Entries(self.0).at(place), entry).ok()?;
+        Some(Entries(self.0).look(place, entry, key, out))
     }
 
     /// Step (2) of a read (`get.rs`).
-    fn confirm_direct(
-        &self,
+    fn confirm(
+        self,
         read: &mut DirectRead<'_, '_, '_>,
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
@@ -208,20 +212,20 @@ impl Client {
         op.list();
         let was = op.cas(at, 0, 0).ok()?;
         op.read(at.plus(BODY_AT as u64), body).ok()?;
-        let mut table = self.spare_table();
+        let mut table = self.0.spare_table();
         let is_exact =
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
-        let found = is_exact.then(|| self.search_direct(op, route, &table, key, out));
-        if is_exact && self.node.o.techniques.mirrors {
-            self.node.cache.fill_mirror(read.parent.0, read.parent.1, table.fps());
+        let found = is_exact.then(|| self.search(op, route, &table, key, out));
+        if is_exact && self.0.node.o.techniques.mirrors {
+            self.0.node.cache.fill_mirror(read.parent.0, read.parent.1, table.fps());
         }
-        self.keep_table(table);
+        self.0.keep_table(table);
         found.flatten()
     }
 
     /// Whether a key is there, by an exact table.
-    fn search_direct(
-        &self,
+    fn search(
+        self,
         op: &mut DirectOp<'_>,
         route: &Route,
         table: &Table,
@@ -229,14 +233,14 @@ impl Client {
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         for slot in candidates(table, key.1)? {
-            let looked = self.look_direct(op, route.leaf, slot, key, out)?;
+            let looked = self.look(op, route.leaf, slot, key, out)?;
             match verdict(&looked.probe()?, route, table) {
                 Some(Answer::Found) => return Some(true),
                 Some(_) => return None,
                 None => {}
             }
         }
-        self.check_lease().ok()?;
+        self.0.check_lease().ok()?;
         out.clear();
         Some(false)
     }
@@ -244,41 +248,41 @@ impl Client {
     /// The cell of a leaf's table, where it is known and its node is the only one of its role that
     /// the operation reaches.
     #[inline]
-    pub(crate) fn own_table(&self, route: &Route) -> Option<GlobalAddr> {
-        let at = self.node.pool.resolve_cached(route.table)?;
+    pub(crate) fn own_table(self, route: &Route) -> Option<GlobalAddr> {
+        let at = self.0.node.pool.resolve_cached(route.table)?;
         let (table, leaf) = (at.node(), route.leaf.node());
         (table == leaf || table.role() != leaf.role()).then_some(at)
     }
 
     /// A point write, as far as it need not wait.
     #[inline]
-    pub(crate) fn write_direct<'w>(
-        &self,
+    pub(crate) fn write<'w>(
+        self,
         (key, hash): HashedKey<'w>,
         write: Write<'w>,
-    ) -> DirectWrite<'_, 'w> {
+    ) -> DirectWrite<'c, 'w> {
         let r = reading();
-        self.write_at(self.node.cache.find(1, key, &r), (key, hash), write, &r)
+        self.write_at(self.0.node.cache.find(1, key, &r), (key, hash), write, &r)
     }
 
     /// Point writes in their order, until one has to wait: how many have ended, and that one.
-    pub(crate) fn write_some_direct<'w>(
-        &self,
+    pub(crate) fn write_some<'w>(
+        self,
         writes: &[(&'w [u8], Write<'w>)],
         outcomes: &mut [Result<Outcome>],
-    ) -> (usize, Option<DirectWrite<'_, 'w>>) {
+    ) -> (usize, Option<DirectWrite<'c, 'w>>) {
         let r = reading();
         let mut found = [None; TOGETHER];
         let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         let count = writes.len().min(TOGETHER);
-        self.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
+        self.0.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
         let hashes = keys.map(KeyHash::of);
         self.prefetch_entries(&found, &hashes, &r);
         for (n, (key, write)) in writes[..count].iter().enumerate() {
             // A split of this thread's may have replaced the node.
             let parent = match found[n] {
-                Some((node, _)) if !node.is_cached() => self.node.cache.find(1, key, &r),
+                Some((node, _)) if !node.is_cached() => self.0.node.cache.find(1, key, &r),
                 parent => parent,
             };
             match self.write_at(parent, (key, hashes[n]), *write, &r) {
@@ -292,21 +296,21 @@ impl Client {
     /// The lines that operations reach first are on their way: the table's cell, and the first
     /// entry that the mirror names.
     fn prefetch_entries(
-        &self,
+        self,
         parents: &[Option<(&CachedNode, usize)>],
         hashes: &[KeyHash],
         r: &Reading,
     ) {
-        let Some(op) = self.begin_direct(OpKind::WriteMany) else { return };
+        let Some(op) = self.0.begin_direct(OpKind::WriteMany) else { return };
         for ((node, i), hash) in parents.iter().zip(hashes).filter_map(|(p, h)| Some(((*p)?, h))) {
             let route = route_of(&node.records()[i]);
             if let Some(at) = self.own_table(&route) {
                 op.prefetch(at, BODY_AT + Table::body_len(route.capacity));
             }
-            let slots = self.mirrored(node, i, hash.fingerprint(), r);
+            let slots = self.0.mirrored(node, i, hash.fingerprint(), r);
             if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
                 let place = Place { leaf: route.leaf, slot };
-                op.prefetch(Entries(self).at(place), self.node.g.entry());
+                op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
             }
         }
         op.cancel();
@@ -314,18 +318,18 @@ impl Client {
 
     /// A point write to the leaf of this record, as far as it need not wait.
     fn write_at<'w>(
-        &self,
+        self,
         parent: Option<(&CachedNode, usize)>,
         (key, hash): (&'w [u8], KeyHash),
         write: Write<'w>,
         r: &Reading,
-    ) -> DirectWrite<'_, 'w> {
-        let g = &self.node.g;
+    ) -> DirectWrite<'c, 'w> {
+        let g = &self.0.node.g;
         let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
         let Some(parent) = parent.filter(|_| fits) else { return DirectWrite::Posted };
-        let Some(mut op) = self.begin_direct(write.kind()) else { return DirectWrite::Posted };
-        let pin = self.op.pin_briefly();
-        let Some((mut leaf, old)) = self.lock_direct(&mut op, parent, hash.fingerprint(), r) else {
+        let Some(mut op) = self.0.begin_direct(write.kind()) else { return DirectWrite::Posted };
+        let pin = self.0.op.pin_briefly();
+        let Some((mut leaf, old)) = self.lock(&mut op, parent, hash.fingerprint(), r) else {
             return match op.has_begun() {
                 true => DirectWrite::Again(op.go_on()),
                 false => {
@@ -335,13 +339,13 @@ impl Client {
             };
         };
         let mut steps = PointWrite::new(key, hash, write, old);
-        match self.run_direct(&mut op, &mut leaf, &mut steps) {
+        match self.run(&mut op, &mut leaf, &mut steps) {
             Ok(done) => {
-                self.found.set(steps.old);
-                DirectWrite::Ended(self.unlock_direct(op, leaf, key, done))
+                self.0.found.set(steps.old);
+                DirectWrite::Ended(self.unlock(op, leaf, key, done))
             }
             Err(MustWait(looked)) => {
-                self.hold(leaf.tag, Lockable::Leaf(leaf.route));
+                self.0.hold(leaf.tag, Lockable::Leaf(leaf.route));
                 let (route, at, tag, table) = (leaf.route, leaf.at, leaf.tag, leaf.table);
                 let fifo_guard = LeafFifoGuard::Table(None);
                 let locked = Locked { route, at, tag, table, fifo_guard, image: None };
@@ -353,8 +357,8 @@ impl Client {
 
     /// Locks a leaf if no other client wants it. With it, memory for the value that is found.
     #[inline]
-    fn lock_direct<'r>(
-        &self,
+    fn lock<'r>(
+        self,
         op: &mut DirectOp<'_>,
         parent: (&'r CachedNode, usize),
         fp: u8,
@@ -362,58 +366,58 @@ impl Client {
     ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
         let route = route_of(&parent.0.records()[parent.1]);
         let lock = route.table.bits();
-        if !self.node.contenders.is_calm(lock) || self.node.leaf_fifo.is_busy(lock) {
+        if !self.0.node.contenders.is_calm(lock) || self.0.node.leaf_fifo.is_busy(lock) {
             return None;
         }
         let at = self.own_table(&route)?;
         // The lock's word and the entry are far apart: both are on their way at once.
         let (node, i) = parent;
-        if let Some(slot) = self.mirrored(node, i, fp, r).and_then(|mut slots| slots.next()) {
+        if let Some(slot) = self.0.mirrored(node, i, fp, r).and_then(|mut slots| slots.next()) {
             let place = Place { leaf: route.leaf, slot };
-            op.prefetch(Entries(self).at(place), self.node.g.entry());
+            op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
         }
-        let tag = self.tags.next();
+        let tag = self.0.tags.next();
         op.list();
         if op.cas(at, 0, tag.0).ok()? != 0 {
             Mark::LockHeld.hit();
             return None;
         }
-        self.hits.count();
-        self.node.contenders.took(lock, None);
+        self.0.hits.count();
+        self.0.node.contenders.took(lock, None);
         let mut body = [0; MAX_BODY];
         let body = &mut body[..Table::body_len(route.capacity)];
-        let mut table = self.spare_table();
+        let mut table = self.0.spare_table();
         let is_read = op.read(at.plus(BODY_AT as u64), body).is_ok();
         if is_read && table.load(route.table, route.capacity, body) && route.matches(&table) {
-            return Some((OwnLeaf { route, at, tag, table, parent }, self.found.take()));
+            return Some((OwnLeaf { route, at, tag, table, parent }, self.0.found.take()));
         }
         Mark::LockStale.hit();
-        self.keep_table(table);
+        self.0.keep_table(table);
         if !op.detached_list(|op| op.cas(at, tag.0, 0)) {
-            self.node.abandon_leaf(tag, route);
+            self.0.node.abandon_leaf(tag, route);
         }
         None
     }
 
     /// The steps of a write under its lock.
     #[inline]
-    fn run_direct(
-        &self,
+    fn run(
+        self,
         op: &mut DirectOp<'_>,
         leaf: &mut OwnLeaf<'_>,
         steps: &mut PointWrite<'_>,
     ) -> std::result::Result<Done, MustWait> {
         let mut entry = [0; MAX_ENTRY];
-        let entry = &mut entry[..self.node.g.entry()];
+        let entry = &mut entry[..self.0.node.g.entry()];
         loop {
             let place = |slot| Place { leaf: leaf.route.leaf, slot };
             let (slot, done) = match steps.next(&leaf.table) {
                 Next::Probe(slot) => {
                     op.list();
-                    op.read(Entries(self).at(place(slot)), entry)?;
+                    op.read(Entries(self.0).at(place(slot)), entry)?;
                     let (key, hash) = (steps.key, steps.hash);
                     let looked =
-                        Entries(self).look(place(slot), entry, (key, hash), &mut steps.old);
+                        Entries(self.0).look(place(slot), entry, (key, hash), &mut steps.old);
                     match looked.probe() {
                         Some(probe) => steps.saw(slot, &probe),
                         None => return Err(MustWait(Some(looked))),
@@ -421,15 +425,15 @@ impl Client {
                     continue;
                 }
                 Next::Refuse(outcome, counted) => {
-                    self.check_lease_untouched()?;
+                    self.0.check_lease_untouched()?;
                     return Ok(Done::SameTable(outcome, counted));
                 }
                 Next::Free(present) => {
                     debug_assert_ne!(leaf.table.fps()[present.slot], 0, "F: the slot is live");
                     let free = slot::free_word(place(present.slot), leaf.table.ver);
-                    self.check_lease_untouched()?;
+                    self.0.check_lease_untouched()?;
                     op.list();
-                    op.write_word(Entries(self).at(place(present.slot)), free)?;
+                    op.write_word(Entries(self.0).at(place(present.slot)), free)?;
                     return Ok(Done::Slot(present.slot, 0, OpOutcome::Hit));
                 }
                 Next::Replace(present) => {
@@ -443,19 +447,19 @@ impl Client {
                 }
             };
             let pair = (steps.key, steps.write.value().unwrap_or(&[]));
-            let fits = Entries(self).encode_inline(place(slot), leaf.table.ver, pair, entry);
+            let fits = Entries(self.0).encode_inline(place(slot), leaf.table.ver, pair, entry);
             debug_assert!(fits, "checked before");
-            self.check_lease_untouched()?;
+            self.0.check_lease_untouched()?;
             op.list();
-            op.write(Entries(self).at(place(slot)), entry)?;
+            op.write(Entries(self.0).at(place(slot)), entry)?;
             return Ok(done);
         }
     }
 
     /// Ends a write: the table, if it has changed, and the lock behind it.
     #[inline]
-    fn unlock_direct(
-        &self,
+    fn unlock(
+        self,
         mut op: DirectOp<'_>,
         mut leaf: OwnLeaf<'_>,
         key: &[u8],
@@ -468,7 +472,7 @@ impl Client {
             }
             Done::Slot(slot, fp, counted) => {
                 leaf.table.set(slot, fp);
-                self.note_mirror_at(leaf.parent, key, &route, (slot, fp));
+                self.0.note_mirror_at(leaf.parent, key, &route, (slot, fp));
                 let mut body = [0; MAX_BODY];
                 let body = &mut body[..Table::body_len(route.capacity)];
                 leaf.table.body(route.table, body);
@@ -480,13 +484,13 @@ impl Client {
             }
         };
         if !unlocked {
-            self.node.abandon_leaf(tag, route);
+            self.0.node.abandon_leaf(tag, route);
         }
         op.end(counted);
         if matches!(done, Done::Slot(_, 0, _)) && leaf.table.live() * 4 <= route.capacity {
-            self.node.push_chore(Chore::Merge(key.to_vec()));
+            self.0.node.push_chore(Chore::Merge(key.to_vec()));
         }
-        self.keep_table(leaf.table);
+        self.0.keep_table(leaf.table);
         outcome
     }
 }

@@ -40,7 +40,7 @@ use dmtree_parts::slots::Slots;
 use crate::format::Place;
 use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
-use crate::point::{DirectGet, candidates, end, verdict};
+use crate::point::{Direct, DirectGet, candidates, end, verdict};
 use crate::recovery::recover_locks_due;
 use crate::route::MAX_CANDIDATES;
 use crate::{Client, HashedKey, KeyHash, Mark, Mutant, Route};
@@ -86,7 +86,7 @@ impl<'c> Reads<'c> {
         check_key(key)?;
         let hash = KeyHash::of(key);
         out.clear();
-        Ok((self.0.get_direct(key, hash, out), hash))
+        Ok((Direct(self.0).get(key, hash, out), hash))
     }
 
     pub(crate) async fn rest(
@@ -114,12 +114,6 @@ impl<'c> Reads<'c> {
 
     fn outcome_of(self, found: bool) -> OpOutcome {
         self.0.op.outcome(if found { OpOutcome::Hit } else { OpOutcome::Absent })
-    }
-
-    /// Where the read of a key begins.
-    fn start(self, key: &[u8], hash: KeyHash) -> Start {
-        let cached = self.0.cached_route(key, hash.fingerprint());
-        Start { cached, tried: 0, looked: None }
     }
 
     async fn shared(self, key: HashedKey<'_>, out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
@@ -162,7 +156,10 @@ impl<'c> Reads<'c> {
         (key, hash): HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        let start = if self.0.node.has_tables() { self.start(key, hash) } else { Start::default() };
+        let mut start = Start::default();
+        if self.0.node.has_tables() {
+            start.cached = self.0.cached_route(key, hash.fingerprint());
+        }
         self.from(start, (key, hash), out).await
     }
 
@@ -321,7 +318,11 @@ impl<'c> Reads<'c> {
                         if learn == Learn::Mirror {
                             self.mirror_leaf(key, route, &leaf);
                         }
-                        return self.search_leaf(&leaf, (key, hash), out).await;
+                        return Ok(match Leaves(self.0).find(&leaf, (key, hash), out).await? {
+                            Found::At(_) => Answer::Found,
+                            Found::Nowhere => Answer::Absent,
+                            Found::Torn => Answer::Stale,
+                        });
                     }
                 }
             };
@@ -347,18 +348,5 @@ impl<'c> Reads<'c> {
         }
         let generation = leaf.header(self.0).ver.generation;
         self.0.fill_mirror(key, &Route { leaf: leaf.addr, generation, ..*route }, &fps);
-    }
-
-    async fn search_leaf(
-        self,
-        leaf: &LeafCopy,
-        key: HashedKey<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<Answer> {
-        Ok(match Leaves(self.0).find(leaf, key, out).await? {
-            Found::At(_) => Answer::Found,
-            Found::Nowhere => Answer::Absent,
-            Found::Torn => Answer::Stale,
-        })
     }
 }

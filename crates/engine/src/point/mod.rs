@@ -16,7 +16,7 @@ mod steps;
 mod write_many;
 
 pub use direct::Begun;
-pub(crate) use direct::{DirectGet, DirectWrite, LockedWrite, MAX_ENTRY, end};
+pub(crate) use direct::{Direct, DirectGet, DirectWrite, LockedWrite, MAX_ENTRY, end};
 pub(crate) use get::{Answer, Reads, Start};
 pub(crate) use get_many::get_many;
 pub(crate) use put::{Writes, Written};

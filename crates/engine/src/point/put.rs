@@ -39,7 +39,7 @@ use crate::change::{Relocation, Split, must_relocate};
 use crate::format::{BODY_AT, Place, slot};
 use crate::leaf::{Blocks, Entries, Found, Leaves, Looked};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
-use crate::point::{DirectWrite, LockedWrite, Next, PointWrite, Present, end};
+use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::recover_locks_due;
 use crate::{Chore, Client, HashedKey, KeyHash, KeyValue, Mark, Mutant, Unlock};
 
@@ -73,7 +73,7 @@ impl<'c> Writes<'c> {
         w.check()?;
         let hash = KeyHash::of(key);
         self.0.spare.set(false);
-        Ok((self.0.write_direct((key, hash), w), hash))
+        Ok((Direct(self.0).write((key, hash), w), hash))
     }
 
     /// The rest of a write that has begun.

@@ -35,7 +35,7 @@ use dmtree_parts::{Outcome, Write, check_key};
 use crate::format::{BODY_AT, LockTag, Place, Table, View};
 use crate::leaf::{Entries, Probe};
 use crate::lock::{Contenders, HeldLock, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks};
-use crate::point::Writes;
+use crate::point::{Direct, Writes};
 use crate::{Client, KeyHash, Route, Unlock, reached};
 
 /// Leaves of one round: a client holds at most this many locks at once.
@@ -92,7 +92,7 @@ pub(crate) async fn write_many(
 async fn write_each(c: &Client, writes: &[(&[u8], Write<'_>)], outcomes: &mut [Result<Outcome>]) {
     let mut done = 0;
     while done < writes.len() {
-        let (ended, waits) = c.write_some_direct(&writes[done..], &mut outcomes[done..]);
+        let (ended, waits) = Direct(c).write_some(&writes[done..], &mut outcomes[done..]);
         done += ended;
         if let Some(begun) = waits {
             c.ep.renew_deadline();

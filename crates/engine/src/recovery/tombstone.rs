@@ -97,7 +97,10 @@ impl LeafRecovery<'_> {
         let relocated = successor.lo == h.lo;
         if !relocated && successor.forward.is_null() && successor.next == route.leaf {
             // The merge is not finished: the successor's recovery finishes it.
-            self.recover_successor(h.forward, &successor).await?;
+            Box::pin(self.inspect(&successor.route(h.forward))).await?;
+            c.op.quiescent_point();
+            c.ep.sleep(INSPECT_AGAIN_NS).await;
+            c.ep.check_deadline("the successor of a tombstone", h.forward.bits())?;
             return Ok(true);
         }
         let Some(taken) = LeafLocks(c).take_over(route, at, was).await? else { return Ok(true) };
@@ -139,13 +142,5 @@ impl LeafRecovery<'_> {
             _ => LeafMemory(c).retire(route),
         }
         Ok(false)
-    }
-
-    async fn recover_successor(self, addr: GlobalAddr, h: &NodeHeader) -> Result<()> {
-        let route = h.route(addr);
-        Box::pin(self.inspect(&route)).await?;
-        self.0.op.quiescent_point();
-        self.0.ep.sleep(INSPECT_AGAIN_NS).await;
-        self.0.ep.check_deadline("the successor of a tombstone", addr.bits())
     }
 }

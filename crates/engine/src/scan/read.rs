@@ -11,6 +11,7 @@ use dmtree_parts::cache::CachedNode;
 
 use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
 use crate::leaf::{Blocks, LeafCopy, Leaves, block_pair};
+use crate::point::Direct;
 use crate::route::route_of;
 use crate::scan::{Collected, Fence, ScanLeaf};
 use crate::{Client, Mark, Mutant, Route, is_away};
@@ -191,7 +192,7 @@ impl LeafReader<'_> {
         let nodes = |leaf: GlobalAddr, table: GlobalAddr| (leaf.node(), table.node());
         let first = group.leaves.first().filter(|_| self.0.is_direct)?.route.leaf;
         for (i, Wanted { route, .. }) in group.leaves.iter().enumerate() {
-            tables[i] = self.0.own_table(route)?;
+            tables[i] = Direct(self.0).own_table(route)?;
             if nodes(route.leaf, tables[i]) != nodes(first, tables[0]) {
                 return None;
             }
