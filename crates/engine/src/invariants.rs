@@ -13,11 +13,7 @@
 
 use dmtree_fabric::GlobalAddr;
 
-use crate::format::Geometry;
-use crate::format::inner;
-use crate::format::leaf::{FenceArea, check_leaf};
-use crate::format::slot::SlotState;
-use crate::format::table::Table;
+use crate::format::{FenceArea, Geometry, SlotState, Table, check_leaf, inner};
 
 /// A leaf about to be written: its place, its image and its table.
 pub(crate) struct LeafState<'a> {

@@ -5,56 +5,38 @@
 //! layouts, invariants and linearization points.
 #![forbid(unsafe_code)]
 
-mod batch;
+mod change;
 mod client;
-mod direct;
-mod fair;
 pub mod format;
-mod gc;
-mod get;
-mod index;
-mod inner_node;
+mod inner;
 mod invariants;
-mod load;
+mod leaf;
 mod lock;
-mod lock_word_mode;
-mod lock_word_recovery;
-mod lock_word_write;
-mod maintain;
-mod mark;
+mod maintenance;
 mod marks;
-mod merge;
 mod mutants;
 mod node;
 mod options;
-mod parent;
-mod probe;
+mod point;
 #[cfg(test)]
 mod rare;
-mod recover_inner;
-mod recover_leaf;
-mod recover_lock;
-mod recover_tombstone;
-mod relocate;
-mod room;
+mod recovery;
 mod route;
 mod scan;
-mod scan_leaf;
-mod scan_read;
-mod split;
-mod stall_diagnosis;
-mod steps;
-mod sweep;
 pub mod systems;
-mod unlock;
-mod unvalidated;
+mod tree;
 mod walk;
-mod write;
 
-pub use client::DmTree;
-pub use direct::Begun;
 pub use marks::Mark;
 pub use mutants::Mutant;
 pub use node::DmNode;
 pub use options::{Options, Tables, Techniques};
+pub use point::Begun;
 pub use systems::systems;
+pub use tree::DmTree;
+
+// What most modules need.
+pub(crate) use client::{Client, HashedKey, KeyValue, Route, is_away, reached};
+pub(crate) use dmtree_parts::hash::{KeyHash, fence_tag};
+pub(crate) use dmtree_parts::held::Unlock;
+pub(crate) use node::Chore;

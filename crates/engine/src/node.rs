@@ -36,17 +36,13 @@ use dmtree_parts::held::{AbandonedLocks, LockNode};
 use dmtree_parts::maintenance::{Keep, Maintained, Maintenance};
 use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
-use dmtree_pool::{Arena, ArenaKey, PoolNode, TableId};
+use dmtree_pool::{Arena, ArenaKey, PoolNode};
 
-use crate::client::{HeldLock, Lockable, Route};
-use crate::format::Geometry;
-use crate::format::inner::Child;
-use crate::format::table::LockTag;
-use crate::gc::GcRun;
-use crate::lock_word_mode::LeafLockWords;
-use crate::marks::Mark;
-use crate::mutants::{Mutant, Mutants};
-use crate::options::{Options, Tables};
+use crate::format::{Child, Geometry, LockTag};
+use crate::lock::{HeldLock, LeafLockWords, Lockable};
+use crate::maintenance::GcRun;
+use crate::mutants::Mutants;
+use crate::{Mark, Mutant, Options, Route, Tables};
 
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
@@ -76,7 +72,7 @@ pub enum Chore {
     /// The parent level lacks the record of the leaf that covers this key.
     Publish(Vec<u8>),
     /// The left sibling still links this tombstone; its lower fence finds that sibling.
-    Unlink { lo: Vec<u8>, leaf: GlobalAddr, generation: u16, capacity: usize, table: TableId },
+    Unlink { lo: Vec<u8>, route: Route },
     /// This inner node (by a key it covers, and its level) has few records left.
     MergeInner(Vec<u8>, u8),
     /// The level above lacks the record of this inner node, which begins at this key on this level.
@@ -192,6 +188,11 @@ impl DmNode {
         &found.expect("some capacity").1
     }
 
+    /// Bytes of a leaf's object.
+    pub(crate) fn leaf_bytes(&self, capacity: usize) -> u64 {
+        u64::from(self.leaf_arena(capacity).key().object_bytes)
+    }
+
     /// Whether leaves have so many slots.
     pub(crate) fn is_capacity(&self, slots: usize) -> bool {
         self.leaf_arenas.iter().any(|(c, _)| *c == slots)
@@ -263,11 +264,11 @@ impl DmNode {
     }
 
     pub(crate) fn push_chore(&self, chore: Chore) {
-        if let Chore::Unlink { leaf, capacity, table, .. } = &chore {
+        if let Chore::Unlink { route, .. } = &chore {
             // No other client knows of it until it is retired.
-            let bytes = u64::from(self.leaf_arena(*capacity).key().object_bytes);
-            let table = self.has_tables().then_some(*table);
-            self.pool.log_pending(*leaf, bytes, table);
+            let bytes = self.leaf_bytes(route.capacity);
+            let table = self.has_tables().then_some(route.table);
+            self.pool.log_pending(route.leaf, bytes, table);
         }
         self.maintenance.push(chore);
     }

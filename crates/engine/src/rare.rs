@@ -9,23 +9,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use dmtree_check::scenario::{Scenario, Script, key};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_fabric::{Buf, Fifo, GlobalAddr};
-use dmtree_parts::hash::fence_tag;
-use dmtree_parts::held::{RemoteLock, Unlock};
+use dmtree_parts::held::RemoteLock;
 use dmtree_parts::{Fill, RangeIndex, Work, Write};
 use dmtree_pool::{BlockPtr, PoolOptions};
 
-use crate::client::{DmTree, HeldLock, Lockable, Route};
-use crate::direct::DirectWrite;
-use crate::format::area::{Stored, get_key};
-use crate::format::inner::{Child, free_word};
-use crate::format::table::{BODY_AT, Table};
-use crate::format::{Ver, block};
-
-use crate::marks::Mark;
-use crate::node::Chore;
-use crate::options::{Options, Techniques};
-use crate::parent::LockedInner;
-use crate::probe::{Pair, pair_of};
+use crate::change::{Merge, Relocation};
+use crate::format::inner::free_word;
+use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
+use crate::inner::{InnerLocks, LockedInner, Records};
+use crate::leaf::{Leaves, NodeHeader, Pair, pair_of};
+use crate::lock::{HeldLock, LeafLocks, Lockable, Locked, TableLocks};
+use crate::point::{DirectWrite, Writes};
+use crate::recovery::LeafRecovery;
+use crate::route::route_of;
+use crate::{Chore, DmTree, Mark, Options, Route, Techniques, Unlock, fence_tag};
 
 /// Bytes of cache of a node: a few inner nodes.
 const SMALL_CACHE: u64 = 16 << 10;
@@ -81,7 +78,16 @@ async fn all_chores(c: &mut DmTree) {
 }
 
 async fn locked(c: &DmTree, level: u8, key: &[u8]) -> LockedInner {
-    c.lock_inner(level, key).await.expect("works").expect("as high as that")
+    InnerLocks(&c.client).lock(level, key).await.expect("works").expect("as high as that")
+}
+
+async fn locked_leaf(c: &DmTree, route: &Route) -> Locked {
+    LeafLocks(&c.client).lock(route).await.expect("works").expect("alive")
+}
+
+async fn relocate(c: &DmTree, l: Locked) {
+    let back = Relocation::run(&c.client, l, 64).await.expect("works");
+    assert!(back.is_none(), "it has moved");
 }
 
 /// Removes the record of a key's leaf, as if its publication had found no memory, and returns it.
@@ -91,22 +97,22 @@ async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
     assert!(i > 0, "the first record of a node is always there");
     let (low, record) = (parent.node.key(i).to_vec(), parent.node.record(i));
     let (child, index) = (record.child, record.index);
-    c.remove_record(parent, index).await.expect("works");
+    Records(&c.client).remove(parent, index).await.expect("works");
     (low, child)
 }
 
 async fn route_to(c: &DmTree, key: &[u8]) -> Route {
-    let node = c.descend_to(key, 1).await.expect("works").expect("a bottom level");
+    let node = c.client.descend_to(key, 1).await.expect("works").expect("a bottom level");
     let i = node.keys().floor(key).expect("covers it");
-    crate::route::route_of(&node.record(i))
+    route_of(&node.record(i))
 }
 
 /// Replaces bytes in memory and returns the old ones.
 async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
-    let was = c.ep.read(at, bytes.len() as u32).await.expect("there");
-    let mut buf: Buf = c.ep.buf(bytes.len() as u32).await.expect("room");
+    let was = c.client.ep.read(at, bytes.len() as u32).await.expect("there");
+    let mut buf: Buf = c.client.ep.buf(bytes.len() as u32).await.expect("room");
     buf.copy_from_slice(bytes);
-    c.ep.write(at, buf).await.expect("there");
+    c.client.ep.write(at, buf).await.expect("there");
     was.extract(<[u8]>::to_vec)
 }
 
@@ -131,15 +137,15 @@ fn reads_again(
     });
     alone(scenario, |c| async move {
         let before = hits(mark);
-        let _pin = c.pin();
+        let _pin = c.client.pin();
         let (at, right) = wrong(&c).await;
         went.set(true);
-        c.ep.sleep(A_WHILE_NS).await;
+        c.client.ep.sleep(A_WHILE_NS).await;
         assert!(!did.get() && hits(mark) > before, "the reader of {wanted:?} has not noticed");
         replace(&c, at, &right).await;
         while !did.get() {
-            c.ep.sleep(A_WHILE_NS).await;
-            c.ep.check_deadline("the reader", 0).expect("it finds what is right again");
+            c.client.ep.sleep(A_WHILE_NS).await;
+            c.client.ep.check_deadline("the reader", 0).expect("it finds what is right again");
         }
     });
 }
@@ -155,8 +161,8 @@ fn a_block_that_holds_something_else_is_read_again() {
     scenario.now(c.write(&k, Write::Put(&v))).expect("room");
     reads_again(&scenario, (k.clone(), v), Mark::BlockGone, async move |c: &DmTree| {
         let route = route_to(c, &k).await;
-        let leaf = c.read_leaf(route.leaf, route.capacity).await.expect("there");
-        let at = leaf.live(c).find_map(|(_, s)| match pair_of(&s) {
+        let leaf = Leaves(&c.client).read(route.leaf, route.capacity).await.expect("there");
+        let at = leaf.live(&c.client).find_map(|(_, s)| match pair_of(&s) {
             Some(Pair::ValueIn(_, at)) => Some(at),
             _ => None,
         });
@@ -175,8 +181,8 @@ fn a_node_without_its_first_record_is_read_again() {
     reads_again(&scenario, wanted, Mark::InnerHeadless, async |c: &DmTree| {
         let parent = locked(c, 1, &key(3)).await;
         let (addr, ver, index) = (parent.addr, parent.ver, parent.node.record(0).index);
-        c.unlock(parent).await.expect("works");
-        let at = addr.plus(c.node.g.record_at(index) as u64);
+        c.client.unlock(parent).await.expect("works");
+        let at = addr.plus(c.client.node.g.record_at(index) as u64);
         (at, replace(c, at, &free_word(addr, ver, index).to_le_bytes()).await)
     });
 }
@@ -191,14 +197,14 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         let top = locked(&c, 2, &key(2_000)).await;
         let below: Vec<(Vec<u8>, Child)> =
             top.node.keys().map(<[u8]>::to_vec).zip(top.node.records().map(|r| r.child)).collect();
-        c.unlock(top).await.expect("works");
+        c.client.unlock(top).await.expect("works");
         for n in (0..4_000).filter(|n| n % 40 != 0) {
             c.write(&key(n), Write::Delete).await.expect("works");
         }
         all_chores(&mut c).await;
         let mut gone = Vec::new();
         for (low, child) in below {
-            let h = c.unvalidated_header(child.addr).await.expect("there");
+            let h = NodeHeader::read(&c.client, child.addr).await.expect("there");
             if h.ver.generation != child.generation || !h.forward.is_null() {
                 gone.push((low, child));
             }
@@ -206,8 +212,8 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         let before = hits(Mark::PublishTombstone);
         let merged = gone.len() as u64;
         for (low, child) in gone {
-            let _pin = c.pin();
-            c.insert_record(2, &low, &child).await.expect("there is nothing to do");
+            let _pin = c.client.pin();
+            Records(&c.client).insert(2, &low, &child).await.expect("there is nothing to do");
         }
         assert!(merged > 0 && hits(Mark::PublishTombstone) == before + merged, "{merged} merged");
     });
@@ -223,17 +229,17 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
         let options = Options { key_inline_bytes: 24, ..small() };
         let scenario = scenario(options, (0..100).map(long_key));
         alone(&scenario, |mut c| async move {
-            let pin = c.pin();
+            let pin = c.client.pin();
             let route = route_to(&c, &long_key(50)).await;
-            let l = c.lock_route(&route).await.expect("works").expect("alive");
+            let l = locked_leaf(&c, &route).await;
             let (at, fence) = (l.at, l.table.fence);
-            assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
+            relocate(&c, l).await;
             // As if the relocating client had died before it closed the table.
             let ver = Ver { generation: route.generation, range: 0 };
             let mut table = Table::new(route.leaf, ver, fence, route.capacity);
-            let body = c.table_body(&mut table, route.table).await.expect("room");
-            c.ep.write(at.plus(BODY_AT as u64), body).await.expect("there");
-            let h = c.unvalidated_header(route.leaf).await.expect("there");
+            let body = TableLocks(&c.client).body(&mut table, route.table).await.expect("room");
+            c.client.ep.write(at.plus(BODY_AT as u64), body).await.expect("there");
+            let h = NodeHeader::read(&c.client, route.leaf).await.expect("there");
             let Some(Stored::Block(b)) = get_key(&h.lo.bytes, h.lo.mode) else {
                 panic!("a long fence is in a block");
             };
@@ -243,9 +249,11 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
             }
             let fence = replace(&c, b.addr(), &bytes).await;
             let before = hits(Mark::RecoverTombstoneLate);
-            assert!(!c.finish_tombstone(&route, &h, at, 0).await.expect("works"));
+            assert!(
+                !LeafRecovery(&c.client).finish_tombstone(&route, &h, at, 0).await.expect("works")
+            );
             assert_eq!(hits(Mark::RecoverTombstoneLate), before + 1, "another key: {other_key}");
-            assert!(matches!(c.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
+            assert!(matches!(c.client.ep.cas(at, 0, 0).await, Ok(0)), "unlocked");
             replace(&c, b.addr(), &fence).await;
             drop(pin);
             all_chores(&mut c).await;
@@ -264,23 +272,24 @@ fn a_write_with_its_lock_recovers_no_other() {
     let splits = async {
         for n in 0.. {
             let (key, w) = (key(n), Write::Insert(b"a value"));
-            let (begun, hash) = c.start_write(&key, w)?;
+            let (begun, hash) = Writes(&c.client).begin(&key, w)?;
             let DirectWrite::Locked(locked) = &begun else {
-                c.write_begun(begun, (&key, hash), w).await?;
+                Writes(&c.client).rest(begun, (&key, hash), w).await?;
                 continue;
             };
-            let lock = HeldLock { tag: c.next_tag(), on: Lockable::Leaf(locked.locked.route) };
-            c.node.abandoned_locks.add(lock);
-            c.node.abandoned_locks.answers(&lock.key(), true);
-            c.write_begun(begun, (&key, hash), w).await?;
-            assert!(c.node.abandoned_locks.get(&lock.key()).is_some(), "left to others");
-            c.node.abandoned_locks.remove(&lock.key());
-            assert!(!c.node.abandoned_locks.any(), "its own lock was given back");
+            let lock =
+                HeldLock { tag: c.client.tags.next(), on: Lockable::Leaf(locked.locked.route) };
+            c.client.node.abandoned_locks.add(lock);
+            c.client.node.abandoned_locks.answers(&lock.key(), true);
+            Writes(&c.client).rest(begun, (&key, hash), w).await?;
+            assert!(c.client.node.abandoned_locks.get(&lock.key()).is_some(), "left to others");
+            c.client.node.abandoned_locks.remove(&lock.key());
+            assert!(!c.client.node.abandoned_locks.any(), "its own lock was given back");
             return Ok(());
         }
         unreachable!("a leaf becomes full");
     };
-    c.ep.block_on(std::pin::pin!(splits)).expect("room");
+    c.client.ep.block_on(std::pin::pin!(splits)).expect("room");
 }
 
 /// The record of a leaf has found no memory: there is none to replace, and the leaf stays in place
@@ -290,17 +299,17 @@ fn a_leaf_without_a_record_does_not_move() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
-        let pin = c.pin();
+        let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
         let (low, child) = lose_record(&c, &key(50)).await;
-        let l = c.lock_route(&route).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &route).await;
         let before = hits(Mark::RelocateNoRecord);
-        let l = c.relocate(l, 64).await.expect("works").expect("it has not moved");
+        let l = Relocation::run(&c.client, l, 64).await.expect("works").expect("it has not moved");
         assert_eq!(hits(Mark::RelocateNoRecord), before + 1);
-        c.unlock(l).await.expect("works");
-        c.insert_record(1, &low, &child).await.expect("room");
-        let l = c.lock_route(&route).await.expect("works").expect("alive");
-        assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
+        c.client.unlock(l).await.expect("works");
+        Records(&c.client).insert(1, &low, &child).await.expect("room");
+        let l = locked_leaf(&c, &route).await;
+        relocate(&c, l).await;
         drop(pin);
         all_chores(&mut c).await;
     });
@@ -313,31 +322,30 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
-        let pin = c.pin();
+        let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
-        let l = c.lock_route(&route).await.expect("works").expect("alive");
-        assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
-        let Some(Chore::Unlink { lo, .. }) = c.node.maintenance.pop() else {
+        let l = locked_leaf(&c, &route).await;
+        relocate(&c, l).await;
+        let Some(Chore::Unlink { lo, .. }) = c.client.node.maintenance.pop() else {
             panic!("the tombstone is to be unlinked")
         };
         let before = route_to(&c, &key(20)).await;
-        let l = c.lock_route(&before).await.expect("works").expect("alive");
+        let l = locked_leaf(&c, &before).await;
         let (at, mut table) = (l.at.plus(BODY_AT as u64), l.table.clone());
-        c.unlock(l).await.expect("works");
+        c.client.unlock(l).await.expect("works");
         let (low, child) = lose_record(&c, &key(40)).await;
         let fence = std::mem::replace(&mut table.fence, fence_tag(Some(&lo)));
-        let body = c.table_body(&mut table, before.table).await.expect("room");
-        c.ep.write(at, body).await.expect("there");
-        let Route { leaf, generation, table: id, capacity, .. } = route;
-        c.node.push_chore(Chore::Unlink { lo, leaf, generation, capacity, table: id });
+        let body = TableLocks(&c.client).body(&mut table, before.table).await.expect("room");
+        c.client.ep.write(at, body).await.expect("there");
+        c.client.node.push_chore(Chore::Unlink { lo, route });
         drop(pin);
         let (again, unlinked) = (hits(Mark::UnlinkAgain), hits(Mark::Unlinked));
         c.maintain().await.expect("works");
         assert_eq!((hits(Mark::UnlinkAgain), hits(Mark::Unlinked)), (again + 1, unlinked));
         table.fence = fence;
-        let body = c.table_body(&mut table, before.table).await.expect("room");
-        c.ep.write(at, body).await.expect("there");
-        c.insert_record(1, &low, &child).await.expect("room");
+        let body = TableLocks(&c.client).body(&mut table, before.table).await.expect("room");
+        c.client.ep.write(at, body).await.expect("there");
+        Records(&c.client).insert(1, &low, &child).await.expect("room");
         all_chores(&mut c).await;
         assert_eq!(hits(Mark::Unlinked), unlinked + 1);
     });
@@ -350,13 +358,13 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
-        let pin = c.pin();
+        let pin = c.client.pin();
         let route = route_to(&c, &key(50)).await;
-        let l = c.lock_route(&route).await.expect("works").expect("alive");
-        assert!(c.relocate(l, 64).await.expect("works").is_none(), "it has moved");
-        let chore = c.node.maintenance.pop();
+        let l = locked_leaf(&c, &route).await;
+        relocate(&c, l).await;
+        let chore = c.client.node.maintenance.pop();
         assert!(matches!(chore, Some(Chore::Unlink { .. })), "{chore:?}");
-        c.node.pool.log_retired(route.leaf);
+        c.client.node.pool.log_retired(route.leaf);
         drop(pin);
         let before = (hits(Mark::GcUnlink), hits(Mark::Unlinked));
         c.gc().await.expect("works");
@@ -376,13 +384,13 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
         for n in (0..200).filter(|n| n % 20 != 0) {
             c.write(&key(n), Write::Delete).await.expect("works");
         }
-        let pin = c.pin();
-        let parent = c.descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
+        let pin = c.client.pin();
+        let parent = c.client.descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
         assert!(parent.len() > 2, "a leaf lies between two others");
-        let pair = [0, 2].map(|i| crate::route::route_of(&parent.record(i)));
+        let pair = [0, 2].map(|i| route_of(&parent.record(i)));
         let low = parent.keys().get(2).to_vec();
         let before = hits(Mark::MergeNoNeighbour);
-        assert!(c.merge_pair(&key(0), pair.into(), low).await.expect("works"));
+        assert!(Merge::pair(&c.client, &key(0), pair.into(), low).await.expect("works"));
         assert_eq!(hits(Mark::MergeNoNeighbour), before + 1);
         drop(pin);
         all_chores(&mut c).await;
@@ -400,21 +408,22 @@ fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
     for torn in [false, true] {
         let scenario = scenario(small(), (0..100).map(key));
         alone(&scenario, |mut c| async move {
-            let pin = c.pin();
+            let pin = c.client.pin();
             let route = route_to(&c, &key(50)).await;
-            let l = c.lock_route(&route).await.expect("works").expect("alive");
+            let l = locked_leaf(&c, &route).await;
             let at = l.at.plus(BODY_AT as u64);
-            c.unlock(l).await.expect("works");
+            c.client.unlock(l).await.expect("works");
             drop(pin);
             let overwrite = async |c: &DmTree| {
                 let other = GlobalAddr::from_bits(route.leaf.bits() + (1 << 20));
                 let mut table =
                     Table::new(other, Ver { generation: 9, range: 0 }, 0, route.capacity);
-                let mut body = c.table_body(&mut table, route.table).await.expect("room");
+                let mut body =
+                    TableLocks(&c.client).body(&mut table, route.table).await.expect("room");
                 if torn {
                     body[20] ^= 1;
                 }
-                c.ep.write(at, body).await.expect("there");
+                c.client.ep.write(at, body).await.expect("there");
             };
             let before = hits(Mark::TableForeign);
             overwrite(&c).await;

@@ -21,8 +21,8 @@
 //!
 //! A tombstone leads to its successor. Until the successor's image is written the successor may
 //! lead back, so such hops are paced. When that lasts, or an image stays torn, the writer may be
-//! dead, and the reader repairs the node (`recover_inner.rs`). Between two paced hops the operation
-//! passes a quiescent point, because the repair may wait for tables to move.
+//! dead, and the reader repairs the node (`recovery/inner.rs`). Between two paced hops the
+//! operation passes a quiescent point, because the repair may wait for tables to move.
 //!
 //! A descent writes nothing; a crash leaves nothing.
 
@@ -36,12 +36,14 @@ use dmtree_parts::hash::{KeyHash, fence_tag};
 use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::{Reading, reading};
 
-use crate::client::{DmTree, HELP_AFTER, LeafCopy, Route};
+use crate::client::{Client, Route};
 use crate::format::inner;
 use crate::format::leaf::unchecked_header;
-use crate::inner_node::InnerNode;
+use crate::inner::InnerNode;
+use crate::leaf::{Blocks, HELP_AFTER, LeafCopy, Leaves};
 use crate::lock::LONG_WAIT;
 use crate::marks::Mark;
+use crate::recovery::{InnerRecovery, LeafRecovery, diagnose_inner};
 
 /// An inner node read from its memory node.
 pub(crate) struct InnerCopy {
@@ -76,7 +78,7 @@ pub(crate) fn route_of(r: &Record) -> Route {
     }
 }
 
-impl DmTree {
+impl Client {
     /// The route of a key from the cache alone, and the slots that its mirror names; `None` for the
     /// slots when there is no mirror. No verb, no lock, no allocation.
     #[inline]
@@ -186,7 +188,7 @@ impl DmTree {
         let walked = self.walk_route(key, &fresh).await?.unwrap_or(fresh);
         if walked == *stale {
             // The leaf itself confirms the route: its table's cell holds another table.
-            Box::pin(self.recover_table(&walked)).await?;
+            Box::pin(LeafRecovery(self).rebuild_table(&walked)).await?;
         }
         Ok(walked)
     }
@@ -236,10 +238,10 @@ impl DmTree {
         successor: GlobalAddr,
     ) -> Result<()> {
         if backoff.steps() >= HELP_AFTER {
-            Box::pin(self.help_inner(successor)).await?;
+            Box::pin(InnerRecovery(self).help(successor)).await?;
         }
         if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
-            Box::pin(self.diagnose_stall_inner(successor)).await?;
+            Box::pin(diagnose_inner(self, successor)).await?;
         }
         self.op.quiescent_point();
         backoff.step().await
@@ -253,7 +255,7 @@ impl DmTree {
         }
     }
 
-    /// As [`DmTree::descend`]; `None` when the tree does not reach up to `level`.
+    /// As [`Client::descend`]; `None` when the tree does not reach up to `level`.
     pub(crate) async fn descend_to(
         &self,
         key: &[u8],
@@ -388,7 +390,7 @@ impl DmTree {
         self.cache_node(addr, &node).await
     }
 
-    /// [`DmTree::cache_inner`] of a node with sorted records, which is no tombstone.
+    /// [`Client::cache_inner`] of a node with sorted records, which is no tombstone.
     pub(crate) async fn cache_node<B: Deref<Target = [u8]>>(
         &self,
         addr: GlobalAddr,
@@ -398,8 +400,8 @@ impl DmTree {
         debug_assert!(inner::check(&self.node.g, addr, bytes).is_some(), "accepted");
         let header = unchecked_header(&self.node.g, bytes).expect("accepted");
         debug_assert!(header.forward.is_null(), "no tombstone");
-        let lo = self.fence_bytes(header.lo).await?.unwrap_or_default();
-        let hi = self.fence_bytes(header.hi).await?;
+        let lo = Blocks(self).fence(header.lo).await?.unwrap_or_default();
+        let hi = Blocks(self).fence(header.hi).await?;
         if sorted.keys().zip(sorted.keys().skip(1)).any(|(a, b)| a == b) {
             Mark::InnerDouble.hit();
             return Ok(None);
@@ -493,7 +495,7 @@ impl DmTree {
     /// memory for the parent): headers tell everything. `None` when the walk shows that the route
     /// is stale in another way.
     pub(crate) async fn walk_route(&self, key: &[u8], from: &Route) -> Result<Option<Route>> {
-        let mut leaf = self.read_leaf(from.leaf, from.capacity).await?;
+        let mut leaf = Leaves(self).read(from.leaf, from.capacity).await?;
         if leaf.header(self).ver.generation != from.generation {
             return Ok(None);
         }
@@ -506,7 +508,7 @@ impl DmTree {
             // The fences of a tombstone are its successor's, which may have been merged away with
             // their blocks.
             if forward.is_null() {
-                let hi = self.fence_bytes(h.hi).await?;
+                let hi = Blocks(self).fence(h.hi).await?;
                 if hi.as_deref().is_none_or(|hi| key < hi) {
                     let fence = fence_tag(hi.as_deref());
                     let capacity = leaf.capacity;
@@ -521,7 +523,7 @@ impl DmTree {
                 Mark::RouteWalkTombstone.hit();
             }
             self.paced_walk(&mut backoff, &leaf).await?;
-            leaf = self.read_leaf(on, leaf.capacity).await?;
+            leaf = Leaves(self).read(on, leaf.capacity).await?;
         }
     }
 
@@ -533,7 +535,7 @@ impl DmTree {
         backoff: &mut dmtree_fabric::Backoff<'_>,
         leaf: &LeafCopy,
     ) -> Result<()> {
-        self.wait_for_leaf(backoff, leaf.addr, PACED_WALK).await
+        Leaves(self).wait_for(backoff, leaf.addr, PACED_WALK).await
     }
 
     /// The bottom node that covers the largest keys below `key` (below the right end when `None`):

@@ -3,12 +3,8 @@
 use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed, value};
 use serde_json::Value;
 
-use crate::client::DmTree;
 use crate::format::Geometry;
-use crate::marks::Mark;
-use crate::mutants::Mutant;
-use crate::node::DmNode;
-use crate::options::{Options, Tables};
+use crate::{DmNode, DmTree, Mark, Mutant, Options, Tables};
 
 /// Every system of this crate.
 pub fn systems() -> Vec<SystemSpec> {

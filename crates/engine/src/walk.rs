@@ -6,7 +6,7 @@
 //! - *R*: fences equal the record's key and the next record's key; `next` is the node of the next
 //!   record (past relocated tombstones that are not unlinked yet); the first record of an inner
 //!   node stands at its lower fence.
-//! - *S*: images are accepted under one version only (`read_leaf`, `read_inner`).
+//! - *S*: images are accepted under one version only.
 //! - *F*: the table is the leaf's (address, version, fence tag), its fingerprints are set exactly
 //!   for live slots, and each is the hash of its key.
 //! - *P*, as far as one instant shows it: keys lie inside the fences, no key is in two slots, and
@@ -27,14 +27,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
-use dmtree_parts::hash::{KeyHash, fence_tag};
 
-use crate::client::{Confirmed, DmTree, LeafCopy, is_away};
-use crate::format::inner;
-use crate::format::leaf::{Header, unchecked_header};
-use crate::format::table::{self, Table};
-use crate::probe::block_of;
+use crate::format::{Child, Header, Stored, Table, inner, table, u64_at, unchecked_header};
+use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::route::InnerRead;
+use crate::{Client, KeyHash, fence_tag, is_away};
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
@@ -43,58 +41,55 @@ fn broken(what: &str, at: GlobalAddr) -> Error {
 /// A child, as the level above names it.
 struct Named {
     low: Vec<u8>,
-    child: inner::Child,
+    child: Child,
 }
 
-impl DmTree {
-    pub(crate) async fn walk_op(&self) -> Result<Shape> {
-        let scope = self.ep.begin(OpKind::Admin);
-        let _pin = self.pin();
-        let mut shape = Shape::default();
-        let mut seen = BTreeSet::new();
-        let root = self.read_root().await?;
-        let InnerRead::Whole(top) = self.read_inner(root, None, None).await? else {
+/// A walk in progress.
+pub(crate) struct Walk<'c> {
+    c: &'c Client,
+    shape: Shape,
+    /// Nodes that were reached, and blocks.
+    seen: BTreeSet<u64>,
+    blocks: BTreeSet<u64>,
+}
+
+impl<'c> Walk<'c> {
+    pub(crate) async fn run(c: &'c Client) -> Result<Shape> {
+        let scope = c.ep.begin(OpKind::Admin);
+        let _pin = c.pin();
+        let root = c.read_root().await?;
+        let InnerRead::Whole(top) = c.read_inner(root, None, None).await? else {
             return Err(broken("the root is a tombstone", root));
         };
-        shape.levels = u32::from(top.level);
-        let table = dmtree_pool::TableId::from_bits(0);
-        let child = inner::Child {
-            addr: root,
-            generation: top.node.generation,
-            table,
-            slots: self.node.g.fanout,
-        };
-        let mut named = vec![Named { low: Vec::new(), child }];
+        let shape = Shape { levels: u32::from(top.level), ..Shape::default() };
+        let mut walk = Self { c, shape, seen: BTreeSet::new(), blocks: BTreeSet::new() };
+        let header = NodeHeader::of_inner(&c.node.g, top.node.generation, top.level);
+        let mut named = vec![Named { low: Vec::new(), child: header.child(root) }];
         for level in (1..=top.level).rev() {
-            named = self.walk_level(level, &named, &mut shape, &mut seen).await?;
+            named = walk.level(level, &named).await?;
         }
-        self.walk_leaves(&named, &mut shape, &mut seen).await?;
-        if !self.node.has_tables() {
-            shape.table_bytes = self.lock_words().await?.at.count() as u64 * 8;
-            if let Some((word, _)) = self.lock_words().await?.at.held(&self.ep).await?.first() {
+        walk.leaves(&named).await?;
+        if !c.node.has_tables() {
+            let words = &WordLocks(c).words().await?.at;
+            walk.shape.table_bytes = words.count() as u64 * 8;
+            if let Some((word, _)) = words.held(&c.ep).await?.first() {
                 return Err(broken("a held leaf lock", *word));
             }
         }
         scope.end(OpOutcome::Other);
-        Ok(shape)
+        Ok(walk.shape)
     }
 
-    async fn walk_level(
-        &self,
-        level: u8,
-        named: &[Named],
-        shape: &mut Shape,
-        seen: &mut BTreeSet<u64>,
-    ) -> Result<Vec<Named>> {
-        let g = &self.node.g;
+    async fn level(&mut self, level: u8, named: &[Named]) -> Result<Vec<Named>> {
+        let (c, g) = (self.c, &self.c.node.g);
         let mut below = Vec::new();
         for (i, n) in named.iter().enumerate() {
-            self.ep.renew_deadline();
+            c.ep.renew_deadline();
             let addr = n.child.addr;
-            if !seen.insert(addr.bits()) {
+            if !self.seen.insert(addr.bits()) {
                 return Err(broken("an inner node is reached twice", addr));
             }
-            let bytes = self.ep.read(addr, g.inner_image() as u32).await?;
+            let bytes = c.ep.read(addr, g.inner_image() as u32).await?;
             let checked = bytes.check(|b| inner::check(g, addr, b).map(|_| ()).ok_or(()));
             let Ok(((), bytes)) = checked else { return Err(broken("a torn inner node", addr)) };
             let h = unchecked_header(g, &bytes).expect("accepted");
@@ -105,7 +100,7 @@ impl DmTree {
                     addr,
                 ));
             }
-            let lock = crate::format::u64_at(&bytes, g.inner_lock_at());
+            let lock = u64_at(&bytes, g.inner_lock_at());
             if lock != 0 {
                 return Err(broken("a held inner lock", addr));
             }
@@ -114,13 +109,13 @@ impl DmTree {
             if h.next != next.map_or(GlobalAddr::NULL, |n| n.child.addr) {
                 return Err(broken("the right sibling of an inner node has no record", addr));
             }
-            shape.inner_nodes += 1;
-            shape.structure_bytes += g.inner_bytes() as u64;
+            self.shape.inner_nodes += 1;
+            self.shape.structure_bytes += g.inner_bytes() as u64;
             let mut held = Vec::new();
             for r in &records {
-                let low = self.fence_bytes(r.key).await?.unwrap_or_default();
-                if let crate::format::area::Stored::Block(at) = r.key {
-                    shape.block_bytes += u64::from(at.capacity());
+                let low = Blocks(c).fence(r.key).await?.unwrap_or_default();
+                if let Stored::Block(at) = r.key {
+                    self.shape.block_bytes += u64::from(at.capacity());
                 }
                 held.push(Named { low, child: r.child });
             }
@@ -138,38 +133,32 @@ impl DmTree {
 
     async fn check_fences(
         &self,
-        fences: (crate::format::area::Stored<'_>, crate::format::area::Stored<'_>),
+        fences: (Stored<'_>, Stored<'_>),
         low: &[u8],
         high: Option<&[u8]>,
         addr: GlobalAddr,
     ) -> Result<()> {
-        if self.fence_bytes(fences.0).await?.as_deref() != Some(low) {
+        if Blocks(self.c).fence(fences.0).await?.as_deref() != Some(low) {
             return Err(broken("a lower fence that is not its record's key", addr));
         }
-        if self.fence_bytes(fences.1).await?.as_deref() != high {
+        if Blocks(self.c).fence(fences.1).await?.as_deref() != high {
             return Err(broken("an upper fence that is not the next record's key", addr));
         }
         Ok(())
     }
 
-    async fn walk_leaves(
-        &self,
-        named: &[Named],
-        shape: &mut Shape,
-        seen: &mut BTreeSet<u64>,
-    ) -> Result<()> {
-        let g = self.node.g;
+    async fn leaves(&mut self, named: &[Named]) -> Result<()> {
+        let (c, g) = (self.c, &self.c.node.g);
         let mut capacities: BTreeMap<u32, u64> = BTreeMap::new();
         let mut tables = BTreeSet::new();
-        let mut blocks = BTreeSet::new();
         for (i, n) in named.iter().enumerate() {
-            self.ep.renew_deadline();
+            c.ep.renew_deadline();
             let addr = n.child.addr;
-            if !seen.insert(addr.bits()) {
+            if !self.seen.insert(addr.bits()) {
                 return Err(broken("a leaf is reached twice", addr));
             }
-            let leaf = self.read_leaf(addr, n.child.slots).await?;
-            let h = leaf.header(self);
+            let leaf = Leaves(c).read(addr, n.child.slots).await?;
+            let h = leaf.header(c);
             let right = h.ver.generation == n.child.generation
                 && h.table == n.child.table
                 && h.slots == n.child.slots
@@ -187,22 +176,22 @@ impl DmTree {
             if h.next != expected && !self.leads_to(h.next, expected).await? {
                 return Err(broken("the right sibling of a leaf has no record", addr));
             }
-            if self.node.has_tables() && !tables.insert(h.table.bits()) {
+            if c.node.has_tables() && !tables.insert(h.table.bits()) {
                 return Err(broken("two leaves with one table", addr));
             }
-            let live = self.walk_leaf(&leaf, (&n.low, high), shape, &mut blocks).await?;
-            if shape.fill.len() <= live {
-                shape.fill.resize(live + 1, 0);
+            let live = self.leaf(&leaf, (&n.low, high)).await?;
+            if self.shape.fill.len() <= live {
+                self.shape.fill.resize(live + 1, 0);
             }
-            shape.fill[live] += 1;
-            shape.keys += live as u64;
+            self.shape.fill[live] += 1;
+            self.shape.keys += live as u64;
             *capacities.entry(leaf.capacity as u32).or_default() += 1;
-            shape.structure_bytes += g.leaf_bytes(leaf.capacity) as u64;
-            if self.node.has_tables() {
-                shape.table_bytes += table::bytes(leaf.capacity).next_multiple_of(64) as u64;
+            self.shape.structure_bytes += g.leaf_bytes(leaf.capacity) as u64;
+            if c.node.has_tables() {
+                self.shape.table_bytes += table::bytes(leaf.capacity).next_multiple_of(64) as u64;
             }
         }
-        shape.leaves = capacities.into_iter().collect();
+        self.shape.leaves = capacities.into_iter().collect();
         Ok(())
     }
 
@@ -215,26 +204,26 @@ impl DmTree {
             if at.is_null() {
                 return Ok(false);
             }
-            let leaf = self.read_leaf(at, self.node.o.leaf_capacity as usize).await?;
-            at = leaf.header(self).forward;
+            let leaf = Leaves(self.c).read(at, self.c.node.o.leaf_capacity as usize).await?;
+            at = leaf.header(self.c).forward;
         }
         Ok(false)
     }
 
     /// The table of a leaf; `None` while it is unbuilt, or has no owner.
-    async fn walk_table(
+    async fn table(
         &self,
         addr: GlobalAddr,
         h: &Header<'_>,
         capacity: usize,
         high: Option<&[u8]>,
     ) -> Result<Option<Table>> {
-        let table = match self.confirm(h.table, capacity).await? {
+        let table = match TableLocks(self.c).confirm(h.table, capacity).await? {
             Confirmed::Exact(table) => table,
             Confirmed::Unbuilt => return Ok(None),
             Confirmed::Locked => return Err(broken("a held leaf lock", addr)),
             Confirmed::Odd => {
-                return match self.node.pool.resolve(&self.ep, h.table).await {
+                return match self.c.node.pool.resolve(&self.c.ep, h.table).await {
                     Err(e) if is_away(&e) => Ok(None),
                     _ => Err(broken("a leaf without a table", addr)),
                 };
@@ -248,25 +237,20 @@ impl DmTree {
     }
 
     /// One leaf against its table; the number of live pairs.
-    async fn walk_leaf(
-        &self,
-        leaf: &LeafCopy,
-        range: (&[u8], Option<&[u8]>),
-        shape: &mut Shape,
-        blocks: &mut BTreeSet<u64>,
-    ) -> Result<usize> {
+    async fn leaf(&mut self, leaf: &LeafCopy, range: (&[u8], Option<&[u8]>)) -> Result<usize> {
+        let c = self.c;
         let addr = leaf.addr;
-        let h = leaf.header(self);
-        let table = match self.node.has_tables() {
-            true => self.walk_table(addr, &h, leaf.capacity, range.1).await?,
+        let h = leaf.header(c);
+        let table = match c.node.has_tables() {
+            true => self.table(addr, &h, leaf.capacity, range.1).await?,
             false => None,
         };
-        shape.unbuilt_tables += u64::from(self.node.has_tables() && table.is_none());
+        self.shape.unbuilt_tables += u64::from(c.node.has_tables() && table.is_none());
         let mut keys = BTreeSet::new();
         let mut live = 0;
-        for (i, slot) in leaf.live(self) {
+        for (i, slot) in leaf.live(c) {
             live += 1;
-            let key = self.whole_key(&slot, addr).await?;
+            let key = Leaves(c).whole_key(&slot, addr).await?;
             if *key < *range.0 || range.1.is_some_and(|high| *key >= *high) {
                 return Err(broken("a key outside its leaf", addr));
             }
@@ -278,11 +262,11 @@ impl DmTree {
                 return Err(broken("a key that is in two slots", addr));
             }
             if let Some(at) = block_of(&slot) {
-                if !blocks.insert(at.bits()) {
+                if !self.blocks.insert(at.bits()) {
                     return Err(broken("a block with two owners", at.addr()));
                 }
-                shape.block_bytes += u64::from(at.capacity());
-                if !self.read_block(at, |_, _| ()).await? {
+                self.shape.block_bytes += u64::from(at.capacity());
+                if !Blocks(c).read(at, |_, _| ()).await? {
                     return Err(broken("an entry with a garbage block", at.addr()));
                 }
             }

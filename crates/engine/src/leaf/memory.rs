@@ -1,0 +1,125 @@
+//! Memory of leaves and of their tables: taken together, written together, and given back or
+//! retired together.
+
+use dmtree_fabric::verb::write as write_verb;
+use dmtree_fabric::{Buf, GlobalAddr, NodeId, Result, Role, Step};
+use dmtree_pool::{Grant, TableId};
+
+use crate::format::table::lines;
+use crate::format::{BODY_AT, Child, Table, Ver};
+use crate::lock::{Locked, TableLocks, WordLocks};
+use crate::{Client, Mutant, Route, Tables};
+
+/// Memory of leaves and of their tables.
+#[derive(Clone, Copy)]
+pub(crate) struct LeafMemory<'c>(pub &'c Client);
+
+impl LeafMemory<'_> {
+    /// Memory for a new leaf, and for its table at none of some owners.
+    pub(crate) async fn take(self, capacity: usize, silent: &[NodeId]) -> Result<NewLeaf> {
+        let node = &self.0.node;
+        let arena = node.leaf_arena(capacity);
+        let grant = node.pool.alloc(&self.0.ep, arena, None).await?;
+        let side = match node.o.techniques.tables {
+            Tables::Compute => Role::Compute,
+            Tables::Memory => Role::Memory,
+            Tables::None => {
+                let (table, table_at) = (TableId::from_bits(0), GlobalAddr::NULL);
+                return Ok(NewLeaf { grant, table, table_at, capacity });
+            }
+        };
+        let table = node
+            .pool
+            .alloc_table_beside(&self.0.ep, node.root.index, (lines(capacity), side), silent)
+            .await;
+        let resolved = match table {
+            Ok(t) => node.pool.resolve(&self.0.ep, t).await.map(|at| (t, at)),
+            Err(e) => Err(e),
+        };
+        match resolved {
+            Ok((table, table_at)) => Ok(NewLeaf { grant, table, table_at, capacity }),
+            Err(e) => {
+                node.pool.give_back(arena, grant);
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives back memory that no pointer leads to.
+    pub(crate) fn give_back(self, s: &NewLeaf) {
+        let mut grant = s.grant;
+        if self.0.node.has(Mutant::NoNewGeneration) && grant.generation > 1 {
+            grant.generation -= 1;
+        }
+        self.0.node.pool.give_back(self.0.node.leaf_arena(s.capacity), grant);
+        if self.0.node.has_tables() {
+            self.0.node.pool.give_back_table(self.0.node.root.index, s.table);
+        }
+    }
+
+    /// WRITEs a new leaf and its table, awaited: no pointer leads there before both have landed
+    /// (B). Under a lock word the WRITE of the leaf announces the change of the locked leaf, too.
+    /// Of the mutants, the first commits before the leaf has landed, the second before the table.
+    pub(crate) async fn write(
+        self,
+        (l, s): (&mut Locked, &NewLeaf),
+        image: Buf,
+        table: &mut Table,
+        (leaf_late, table_late): (Mutant, Option<Mutant>),
+    ) -> Result<()> {
+        let c = self.0;
+        if !c.node.has_tables() {
+            return WordLocks(c).begin_change(&mut [l], Some((s.grant, image))).await;
+        }
+        let body = TableLocks(c).body(table, s.table).await?;
+        c.ep.step(Step::Structure);
+        let leaf = write_verb(s.grant.addr, image);
+        let table = write_verb(s.table_at.plus(BODY_AT as u64), body);
+        if c.node.has(leaf_late) {
+            c.ep.detach(leaf, None);
+            return c.ep.chain(table).await.map(|_| ());
+        }
+        if table_late.is_some_and(|mutant| c.node.has(mutant)) {
+            c.ep.detach(table, None);
+            return c.ep.chain(leaf).await.map(|_| ());
+        }
+        c.ep.batch((leaf, table)).await.map(|_| ())
+    }
+
+    /// A leaf that no pointer leads to any more.
+    pub(crate) fn retire(self, route: &Route) {
+        let Route { leaf: addr, generation, table, capacity, .. } = *route;
+        self.0.node.pool.retire(self.0.node.leaf_arena(capacity), Grant { addr, generation });
+        self.retire_table(table);
+    }
+
+    /// Closes a table's cell for later clients, where leaves have tables.
+    pub(crate) fn retire_table(self, table: TableId) {
+        if self.0.node.has_tables() {
+            self.0.node.pool.retire_table(self.0.node.root.index, table);
+        }
+    }
+}
+
+/// Memory for a new leaf and its table.
+pub(crate) struct NewLeaf {
+    pub grant: Grant,
+    pub table: TableId,
+    pub table_at: GlobalAddr,
+    pub capacity: usize,
+}
+
+impl NewLeaf {
+    pub fn ver(&self) -> Ver {
+        Ver { generation: self.grant.generation, range: 0 }
+    }
+
+    pub fn child(&self) -> Child {
+        self.route(0).child()
+    }
+
+    pub fn route(&self, fence: u32) -> Route {
+        let Grant { addr, generation } = self.grant;
+        Route { leaf: addr, generation, table: self.table, capacity: self.capacity, fence }
+    }
+}

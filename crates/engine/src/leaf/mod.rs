@@ -1,0 +1,235 @@
+//! Leaves: whole images, single entries, blocks, and the memory that they take.
+//!
+//! A leaf is READ as a whole (here), by a part (`scan/read.rs`) or by an entry (`entry.rs`).
+//! Nothing that was READ counts before its checksum holds for its place, generation and version:
+//!
+//! - An *image* is accepted when header and slots carry one version (S).
+//! - An *entry* is judged by itself, since its checksum covers leaf, slot, state and version.
+//! - A *block* (`blocks.rs`) carries a checksum over its address, so a reused one is refused.
+//! - A *header* (`header.rs`) may count in part, for a repair.
+//!
+//! Whatever is torn is READ again, with pauses. After `HELP_AFTER` READs its writer may be dead,
+//! and the reader repairs the leaf.
+
+mod blocks;
+mod entry;
+mod header;
+mod memory;
+mod tombstone;
+
+pub(crate) use blocks::{Blocks, Unwritten, Validation, replace};
+pub(crate) use entry::{Entries, EntryImages, Looked, Pair, Probe, block_of, block_pair, pair_of};
+pub(crate) use header::{LeafImage, NodeHeader};
+pub(crate) use memory::{LeafMemory, NewLeaf};
+pub(crate) use tombstone::Tombstones;
+
+use std::borrow::Cow;
+
+use dmtree_fabric::{Backoff, Error, GlobalAddr, Result, Stage, Step, Verified};
+use dmtree_parts::MAX_KEY_BYTES;
+use dmtree_parts::keys::{common, head};
+use dmtree_pool::BlockPtr;
+
+use crate::format::{
+    Header, Place, Slot, SlotState, check_header, check_slots, may_be, slot, u64_at,
+    unchecked_header,
+};
+use crate::lock::{LONG_WAIT, Locked};
+use crate::point::Present;
+use crate::recovery::{LeafRecovery, diagnose_leaf};
+use crate::{Client, HashedKey, Mark, Mutant};
+
+/// A whole leaf, accepted.
+pub(crate) struct LeafCopy {
+    pub addr: GlobalAddr,
+    pub capacity: usize,
+    pub bytes: Verified,
+}
+
+/// Reads whole leaves.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaves<'c>(pub &'c Client);
+
+impl<'c> Leaves<'c> {
+    /// READs a leaf until its image is whole. A leaf of another capacity than expected is read
+    /// again in full.
+    pub(crate) async fn read(self, addr: GlobalAddr, capacity: usize) -> Result<LeafCopy> {
+        let c = self.0;
+        let g = &c.node.g;
+        let mut capacity = capacity;
+        let mut backoff = c.ep.backoff("leaf being written", addr);
+        loop {
+            c.ep.step(Step::Structure);
+            let bytes = c.ep.read(addr, g.leaf_image(capacity) as u32).await?;
+            c.ep.stage_cost(Stage::NodeImage, capacity as u32);
+            let known = bytes.extract(|b| check_header(g, addr, b).map(|h| (h.slots, h.level)));
+            if let Some((slots, 0)) = known
+                && slots != capacity
+                && c.node.is_capacity(slots)
+            {
+                Mark::LeafCapacity.hit();
+                capacity = slots;
+                continue;
+            }
+            let whole = bytes.check(|b| {
+                let mixed = c.node.has(Mutant::LeafMixed);
+                let header = check_slots(g, addr, b, (capacity, mixed), |_, _| ());
+                header.filter(|h| h.slots == capacity).map(|_| ()).ok_or(())
+            });
+            if let Ok(((), bytes)) = whole {
+                return Ok(LeafCopy { addr, capacity, bytes });
+            }
+            Mark::LeafTorn.hit();
+            c.op.retried.set(true);
+            self.wait_for(&mut backoff, addr, HELP_AFTER).await?;
+        }
+    }
+
+    /// Pauses between two READs of a leaf that another client is changing. After `patience` READs
+    /// the writer may be dead, and the reader repairs the leaf. After many more the repair may need
+    /// memory that is lost. The pause is a quiescent point for moving tables, because the repair
+    /// itself may have to wait for one.
+    pub(crate) async fn wait_for(
+        self,
+        backoff: &mut Backoff<'_>,
+        leaf: GlobalAddr,
+        patience: u32,
+    ) -> Result<()> {
+        if backoff.steps() >= patience {
+            Box::pin(LeafRecovery(self.0).help(leaf)).await?;
+        }
+        if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+            Box::pin(diagnose_leaf(self.0, leaf)).await?;
+        }
+        self.0.op.quiescent_point();
+        backoff.step().await
+    }
+
+    /// The entry of a key in an accepted leaf; its value replaces `out`.
+    pub(crate) async fn find(
+        self,
+        leaf: &LeafCopy,
+        (key, hash): HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Found> {
+        let at = |i: usize, block| {
+            let word = u64_at(&leaf.bytes, self.0.node.g.slot_at(i));
+            Found::At(Present { slot: i, block, crc: (word >> 32) as u32 })
+        };
+        for (i, slot) in leaf.live(self.0) {
+            match pair_of(&slot) {
+                Some(Pair::Inline(k, v)) if k == key => {
+                    replace(out, v);
+                    return Ok(at(i, BlockPtr::from_bits(0)));
+                }
+                Some(Pair::ValueIn(k, block)) if k == key => {
+                    let whole = Blocks(self.0).value(block, out).await?;
+                    return Ok(if whole { at(i, block) } else { Found::Torn });
+                }
+                Some(Pair::BothIn(block)) => {
+                    let short = slot.value.is_empty() && key.len() <= slot.key.len();
+                    if !short && !may_be(slot.key, key, hash) {
+                        continue;
+                    }
+                    match Blocks(self.0).value_of(block, key, out).await? {
+                        None => return Ok(Found::Torn),
+                        Some(true) => return Ok(at(i, block)),
+                        Some(false) => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(Found::Nowhere)
+    }
+
+    /// The whole keys of a leaf's live slots, with the slots, in key order.
+    pub(crate) async fn sorted_keys(
+        self,
+        leaf: &'c LeafCopy,
+    ) -> Result<Vec<(Cow<'c, [u8]>, usize)>> {
+        let mut keys = Vec::with_capacity(leaf.capacity);
+        for (i, slot) in leaf.live(self.0) {
+            keys.push((self.whole_key(&slot, leaf.addr).await?, i));
+        }
+        // The 8 bytes behind the prefix decide most comparisons.
+        let skip = match &keys[..] {
+            [(first, _), rest @ ..] => {
+                rest.iter().map(|(key, _)| common(first, key)).min().unwrap_or(0)
+            }
+            [] => 0,
+        };
+        keys.sort_unstable_by(|(a, _), (b, _)| {
+            head(a, skip).cmp(&head(b, skip)).then_with(|| a.cmp(b))
+        });
+        Ok(keys)
+    }
+
+    /// The key of a slot of a locked leaf: it cannot change now.
+    pub(crate) async fn whole_key<'l>(
+        self,
+        slot: &Slot<'l>,
+        leaf: GlobalAddr,
+    ) -> Result<Cow<'l, [u8]>> {
+        match pair_of(slot) {
+            Some(Pair::Inline(k, _) | Pair::ValueIn(k, _)) => Ok(Cow::Borrowed(k)),
+            Some(Pair::BothIn(at)) => {
+                let bytes = self.0.ep.read(at.addr(), at.capacity()).await?;
+                let key = bytes.extract(|b| block_pair(at, b).map(|(k, _)| k.to_vec()));
+                let key = key.filter(|k| !k.is_empty() && k.len() <= MAX_KEY_BYTES);
+                key.map(Cow::Owned).ok_or_else(|| {
+                    Error::corrupt(format!(
+                        "a live entry of locked leaf {leaf} points to garbage at {}",
+                        at.addr()
+                    ))
+                })
+            }
+            None => Err(Error::corrupt(format!("leaf {leaf} holds no valid key"))),
+        }
+    }
+
+    /// The image of a locked leaf.
+    pub(crate) async fn image_of(self, l: &mut Locked) -> Result<LeafCopy> {
+        match l.image.take() {
+            Some(image) => Ok(image),
+            None => self.read(l.route.leaf, l.route.capacity).await,
+        }
+    }
+
+    pub(crate) async fn low_of(self, leaf: &LeafCopy) -> Result<Vec<u8>> {
+        Ok(Blocks(self.0).fence(leaf.header(self.0).lo).await?.unwrap_or_default())
+    }
+}
+
+/// After this many READs of a torn image its writer may be dead.
+pub(crate) const HELP_AFTER: u32 = 6;
+
+impl LeafCopy {
+    /// The header of an accepted leaf.
+    pub fn header(&self, c: &Client) -> Header<'_> {
+        debug_assert!(check_header(&c.node.g, self.addr, &self.bytes).is_some());
+        unchecked_header(&c.node.g, &self.bytes).expect("accepted")
+    }
+
+    /// Slot `i` of an accepted leaf.
+    pub fn slot(&self, c: &Client, i: usize) -> Slot<'_> {
+        let g = &c.node.g;
+        let at = g.slot_at(i);
+        let bytes = &self.bytes[at..at + g.entry()];
+        debug_assert!(slot::check(g, Place { leaf: self.addr, slot: i }, bytes).is_some());
+        slot::unchecked(g, bytes).expect("accepted")
+    }
+
+    /// The live slots.
+    pub fn live<'a>(&'a self, c: &'a Client) -> impl Iterator<Item = (usize, Slot<'a>)> {
+        (0..self.capacity).map(|i| (i, self.slot(c, i))).filter(|(_, s)| s.state == SlotState::Live)
+    }
+}
+
+/// Position of a key in a leaf.
+pub(crate) enum Found {
+    At(Present),
+    Nowhere,
+    /// The block that an entry points to is gone.
+    Torn,
+}

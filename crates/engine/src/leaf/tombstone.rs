@@ -1,0 +1,49 @@
+//! Tombstones: leaves that forward to the successors that took over their ranges.
+
+use dmtree_fabric::{GlobalAddr, Result, Step};
+
+use crate::Client;
+use crate::format::{Table, Ver};
+use crate::leaf::{LeafCopy, LeafImage, NodeHeader};
+
+/// Turns leaves into tombstones.
+#[derive(Clone, Copy)]
+pub(crate) struct Tombstones<'c>(pub &'c Client);
+
+impl Tombstones<'_> {
+    /// Commits: the leaf's range goes to the leaf at `forward`.
+    pub(crate) async fn forward(self, leaf: GlobalAddr, forward: GlobalAddr) -> Result<()> {
+        self.0.check_lease()?;
+        self.0.ep.write_word(leaf.plus(self.0.node.g.forward_at() as u64), forward.bits()).await
+    }
+
+    /// Frees the slots of a tombstone, under the next range.
+    pub(crate) async fn blank(
+        self,
+        leaf: &LeafCopy,
+        table: &Table,
+        forward: GlobalAddr,
+    ) -> Result<()> {
+        let old = NodeHeader::of(&self.0.node.g, leaf.addr, &leaf.bytes);
+        let header = NodeHeader { ver: table.ver.bumped(), forward, ..old };
+        self.write(leaf.addr, &leaf.bytes, &header).await
+    }
+
+    /// Frees all slots of a tombstone, torn or not.
+    pub(crate) async fn blank_unvalidated(self, addr: GlobalAddr, h: &NodeHeader) -> Result<()> {
+        let bytes = self.0.ep.read(addr, self.0.node.g.leaf_image(h.slots) as u32).await?;
+        let old = bytes.extract(<[u8]>::to_vec);
+        // A client that repairs a parent blanks its tombstones, too: two that do it at once write
+        // the same.
+        let ver = Ver { generation: h.ver.generation, range: u8::MAX };
+        let header = NodeHeader { ver, ..NodeHeader::of(&self.0.node.g, addr, &old) };
+        self.0.ep.step(Step::Structure);
+        self.write(addr, &old, &header).await
+    }
+
+    async fn write(self, addr: GlobalAddr, old: &[u8], header: &NodeHeader) -> Result<()> {
+        let mut image = LeafImage::copied(self.0, addr, old, header).await?;
+        (0..header.slots).for_each(|i| image.free(i));
+        self.0.ep.write(addr, image.bytes).await.map(|_| ())
+    }
+}

@@ -1,0 +1,176 @@
+//! The mark phase: nodes, tables and blocks that are reachable, by cursors over the levels and over
+//! the leaves.
+//!
+//! At any time the ranges of a level's nodes are a partition of all keys (R). A cursor over the
+//! level therefore meets every record, and every pair, that is present throughout. An object that
+//! the cursor misses was taken from a free list, or put on one, during the walk, and the gc log
+//! names it.
+//!
+//! For each node the cursor
+//!
+//! 1. descends to the node that covers the cursor's key, and READs it whole, of the record's
+//!    generation and alive;
+//! 2. marks the node, its table, and the blocks of its fences, records or entries;
+//! 3. marks the tombstones that `next` passes before the next live node. They are linked, not live:
+//!    they are in use until they are unlinked, and a relocated one is remembered with its lower
+//!    fence, in case that no queue will unlink it;
+//! 4. goes on at the node's upper fence.
+//!
+//! An image that changes is READ again. A node that splits during the walk is marked in its new
+//! extent, and its new sibling is met next, or is in the log.
+//!
+//! A tombstone with the same lower fence as its successor was relocated: the chain goes on at the
+//! successor. Otherwise it was merged into its left neighbour, which is marked already, and the
+//! chain goes on behind it by `next`.
+//!
+//! The mark phase writes nothing to memory nodes. Each piece runs under a pin of its own.
+
+use dmtree_fabric::{GlobalAddr, Result, Step};
+use dmtree_pool::{BlockPtr, Span};
+
+use crate::format::{SlotState, Stored, inner};
+use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::maintenance::{Collection, GcRun};
+
+impl Collection<'_> {
+    /// Marks the node of a level that covers a key, and the tombstones that its `next` passes;
+    /// returns the next node's lower fence.
+    pub(crate) async fn mark_node(
+        self,
+        level: u8,
+        key: &[u8],
+        gc_run: &mut GcRun,
+    ) -> Result<Option<Vec<u8>>> {
+        let c = self.0;
+        let g = c.node.g;
+        let mut backoff = c.ep.backoff("an inner node to mark", c.node.root.word);
+        loop {
+            let node = c.descend(key, level).await?;
+            c.ep.step(Step::Structure);
+            let bytes = c.ep.read(node.addr, g.inner_image() as u32).await?;
+            let image = bytes.extract(<[u8]>::to_vec);
+            if let Some(h) = inner::check(&g, node.addr, &image)
+                && h.forward.is_null()
+                && h.ver.generation == node.generation
+                && h.level == level
+            {
+                let hi = Blocks(c).fence(h.hi).await?;
+                let lo = Blocks(c).fence(h.lo).await?.unwrap_or_default();
+                if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
+                    let bytes = u64::from(c.node.inner_arena.key().object_bytes);
+                    gc_run.live.add(Span::object(node.addr, bytes));
+                    let keys = inner::records(&g, &image).map(|r| r.key);
+                    [h.lo, h.hi].into_iter().chain(keys).for_each(|s| mark_stored(s, gc_run));
+                    self.inner_tombstones(h.next, gc_run).await?;
+                    return Ok(hi);
+                }
+            }
+            c.node.cache.invalidate(level, &node);
+            backoff.step().await?;
+        }
+    }
+
+    /// Marks tombstones of inner nodes that are still linked.
+    async fn inner_tombstones(self, first: GlobalAddr, gc_run: &mut GcRun) -> Result<()> {
+        let bytes = u64::from(self.0.node.inner_arena.key().object_bytes);
+        let mut at = first;
+        while !at.is_null() {
+            let h = NodeHeader::read(self.0, at).await?;
+            if h.forward.is_null() {
+                break;
+            }
+            gc_run.own.linked.add(Span::object(at, bytes));
+            at = h.next;
+            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+        }
+        Ok(())
+    }
+
+    /// Marks the leaf that covers a key, its table and its blocks, and the tombstones on the way to
+    /// the next one; returns that one's lower fence.
+    pub(crate) async fn mark_leaf(self, key: &[u8], gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
+        let c = self.0;
+        let mut route = c.route(key).await?;
+        let mut backoff = c.ep.backoff("a leaf to mark", route.leaf);
+        let leaf = loop {
+            let leaf = Leaves(c).read(route.leaf, route.capacity).await?;
+            let h = leaf.header(c);
+            if h.ver.generation == route.generation && h.forward.is_null() {
+                let lo = Blocks(c).fence(h.lo).await?.unwrap_or_default();
+                let hi = Blocks(c).fence(h.hi).await?;
+                if &lo[..] <= key && hi.as_deref().is_none_or(|hi| key < hi) {
+                    break leaf;
+                }
+            }
+            backoff.step().await?;
+            let fresh = c.fresh_route(key).await?;
+            route = c.walk_route(key, &fresh).await?.unwrap_or(fresh);
+        };
+        self.copy(&leaf, gc_run);
+        let h = leaf.header(c);
+        let hi = Blocks(c).fence(h.hi).await?;
+        self.leaf_tombstones(h.next, hi.as_deref(), gc_run).await?;
+        Ok(hi)
+    }
+
+    fn copy(self, leaf: &LeafCopy, gc_run: &mut GcRun) {
+        let h = leaf.header(self.0);
+        gc_run.live.add(Span::object(leaf.addr, self.0.node.leaf_bytes(leaf.capacity)));
+        if self.0.node.has_tables() {
+            gc_run.live.add(Span::table(h.table));
+        }
+        [h.lo, h.hi].into_iter().for_each(|s| mark_stored(s, gc_run));
+        for i in 0..leaf.capacity {
+            let s = leaf.slot(self.0, i);
+            if s.state != SlotState::Free
+                && let Some(at) = block_of(&s)
+            {
+                mark_block(at, gc_run);
+            }
+        }
+    }
+
+    /// Marks tombstones of leaves that are still linked, by `next` or by each other.
+    async fn leaf_tombstones(
+        self,
+        first: GlobalAddr,
+        begin: Option<&[u8]>,
+        gc_run: &mut GcRun,
+    ) -> Result<()> {
+        let mut at = first;
+        while !at.is_null() {
+            let h = NodeHeader::read(self.0, at).await?;
+            if h.forward.is_null() || !h.is_leaf(&self.0.node) {
+                break;
+            }
+            gc_run.own.linked.add(Span::object(at, self.0.node.leaf_bytes(h.slots)));
+            if self.0.node.has_tables() {
+                gc_run.own.linked.add(Span::table(h.table));
+            }
+            let successor = NodeHeader::read(self.0, h.forward).await?;
+            if successor.lo == h.lo {
+                let route = h.route(at);
+                gc_run.own.moved.extend(begin.map(|lo| (lo.to_vec(), route)));
+                at = h.forward;
+            } else {
+                // A merge in progress: its left neighbour is marked, and the chain continues behind
+                // it.
+                at = h.next;
+            }
+            self.0.ep.check_deadline("the end of a chain of tombstones", at.bits())?;
+        }
+        Ok(())
+    }
+}
+
+fn mark_stored(s: Stored<'_>, gc_run: &mut GcRun) {
+    if let Stored::Block(at) = s {
+        mark_block(at, gc_run);
+    }
+}
+
+fn mark_block(at: BlockPtr, gc_run: &mut GcRun) {
+    if !at.is_null() {
+        gc_run.live.add(Span::block(at));
+    }
+}

@@ -1,0 +1,164 @@
+//! Maintenance: work that no operation waits for, in bounded pieces, called by clients between
+//! their operations.
+//!
+//! One call does the first of these that is due:
+//!
+//! 1. begin a sweep, when a death has been handled since the last one;
+//! 2. one chore of the queue: merge, publish a missing record, unlink a relocated tombstone,
+//!    recover an abandoned lock, inspect a leaf again, continue a sweep, a piece of the garbage
+//!    collection;
+//! 3. build tables that readers have found unbuilt;
+//! 4. reclaim: move objects from the limbo list to the free lists.
+//!
+//! A chore is one operation with a pin of its own. It is idempotent and checks its premises anew,
+//! since any client may have done the work meanwhile. Chores that the next operation on the same
+//! leaf would queue again (merges) are forgotten on an error; the others are kept, because no other
+//! client knows of them. `Begun` covers a caller that drops the future in the middle: the chore
+//! returns to the queue.
+//!
+//! R allows a missing record only as long as a chore will add it, so publishing is the chore that
+//! restores R in full. While its record is added the child stays locked, so that it cannot be
+//! merged away in between.
+//!
+//! Reclamation is not an operation of the index: it waits for every running operation to end, and
+//! would wait for itself.
+//!
+//! The queue is volatile. After a crash of the node the sweep that follows its death finds missing
+//! records, unbuilt tables and abandoned locks, and the garbage collection finds tombstones that
+//! its queue was to unlink.
+
+mod gc;
+mod mark;
+mod sweep;
+
+pub(crate) use gc::{Collection, GcRun};
+pub(crate) use sweep::Sweep;
+
+use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_parts::Work;
+use dmtree_parts::op::reclaim_when_due;
+
+use crate::change::{Merge, unlink};
+use crate::inner::{InnerLocks, InnerMerge, Records};
+use crate::leaf::Leaves;
+use crate::lock::LeafLocks;
+use crate::recovery::{LeafRecovery, recover_lock};
+use crate::{Chore, Client, Mark, Unlock, is_away};
+
+/// Tables that one call of maintenance builds at most.
+const BUILDS: u32 = 8;
+
+pub(crate) async fn maintain(c: &Client) -> Result<Work> {
+    Sweep(c).begin();
+    match c.node.maintenance.pop() {
+        // The limbo list waits for every operation to end, so emptying it is not an operation
+        // itself.
+        Some(Chore::Gc) => return Box::pin(Collection(c).chore()).await,
+        Some(chore) => return do_one(c, chore).await,
+        None => {}
+    }
+    if c.node.is_build_due() {
+        return build_some(c).await;
+    }
+    reclaim_when_due(&c.ep, &c.node.pool).await
+}
+
+/// Builds tables that readers have found unbuilt. A leaf that cannot be reached, or a stale
+/// route, is forgotten: the next reader queues it again.
+async fn build_some(c: &Client) -> Result<Work> {
+    let scope = c.ep.begin(OpKind::Maintain);
+    let builds = async {
+        for _ in 0..BUILDS {
+            let Some(route) = c.node.pop_build() else { break };
+            Mark::BuildNoted.hit();
+            c.ep.renew_deadline();
+            match Box::pin(LeafRecovery(c).help_route(&route)).await {
+                Err(e) if !is_away(&e) => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(Work::Some)
+    };
+    let pin = c.pin();
+    let built = builds.await;
+    pin.end();
+    let built = built?;
+    scope.end(OpOutcome::Other);
+    Ok(built)
+}
+
+/// One chore, as an operation of its own.
+async fn do_one(c: &Client, chore: Chore) -> Result<Work> {
+    let scope = c.ep.begin(OpKind::Maintain);
+    // The next delete finds a merge again; nothing finds the other chores again.
+    let is_found = matches!(chore, Chore::Merge(_) | Chore::MergeInner(..));
+    let pin = c.pin();
+    let begun = c.begun((!is_found).then(|| chore.clone()));
+    let did = work(c, chore).await;
+    pin.end();
+    match did {
+        Err(e) => begun.failed(e),
+        Ok(()) => {
+            begun.done();
+            scope.end(OpOutcome::Other);
+            Ok(Work::Some)
+        }
+    }
+}
+
+async fn work(c: &Client, chore: Chore) -> Result<()> {
+    match chore {
+        Chore::Sweep(from) => {
+            match Box::pin(Sweep(c).node(&from, true)).await? {
+                Some(next) => c.node.push_chore(Chore::Sweep(next)),
+                None if c.node.pool.is_first() => c.node.push_chore(Chore::Gc),
+                None => {}
+            }
+            Ok(())
+        }
+        Chore::Gc => Ok(()),
+        Chore::Inspect(route) => Box::pin(Sweep(c).leaf(&route)).await.map(|_| ()),
+        Chore::RecoverLock(h) => Box::pin(recover_lock(c, h)).await,
+        Chore::Merge(key) => Box::pin(Merge::of_key(c, &key)).await,
+        Chore::MergeInner(key, level) => Box::pin(InnerMerge::of_key(c, &key, level)).await,
+        Chore::Publish(key) => publish(c, key).await,
+        Chore::PublishInner(low, level, child) => {
+            let Some(n) = InnerLocks(c).lock(level, &low).await? else { return Ok(()) };
+            // The node stays locked while its record is added: it cannot be merged away
+            // meanwhile.
+            let there = n.addr == child.addr && n.ver.generation == child.generation;
+            let done = match there {
+                true => Records(c).publish_inner(level, low, child).await,
+                false => Ok(()),
+            };
+            c.unlock(n).await?;
+            done
+        }
+        Chore::Unlink { lo, route } => {
+            if !unlink(c, &lo, &route).await? {
+                c.node.push_chore(Chore::Unlink { lo, route });
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Adds the record of the leaf that covers a key.
+async fn publish(c: &Client, key: Vec<u8>) -> Result<()> {
+    let from = c.fresh_route(&key).await?;
+    let Some(found) = c.walk_route(&key, &from).await? else {
+        c.node.push_chore(Chore::Publish(key));
+        return Ok(());
+    };
+    let copy = Leaves(c).read(found.leaf, found.capacity).await?;
+    let low = Leaves(c).low_of(&copy).await?;
+    // The leaf stays locked while its record is added: it cannot be merged away meanwhile.
+    let Some(l) = LeafLocks(c).lock(&found).await? else {
+        // The leaf has changed meanwhile, which says nothing about its record.
+        c.node.push_chore(Chore::Publish(key));
+        return Ok(());
+    };
+    let published = Records(c).publish(&low, &found.child()).await;
+    c.unlock(l).await?;
+    published
+}

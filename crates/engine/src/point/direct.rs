@@ -1,0 +1,488 @@
+//! Point operations on memory of this process: the steps of `steps.rs`, each executed at once.
+//!
+//! Nothing suspends between the first verb and the last, and no other client of the thread runs. So
+//! a write needs no place in the queue for its leaf's lock, no record of the lock for a caller that
+//! drops it, and shares its verbs with no other client. The verbs, their order and their counts are
+//! those of the posted operation.
+//!
+//! An operation that meets anything unusual goes on as a posted one, from the step it has reached:
+//!
+//! - nothing cached, a stale route, an entry that is torn or in a block: a read goes on with its
+//!   route and candidates;
+//! - a held lock, other clients in the queue, a foreign table: a write starts over, and waits;
+//! - under the lock, an entry that is torn or in a block, a full leaf, a lease that has ended, a
+//!   verb that was refused: a write goes on with its lock and its steps.
+//!
+//! Mutants are steps of posted operations. With any mutant enabled nothing runs here.
+//!
+//! *Crash.* The states that are left are those of a posted write: the lock's tag, with the entry
+//! before or after its WRITE.
+
+use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Result};
+use dmtree_parts::cache::CachedNode;
+use dmtree_parts::held::Pinned;
+use dmtree_parts::slots::Slots;
+use dmtree_parts::sync::reading;
+use dmtree_parts::{Outcome, Write};
+
+use crate::format::{BODY_AT, LockTag, MAX_BODY, Place, Table, slot};
+use crate::leaf::{Entries, Looked};
+use crate::lock::{LeafFifoGuard, Lockable, Locked};
+use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
+use crate::route::{MAX_CANDIDATES, route_of};
+use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
+
+/// Writes with lines that are on their way at once.
+const TOGETHER: usize = 16;
+/// Longest entry that is executed here, bytes.
+pub(crate) const MAX_ENTRY: usize = 128;
+
+/// An operation that has begun.
+#[derive(Debug)]
+pub enum Begun<T, F> {
+    /// It has ended: nothing had to wait.
+    Ended(Result<T>),
+    /// The rest of it may wait.
+    Waits(F),
+}
+
+/// An operation has ended; a part of another one has no scope.
+pub(crate) fn end(scope: Option<OpScope<'_>>, outcome: OpOutcome) {
+    if let Some(scope) = scope {
+        scope.end(outcome);
+    }
+}
+
+/// How far a read has come.
+pub(crate) enum DirectGet<'c> {
+    /// It has ended: whether the key is there.
+    Ended(bool),
+    /// It goes on from here.
+    GoesOn(Option<OpScope<'c>>, Pinned<'c, DmNode>, Start),
+    /// It has not begun.
+    Posted,
+}
+
+/// How far a write has come.
+pub(crate) enum DirectWrite<'c, 'w> {
+    /// It has ended.
+    Ended(Outcome),
+    /// It goes on under its lock.
+    Locked(Box<LockedWrite<'c, 'w>>),
+    /// It starts over, after a try that has failed.
+    Again(Option<OpScope<'c>>),
+    /// It has not begun.
+    Posted,
+}
+
+/// A write that has its lock.
+pub(crate) struct LockedWrite<'c, 'w> {
+    pub scope: Option<OpScope<'c>>,
+    pub pin: Pinned<'c, DmNode>,
+    pub locked: Locked,
+    pub steps: PointWrite<'w>,
+    /// The next slot, if it was READ already and does not answer alone.
+    pub looked: Option<Looked>,
+}
+
+/// A read that has its route.
+struct DirectRead<'o, 'e, 'r> {
+    op: &'o mut DirectOp<'e>,
+    /// The place of the leaf in the cache.
+    parent: (&'r CachedNode, usize),
+    route: Route,
+    /// The slots that its mirror names.
+    mirrored: Option<Slots>,
+    /// How many of them do not have the key.
+    tried: usize,
+    /// The next one, if it was READ and does not answer alone.
+    looked: Option<Looked>,
+}
+
+/// The leaf that a write has locked here.
+struct OwnLeaf<'r> {
+    route: Route,
+    /// The table's cell.
+    at: GlobalAddr,
+    tag: LockTag,
+    table: Box<Table>,
+    /// Its place in the cache.
+    parent: (&'r CachedNode, usize),
+}
+
+/// What a write has done under its lock.
+enum Done {
+    /// Nothing was changed, or the fingerprints are as they were.
+    SameTable(Outcome, OpOutcome),
+    /// A slot has this fingerprint now.
+    Slot(usize, u8, OpOutcome),
+}
+
+/// A step that has to be posted, with a slot that was READ already.
+struct MustWait(Option<Looked>);
+
+impl From<Error> for MustWait {
+    /// A verb that was refused has no effect. The posted one says why.
+    fn from(_: Error) -> Self {
+        Self(None)
+    }
+}
+
+/// Point operations that execute at once, on memory of this process.
+#[derive(Clone, Copy)]
+pub(crate) struct Direct<'c>(pub &'c Client);
+
+impl<'c> Direct<'c> {
+    /// A point read, as far as it need not wait.
+    pub(crate) fn get(self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'c> {
+        let Some(mut op) = self.0.begin_direct(OpKind::Get) else { return DirectGet::Posted };
+        let pin = self.0.op.pin_briefly();
+        let r = reading();
+        let Some(parent) = self.0.cached(key, &r) else {
+            return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
+        };
+        let route = route_of(&parent.0.record(parent.1));
+        let mirrored = self.0.mirrored(parent.0, parent.1, hash.fingerprint());
+        let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
+        match self.read(&mut read, (key, hash), out) {
+            Some(found) => {
+                op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
+                DirectGet::Ended(found)
+            }
+            None => {
+                let DirectRead { tried, looked, .. } = read;
+                let start = Start { cached: Some((route, mirrored)), tried, looked };
+                DirectGet::GoesOn(op.go_on(), pin.lasting(), start)
+            }
+        }
+    }
+
+    /// `None` when the read has to wait, or to look further.
+    #[inline]
+    fn read(
+        self,
+        read: &mut DirectRead<'_, '_, '_>,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let route = read.route;
+        for slot in read.mirrored?.take(MAX_CANDIDATES) {
+            let looked = self.look(read.op, route.leaf, slot, key, out)?;
+            match looked.probe() {
+                Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
+                Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
+                _ => {
+                    read.looked = Some(looked);
+                    return None;
+                }
+            }
+        }
+        self.confirm(read, key, out)
+    }
+
+    /// Reads a slot once.
+    #[inline]
+    fn look(
+        self,
+        op: &mut DirectOp<'_>,
+        leaf: GlobalAddr,
+        slot: usize,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Looked> {
+        let place = Place { leaf, slot };
+        let mut entry = [0; MAX_ENTRY];
+        let entry = &mut entry[..self.0.node.g.entry()];
+        op.list();
+        op.read(Entries(self.0).at(place), entry).ok()?;
+        Some(Looked::at(&self.0.node.g, place, entry, key, out))
+    }
+
+    /// Step (2) of a read (`get.rs`).
+    fn confirm(
+        self,
+        read: &mut DirectRead<'_, '_, '_>,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let (op, route) = (&mut *read.op, &read.route);
+        let at = self.own_table(route)?;
+        let mut body = [0; MAX_BODY];
+        let body = &mut body[..Table::body_len(route.capacity)];
+        op.list();
+        let was = op.cas(at, 0, 0).ok()?;
+        op.read(at.plus(BODY_AT as u64), body).ok()?;
+        let mut table = self.0.spare_table();
+        let is_exact =
+            was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
+        let found = is_exact.then(|| self.search(op, route, &table, key, out));
+        if is_exact && self.0.node.o.techniques.mirrors {
+            read.parent.0.fill_mirror(read.parent.1, table.fps());
+        }
+        self.0.keep_table(table);
+        found.flatten()
+    }
+
+    /// Whether a key is there, by an exact table.
+    fn search(
+        self,
+        op: &mut DirectOp<'_>,
+        route: &Route,
+        table: &Table,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<bool> {
+        for slot in candidates(table, key.1)? {
+            let looked = self.look(op, route.leaf, slot, key, out)?;
+            match verdict(&looked.probe()?, route, table) {
+                Some(Answer::Found) => return Some(true),
+                Some(_) => return None,
+                None => {}
+            }
+        }
+        self.0.check_lease().ok()?;
+        out.clear();
+        Some(false)
+    }
+
+    /// The cell of a leaf's table, where it is known and its node is the only one of its role that
+    /// the operation reaches.
+    #[inline]
+    pub(crate) fn own_table(self, route: &Route) -> Option<GlobalAddr> {
+        let at = self.0.node.pool.resolve_cached(route.table)?;
+        let (table, leaf) = (at.node(), route.leaf.node());
+        (table == leaf || table.role() != leaf.role()).then_some(at)
+    }
+
+    /// A point write, as far as it need not wait.
+    #[inline]
+    pub(crate) fn write<'w>(
+        self,
+        (key, hash): HashedKey<'w>,
+        write: Write<'w>,
+    ) -> DirectWrite<'c, 'w> {
+        let r = reading();
+        self.write_at(self.0.node.cache.find(1, key, &r), (key, hash), write)
+    }
+
+    /// Point writes in their order, until one has to wait: how many have ended, and that one.
+    pub(crate) fn write_some<'w>(
+        self,
+        writes: &[(&'w [u8], Write<'w>)],
+        outcomes: &mut [Result<Outcome>],
+    ) -> (usize, Option<DirectWrite<'c, 'w>>) {
+        let r = reading();
+        let mut found = [None; TOGETHER];
+        let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+        keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
+        let count = writes.len().min(TOGETHER);
+        self.0.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
+        let hashes = keys.map(KeyHash::of);
+        self.prefetch_entries(&found, &hashes);
+        for (n, (key, write)) in writes[..count].iter().enumerate() {
+            // A split of this thread's may have replaced the node.
+            let parent = match found[n] {
+                Some((node, _)) if !node.is_cached() => self.0.node.cache.find(1, key, &r),
+                parent => parent,
+            };
+            match self.write_at(parent, (key, hashes[n]), *write) {
+                DirectWrite::Ended(outcome) => outcomes[n] = Ok(outcome),
+                waits => return (n, Some(waits)),
+            }
+        }
+        (count, None)
+    }
+
+    /// The lines that operations reach first are on their way: the table's cell, and the first
+    /// entry that the mirror names.
+    fn prefetch_entries(self, parents: &[Option<(&CachedNode, usize)>], hashes: &[KeyHash]) {
+        let Some(op) = self.0.begin_direct(OpKind::WriteMany) else { return };
+        for ((node, i), hash) in parents.iter().zip(hashes).filter_map(|(p, h)| Some(((*p)?, h))) {
+            let route = route_of(&node.record(i));
+            if let Some(at) = self.own_table(&route) {
+                op.prefetch(at, BODY_AT + Table::body_len(route.capacity));
+            }
+            let slots = self.0.mirrored(node, i, hash.fingerprint());
+            if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
+                let place = Place { leaf: route.leaf, slot };
+                op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
+            }
+        }
+        op.cancel();
+    }
+
+    /// A point write to the leaf of this record, as far as it need not wait.
+    fn write_at<'w>(
+        self,
+        parent: Option<(&CachedNode, usize)>,
+        (key, hash): (&'w [u8], KeyHash),
+        write: Write<'w>,
+    ) -> DirectWrite<'c, 'w> {
+        let g = &self.0.node.g;
+        let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
+        let Some(parent) = parent.filter(|_| fits) else { return DirectWrite::Posted };
+        let Some(mut op) = self.0.begin_direct(write.kind()) else { return DirectWrite::Posted };
+        let pin = self.0.op.pin_briefly();
+        let Some((mut leaf, old)) = self.lock(&mut op, parent, hash.fingerprint()) else {
+            return match op.has_begun() {
+                true => DirectWrite::Again(op.go_on()),
+                false => {
+                    op.cancel();
+                    DirectWrite::Posted
+                }
+            };
+        };
+        let mut steps = PointWrite::new(key, hash, write, old);
+        match self.run(&mut op, &mut leaf, &mut steps) {
+            Ok(done) => {
+                self.0.found.set(steps.old);
+                DirectWrite::Ended(self.unlock(op, leaf, key, done))
+            }
+            Err(MustWait(looked)) => {
+                self.0.hold(leaf.tag, Lockable::Leaf(leaf.route));
+                let (route, at, tag, table) = (leaf.route, leaf.at, leaf.tag, leaf.table);
+                let fifo_guard = LeafFifoGuard::Table(None);
+                let locked = Locked { route, at, tag, table, fifo_guard, image: None };
+                let (scope, pin) = (op.go_on(), pin.lasting());
+                DirectWrite::Locked(Box::new(LockedWrite { scope, pin, locked, steps, looked }))
+            }
+        }
+    }
+
+    /// Locks a leaf if no other client wants it. With it, memory for the value that is found.
+    #[inline]
+    fn lock<'r>(
+        self,
+        op: &mut DirectOp<'_>,
+        parent: (&'r CachedNode, usize),
+        fp: u8,
+    ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
+        let route = route_of(&parent.0.record(parent.1));
+        let lock = route.table.bits();
+        if !self.0.node.contenders.is_calm(lock) || self.0.node.leaf_fifo.is_busy(lock) {
+            return None;
+        }
+        let at = self.own_table(&route)?;
+        // The lock's word and the entry are far apart: both are on their way at once.
+        let (node, i) = parent;
+        if let Some(slot) = self.0.mirrored(node, i, fp).and_then(|mut slots| slots.next()) {
+            let place = Place { leaf: route.leaf, slot };
+            op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
+        }
+        let tag = self.0.tags.next();
+        op.list();
+        if op.cas(at, 0, tag.0).ok()? != 0 {
+            Mark::LockHeld.hit();
+            return None;
+        }
+        self.0.hits.count();
+        self.0.node.contenders.took(lock, None);
+        let mut body = [0; MAX_BODY];
+        let body = &mut body[..Table::body_len(route.capacity)];
+        let mut table = self.0.spare_table();
+        let is_read = op.read(at.plus(BODY_AT as u64), body).is_ok();
+        if is_read && table.load(route.table, route.capacity, body) && route.matches(&table) {
+            return Some((OwnLeaf { route, at, tag, table, parent }, self.0.found.take()));
+        }
+        Mark::LockStale.hit();
+        self.0.keep_table(table);
+        if !op.detached_list(|op| op.cas(at, tag.0, 0)) {
+            self.0.node.abandon_leaf(tag, route);
+        }
+        None
+    }
+
+    /// The steps of a write under its lock.
+    #[inline]
+    fn run(
+        self,
+        op: &mut DirectOp<'_>,
+        leaf: &mut OwnLeaf<'_>,
+        steps: &mut PointWrite<'_>,
+    ) -> std::result::Result<Done, MustWait> {
+        let mut entry = [0; MAX_ENTRY];
+        let entry = &mut entry[..self.0.node.g.entry()];
+        loop {
+            let place = |slot| Place { leaf: leaf.route.leaf, slot };
+            let (slot, done) = match steps.next(&leaf.table) {
+                Next::Probe(slot) => {
+                    op.list();
+                    op.read(Entries(self.0).at(place(slot)), entry)?;
+                    let (g, key) = (&self.0.node.g, (steps.key, steps.hash));
+                    let looked = Looked::at(g, place(slot), entry, key, &mut steps.old);
+                    match looked.probe() {
+                        Some(probe) => steps.saw(slot, &probe),
+                        None => return Err(MustWait(Some(looked))),
+                    }
+                    continue;
+                }
+                Next::Refuse(outcome, counted) => {
+                    self.0.check_lease_untouched()?;
+                    return Ok(Done::SameTable(outcome, counted));
+                }
+                Next::Free(present) => {
+                    debug_assert_ne!(leaf.table.fps()[present.slot], 0, "F: the slot is live");
+                    let free = slot::free_word(place(present.slot), leaf.table.ver);
+                    self.0.check_lease_untouched()?;
+                    op.list();
+                    op.write_word(Entries(self.0).at(place(present.slot)), free)?;
+                    return Ok(Done::Slot(present.slot, 0, OpOutcome::Hit));
+                }
+                Next::Replace(present) => {
+                    debug_assert_ne!(leaf.table.fps()[present.slot], 0, "F: the slot is live");
+                    (present.slot, Done::SameTable(Outcome::Done, OpOutcome::Hit))
+                }
+                Next::Fill => {
+                    let slot = leaf.table.free_slot().ok_or(MustWait(None))?;
+                    let fp = steps.hash.fingerprint();
+                    (slot, Done::Slot(slot, fp, OpOutcome::InsertPlain))
+                }
+            };
+            let pair = (steps.key, steps.write.value().unwrap_or(&[]));
+            let fits = Entries(self.0).encode_inline(place(slot), leaf.table.ver, pair, entry);
+            debug_assert!(fits, "checked before");
+            self.0.check_lease_untouched()?;
+            op.list();
+            op.write(Entries(self.0).at(place(slot)), entry)?;
+            return Ok(done);
+        }
+    }
+
+    /// Ends a write: the table, if it has changed, and the lock behind it.
+    #[inline]
+    fn unlock(
+        self,
+        mut op: DirectOp<'_>,
+        mut leaf: OwnLeaf<'_>,
+        key: &[u8],
+        done: Done,
+    ) -> Outcome {
+        let (at, tag, route) = (leaf.at, leaf.tag, leaf.route);
+        let (unlocked, outcome, counted) = match done {
+            Done::SameTable(outcome, counted) => {
+                (op.detached_list(|op| op.cas(at, tag.0, 0)), outcome, counted)
+            }
+            Done::Slot(slot, fp, counted) => {
+                leaf.table.set(slot, fp);
+                self.0.note_mirror_at(leaf.parent, key, &route, (slot, fp));
+                let mut body = [0; MAX_BODY];
+                let body = &mut body[..Table::body_len(route.capacity)];
+                leaf.table.body(route.table, body);
+                let unlocked = op.detached_list(|op| {
+                    op.write(at.plus(BODY_AT as u64), body)?;
+                    op.cas(at, tag.0, 0)
+                });
+                (unlocked, Outcome::Done, counted)
+            }
+        };
+        if !unlocked {
+            self.0.node.abandon_leaf(tag, route);
+        }
+        op.end(counted);
+        if matches!(done, Done::Slot(_, 0, _)) && leaf.table.live() * 4 <= route.capacity {
+            self.0.node.push_chore(Chore::Merge(key.to_vec()));
+        }
+        self.0.keep_table(leaf.table);
+        outcome
+    }
+}

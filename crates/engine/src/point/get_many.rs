@@ -1,0 +1,99 @@
+//! Several reads with fewer round trips than one by one: one batch of READs for the first slot that
+//! each key's mirror names. A hit of the route's generation is the answer, as in step 1 of
+//! `get.rs`. Every other key runs alone.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
+use dmtree_parts::{Values, check_key};
+
+use crate::format::Place;
+use crate::leaf::{Entries, Looked};
+use crate::point::Reads;
+use crate::{Client, KeyHash};
+
+/// Keys of one batch of READs.
+const READ_TOGETHER: usize = 64;
+
+/// The first candidate of a key.
+enum First {
+    /// It has the key, and its value was copied out.
+    Done,
+    /// It has not, or it takes a block to tell; the generation of the route.
+    Looked(Looked, u16),
+}
+
+/// Reads the first slot that each key's mirror names in one batch; the rest goes one by one.
+pub(crate) async fn get_many(c: &Client, keys: &[&[u8]], out: &mut Values) -> Result<()> {
+    for key in keys {
+        check_key(key)?;
+    }
+    out.reset(keys.len());
+    let scope = c.ep.begin(OpKind::GetMany);
+    let _pin = c.pin();
+    let mut value = Vec::new();
+    for (n, chunk) in keys.chunks(READ_TOGETHER).enumerate() {
+        let hashes: Vec<KeyHash> = chunk.iter().map(|key| KeyHash::of(key)).collect();
+        let mut seen = first_candidates(c, chunk, &hashes, n * READ_TOGETHER, out).await?;
+        for (i, (key, hash)) in chunk.iter().zip(hashes).enumerate() {
+            let done = match seen[i].take() {
+                None => false,
+                Some(First::Done) => continue,
+                Some(First::Looked(looked, generation)) => {
+                    let probe = Entries(c).judge_looked(looked, key, &mut value).await?;
+                    probe.is_some_and(|p| p.is_hit_of(generation))
+                }
+            };
+            if done || Reads(c).pinned((key, hash), &mut value).await? {
+                out.set(n * READ_TOGETHER + i, &value);
+            }
+        }
+    }
+    scope.end(OpOutcome::Other);
+    Ok(())
+}
+
+/// READs the first candidate of each key together. Inline values of hits go to `out`, where the
+/// first key has this number.
+async fn first_candidates(
+    c: &Client,
+    keys: &[&[u8]],
+    hashes: &[KeyHash],
+    number: usize,
+    out: &mut Values,
+) -> Result<Vec<Option<First>>> {
+    let g = &c.node.g;
+    let (mut reads, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+    c.cached_routes(keys, hashes, |i, (route, candidates)| {
+        if let Some(slot) = candidates.and_then(|mut slots| slots.next()) {
+            reads.push((route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
+            places.push((i, Place { leaf: route.leaf, slot }, route.generation));
+        }
+    });
+    let mut seen: Vec<Option<First>> = keys.iter().map(|_| None).collect();
+    let mut value = Vec::new();
+    let mut look = |read: usize, bytes: &[u8]| {
+        let (i, place, generation) = places[read];
+        let looked = Entries(c).look(place, bytes, (keys[i], hashes[i]), &mut value);
+        seen[i] = Some(match looked.probe() {
+            Some(probe) if probe.is_hit_of(generation) => {
+                out.set(number + i, &value);
+                First::Done
+            }
+            _ => First::Looked(looked, generation),
+        });
+    };
+    c.ep.step(Step::Entry);
+    match c.ep.read_all_now(&reads, &mut look) {
+        Some(read) => read?,
+        None if reads.is_empty() => {}
+        None => {
+            let mut batch = VerbVec::new();
+            reads.iter().for_each(|(at, len)| _ = batch.read(*at, *len));
+            let mut results = c.ep.batch(batch).await?;
+            for read in 0..reads.len() {
+                results.take_sampled(read).extract(|bytes| look(read, bytes));
+            }
+        }
+    }
+    Ok(seen)
+}

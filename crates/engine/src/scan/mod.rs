@@ -1,0 +1,315 @@
+//! Range reads.
+//!
+//! For the leaves of one bottom node together:
+//!
+//! 1. `[CAS lock 0->0, READ table] | ...` at the tables' owners tells how many slots of each leaf
+//!    are in use. A held lock, an odd table or an owner that is away means that the whole leaf is
+//!    READ.
+//! 2. `READ | ...`: the used part of each leaf. An image is accepted when header and slots carry
+//!    one version (S), the leaf is no tombstone, and, when only a part was read, the version is the
+//!    table's: the table vouches for the part that was not read.
+//! 3. `READ | ...`: the blocks of long keys and values.
+//!
+//! The next leaf has to begin where the accepted one ended, so the scan neither skips nor repeats a
+//! range: splits, merges and relocations show as a leaf with other fences, and the scan goes on
+//! from its cursor with a fresh route. A leaf that took over its left neighbour's range holds keys
+//! from before the cursor; they are cut off.
+//!
+//! Each pair is current at its sample (P). A key that is present throughout keeps its slot, or
+//! changes the leaf's version when it moves, so an accepted image cannot miss it. A key that was
+//! deleted from one slot and inserted into another during the sample shows twice, and is returned
+//! once. A scan is not a snapshot.
+//!
+//! A downward scan works leaf by leaf from the right end of its range, over the same images; a leaf
+//! to the left is found through the parent, as leaves link to the right only.
+//!
+//! The scan renews its epoch at each group of leaves, so that a long scan does not hold up
+//! reclamation. It takes no lock; a leaf that stays torn is repaired as in a point read, and a
+//! missing record is bypassed by walking.
+
+mod leaf;
+mod read;
+
+pub(crate) use leaf::{Collected, Fence, ItemValue, ScanLeaf};
+pub(crate) use read::{LeafGroup, LeafReader};
+
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::cache::CachedNode;
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
+
+use crate::leaf::{Blocks, Leaves};
+use crate::point::Reads;
+use crate::route::route_of;
+use crate::{Client, KeyHash, Mark, Route};
+
+/// Reads of the parent in vain, after which a scan finds the leaf by walking.
+const WALK_AFTER: u32 = 3;
+
+/// A scan in progress: it fills a page.
+pub(crate) struct Scan<'a> {
+    c: &'a Client,
+    r: &'a ScanRequest<'a>,
+    page: &'a mut Page,
+}
+
+impl<'a> Scan<'a> {
+    pub(crate) async fn run(
+        c: &'a Client,
+        r: &'a ScanRequest<'a>,
+        page: &'a mut Page,
+    ) -> Result<Option<Resume>> {
+        page.clear();
+        r.check()?;
+        let scope = c.ep.begin(OpKind::Scan);
+        let mut scan = Self { c, r, page };
+        let resume = if r.reverse { scan.down().await? } else { scan.up().await? };
+        scope.end(OpOutcome::Other);
+        Ok(resume)
+    }
+
+    async fn up(&mut self) -> Result<Option<Resume>> {
+        let (c, r) = (self.c, self.r);
+        let mut cursor = r.ends().0.map_or(Vec::new(), <[u8]>::to_vec);
+        let mut backoff = c.ep.backoff("a consistent view of a leaf", c.node.root.word);
+        let mut pin = c.pin();
+        // A leaf found by walking, because no record names it.
+        let mut walked: Option<Route> = None;
+        loop {
+            let leaves = match walked.take() {
+                Some(route) => vec![LeafReader(c).read_one(&route).await?],
+                None => {
+                    let node = self.bottom(&cursor).await?;
+                    let first = node.keys().floor(&cursor).unwrap_or(0);
+                    let mut group = LeafGroup::of(&node, first, r.limit - self.page.len(), r);
+                    LeafReader(c).read_group(&mut group).await?
+                }
+            };
+            let live: usize = leaves.iter().flatten().map(ScanLeaf::len).sum();
+            self.page.reserve(live.min(r.limit - self.page.len()), c.node.g.k + c.node.g.v);
+            let mut stale = false;
+            for seen in &leaves {
+                let Some(leaf) = seen.as_ref().filter(|l| l.covers(&cursor)) else {
+                    stale = true;
+                    break;
+                };
+                let pairs = leaf.pairs_above(&cursor, r);
+                if let Some(last) = self.emit(leaf, pairs).await? {
+                    return Ok(Some(Resume(Bound::Excluded(last))));
+                }
+                match leaf.hi() {
+                    Some(hi) if !r.is_over(hi) => {
+                        cursor.clear();
+                        cursor.extend_from_slice(hi);
+                    }
+                    _ => return Ok(None),
+                }
+            }
+            if stale {
+                Mark::ScanStale.hit();
+                let fresh = c.fresh_route(&cursor).await?;
+                c.op.quiescent_point();
+                backoff.step().await?;
+                if backoff.steps() > WALK_AFTER {
+                    // The record is missing, or names a tombstone, and the client that should
+                    // repair it may be dead.
+                    Mark::ScanWalk.hit();
+                    walked = c.walk_route(&cursor, &fresh).await?;
+                }
+            }
+            if self.page.bytes() >= PAGE_BYTES {
+                return Ok(Some(Resume(Bound::Included(cursor))));
+            }
+            // Renewed group by group, so that a long scan does not hold up reclamation.
+            drop(pin);
+            pin = c.pin();
+        }
+    }
+
+    async fn down(&mut self) -> Result<Option<Resume>> {
+        let (c, r) = (self.c, self.r);
+        let mut cursor = match r.high {
+            Bound::Included(key) => {
+                let mut above = key.to_vec();
+                above.push(0);
+                Some(above)
+            }
+            Bound::Excluded(key) => Some(key.to_vec()),
+            Bound::Unbounded => None,
+        };
+        let below = |key: &[u8]| match r.low {
+            Bound::Included(low) | Bound::Excluded(low) => key < low,
+            Bound::Unbounded => false,
+        };
+        let mut backoff = c.ep.backoff("a consistent view of a leaf", c.node.root.word);
+        loop {
+            if cursor.as_ref().is_some_and(Vec::is_empty) {
+                return Ok(None);
+            }
+            let _pin = c.pin();
+            let node = c.descend_below(cursor.as_deref()).await?;
+            let found = match node.keys().below(cursor.as_deref()) {
+                Some(i) => {
+                    let (key, route) = (node.keys().get(i), route_of(&node.record(i)));
+                    self.read_below(key, &route, cursor.as_deref()).await?
+                }
+                None => None,
+            };
+            let Some(leaf) = found else {
+                Mark::ScanDownAgain.hit();
+                c.node.cache.invalidate(1, &node);
+                backoff.step().await?;
+                continue;
+            };
+            let from = leaf.count_before(|key| r.is_under(key));
+            let to = leaf.count_before(|key| {
+                cursor.as_deref().is_none_or(|end| key < end) && !r.is_over(key)
+            });
+            if let Some(last) = self.emit(&leaf, from..to).await? {
+                return Ok(Some(Resume(Bound::Excluded(last))));
+            }
+            if leaf.lo().is_empty() || below(leaf.lo()) {
+                return Ok(None);
+            }
+            let lo = leaf.lo().to_vec();
+            if self.page.bytes() >= PAGE_BYTES {
+                return Ok(Some(Resume(Bound::Excluded(lo))));
+            }
+            cursor = Some(lo);
+        }
+    }
+
+    /// The leaf that holds the keys just below `cursor`: the route's, or one to its right without a
+    /// record yet.
+    async fn read_below(
+        &self,
+        key: &[u8],
+        route: &Route,
+        cursor: Option<&[u8]>,
+    ) -> Result<Option<ScanLeaf>> {
+        let mut leaf = match LeafReader(self.c).read_one(route).await? {
+            Some(leaf) => leaf,
+            // A record that is older than this operation may name a tombstone with a successor that
+            // is reclaimed already: `forward` carries no generation.
+            None if self.c.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
+            None => match self.read_successor(route).await? {
+                Some(leaf) => leaf,
+                None => return Ok(None),
+            },
+        };
+        loop {
+            let reaches = match (leaf.hi(), cursor) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(hi), Some(cursor)) => hi >= cursor,
+            };
+            if reaches {
+                let begins = cursor.is_none_or(|c| leaf.lo() < c);
+                return Ok(begins.then_some(leaf));
+            }
+            if leaf.next().is_null() {
+                return Ok(None);
+            }
+            self.c.ep.check_deadline("the end of a walk", leaf.next().bits())?;
+            Mark::ScanDownWalk.hit();
+            let copy = Leaves(self.c).read(leaf.next(), route.capacity).await?;
+            let Ok(next) = LeafReader(self.c).see_copy(copy).await? else { return Ok(None) };
+            leaf = next;
+        }
+    }
+
+    /// The successor of a tombstone, as long as the record names the tombstone.
+    async fn read_successor(&self, route: &Route) -> Result<Option<ScanLeaf>> {
+        let c = self.c;
+        let mut copy = Leaves(c).read(route.leaf, route.capacity).await?;
+        if copy.header(c).ver.generation != route.generation {
+            return Ok(None);
+        }
+        loop {
+            let forward = copy.header(c).forward;
+            if forward.is_null() {
+                break;
+            }
+            c.ep.check_deadline("the end of a chain of tombstones", forward.bits())?;
+            copy = Leaves(c).read(forward, copy.capacity).await?;
+        }
+        match LeafReader(c).see_copy(copy).await? {
+            Ok(leaf) => Ok(Some(leaf)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The bottom node of a key.
+    async fn bottom(&self, key: &[u8]) -> Result<Arc<CachedNode>> {
+        let c = self.c;
+        c.ep.stage_cost(Stage::CacheLookup, 1);
+        match c.node.cache.lookup(1, key) {
+            Some((node, _)) => Ok(node),
+            None => c.descend(key, 1).await,
+        }
+    }
+
+    /// Copies pairs of a leaf into the page, in the direction of the scan; the last key when the
+    /// page is full before they end.
+    async fn emit(&mut self, leaf: &ScanLeaf, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
+        let (r, page) = (self.r, &mut *self.page);
+        let room = r.limit - page.len();
+        let count = pairs.len().min(room);
+        let chosen = match r.reverse {
+            true => pairs.end - count..pairs.end,
+            false => pairs.start..pairs.start + count,
+        };
+        let (k, v) = (self.c.node.g.k, self.c.node.g.v);
+        let joined = match page.bytes() + count * (k + v) < PAGE_BYTES {
+            true => leaf.joined(chosen.clone()),
+            false => None,
+        };
+        match joined {
+            Some(joined) if r.reverse => page.extend_joined(joined.rev(), (k, v)),
+            Some(joined) => page.extend_joined(joined, (k, v)),
+            None => {
+                if let Some(last) = self.emit_each(leaf, chosen.clone()).await? {
+                    return Ok(Some(last));
+                }
+            }
+        }
+        if count < room {
+            return Ok(None);
+        }
+        let last = if r.reverse { chosen.start } else { chosen.end - 1 };
+        Ok(Some(leaf.get(last).0.to_vec()))
+    }
+
+    /// [`Scan::emit`] pair by pair.
+    async fn emit_each(&mut self, leaf: &ScanLeaf, pairs: Range<usize>) -> Result<Option<Vec<u8>>> {
+        for n in 0..pairs.len() {
+            let i = if self.r.reverse { pairs.end - 1 - n } else { pairs.start + n };
+            let (key, value) = leaf.get(i);
+            let mut fetched = Vec::new();
+            let value = match value {
+                ItemValue::Here(value) => value,
+                ItemValue::In(at) => {
+                    let whole = Blocks(self.c).value(at, &mut fetched).await?;
+                    if !whole && !self.get(key, &mut fetched).await? {
+                        // Deleted since the leaf was read; the page continues behind it.
+                        continue;
+                    }
+                    &fetched
+                }
+            };
+            self.page.push(key, value);
+            if self.page.bytes() >= PAGE_BYTES {
+                return Ok(Some(key.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A point read inside a scan; the scan's pin covers it.
+    async fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let hash = KeyHash::of(key);
+        Box::pin(Reads(self.c).pinned((key, hash), out)).await
+    }
+}

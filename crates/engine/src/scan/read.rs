@@ -1,0 +1,329 @@
+//! How a scan READs leaves: the three steps of a scan, for several leaves or for one.
+//!
+//! On memory of this process the first two steps execute at once (`direct_op.rs` of the fabric), as
+//! long as all tables lie at one compute node and all leaves at one memory node. The verbs and
+//! their order are those of the posted lists.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{GlobalAddr, OpKind, Result, Sampled, Stage, Step, Verified};
+use dmtree_parts::ScanRequest;
+use dmtree_parts::cache::CachedNode;
+
+use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
+use crate::leaf::{Blocks, LeafCopy, Leaves, block_pair};
+use crate::point::Direct;
+use crate::route::route_of;
+use crate::scan::{Collected, Fence, ScanLeaf};
+use crate::{Client, Mark, Mutant, Route, is_away};
+
+/// Leaves fetched together.
+const MAX_GROUP: usize = 16;
+/// Blocks fetched together, and their bytes.
+const BLOCK_BATCH: usize = 64;
+const BLOCK_BATCH_BYTES: u64 = 4 << 20;
+
+/// Why an image is not a leaf of the scan.
+pub(crate) enum Refused {
+    /// Torn, or more slots are in use than were read: the whole leaf is read again.
+    Torn,
+    /// Another leaf than the route meant, or a tombstone.
+    Stale,
+}
+
+/// An accepted leaf, or why there is none.
+pub(crate) type Seen = Result<ScanLeaf, Refused>;
+
+/// READs leaves for a client's scan.
+#[derive(Clone, Copy)]
+pub(crate) struct LeafReader<'t>(pub &'t Client);
+
+/// Leaves of one bottom node, to be READ together.
+pub(crate) struct LeafGroup<'n> {
+    node: &'n CachedNode,
+    first: usize,
+    leaves: Vec<Wanted>,
+}
+
+/// The part of a leaf that is READ.
+struct Wanted {
+    route: Route,
+    /// Its first slots.
+    slots: usize,
+    /// The version in which the table vouches for the others.
+    ver: Option<Ver>,
+}
+
+impl Wanted {
+    fn whole(route: Route) -> Self {
+        Self { slots: route.capacity, route, ver: None }
+    }
+}
+
+impl<'n> LeafGroup<'n> {
+    /// As many leaves from `first` on as are worth fetching together for `want` pairs.
+    pub fn of(node: &'n CachedNode, first: usize, want: usize, r: &ScanRequest<'_>) -> Self {
+        let mut expected = 0;
+        let mut leaves: Vec<Wanted> = Vec::with_capacity(MAX_GROUP);
+        for i in first..node.len().min(first + MAX_GROUP) {
+            if i > first && (r.is_over(node.keys().get(i)) || expected >= want) {
+                break;
+            }
+            let live = node.mirror_live(i).unwrap_or(u32::from(node.record(i).capacity) * 2 / 3);
+            // Of the first leaf, half lies behind the cursor on average.
+            expected += if i == first { live as usize / 2 } else { live as usize };
+            let route = route_of(&node.record(i));
+            leaves.push(Wanted::whole(route));
+        }
+        Self { node, first, leaves }
+    }
+}
+
+impl LeafReader<'_> {
+    /// READs the leaves of a group. `None` for one that the route no longer names.
+    pub async fn read_group(self, group: &mut LeafGroup<'_>) -> Result<Vec<Option<ScanLeaf>>> {
+        let images = match self.sample_direct(group) {
+            Some(images) => images,
+            None => self.sample_posted(group).await?,
+        };
+        let mut leaves = Vec::with_capacity(images.len());
+        for (wanted, bytes) in group.leaves.iter().zip(images) {
+            let seen = match self.judge(wanted, bytes) {
+                Ok((found, image)) if found.is_alone => {
+                    leaves.push(Some(self.accept(image, found)));
+                    continue;
+                }
+                Ok((found, image)) => self.complete(image, found).await?,
+                Err(refused) => Err(refused),
+            };
+            leaves.push(match seen {
+                Ok(leaf) => Some(leaf),
+                Err(Refused::Stale) => None,
+                Err(Refused::Torn) => {
+                    Mark::ScanTorn.hit();
+                    self.0.op.retried.set(true);
+                    self.read_one(&wanted.route).await?
+                }
+            });
+        }
+        Ok(leaves)
+    }
+
+    /// Steps 1 and 2, posted.
+    async fn sample_posted(self, group: &mut LeafGroup<'_>) -> Result<Vec<Sampled>> {
+        if self.0.node.has_tables() {
+            self.ask_tables(group).await?;
+        }
+        let mut batch = VerbVec::new();
+        for Wanted { route, slots, .. } in &group.leaves {
+            batch.read(route.leaf, self.0.node.g.leaf_part(*slots) as u32);
+        }
+        self.0.ep.step(Step::Entry);
+        let mut images = self.0.ep.batch(batch).await?;
+        Ok((0..images.len()).map(|i| images.take_sampled(i)).collect())
+    }
+
+    async fn ask_tables(self, group: &mut LeafGroup<'_>) -> Result<()> {
+        let mut batch = VerbVec::new();
+        let mut asked = vec![None; group.leaves.len()];
+        for (asked, wanted) in asked.iter_mut().zip(&mut group.leaves) {
+            let route = wanted.route;
+            *wanted = Wanted::whole(route);
+            // An owner that is dead or cut off is not asked: its leaf is read whole.
+            match self.0.node.pool.resolve(&self.0.ep, route.table).await {
+                Ok(at) => {
+                    *asked = Some(batch.cas(at, 0, 0));
+                    let len = Table::body_len(route.capacity) as u32;
+                    batch.then().read(at.plus(BODY_AT as u64), len);
+                }
+                Err(e) if is_away(&e) => Mark::OwnerAway.hit(),
+                Err(e) => return Err(e),
+            }
+        }
+        self.0.ep.step(Step::Table);
+        let mut tables = match batch.is_empty() {
+            true => batch,
+            false => match self.0.ep.batch(batch).await {
+                Ok(tables) => tables,
+                Err(e) if is_away(&e) => {
+                    Mark::OwnerAway.hit();
+                    asked.fill(None);
+                    VerbVec::new()
+                }
+                Err(e) => return Err(e),
+            },
+        };
+        for (i, at) in asked.into_iter().enumerate() {
+            match at {
+                Some(at) => {
+                    let lock = tables.word(at);
+                    tables.take_sampled(at + 1).extract(|body| self.heed(group, i, lock, body));
+                }
+                None => Mark::ScanOddTable.hit(),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the table of leaf number `i`, and its lock, say of the part to be READ.
+    #[inline]
+    fn heed(self, group: &mut LeafGroup<'_>, i: usize, lock: u64, body: &[u8]) {
+        let wanted = &mut group.leaves[i];
+        let route = &wanted.route;
+        let mut table = self.0.spare_table();
+        let is_whole = lock == 0 && table.load(route.table, route.capacity, body);
+        if is_whole && route.matches(&table) {
+            if self.0.node.o.techniques.mirrors {
+                group.node.fill_mirror(group.first + i, table.fps());
+            }
+            (wanted.slots, wanted.ver) = (table.used(), Some(table.ver));
+        } else {
+            Mark::ScanOddTable.hit();
+            let is_unbuilt = lock == 0 && !is_whole;
+            if is_unbuilt && Table::view(route.table, route.capacity, body) == View::Unbuilt {
+                self.0.node.push_build(*route);
+            }
+        }
+        self.0.keep_table(table);
+    }
+
+    /// Steps 1 and 2 on memory of this process; `None` when they have to be posted.
+    fn sample_direct(self, group: &mut LeafGroup<'_>) -> Option<Vec<Sampled>> {
+        let mut tables = [GlobalAddr::NULL; MAX_GROUP];
+        let nodes = |leaf: GlobalAddr, table: GlobalAddr| (leaf.node(), table.node());
+        let first = group.leaves.first().filter(|_| self.0.is_direct)?.route.leaf;
+        for (i, Wanted { route, .. }) in group.leaves.iter().enumerate() {
+            tables[i] = Direct(self.0).own_table(route)?;
+            if nodes(route.leaf, tables[i]) != nodes(first, tables[0]) {
+                return None;
+            }
+        }
+        let mut op = self.0.begin_direct(OpKind::Scan)?;
+        op.list();
+        for (i, at) in tables.into_iter().enumerate().take(group.leaves.len()) {
+            let route = group.leaves[i].route;
+            let mut body = [0; MAX_BODY];
+            let body = &mut body[..Table::body_len(route.capacity)];
+            let lock = op.cas(at, 0, 0).ok()?;
+            op.read(at.plus(BODY_AT as u64), body).ok()?;
+            self.heed(group, i, lock, body);
+        }
+        op.list();
+        let image = |wanted: &Wanted| {
+            op.sample(wanted.route.leaf, self.0.node.g.leaf_part(wanted.slots) as u32).ok()
+        };
+        let images = group.leaves.iter().map(image).collect();
+        op.go_on();
+        images
+    }
+
+    /// READs one leaf whole, until its image is accepted; `None` when the route no longer names it.
+    pub async fn read_one(self, route: &Route) -> Result<Option<ScanLeaf>> {
+        let mut backoff = self.0.ep.backoff("leaf being written", route.leaf);
+        loop {
+            let copy = Leaves(self.0).read(route.leaf, route.capacity).await?;
+            if copy.header(self.0).ver.generation != route.generation {
+                return Ok(None);
+            }
+            match self.see_copy(copy).await? {
+                Ok(leaf) => return Ok(Some(leaf)),
+                Err(Refused::Stale) => return Ok(None),
+                Err(Refused::Torn) => {
+                    self.0.op.quiescent_point();
+                    backoff.step().await?;
+                }
+            }
+        }
+    }
+
+    /// The pairs of a leaf that was accepted as a whole.
+    pub async fn see_copy(self, copy: LeafCopy) -> Result<Seen> {
+        let header = copy.header(self.0);
+        if !header.forward.is_null() {
+            return Ok(Err(Refused::Stale));
+        }
+        let mixed = self.0.node.has(Mutant::LeafMixed);
+        let slots = (copy.capacity, mixed);
+        let found = Collected::of(&self.0.node.g, (copy.addr, &header), &copy.bytes, slots);
+        self.complete(copy.bytes, found.expect("accepted")).await
+    }
+
+    fn judge(self, wanted: &Wanted, bytes: Sampled) -> Result<(Collected, Verified), Refused> {
+        let (g, route, slots) = (&self.0.node.g, &wanted.route, wanted.slots);
+        self.0.ep.stage_cost(Stage::NodeImage, slots as u32);
+        bytes.check(|b| {
+            let h = check_header(g, route.leaf, b).ok_or(Refused::Torn)?;
+            if h.ver.generation != route.generation
+                || h.slots != route.capacity
+                || !h.forward.is_null()
+            {
+                return Err(Refused::Stale);
+            }
+            // A part counts only for the version that the table confirms.
+            let any = self.0.node.has(Mutant::ScanOtherVersion);
+            if wanted.ver.is_some_and(|v| v != h.ver) && slots < route.capacity && !any {
+                return Err(Refused::Torn);
+            }
+            let mixed = self.0.node.has(Mutant::LeafMixed);
+            Collected::of(g, (route.leaf, &h), b, (slots, mixed)).ok_or(Refused::Torn)
+        })
+    }
+
+    /// The leaf of an accepted image that refers to blocks.
+    async fn complete(self, image: Verified, mut found: Collected) -> Result<Seen> {
+        let whole = self.fetch_blocks(&mut found).await?;
+        if !whole {
+            return Ok(Err(Refused::Torn));
+        }
+        let header = unchecked_header(&self.0.node.g, &image).expect("accepted");
+        if found.lo.is_none() {
+            found.lo = Blocks(self.0).fence(header.lo).await?.map(Fence::Block);
+        }
+        if found.hi.is_none() {
+            found.hi = Blocks(self.0).fence(header.hi).await?.map(Fence::Block);
+        }
+        Ok(Ok(self.accept(image, found)))
+    }
+
+    /// The leaf of an accepted image.
+    #[inline]
+    fn accept(self, image: Verified, found: Collected) -> ScanLeaf {
+        let leaf = ScanLeaf::new(self.0.node.g, image, found);
+        self.0.ep.stage_cost(Stage::ScanCollect, leaf.len() as u32);
+        leaf
+    }
+
+    /// READs blocks, several together; false when one was not whole (its entry has changed
+    /// meanwhile).
+    async fn fetch_blocks(self, found: &mut Collected) -> Result<bool> {
+        let blocks = &found.blocks;
+        let mut from = 0;
+        while from < blocks.len() {
+            let mut batch = VerbVec::new();
+            let mut bytes = 0;
+            let mut to = from;
+            while to < blocks.len()
+                && (to == from || bytes < BLOCK_BATCH_BYTES)
+                && to - from < BLOCK_BATCH
+            {
+                let at = blocks[to];
+                if at.is_null() {
+                    return Ok(false);
+                }
+                bytes += u64::from(at.capacity());
+                batch.read(at.addr(), at.capacity());
+                to += 1;
+            }
+            self.0.ep.step(Step::Entry);
+            let mut results = self.0.ep.batch(batch).await?;
+            for (i, at) in blocks[from..to].iter().enumerate() {
+                let bytes = results.take_sampled(i);
+                match bytes.extract(|b| block_pair(*at, b).map(|(k, v)| (k.to_vec(), v.to_vec()))) {
+                    Some(pair) => found.long.push(pair),
+                    None => return Ok(false),
+                }
+            }
+            from = to;
+        }
+        Ok(true)
+    }
+}
