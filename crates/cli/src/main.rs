@@ -24,6 +24,8 @@ use clap::{CommandFactory, Parser};
 use dmtree_command::failure::EXIT_INTERRUPTED;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::net::Key;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use args::{Cli, Command};
 
@@ -57,16 +59,32 @@ fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// A flag that Ctrl-C sets. The second time the process ends at once.
-pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
+/// Whether the end of its terminal ends a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hangup {
+    Ends,
+    /// It is a service.
+    GoesOn,
+}
+
+/// A flag that Ctrl-C and SIGTERM set. The second time the process ends at once.
+#[allow(clippy::disallowed_methods, reason = "the thread waits for signals")]
+pub(crate) fn stop_flag(hangup: Hangup) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(EXIT_INTERRUPTED));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|e| Failure::input(format!("cannot listen for Ctrl-C: {e}")))?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if signal == SIGHUP && hangup == Hangup::GoesOn {
+                output::note("SIGHUP: the terminal is gone, the service goes on");
+                continue;
+            }
+            if flag.swap(true, Ordering::SeqCst) {
+                std::process::exit(i32::from(EXIT_INTERRUPTED));
+            }
+            output::note("stopping; once more to end at once");
         }
-        output::note("stopping; once more to end at once");
-    })
-    .map_err(|e| Failure::input(format!("cannot listen for Ctrl-C: {e}")))?;
+    });
     Ok(stop)
 }

@@ -10,14 +10,14 @@ use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_pool::{MemoryNode, Place, PoolOptions};
 
 use crate::args::{MemnodeArgs, carried};
-use crate::{lab, output, stop_flag};
+use crate::{Hangup, lab, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves until the process is told to stop.
 pub fn run(a: &MemnodeArgs) -> Result<()> {
-    let stop = stop_flag()?;
+    let stop = stop_flag(Hangup::GoesOn)?;
     let data_path = a.fabric.as_deref().map(carried).transpose()?;
     let mut nic_config = a.nic.nic_config(&a.access)?;
     nic_config.huge_pages = !a.ordinary_pages;

@@ -69,6 +69,7 @@ fn embedded(a: &ToolArgs) -> Result<Index> {
 
 /// Joins, and opens the index with the options that it has, or makes it.
 fn join(a: &ToolArgs, first: &str) -> Result<Index> {
+    output::note(&format!("connecting to the pool of {first}"));
     let connector = Pool::connect(first).nic_config(a.nic.nic_config(&a.access)?).wait(POOL_WITHIN);
     let pool = connector.open().map_err(Failure::refused)?;
     for missing in pool.missing()? {

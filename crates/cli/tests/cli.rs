@@ -381,7 +381,8 @@ fn a_run_is_resumed_where_it_ended() {
     let out = dir.path().join("r");
     let o = out.to_str().unwrap();
     let call = |more: &[&str]| run(&[&words(SMALL), more].concat());
-    assert_eq!(call(&["--resume", o]).status.code(), Some(0), "nothing there yet");
+    refused(&[&words(SMALL)[..], &["--resume", o]].concat(), &["no such directory", "--out"]);
+    assert_eq!(call(&["--out", o]).status.code(), Some(0));
     let mut r = results(&out);
     let whole = r["cells"].as_array().unwrap().clone();
     // A finished cell with an impossible result shows that it is taken over.

@@ -21,10 +21,14 @@ use crate::output;
 
 /// `bench NAME|FILE.toml`.
 pub fn experiment(name: &str, flags: &Flags, o: &Output) -> Result<()> {
-    let stop = crate::stop_flag()?;
+    let stop = crate::stop_flag(crate::Hangup::Ends)?;
     let resolved = resolve(&Experiment::find(name)?, flags)?;
     if o.verify_determinism {
         return verify::determinism(name, flags, &resolved, &stop);
+    }
+    if let Some(dir) = o.resume.as_deref().filter(|dir| !dir.is_dir()) {
+        let why = "there is no such directory; --out starts a run and makes it";
+        return Err(Failure::input(format!("--resume {}: {why}", dir.display())));
     }
     let place = o.resume.as_deref().or(o.out.as_deref());
     if let Some(seed) = o.first_seed {
@@ -170,7 +174,7 @@ pub fn list(json: bool) -> Result<()> {
 
 /// `bench trace`.
 pub fn trace(a: &TraceArgs) -> Result<()> {
-    let stop = crate::stop_flag()?;
+    let stop = crate::stop_flag(crate::Hangup::Ends)?;
     let mut shown = Shown::new(a.quiet);
     let report = replay(&a.replay, &stop, &mut |done, of| shown.simple(&a.replay.system, done, of));
     shown.finish();

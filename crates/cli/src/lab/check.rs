@@ -37,7 +37,7 @@ pub fn run(args: &CheckArgs) -> Result<()> {
         return check_history(args, path);
     }
     keep_panics();
-    let stop = crate::stop_flag()?;
+    let stop = crate::stop_flag(crate::Hangup::Ends)?;
     if args.network {
         return network::run(args, &stop);
     }

@@ -134,6 +134,27 @@ fn a_memory_node_with_an_impossible_number_is_refused() {
     assert!(!said.iter().any(|l| l.contains("panicked")), "{said:?}");
 }
 
+/// A memory node is a service: it outlives its terminal. Asked to stop, it ends also while clients
+/// are connected.
+#[test]
+fn a_memory_node_outlives_its_terminal() {
+    let (mut mn, at) = found(&["--memory-bytes", "64MiB"]);
+    let mut client = Process::start(&["shell", "--connect", &at]);
+    assert_eq!(client.ask("put a 1"), "done");
+    mn.signal("-HUP");
+    within(PATIENCE, || {
+        let said = mn.notes().iter().any(|note| note.contains("SIGHUP"));
+        said.then_some(()).ok_or_else(|| format!("{:?}", mn.notes()))
+    });
+    assert_eq!(client.ask("get a"), "1");
+    mn.signal("-TERM");
+    let began = Instant::now();
+    while mn.child.try_wait().expect("a child").is_none() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", mn.notes());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// The contents of a memory node are lost with it: a node that starts again at the same address is
 /// another pool, and compute processes of the old one get an error with a way out.
 #[test]
