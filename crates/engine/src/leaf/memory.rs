@@ -68,7 +68,7 @@ impl LeafMemory<'_> {
         (leaf_late, table_late): (Mutant, Option<Mutant>),
     ) -> Result<()> {
         let c = self.0;
-        if !c.node.has_tables() {
+        if l.is_word() {
             return WordLocks(c).begin_change(&mut [l], Some((s.grant, image))).await;
         }
         let body = TableLocks(c).body(table, s.table).await?;
