@@ -110,7 +110,7 @@ struct Halves {
     upper_table: Table,
     lower: LeafImage,
     lower_table: Box<Table>,
-    /// The new pair when it stays: its slot and entry. It is WRITTEN behind the image.
+    /// The new pair when it stays: its slot and entry. Its WRITE is behind the image's.
     pending: Option<(usize, Buf)>,
 }
 
