@@ -3,6 +3,9 @@
 //! The design is that of "DMTree: Towards Efficient Tree Indexing on Disaggregated Memory via
 //! Compute-side Collaborative Design" (FAST'26), made correct and general: see DESIGN.md for
 //! layouts, invariants and linearization points.
+//!
+//! [`DmTree`] is the front. Behind it, each part of the protocol has its folder, with an essay at
+//! its head: what it owns, its rules, and what a crash leaves.
 #![forbid(unsafe_code)]
 
 mod change;

@@ -2,7 +2,6 @@
 //! state that leads to one, and checks that the branch does its work.
 
 use std::cell::Cell;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

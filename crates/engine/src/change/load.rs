@@ -164,7 +164,7 @@ impl<'c> Load<'c> {
             }
         };
         let first_leaf = self.leaves[0].grant.addr;
-        LeafLocks(c).begin_change(&mut [&mut l], None).await?;
+        LeafLocks(c).begin_change(&mut [&mut l]).await?;
         // R0.next names the new root, so that the client that finishes a dead loader's work finds
         // it; L.forward commits.
         c.check_lease()?;
@@ -271,13 +271,11 @@ impl<'c> Load<'c> {
         for (slot, (key, value)) in range.map(|n| all.get(n)).enumerate() {
             let hash = KeyHash::of(key);
             let (place, entry) = (Place { leaf: addr, slot }, image.entry(slot));
-            let block = Entries(c).encode(place, s.ver(), (key, hash, value), entry).await;
-            // A failure gives back the blocks of the pairs before.
-            let block = block.inspect_err(|_| blocks.extend(later.iter().map(|(at, _)| *at)))?;
+            let block = Entries(c).encode(place, s.ver(), (key, hash, value), entry).await?;
+            blocks.extend(block.iter().map(|(at, _)| *at));
             later.extend(block);
             table.set(slot, hash.fingerprint());
         }
-        blocks.extend(later.iter().map(|(at, _)| *at));
         (count..s.capacity).for_each(|slot| image.free(slot));
         if !c.node.has_tables() {
             Blocks(c).write(&mut later).await?;

@@ -119,7 +119,7 @@ impl<'c> Merge<'c> {
     async fn run(mut self) -> Result<()> {
         let c = self.c;
         Mark::Merge.hit();
-        LeafLocks(c).begin_change(&mut [&mut self.a, &mut self.b], None).await?;
+        LeafLocks(c).begin_change(&mut [&mut self.a, &mut self.b]).await?;
         let live = self.a.table.live() + self.b.table.live();
         let moved = self.stage().await?; // m1
         let image = self.image(&moved, live).await?;

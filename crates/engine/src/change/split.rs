@@ -110,7 +110,7 @@ struct Halves {
     upper_table: Table,
     lower: LeafImage,
     lower_table: Box<Table>,
-    /// The new pair when it stays: its slot and entry. It is WRITTEN behind the image.
+    /// The new pair when it stays: its slot and entry. Its WRITE is behind the image's.
     pending: Option<(usize, Buf)>,
 }
 
@@ -262,8 +262,9 @@ impl<'c> Split<'c> {
                     let split = Self { c, leaf, separator, new, new_table: table };
                     return Ok((split, (lower.bytes, pending, lower_table)));
                 }
-                Err(e) if tries == MAX_SIBLINGS => return Err(e),
-                Err(e) => silent.extend(Self::avoid_owner(c, &new, e).await?),
+                Err(e) => {
+                    silent.extend(Self::avoid_owner(c, &new, tries < MAX_SIBLINGS, e).await?);
+                }
             }
             taken.into_iter().for_each(|at| Blocks(c).give_back_one(at));
         }
@@ -272,13 +273,18 @@ impl<'c> Split<'c> {
 
     /// A new leaf and its table could not be written. When the owner of the table is away another
     /// one is taken; the silent one is named.
-    async fn avoid_owner(c: &Client, new: &NewLeaf, e: Error) -> Result<Option<NodeId>> {
+    async fn avoid_owner(
+        c: &Client,
+        new: &NewLeaf,
+        may_go_on: bool,
+        e: Error,
+    ) -> Result<Option<NodeId>> {
         if !c.node.has_tables() {
             return Err(e);
         }
         let owner_is_away = c.ep.cas(new.table_at, 0, 0).await.is_err_and(|e| is_away(&e));
         let is_compute = !is_memory(new.table_at);
-        if !(owner_is_away || is_away(&e) && is_compute) {
+        if !may_go_on || !(owner_is_away || is_away(&e) && is_compute) {
             return Err(e);
         }
         Mark::SplitOwnerAway.hit();

@@ -99,10 +99,9 @@ impl<'c> InnerSplit<'c> {
         lower.copy_from_slice(&n.node.bytes);
         let shrunk =
             NodeHeader { ver: n.ver.bumped(), hi: self.fence.clone(), next: self.new.addr, ..old };
-        fill(&g, n.addr, &mut lower, &shrunk, |i| {
-            let stays = n.node.records().take(half).find(|r| r.index == i);
-            stays.map(|r| ((r.area, r.mode), r.child))
-        });
+        let mut stay = vec![None; g.fanout];
+        n.node.records().take(half).for_each(|r| stay[r.index] = Some(r));
+        fill(&g, n.addr, &mut lower, &shrunk, |i| stay[i].map(|r| ((r.area, r.mode), r.child)));
         Ok((lower, upper, header))
     }
 

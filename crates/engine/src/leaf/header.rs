@@ -157,11 +157,13 @@ impl LeafImage {
     }
 
     /// Another entry, of any place, lives in slot `i`.
+    #[inline]
     pub fn put(&mut self, i: usize, entry: &Slot<'_>) {
         put_slot(&self.g, self.addr, &mut self.bytes, i, entry, SlotState::Live, self.ver);
     }
 
     /// Slot `i` is free.
+    #[inline]
     pub fn free(&mut self, i: usize) {
         put_free(&self.g, self.addr, &mut self.bytes, i, self.ver);
     }

@@ -28,21 +28,15 @@ impl LeafMemory<'_> {
                 return Ok(NewLeaf { grant, table, table_at, capacity });
             }
         };
-        let table = node
-            .pool
-            .alloc_table_beside(&self.0.ep, node.root.index, (lines(capacity), side), silent)
-            .await;
-        let resolved = match table {
-            Ok(t) => node.pool.resolve(&self.0.ep, t).await.map(|at| (t, at)),
-            Err(e) => Err(e),
+        let give_back = |e| {
+            node.pool.give_back(arena, grant);
+            e
         };
-        match resolved {
-            Ok((table, table_at)) => Ok(NewLeaf { grant, table, table_at, capacity }),
-            Err(e) => {
-                node.pool.give_back(arena, grant);
-                Err(e)
-            }
-        }
+        let (index, what) = (node.root.index, (lines(capacity), side));
+        let table = node.pool.alloc_table_beside(&self.0.ep, index, what, silent).await;
+        let table = table.map_err(give_back)?;
+        let table_at = node.pool.resolve(&self.0.ep, table).await.map_err(give_back)?;
+        Ok(NewLeaf { grant, table, table_at, capacity })
     }
 
     /// Gives back memory that no pointer leads to.
@@ -68,7 +62,7 @@ impl LeafMemory<'_> {
         (leaf_late, table_late): (Mutant, Option<Mutant>),
     ) -> Result<()> {
         let c = self.0;
-        if !c.node.has_tables() {
+        if l.is_word() {
             return WordLocks(c).begin_change(&mut [l], Some((s.grant, image))).await;
         }
         let body = TableLocks(c).body(table, s.table).await?;

@@ -38,11 +38,10 @@ pub(crate) use tag::{Tags, TakenLock, is_closed};
 pub(crate) use unlock::UnlockHook;
 pub(crate) use word::{Change, LeafLockWords, WordLocks};
 
-use dmtree_fabric::{Backoff, Buf, GlobalAddr, Result};
+use dmtree_fabric::{Backoff, GlobalAddr, Result};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::held::RemoteLock;
-use dmtree_pool::Grant;
 
 use crate::format::{LockTag, Table};
 use crate::inner::{InnerLocks, LockedInner};
@@ -107,7 +106,12 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// A leaf whose table's cell has this tag.
+    /// Whether the lock is a word of the leaf's memory node; otherwise it is in the leaf's table.
+    pub fn is_word(&self) -> bool {
+        matches!(self.fifo_guard, LeafFifoGuard::Word(_))
+    }
+
+    /// A leaf that is locked by a tag in its table's cell.
     pub fn by_table(
         route: &Route,
         (at, tag): (GlobalAddr, LockTag),
@@ -180,18 +184,13 @@ impl LeafLocks<'_> {
         backoff.step().await
     }
 
-    /// Announces a change of whole leaves, and WRITEs the image of a new one. The lock in a table
-    /// covers any change.
-    pub(crate) async fn begin_change(
-        self,
-        locks: &mut [&mut Locked],
-        new: Option<(Grant, Buf)>,
-    ) -> Result<()> {
-        if self.0.node.has_tables() {
-            return Ok(());
+    /// Announces a change of whole leaves. The lock in a table covers any change.
+    pub(crate) async fn begin_change(self, locks: &mut [&mut Locked]) -> Result<()> {
+        if locks.iter().all(|l| l.is_word()) {
+            self.0.check_lease()?;
+            WordLocks(self.0).begin_change(locks, None).await?;
         }
-        self.0.check_lease()?;
-        WordLocks(self.0).begin_change(locks, new).await
+        Ok(())
     }
 
     /// Unlocks, behind the WRITE of the table if there is one.
@@ -207,9 +206,9 @@ impl LeafLocks<'_> {
 
     /// Unlocks a tombstone for good, awaited. False when another client will retire the leaf.
     pub(crate) async fn close(self, l: Locked) -> Result<bool> {
-        match self.0.node.has_tables() {
-            true => TableLocks(self.0).close(l).await.map(|()| true),
-            false => WordLocks(self.0).close(l.at, l.tag).await,
+        match l.is_word() {
+            true => WordLocks(self.0).close(l.at, l.tag).await,
+            false => TableLocks(self.0).close(l).await.map(|()| true),
         }
     }
 

@@ -92,21 +92,16 @@ impl Collection<'_> {
 
     /// The largest generation that a lost object may have had; `None` when it is not free.
     async fn free_object(self, key: ArenaKey, at: GlobalAddr, lost: &Lost) -> Result<Option<u16>> {
-        let g = self.0.node.g;
-        let capacity = self
-            .0
-            .node
-            .o
-            .capacities()
-            .into_iter()
-            .find(|c| self.0.node.leaf_arena(*c).key() == key);
-        let is_inner = key == self.0.node.inner_arena.key();
+        let (c, g) = (self.0, self.0.node.g);
+        let capacities = c.node.o.capacities();
+        let capacity = capacities.into_iter().find(|n| c.node.leaf_arena(*n).key() == key);
+        let is_inner = key == c.node.inner_arena.key();
         // Chunks of lock words are not objects of the index.
         if !is_inner && capacity.is_none() {
             return Ok(None);
         }
-        self.0.ep.step(Step::Structure);
-        let bytes = self.0.ep.read(at, key.object_bytes).await?;
+        c.ep.step(Step::Structure);
+        let bytes = c.ep.read(at, key.object_bytes).await?;
         let image = bytes.extract(<[u8]>::to_vec);
         if image.iter().all(|b| *b == 0) {
             return Ok(Some(0));
@@ -115,8 +110,8 @@ impl Collection<'_> {
         if is_inner {
             let lock = at.plus(g.inner_lock_at() as u64);
             let was = u64_at(&image, g.inner_lock_at());
-            let free = was == 0
-                || (self.0.node.is_abandoned(was) && self.0.ep.cas(lock, was, 0).await? == was);
+            let free =
+                was == 0 || (c.node.is_abandoned(was) && c.ep.cas(lock, was, 0).await? == was);
             return Ok(free.then(|| h.ver.generation.saturating_add(1)));
         }
         let Some(capacity) = capacity else { return Ok(None) };

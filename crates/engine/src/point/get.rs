@@ -98,7 +98,7 @@ impl<'c> Reads<'c> {
         match begun {
             DirectGet::Ended(found) => Ok(found),
             DirectGet::GoesOn(scope, _pin, start) => {
-                let found = self.from(start, key, out).await?;
+                let found = self.go_on(start, key, out).await?;
                 end(scope, self.outcome_of(found));
                 Ok(found)
             }
@@ -160,11 +160,11 @@ impl<'c> Reads<'c> {
         if self.0.node.has_tables() {
             start.cached = self.0.cached_route(key, hash.fingerprint());
         }
-        self.from(start, (key, hash), out).await
+        self.go_on(start, (key, hash), out).await
     }
 
     /// The rest of a point read. Without tables the leaf answers.
-    async fn from(
+    async fn go_on(
         self,
         start: Start,
         (key, hash): HashedKey<'_>,
@@ -191,7 +191,7 @@ impl<'c> Reads<'c> {
         let mut backoff = c.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
             let answer = match c.node.has_tables() {
-                true => self.confirmed(&route, (key, hash), out).await?,
+                true => self.by_table(&route, (key, hash), out).await?,
                 false => self.by_leaf(&route, (key, hash), (out, Learn::No)).await?,
             };
             match answer {
@@ -237,7 +237,7 @@ impl<'c> Reads<'c> {
     }
 
     /// Steps (2) and (3).
-    async fn confirmed(
+    async fn by_table(
         self,
         route: &Route,
         (key, hash): HashedKey<'_>,

@@ -180,7 +180,7 @@ impl<'c> Writes<'c> {
             Next::Refuse(outcome, counted) => {
                 // An absence that no memory node has confirmed: a table of this node, or of an
                 // owner that hangs, proves nothing by itself.
-                let sure = if l.image.is_none() { self.0.check_lease_untouched() } else { Ok(()) };
+                let sure = if l.is_word() { Ok(()) } else { self.0.check_lease_untouched() };
                 let (l, ()) = self.0.under(l, sure).await?;
                 if let Some(flight) = flight {
                     flight.close(&mut Vec::new());
@@ -308,7 +308,7 @@ impl<'c> Writes<'c> {
     ) -> Result<()> {
         let c = self.0;
         let place = Place { leaf: l.route.leaf, slot };
-        if l.image.is_some() {
+        if l.is_word() {
             let images = Entries(c).images(&l, place, pair, replaces).await;
             let (l, images) = c.under(l, images).await?;
             return WordLocks(c).unlock_with(l, place, Change::Entry(images)).await;
@@ -330,7 +330,7 @@ impl<'c> Writes<'c> {
         let is_small = (l.table.live() - 1) * 4 <= l.route.capacity;
         debug_assert!(c.op.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
         debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
-        if l.image.is_some() {
+        if l.is_word() {
             WordLocks(c).unlock_with(l, place, Change::Free(free)).await?;
         } else {
             (l, ()) = c.under(l, c.check_lease_untouched()).await?;

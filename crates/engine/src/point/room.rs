@@ -63,8 +63,8 @@ pub(crate) async fn write_with_room(
     };
     for collect in [false, true] {
         let found = match collect {
-            false => make_free(c).await,
-            true => collect_lost(c).await,
+            false => Box::pin(make_free(c)).await,
+            true => Box::pin(collect_lost(c)).await,
         };
         let before = std::mem::replace(&mut released, pool.released());
         // A node that does not report its epoch keeps freed memory from being used; that is no

@@ -116,7 +116,7 @@ struct Round<'c, 'w> {
     again: Vec<usize>,
 }
 
-/// A leaf of a round whose lock is tried for.
+/// A try for the lock of a leaf of a round.
 struct Try {
     route: Route,
     group: Vec<usize>,

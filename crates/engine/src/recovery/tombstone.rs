@@ -65,10 +65,9 @@ impl LeafRecovery<'_> {
         b: &NodeHeader,
     ) -> Result<()> {
         let c = self.0;
-        let g = c.node.g;
         Tombstones(c).blank_unvalidated(addr, b).await?;
         let next = NodeHeader::read(c, addr).await?.next;
-        c.ep.write_word(a.leaf.plus(g.next_at() as u64), next.bits()).await?;
+        c.ep.write_word(a.leaf.plus(c.node.g.next_at() as u64), next.bits()).await?;
         let low = Blocks(c).fence_key(&b.lo).await?.unwrap_or_default();
         Records(c).drop_record(&low, addr).await?;
         let route = b.route(addr);
