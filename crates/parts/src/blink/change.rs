@@ -15,7 +15,7 @@
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Step};
 
-use super::{Descent, Format, Header, Inner, MAX_LEVELS, Page, PageTree, highest, lowest};
+use super::{Descent, Format, Header, Inner, MAX_LEVELS, Page, PageTree, apart, highest, lowest};
 
 /// A separator and the page behind it, which are due in the page above.
 type Due = (Vec<u8>, GlobalAddr);
@@ -77,7 +77,9 @@ pub trait Separators: PageTree {
         let at = self.new_page().await?;
         let (low, high) = (lowest(g.key_bytes()), highest(g.key_bytes()));
         let sibling = GlobalAddr::NULL;
-        let h = Header { leftmost: old, sibling, level, records: 1, low: &low, high: &high };
+        let (low, high) = (&low[..], &high[..]);
+        let beyond = GlobalAddr::NULL;
+        let h = Header { leftmost: old, sibling, level, records: 1, low, high, beyond };
         let image = self.inner_image(&h, [(key, child)].into_iter()).await?;
         self.ep.step(Step::Structure);
         self.ep.write(at, image).await?;
@@ -130,8 +132,18 @@ pub trait Separators: PageTree {
     async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
         let g = self.format();
         let (what, size) = (("inner page being written", at), (g.inner_bytes(), g.inner_slots()));
-        let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
-        Ok(self.read_whole(what, size, Step::Structure, whole).await?.1.into_buf())
+        let whole = |b: &[u8]| {
+            let plain = g.plain(b)?;
+            Inner::check(g, &plain)?;
+            Some(apart(plain))
+        };
+        let (plain, image) = self.read_whole(what, size, Step::Structure, whole).await?;
+        let mut image = image.into_buf();
+        if let Some(plain) = plain {
+            image[..plain.len()].copy_from_slice(&plain);
+            image[plain.len()..].fill(0);
+        }
+        Ok(image)
     }
 
     /// Adds a record. Returns the separator and page of a split, which are due one level up.
