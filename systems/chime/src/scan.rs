@@ -84,7 +84,7 @@ impl Chime {
         self.ep.stage_cost(Stage::NodeImage, (leaves.len() * g.span) as u32);
         let take = |(i, at): (usize, GlobalAddr)| {
             let mut leaf = g.unread();
-            let all = 0..g.leaf.bytes();
+            let all = g.whole();
             let whole = read.take_sampled(i).extract(|raw| leaf.take(all, raw));
             (at, whole.then_some(leaf))
         };
@@ -98,7 +98,7 @@ impl Chime {
         loop {
             let leaf = match early.take() {
                 Some(leaf) => leaf,
-                None => self.read_parts(at, &[0..g.leaf.bytes()]).await?,
+                None => self.read_parts(at, &[g.whole()]).await?,
             };
             if (0..g.span).all(|home| leaf.agrees(home)) {
                 return Ok(leaf);

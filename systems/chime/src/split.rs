@@ -54,7 +54,7 @@ impl Chime {
         let written = async {
             self.write_new_leaf(new, &d.right).await?;
             let word = Some(d.left.word()).filter(|_| g.has_vacancy);
-            self.release(held, at, &d.left, &[0..g.leaf.bytes()], word).await?;
+            self.release(held, at, &d.left, &[g.whole()], word).await?;
             self.add_separator(1, &d.separator, new).await
         };
         written.await.map_err(Error::effect_unknown)?;

@@ -20,7 +20,7 @@ impl Chime {
         loop {
             self.ep.renew_deadline();
             let at = chain.at;
-            let leaf = self.read_parts(at, &[0..g.leaf.bytes()]).await?;
+            let leaf = self.read_parts(at, &[g.whole()]).await?;
             let bounds = match g.fences {
                 true => leaf.fences(),
                 // Without fence keys every leaf must have a name.

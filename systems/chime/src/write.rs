@@ -223,7 +223,7 @@ impl Chime {
         self.ep.stage_cost(Stage::NodeImage, g.span as u32);
         leaf.insert_sorted(job.key, job.value());
         leaf.raise();
-        self.release(held, at, &leaf, &[0..g.leaf.bytes()], None).await?;
+        self.release(held, at, &leaf, &[g.whole()], None).await?;
         Ok(INSERTED)
     }
 }

@@ -46,15 +46,22 @@ pub trait Separators: PageTree {
         if let Some(at) = known.filter(|at| !at.is_null()) {
             return Ok(Some(at));
         }
+        if let Some((above, known)) = self.lowest_cached(key, level)
+            && above == level + 1
+        {
+            return Ok(Some(known.leaf));
+        }
         let mut backoff = self.ep.backoff("the page above", self.node.root.word);
         loop {
             let root = self.read_root().await?;
-            let top = match self.read_page(root).await? {
+            let page = self.read_page(root).await?;
+            let top = match &page {
                 Page::Leaf => 0,
-                Page::Inner(image) => Inner::of(self.format(), &image)?.h.level,
+                Page::Inner(image) => Inner::of(self.format(), image)?.h.level,
             };
             if top >= level {
-                return self.descend(key, level).await.map(Some);
+                let first = Some((root, page)).filter(|_| self.pages().reads_root);
+                return self.descend_from(first, key, level).await.map(|r| Some(r.leaf));
             }
             if top + 1 == level && self.grow(level, root, key, child).await? {
                 return Ok(None);

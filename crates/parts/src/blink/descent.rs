@@ -87,19 +87,35 @@ pub trait Descent: PageTree {
     /// The same, and the page after it. The inner pages of the descent are kept. The page itself is
     /// not READ, unless it is the first one.
     async fn descend_to(&self, key: &[u8], level: u8) -> Result<Route> {
+        self.descend_from(None, key, level).await
+    }
+
+    /// The same, if the page of the root was READ just now.
+    async fn descend_from(
+        &self,
+        root: Option<(GlobalAddr, Page)>,
+        key: &[u8],
+        level: u8,
+    ) -> Result<Route> {
         let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
-        let mut cached = self.lowest_cached(key, level);
+        let mut root = root;
+        let mut cached = self.lowest_cached(key, level).filter(|_| root.is_none());
         'restart: loop {
             self.way().path.borrow_mut().clear();
             let mut is_top = cached.is_none();
-            let mut at = match (cached.take(), self.pages().known_top()) {
-                (Some((above, known)), _) if above == level + 1 => return Ok(known),
-                (Some((_, known)), _) => known.leaf,
-                (None, 0) => self.read_root().await?,
-                (None, known) => GlobalAddr::from_bits(known),
+            let (mut at, mut page) = match (root.take(), cached.take(), self.pages().known_top()) {
+                (Some((at, page)), ..) => (at, Some(page)),
+                (_, Some((above, known)), _) if above == level + 1 => return Ok(known),
+                (_, Some((_, known)), _) => (known.leaf, None),
+                (_, None, 0) => (self.read_root().await?, None),
+                (_, None, known) => (GlobalAddr::from_bits(known), None),
             };
             for _ in 0..4096 {
-                let image = match self.read_page(at).await? {
+                let page = match page.take() {
+                    Some(page) => page,
+                    None => self.read_page(at).await?,
+                };
+                let image = match page {
                     Page::Leaf if level == 0 => return Ok(Route::by_page(at)),
                     Page::Leaf => {
                         self.pages().forget_top();

@@ -34,14 +34,20 @@ impl Geometry {
         self.leaf.entry_at(slots.start) - head..self.leaf.entry_at(slots.end - 1) + self.leaf.entry
     }
 
+    /// The whole leaf.
+    pub fn whole(&self) -> Part {
+        0..self.leaf.bytes()
+    }
+
     /// The parts of a leaf with `count` slots from a slot on, and with metadata.
     pub fn parts(&self, from: usize, count: usize) -> Vec<Part> {
         if !self.hopscotch || count >= self.span {
-            return vec![0..self.leaf.bytes()];
+            return vec![self.whole()];
         }
-        let (from, count) =
-            if self.replicas { self.with_replica(from, count) } else { (from, count) };
-        let mut parts = vec![self.slot_part(from..(from + count).min(self.span), true)];
+        let (from, count, replica) = self.with_replica(from, count);
+        let mut part = self.slot_part(from..(from + count).min(self.span), true);
+        part.end += replica;
+        let mut parts = vec![part];
         if from + count > self.span {
             parts.insert(0, self.slot_part(0..from + count - self.span, true));
         } else if !self.replicas && parts[0].start > 0 {
@@ -50,21 +56,23 @@ impl Geometry {
         if let [a, b] = &parts[..]
             && a.end >= b.start
         {
-            parts = vec![a.start..b.end];
+            let both = a.start..b.end;
+            parts = vec![both];
         }
         parts
     }
 
-    /// The slots, and more if need be, so that a replica stands between them.
-    fn with_replica(&self, from: usize, count: usize) -> (usize, usize) {
+    /// The slots, and if need be more, so that a replica is there: from the one before them, or up
+    /// to the one behind them, whichever is nearer. Also the bytes of a replica behind them.
+    fn with_replica(&self, from: usize, count: usize) -> (usize, usize, usize) {
         let group = self.leaf.group;
-        let (inside, last) = (from % group, from / group + 1 == self.leaf.groups());
-        if inside == 0 || inside + count > group || from + count > self.span {
-            return (from, count);
+        let (inside, is_last) = (from % group, from / group + 1 == self.leaf.groups());
+        if !self.replicas || inside == 0 || inside + count > group || from + count > self.span {
+            return (from, count, 0);
         }
-        match last || inside <= group - inside - count + 1 {
-            true => (from - inside, count + inside),
-            false => (from, group - inside + 1),
+        match is_last || inside + count <= group - inside {
+            true => (from - inside, count + inside, 0),
+            false => (from, group - inside, self.leaf.head),
         }
     }
 
@@ -85,7 +93,7 @@ impl Geometry {
 
     /// An empty leaf.
     pub fn empty_leaf(&self) -> Leaf<'_> {
-        let all = 0..self.leaf.bytes();
+        let all = self.whole();
         let bytes = vec![0; all.end];
         let mut leaf = Leaf { g: self, bytes, parts: vec![all], version: Some(0) };
         (0..self.span).for_each(|i| leaf.set_free(i));

@@ -3,6 +3,8 @@
 
 mod hop;
 mod leaf;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::borrow::Cow;
@@ -275,50 +277,5 @@ impl Format for Geometry {
         self.inner.raise_node(&mut plain);
         image.fill(0);
         self.inner.encode(0..plain.len(), &plain, image);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dmtree_parts::blink::Inner;
-    use proptest::prelude::*;
-
-    #[test]
-    fn sizes_are_the_published_ones() {
-        let of = |o: Options| {
-            let g = Geometry::new(&o);
-            let inner = g.inner.raw_bytes();
-            (g.leaf.entry, g.leaf.head, g.leaf.raw_bytes(), g.words_at(), inner, g.inner_lock_at())
-        };
-        let o = Options::published();
-        assert_eq!(of(o.clone()), (35, 10, 1178, 1184, 1148, 1152));
-        assert_eq!(of(o.original()), (19, 10, 1316, 1320, 1148, 1152));
-        assert_eq!(of(Options::base()).2, 1132);
-        assert_eq!(of(Options::base().original()).2, 1132);
-        assert_eq!(of(Options::replicas()).2, 1373);
-        assert_eq!(of(Options::replicas().original()).2, 1446);
-        assert_eq!(Geometry::new(&o).inner.head, 75);
-    }
-
-    #[test]
-    fn a_free_slot_has_a_key_that_cannot_be_there() {
-        for key_bytes in [1, 8, 24] {
-            let g =
-                Geometry::new(&Options { key_bytes, neighbourhood: 16, ..Options::published() });
-            for (i, key) in g.free_keys.iter().enumerate() {
-                assert!(key.len() == g.key && g.distance(g.home(key), i) >= 16, "slot {i}");
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn garbage_is_no_page_or_a_sane_one(bytes in proptest::collection::vec(any::<u8>(), 1148)) {
-            let g = Geometry::new(&Options::published());
-            if let Some(plain) = g.plain(&bytes) && let Some(n) = Inner::check(&g, &plain) {
-                prop_assert!(n.h.level <= LEVELS && n.h.records <= 32);
-            }
-        }
     }
 }
