@@ -33,7 +33,7 @@ impl Chime {
         self.node.sharers.read(&self.ep, key, out, find).await
     }
 
-    async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    pub(crate) async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let (g, home) = (&self.node.g, self.node.g.home(key));
         let near = g.parts(home, g.near);
         let mut r = self.route(key).await?;

@@ -13,7 +13,7 @@ use dmtree_parts::{
 
 use crate::client::Chime;
 use crate::node::ChimeNode;
-use crate::options::Options;
+use crate::options::{Options, Scan};
 
 impl Published for Chime {
     const HAS: OpSet =
@@ -55,7 +55,10 @@ impl Published for Chime {
     }
 
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_leaves(r, page).await
+        match self.node.o.scan {
+            Scan::Coarse => self.scan_leaves(r, page).await,
+            Scan::Fine | Scan::Greedy => self.scan_integers(r, page).await,
+        }
     }
 
     async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {

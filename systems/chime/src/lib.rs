@@ -21,6 +21,7 @@ mod node;
 mod options;
 mod read;
 mod scan;
+mod scan_dense;
 mod split;
 pub mod systems;
 mod walk;

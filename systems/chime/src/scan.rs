@@ -71,7 +71,8 @@ impl Chime {
         count: usize,
     ) -> Result<VecDeque<(GlobalAddr, Option<Leaf<'_>>)>> {
         let g = &self.node.g;
-        let mut leaves = self.cached_leaves(from, count);
+        let mut leaves: Vec<_> =
+            self.cached_leaves(from, count, None).iter().map(|leaf| leaf.at).collect();
         if leaves.first() != Some(&first) {
             leaves = vec![first];
         }

@@ -30,6 +30,24 @@ pub struct Route {
     pub next: GlobalAddr,
 }
 
+/// A leaf as a cached page names it.
+#[derive(Clone, Debug)]
+pub struct NamedChild {
+    /// Where it is.
+    pub at: GlobalAddr,
+    /// Its lower fence key.
+    pub low: Vec<u8>,
+    /// Its upper fence key; `None` for the right end.
+    pub high: Option<Vec<u8>>,
+}
+
+impl NamedChild {
+    /// Whether it covers a key.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        *self.low <= *key && self.high.as_ref().is_none_or(|high| key < &high[..])
+    }
+}
+
 /// The way from the root to the leaf of a key.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait Descent: PageTree {
@@ -46,17 +64,25 @@ pub trait Descent: PageTree {
         self.descend_to(key, 0).await
     }
 
-    /// The leaves from that of a key on, as far as cached pages name them without a gap, and at most
-    /// `count`.
-    fn cached_leaves(&self, key: &[u8], count: usize) -> Vec<GlobalAddr> {
+    /// The leaves from that of a key on, as far as cached pages name them without a gap: at most
+    /// `count`, and none that begins behind `last`.
+    fn cached_leaves(&self, key: &[u8], count: usize, last: Option<&[u8]>) -> Vec<NamedChild> {
         let (mut leaves, mut low) = (Vec::new(), Some(key.to_vec()));
-        while let Some(key) = low.take().filter(|_| leaves.len() < count) {
-            let found = self.pages().cache.lookup(BOTTOM, &key, |node, i| {
-                let rest = node.records()[i..].iter().map(|r| r.child);
-                leaves.extend(rest.take(count - leaves.len()));
-                node.hi().map(<[u8]>::to_vec)
+        while let Some(key) = low.take() {
+            self.pages().cache.lookup(BOTTOM, &key, |node, i| {
+                let (keys, children) = (node.keys(), node.records());
+                for n in i..children.len() {
+                    let behind = last.is_some_and(|last| keys.get(n) > last);
+                    if leaves.len() == count || behind {
+                        return;
+                    }
+                    let high =
+                        if n + 1 < children.len() { Some(keys.get(n + 1)) } else { node.hi() };
+                    let (low, high) = (keys.get(n).to_vec(), high.map(<[u8]>::to_vec));
+                    leaves.push(NamedChild { at: children[n].child, low, high });
+                }
+                low = node.hi().map(<[u8]>::to_vec);
             });
-            low = found.flatten();
         }
         leaves
     }

@@ -24,7 +24,7 @@ use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Verified};
 use dmtree_pool::Bump;
 
 pub use change::Separators;
-pub use descent::{Descent, Route};
+pub use descent::{Descent, NamedChild, Route};
 pub use levels::{Chain, Levels, Named};
 
 use crate::cache::NodeCache;

@@ -156,7 +156,7 @@ impl<'g> Leaf<'g> {
 }
 
 /// The key behind a key; behind the last one itself.
-fn next(key: &[u8]) -> Vec<u8> {
+pub fn next(key: &[u8]) -> Vec<u8> {
     let mut next = key.to_vec();
     for byte in next.iter_mut().rev() {
         let (raised, over) = byte.overflowing_add(1);

@@ -15,7 +15,7 @@ use dmtree_parts::bytes::{get_addr, put_u64};
 use dmtree_parts::hash::KeyHash;
 use dmtree_parts::lines::Lines;
 
-pub use hop::Room;
+pub use hop::{Room, next};
 pub use leaf::{Leaf, Part};
 
 use crate::options::{Options, Vacancy};

@@ -1,10 +1,13 @@
 //! CHIME as published, and the steps to it.
 
+use std::ops::Bound;
+
+use dmtree_check::conformance::above;
 use dmtree_check::peer::costs::Part;
 use dmtree_check::peer::prelude::*;
-use dmtree_chime::{Options, Vacancy};
+use dmtree_chime::{Options, Scan, Vacancy};
 use dmtree_fabric::OpOutcome;
-use dmtree_parts::{AnyOptions, Outcome, Write};
+use dmtree_parts::{AnyOptions, Outcome, Page, Resume, Write};
 
 pub fn peer() -> Peer {
     let mut peer = Peer::of(dmtree_chime::systems());
@@ -39,6 +42,8 @@ fn local() -> Vec<Row> {
             .options(|o| Options { inner_span: 8, span: 16, ..o })
             .cache(0, 3),
         load(Keys::Hashed24, 5_000).options(|o| Options { inner_span: 8, ..o }),
+        dense(Scan::Fine),
+        dense(Scan::Greedy),
         Row::of("slots that inserts READ", steady_inserts)
             .on("chime-sibling")
             .options(|o| Options { whole_neighbourhood: false, version_bytes: 1, ..o })
@@ -103,6 +108,46 @@ fn budget(mut systems: Vec<(&'static str, AnyOptions)>) -> Budget {
     of(&["chime-sibling"], &["get stale"], &[(TRIPS, 5.81)]);
     of(&["upper levels"], &["get stale"], &[(TRIPS, 3.0)]);
     Budget { means: all, ..Budget::new(systems, rows) }
+}
+
+fn dense(scan: Scan) -> Row {
+    Row::of(&format!("{scan:?} scans of dense keys"), dense_scans)
+        .on("chime-sibling, chime-published")
+        .options(move |o| Options { key_bytes: 8, scan, ..o })
+}
+
+/// Nine of ten integers are keys; some were inserted after the cache was filled.
+fn dense_scans(site: &Site<'_>) {
+    let cluster = site.cluster();
+    let (mut c, mut other) =
+        (cluster.client(0).expect("attach"), cluster.client(1).expect("attach"));
+    let there = |n: &u64| n % 10 != 3;
+    let pair = |n: u64| (Keys::Ascending.key(n), vec![n as u8; 8]);
+    c.load((0..3_000).filter(there).map(pair).collect(), true, 0.5).expect("load");
+    let mut page = Page::new();
+    for round in 0..200u64 {
+        let n = 3_000 + round;
+        let (key, value) = pair(n);
+        if there(&n) {
+            other.write(&key, Write::Put(&value)).expect("put");
+        }
+        let (from, limit) = (round * 16, 1 + round as usize % 100);
+        let low = Keys::Ascending.key(from);
+        let resume = c.scan(&above(&low, limit), &mut page).expect("scan");
+        let wanted: Vec<_> =
+            (from..from + limit as u64).filter(|m| there(m) && *m <= n).map(pair).collect();
+        let found: Vec<_> = page.iter().map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+        assert_eq!(found, wanted, "from {from}");
+        assert!(resume.is_some() || page.is_empty(), "from {from}");
+    }
+    // A key far away: the integers between are none.
+    let far = Keys::Ascending.key(1 << 40);
+    c.write(&far, Write::Put(&[1; 8])).expect("put");
+    let resume = c.scan(&above(&Keys::Ascending.key(9_000), 50), &mut page).expect("scan");
+    assert_eq!((page.len(), resume), (0, Some(Resume(Bound::Included(far)))));
+    (0..40).for_each(|n| _ = c.write(&Keys::Ascending.key(20_000 + 3 * n), Write::Put(&[1; 8])));
+    let e = c.scan(&above(&Keys::Ascending.key(20_000), 50), &mut page).expect_err("refused");
+    assert!(e.to_string().contains("dense integers, or coarse"), "{e}");
 }
 
 /// What inserts READ in leaves that inserts have filled: in the mean 4.6 slots from the home to the
