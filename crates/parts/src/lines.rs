@@ -122,7 +122,7 @@ impl Lines {
         for p in self.pieces(part.clone()) {
             let at = self.raw_at(p.start) - from;
             plain[p.clone()].copy_from_slice(&raw[at..at + p.len()]);
-            // A part that begins with a line begins with an object, whose version is the line's.
+            // A part that begins with a line begins with an object, which has the line's version.
             if p.start >= LINE && p.start > part.start {
                 let object = self.object_at(p.start);
                 let same = &raw[at - self.version..at];

@@ -1,7 +1,8 @@
 //! Point reads: one READ of the neighbourhood, or of one slot.
 //!
 //! Order of a read:
-//! 1. With delegation, the read joins the readers of its key on this compute node (`parts::sharing`).
+//! 1. With delegation, the read joins the readers of its key on this compute node
+//!    (`parts::sharing`).
 //! 2. The route, from the cache or by a descent (`parts::blink`).
 //! 3. With a hotspot buffer that knows a slot: READ slot. If the key is there, its value is the
 //!    result. No check of the leaf is needed: a division erases the slots of the keys that move.

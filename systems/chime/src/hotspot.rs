@@ -2,8 +2,8 @@
 //! successful access of this compute node saw it. A hint: the READ of the slot proves the key.
 //!
 //! A spot takes 16 bytes: leaf, slot, the last two bytes of the key, and how often it was used. The
-//! spots of a leaf are in one shard, each in a bucket of its own hash. A full bucket makes the shard
-//! grow; at its budget the least used spot of the bucket gives way.
+//! spots of a leaf are in one shard, each in a bucket of its own hash. A full bucket makes the
+//! shard grow; at its budget the least used spot of the bucket gives way.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -56,7 +56,7 @@ impl Hotspots {
         shard.lock().expect("no panic under this lock")
     }
 
-    /// The most used of these slots of a leaf whose key may be this one.
+    /// The most used of these slots of a leaf that may have this key.
     pub fn find(
         &self,
         leaf: GlobalAddr,

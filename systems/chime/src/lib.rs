@@ -1,6 +1,6 @@
 //! CHIME as published, and the steps to it.
 //!
-//! A B-link tree on memory nodes whose leaves are hopscotch tables: a search READs the slots in
+//! A B-link tree on memory nodes with hopscotch tables for leaves: a search READs the slots in
 //! which its key can be, not the leaf. The paper ("CHIME: A Cache-Efficient and High-Performance
 //! Hybrid Index on Disaggregated Memory", SOSP'24) starts from Sherman with versions in every line
 //! and adds hopscotch leaves; a map of free slots beside the lock; replicas of a leaf's metadata

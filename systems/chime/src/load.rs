@@ -31,7 +31,7 @@ use crate::format::{Geometry, Leaf};
 use crate::lock::Held;
 use crate::options::Options;
 
-/// Keys of the small index whose leaves show how full random inserts leave them.
+/// Keys of the small index that shows how full random inserts leave the leaves.
 const TYPICAL: u64 = 250_000;
 /// Sizes that are tried for a leaf before one is cut.
 const TRIES: usize = 4;

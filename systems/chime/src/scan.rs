@@ -1,12 +1,12 @@
 //! Ascending scans: whole leaves along their siblings, as many at once as the range should need.
 //!
 //! Order: the leaves from the first key on, by the cached nodes above; READ of all of them in one
-//! doorbell; a leaf that is being written is READ again. A leaf whose sibling is not the next one
-//! of the list has been divided meanwhile, and its sibling is READ by itself.
+//! doorbell; a leaf that is being written is READ again. A leaf with another sibling than the
+//! next one of the list has been divided meanwhile, and its sibling is READ by itself.
 //!
 //! Invariants: a route leads to the leaf of its key or to one left of it, and keys move right only,
-//! so a walk along siblings misses no key that is present throughout. A leaf counts when the
-//! bitmaps of all homes fit: no key of it moves. Each pair is current at the READ of its leaf; a
+//! so a walk along siblings misses no key that is present throughout. A leaf counts when all
+//! bitmaps fit: no key of it moves. Each pair is current at the READ of its leaf; a
 //! scan is no snapshot. (As published a scan checks no sibling, and looks each missing key up.)
 //!
 //! A scan changes nothing but the cache, so a crash leaves nothing behind.

@@ -3,8 +3,8 @@
 //!
 //! Order: the leaves of the range and their fence keys, by the cached nodes above. A leaf inside of
 //! the range is READ whole. Of the first and of the last one, every integer of the range that they
-//! cover is hashed, and the neighbourhoods of all are READ: each run of slots by itself (`fine`), or
-//! neighbouring runs joined up to half a leaf (`greedy`). All READs share a doorbell. An integer
+//! cover is hashed, and the neighbourhoods of all are READ: each run of slots by itself (`fine`),
+//! or neighbouring runs joined up to half a leaf (`greedy`). All READs share a doorbell. An integer
 //! that was not found is looked up by itself (`get.rs`): a division has moved it, or it is absent.
 //!
 //! Invariants: a pair is current at the READ that has it; an absence is that of a point read. So

@@ -2,9 +2,9 @@
 //!
 //! Verbs of an update, in order: CAS lock; READ slot (of a hot key) or neighbourhood; [WRITE slot,
 //! WRITE lock]. Of an insert: CAS lock, and the vacancy word; READ the slots from the home to the
-//! first bucket with a free slot; [WRITE the slots from the home to the free one, WRITE vacancy word
-//! and lock]. An insert without room divides the leaf (`split.rs`). The WRITE of the slots is the
-//! linearization point.
+//! first bucket with a free slot; [WRITE the slots from the home to the free one, WRITE vacancy
+//! word and lock]. An insert without room divides the leaf (`split.rs`). The WRITE of the slots is
+//! the linearization point.
 //!
 //! Invariants: the lock covers the leaf, so READ and WRITE are one atomic change for writers. A
 //! leaf that is not the right one is released before the next one is locked. Keys move as

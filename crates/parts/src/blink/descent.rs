@@ -48,6 +48,9 @@ impl NamedChild {
     }
 }
 
+/// A page that was READ, and where.
+type Read = (GlobalAddr, Page);
+
 /// The way from the root to the leaf of a key.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait Descent: PageTree {
@@ -117,38 +120,31 @@ pub trait Descent: PageTree {
     }
 
     /// The same, if the page of the root was READ just now.
-    async fn descend_from(
-        &self,
-        root: Option<(GlobalAddr, Page)>,
-        key: &[u8],
-        level: u8,
-    ) -> Result<Route> {
+    async fn descend_from(&self, root: Option<Read>, key: &[u8], level: u8) -> Result<Route> {
         let mut backoff = self.ep.backoff("a path to the key", self.node.root.word);
         let mut root = root;
         let mut cached = self.lowest_cached(key, level).filter(|_| root.is_none());
         'restart: loop {
             self.way().path.borrow_mut().clear();
             let mut is_top = cached.is_none();
-            let (mut at, mut page) = match (root.take(), cached.take(), self.pages().known_top()) {
-                (Some((at, page)), ..) => (at, Some(page)),
-                (_, Some((above, known)), _) if above == level + 1 => return Ok(known),
-                (_, Some((_, known)), _) => (known.leaf, None),
-                (_, None, 0) => (self.read_root().await?, None),
-                (_, None, known) => (GlobalAddr::from_bits(known), None),
+            let (mut at, mut page) = match (root.take(), cached.take()) {
+                (Some((at, page)), _) => (at, Some(page)),
+                (_, Some((above, known))) if above == level + 1 => return Ok(known),
+                (_, Some((_, known))) => (known.leaf, None),
+                (None, None) => (self.top().await?, None),
             };
             for _ in 0..4096 {
-                let page = match page.take() {
+                let read = match page.take() {
                     Some(page) => page,
                     None => self.read_page(at).await?,
                 };
-                let image = match page {
-                    Page::Leaf if level == 0 => return Ok(Route::by_page(at)),
-                    Page::Leaf => {
-                        self.pages().forget_top();
-                        backoff.step().await?;
-                        continue 'restart;
+                let Page::Inner(image) = read else {
+                    if level == 0 {
+                        return Ok(Route::by_page(at));
                     }
-                    Page::Inner(image) => image,
+                    self.pages().forget_top();
+                    backoff.step().await?;
+                    continue 'restart;
                 };
                 let n = Inner::of(self.format(), &image)?;
                 if (is_top && n.h.level < level) || n.h.begins_after(key) {
@@ -215,6 +211,14 @@ pub trait Descent: PageTree {
         }
         path[level] = at;
         Ok(())
+    }
+
+    /// Where the root is: as last seen, or by a READ of the root pointer.
+    async fn top(&self) -> Result<GlobalAddr> {
+        match self.pages().known_top() {
+            0 => self.read_root().await,
+            known => Ok(GlobalAddr::from_bits(known)),
+        }
     }
 
     /// READs the root pointer.

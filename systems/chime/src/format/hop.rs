@@ -104,7 +104,7 @@ impl<'g> Leaf<'g> {
             (0..left.len()).filter(|i| gone(*i)).for_each(|i| left[i] = None);
             self.g.room(&left, home)
         };
-        // The keys whose slots would each be enough, if they were free; and the new one.
+        // The keys that would each leave enough room if their slot were free; and the new one.
         let critical: Vec<usize> = (0..keys.len())
             .filter(|n| keys[*n].1.is_none_or(|slot| without(&|i| i == slot).is_some()))
             .collect();
@@ -121,7 +121,7 @@ impl<'g> Leaf<'g> {
                 return Ok(self.divided(separator, &moved, is_right, &room, (key, value)));
             }
         }
-        Err(Error::corrupt("a leaf whose keys cannot be divided"))
+        Err(Error::corrupt("a leaf with keys that cannot be divided"))
     }
 
     fn divided(

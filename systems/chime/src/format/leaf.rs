@@ -254,8 +254,8 @@ impl<'g> Leaf<'g> {
         self.bytes[at..at + 2].copy_from_slice(&bitmap.to_le_bytes());
     }
 
-    /// Whether the bitmap of a home, all of whose slots were READ, is that of the keys there. It is
-    /// not while a key of that home moves.
+    /// Whether the bitmap of a home is that of the keys in its neighbourhood, all of which was
+    /// READ. It is not while a key of that home moves.
     pub fn agrees(&self, home: usize) -> bool {
         let near = (0..self.g.near).map(|d| self.g.slot(home, d));
         let of = |i: usize| Some(self.bit(i)).filter(|(h, _)| *h == home && self.is_used(i));

@@ -91,8 +91,8 @@ impl Geometry {
         g
     }
 
-    /// The first key, counted up from zero, whose neighbourhood does not have slot `i`. There is
-    /// one: half of all slots at least lie outside of any neighbourhood.
+    /// The first key, counted up from zero, with a neighbourhood without slot `i`. There is one:
+    /// half of all slots at least lie outside of any neighbourhood.
     fn free_key_of(&self, i: usize) -> Box<[u8]> {
         let of = |n: u64| {
             let mut key = vec![0; self.key];

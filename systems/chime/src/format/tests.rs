@@ -59,7 +59,7 @@ fn small() -> Geometry {
     Geometry::new(&Options { span: 8, neighbourhood: 4, ..o })
 }
 
-/// What a reader has who READs slot `i` as it was in state `states(i)`.
+/// What a reader has that READs slot `i` as it was in state `states(i)`.
 fn mixed<'g>(all: &[Leaf<'g>], states: impl Fn(usize) -> usize) -> Leaf<'g> {
     let mut leaf = all[0].clone();
     for i in 0..leaf.g.span {
@@ -73,14 +73,18 @@ proptest! {
     /// Slots from different moments, while keys are only inserted: a key that was present
     /// throughout is found, or the bitmap of its home does not fit.
     #[test]
-    fn a_reader_misses_no_key_that_moves(seed: u64, draws in proptest::collection::vec(any::<usize>(), 9)) {
+    fn a_reader_misses_no_key_that_moves(
+        seed: u64, draws in proptest::collection::vec(any::<usize>(), 9),
+    ) {
         let g = small();
-        let all = history(&g, (0..8).map(|n| seed.wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let key = |n| seed.wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let all = history(&g, (0..8).map(key));
         let first = draws[8] % all.len();
         let leaf = mixed(&all, |i| first + draws[i] % (all.len() - first));
         for slot in all[first].used().collect::<Vec<_>>() {
             let key = all[first].key(slot);
-            prop_assert!(leaf.find(key).is_some() || !leaf.agrees(g.home(key)), "key in slot {slot}");
+            let is_seen = leaf.find(key).is_some() || !leaf.agrees(g.home(key));
+            prop_assert!(is_seen, "key in slot {slot}");
         }
     }
 }
