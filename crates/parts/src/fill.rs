@@ -180,11 +180,16 @@ impl Sizes {
 
     /// Nodes as `n` insertions in random order leave them.
     pub fn random_inserts(rule: SplitRule, n: u64, seed: u64) -> Self {
-        let expected = rule.expected(n);
+        Self::like(&rule.expected(n), n, seed)
+    }
+
+    /// Nodes with this many of each size (the index), in a random order, for `n` keys. The numbers
+    /// need not add up to `n` exactly.
+    pub fn like(expected: &[f64], n: u64, seed: u64) -> Self {
         let mut counts = vec![0u64; expected.len()];
         // Rounded so that the totals up to each size are right.
         let (mut sum, mut given) = (0.0, 0u64);
-        for (count, expected) in counts.iter_mut().zip(&expected) {
+        for (count, expected) in counts.iter_mut().zip(expected) {
             sum += expected;
             *count = (sum.round() as u64).saturating_sub(given);
             given += *count;

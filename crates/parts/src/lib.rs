@@ -6,9 +6,9 @@
 //! have in common with their validation ([`tree`]), the frame of published designs ([`published`])
 //! and their page tree ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
 //! and by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), what
-//! operations count ([`op`]), their pins and locks ([`held`]), maintenance queues
-//! ([`maintenance`]), the driver of garbage collections ([`gc`]), fixed hashes ([`hash`]) and the
-//! fill of nodes after a bulk load ([`fill`]).
+//! operations count ([`op`]), their pins and locks ([`held`]), versions in the lines of nodes
+//! ([`lines`]), maintenance queues ([`maintenance`]), the driver of garbage collections ([`gc`]),
+//! fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
 #![forbid(unsafe_code)]
 
 pub mod any;
@@ -26,6 +26,7 @@ pub mod handover;
 pub mod hash;
 pub mod held;
 pub mod keys;
+pub mod lines;
 pub mod lock_words;
 pub mod maintenance;
 pub mod naming;
@@ -33,6 +34,7 @@ pub mod op;
 pub mod pairs;
 pub mod peer;
 pub mod published;
+pub mod sharing;
 pub mod slots;
 pub mod sync;
 pub mod tree;

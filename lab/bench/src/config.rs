@@ -141,7 +141,8 @@ settings! {
         /// Memory nodes.
         #[arg(long, value_name = "N")]
         mns: u16 = 1,
-        /// How keys are made: hashed24, u64, sequential, random(MIN..=MAX), file(PATH).
+        /// How keys are made: hashed24, u64, sequential, sequential24, random(MIN..=MAX),
+        /// file(PATH).
         #[arg(long, value_name = "FORM")]
         key_form: KeyForm = KeyForm::Hashed24,
         /// Keys that a client draws: any, or own: those in its compute node's slice of the key

@@ -17,7 +17,8 @@ macro_rules! built_in {
 pub const BUILTIN: &[(&str, &str)] = built_in! {
     "quick", "ycsb", "ablation", "cache", "scan", "quick-sim", "fast26", "fast26-ycsb", "clients",
     "breakdown", "ablation-published", "kv-size", "cache-budget", "scan-length", "resources",
-    "scale", "sherman-slides", "smart-factors", "smart-clients", "smart-cache", "amplification",
+    "scale", "sherman-slides", "smart-factors", "smart-clients", "smart-cache", "chime-factors",
+    "amplification",
 };
 
 /// An experiment: its name and its settings.

@@ -10,8 +10,10 @@ use crate::results::Cell;
 use crate::table::{Column, table_of};
 
 /// The tables: name and text.
-const TABLES: [(&str, &str); 1] =
-    [("smart-gains", include_str!("../../experiments/published/smart-gains.csv"))];
+const TABLES: [(&str, &str); 2] = [
+    ("smart-gains", include_str!("../../experiments/published/smart-gains.csv")),
+    ("chime-gains", include_str!("../../experiments/published/chime-gains.csv")),
+];
 
 /// A table of published claims: the throughput, relative to that of another system, by the
 /// technique or system of the claim, workload, system, and the other system.
@@ -103,14 +105,20 @@ mod tests {
     use crate::registry::find;
 
     #[test]
-    fn the_table_is_whole_and_names_systems() {
-        let t = Claims::named("smart-gains").unwrap();
-        assert_eq!((t.rows.len(), t.setup), (7, [16, 2, 24, 2]));
-        assert!(t.source.contains("OSDI'23"));
-        for ([_, workload, system, over], _) in &t.rows {
-            assert!(find(system).is_ok() && find(over).is_ok());
-            let known: dmtree_workload::Workload = workload.parse().unwrap();
-            assert_eq!(known.name(), *workload);
+    fn the_tables_are_whole_and_name_systems() {
+        let all = [
+            ("smart-gains", 7, [16, 2, 24, 2], "OSDI'23"),
+            ("chime-gains", 14, [10, 1, 32, 2], "SOSP'24"),
+        ];
+        for (name, rows, setup, source) in all {
+            let t = Claims::named(name).unwrap();
+            assert_eq!((t.rows.len(), t.setup), (rows, setup));
+            assert!(t.source.contains(source));
+            for ([_, workload, system, over], _) in &t.rows {
+                assert!(find(system).is_ok() && find(over).is_ok());
+                let known: dmtree_workload::Workload = workload.parse().unwrap();
+                assert_eq!(known.name(), *workload);
+            }
         }
         assert!(Claims::named("x").unwrap_err().to_string().contains("smart-gains"));
     }

@@ -48,11 +48,14 @@ impl Table {
     /// The published figure of a cell, and the ratio to it; `None` without a figure, or under other
     /// settings.
     pub fn reference(&self, c: &Config, cell: &CellName<'_>, mops: f64) -> Option<Reference> {
-        if !self.applies(c) {
-            return None;
-        }
         let [system, workload, distribution] = *cell;
         let row = c.published_rows.get(system).map_or(system, String::as_str);
+        let one_client = workload == "scan" && self.one_client_scans.iter().any(|s| s == row);
+        // The figures of these scans hold for one client a thread; those of others for any number.
+        let coroutines = if one_client { c.coroutines.max(self.setup[3]) } else { c.coroutines };
+        if !self.applies(&Config { coroutines, ..c.clone() }) {
+            return None;
+        }
         let published = self.mops(row, workload, distribution)?;
         let bound = c.bounds.iter().rev().find(|b| b.covers(cell));
         let ratio = mops / published;
@@ -77,6 +80,8 @@ pub struct Sheet<const NAMES: usize> {
     pub source: String,
     /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
     pub(crate) setup: [u32; 4],
+    /// Systems whose scans had one client a thread, whatever the setup says.
+    one_client_scans: Vec<String>,
     pub(crate) rows: Vec<([&'static str; NAMES], f64)>,
 }
 
@@ -99,6 +104,8 @@ impl<const NAMES: usize> Sheet<NAMES> {
             lines.map(str::trim).collect::<Vec<_>>().join(" ")
         };
         let (source, setup) = (comment("source:"), comment("setup:"));
+        let one_client_scans = comment("scans by one client a thread:");
+        let one_client_scans = one_client_scans.split_whitespace().map(str::to_owned).collect();
         let number = |key: &str| {
             let words = setup.split_whitespace().filter_map(|w| w.split_once('='));
             let found = words.filter(|(k, _)| *k == key).find_map(|(_, v)| v.parse::<u32>().ok());
@@ -113,7 +120,7 @@ impl<const NAMES: usize> Sheet<NAMES> {
         let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
         let bad = |line| Failure::input(format!("{kind} {name}: {line}"));
         let rows = lines.map(|line| row(line).ok_or_else(|| bad(line))).collect::<Result<_>>()?;
-        Ok(Self { name, source, setup, rows })
+        Ok(Self { name, source, setup, one_client_scans, rows })
     }
 
     /// Whether the figures hold for these settings: the same nodes, threads and coroutines, and a

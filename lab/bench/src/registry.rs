@@ -23,6 +23,7 @@ fn described() -> Vec<SystemSpec> {
         dmtree_fptree::systems(),
         dmtree_sherman::systems(),
         dmtree_smart::systems(),
+        dmtree_chime::systems(),
     ];
     crates.into_iter().flatten().collect()
 }
@@ -171,7 +172,8 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        let families = ["dmtree", "fptree", "dmtree-published", "sherman", "smart"];
+        let families =
+            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime-published"];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

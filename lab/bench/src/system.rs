@@ -42,7 +42,7 @@ pub fn bytes_per_key(system: &System, c: &Config) -> u64 {
 /// The feature that a system lacks for a workload over these keys and values, as text.
 pub fn lacks(system: &System, c: &Config, w: &Workload) -> Option<String> {
     let one_key = match &c.key_form {
-        KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential => true,
+        KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential | KeyForm::Sequential24 => true,
         KeyForm::Random { min, max } => min == max,
         _ => false,
     };

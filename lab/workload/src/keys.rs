@@ -37,6 +37,8 @@ pub enum KeyForm {
     /// 8 bytes, big endian: the record number itself. Inserts then come in ascending order. Absent
     /// keys are to the right of all others, because a dense range has no gaps.
     Sequential,
+    /// The same in 24 bytes, behind zeros.
+    Sequential24,
     /// Random bytes; the length is uniform over a range and fixed per record. The first bytes (up
     /// to 8, and at most `min`) are a bijection of the record number, so no two keys are equal.
     Random {
@@ -56,6 +58,7 @@ impl fmt::Display for KeyForm {
             KeyForm::Hashed24 => f.write_str("hashed24"),
             KeyForm::U64 => f.write_str("u64"),
             KeyForm::Sequential => f.write_str("sequential"),
+            KeyForm::Sequential24 => f.write_str("sequential24"),
             KeyForm::Random { min, max } => write!(f, "random({min}..={max})"),
             KeyForm::File(path) => write!(f, "file({})", path.display()),
         }
@@ -75,6 +78,7 @@ impl FromStr for KeyForm {
             ("hashed24", []) => KeyForm::Hashed24,
             ("u64", []) => KeyForm::U64,
             ("sequential", []) => KeyForm::Sequential,
+            ("sequential24", []) => KeyForm::Sequential24,
             ("random", [range]) => {
                 let (min, max) = text::range32("key length", range)?;
                 KeyForm::Random { min, max }
@@ -83,7 +87,7 @@ impl FromStr for KeyForm {
                 return Err(Error::unknown(
                     "key form",
                     text,
-                    "hashed24, u64, sequential, random(MIN..=MAX), file(PATH)",
+                    "hashed24, u64, sequential, sequential24, random(MIN..=MAX), file(PATH)",
                 ));
             }
         };
@@ -98,7 +102,7 @@ text::serde_by_text!(KeyForm, "a key form such as \"hashed24\" or \"random(16..=
 pub enum KeySpace {
     Hashed24,
     U64 { bijection: Permutation },
-    Sequential,
+    Sequential { bytes: usize },
     Random { bijection: Permutation, embed: usize, min: u32, max: u32, seed: Seed },
     File(Arc<KeyFile>),
 }
@@ -115,7 +119,8 @@ impl KeySpace {
             KeyForm::U64 => {
                 KeySpace::U64 { bijection: Permutation::of_bytes(8, seed.child("u64")) }
             }
-            KeyForm::Sequential => KeySpace::Sequential,
+            KeyForm::Sequential => KeySpace::Sequential { bytes: 8 },
+            KeyForm::Sequential24 => KeySpace::Sequential { bytes: 24 },
             &KeyForm::Random { min, max } => {
                 if min == 0 || min > max || max as usize > MAX_KEY {
                     return Err(Error::new(format!(
@@ -143,7 +148,8 @@ impl KeySpace {
     pub fn max_len(&self) -> usize {
         match self {
             KeySpace::Hashed24 => 24,
-            KeySpace::U64 { .. } | KeySpace::Sequential => 8,
+            KeySpace::U64 { .. } => 8,
+            KeySpace::Sequential { bytes } => *bytes,
             KeySpace::Random { max, .. } => *max as usize,
             // An absent key may be one byte longer than the longest, see `KeyFile::absent`.
             KeySpace::File(keys) => keys.longest + 1,
@@ -181,7 +187,10 @@ impl KeySpace {
             KeySpace::U64 { bijection } => {
                 out.extend_from_slice(&bijection.apply(number).to_be_bytes())
             }
-            KeySpace::Sequential => out.extend_from_slice(&number.to_be_bytes()),
+            KeySpace::Sequential { bytes } => {
+                out.resize(bytes - 8, 0);
+                out.extend_from_slice(&number.to_be_bytes());
+            }
             KeySpace::Random { bijection, embed, min, max, seed } => {
                 out.extend_from_slice(&bijection.apply(number).to_be_bytes()[8 - embed..]);
                 let state = mix64(seed.0 ^ mix64(number));
@@ -205,7 +214,7 @@ impl KeySpace {
             KeySpace::U64 { bijection } | KeySpace::Random { bijection, .. } => {
                 bijection.apply(record)
             }
-            KeySpace::Sequential => record,
+            KeySpace::Sequential { .. } => record,
             KeySpace::File(keys) => keys.rank(record as usize),
         }
     }

@@ -34,7 +34,7 @@ impl WorkloadSpec {
                 "the keys of a file have no slices: give a computed key form such as hashed24"
                     .to_owned()
             }
-            KeyForm::Sequential if mix.insert + mix.read_absent > 0 => {
+            KeyForm::Sequential | KeyForm::Sequential24 if mix.insert + mix.read_absent > 0 => {
                 "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them".to_owned()
             }
             _ if slices == 0 || u64::from(slices) > self.records.max(1) => format!(

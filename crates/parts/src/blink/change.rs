@@ -15,7 +15,7 @@
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Step};
 
-use super::{Descent, Format, Header, Inner, MAX_LEVELS, Page, PageTree, highest, lowest};
+use super::{Descent, Format, Header, Inner, MAX_LEVELS, Page, PageTree, apart, highest, lowest};
 
 /// A separator and the page behind it, which are due in the page above.
 type Due = (Vec<u8>, GlobalAddr);
@@ -46,15 +46,22 @@ pub trait Separators: PageTree {
         if let Some(at) = known.filter(|at| !at.is_null()) {
             return Ok(Some(at));
         }
+        if let Some((above, known)) = self.lowest_cached(key, level)
+            && above == level + 1
+        {
+            return Ok(Some(known.leaf));
+        }
         let mut backoff = self.ep.backoff("the page above", self.node.root.word);
         loop {
             let root = self.read_root().await?;
-            let top = match self.read_page(root).await? {
+            let page = self.read_page(root).await?;
+            let top = match &page {
                 Page::Leaf => 0,
-                Page::Inner(image) => Inner::of(self.format(), &image)?.h.level,
+                Page::Inner(image) => Inner::of(self.format(), image)?.h.level,
             };
             if top >= level {
-                return self.descend(key, level).await.map(Some);
+                let first = Some((root, page)).filter(|_| self.pages().reads_root);
+                return self.descend_from(first, key, level).await.map(|r| Some(r.leaf));
             }
             if top + 1 == level && self.grow(level, root, key, child).await? {
                 return Ok(None);
@@ -77,7 +84,9 @@ pub trait Separators: PageTree {
         let at = self.new_page().await?;
         let (low, high) = (lowest(g.key_bytes()), highest(g.key_bytes()));
         let sibling = GlobalAddr::NULL;
-        let h = Header { leftmost: old, sibling, level, records: 1, low: &low, high: &high };
+        let (low, high) = (&low[..], &high[..]);
+        let beyond = GlobalAddr::NULL;
+        let h = Header { leftmost: old, sibling, level, records: 1, low, high, beyond };
         let image = self.inner_image(&h, [(key, child)].into_iter()).await?;
         self.ep.step(Step::Structure);
         self.ep.write(at, image).await?;
@@ -130,8 +139,18 @@ pub trait Separators: PageTree {
     async fn read_inner(&self, at: GlobalAddr) -> Result<Buf> {
         let g = self.format();
         let (what, size) = (("inner page being written", at), (g.inner_bytes(), g.inner_slots()));
-        let whole = |b: &[u8]| Inner::check(g, b).map(|_| ());
-        Ok(self.read_whole(what, size, Step::Structure, whole).await?.1.into_buf())
+        let whole = |b: &[u8]| {
+            let plain = g.plain(b)?;
+            Inner::check(g, &plain)?;
+            Some(apart(plain))
+        };
+        let (plain, image) = self.read_whole(what, size, Step::Structure, whole).await?;
+        let mut image = image.into_buf();
+        if let Some(plain) = plain {
+            image[..plain.len()].copy_from_slice(&plain);
+            image[plain.len()..].fill(0);
+        }
+        Ok(image)
     }
 
     /// Adds a record. Returns the separator and page of a split, which are due one level up.

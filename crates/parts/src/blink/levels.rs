@@ -103,6 +103,7 @@ pub trait Levels: PageTree {
                     records: size - 1,
                     low: &children[0].0,
                     high: below.get(next).map_or(&highest[..], |(low, _)| low),
+                    beyond: below.get(next).map_or(GlobalAddr::NULL, |(_, at)| *at),
                 };
                 let records = children[1..].iter().map(|(key, child)| (&key[..], *child));
                 let image = self.inner_image(&h, records).await?;
@@ -137,6 +138,7 @@ pub trait Levels: PageTree {
         let g = self.format();
         let mut below = Vec::new();
         let mut chain = Chain::new(known);
+        let mut beyond = GlobalAddr::NULL;
         loop {
             self.ep.renew_deadline();
             let at = chain.at;
@@ -145,6 +147,9 @@ pub trait Levels: PageTree {
             };
             let n = Inner::of(g, &image)?;
             chain.enter(&n.h)?;
+            let follows = beyond.is_null() || beyond == n.h.leftmost;
+            must(follows, "its left sibling names another child after its last one", at)?;
+            beyond = n.h.beyond;
             below.extend(n.children().map(|(key, child)| (key.to_vec(), child)));
             shape.inner_nodes += 1;
             shape.structure_bytes += g.inner_bytes() as u64;

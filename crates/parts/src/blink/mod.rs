@@ -15,14 +15,16 @@ mod change;
 mod descent;
 mod levels;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Verified};
 use dmtree_pool::Bump;
 
 pub use change::Separators;
-pub use descent::{Descent, Route};
+pub use descent::{Descent, NamedChild, Route};
 pub use levels::{Chain, Levels, Named};
 
 use crate::cache::NodeCache;
@@ -65,12 +67,16 @@ pub struct Header<'a> {
     pub low: &'a [u8],
     /// Upper fence key, exclusive, as stored.
     pub high: &'a [u8],
+    /// The leftmost child of the right sibling: the child after the last one. Null at the right
+    /// end, and where the format does not keep it.
+    pub beyond: GlobalAddr,
 }
 
 impl<'a> Header<'a> {
     /// The header of a leaf.
     pub fn of_leaf(sibling: GlobalAddr, low: &'a [u8], high: &'a [u8]) -> Self {
-        Self { leftmost: GlobalAddr::NULL, sibling, level: 0, records: 0, low, high }
+        let (leftmost, beyond) = (GlobalAddr::NULL, GlobalAddr::NULL);
+        Self { leftmost, sibling, level: 0, records: 0, low, high, beyond }
     }
 
     /// Whether a key lies left of the page.
@@ -102,6 +108,17 @@ pub trait Format {
     /// Bytes that a page takes.
     fn footprint(&self) -> usize;
 
+    /// The plain image of a page that was READ: all other functions take plain images. A format
+    /// with versions between its bytes checks them and takes them out; `None` for a torn page.
+    fn plain<'a>(&self, read: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        Some(Cow::Borrowed(read))
+    }
+
+    /// Whether the bytes of a page that was READ are a leaf's; `None` while it is being written.
+    fn is_leaf(&self, read: &[u8]) -> Option<bool> {
+        Some(self.header(read)?.level == 0)
+    }
+
     /// The header of a page that passes its check.
     fn header<'a>(&self, image: &'a [u8]) -> Option<Header<'a>>;
     /// The header of an image that was accepted before, and perhaps changed since.
@@ -126,7 +143,7 @@ pub trait Format {
         middle: usize,
         at: GlobalAddr,
     ) -> Option<Vec<u8>>;
-    /// Prepares a page to be written whole.
+    /// Prepares a page to be written whole: the image is not plain any more.
     fn seal(&self, image: &mut [u8]);
 }
 
@@ -175,12 +192,15 @@ impl<'a, F: Format> Inner<'a, F> {
         std::iter::once((self.h.low, self.h.leftmost)).chain((0..self.h.records).map(record))
     }
 
-    /// The child that covers a key.
-    fn child_of(&self, key: &[u8]) -> GlobalAddr {
-        match self.rank(key) {
+    /// The child that covers a key, and the child after it.
+    fn child_of(&self, key: &[u8]) -> Route {
+        let child = |n: usize| match n {
             0 => self.h.leftmost,
+            n if n > self.h.records => self.h.beyond,
             n => self.format.child(self.image, n - 1),
-        }
+        };
+        let n = self.rank(key);
+        Route { leaf: child(n), cached: false, next: child(n + 1) }
     }
 
     /// How many records have keys that are at most `key`.
@@ -194,10 +214,44 @@ impl<'a, F: Format> Inner<'a, F> {
     }
 }
 
+/// The plain image of a page that was READ and accepted.
+#[derive(Debug)]
+pub enum Image {
+    /// As it was READ.
+    Read(Verified),
+    /// Taken out of what was READ.
+    Plain(Vec<u8>),
+}
+
+impl Image {
+    fn new((plain, read): (Option<Vec<u8>>, Verified)) -> Self {
+        plain.map_or(Self::Read(read), Self::Plain)
+    }
+}
+
+impl Deref for Image {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Read(image) => image,
+            Self::Plain(image) => image,
+        }
+    }
+}
+
+/// Whether a plain image has to be kept apart from what was READ.
+fn apart(plain: Cow<'_, [u8]>) -> Option<Vec<u8>> {
+    match plain {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(plain) => Some(plain),
+    }
+}
+
 /// A page that was READ.
 pub enum Page {
     /// An inner page.
-    Inner(Verified),
+    Inner(Image),
     /// A leaf: a descent needs no more of it.
     Leaf,
 }
@@ -205,8 +259,13 @@ pub enum Page {
 /// What a compute node knows of the pages of one index.
 #[derive(Debug)]
 pub struct Pages {
-    /// Pages directly above the leaves.
+    /// Pages directly above the leaves; with `upper_levels` all inner pages.
     pub cache: NodeCache,
+    /// A descent begins at the lowest page of its key in the cache. Otherwise at the root.
+    upper_levels: bool,
+    /// Every descent READs the root word: a format without fence keys in its leaves does not show
+    /// that a leaf is the root no more.
+    reads_root: bool,
     /// The root as a client of this node has last seen it; 0 when unknown.
     top: AtomicU64,
     memory: Bump,
@@ -215,7 +274,25 @@ pub struct Pages {
 impl Pages {
     /// Those of an index that allocates its pages from `memory`.
     pub fn new(cache_bytes: u64, memory: Bump) -> Self {
-        Self { cache: NodeCache::new(cache_bytes, None), top: AtomicU64::new(0), memory }
+        let (cache, top) = (NodeCache::new(cache_bytes, None), AtomicU64::new(0));
+        Self { cache, upper_levels: false, reads_root: false, top, memory }
+    }
+
+    /// With the pages of all inner levels in the cache.
+    #[must_use]
+    pub fn with_upper_levels(self, on: bool) -> Self {
+        Self { upper_levels: on, ..self }
+    }
+
+    /// With the root word READ by every descent that begins at the root.
+    #[must_use]
+    pub fn with_root_read(self) -> Self {
+        Self { reads_root: true, ..self }
+    }
+
+    /// The root as far as it is known; 0 when it is not.
+    fn known_top(&self) -> u64 {
+        if self.reads_root { 0 } else { self.top.load(Ordering::Relaxed) }
     }
 
     /// Makes the next descent READ the root pointer.

@@ -149,6 +149,7 @@ impl Format for Geometry {
             records: usize::try_from(i32::from(last) + 1).ok()?,
             low: &image[FENCES_AT..FENCES_AT + k],
             high: &image[FENCES_AT + k..FENCES_AT + 2 * k],
+            beyond: GlobalAddr::NULL,
         })
     }
 

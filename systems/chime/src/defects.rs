@@ -1,0 +1,93 @@
+//! The published defects of CHIME, each by itself: the part that is left as published, with
+//! everything else repaired, and the clients that show it. DESIGN.md section 7 has the seeds.
+
+use dmtree_fabric::Capabilities;
+use dmtree_parts::peer::{
+    Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, Repair, Setting, value,
+};
+use serde_json::json;
+
+use crate::options::Options;
+
+const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
+
+pub(crate) fn defects(system: &str) -> Vec<Defect> {
+    match system {
+        "chime-published" => [of_protocol(), of_grants()].concat(),
+        _ => Vec::new(),
+    }
+}
+
+/// The repairs of the protocol.
+fn of_protocol() -> Vec<Defect> {
+    let sound = || Options::published().repaired();
+    let upsert = Options { whole_neighbourhood: false, ..sound() };
+    let ends = Options { keep_terminator: false, ..sound() };
+    let windows = Options { closed_batches: false, ..sound() };
+    let words = Options { known_words: false, ..sound() };
+    let one_key = Clients::crowd(9, 1, 120);
+    let many_keys = Clients::crowd(9, 400, 100).with(json!({"pool": {"cache_bytes": 4 << 20}}));
+    let all = [
+        ("an upsert that looks to the first hole", upsert, Clients::default(), 0),
+        ("an insert without its terminator", ends, between_loaded_keys(), 2),
+        ("batches closed too late", windows, one_key, 0),
+        ("a vacancy word that was not READ", words, many_keys, 6),
+    ];
+    let both = |(name, broken, clients, seed): (_, Options, Clients, _)| {
+        let repair = || Repair::Options(value(&sound()));
+        [EVERYTHING, NOTHING].map(|grants| {
+            let setting = Setting::new(&broken, grants).clients(clients.clone());
+            let defect = Defect::new(name, setting, seed, repair());
+            match grants == EVERYTHING {
+                true => defect.found(ANY),
+                // Without grants locks are lost, and slots are torn.
+                false => {
+                    let beside = &["failed", "structure", "torn", "hung", "history"];
+                    Defect { beside, ..defect }.found(&["history"])
+                }
+            }
+        })
+    };
+    all.into_iter().flat_map(both).collect()
+}
+
+/// Inserts beside loaded keys: a loaded leaf ends before the next one begins. (Leaves that inserts
+/// have divided leave no gap, and a wrong step to the right is none there.)
+fn between_loaded_keys() -> Clients {
+    let fields = json!({
+        "neighbours": 1, "fill_percent": 90,
+        "options": {"span": 16, "neighbourhood": 2, "inner_span": 16},
+    });
+    let clients = Clients::crowd(12, 150, 80).with(fields);
+    Clients { only_gets_and_inserts: true, ..clients }
+}
+
+/// What the locks and the versions need of the fabric.
+fn of_grants() -> Vec<Defect> {
+    let sound = Options::published().repaired();
+    let apart = Options { carried_unlock: false, ..sound.clone() };
+    let missing = [
+        (
+            "a release is a WRITE",
+            Capabilities { cas_fail_is_readonly: false, ..EVERYTHING },
+            Repair::Grants(KIND),
+        ),
+        (
+            "a release at the end of a WRITE",
+            Capabilities { write_ascending: false, ..EVERYTHING },
+            Repair::Options(value(&apart)),
+        ),
+        (
+            "a slot in a line has no check",
+            Capabilities { line_atomic: false, ..EVERYTHING },
+            Repair::Grants(KIND),
+        ),
+    ];
+    let of = |(name, grants, repair)| {
+        let setting = Setting::new(&sound, grants).clients(Clients::crowd(9, 40, 120));
+        Defect::new(name, setting, 0, repair).found(ANY).seeds(0..30, 0..8)
+    };
+    let crashes = Setting::new(&sound, EVERYTHING).faults(NodeFaultSet::Crash);
+    let abandoned = Defect::new("an abandoned lock", crashes, 0, Repair::System("dmtree"));
+    missing.map(of).into_iter().chain([abandoned.found(ANY)]).collect()
+}

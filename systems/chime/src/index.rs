@@ -1,0 +1,72 @@
+//! The steps of `Chime`, as far as the published design has them.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
+use dmtree_parts::blink::{Levels, PageTree, Way, highest, lowest};
+use dmtree_parts::pairs::Pairs;
+use dmtree_parts::published::{Client, Published};
+use dmtree_parts::{
+    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+};
+
+use crate::client::Chime;
+use crate::node::ChimeNode;
+use crate::options::{Options, Scan};
+
+impl Published for Chime {
+    const HAS: OpSet =
+        OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
+    type Settings = Options;
+    type Shared = ChimeNode;
+
+    fn least_cache(o: &Options) -> u64 {
+        ChimeNode::least_cache_bytes(o)
+    }
+
+    fn open(cx: &NodeContext, o: &Options, root: Root) -> Result<ChimeNode> {
+        ChimeNode::new(cx, o, root)
+    }
+
+    fn connect(ep: Endpoint, node: Arc<ChimeNode>) -> Self {
+        Self { client: Client::new(ep, node), way: Way::default(), last_word: Cell::new(0) }
+    }
+
+    fn cache_use(node: &ChimeNode) -> CacheStats {
+        node.cache_stats()
+    }
+
+    /// Writes one empty leaf, and then sets the root word.
+    async fn format_empty(&self) -> Result<()> {
+        let (g, at) = (&self.node.g, self.new_page().await?);
+        let mut leaf = g.empty_leaf();
+        leaf.set_metadata(GlobalAddr::NULL, &lowest(g.key), &highest(g.key));
+        self.write_new_leaf(at, &leaf).await?;
+        self.set_first_root(at).await
+    }
+
+    async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
+        self.get_shared(key, out).await
+    }
+
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+        self.write_shared(key, w).await
+    }
+
+    async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        match self.node.o.scan {
+            Scan::Coarse => self.scan_leaves(r, page).await,
+            Scan::Fine | Scan::Greedy => self.scan_integers(r, page).await,
+        }
+    }
+
+    async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
+        self.fill_empty(all, fill).await
+    }
+
+    async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
+        let leaves = self.walk_inner(shape).await?;
+        self.walk_leaves(&leaves, shape).await
+    }
+}

@@ -1,0 +1,243 @@
+//! Bulk load into an empty index: writes whole leaves and inner nodes.
+//!
+//! The only leaf of the empty index stays in place and becomes the first leaf. Order:
+//! 1. Lock the only leaf (CAS lock word), READ it, and check that it is empty.
+//! 2. WRITE all other leaves from right to left, then the inner nodes from the bottom up. Nothing
+//!    names them yet.
+//! 3. WRITE the first leaf with its new pairs and its right sibling, and release its lock. From
+//!    here on all pairs are in the index.
+//! 4. CAS of the root word: first leaf -> new root.
+//!
+//! Between 3 and 4 the siblings reach all leaves behind the first one. If another client has
+//! divided the first leaf and made a root in between, the CAS fails; this only leaves longer
+//! chains. If the index is not empty, the load puts the pairs one by one.
+//!
+//! A leaf gets as many keys as the fill wants, or as find room in it.
+//!
+//! A crash before 3 loses the new nodes, and leaves the lock held. A crash after 3 leaves a correct
+//! tree without the inner nodes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use dmtree_fabric::{Error, GlobalAddr, Result};
+use dmtree_parts::blink::{Descent, Levels, Named, Page, PageTree, highest, lowest};
+use dmtree_parts::fill::{self, Fill, Sizes, SplitRule};
+use dmtree_parts::held::Unlock;
+use dmtree_parts::pairs::Pairs;
+
+use crate::client::Chime;
+use crate::format::{Geometry, Leaf};
+use crate::lock::Held;
+use crate::options::Options;
+
+/// Keys of the small index that shows how full random inserts leave the leaves.
+const TYPICAL: u64 = 250_000;
+/// Sizes that are tried for a leaf before one is cut.
+const TRIES: usize = 4;
+
+/// A hopscotch leaf without bytes: how far each slot is behind its occupant's home, and which key
+/// the occupant is.
+struct Plan<'g> {
+    g: &'g Geometry,
+    offsets: Vec<Option<usize>>,
+    slots: Vec<usize>,
+}
+
+impl<'g> Plan<'g> {
+    fn new(g: &'g Geometry) -> Self {
+        Self { g, offsets: vec![None; g.span], slots: vec![0; g.span] }
+    }
+
+    /// Adds key number `n`; false when it finds no room.
+    fn add(&mut self, n: usize, key: &[u8]) -> bool {
+        let home = self.g.home(key);
+        let Some(room) = self.g.room(&self.offsets, home) else { return false };
+        for (from, to) in room.moves {
+            let offset = self.offsets[from].take();
+            self.offsets[to] = offset.map(|offset| offset + self.g.distance(from, to));
+            self.slots[to] = self.slots[from];
+        }
+        self.offsets[room.slot] = Some(self.g.distance(home, room.slot));
+        self.slots[room.slot] = n;
+        true
+    }
+}
+
+impl Geometry {
+    /// The first of these pairs, as many as find room in a leaf.
+    fn plan(&self, all: &Pairs, range: Range<usize>) -> (Plan<'_>, usize) {
+        let mut plan = Plan::new(self);
+        let size = range.len();
+        let fit = range.enumerate().find(|(_, i)| self.hopscotch && !plan.add(*i, all.key(*i)));
+        (plan, fit.map_or(size, |(n, _)| n))
+    }
+
+    /// A leaf with these pairs, which find room.
+    fn filled(&self, all: &Pairs, range: Range<usize>) -> Leaf<'_> {
+        let (mut leaf, (plan, _)) = (self.empty_leaf(), self.plan(all, range.clone()));
+        if !self.hopscotch {
+            let pairs: Vec<_> = range.map(|i| all.get(i)).collect();
+            leaf.set_sorted(pairs.into_iter());
+            return leaf;
+        }
+        for slot in (0..self.span).filter(|slot| plan.offsets[*slot].is_some()) {
+            let (key, value) = all.get(plan.slots[slot]);
+            leaf.fill(slot, key, value);
+        }
+        leaf
+    }
+
+    /// How many leaves of each size random inserts leave: those of a small index.
+    fn typical(&self) -> Vec<f64> {
+        let o = Options {
+            key_bytes: 8,
+            value_bytes: 0,
+            span: self.span as u32,
+            neighbourhood: self.near as u32,
+            ..Options::sibling()
+        };
+        let g = Self::new(&o);
+        let mut leaves = BTreeMap::from([(vec![0; 8], g.empty_leaf())]);
+        for n in 1..=TYPICAL {
+            // The order of SplitMix64.
+            let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let key = (x ^ x >> 31).to_be_bytes().to_vec();
+            let Some((_, leaf)) = leaves.range_mut(..=key.clone()).next_back() else { break };
+            match g.room(&leaf.offsets(), g.home(&key)) {
+                Some(room) => leaf.put_into(&room, &key, &[]),
+                None => {
+                    let Ok(d) = leaf.clone().divide(&key, &[]) else { break };
+                    *leaf = d.left;
+                    leaves.insert(d.separator, d.right);
+                }
+            }
+        }
+        let mut sizes = vec![0.0; self.span + 1];
+        leaves.values().for_each(|leaf| sizes[leaf.used().count()] += 1.0);
+        sizes
+    }
+
+    /// The wanted sizes of leaves.
+    fn wanted(&self, n: u64, fill: Fill) -> Sizes {
+        let span = self.span as u32;
+        match fill {
+            Fill::RandomInserts { seed } if self.hopscotch && n > u64::from(span) => {
+                let share = n as f64 / TYPICAL as f64;
+                let sizes: Vec<f64> = self.typical().iter().map(|s| s * share).collect();
+                Sizes::like(&sizes, n, seed)
+            }
+            _ => fill.sizes(SplitRule::new(span, span / 2), n, 0),
+        }
+    }
+
+    /// The sizes of all leaves: those that are wanted, in an order in which all keys find room.
+    fn sizes(&self, all: &Pairs, fill: Fill) -> Vec<usize> {
+        let (mut sizes, mut next, mut later) = (Vec::new(), 0, Vec::new());
+        let mut wanted = self.wanted(all.len() as u64, fill);
+        let fits = |next: usize, size: usize| self.plan(all, next..(next + size).min(all.len())).1;
+        while next < all.len() {
+            // A size without room waits for other keys.
+            let waiting: Option<usize> = later.last().copied();
+            let mut size = waiting.map_or(0, |size| fits(next, size));
+            if waiting.is_some_and(|waiting| size == waiting.min(all.len() - next)) {
+                later.pop();
+            } else {
+                for _ in 0..TRIES {
+                    let Some(wanted) = wanted.next().or_else(|| later.pop()) else { break };
+                    size = fits(next, wanted);
+                    if size == wanted.min(all.len() - next) {
+                        break;
+                    }
+                    later.push(wanted);
+                }
+            }
+            sizes.push(size.max(1));
+            next += size.max(1);
+        }
+        // The last key of all is no separator.
+        fill::give_company(&mut sizes, 2);
+        sizes
+    }
+}
+
+impl Chime {
+    /// Locks the only leaf of an index without keys; `None` for any other index.
+    async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
+        let root = self.read_root().await?;
+        if !matches!(self.read_page(root).await?, Page::Leaf) {
+            return Ok(None);
+        }
+        let held = self.lock_leaf(root).await?;
+        let all = [self.node.g.whole()];
+        let (held, leaf) = self.under(held, self.read_parts(root, &all).await).await?;
+        if leaf.used().next().is_some() || !leaf.sibling().is_null() {
+            self.unlock(held).await?;
+            return Ok(None);
+        }
+        Ok(Some((root, held)))
+    }
+
+    /// Returns the number of leaves; `None` if the index has keys.
+    pub(crate) async fn fill_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
+        let Some((at, held)) = self.lock_empty().await? else { return Ok(None) };
+        let built = async {
+            let (named, first) = self.build_leaves(at, all, fill).await?;
+            let leaves = named.len() as u64;
+            Ok::<_, Error>((self.build_inner(named, fill).await?, first, leaves))
+        };
+        let (held, (root, mut first, leaves)) = self.under(held, built.await).await?;
+        self.ep.renew_deadline();
+        first.raise();
+        let word = Some(first.word()).filter(|_| self.node.g.has_vacancy);
+        self.release(held, at, &first, &[self.node.g.whole()], word).await?;
+        if root != at
+            && self.ep.cas(self.node.root.word, at.bits(), root.bits()).await? != at.bits()
+        {
+            self.retried.set(true);
+        }
+        self.pages().forget_top();
+        self.pages().cache.clear();
+        Ok(Some(leaves))
+    }
+
+    /// Writes all leaves but the first, and returns the first.
+    async fn build_leaves(
+        &self,
+        first: GlobalAddr,
+        all: &mut Pairs,
+        fill: Fill,
+    ) -> Result<(Vec<Named>, Leaf<'_>)> {
+        let g = &self.node.g;
+        let sizes = g.sizes(all, fill);
+        let mut places = vec![first];
+        for _ in 1..sizes.len() {
+            self.ep.renew_deadline();
+            places.push(self.new_page().await?);
+        }
+        let (lowest, highest) = (lowest(g.key), highest(g.key));
+        let mut named: Vec<Named> = Vec::with_capacity(sizes.len());
+        let mut first_leaf = None;
+        // From the end, so that memory of pairs is freed as leaves are built.
+        for (i, size) in sizes.iter().enumerate().rev() {
+            self.ep.renew_deadline();
+            let begin = all.len() - size;
+            let low = if i == 0 { lowest.clone() } else { all.key(begin).to_vec() };
+            let high = named.last().map_or(&highest[..], |(low, _)| low);
+            let sibling = places.get(i + 1).copied().unwrap_or(GlobalAddr::NULL);
+            let mut leaf = g.filled(all, begin..all.len());
+            leaf.set_metadata(sibling, &low, high);
+            all.truncate(begin);
+            match i {
+                0 => first_leaf = Some(leaf),
+                _ => self.write_new_leaf(places[i], &leaf).await?,
+            }
+            named.push((low, places[i]));
+        }
+        named.reverse();
+        let first = first_leaf.ok_or_else(|| Error::invalid("nothing to load"))?;
+        Ok((named, first))
+    }
+}

@@ -1,0 +1,150 @@
+//! READs of leaves, and the checks that accept them.
+//!
+//! A READ takes some slots of a leaf with the metadata that stands between them: one READ, or two
+//! in one doorbell where the neighbourhood goes past the last slot. It is repeated while the bytes
+//! mix several WRITEs: the versions in the lines differ, or two parts have different versions of
+//! the node.
+//!
+//! Whether a leaf is the right one (`place`): with fence keys, if it covers the key. Otherwise, if
+//! its sibling is the leaf that the node above names next (the *terminator*). A leaf from the cache
+//! that fails makes the client drop the cached node. Any other one has been divided, and the node
+//! above does not know yet: the key is there, or in a leaf to the right, before the terminator.
+//!
+//! Invariants: a leaf keeps its address and its lower end, so a route never leads past its key.
+//! READs change nothing, so a crash leaves nothing behind.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_parts::blink::{Route, upper};
+
+use crate::client::Chime;
+use crate::format::{Leaf, Part};
+
+/// Where a key is, according to a leaf that a route has led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In this leaf or nowhere.
+    Here,
+    /// In this leaf, or in one to the right before the terminator.
+    HereOrRight,
+    /// In a leaf to the right.
+    Right,
+    /// The route is stale.
+    Stale,
+}
+
+impl Chime {
+    /// READs parts of a leaf once; `None` while it is being written.
+    pub(crate) async fn sample(&self, at: GlobalAddr, parts: &[Part]) -> Result<Option<Leaf<'_>>> {
+        let mut leaf = self.node.g.unread();
+        Ok(self.sample_into(&mut leaf, at, parts).await?.then_some(leaf))
+    }
+
+    async fn sample_into(
+        &self,
+        leaf: &mut Leaf<'_>,
+        at: GlobalAddr,
+        parts: &[Part],
+    ) -> Result<bool> {
+        if at.node().role() != Role::Memory {
+            return Err(Error::corrupt(format!("{at} cannot be a leaf")));
+        }
+        let g = &self.node.g;
+        let (mut verbs, mut bytes) = (VerbVec::new(), 0);
+        for part in parts {
+            let raw = g.leaf.raw(part.clone());
+            bytes += part.len();
+            verbs.read(at.plus(raw.start as u64), raw.len() as u32);
+        }
+        self.ep.step(Step::Entry);
+        let mut read = self.ep.batch(verbs).await?;
+        self.ep.stage_cost(Stage::NodeImage, bytes.div_ceil(g.leaf.entry) as u32);
+        let mut all = parts.iter().enumerate();
+        Ok(all.all(|(i, part)| read.take_sampled(i).extract(|raw| leaf.take(part.clone(), raw))))
+    }
+
+    /// READs parts of a leaf until they are whole.
+    pub(crate) async fn read_parts(&self, at: GlobalAddr, parts: &[Part]) -> Result<Leaf<'_>> {
+        let mut backoff = self.ep.backoff("leaf being written", at);
+        loop {
+            if let Some(leaf) = self.sample(at, parts).await? {
+                return Ok(leaf);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// READs what is missing of a leaf, under its lock.
+    pub(crate) async fn complete<'g>(&'g self, leaf: Leaf<'g>, at: GlobalAddr) -> Result<Leaf<'g>> {
+        let rest = leaf.rest();
+        if rest.is_empty() {
+            return Ok(leaf);
+        }
+        let mut backoff = self.ep.backoff("leaf being written", at);
+        loop {
+            let mut whole = leaf.clone();
+            if self.sample_into(&mut whole, at, &rest).await? {
+                return Ok(whole);
+            }
+            self.retried.set(true);
+            backoff.step().await?;
+        }
+    }
+
+    /// Where a key is, according to the leaf of a route.
+    pub(crate) fn place(&self, leaf: &Leaf<'_>, r: &Route, key: &[u8]) -> Place {
+        if self.node.g.fences {
+            let (low, high) = leaf.fences();
+            let ends_before = upper(high).is_some_and(|high| key >= high);
+            return match (key < low, ends_before) {
+                (false, false) => Place::Here,
+                (true, _) => Place::Stale,
+                (_, true) if r.cached => Place::Stale,
+                (_, true) => Place::Right,
+            };
+        }
+        match leaf.sibling() == r.next {
+            true => Place::Here,
+            false if r.cached => Place::Stale,
+            false => Place::HereOrRight,
+        }
+    }
+
+    /// The route to the right sibling.
+    pub(crate) fn right(&self, leaf: &Leaf<'_>, r: &Route) -> Result<Route> {
+        self.ep.check_deadline("the end of a walk to the right", r.leaf.bits())?;
+        self.retried.set(true);
+        let sibling = leaf.sibling();
+        if sibling.is_null() {
+            return Err(Error::corrupt(format!("leaf {} ends early and has no sibling", r.leaf)));
+        }
+        Ok(Route { leaf: sibling, cached: false, ..*r })
+    }
+
+    /// The slot in which a key is according to the hotspot buffer.
+    pub(crate) fn hot_slot(&self, leaf: GlobalAddr, key: &[u8]) -> Option<usize> {
+        let (g, hotspots) = (&self.node.g, self.node.hotspots.as_ref()?);
+        self.ep.stage_cost(Stage::FingerprintScan, 1);
+        let home = g.home(key);
+        hotspots.find(leaf, (0..g.near).map(|d| g.slot(home, d)), key)
+    }
+
+    /// A key was accessed in a slot.
+    pub(crate) fn note_slot(&self, leaf: GlobalAddr, slot: usize, key: &[u8]) {
+        if let Some(hotspots) = &self.node.hotspots {
+            hotspots.note(leaf, slot, key);
+        }
+    }
+
+    /// READs the slot of a hot key; `None` where it is not hot, or not there any more.
+    pub(crate) async fn guess(
+        &self,
+        at: GlobalAddr,
+        key: &[u8],
+    ) -> Result<Option<(Leaf<'_>, usize)>> {
+        let Some(slot) = self.hot_slot(at, key) else { return Ok(None) };
+        let leaf = self.sample(at, &[self.node.g.single(slot)]).await?;
+        Ok(leaf.and_then(|leaf| leaf.find(key).map(|slot| (leaf, slot))))
+    }
+}

@@ -1,0 +1,77 @@
+//! Divides a leaf that has no room for a new key.
+//!
+//! Verbs in order, under the lock of the leaf:
+//! 1. READ what is missing of the leaf.
+//! 2. WRITE right half as a new leaf, with its vacancy word, awaited.
+//! 3. WRITE left half, vacancy word and release. This is the linearization point.
+//! 4. The separator is added to the node above (`parts::blink`).
+//!
+//! Invariants: nothing names the right half before step 3, and its sibling is the old one. Keys
+//! that move keep their slots; the slots that they leave are erased, so that a reader that guesses
+//! one finds another key. The separator is the key behind the last one that stays. So the largest
+//! key of a divided leaf tells an insert whether to go right, until the node above knows.
+//!
+//! A crash before 3 loses the new leaf, and leaves the lock held. A crash after 3 leaves a missing
+//! separator, and so a longer chain.
+
+use dmtree_fabric::{Error, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_parts::Outcome;
+use dmtree_parts::blink::{PageTree, Separators};
+use dmtree_parts::bytes::put_u64;
+use dmtree_parts::held::Unlock;
+
+use crate::client::Chime;
+use crate::format::Leaf;
+use crate::lock::Held;
+use crate::write::{Job, Written};
+
+/// Spare nodes: one for the leaf, the others for the levels above.
+const SPARE: usize = 5;
+
+impl Chime {
+    pub(crate) async fn split(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        leaf: Leaf<'_>,
+        job: &mut Job<'_>,
+    ) -> Result<Written> {
+        let g = &self.node.g;
+        let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
+        let (held, leaf) = self.under(held, self.complete(leaf, at).await).await?;
+        let (held, new) = self.under(held, self.new_page().await).await?;
+        self.ep.stage_cost(Stage::NodeImage, 2 * g.span as u32);
+        let key = job.key;
+        let (low, high) = match g.fences {
+            true => leaf.fences(),
+            false => (&[][..], &[][..]),
+        };
+        let (old, low, high) = (leaf.sibling(), low.to_vec(), high.to_vec());
+        let (held, mut d) = self.under(held, leaf.divide(key, job.value())).await?;
+        d.right.set_metadata(old, &d.separator, &high);
+        d.left.set_metadata(new, &low, &d.separator);
+        d.left.raise();
+        let written = async {
+            self.write_new_leaf(new, &d.right).await?;
+            let word = Some(d.left.word()).filter(|_| g.has_vacancy);
+            self.release(held, at, &d.left, &[g.whole()], word).await?;
+            self.add_separator(1, &d.separator, new).await
+        };
+        written.await.map_err(Error::effect_unknown)?;
+        let (slot, is_right) = d.slot;
+        self.note_slot(if is_right { new } else { at }, slot, key);
+        Ok((Outcome::Done, OpOutcome::InsertSplit))
+    }
+
+    /// WRITEs a leaf that no client knows, with its vacancy word and a free lock.
+    pub(crate) async fn write_new_leaf(&self, at: GlobalAddr, leaf: &Leaf<'_>) -> Result<()> {
+        let g = &self.node.g;
+        let mut image = self.blank(g.leaf_lock_at() as usize + 8).await?;
+        g.leaf.encode(0..g.leaf.bytes(), &leaf.bytes, &mut image);
+        if g.has_vacancy {
+            put_u64(&mut image, g.words_at() as usize, leaf.word());
+        }
+        self.ep.step(Step::Structure);
+        self.ep.write(at, image).await.map(drop)
+    }
+}

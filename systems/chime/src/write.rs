@@ -1,0 +1,229 @@
+//! Point writes: put, insert and update, all under the lock of the leaf.
+//!
+//! Verbs of an update, in order: CAS lock; READ slot (of a hot key) or neighbourhood; [WRITE slot,
+//! WRITE lock]. Of an insert: CAS lock, and the vacancy word; READ the slots from the home to the
+//! first bucket with a free slot; [WRITE the slots from the home to the free one, WRITE vacancy
+//! word and lock]. An insert without room divides the leaf (`split.rs`). The WRITE of the slots is
+//! the linearization point.
+//!
+//! Invariants: the lock covers the leaf, so READ and WRITE are one atomic change for writers. A
+//! leaf that is not the right one is released before the next one is locked. Keys move as
+//! `format/hop.rs` says. The value is fixed directly before the WRITE, when no other writer can
+//! join any more.
+//!
+//! As published an insert looks for its key only as far as the first free slot: behind a slot that
+//! a division has freed it misses the key, which is then there twice (`whole_neighbourhood`). An
+//! insert that goes right forgets the terminator (`keep_terminator`).
+//!
+//! A crash between the CAS and the release leaves the lock held, and perhaps a part of the slots
+//! written. As published no client recovers them.
+
+use dmtree_fabric::{GlobalAddr, OpOutcome, Result, Stage};
+use dmtree_parts::blink::{Descent, Route};
+use dmtree_parts::held::Unlock;
+use dmtree_parts::sharing::Sharing;
+use dmtree_parts::{Outcome, Write};
+
+use crate::client::Chime;
+use crate::format::{Leaf, Room};
+use crate::lock::Held;
+use crate::read::Place;
+
+/// The outcome of a write, and how it is counted.
+pub(crate) type Written = (Outcome, OpOutcome);
+
+const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
+const ABSENT: Written = (Outcome::NotFound, OpOutcome::Absent);
+pub(crate) const INSERTED: Written = (Outcome::Done, OpOutcome::InsertPlain);
+
+/// A write in progress.
+pub(crate) struct Job<'j> {
+    pub key: &'j [u8],
+    w: &'j Write<'j>,
+    value: Vec<u8>,
+    sharing: &'j mut Sharing,
+}
+
+impl Job<'_> {
+    /// The value, fixed.
+    pub fn value(&mut self) -> &[u8] {
+        self.sharing.latest(&mut self.value);
+        &self.value
+    }
+}
+
+impl Chime {
+    /// A write that may share its WRITE, or that of another writer.
+    pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
+        let change = async |sharing: &mut Sharing| {
+            let value = w.value().unwrap_or_default().to_vec();
+            let mut job = Job { key, w: &w, value, sharing };
+            match w {
+                Write::Update(_) => self.update(&mut job).await,
+                _ => self.insert(&mut job).await,
+            }
+        };
+        self.node.sharers.write(&self.ep, (key, &w), change).await
+    }
+
+    /// The next route, after a leaf that is not the right one.
+    async fn elsewhere(
+        &self,
+        held: Held,
+        leaf: &Leaf<'_>,
+        r: &Route,
+        (key, place): (&[u8], Place),
+    ) -> Result<Route> {
+        self.unlock(held).await?;
+        self.ep.check_deadline("the leaf of a key", r.leaf.bits())?;
+        match place {
+            Place::Stale => self.fresh_route(key).await,
+            _ => self.right(leaf, r),
+        }
+    }
+
+    async fn update(&self, job: &mut Job<'_>) -> Result<Written> {
+        let (g, key) = (&self.node.g, job.key);
+        let near = g.parts(g.home(key), g.near);
+        let mut r = self.route(key).await?;
+        loop {
+            let held = self.lock_leaf(r.leaf).await?;
+            let (held, guessed) = self.under(held, self.guess(r.leaf, key).await).await?;
+            if let Some((leaf, slot)) = guessed {
+                return self.overwrite(held, r.leaf, (leaf, slot), job).await;
+            }
+            let (held, leaf) = self.under(held, self.read_parts(r.leaf, &near).await).await?;
+            let place = self.place(&leaf, &r, key);
+            let found =
+                leaf.find(key).filter(|_| matches!(place, Place::Here | Place::HereOrRight));
+            if let Some(slot) = found {
+                return self.overwrite(held, r.leaf, (leaf, slot), job).await;
+            }
+            if place == Place::Here {
+                self.unlock(held).await?;
+                return Ok(ABSENT);
+            }
+            r = self.elsewhere(held, &leaf, &r, (key, place)).await?;
+        }
+    }
+
+    /// Replaces the value in a slot.
+    async fn overwrite(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        (mut leaf, slot): (Leaf<'_>, usize),
+        job: &mut Job<'_>,
+    ) -> Result<Written> {
+        self.ep.stage_cost(Stage::EntryCheck, 1);
+        leaf.set_value(slot, job.value());
+        self.note_slot(at, slot, job.key);
+        self.release(held, at, &leaf, &[self.node.g.single(slot)], None).await?;
+        Ok(UPDATED)
+    }
+
+    async fn insert(&self, job: &mut Job<'_>) -> Result<Written> {
+        let (g, key) = (&self.node.g, job.key);
+        let home = g.home(key);
+        let mut r = self.route(key).await?;
+        loop {
+            let (held, word) = self.lock_for_insert(r.leaf).await?;
+            let least = if self.node.o.whole_neighbourhood { g.near } else { 1 };
+            let parts = g.parts(home, g.reach(word, home).max(least));
+            let (held, leaf) = self.under(held, self.read_parts(r.leaf, &parts).await).await?;
+            let place = match self.place(&leaf, &r, key) {
+                Place::HereOrRight => {
+                    let right = self.goes_right(&leaf, r.leaf, word, key).await;
+                    let (_, right) = self.under(held, right).await?;
+                    if right { Place::Right } else { Place::Here }
+                }
+                place => place,
+            };
+            if place != Place::Here {
+                r = self.elsewhere(held, &leaf, &r, (key, place)).await?;
+                if !self.node.o.keep_terminator && !r.cached && place == Place::Right {
+                    r.next = GlobalAddr::NULL;
+                }
+                continue;
+            }
+            let Some(slot) = leaf.find(key) else {
+                return self.put_new(held, r.leaf, (leaf, word), job).await;
+            };
+            if let Some(refused) = job.w.refused(Some(leaf.value(slot))) {
+                self.unlock(held).await?;
+                return Ok(refused);
+            }
+            return self.overwrite(held, r.leaf, (leaf, slot), job).await;
+        }
+    }
+
+    /// Whether a key that is not in a divided leaf belongs to its right, by the largest key there.
+    async fn goes_right(
+        &self,
+        leaf: &Leaf<'_>,
+        at: GlobalAddr,
+        word: u64,
+        key: &[u8],
+    ) -> Result<bool> {
+        if leaf.used().any(|i| leaf.key(i) >= key) {
+            return Ok(false);
+        }
+        let g = &self.node.g;
+        let last = g.largest(word);
+        if leaf.has(last) {
+            return Ok(!leaf.is_used(last) || leaf.key(last) < key);
+        }
+        let single = self.read_parts(at, &[g.single(last)]).await?;
+        Ok(!single.is_used(last) || single.key(last) < key)
+    }
+
+    /// Puts a new key into a leaf.
+    async fn put_new(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        (leaf, word): (Leaf<'_>, u64),
+        job: &mut Job<'_>,
+    ) -> Result<Written> {
+        let (g, key) = (&self.node.g, job.key);
+        self.ep.stage_cost(Stage::EntryCheck, 1);
+        if !g.hopscotch {
+            return self.put_sorted(held, at, leaf, job).await;
+        }
+        let home = g.home(key);
+        let has_free = leaf.offsets().contains(&None);
+        let (held, mut leaf) = match has_free {
+            true => (held, leaf),
+            false => self.under(held, self.complete(leaf, at).await).await?,
+        };
+        let Some(room) = g.room(&leaf.offsets(), home) else {
+            // Boxed because it is rare and large.
+            return Box::pin(self.split(held, at, leaf, job)).await;
+        };
+        let Room { moves, slot, reach } = &room;
+        leaf.put_into(&room, key, job.value());
+        let touched = (0..*reach).map(|d| g.slot(home, d));
+        let word = leaf.noted(word, touched, moves);
+        self.release(held, at, &leaf, &g.touched(home, *reach), Some(word)).await?;
+        self.note_slot(at, *slot, key);
+        Ok(INSERTED)
+    }
+
+    async fn put_sorted(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        mut leaf: Leaf<'_>,
+        job: &mut Job<'_>,
+    ) -> Result<Written> {
+        let g = &self.node.g;
+        if leaf.used().count() == g.span {
+            return Box::pin(self.split(held, at, leaf, job)).await;
+        }
+        self.ep.stage_cost(Stage::NodeImage, g.span as u32);
+        leaf.insert_sorted(job.key, job.value());
+        leaf.raise();
+        self.release(held, at, &leaf, &[g.whole()], None).await?;
+        Ok(INSERTED)
+    }
+}
