@@ -47,8 +47,8 @@ use crate::{Mark, Mutant, Options, Route, Tables};
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
 const KIND_LEAF: u8 = 2;
-/// Slots of the largest leaves.
-const LARGEST_LEAF: usize = 128;
+/// Slots of the smallest leaves.
+const LEAST_CAPACITY: usize = 32;
 /// FIFO mutexes for leaf locks.
 const LEAF_FIFOS: usize = 4096;
 /// FIFO mutexes for the locks of the inner nodes of each level.
@@ -176,9 +176,9 @@ impl DmNode {
         })
     }
 
-    /// The smallest budget that holds one inner node with its mirrors.
+    /// The smallest budget that holds one inner node with the mirrors of small leaves.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
-        CachedNode::most_bytes(g.fanout, g.k, LARGEST_LEAF)
+        CachedNode::most_bytes(g.fanout, g.k, LEAST_CAPACITY)
     }
 
     /// The arena of leaves of a capacity; the largest for a capacity that no leaf has.

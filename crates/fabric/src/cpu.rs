@@ -98,7 +98,7 @@ fn count_below(words: &[[i32; 16]], bound: i32) -> usize {
                 for four in sixteen.as_chunks::<4>().0 {
                     let four = _mm_loadu_si128(four.as_ptr().cast());
                     // A lane is -1 where the word is below.
-                    counts = _mm_sub_epi32(counts, _mm_cmpgt_epi32(bounds, four));
+                    counts = _mm_sub_epi32(counts, _mm_cmplt_epi32(four, bounds));
                 }
             }
             let two = _mm_add_epi32(counts, _mm_unpackhi_epi64(counts, counts));

@@ -10,7 +10,7 @@ use dmtree_parts::published::{Base, Limits};
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Bump, Stripes};
 
-use crate::format::{Geometry, MAX_CAPACITY};
+use crate::format::Geometry;
 use crate::options::Options;
 use crate::route::BOTTOM;
 
@@ -20,6 +20,8 @@ const KIND: u8 = 1;
 /// Entries for batches of readers, and as many for batches of writers. The artifact has 4 Mi, of
 /// 208 bytes each. If two keys meet in one entry, they only miss a chance to share.
 const GROUPS: usize = 4096;
+/// Slots of the smallest leaves.
+const LEAST_CAPACITY: usize = 32;
 /// Most readers of one batch, as published.
 const READERS: u32 = 8;
 
@@ -70,8 +72,8 @@ impl FpNode {
         (region / 64).max(4 << 10)
     }
 
-    /// The smallest budget that holds one inner node with its mirrors.
+    /// The smallest budget that holds one inner node with the mirrors of small leaves.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
-        CachedNode::most_bytes(g.fanout, g.key, MAX_CAPACITY)
+        CachedNode::most_bytes(g.fanout, g.key, LEAST_CAPACITY)
     }
 }
