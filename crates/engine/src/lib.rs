@@ -24,7 +24,7 @@ mod point;
 #[cfg(test)]
 mod rare;
 mod recovery;
-mod route;
+mod router;
 mod scan;
 pub mod systems;
 mod tree;

@@ -20,7 +20,7 @@ use crate::leaf::{Leaves, NodeHeader, Pair, pair_of};
 use crate::lock::{HeldLock, LeafLocks, Lockable, Locked, TableLocks};
 use crate::point::{DirectWrite, Writes};
 use crate::recovery::LeafRecovery;
-use crate::route::route_of;
+use crate::router::{Router, route_of};
 use crate::{Chore, DmTree, Mark, Options, Route, Techniques, Unlock, fence_tag};
 
 /// Bytes of cache of a node: a few inner nodes.
@@ -101,7 +101,7 @@ async fn lose_record(c: &DmTree, key: &[u8]) -> (Vec<u8>, Child) {
 }
 
 async fn route_to(c: &DmTree, key: &[u8]) -> Route {
-    let node = c.client.descend_to(key, 1).await.expect("works").expect("a bottom level");
+    let node = Router(&c.client).descend_to(key, 1).await.expect("works").expect("a bottom level");
     let i = node.keys().floor(key).expect("covers it");
     route_of(&node.record(i))
 }
@@ -384,7 +384,8 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
             c.write(&key(n), Write::Delete).await.expect("works");
         }
         let pin = c.client.pin();
-        let parent = c.client.descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
+        let parent =
+            Router(&c.client).descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
         assert!(parent.len() > 2, "a leaf lies between two others");
         let pair = [0, 2].map(|i| route_of(&parent.record(i)));
         let low = parent.keys().get(2).to_vec();

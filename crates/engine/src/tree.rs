@@ -16,6 +16,7 @@ use crate::point::{
     Begun, DirectGet, DirectWrite, Reads, Writes, get_many, write_many, write_rest_with_room,
     write_with_room,
 };
+use crate::router::Router;
 use crate::scan::Scan;
 use crate::walk::Walk;
 use crate::{Client, DmNode, Options};
@@ -125,7 +126,7 @@ impl RangeIndex for DmTree {
     }
 
     fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
-        self.client.known_place(key)
+        Router(&self.client).known_place(key)
     }
 
     async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {

@@ -31,7 +31,7 @@ use dmtree_parts::Shape;
 use crate::format::{Child, Header, Stored, Table, inner, table, u64_at, unchecked_header};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
-use crate::route::InnerRead;
+use crate::router::{InnerRead, Router};
 use crate::{Client, KeyHash, fence_tag, is_away};
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
@@ -57,8 +57,8 @@ impl<'c> Walk<'c> {
     pub(crate) async fn run(c: &'c Client) -> Result<Shape> {
         let scope = c.ep.begin(OpKind::Admin);
         let _pin = c.pin();
-        let root = c.read_root().await?;
-        let InnerRead::Whole(top) = c.read_inner(root, None, None).await? else {
+        let root = Router(c).read_root().await?;
+        let InnerRead::Whole(top) = Router(c).read_inner(root, None, None).await? else {
             return Err(broken("the root is a tombstone", root));
         };
         let shape = Shape { levels: u32::from(top.level), ..Shape::default() };

@@ -81,7 +81,7 @@ impl KeyArray {
         let mut bytes = Vec::with_capacity(total);
         for key in keys {
             if !key.is_empty() {
-                distances.push((head(key, shared) - base >> shift) as i32);
+                distances.push(((head(key, shared) - base) >> shift) as i32);
             }
             bytes.extend_from_slice(key);
             ends.push(bytes.len() as u32);

@@ -40,6 +40,7 @@ use crate::leaf::{
 };
 use crate::lock::{LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::write_many;
+use crate::router::Router;
 use crate::{Client, KeyHash, Mutant, Unlock, fence_tag};
 
 /// A load in progress: the memory that it has taken, which it gives back when it fails.
@@ -143,7 +144,7 @@ impl<'c> Load<'c> {
             c.unlock(l).await?;
             return Ok(None);
         };
-        let root = c.read_root().await?;
+        let root = Router(c).read_root().await?;
         if root != r0.addr || r0.node.len() != 1 || r0.hi.is_some() {
             c.unlock(r0).await?;
             c.unlock(l).await?;

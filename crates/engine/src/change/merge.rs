@@ -33,7 +33,7 @@ use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
 use crate::leaf::{Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones};
 use crate::lock::{LeafLocks, Locked};
-use crate::route::route_of;
+use crate::router::{Router, route_of};
 use crate::{Chore, Client, Mark, Mutant, Route, Unlock, fence_tag, invariants};
 
 /// A merge in progress, under the locks of both leaves and of their parent.
@@ -53,7 +53,7 @@ impl<'c> Merge<'c> {
     /// works there: with the right one, or else with the left one, which deletes in ascending order
     /// leave small.
     pub(crate) async fn of_key(c: &'c Client, key: &[u8]) -> Result<()> {
-        c.route(key).await?;
+        Router(c).route(key).await?;
         let Some((n, i)) = c.node.cache.lookup(1, key) else { return Ok(()) };
         for a in [Some(i), i.checked_sub(1)].into_iter().flatten().filter(|a| a + 1 < n.len()) {
             let (ra, rb) = (route_of(&n.record(a)), route_of(&n.record(a + 1)));
@@ -73,7 +73,7 @@ impl<'c> Merge<'c> {
         low_b: Vec<u8>,
     ) -> Result<bool> {
         let Some(a) = LeafLocks(c).lock(&ra).await? else {
-            c.fresh_route(key).await?;
+            Router(c).fresh_route(key).await?;
             return Ok(true);
         };
         let Some(b) = LeafLocks(c).try_lock(&rb).await? else {
@@ -221,7 +221,7 @@ impl<'c> Merge<'c> {
         let hi = Blocks(c).fence(copy_b.header(c).hi).await?;
         a.table.fence = fence_tag(hi.as_deref());
         let route_a = Route { fence: a.table.fence, ..a.route };
-        c.fill_mirror(&low_a, &route_a, a.table.fps());
+        Router(c).fill_mirror(&low_a, &route_a, a.table.fps());
         let tombstone = b.route;
         LeafLocks(c).unlock_with_table(a).await?;
         if !LeafLocks(c).close(b).await? {

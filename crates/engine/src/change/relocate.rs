@@ -36,7 +36,7 @@ use crate::leaf::{
     Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
 };
 use crate::lock::{LeafLocks, Locked};
-use crate::route::route_of;
+use crate::router::{Router, route_of};
 use crate::{Chore, Client, Mark, Mutant, Route, Unlock, invariants, is_away};
 
 /// A relocation in progress, under the lock of its leaf.
@@ -144,7 +144,7 @@ impl<'c> Relocation<'c> {
             Tombstones(c).blank(&leaf, &l.table, new.grant.addr).await?;
         }
         Records(c).replace(parent, at, &new.child()).await?;
-        c.fill_mirror(&low, &new.route(table.fence), table.fps());
+        Router(c).fill_mirror(&low, &new.route(table.fence), table.fps());
         let route = l.route;
         if LeafLocks(c).close(l).await? {
             match c.node.has(Mutant::RetireRelocatedEarly) {
@@ -165,11 +165,11 @@ pub(crate) async fn unlink(c: &Client, lo: &[u8], tombstone: &Route) -> Result<b
         return Err(Error::corrupt(format!("leaf {} is no tombstone", tombstone.leaf)));
     }
     if !lo.is_empty() {
-        let parent = c.descend_below(Some(lo)).await?;
+        let parent = Router(c).descend_below(Some(lo)).await?;
         let Some(i) = parent.keys().below(Some(lo)) else { return Ok(false) };
         let route = route_of(&parent.record(i));
         let Some(left) = LeafLocks(c).lock(&route).await? else {
-            c.fresh_route(parent.keys().get(i)).await?;
+            Router(c).fresh_route(parent.keys().get(i)).await?;
             return Ok(false);
         };
         let copy = Leaves(c).read(route.leaf, route.capacity).await?;

@@ -43,6 +43,7 @@ use crate::leaf::{
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
+use crate::router::Router;
 use crate::{Client, DmNode, KeyValue, Mark, Mutant, Unlock, fence_tag, invariants, is_away};
 
 /// Bound for successive owners of the new leaf's table that die or do not answer.
@@ -312,8 +313,8 @@ impl<'c> Split<'c> {
         Records(c).publish(low, &child).await?;
         let hi = Blocks(c).fence(self.leaf.header(c).hi).await?;
         let route = self.new.route(fence_tag(hi.as_deref()));
-        c.fill_mirror(low, &route, self.new_table.fps());
-        c.fill_mirror(&Leaves(c).low_of(&self.leaf).await?, &l.route, l.table.fps());
+        Router(c).fill_mirror(low, &route, self.new_table.fps());
+        Router(c).fill_mirror(&Leaves(c).low_of(&self.leaf).await?, &l.route, l.table.fps());
         LeafLocks(c).unlock_with_table(l).await
     }
 

@@ -13,6 +13,7 @@ use crate::inner::{InnerNode, InnerSplit};
 use crate::leaf::Blocks;
 use crate::lock::{HeldLock, LONG_WAIT, Lockable};
 use crate::recovery::{InnerRecovery, diagnose_inner, recover_locks_while_waiting};
+use crate::router::Router;
 use crate::{Client, Mark, Unlock};
 
 /// A locked inner node, as read under the lock.
@@ -51,7 +52,7 @@ impl InnerLocks<'_> {
         'again: loop {
             let start = match c.node.cache.lookup(level, key) {
                 Some((n, _)) => n,
-                None => match c.descend_to(key, level).await? {
+                None => match Router(c).descend_to(key, level).await? {
                     Some(n) => n,
                     None => return Ok(None),
                 },
@@ -188,7 +189,7 @@ impl InnerLocks<'_> {
     pub(crate) async fn written(self, n: LockedInner) -> Result<()> {
         self.0.op.let_go(n.tag);
         drop(n.fifo_guard);
-        self.0.cache_node(n.addr, &n.node).await.map(|_| ())
+        Router(self.0).cache_node(n.addr, &n.node).await.map(|_| ())
     }
 
     /// As [`InnerLocks::lock_at`], but gives up at once when another client has the lock, or

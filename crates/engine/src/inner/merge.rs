@@ -9,6 +9,7 @@ use dmtree_fabric::{Buf, Result, Step};
 use crate::format::{FenceArea, Record, check_header, put_u64};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, Records, fill};
 use crate::leaf::{Blocks, NodeHeader};
+use crate::router::Router;
 use crate::{Chore, Client, Mark, Mutant, Unlock, invariants};
 
 /// A merge in progress, under the locks of both nodes and of their parent.
@@ -120,7 +121,7 @@ impl<'c> InnerMerge<'c> {
         let (index, record_key) = (record.index, FenceArea::of_record(&record));
         let (low, level) = (parent.node.key(at).to_vec(), parent.level);
         Records(c).remove(parent, index).await?;
-        c.cache_inner(a.addr, image_a).await?;
+        Router(c).cache_inner(a.addr, image_a).await?;
         let (is_bottom, tombstone) = (a.level == 1, (b.addr, b.ver.generation));
         let low_b = FenceArea::lo_of(&c.node.g, &b.node.bytes);
         c.unlock(a).await?;

@@ -10,7 +10,7 @@ use crate::format::inner::free_word;
 use crate::format::{Child, put_record};
 use crate::inner::{InnerLocks, InnerNodes, InnerSplit, LockedInner, record_of};
 use crate::leaf::{Blocks, NodeHeader, Unwritten};
-use crate::route::InnerRead;
+use crate::router::{InnerRead, Router};
 use crate::{Chore, Client, Mark, Mutant, Unlock, is_away};
 
 /// Adds and removes records of inner nodes.
@@ -137,8 +137,10 @@ impl Records<'_> {
     /// was faster.
     async fn grow_root(self, level: u8, low: &[u8], child: &Child) -> Result<bool> {
         let c = self.0;
-        let old = c.read_root().await?;
-        let InnerRead::Whole(copy) = c.read_inner(old, None, None).await? else { return Ok(false) };
+        let old = Router(c).read_root().await?;
+        let InnerRead::Whole(copy) = Router(c).read_inner(old, None, None).await? else {
+            return Ok(false);
+        };
         if copy.level + 1 != level {
             return Ok(false);
         }
@@ -175,7 +177,7 @@ impl Records<'_> {
             return Ok(false);
         }
         Mark::RootGrown.hit();
-        c.cache_inner(grant.addr, &bytes).await?;
+        Router(c).cache_inner(grant.addr, &bytes).await?;
         Ok(true)
     }
 

@@ -13,6 +13,7 @@ use crate::format::{FenceArea, Ver, check_header, put_u64};
 use crate::inner::{InnerNodes, LockedInner, Records, fill};
 use crate::invariants::keeps_records;
 use crate::leaf::{Blocks, NodeHeader};
+use crate::router::Router;
 use crate::{Chore, Client, Mark, Mutant, Unlock};
 
 /// A split in progress, under the lock of its node.
@@ -75,8 +76,8 @@ impl<'c> InnerSplit<'c> {
         let LockedInner { addr, tag, level, fifo_guard, .. } = self.n;
         c.op.let_go(tag);
         drop(fifo_guard);
-        c.cache_inner(addr, &lower_bytes).await?;
-        c.cache_inner(new.addr, &upper_bytes).await?;
+        Router(c).cache_inner(addr, &lower_bytes).await?;
+        Router(c).cache_inner(new.addr, &upper_bytes).await?;
         match Box::pin(Records(c).insert(level + 1, &self.separator, &child)).await {
             // The right link (B-link) keeps the new node reachable; a missing parent record only
             // costs hops.

@@ -47,6 +47,7 @@ use crate::format::{LockTag, Table};
 use crate::inner::{InnerLocks, LockedInner};
 use crate::leaf::LeafCopy;
 use crate::recovery::diagnose_leaf;
+use crate::router::Router;
 use crate::{Client, Route, Unlock, reached};
 
 /// A lock that an operation holds: its tag, and what it locks.
@@ -138,13 +139,13 @@ pub(crate) struct LeafLocks<'c>(pub &'c Client);
 impl LeafLocks<'_> {
     /// Locks the leaf of a key: one round trip when the route is right and the lock is free.
     pub(crate) async fn of_key(self, key: &[u8]) -> Result<Locked> {
-        let mut route = self.0.route(key).await?;
+        let mut route = Router(self.0).route(key).await?;
         let mut backoff = self.0.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
             if let Some(locked) = self.lock(&route).await? {
                 return Ok(locked);
             }
-            route = self.0.other_route(key, &route, &mut backoff).await?;
+            route = Router(self.0).other_route(key, &route, &mut backoff).await?;
         }
     }
 

@@ -31,6 +31,7 @@ use dmtree_pool::{BlockPtr, Span};
 use crate::format::{SlotState, Stored, inner};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::maintenance::{Collection, GcRun};
+use crate::router::Router;
 
 impl Collection<'_> {
     /// Marks the node of a level that covers a key, and the tombstones that its `next` passes;
@@ -45,7 +46,7 @@ impl Collection<'_> {
         let g = c.node.g;
         let mut backoff = c.ep.backoff("an inner node to mark", c.node.root.word);
         loop {
-            let node = c.descend(key, level).await?;
+            let node = Router(c).descend(key, level).await?;
             c.ep.step(Step::Structure);
             let bytes = c.ep.read(node.addr, g.inner_image() as u32).await?;
             let image = bytes.extract(<[u8]>::to_vec);
@@ -90,7 +91,7 @@ impl Collection<'_> {
     /// the next one; returns that one's lower fence.
     pub(crate) async fn mark_leaf(self, key: &[u8], gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
         let c = self.0;
-        let mut route = c.route(key).await?;
+        let mut route = Router(c).route(key).await?;
         let mut backoff = c.ep.backoff("a leaf to mark", route.leaf);
         let leaf = loop {
             let leaf = Leaves(c).read(route.leaf, route.capacity).await?;
@@ -103,8 +104,8 @@ impl Collection<'_> {
                 }
             }
             backoff.step().await?;
-            let fresh = c.fresh_route(key).await?;
-            route = c.walk_route(key, &fresh).await?.unwrap_or(fresh);
+            let fresh = Router(c).fresh_route(key).await?;
+            route = Router(c).walk_route(key, &fresh).await?.unwrap_or(fresh);
         };
         self.copy(&leaf, gc_run);
         let h = leaf.header(c);

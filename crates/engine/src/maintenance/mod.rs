@@ -43,6 +43,7 @@ use crate::inner::{InnerLocks, InnerMerge, Records};
 use crate::leaf::Leaves;
 use crate::lock::LeafLocks;
 use crate::recovery::{LeafRecovery, recover_lock};
+use crate::router::Router;
 use crate::{Chore, Client, Mark, Unlock, is_away};
 
 /// Tables that one call of maintenance builds at most.
@@ -145,8 +146,8 @@ async fn work(c: &Client, chore: Chore) -> Result<()> {
 
 /// Adds the record of the leaf that covers a key.
 async fn publish(c: &Client, key: Vec<u8>) -> Result<()> {
-    let from = c.fresh_route(&key).await?;
-    let Some(found) = c.walk_route(&key, &from).await? else {
+    let from = Router(c).fresh_route(&key).await?;
+    let Some(found) = Router(c).walk_route(&key, &from).await? else {
         c.node.push_chore(Chore::Publish(key));
         return Ok(());
     };

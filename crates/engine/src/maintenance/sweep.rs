@@ -30,7 +30,7 @@ use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 use crate::inner::Records;
 use crate::leaf::{Blocks, NodeHeader};
 use crate::recovery::{InnerRecovery, Inspected, LeafRecovery, WordRecovery};
-use crate::route::{InnerRead, route_of};
+use crate::router::{InnerRead, Router, route_of};
 use crate::{Chore, Client, Mark, Route, is_away};
 
 /// Sweeps the tree after a death.
@@ -76,13 +76,13 @@ impl Sweep<'_> {
         for level in (1..=top).rev() {
             self.inner(from, level).await?;
         }
-        let node = c.descend(from, 1).await?;
+        let node = Router(c).descend(from, 1).await?;
         // The cached node may be stale; the sweep needs its present leaves.
-        let node = match c.read_inner(node.addr, Some(node.generation), Some(1)).await? {
+        let node = match Router(c).read_inner(node.addr, Some(node.generation), Some(1)).await? {
             InnerRead::Whole(copy) => copy.node,
             _ => {
                 c.node.cache.invalidate(1, &node);
-                c.descend(from, 1).await?
+                Router(c).descend(from, 1).await?
             }
         };
         for (i, r) in node.records().enumerate() {
@@ -144,7 +144,7 @@ impl Sweep<'_> {
     /// An old root that forwards to another one: the root of a load.
     pub(crate) async fn root(self) -> Result<()> {
         loop {
-            let root = self.0.read_root().await?;
+            let root = Router(self.0).read_root().await?;
             let h = NodeHeader::read(self.0, root).await?;
             if h.forward.is_null() || h.forward == root {
                 return Ok(());
@@ -156,14 +156,14 @@ impl Sweep<'_> {
     }
 
     pub(crate) async fn top_level(self) -> Result<u8> {
-        let root = self.0.read_root().await?;
+        let root = Router(self.0).read_root().await?;
         Ok(NodeHeader::read(self.0, root).await?.level)
     }
 
     /// The node of a level that covers a key: its lock, and the record of its right sibling.
     async fn inner(self, key: &[u8], level: u8) -> Result<()> {
         let c = self.0;
-        let Some(node) = c.descend_to(key, level).await? else { return Ok(()) };
+        let Some(node) = Router(c).descend_to(key, level).await? else { return Ok(()) };
         InnerRecovery(c).help(node.addr).await?;
         let h = NodeHeader::read(c, node.addr).await?;
         if !h.forward.is_null() || h.ver.generation != node.generation {
@@ -179,7 +179,7 @@ impl Sweep<'_> {
         if n.level != level || !n.forward.is_null() || !n.whole || n.lo == h.lo {
             return Ok(());
         }
-        let parent = c.descend_to(&low, level + 1).await?;
+        let parent = Router(c).descend_to(&low, level + 1).await?;
         let named = parent
             .is_some_and(|p| p.keys().floor(&low).is_some_and(|i| p.record(i).child == h.next));
         if named {

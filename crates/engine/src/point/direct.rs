@@ -29,7 +29,7 @@ use crate::format::{BODY_AT, LockTag, MAX_BODY, Place, Table, slot};
 use crate::leaf::{Entries, Looked};
 use crate::lock::{LeafFifoGuard, Lockable, Locked};
 use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
-use crate::route::{MAX_CANDIDATES, route_of};
+use crate::router::{MAX_CANDIDATES, Router, route_of};
 use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
 
 /// Writes with lines that are on their way at once.
@@ -138,11 +138,11 @@ impl<'c> Direct<'c> {
         let Some(mut op) = self.0.begin_direct(OpKind::Get) else { return DirectGet::Posted };
         let pin = self.0.op.pin_briefly();
         let r = reading();
-        let Some(parent) = self.0.cached(key, &r) else {
+        let Some(parent) = Router(self.0).cached(key, &r) else {
             return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
         };
         let route = route_of(&parent.0.record(parent.1));
-        let mirrored = self.0.mirrored(parent.0, parent.1, hash.fingerprint());
+        let mirrored = Router(self.0).mirrored(parent.0, parent.1, hash.fingerprint());
         let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
         match self.read(&mut read, (key, hash), out) {
             Some(found) => {
@@ -302,7 +302,7 @@ impl<'c> Direct<'c> {
             if let Some(at) = self.own_table(&route) {
                 op.prefetch(at, BODY_AT + Table::body_len(route.capacity));
             }
-            let slots = self.0.mirrored(node, i, hash.fingerprint());
+            let slots = Router(self.0).mirrored(node, i, hash.fingerprint());
             if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
                 let place = Place { leaf: route.leaf, slot };
                 op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
@@ -365,7 +365,8 @@ impl<'c> Direct<'c> {
         let at = self.own_table(&route)?;
         // The lock's word and the entry are far apart: both are on their way at once.
         let (node, i) = parent;
-        if let Some(slot) = self.0.mirrored(node, i, fp).and_then(|mut slots| slots.next()) {
+        if let Some(slot) = Router(self.0).mirrored(node, i, fp).and_then(|mut slots| slots.next())
+        {
             let place = Place { leaf: route.leaf, slot };
             op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
         }
@@ -464,7 +465,7 @@ impl<'c> Direct<'c> {
             }
             Done::Slot(slot, fp, counted) => {
                 leaf.table.set(slot, fp);
-                self.0.note_mirror_at(leaf.parent, key, &route, (slot, fp));
+                Router(self.0).note_mirror_at(leaf.parent, key, &route, (slot, fp));
                 let mut body = [0; MAX_BODY];
                 let body = &mut body[..Table::body_len(route.capacity)];
                 leaf.table.body(route.table, body);

@@ -42,7 +42,7 @@ use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe,
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{Direct, DirectGet, candidates, end, verdict};
 use crate::recovery::recover_locks_due;
-use crate::route::MAX_CANDIDATES;
+use crate::router::{MAX_CANDIDATES, Router};
 use crate::{Client, HashedKey, KeyHash, Mark, Mutant, Route};
 
 /// Hops to a right sibling or a successor that indicate nothing: a stale route leads over
@@ -158,7 +158,7 @@ impl<'c> Reads<'c> {
     ) -> Result<bool> {
         let mut start = Start::default();
         if self.0.node.has_tables() {
-            start.cached = self.0.cached_route(key, hash.fingerprint());
+            start.cached = Router(self.0).cached_route(key, hash.fingerprint());
         }
         self.go_on(start, (key, hash), out).await
     }
@@ -182,11 +182,11 @@ impl<'c> Reads<'c> {
                         }
                         route
                     }
-                    Answer::Stale => c.fresh_route(key).await?,
+                    Answer::Stale => Router(c).fresh_route(key).await?,
                 }
             }
             Some((route, None)) => route,
-            None => c.route(key).await?,
+            None => Router(c).route(key).await?,
         };
         let mut backoff = c.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
@@ -208,7 +208,7 @@ impl<'c> Reads<'c> {
                 }
                 Answer::Stale => {}
             }
-            route = c.other_route(key, &route, &mut backoff).await?;
+            route = Router(c).other_route(key, &route, &mut backoff).await?;
         }
     }
 
@@ -265,7 +265,7 @@ impl<'c> Reads<'c> {
             }
         };
         c.ep.stage_cost(Stage::FingerprintScan, 1);
-        c.fill_mirror(key, route, table.fps());
+        Router(c).fill_mirror(key, route, table.fps());
         let Some(candidates) = candidates(&table, hash) else {
             return self.by_leaf(route, (key, hash), (out, Learn::No)).await;
         };
@@ -301,7 +301,7 @@ impl<'c> Reads<'c> {
                 Mark::GetTombstone.hit();
                 // A record that is older than this operation may name a tombstone with a successor
                 // that is reclaimed already: `forward` carries no generation.
-                if leaf.addr == route.leaf && c.fresh_route(key).await?.leaf != route.leaf {
+                if leaf.addr == route.leaf && Router(c).fresh_route(key).await?.leaf != route.leaf {
                     return Ok(Answer::Stale);
                 }
                 forward
@@ -331,7 +331,7 @@ impl<'c> Reads<'c> {
             }
             hops += 1;
             if hops > FREE_HOPS {
-                c.paced_walk(&mut backoff, &leaf).await?;
+                Router(c).paced_walk(&mut backoff, &leaf).await?;
             }
             leaf = Leaves(c).read(on, leaf.capacity).await?;
         }
@@ -347,6 +347,6 @@ impl<'c> Reads<'c> {
             }
         }
         let generation = leaf.header(self.0).ver.generation;
-        self.0.fill_mirror(key, &Route { leaf: leaf.addr, generation, ..*route }, &fps);
+        Router(self.0).fill_mirror(key, &Route { leaf: leaf.addr, generation, ..*route }, &fps);
     }
 }

@@ -9,6 +9,7 @@ use dmtree_parts::{Values, check_key};
 use crate::format::Place;
 use crate::leaf::{Entries, Looked};
 use crate::point::Reads;
+use crate::router::Router;
 use crate::{Client, KeyHash};
 
 /// Keys of one batch of READs.
@@ -63,7 +64,7 @@ async fn first_candidates(
 ) -> Result<Vec<Option<First>>> {
     let g = &c.node.g;
     let (mut reads, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
-    c.cached_routes(keys, hashes, |i, (route, candidates)| {
+    Router(c).cached_routes(keys, hashes, |i, (route, candidates)| {
         if let Some(slot) = candidates.and_then(|mut slots| slots.next()) {
             reads.push((route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
             places.push((i, Place { leaf: route.leaf, slot }, route.generation));

@@ -41,6 +41,7 @@ use crate::leaf::{Blocks, Entries, Found, Leaves, Looked};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::recover_locks_due;
+use crate::router::Router;
 use crate::{Chore, Client, HashedKey, KeyHash, KeyValue, Mark, Mutant, Unlock};
 
 /// Outcome of a write, for its caller and for the counters.
@@ -319,7 +320,7 @@ impl<'c> Writes<'c> {
             return c.unlock(l).await;
         }
         l.table.set(slot, pair.1.fingerprint());
-        c.note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
+        Router(c).note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
         LeafLocks(c).unlock_with_table(l).await
     }
 
@@ -348,7 +349,7 @@ impl<'c> Writes<'c> {
                 true => c.ep.detach(write_word(at, free), None),
             }
             l.table.set(p.slot, 0);
-            c.note_mirror(key, &l.route, p.slot, 0);
+            Router(c).note_mirror(key, &l.route, p.slot, 0);
             LeafLocks(c).unlock_with_table(l).await?;
         }
         Blocks(c).retire(p.block);

@@ -22,7 +22,7 @@ use dmtree_pool::BlockPtr;
 use crate::format::Table;
 use crate::leaf::Probe;
 use crate::point::Answer;
-use crate::route::MAX_CANDIDATES;
+use crate::router::MAX_CANDIDATES;
 use crate::{KeyHash, Mark, Route};
 
 /// An entry found under the lock.

@@ -36,6 +36,7 @@ use crate::format::{BODY_AT, LockTag, Place, Table, View};
 use crate::leaf::{Entries, Probe};
 use crate::lock::{Contenders, HeldLock, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks};
 use crate::point::{Direct, Writes};
+use crate::router::Router;
 use crate::{Client, KeyHash, Route, Unlock, reached};
 
 /// Leaves of one round: a client holds at most this many locks at once.
@@ -186,7 +187,7 @@ impl<'c, 'w> Round<'c, 'w> {
         let mut routed = Ok(());
         while self.len() < MAX_WRITES && later.len() < MAX_LATER {
             let Some(i) = pending.pop_front() else { break };
-            match c.route(self.writes[i].0).await {
+            match Router(c).route(self.writes[i].0).await {
                 Ok(route) if self.add(i, route) => {}
                 Ok(_) => later.push(i),
                 Err(e) => {
@@ -230,7 +231,7 @@ impl<'c, 'w> Round<'c, 'w> {
                 if seen.present.is_none() {
                     has_changed = true;
                     l.table.set(slot, hash.fingerprint());
-                    c.note_mirror(key, &l.route, slot, hash.fingerprint());
+                    Router(c).note_mirror(key, &l.route, slot, hash.fingerprint());
                 }
                 outcomes[i] = Ok(Outcome::Done);
             }

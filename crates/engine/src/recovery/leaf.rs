@@ -40,6 +40,7 @@ use crate::inner::Records;
 use crate::leaf::{Blocks, LeafImage, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TakenLock};
 use crate::recovery::WordRecovery;
+use crate::router::Router;
 use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, fence_tag, is_away, reached};
 
 /// Repairs leaves.
@@ -198,7 +199,7 @@ impl<'c> DamagedLeaf<'c> {
         }
         let low = Blocks(c).fence_key(&leaf.header.lo).await?.unwrap_or_default();
         taken.unlock_with(c, &mut table).await?;
-        c.fill_mirror(&low, &Route { fence: table.fence, ..route }, table.fps());
+        Router(c).fill_mirror(&low, &Route { fence: table.fence, ..route }, table.fps());
         Ok(())
     }
 
@@ -280,8 +281,8 @@ async fn publish_right(c: &Client, addr: GlobalAddr, n: &NodeHeader) -> Result<(
     }
     let low = Blocks(c).fence_key(&n.lo).await?.unwrap_or_default();
     let named = async {
-        let known = c.route(&low).await?.leaf == addr;
-        Ok::<_, Error>(known || c.fresh_route(&low).await?.leaf == addr)
+        let known = Router(c).route(&low).await?.leaf == addr;
+        Ok::<_, Error>(known || Router(c).fresh_route(&low).await?.leaf == addr)
     };
     match named.await {
         Ok(true) => return Ok(()),

@@ -28,6 +28,7 @@ use dmtree_fabric::{GlobalAddr, Result, Step};
 use crate::format::{Place, SlotState, UnvalidatedRecord, slot, unvalidated_record};
 use crate::leaf::{Blocks, NodeHeader, Pair, Validation, pair_of};
 use crate::lock::is_memory;
+use crate::router::Router;
 use crate::{Client, Mark, is_away};
 
 /// Bound of tombstones on the way to a live leaf that are read.
@@ -112,7 +113,7 @@ async fn inspect_chain(c: &Client, first: GlobalAddr, leaf: GlobalAddr) -> Resul
 /// The record of a tombstone has to go. Its fence may be gone: it was its successor's, too.
 async fn inspect_parent(c: &Client, tombstone: &NodeHeader) -> Result<()> {
     match Blocks(c).fence_key_in(&tombstone.lo, Validation::Unvalidated).await {
-        Ok(low) => only_away(c.fresh_route(&low.unwrap_or_default()).await),
+        Ok(low) => only_away(Router(c).fresh_route(&low.unwrap_or_default()).await),
         Err(e) => only_away::<()>(Err(e)),
     }
 }

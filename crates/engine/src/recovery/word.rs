@@ -29,6 +29,7 @@ use crate::format::{LockTag, Place, slot};
 use crate::leaf::{Blocks, NodeHeader};
 use crate::lock::WordLocks;
 use crate::recovery::{LeafRecovery, from_shadow};
+use crate::router::Router;
 use crate::{Client, Mark, Mutant, Route, Unlock, is_away};
 
 /// Recovers abandoned lock words.
@@ -92,9 +93,9 @@ impl WordRecovery<'_> {
             return Ok(());
         }
         let low = Blocks(c).fence_key(&h.lo).await?.unwrap_or_default();
-        let mut found = c.fresh_route(&low).await?;
+        let mut found = Router(c).fresh_route(&low).await?;
         if found.leaf != route.leaf {
-            let Some(walked) = c.walk_route(&low, &found).await? else { return Ok(()) };
+            let Some(walked) = Router(c).walk_route(&low, &found).await? else { return Ok(()) };
             found = walked;
         }
         // The client that locks it next repairs it.

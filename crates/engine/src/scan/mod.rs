@@ -42,7 +42,7 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use crate::leaf::{Blocks, Leaves};
 use crate::point::Reads;
-use crate::route::route_of;
+use crate::router::{Router, route_of};
 use crate::{Client, KeyHash, Mark, Route};
 
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
@@ -109,14 +109,14 @@ impl<'a> Scan<'a> {
             }
             if stale {
                 Mark::ScanStale.hit();
-                let fresh = c.fresh_route(&cursor).await?;
+                let fresh = Router(c).fresh_route(&cursor).await?;
                 c.op.quiescent_point();
                 backoff.step().await?;
                 if backoff.steps() > WALK_AFTER {
                     // The record is missing, or names a tombstone, and the client that should
                     // repair it may be dead.
                     Mark::ScanWalk.hit();
-                    walked = c.walk_route(&cursor, &fresh).await?;
+                    walked = Router(c).walk_route(&cursor, &fresh).await?;
                 }
             }
             if self.page.bytes() >= PAGE_BYTES {
@@ -149,7 +149,7 @@ impl<'a> Scan<'a> {
                 return Ok(None);
             }
             let _pin = c.pin();
-            let node = c.descend_below(cursor.as_deref()).await?;
+            let node = Router(c).descend_below(cursor.as_deref()).await?;
             let found = match node.keys().below(cursor.as_deref()) {
                 Some(i) => {
                     let (key, route) = (node.keys().get(i), route_of(&node.record(i)));
@@ -193,7 +193,7 @@ impl<'a> Scan<'a> {
             Some(leaf) => leaf,
             // A record that is older than this operation may name a tombstone with a successor that
             // is reclaimed already: `forward` carries no generation.
-            None if self.c.fresh_route(key).await?.leaf != route.leaf => return Ok(None),
+            None if Router(self.c).fresh_route(key).await?.leaf != route.leaf => return Ok(None),
             None => match self.read_successor(route).await? {
                 Some(leaf) => leaf,
                 None => return Ok(None),
@@ -247,7 +247,7 @@ impl<'a> Scan<'a> {
         c.ep.stage_cost(Stage::CacheLookup, 1);
         match c.node.cache.lookup(1, key) {
             Some((node, _)) => Ok(node),
-            None => c.descend(key, 1).await,
+            None => Router(c).descend(key, 1).await,
         }
     }
 

@@ -12,7 +12,7 @@ use dmtree_parts::cache::CachedNode;
 use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
 use crate::leaf::{Blocks, LeafCopy, Leaves, block_pair};
 use crate::point::Direct;
-use crate::route::route_of;
+use crate::router::route_of;
 use crate::scan::{Collected, Fence, ScanLeaf};
 use crate::{Client, Mark, Mutant, Route, is_away};
 
