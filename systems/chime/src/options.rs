@@ -77,8 +77,8 @@ pub struct Options {
     pub known_words: bool,
     /// Bytes of a version: 1 as published (four bits count the WRITEs of an entry); repair: 2.
     pub version_bytes: u32,
-    /// A bulk load ends a leaf where the first key of the next one is. Otherwise behind its own last
-    /// key, as divisions do.
+    /// A bulk load ends a leaf where the first key of the next one is. Otherwise behind its own
+    /// last key, as divisions do.
     pub loose_fences: bool,
     /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
