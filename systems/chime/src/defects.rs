@@ -22,19 +22,20 @@ pub(crate) fn defects(system: &str) -> Vec<Defect> {
 fn of_protocol() -> Vec<Defect> {
     let sound = || Options::published().repaired();
     let upsert = Options { whole_neighbourhood: false, ..sound() };
-    let ends = Options { keep_terminator: false, ..sound() };
+    let loose = || Options { loose_fences: true, ..sound() };
+    let ends = Options { keep_terminator: false, ..loose() };
     let windows = Options { closed_batches: false, ..sound() };
     let words = Options { known_words: false, ..sound() };
     let one_key = Clients::crowd(9, 1, 120);
     let many_keys = Clients::crowd(9, 400, 100).with(json!({"pool": {"cache_bytes": 4 << 20}}));
     let all = [
-        ("an upsert that looks to the first hole", upsert, Clients::default(), 0),
-        ("an insert without its terminator", ends, between_loaded_keys(), 2),
-        ("batches closed too late", windows, one_key, 0),
-        ("a vacancy word that was not READ", words, many_keys, 6),
+        ("an upsert that looks to the first hole", (upsert, sound()), Clients::default(), 0),
+        ("an insert without its terminator", (ends, loose()), between_loaded_keys(), 2),
+        ("batches closed too late", (windows, sound()), one_key, 0),
+        ("a vacancy word that was not READ", (words, sound()), many_keys, 6),
     ];
-    let both = |(name, broken, clients, seed): (_, Options, Clients, _)| {
-        let repair = || Repair::Options(value(&sound()));
+    let both = |(name, (broken, repaired), clients, seed): (_, (Options, _), Clients, _)| {
+        let repair = || Repair::Options(value(&repaired));
         [EVERYTHING, NOTHING].map(|grants| {
             let setting = Setting::new(&broken, grants).clients(clients.clone());
             let defect = Defect::new(name, setting, seed, repair());
@@ -51,8 +52,8 @@ fn of_protocol() -> Vec<Defect> {
     all.into_iter().flat_map(both).collect()
 }
 
-/// Inserts beside loaded keys: a loaded leaf ends before the next one begins. (Leaves that inserts
-/// have divided leave no gap, and a wrong step to the right is none there.)
+/// Inserts beside loaded keys: with `loose_fences` a loaded leaf ends before the next one begins.
+/// (Otherwise leaves leave no gap, and a wrong step to the right is none.)
 fn between_loaded_keys() -> Clients {
     let fields = json!({
         "neighbours": 1, "fill_percent": 90,

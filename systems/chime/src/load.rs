@@ -27,7 +27,7 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 
 use crate::client::Chime;
-use crate::format::{Geometry, Leaf};
+use crate::format::{Geometry, Leaf, next};
 use crate::lock::Held;
 use crate::options::Options;
 
@@ -224,7 +224,11 @@ impl Chime {
         for (i, size) in sizes.iter().enumerate().rev() {
             self.ep.renew_deadline();
             let begin = all.len() - size;
-            let low = if i == 0 { lowest.clone() } else { all.key(begin).to_vec() };
+            let low = match (i, self.node.o.loose_fences) {
+                (0, _) => lowest.clone(),
+                (_, true) => all.key(begin).to_vec(),
+                (_, false) => next(all.key(begin - 1)),
+            };
             let high = named.last().map_or(&highest[..], |(low, _)| low);
             let sibling = places.get(i + 1).copied().unwrap_or(GlobalAddr::NULL);
             let mut leaf = g.filled(all, begin..all.len());

@@ -77,6 +77,9 @@ pub struct Options {
     pub known_words: bool,
     /// Bytes of a version: 1 as published (four bits count the WRITEs of an entry); repair: 2.
     pub version_bytes: u32,
+    /// A bulk load ends a leaf where the first key of the next one is. Otherwise behind its own
+    /// last key, as divisions do.
+    pub loose_fences: bool,
     /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
 }
@@ -112,6 +115,7 @@ impl Options {
             closed_batches: false,
             known_words: false,
             version_bytes: 1,
+            loose_fences: false,
             timeout_ms: 10_000,
         }
     }
