@@ -37,7 +37,7 @@ fn mutants(lock_words: bool) -> Vec<peer::Mutant> {
         ("RetireMergedEarly", soon(NodeFaultSet::None, 3, "access")),
         // Few writes are judged, because one beside another write of its leaf is not: of seeds
         // 0..800 none shows the mutant with a write.
-        ("StopForDeath", soon(NodeFaultSet::Crash, 200, "slow")),
+        ("StopForDeath", soon(NodeFaultSet::Crash, 500, "slow")),
         ("WordBesideEntry", soon(NodeFaultSet::None, 6, "history")),
     ];
     let names = Mutant::ALL.iter().map(|m| m.name());
