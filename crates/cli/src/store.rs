@@ -2,6 +2,7 @@
 //! (which this process joins again by itself when it has lost its membership), or an index of
 //! another system.
 
+use std::io::IsTerminal;
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -69,7 +70,10 @@ fn embedded(a: &ToolArgs) -> Result<Index> {
 
 /// Joins, and opens the index with the options that it has, or makes it.
 fn join(a: &ToolArgs, first: &str) -> Result<Index> {
-    output::note(&format!("connecting to the pool of {first}"));
+    // Output of a script stays as it is: it gets the error of a pool that is not there.
+    if std::io::stderr().is_terminal() {
+        output::note(&format!("connecting to the pool of {first}"));
+    }
     let connector = Pool::connect(first).nic_config(a.nic.nic_config(&a.access)?).wait(POOL_WITHIN);
     let pool = connector.open().map_err(Failure::refused)?;
     for missing in pool.missing()? {
