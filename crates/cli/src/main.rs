@@ -62,6 +62,7 @@ fn run(cli: Cli) -> Result<()> {
 /// Whether the end of its terminal ends a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hangup {
+    #[cfg(feature = "lab")]
     Ends,
     /// It is a service.
     GoesOn,
