@@ -47,8 +47,6 @@ use crate::{Mark, Mutant, Options, Route, Tables};
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
 const KIND_LEAF: u8 = 2;
-/// Slots of the smallest leaves.
-const LEAST_CAPACITY: usize = 32;
 /// FIFO mutexes for leaf locks.
 const LEAF_FIFOS: usize = 4096;
 /// FIFO mutexes for the locks of the inner nodes of each level.
@@ -178,7 +176,7 @@ impl DmNode {
 
     /// The smallest budget that holds one inner node with the mirrors of small leaves.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
-        CachedNode::most_bytes(g.fanout, g.k, LEAST_CAPACITY)
+        CachedNode::most_bytes(g.fanout, g.k)
     }
 
     /// The arena of leaves of a capacity; the largest for a capacity that no leaf has.

@@ -87,15 +87,8 @@ impl NodeCache {
         Some((node, i))
     }
 
-    /// The child that covers `key`, as a node of `level` names it.
-    pub fn child(&self, level: u8, key: &[u8]) -> Option<Record> {
-        let r = reading();
-        let (node, i) = self.find(level, key, &r)?;
-        Some(node.record(i))
-    }
-
-    /// [`NodeCache::child`] for a caller that does not use the child: the node stays no longer for
-    /// it.
+    /// The child that covers `key`, for a caller that does not use it: the node stays no longer for
+    /// that.
     pub fn peek(&self, level: u8, key: &[u8]) -> Option<Record> {
         let r = reading();
         let (node, i) = self.at(level, key, &r)?;

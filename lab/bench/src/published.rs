@@ -80,7 +80,7 @@ pub struct Sheet<const NAMES: usize> {
     pub source: String,
     /// Compute nodes, memory nodes, threads and coroutines that the figures hold for.
     pub(crate) setup: [u32; 4],
-    /// Systems whose scans had one client a thread, whatever the setup says.
+    /// Systems with scans by one client a thread, whatever the setup says.
     one_client_scans: Vec<String>,
     pub(crate) rows: Vec<([&'static str; NAMES], f64)>,
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
-use dmtree_parts::blink::{Levels, PageTree, Way, highest, lowest};
+use dmtree_parts::blink::{BulkLoad, Levels, PageTree, Way, highest, lowest};
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{

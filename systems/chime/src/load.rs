@@ -1,27 +1,11 @@
-//! Bulk load into an empty index: writes whole leaves and inner nodes.
-//!
-//! The only leaf of the empty index stays in place and becomes the first leaf. Order:
-//! 1. Lock the only leaf (CAS lock word), READ it, and check that it is empty.
-//! 2. WRITE all other leaves from right to left, then the inner nodes from the bottom up. Nothing
-//!    names them yet.
-//! 3. WRITE the first leaf with its new pairs and its right sibling, and release its lock. From
-//!    here on all pairs are in the index.
-//! 4. CAS of the root word: first leaf -> new root.
-//!
-//! Between 3 and 4 the siblings reach all leaves behind the first one. If another client has
-//! divided the first leaf and made a root in between, the CAS fails; this only leaves longer
-//! chains. If the index is not empty, the load puts the pairs one by one.
-//!
-//! A leaf gets as many keys as the fill wants, or as find room in it.
-//!
-//! A crash before 3 loses the new nodes, and leaves the lock held. A crash after 3 leaves a correct
-//! tree without the inner nodes.
+//! Bulk load: what `parts::blink` has to know of leaves. A leaf gets as many keys as the fill wants,
+//! or as find room in it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use dmtree_fabric::{Error, GlobalAddr, Result};
-use dmtree_parts::blink::{Descent, Levels, Named, Page, PageTree, highest, lowest};
+use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_parts::blink::{BulkLoad, Header};
 use dmtree_parts::fill::{self, Fill, Sizes, SplitRule};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
@@ -163,85 +147,47 @@ impl Geometry {
     }
 }
 
-impl Chime {
-    /// Locks the only leaf of an index without keys; `None` for any other index.
-    async fn lock_empty(&self) -> Result<Option<(GlobalAddr, Held)>> {
-        let root = self.read_root().await?;
-        if !matches!(self.read_page(root).await?, Page::Leaf) {
-            return Ok(None);
-        }
-        let held = self.lock_leaf(root).await?;
+impl BulkLoad for Chime {
+    type NewLeaf<'c> = Leaf<'c>;
+
+    async fn lock_first(&self, leaf: GlobalAddr) -> Result<(Held, bool)> {
+        let held = self.lock_leaf(leaf).await?;
         let all = [self.node.g.whole()];
-        let (held, leaf) = self.under(held, self.read_parts(root, &all).await).await?;
-        if leaf.used().next().is_some() || !leaf.sibling().is_null() {
-            self.unlock(held).await?;
-            return Ok(None);
-        }
-        Ok(Some((root, held)))
+        let (held, leaf) = self.under(held, self.read_parts(leaf, &all).await).await?;
+        let is_empty = leaf.used().next().is_none() && leaf.sibling().is_null();
+        Ok((held, is_empty))
     }
 
-    /// Returns the number of leaves; `None` if the index has keys.
-    pub(crate) async fn fill_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>> {
-        let Some((at, held)) = self.lock_empty().await? else { return Ok(None) };
-        let built = async {
-            let (named, first) = self.build_leaves(at, all, fill).await?;
-            let leaves = named.len() as u64;
-            Ok::<_, Error>((self.build_inner(named, fill).await?, first, leaves))
-        };
-        let (held, (root, mut first, leaves)) = self.under(held, built.await).await?;
-        self.ep.renew_deadline();
-        first.raise();
-        let word = Some(first.word()).filter(|_| self.node.g.has_vacancy);
-        self.release(held, at, &first, &[self.node.g.whole()], word).await?;
-        if root != at
-            && self.ep.cas(self.node.root.word, at.bits(), root.bits()).await? != at.bits()
-        {
-            self.retried.set(true);
-        }
-        self.pages().forget_top();
-        self.pages().cache.clear();
-        Ok(Some(leaves))
+    fn leaf_sizes(&self, all: &Pairs, fill: Fill) -> Vec<usize> {
+        self.node.g.sizes(all, fill)
     }
 
-    /// Writes all leaves but the first, and returns the first.
-    async fn build_leaves(
-        &self,
-        first: GlobalAddr,
-        all: &mut Pairs,
-        fill: Fill,
-    ) -> Result<(Vec<Named>, Leaf<'_>)> {
-        let g = &self.node.g;
-        let sizes = g.sizes(all, fill);
-        let mut places = vec![first];
-        for _ in 1..sizes.len() {
-            self.ep.renew_deadline();
-            places.push(self.new_page().await?);
+    /// As a division of the leaf before would leave it: no gap lies between two leaves.
+    fn low_fence(&self, all: &Pairs, begin: usize) -> Vec<u8> {
+        match self.node.o.loose_fences {
+            true => all.key(begin).to_vec(),
+            false => next(all.key(begin - 1)),
         }
-        let (lowest, highest) = (lowest(g.key), highest(g.key));
-        let mut named: Vec<Named> = Vec::with_capacity(sizes.len());
-        let mut first_leaf = None;
-        // From the end, so that memory of pairs is freed as leaves are built.
-        for (i, size) in sizes.iter().enumerate().rev() {
-            self.ep.renew_deadline();
-            let begin = all.len() - size;
-            let low = match (i, self.node.o.loose_fences) {
-                (0, _) => lowest.clone(),
-                (_, true) => all.key(begin).to_vec(),
-                (_, false) => next(all.key(begin - 1)),
-            };
-            let high = named.last().map_or(&highest[..], |(low, _)| low);
-            let sibling = places.get(i + 1).copied().unwrap_or(GlobalAddr::NULL);
-            let mut leaf = g.filled(all, begin..all.len());
-            leaf.set_metadata(sibling, &low, high);
-            all.truncate(begin);
-            match i {
-                0 => first_leaf = Some(leaf),
-                _ => self.write_new_leaf(places[i], &leaf).await?,
-            }
-            named.push((low, places[i]));
-        }
-        named.reverse();
-        let first = first_leaf.ok_or_else(|| Error::invalid("nothing to load"))?;
-        Ok((named, first))
+    }
+
+    async fn new_leaf(&self, h: &Header<'_>, all: &Pairs, range: Range<usize>) -> Result<Leaf<'_>> {
+        let mut leaf = self.node.g.filled(all, range);
+        leaf.set_metadata(h.sibling, h.low, h.high);
+        Ok(leaf)
+    }
+
+    async fn write_new<'c>(&'c self, at: GlobalAddr, leaf: Leaf<'c>) -> Result<()> {
+        self.write_new_leaf(at, &leaf).await
+    }
+
+    async fn write_first<'c>(
+        &'c self,
+        held: Held,
+        at: GlobalAddr,
+        mut leaf: Leaf<'c>,
+    ) -> Result<()> {
+        leaf.raise();
+        let word = Some(leaf.word()).filter(|_| self.node.g.has_vacancy);
+        self.release(held, at, &leaf, &[self.node.g.whole()], word).await
     }
 }

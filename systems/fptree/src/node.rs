@@ -20,8 +20,6 @@ const KIND: u8 = 1;
 /// Entries for batches of readers, and as many for batches of writers. The artifact has 4 Mi, of
 /// 208 bytes each. If two keys meet in one entry, they only miss a chance to share.
 const GROUPS: usize = 4096;
-/// Slots of the smallest leaves.
-const LEAST_CAPACITY: usize = 32;
 /// Most readers of one batch, as published.
 const READERS: u32 = 8;
 
@@ -74,6 +72,6 @@ impl FpNode {
 
     /// The smallest budget that holds one inner node with the mirrors of small leaves.
     pub fn least_cache_bytes(g: &Geometry) -> u64 {
-        CachedNode::most_bytes(g.fanout, g.key, LEAST_CAPACITY)
+        CachedNode::most_bytes(g.fanout, g.key)
     }
 }

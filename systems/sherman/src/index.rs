@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
-use dmtree_parts::blink::{Header, Levels, PageTree, Way, highest, lowest};
+use dmtree_parts::blink::{BulkLoad, Header, Levels, PageTree, Way, highest, lowest};
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{

@@ -14,6 +14,7 @@
 mod change;
 mod descent;
 mod levels;
+mod load;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -26,6 +27,7 @@ use dmtree_pool::Bump;
 pub use change::Separators;
 pub use descent::{Descent, NamedChild, Route};
 pub use levels::{Chain, Levels, Named};
+pub use load::BulkLoad;
 
 use crate::cache::NodeCache;
 use crate::held::Unlock;

@@ -210,10 +210,10 @@ impl CachedNode {
         }
     }
 
-    /// What a node of so many children counts at most with mirrors, keys of this length and leaves
-    /// of these slots.
-    pub fn most_bytes(children: usize, key_bytes: usize, capacity: usize) -> u64 {
-        let lines = children * lines_for(capacity) * size_of::<Line>();
+    /// What a node of so many children with keys of this length counts at most, with the mirrors of
+    /// leaves of 32 slots.
+    pub fn most_bytes(children: usize, key_bytes: usize) -> u64 {
+        let lines = children * size_of::<Line>();
         let keys = KeyArray::most_bytes(children + 1, key_bytes) + key_bytes;
         (size_of::<Self>() + 2 * size_of::<usize>() + lines + keys) as u64
     }

@@ -14,7 +14,7 @@ fn put(cache: &NodeCache, lo: u32, hi: u32, children: &[u32]) -> Arc<CachedNode>
 }
 
 fn child(cache: &NodeCache, key: u32) -> Option<u64> {
-    cache.child(1, &key.to_be_bytes()).map(|r| r.child.bits() >> 8)
+    cache.peek(1, &key.to_be_bytes()).map(|r| r.child.bits() >> 8)
 }
 
 #[test]
@@ -111,9 +111,7 @@ fn the_budget_holds() {
     let one = NodeCache::new(1 << 20, Some(1));
     let node = put(&one, 0, 100, &[0, 50]);
     let size = node.node_bytes() + node.mirror_bytes();
-    assert!(
-        size <= CachedNode::most_bytes(2, 4, 32) && size + 80 > CachedNode::most_bytes(2, 4, 32)
-    );
+    assert!(size <= CachedNode::most_bytes(2, 4) && size + 80 > CachedNode::most_bytes(2, 4));
     assert_eq!((one.stats().used_bytes, one.stats().mirror_bytes), (size, 2 * 32));
     let cache = NodeCache::new(size * 3, Some(1));
     for i in 0..50 {
