@@ -1,9 +1,9 @@
 //! Kernels with instructions of the processor where it has them, and portable code elsewhere. Both
 //! give the same answers.
 //!
-//! The checksum of an entry and the search of a cached node run for every operation. The search needs
-//! what every processor of its kind has, and is inlined. An instruction set that is chosen at run
-//! time cannot be inlined into code without it, so such a kernel does a whole job in one call.
+//! The checksum of an entry and the search of a cached node run for every operation. The search
+//! needs what every processor of its kind has, and is inlined. An instruction set that is chosen at
+//! run time cannot be inlined into code without it, so such a kernel does a whole job in one call.
 
 /// Longer inputs go to the library, which computes several parts at once.
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,5 +1,5 @@
-//! Bulk load: what `parts::blink` has to know of leaves. A leaf gets as many keys as the fill wants,
-//! or as find room in it.
+//! Bulk load: what `parts::blink` has to know of leaves. A leaf gets as many keys as the fill
+//! wants, or as find room in it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -39,11 +39,16 @@ impl BulkLoad for Sherman {
         self.leaf_image(h, all, range).await
     }
 
-    async fn write_new<'c>(&'c self, at: GlobalAddr, leaf: Buf) -> Result<()> {
+    async fn write_new<'c>(&'c self, at: GlobalAddr, leaf: Self::NewLeaf<'c>) -> Result<()> {
         self.ep.write(at, leaf).await.map(drop)
     }
 
-    async fn write_first<'c>(&'c self, held: Held, at: GlobalAddr, leaf: Buf) -> Result<()> {
+    async fn write_first<'c>(
+        &'c self,
+        held: Held,
+        at: GlobalAddr,
+        leaf: Self::NewLeaf<'c>,
+    ) -> Result<()> {
         self.write_back(held, at, leaf, false).await
     }
 }
