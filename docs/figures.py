@@ -46,7 +46,7 @@ def tables(path):
 
 def split(index):
     """A system and its point of a sweep: "dmtree [threads=12]" is ("dmtree", "threads", "12", 12)."""
-    m = re.fullmatch(r"(.*) \[(?:(.*) )?([a-z-]+)=(.*)\]", index)
+    m = re.fullmatch(r"(.*) \[(?:(.*) )?([a-z][\w.-]*)=(.*)\]", index)
     if not m:
         return index, None, None, None
     # A size, or the last number of the value: 7.5GB, 512KiB, uniform(1..=100).

@@ -45,8 +45,8 @@ fn plan(list: &Value) -> Vec<(&str, Seeds)> {
 
 /// Marks that seeds reach seldom or never, and the test that reaches each. `crash` is
 /// crates/engine/tests/suite/crash, `digest`, `fair`, `tables` and `dropped_leader` are in the
-/// suite beside it, `regressions` are the cases in lab/bench/tests/suite/regressions, and `rare` is
-/// the engine's module of that name.
+/// suite beside it, `chime` is the suite of systems/chime, `regressions` are the cases in
+/// lab/bench/tests/suite/regressions, and `rare` is the engine's module of that name.
 const BY_TESTS: &[(&str, &str)] = &[
     ("get: a table is unbuilt, and maintenance will build it", "tables: any_reader_has_tables"),
     ("recovery: a table that a reader has met unbuilt is built", "tables: any_reader_has_tables"),
@@ -96,6 +96,7 @@ const BY_TESTS: &[(&str, &str)] = &[
         "recovery: the leader of a group is dropped, its members go alone",
         "dropped_leader: the_members_of_a_group_go_alone",
     ),
+    ("recovery: a staged copy is the only one of its entry", "chime: crash::one_move"),
     ("recovery: the record of a tombstone is replaced or dropped", "crash: relocation"),
     ("recovery: the root of a bulk load is swung", "crash: bulk_load"),
     (

@@ -1,19 +1,24 @@
 //! The developer's commands: `cargo xtask VERB`. Each verb is also a step of CI.
 #![forbid(unsafe_code)]
 
+mod bindings;
 mod check;
 mod fuzz;
 mod instructions;
+mod machine;
+mod power_fail;
 mod prose;
 mod report;
 mod soak;
 mod soft_roce;
 mod tidy;
+mod ycsb;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 /// A verb with its arguments, what it does, and its code.
 type Verb = (&'static str, &'static str, fn(&[String]) -> Result<()>);
@@ -51,6 +56,11 @@ const VERBS: &[Verb] = &[
         report::check,
     ),
     (
+        "bindings",
+        "the C libraries and their example, the Python package from an empty environment, their tests (Python 3.11 and a way to PyPI, else the package is skipped)",
+        bindings::check,
+    ),
+    (
         "check [--long]",
         "checked seeds without faults, with crashes, with all faults: those of CI, or half an hour of each range; marks that none of them reaches",
         |args| check::run(args.first().is_some_and(|a| a == "--long")),
@@ -69,6 +79,21 @@ const VERBS: &[Verb] = &[
         "seeds [N]",
         "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
         |args| seeds(args.first().map_or("300", String::as_str)),
+    ),
+    (
+        "power-fail [N]",
+        "N losses of power (default 20) of a throwaway virtual machine that writes to a journal (installs what it needs, as root)",
+        power_fail::run,
+    ),
+    (
+        "packages",
+        "the crates that are published, as they would be: packed, and built from that (a way to the registry)",
+        |_| packages(),
+    ),
+    (
+        "ycsb",
+        "YCSB's own client, workloads A to F, against a memory node (needs a JDK and Maven; says so when it skips)",
+        ycsb::check,
     ),
     (
         "soft-roce [--only WORD | COMMAND]",
@@ -125,6 +150,20 @@ fn succeeds<const N: usize>(program: &str, args: [&str; N]) -> bool {
 /// The files that git tracks, a line each.
 fn tracked() -> Result<String> {
     output(Command::new("git").arg("ls-files").current_dir(root()))
+}
+
+/// The crates that say `publish = true`.
+fn packages() -> Result<()> {
+    let words = ["metadata", "--no-deps", "--format-version", "1"];
+    let metadata = output(Command::new("cargo").args(words).current_dir(root()))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let mut command = Command::new("cargo");
+    command.args(["publish", "--dry-run", "--allow-dirty", "--locked"]);
+    for package in packages.iter().filter(|package| package["publish"].is_null()) {
+        command.arg("-p").arg(package["name"].as_str().context("a package without a name")?);
+    }
+    run(&mut command)
 }
 
 fn loom() -> Result<()> {
@@ -196,7 +235,7 @@ fn seeds(n: &str) -> Result<()> {
 }
 
 /// What `dmtree bench list --json` lists.
-fn listing() -> Result<serde_json::Value> {
+fn listing() -> Result<Value> {
     let words = ["run", "--release", "-q", "-p", "dmtree-cli", "--", "bench", "list", "--json"];
     let mut c = Command::new("cargo");
     let list = output(c.args(words).current_dir(root()).stderr(Stdio::inherit()))?;

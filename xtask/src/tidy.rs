@@ -183,6 +183,8 @@ mod tests {
     fn what_points_downwards_is_fine() {
         for (package, dependency) in [
             ("crates/dmtree", "crates/engine"),
+            ("systems/chime", "crates/engine"),
+            ("systems/rolex", "crates/engine"),
             ("systems/sherman", "crates/engine"),
             ("lab/bench", "systems/smart"),
             ("xtask", "lab/check"),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use dmtree_command::access::access;
 use dmtree_command::bytes::Bytes;
 use dmtree_command::fabrics::{TCP, VERBS, data_path};
@@ -34,12 +34,34 @@ pub enum Command {
     Key,
     /// Be a memory node: serve a region to compute nodes, over TCP or RDMA.
     Memnode(MemnodeArgs),
+    /// Be a journal node: keep a part of what a pool has on a device.
+    Journalnode(JournalnodeArgs),
+    /// Be a compute node without a program: keep a share of the tables and locks.
+    Node(NodeArgs),
+    /// The nodes of a running pool, and what they do.
+    Status(StatusArgs),
+    /// The same, again and again, with rates.
+    Top(TopArgs),
     /// The operations by hand.
-    Shell(ToolArgs),
+    Shell(ShellArgs),
+    /// Write an index of a running pool to a file, for other programs or for `import`.
+    Export(ExportArgs),
+    /// Store the pairs of files in an index of a running pool.
+    Import(ImportArgs),
+    /// Write everything that a durable pool has at one instant, as files.
+    Checkpoint(CheckpointArgs),
+    /// Load a checkpoint into an empty pool.
+    Restore(RestoreArgs),
     /// Print completions for a shell.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory.
+    #[cfg(feature = "man")]
+    ManPages {
+        /// The directory.
+        directory: PathBuf,
     },
 }
 
@@ -115,10 +137,224 @@ pub struct ToolArgs {
     /// one.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
     pub connect: Option<String>,
-    /// With --connect, for the shell: the index; it is made if there is none of this name, and
-    /// stays.
-    #[arg(long, value_name = "NAME", default_value = "shell", requires = "connect")]
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// `shell`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("lasting").args(["connect", "durable"])))]
+#[command(after_help = "Examples:
+  dmtree shell                                           # an index that is gone afterwards
+  dmtree shell --durable DIR                             # one that lasts, in this directory
+  dmtree shell --connect 10.0.0.1:7000 --index users     # one of a running pool")]
+pub struct ShellArgs {
+    /// What it works on.
+    #[command(flatten)]
+    pub tool: ToolArgs,
+    /// With --connect or --durable: the index; it is made if there is none of this name, and stays.
+    #[arg(long, value_name = "NAME", default_value = "shell", requires = "lasting")]
     pub index: String,
+    /// An embedded pool that lasts: a journal in this directory, which is made when there is none.
+    /// `done` means that a write survives the death of the process, and a loss of power after
+    /// 100 ms; in a binary with the feature durable.
+    #[arg(long, value_name = "DIR")]
+    pub durable: Option<PathBuf>,
+    /// With --durable: `done` means that a write is on the device.
+    #[arg(long, requires = "durable")]
+    pub sync: bool,
+}
+
+/// An index of a running pool.
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// The pool's first memory node.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: String,
+    /// The index.
+    #[arg(long, value_name = "NAME")]
+    pub index: String,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// `export`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  dmtree export --connect 10.0.0.1:7000 --index users --out users.parquet
+
+An export is a scan: every pair was current at some instant while it ran, and a key that is there throughout is not missed. It is no snapshot. The file appears when it is complete.")]
+pub struct ExportArgs {
+    /// Which.
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// The file, which must not be there: JSON lines with base64 when its name ends with .jsonl;
+    /// Parquet (columns key and value, in key order) when it ends with .parquet, in a binary with
+    /// the feature parquet.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+/// `import`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree import --connect 10.0.0.1:7000 --index users --into-new users.parquet
+  dmtree import --connect 10.0.0.1:7000 --index users more.jsonl others.parquet
+
+An empty index gets whole leaves; into any other the pairs are put. Several files are merged by key; of equal keys that of the last file stays. Nothing is stored when a file has anything wrong.")]
+pub struct ImportArgs {
+    /// Which.
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// Create the index, with the options of the one that was exported.
+    #[arg(long, conflicts_with = "unsorted")]
+    pub into_new: bool,
+    /// The keys of the files are in any order.
+    #[arg(long)]
+    pub unsorted: bool,
+    /// What `export` or another program has written: .parquet or .jsonl.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// `checkpoint`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("of").args(["connect", "durable"]).required(true)))]
+#[command(after_help = "Example:
+  dmtree checkpoint --durable DIR --to /backups/monday
+  dmtree checkpoint --connect 10.0.0.1:7000 --to /backups/monday    # of a pool with journal nodes
+
+The pool in DIR must not be open; a program that has it open calls Pool::checkpoint, and its shell has the command `checkpoint TO`. What is written is one instant's, over all indexes: Parquet files that other programs read, and MANIFEST.json, which comes last. A directory without it is no checkpoint. In a binary with the features durable and parquet.")]
+pub struct CheckpointArgs {
+    /// The running pool with its first memory node at this address, which has journal nodes.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Option<String>,
+    /// The directory of an embedded pool.
+    #[arg(long, value_name = "DIR")]
+    pub durable: Option<PathBuf>,
+    /// The directory of the checkpoint: a new one, or an empty one; in a binary with the feature
+    /// cloud s3://BUCKET/PATH, with credentials, region and endpoint in the environment
+    /// (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT).
+    #[arg(long, value_name = "DIR|URL")]
+    pub to: PathBuf,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// `restore`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("into").args(["connect", "durable"]).required(true)))]
+#[command(after_help = "Examples:
+  dmtree restore --connect 10.0.0.1:7000 --from /backups/monday
+  dmtree restore --durable DIR --memory-bytes 4GiB --from /backups/monday
+
+The pool must be empty. Sizes and hashes of all files are checked before it changes. Its indexes appear together, when all of them are whole. A command that was killed can be repeated. In a binary with the feature parquet.")]
+pub struct RestoreArgs {
+    /// The running pool with its first memory node at this address.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Option<String>,
+    /// The durable embedded pool in this directory, which is made when there is none.
+    #[arg(long, value_name = "DIR")]
+    pub durable: Option<PathBuf>,
+    /// With --durable: memory that holds everything meanwhile.
+    #[arg(long, default_value = "256MiB", value_name = "SIZE", conflicts_with = "connect")]
+    pub memory_bytes: Bytes,
+    /// The directory of the checkpoint, or s3://BUCKET/PATH as for `checkpoint`.
+    #[arg(long, value_name = "DIR|URL")]
+    pub from: PathBuf,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// A running pool, which is asked and not joined.
+#[derive(Debug, Args)]
+pub struct AskedArgs {
+    /// The pool's first memory node.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: String,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// `status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  dmtree status --connect 10.0.0.1:7000
+
+Every node is asked for at most two seconds. The process needs the key of the pool and no place in it. Status 1 when a memory node is not present.")]
+pub struct StatusArgs {
+    /// Which.
+    #[command(flatten)]
+    pub pool: AskedArgs,
+    /// As JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Which.
+    #[command(flatten)]
+    pub pool: AskedArgs,
+    /// Seconds between two looks.
+    #[arg(long, default_value_t = 1, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
+    /// Ends after so many looks; otherwise on Ctrl-C.
+    #[arg(long, value_name = "N")]
+    pub count: Option<u64>,
+}
+
+/// What a service shows of itself over HTTP.
+#[derive(Debug, Args)]
+pub struct MetricsArgs {
+    /// Serve /metrics (Prometheus text), /health and /status.json here; in a binary with the
+    /// feature metrics. It tells counts and names of nodes and indexes to whatever connects, and
+    /// nothing can be changed there.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+}
+
+/// `node`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  dmtree node --connect 10.0.0.1:7000 --listen 0.0.0.0:7100 --key-file pool.key
+
+It serves tables and locks to the others, renews its lease and takes part in recovery. SIGTERM hands its share over and ends it. A node that hung for longer than its lease joins again by itself.")]
+pub struct NodeArgs {
+    /// The pool's first memory node.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: String,
+    /// Where it listens for the others; by default any free port, of all addresses when there is a
+    /// key, and of the loopback when there is none.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Which compute node it is; any that is free by default.
+    #[arg(long, value_name = "N")]
+    pub index: Option<u16>,
+    /// Seconds to wait for a pool that is not ready.
+    #[arg(long, default_value_t = 60, value_name = "S")]
+    pub wait: u64,
+    /// Metrics.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,
@@ -164,6 +400,12 @@ pub struct MemnodeArgs {
     /// On fabric verbs: on-chip memory to expose for locks; as much as the device has by default.
     #[arg(long, value_name = "SIZE")]
     pub on_chip_bytes: Option<Bytes>,
+    /// Cores that run data services, for indexes that have any: a thread each, 1 to 1024.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub cores: u32,
+    /// Metrics.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
     /// Join the pool with its first memory node at this address, instead of founding one.
     #[arg(long, value_name = "HOST:PORT")]
     pub join: Option<String>,
@@ -173,6 +415,14 @@ pub struct MemnodeArgs {
     /// How many memory nodes the pool has; compute nodes are let in when all are there.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "join")]
     pub memory_nodes: u16,
+    /// How many journal nodes the pool has (`dmtree journalnode`): the effects of writes are there
+    /// before they are visible, and a pool over their directories has them again. Compute nodes are
+    /// let in when all are there and everything is loaded.
+    #[arg(long, value_name = "N", conflicts_with = "join")]
+    pub journal: Option<u16>,
+    /// With --journal: when a write is acknowledged.
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = JournalLevel::Process, requires = "journal")]
+    pub level: JournalLevel,
     /// How many compute nodes the pool can have at a time.
     #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "join")]
     pub compute_nodes: u16,
@@ -187,6 +437,54 @@ pub struct MemnodeArgs {
     pub lease_ms: u64,
     /// With --join: how long to wait for the pool, s.
     #[arg(long, value_name = "S", default_value_t = 60, requires = "join")]
+    pub wait: u64,
+}
+
+/// When a write of a pool with journal nodes is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JournalLevel {
+    /// The operating system of the journal node has it: it survives the death of all processes. The
+    /// device has it 100 ms later.
+    Process,
+    /// The device has it: it survives a loss of power.
+    Sync,
+}
+
+/// `journalnode`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  dmtree memnode --listen 10.0.0.1:7000 --key-file pool.key --journal 2
+  dmtree journalnode --dir /var/lib/dmtree --join 10.0.0.1:7000 --key-file pool.key    # twice, on two machines
+
+A journal node that ends comes back with its directory. A pool that is founded over the directories of a former one has what they have.")]
+pub struct JournalnodeArgs {
+    /// The directory, which is made when there is none.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Join the pool with its first memory node at this address.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub join: String,
+    /// Where to listen; by default any port, of all addresses when there is a key, and of the
+    /// loopback when there is none.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Which journal node a new directory is; any that is missing by default.
+    #[arg(long, value_name = "N")]
+    pub index: Option<u16>,
+    /// What the pool must say, if it matters: the level is the pool's.
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub level: Option<JournalLevel>,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+    /// Metrics.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
+    /// How long to wait for the pool, s.
+    #[arg(long, value_name = "S", default_value_t = 60)]
     pub wait: u64,
 }
 

@@ -5,15 +5,22 @@
 mod args;
 mod doctor;
 mod dumps;
+mod journalnode;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(not(feature = "lab"))]
 #[path = "no_lab.rs"]
 mod lab;
+#[cfg(feature = "man")]
+mod manual;
 mod memnode;
+mod metrics;
+mod node;
 mod output;
 mod shell;
+mod status;
 mod store;
+mod transfer;
 mod words;
 
 use std::process::ExitCode;
@@ -49,20 +56,29 @@ fn run(cli: Cli) -> Result<()> {
             Ok(())
         }
         Command::Memnode(args) => memnode::run(&args),
+        Command::Journalnode(args) => journalnode::run(&args),
+        Command::Node(args) => node::run(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => status::top(&args),
         Command::Shell(args) => shell::run(&args),
+        Command::Export(args) => transfer::export(&args),
+        Command::Import(args) => transfer::import(&args),
+        Command::Checkpoint(args) => transfer::checkpoint(&args),
+        Command::Restore(args) => transfer::restore(&args),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "dmtree", &mut text);
             output::out_bytes(&text);
             Ok(())
         }
+        #[cfg(feature = "man")]
+        Command::ManPages { directory } => manual::write(&directory),
     }
 }
 
 /// Whether the end of its terminal ends a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hangup {
-    #[cfg(feature = "lab")]
     Ends,
     /// It is a service.
     GoesOn,

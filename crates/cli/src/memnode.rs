@@ -1,5 +1,6 @@
 //! `memnode`: be a memory node.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use dmtree_command::bytes::Bytes;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::LeaseParameters;
 use dmtree_fabric::net::{DataPath, NicConfig};
-use dmtree_pool::{MemoryNode, Place, PoolOptions};
+use dmtree_pool::{MemoryNode, Place, PoolJournal, PoolOptions};
 
-use crate::args::{MemnodeArgs, carried};
+use crate::args::{JournalLevel, MemnodeArgs, carried};
+use crate::metrics::Port;
 use crate::{Hangup, lab, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
@@ -18,10 +20,13 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Serves until the process is told to stop.
 pub fn run(a: &MemnodeArgs) -> Result<()> {
     let stop = stop_flag(Hangup::GoesOn)?;
+    lab::provide_services();
+    let port = Port::open(&a.metrics)?;
     let data_path = a.fabric.as_deref().map(carried).transpose()?;
     let mut nic_config = a.nic.nic_config(&a.access)?;
     nic_config.huge_pages = !a.ordinary_pages;
     let limit = |Bytes(n): Bytes| u32::try_from(n).unwrap_or(u32::MAX);
+    nic_config.cores = a.cores;
     nic_config.on_chip_bytes = a.on_chip_bytes.map(limit);
     let nic_config = &nic_config;
     let default = nic_config.access.any_port().replace(":0", ":7000");
@@ -44,6 +49,8 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
         node.listens()
     ));
     let fabric = node.fabric();
+    let status = fabric.clone();
+    port.serve(Arc::new(move || status.status()))?;
     if let Some((nic, on_chip)) = fabric.nic() {
         let exposed = match on_chip {
             0 => String::new(),
@@ -77,6 +84,7 @@ fn found(
         memory_bytes_per_node: a.memory_bytes.0,
         compute_bytes_per_node: a.compute_bytes.0,
         chunk_bytes: a.chunk_bytes.map(|Bytes(n)| n),
+        journal: a.journal.map(|nodes| PoolJournal { nodes, syncs: a.level == JournalLevel::Sync }),
         ..PoolOptions::default()
     };
     let lease_parameters =

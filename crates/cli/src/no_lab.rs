@@ -4,7 +4,7 @@ use clap::Subcommand;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::net::DataPath;
 
-use crate::args::ToolArgs;
+use crate::args::ShellArgs;
 use crate::store::Store;
 
 /// No command.
@@ -29,6 +29,9 @@ pub fn or_measure(_: &str, _: DataPath) -> String {
     String::new()
 }
 
+/// No index here has data services.
+pub fn provide_services() {}
+
 /// There is none to run.
 pub fn run(command: Command) -> Result<()> {
     match command {}
@@ -38,9 +41,9 @@ pub fn run(command: Command) -> Result<()> {
 ///
 /// # Errors
 /// Always.
-pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
+pub fn open(a: &ShellArgs) -> Result<Box<dyn Store>> {
     Err(Failure::input(format!(
         "system {:?}: this binary was built without the feature lab, and knows dmtree alone; build it with `cargo build --release -p dmtree-cli`",
-        a.system
+        a.tool.system
     )))
 }

@@ -9,10 +9,11 @@ use dmtree_parts::{Outcome, ScanRequest, Write, behind_prefix};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use crate::args::ToolArgs;
+use crate::args::ShellArgs;
 use crate::dumps::{read_dump, write_dump};
 use crate::output;
 use crate::store::{self, Report, Store};
+use crate::transfer::say_all;
 use crate::words::{shown, split};
 
 /// Pairs that a scan without a limit shows.
@@ -30,8 +31,9 @@ prefix P [LIMIT]          pairs whose keys start with P
 stats                     structure, cache, and what operations have cost
 dump FILE                 write everything as a dump
 load FILE                 put all pairs of a dump
+checkpoint DIR            write the whole pool, if it is durable, as files of one instant
 help                      this
-quit                      leave; an embedded index is gone then
+quit                      leave; an embedded index without --durable is gone then
 Keys and values: words, or \"in quotes\"; \\xNN is a byte.";
 
 /// The shell.
@@ -45,10 +47,15 @@ enum Next {
 }
 
 /// `shell`.
-pub fn run(a: &ToolArgs) -> Result<()> {
+pub fn run(a: &ShellArgs) -> Result<()> {
     let mut shell = Shell { store: store::open(a)? };
-    let at = a.connect.as_deref().unwrap_or("this process");
-    if std::io::stdin().is_terminal() { shell.interactive(&a.system, at) } else { shell.plain() }
+    let at = match (&a.tool.connect, &a.durable) {
+        (Some(first), _) => format!("in memory of {first}"),
+        (None, Some(directory)) => format!("with a journal in {}", directory.display()),
+        (None, None) => "in memory of this process".to_owned(),
+    };
+    let system = &a.tool.system;
+    if std::io::stdin().is_terminal() { shell.interactive(system, &at) } else { shell.plain() }
 }
 
 fn history() -> Option<PathBuf> {
@@ -57,7 +64,7 @@ fn history() -> Option<PathBuf> {
 }
 
 impl Shell {
-    fn interactive(&mut self, system: &str, where_: &str) -> Result<()> {
+    fn interactive(&mut self, system: &str, at: &str) -> Result<()> {
         let failed = |e: ReadlineError| Failure::input(format!("the terminal: {e}"));
         let mut editor = DefaultEditor::new().map_err(failed)?;
         let history = history();
@@ -65,7 +72,7 @@ impl Shell {
             // None yet is fine.
             let _ = editor.load_history(path);
         }
-        output::line(&format!("{system}, in memory of {where_}; `help` lists what can be done"));
+        output::line(&format!("{system}, {at}; `help` lists what can be done"));
         loop {
             match editor.readline("dmtree> ") {
                 Ok(line) => {
@@ -151,6 +158,11 @@ impl Shell {
                 output::line(&format!("{n} pairs written"));
             }
             ("load", [file]) => self.load(&path(file)?)?,
+            ("checkpoint", [to]) => {
+                let to = path(to)?;
+                let size = self.store.checkpoint(&to).map_err(|e| e.to_string())?;
+                say_all(size, "written to", &to);
+            }
             ("help" | "?", []) => output::line(HELP),
             ("quit" | "exit", []) => return Ok(Next::Quit),
             (known, _) => {

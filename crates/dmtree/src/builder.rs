@@ -1,13 +1,17 @@
 //! What an embedded pool is made of, and how to join one of several processes.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dmtree_fabric::net::{Access, Key, NicConfig};
 use dmtree_fabric::{Error, Result};
+use dmtree_journal::Level;
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
+use crate::durable::{Durable, DurableIndexes, OpenProgress};
 use crate::pool::Pool;
+use crate::restart;
 use crate::size::ByteSize;
 
 /// Bytes of memory by default: 256 MiB.
@@ -35,6 +39,7 @@ pub struct PoolBuilder {
     cache: Result<u64>,
     memory_nodes: u16,
     compute_nodes: u16,
+    durable: Option<Durable>,
 }
 
 impl PoolBuilder {
@@ -44,6 +49,7 @@ impl PoolBuilder {
             cache: Ok(DEFAULT_CACHE_BYTES),
             memory_nodes: 1,
             compute_nodes: 1,
+            durable: None,
         }
     }
 
@@ -75,15 +81,73 @@ impl PoolBuilder {
         self
     }
 
-    /// Opens the pool, empty.
+    /// The pool lasts: the effects of writes are in a journal in this directory before they are
+    /// visible, and the pool has them again when it is opened again. An empty directory, or one
+    /// that is not there, becomes a journal. Data is served from memory, as ever.
     ///
-    /// **An embedded pool lives in the memory of this process and nowhere else:** nothing is
-    /// written to disk, and everything in it is gone when the last of its handles is dropped or the
-    /// process ends, however it ends.
+    /// An acknowledged write survives the death of the process. It survives a loss of power when
+    /// the device has it: after 100 ms, or what [`PoolBuilder::sync_every`] says, or at once with
+    /// [`PoolBuilder::sync`]. A bulk load that a crash cuts off may be there in part.
+    ///
+    /// Programs need the feature `durable`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let directory = directory.path();
+    /// let pool = dmtree::Pool::embedded().memory("8MiB").durable(directory).open()?;
+    /// pool.open_or_create("users", dmtree::Options::default())?.put("ada", "1815")?;
+    /// drop(pool);
+    /// let pool = dmtree::Pool::embedded().memory("8MiB").durable(directory).open()?;
+    /// assert_eq!(pool.open("users")?.get("ada")?.as_deref(), Some(&b"1815"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn durable(mut self, directory: impl AsRef<Path>) -> Self {
+        self.durable = Some(Durable::new(directory.as_ref().to_owned()));
+        self
+    }
+
+    /// With [`PoolBuilder::durable`]: a write is visible, and acknowledged, when the device has it.
+    /// A leaf takes one write, or batch, in the time of one sync of the device; writes of different
+    /// leaves share syncs.
+    pub fn sync(self) -> Self {
+        self.journaled("sync", |durable| durable.level = Level::Sync)
+    }
+
+    /// With [`PoolBuilder::durable`]: the device has an acknowledged write after this time, 100 ms
+    /// by default. Zero leaves it to the system.
+    pub fn sync_every(self, time: Duration) -> Self {
+        self.journaled("sync_every", |durable| durable.sync_every(time))
+    }
+
+    /// With [`PoolBuilder::durable`]: what is told while the pool is opened.
+    pub fn on_progress(self, report: impl Fn(&OpenProgress) + Send + Sync + 'static) -> Self {
+        self.journaled("on_progress", |durable| durable.report = Some(Arc::new(report)))
+    }
+
+    fn journaled(mut self, what: &str, set: impl FnOnce(&mut Durable)) -> Self {
+        match &mut self.durable {
+            Some(durable) => set(durable),
+            None => {
+                let e = format!("{what} is about a pool that lasts: call `durable` before it");
+                self.memory = self.memory.and(Err(Error::invalid(e)));
+            }
+        }
+        self
+    }
+
+    /// Opens the pool: empty, or with what its journal has.
+    ///
+    /// **An embedded pool without [`PoolBuilder::durable`] lives in the memory of this process and
+    /// nowhere else:** nothing is written to disk, and everything in it is gone when the last of
+    /// its handles is dropped or the process ends, however it ends.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a size that is none,
-    /// or numbers that do not fit together; it says what to change.
+    /// numbers that do not fit together, or a directory of something else;
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) for a journal that another process has open,
+    /// [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible) for one of another format,
+    /// [`ErrorKind::Full`](crate::ErrorKind::Full) for one with more than the memory holds. They
+    /// say what to change.
     pub fn open(self) -> Result<Pool> {
         let (memory, cache_bytes) = (self.memory?, self.cache?);
         if self.memory_nodes == 0 {
@@ -95,7 +159,15 @@ impl PoolBuilder {
             memory_bytes_per_node: memory / u64::from(self.memory_nodes) / 64 * 64,
             ..PoolOptions::default()
         };
-        Ok(Pool::embedded_in(Cluster::embedded(&options)?, cache_bytes))
+        let cluster = Cluster::embedded(&options)?;
+        let Some(durable) = self.durable else {
+            return Ok(Pool::embedded_in(cluster, cache_bytes, None));
+        };
+        let indexes = DurableIndexes::new(durable.open()?);
+        let pool = Pool::embedded_in(cluster, cache_bytes, Some(indexes));
+        let load = restart::load(pool.inner(), durable.report.as_ref());
+        load.map_err(|e| e.context(durable.directory.display().to_string()))?;
+        Ok(pool)
     }
 }
 
@@ -208,7 +280,7 @@ impl Connector {
         let (cache_bytes, access, mut way) = (self.cache?, self.access?, self.way);
         way.listen = self.listen.unwrap_or_else(|| access.any_port().to_owned());
         way.nic_config.access = access;
-        Pool::connected(Cluster::join(&way.place(way.within))?, cache_bytes, way)
+        Pool::connected(Cluster::join_with_journal(&way.place(way.within))?, cache_bytes, way)
     }
 }
 
@@ -232,6 +304,11 @@ impl Way {
             data_path: None,
             nic_config: &self.nic_config,
         }
+    }
+
+    /// How long it waits for a pool that is not ready.
+    pub(crate) fn within(&self) -> Duration {
+        self.within
     }
 
     /// For one attempt of many to join again.

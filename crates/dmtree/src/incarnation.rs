@@ -23,6 +23,7 @@ use dmtree_pool::{Cluster, MembershipStatus, PoolNode};
 
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
+use crate::status;
 
 /// First pause between two checks of the standing of this process in its pool, ns; pauses double.
 const FIRST_PAUSE_NS: u64 = 250_000;
@@ -229,8 +230,10 @@ impl PoolInner {
         self.how.is_some()
     }
 
-    /// Has [`PoolInner::lost`] called when the membership of an incarnation is lost.
+    /// Has [`PoolInner::lost`] called when the membership of an incarnation is lost; its node says
+    /// what the indexes do.
     pub(crate) fn watch(self: &Arc<Self>, incarnation: &Incarnation) -> Result<()> {
+        incarnation.cluster.compute_node(0)?.set_index_reports(status::reports(self));
         let (pool, number) = (Arc::downgrade(self), incarnation.number);
         incarnation.cluster.when_lost(move || {
             if let Some(pool) = pool.upgrade() {
@@ -269,13 +272,19 @@ impl PoolInner {
         };
         let cluster = former.cluster.join_again(&how.again())?;
         let incarnation = Arc::new(Incarnation { number: former.number + 1, cluster });
+        if let Some(durable) = &self.durable {
+            durable.enter(&incarnation.cluster)?;
+        }
         let known: Vec<u32> = locked(&self.opened).values().map(|open| open.id).collect();
         let there = list(&incarnation.cluster)?;
         let former = {
             let opened = locked(&self.opened);
             let is_there = |open: &OpenIndex| there.contains(&open.id) || !known.contains(&open.id);
             let prepare = |open: &Arc<OpenIndex>| match is_there(open) {
-                true => Ok((open.clone(), Some(open.prepare(&incarnation, self.cache_bytes)?))),
+                true => Ok((
+                    open.clone(),
+                    Some(open.prepare(&incarnation, self.cache_bytes, self.durable.as_ref())?),
+                )),
                 false => Ok((open.clone(), None)),
             };
             let prepared = opened.values().map(prepare).collect::<Result<Vec<_>>>()?;

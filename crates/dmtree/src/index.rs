@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dmtree_fabric::Result;
-use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest};
+use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest, Values};
 
 use crate::async_client::{AsyncClient, AsyncOptions};
 use crate::batch::Batch;
@@ -109,6 +109,11 @@ impl Index {
     /// ```
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>> {
         self.here(|s| s.get_many(keys))
+    }
+
+    /// The values of several keys, into memory of the caller. See [`Session::get_many_into`].
+    pub fn get_many_into<K: AsRef<[u8]>>(&self, keys: &[K], out: &mut Values) -> Result<()> {
+        self.here(|s| s.get_many_into(keys, out))
     }
 
     /// Sets the value of a key, whether it is there or not.

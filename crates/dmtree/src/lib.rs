@@ -5,31 +5,46 @@ mod async_client;
 mod batch;
 mod bounds;
 mod builder;
+mod checkpoint;
 mod client;
+mod collection;
 mod counters;
+mod durable;
+mod export;
+mod feed;
+mod filled;
 mod incarnation;
 mod index;
+#[cfg_attr(not(feature = "durable"), path = "no_journal_node.rs")]
+mod journal_node;
 pub mod keys;
 mod open;
 mod options;
 mod pool;
+mod restart;
 mod scan;
 mod session;
 mod size;
 mod stats;
+mod status;
 mod thread_sessions;
+mod typed;
 
 pub use crate::async_client::{AsyncClient, AsyncOptions, AsyncScan, Reply};
 pub use crate::batch::Batch;
 pub use crate::bounds::KeyRange;
 pub use crate::builder::{Connector, PoolBuilder};
+pub use crate::checkpoint::{CheckpointSize, checkpoint_of};
+pub use crate::durable::OpenProgress;
 pub use crate::index::{Index, LoadOrder};
+pub use crate::journal_node::JournalNode;
 pub use crate::options::Options;
 pub use crate::pool::Pool;
 pub use crate::scan::{PageSource, Pairs, Scan};
 pub use crate::session::Session;
 pub use crate::size::ByteSize;
 pub use crate::stats::{MemoryStats, Operation, OperationCounts, PoolStats, ShapeStats, Stats};
+pub use crate::typed::{Typed, TypedPairs};
 
 pub use dmtree_fabric::{
     Effect, Error, ErrorKind, OpCounts, OpKind, OpOutcome, Result, SideCounts, Snapshot, Totals,

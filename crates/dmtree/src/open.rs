@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex, Weak};
 
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::{Error, Result};
+use dmtree_journal::{IndexJournal, IndexNumber};
 use dmtree_parts::worker::Workers;
 use dmtree_parts::{AnyIndex, NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
 use crate::async_client::{Door, Mailbox};
 use crate::counters::{CounterSum, SessionCounters};
+use crate::durable::DurableIndexes;
 use crate::incarnation::Incarnation;
 use crate::pool::locked;
 
@@ -19,6 +21,8 @@ pub(crate) struct OpenIndex {
     pub(crate) name: String,
     pub(crate) options: Options,
     root: Root,
+    /// Of a pool that lasts.
+    number: Option<IndexNumber>,
     nodes: Mutex<Arc<Nodes>>,
     /// The number of changes: the incarnation is over, there is a new one, or the index was
     /// removed.
@@ -48,11 +52,14 @@ impl Nodes {
         options: &Options,
         root: Root,
         cache_bytes: u64,
+        journal: Option<&IndexJournal>,
     ) -> Result<Self> {
         let cluster = &incarnation.cluster;
         let tree = |i| {
             let cx = NodeContext { pool: cluster.compute_node(i)?, cache_bytes };
-            DmTree::node(&cx, options, root)
+            let tree = DmTree::node(&cx, options, root)?;
+            journal.map_or(Ok(()), |journal| tree.attach_journal(journal.clone()))?;
+            Ok(tree)
         };
         let trees = (0..cluster.compute_nodes()).map(tree).collect::<Result<Vec<_>>>()?;
         let mut workers = Workers::default();
@@ -78,14 +85,16 @@ impl OpenIndex {
         options: Options,
         incarnation: &Arc<Incarnation>,
         cache_bytes: u64,
+        journal: Option<IndexJournal>,
     ) -> Result<Self> {
         let root = Root { index: entry.id, word: entry.root_word };
-        let nodes = Nodes::new(incarnation, &options, root, cache_bytes)?;
+        let nodes = Nodes::new(incarnation, &options, root, cache_bytes, journal.as_ref())?;
         Ok(Self {
             id: entry.id,
             name: entry.name.clone(),
             options,
             root,
+            number: journal.map(|journal| journal.number()),
             nodes: Mutex::new(Arc::new(nodes)),
             news: AtomicU64::new(1),
             dropped: AtomicBool::new(false),
@@ -106,8 +115,10 @@ impl OpenIndex {
         &self,
         incarnation: &Arc<Incarnation>,
         cache_bytes: u64,
+        durable: Option<&DurableIndexes>,
     ) -> Result<Nodes> {
-        Nodes::new(incarnation, &self.options, self.root, cache_bytes)
+        let journal = durable.zip(self.number).map(|(durable, number)| durable.part(number));
+        Nodes::new(incarnation, &self.options, self.root, cache_bytes, journal.as_ref())
     }
 
     /// New sessions use these nodes from now on.

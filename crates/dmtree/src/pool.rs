@@ -6,14 +6,18 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, Result};
+use dmtree_journal::IndexJournal;
 use dmtree_parts::{NodeContext, naming};
-use dmtree_pool::{Cluster, IndexEntry, IndexState, NewIndex, PoolNode};
+use dmtree_pool::{Cluster, Creation, IndexEntry, IndexState, NewIndex, Opening, PoolNode};
 
 use crate::builder::{Connector, PoolBuilder, Way};
+use crate::durable::DurableIndexes;
+use crate::filled::Unpublished;
 use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
 use crate::index::Index;
 use crate::open::OpenIndex;
 use crate::options::Options;
+use crate::restart;
 use crate::stats::PoolStats;
 
 /// Which kind of index the catalog says it is.
@@ -41,6 +45,8 @@ pub(crate) struct PoolInner {
     pub(crate) number: AtomicU64,
     /// Held while an index is made, opened or dropped.
     naming: Mutex<()>,
+    /// Of a pool that lasts.
+    pub(crate) durable: Option<DurableIndexes>,
 }
 
 impl std::fmt::Debug for Pool {
@@ -62,12 +68,24 @@ impl Pool {
         Connector::new(first)
     }
 
-    pub(crate) fn embedded_in(cluster: Cluster, cache_bytes: u64) -> Self {
-        Self(PoolInner::new(cluster, cache_bytes, None))
+    pub(crate) fn embedded_in(
+        cluster: Cluster,
+        cache_bytes: u64,
+        durable: Option<DurableIndexes>,
+    ) -> Self {
+        Self(PoolInner::new(cluster, cache_bytes, None, durable))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<PoolInner> {
+        &self.0
     }
 
     pub(crate) fn connected(cluster: Cluster, cache_bytes: u64, how: Way) -> Result<Self> {
-        let pool = PoolInner::new(cluster, cache_bytes, Some(how));
+        let (durable, within) = (DurableIndexes::of_cluster(&cluster)?, how.within());
+        let pool = PoolInner::new(cluster, cache_bytes, Some(how), durable);
+        if pool.durable.is_some() {
+            restart::let_in(&pool, within)?;
+        }
         pool.watch(&pool.incarnation())?;
         Ok(Self(pool))
     }
@@ -80,15 +98,7 @@ impl Pool {
     /// `NotFound` when there is none of this name.
     pub fn open(&self, name: &str) -> Result<Index> {
         let _naming = locked(&self.0.naming);
-        let found = self
-            .0
-            .admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?
-            .ok_or_else(|| {
-                Error::not_found(format!(
-                    "there is no index {name:?} in this pool: create it, or see `Pool::list`"
-                ))
-            })?;
-        self.opened(&found)
+        self.opened(&self.0.found(name)?)
     }
 
     /// Creates an index that does not exist yet.
@@ -98,6 +108,11 @@ impl Pool {
     /// options out of range, `Full` when the memory or the catalog is.
     pub fn create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
+        if self.is_durable()
+            && let Some(new) = self.0.begin(name, &options, false)?
+        {
+            return new.publish_alone();
+        }
         let cache_bytes = self.0.cache_bytes;
         let entry = self.0.admin(false, |a| a.create(name, &options, cache_bytes, false))?;
         self.opened(&entry)
@@ -114,17 +129,30 @@ impl Pool {
     /// as [`Pool::create`].
     pub fn open_or_create(&self, name: &str, options: Options) -> Result<Index> {
         let _naming = locked(&self.0.naming);
+        if self.is_durable() {
+            // It is in the journal before others can open it.
+            if let Some(new) = self.0.begin(name, &options, true)? {
+                return new.publish_alone();
+            }
+            let entry = self.0.found(name)?;
+            return self.opened_like(&entry, &options);
+        }
         let cache_bytes = self.0.cache_bytes;
         // Another attempt opens what a first one has left, or waits until it is gone.
         let entry = self.0.admin(true, |a| a.create(name, &options, cache_bytes, true))?;
-        check_system(&entry)?;
-        Options::of(&stored_options(&entry)?).check_layout(name, &options)?;
-        self.opened(&entry)
+        self.opened_like(&entry, &options)
+    }
+
+    /// An index that exists, when it has the layout of these options.
+    fn opened_like(&self, entry: &IndexEntry, options: &Options) -> Result<Index> {
+        check_system(entry)?;
+        Options::of(&stored_options(entry)?).check_layout(&entry.name, options)?;
+        self.opened(entry)
     }
 
     /// The names of all indexes, in order.
     pub fn list(&self) -> Result<Vec<String>> {
-        let all = self.0.admin(true, |a| a.run(a.node.list_indexes(&a.ep)))?;
+        let all = self.0.entries()?;
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
     }
 
@@ -135,12 +163,17 @@ impl Pool {
     /// `NotFound` when there is none of this name.
     pub fn drop_index(&self, name: &str) -> Result<()> {
         let _naming = locked(&self.0.naming);
-        self.0.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))?;
+        let durable = self.0.durable.as_ref();
+        let number = durable.map_or(Ok(None), |durable| durable.number(name))?;
+        self.0.remove_entry(name)?;
         let gone = locked(&self.0.opened).remove(name);
         if let Some(open) = gone {
             open.close();
         }
-        Ok(())
+        match (durable, number) {
+            (Some(durable), Some(number)) => durable.remove(number),
+            _ => Ok(()),
+        }
     }
 
     /// How full the memory is.
@@ -180,7 +213,12 @@ impl Pool {
 }
 
 impl PoolInner {
-    fn new(cluster: Cluster, cache_bytes: u64, how: Option<Way>) -> Arc<Self> {
+    fn new(
+        cluster: Cluster,
+        cache_bytes: u64,
+        how: Option<Way>,
+        durable: Option<DurableIndexes>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             how,
             cache_bytes,
@@ -188,12 +226,115 @@ impl PoolInner {
             incarnations: Mutex::new(Incarnations::new(cluster)),
             number: AtomicU64::new(1),
             naming: Mutex::default(),
+            durable,
         })
     }
 
+    /// Begins an index, which its creator fills and publishes; `None` for one that `may_exist`, and
+    /// does.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        name: &str,
+        options: &Options,
+        may_exist: bool,
+    ) -> Result<Option<Unpublished>> {
+        let begin =
+            |a: &Admin| Ok((a.begin(name, options, self.cache_bytes, may_exist)?, a.ep.clone()));
+        match self.admin(may_exist, begin)? {
+            (Opening::Ready(_), _) => Ok(None),
+            (Opening::Begun(creation), ep) => {
+                Unpublished::new(self, creation, ep, options).map(Some)
+            }
+        }
+    }
+
+    /// An index that can be opened.
+    fn found(self: &Arc<Self>, name: &str) -> Result<IndexEntry> {
+        let found = self.admin(true, |a| a.run(a.node.find_ready_index(&a.ep, name)))?;
+        found.ok_or_else(|| {
+            Error::not_found(format!(
+                "there is no index {name:?} in this pool: create it, or see `Pool::list`"
+            ))
+        })
+    }
+
+    /// As [`PoolInner::begin`] for an index of the journal, which its pairs come from.
+    pub(crate) fn begin_reloaded(
+        self: &Arc<Self>,
+        name: &str,
+        options: &Options,
+    ) -> Result<Option<Unpublished>> {
+        let begin = |a: &Admin| Ok((a.begin(name, options, self.cache_bytes, true)?, a.ep.clone()));
+        match self.admin(true, begin)? {
+            (Opening::Ready(_), _) => Ok(None),
+            (Opening::Begun(creation), ep) => {
+                Unpublished::reloaded(self, creation, ep, options).map(Some)
+            }
+        }
+    }
+
+    /// Begins an entry of something that is no index, unless it is there.
+    pub(crate) fn begin_entry(
+        self: &Arc<Self>,
+        name: &str,
+        system: &str,
+    ) -> Result<Option<BegunEntry>> {
+        let new = NewIndex { name, system, options: &[] };
+        let begin = |a: &Admin| Ok((a.run(a.node.open_or_begin_index(&a.ep, new))?, a.ep.clone()));
+        match self.admin(true, begin)? {
+            (Opening::Ready(_), _) => Ok(None),
+            (Opening::Begun(creation), ep) => Ok(Some(BegunEntry { creation, ep })),
+        }
+    }
+
+    /// Every entry of the catalog, by name, but for the mark of the journal.
+    pub(crate) fn entries(self: &Arc<Self>) -> Result<Vec<IndexEntry>> {
+        let mut all = self.admin(true, |a| a.run(a.node.list_indexes(&a.ep)))?;
+        all.retain(|entry| entry.system != restart::MARK_SYSTEM);
+        Ok(all)
+    }
+
+    /// Adds an entry of something that is no index.
+    pub(crate) fn add_entry(
+        self: &Arc<Self>,
+        name: &str,
+        system: &str,
+        options: &[u8],
+    ) -> Result<()> {
+        let new = NewIndex { name, system, options };
+        self.admin(false, |a| {
+            a.run(async { a.node.begin_index(&a.ep, new).await?.publish().await.map(drop) })
+        })
+    }
+
+    /// Removes an entry.
+    pub(crate) fn remove_entry(self: &Arc<Self>, name: &str) -> Result<()> {
+        self.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))
+    }
+
     fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {
+        let journal = match &self.durable {
+            None => None,
+            Some(durable) => {
+                let number = durable.number(&entry.name)?.ok_or_else(|| {
+                    let what = "the journal of the pool does not have the index: drop it";
+                    Error::incompatible(format!("{what} ({:?})", entry.name))
+                })?;
+                Some(durable.part(number))
+            }
+        };
+        self.open_with(entry, journal)
+    }
+
+    /// Opens an index with this journal for its effects.
+    pub(crate) fn open_with(
+        &self,
+        entry: &IndexEntry,
+        journal: Option<IndexJournal>,
+    ) -> Result<OpenIndex> {
         check_system(entry)?;
-        OpenIndex::new(entry, stored_options(entry)?, &self.incarnation(), self.cache_bytes)
+        let options = stored_options(entry)?;
+        OpenIndex::new(entry, options, &self.incarnation(), self.cache_bytes, journal)
     }
 
     pub(crate) fn stats(self: &Arc<Self>) -> Result<PoolStats> {
@@ -226,6 +367,21 @@ impl PoolInner {
             attempts.limit(&admin.ep);
             admin.ep.renew_deadline();
         }
+    }
+}
+
+/// An entry that its creator alone sees as long as it has this.
+pub(crate) struct BegunEntry {
+    creation: Creation,
+    ep: Endpoint,
+}
+
+impl BegunEntry {
+    /// Makes it ready for all.
+    pub(crate) fn publish(self) -> Result<()> {
+        // Much has been done meanwhile.
+        self.ep.renew_deadline();
+        self.ep.block_on(self.creation.publish()).map(drop)
     }
 }
 
@@ -273,14 +429,28 @@ impl Admin {
         cache_bytes: u64,
         may_exist: bool,
     ) -> Result<IndexEntry> {
+        match self.begin(name, options, cache_bytes, may_exist)? {
+            Opening::Ready(entry) => Ok(entry),
+            Opening::Begun(creation) => self.run(creation.publish()),
+        }
+    }
+
+    /// Begins the creation of an index, or opens the one that `may_exist`.
+    fn begin(
+        &self,
+        name: &str,
+        options: &Options,
+        cache_bytes: u64,
+        may_exist: bool,
+    ) -> Result<Opening> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let options = &options.creation();
         let (encoded, options) = (&encoded(options)?, &options.into());
         let new = NewIndex { name, system: SYSTEM, options: encoded };
         self.run(async {
             match may_exist {
-                true => naming::open_or_create(&self.ep, &cx, new, options).await,
-                false => naming::create(&self.ep, &cx, new, options).await,
+                true => naming::open_or_begin(&self.ep, &cx, new, options).await,
+                false => naming::begin(&self.ep, &cx, new, options).await.map(Opening::Begun),
             }
         })
     }

@@ -71,11 +71,9 @@ impl<S: PageSource> Scan<S> {
         Pairs {
             source: self.source,
             plan: self.plan,
-            fetched: Bound::Unbounded,
-            more: true,
             page_pairs: self.page_pairs,
-            page: Page::new(),
-            at: 0,
+            front: Side::new(),
+            back: None,
         }
     }
 }
@@ -88,20 +86,82 @@ impl<S: PageSource> IntoIterator for Scan<S> {
     }
 }
 
-/// A scan that runs: an iterator over pairs. It ends after an error; [`Pairs::cursor`] then says
-/// where to go on.
+/// A scan that runs: an iterator over pairs, from both ends if that is wanted. It ends after an
+/// error; [`Pairs::cursor`] then says where to go on.
 #[derive(Debug)]
 pub struct Pairs<S> {
     source: S,
-    /// What is left when the pairs taken so far are subtracted, but for the end at which the scan
-    /// goes on: that follows from the last pair taken of the page.
+    /// What is left when the pairs taken so far are subtracted, but for the end at which the front
+    /// goes on while there is no back: that follows from the last pair taken of its page.
     plan: Cursor,
+    page_pairs: usize,
+    front: Side,
+    /// Where pairs are taken from the other end.
+    back: Option<Box<Side>>,
+}
+
+/// The pages of one end of a scan.
+#[derive(Debug)]
+struct Side {
     /// Where the next page begins, as the index said; meaningful after the first page.
     fetched: OwnedBound,
     more: bool,
-    page_pairs: usize,
     page: Page,
     at: usize,
+    /// The pairs of the page that are given out without a look at the other end: all, or none once
+    /// there are two ends.
+    end: usize,
+}
+
+/// An end of a scan that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Front,
+    Back,
+}
+
+impl Side {
+    fn new() -> Self {
+        Self { fetched: Bound::Unbounded, more: true, page: Page::new(), at: 0, end: 0 }
+    }
+
+    /// Fetches the next page of what is left in its direction.
+    fn fetch(
+        &mut self,
+        source: &mut impl PageSource,
+        plan: &Cursor,
+        reverse: bool,
+        page_pairs: usize,
+    ) -> Result<()> {
+        self.at = 0;
+        self.page.clear();
+        if is_empty(&plan.low, &plan.high) {
+            self.more = false;
+            return Ok(());
+        }
+        let limit = page_pairs.min(usize::try_from(plan.left).unwrap_or(usize::MAX));
+        let from = match &self.fetched {
+            Bound::Unbounded if reverse => &plan.high,
+            Bound::Unbounded => &plan.low,
+            known => known,
+        };
+        let (low, high) = match reverse {
+            false => (borrowed(from), borrowed(&plan.high)),
+            true => (borrowed(&plan.low), borrowed(from)),
+        };
+        match source.page(&ScanRequest { low, high, reverse, limit }, &mut self.page) {
+            Ok(Some(Resume(next))) => self.fetched = next,
+            Ok(None) => self.more = false,
+            Err(e) => {
+                // A caller that skips errors must not loop for ever.
+                self.more = false;
+                self.page.clear();
+                self.end = 0;
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<S: PageSource> Pairs<S> {
@@ -114,55 +174,98 @@ impl<S: PageSource> Pairs<S> {
         if self.plan.left == 0 {
             return Ok(None);
         }
-        while self.at >= self.page.len() {
-            if !self.more {
+        while self.front.at >= self.front.end {
+            if self.back.is_some() {
+                return self.step(End::Front);
+            }
+            if !self.front.more {
                 return Ok(None);
             }
-            self.fetch()?;
+            self.fetch(End::Front)?;
         }
-        let i = self.at;
-        self.at += 1;
+        let i = self.front.at;
+        self.front.at += 1;
         self.plan.left -= 1;
-        Ok(self.page.get(i))
+        Ok(self.front.page.get(i))
+    }
+
+    /// The next pair from the other end, as [`Pairs::next_ref`]. The two ends meet: no pair comes
+    /// from both.
+    ///
+    /// # Errors
+    /// As [`Pairs::next_ref`].
+    pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        if self.back.is_none() {
+            self.plan.taken(&self.front.page, self.front.at);
+            self.back = Some(Box::new(Side::new()));
+            self.front.end = 0;
+        }
+        self.step(End::Back)
+    }
+
+    /// A pair from one of two ends. A page may have pairs that the other end has passed.
+    #[inline(never)]
+    fn step(&mut self, end: End) -> Result<Option<(&[u8], &[u8])>> {
+        if self.plan.left == 0 {
+            return Ok(None);
+        }
+        while self.side(end).at >= self.side(end).page.len() {
+            if !self.side(end).more {
+                return Ok(None);
+            }
+            self.fetch(end)?;
+        }
+        let reverse = self.goes_down(end);
+        let side = match end {
+            End::Front => &mut self.front,
+            End::Back => self.back.as_mut().expect("it was begun"),
+        };
+        let Some((key, value)) = side.page.get(side.at) else { return Ok(None) };
+        if !self.plan.has(key, !reverse) {
+            side.more = false;
+            return Ok(None);
+        }
+        side.at += 1;
+        self.plan.left -= 1;
+        self.plan.pass(key, reverse);
+        Ok(Some((key, value)))
+    }
+
+    fn goes_down(&self, end: End) -> bool {
+        self.plan.reverse != (end == End::Back)
+    }
+
+    fn side(&mut self, end: End) -> &mut Side {
+        match end {
+            End::Front => &mut self.front,
+            End::Back => self.back.as_mut().expect("it was begun"),
+        }
     }
 
     /// What is left of this scan, as bytes to keep: [`Index::resume`](crate::Index::resume) goes on
     /// behind the last pair that was taken, in this process or another one, at any later time.
     pub fn cursor(&self) -> Vec<u8> {
         let mut plan = self.plan.clone();
-        plan.taken(&self.page, self.at);
+        if self.back.is_none() {
+            plan.taken(&self.front.page, self.front.at);
+        }
         plan.encode()
     }
 
     #[inline(never)]
-    fn fetch(&mut self) -> Result<()> {
-        self.plan.taken(&self.page, self.at);
-        self.at = 0;
-        self.page.clear();
-        if is_empty(&self.plan.low, &self.plan.high) {
-            self.more = false;
-            return Ok(());
+    fn fetch(&mut self, end: End) -> Result<()> {
+        if self.back.is_none() {
+            self.plan.taken(&self.front.page, self.front.at);
         }
-        let limit = self.page_pairs.min(usize::try_from(self.plan.left).unwrap_or(usize::MAX));
-        let from = match &self.fetched {
-            Bound::Unbounded if self.plan.reverse => &self.plan.high,
-            Bound::Unbounded => &self.plan.low,
-            known => known,
+        let reverse = self.goes_down(end);
+        let Self { source, plan, page_pairs, front, back } = self;
+        let side = match (end, back) {
+            (End::Back, Some(back)) => back,
+            _ => front,
         };
-        let (low, high) = match self.plan.reverse {
-            false => (borrowed(from), borrowed(&self.plan.high)),
-            true => (borrowed(&self.plan.low), borrowed(from)),
-        };
-        let request = ScanRequest { low, high, reverse: self.plan.reverse, limit };
-        match self.source.page(&request, &mut self.page) {
-            Ok(Some(Resume(next))) => self.fetched = next,
-            Ok(None) => self.more = false,
-            Err(e) => {
-                // A caller that skips errors must not loop for ever.
-                self.more = false;
-                self.page.clear();
-                return Err(e);
-            }
+        side.fetch(source, plan, reverse, *page_pairs)?;
+        if self.back.is_none() {
+            self.front.end = self.front.page.len();
         }
         Ok(())
     }
@@ -172,6 +275,13 @@ impl<S: PageSource> Iterator for Pairs<S> {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
     fn next(&mut self) -> Option<Self::Item> {
         let pair = self.next_ref().transpose()?;
+        Some(pair.map(|(k, v)| (k.to_vec(), v.to_vec())))
+    }
+}
+
+impl<S: PageSource> DoubleEndedIterator for Pairs<S> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let pair = self.next_back_ref().transpose()?;
         Some(pair.map(|(k, v)| (k.to_vec(), v.to_vec())))
     }
 }
@@ -205,13 +315,30 @@ impl Cursor {
     /// So many pairs of a page were given out: the scan goes on behind the last one.
     pub(crate) fn taken(&mut self, page: &Page, pairs: usize) {
         let last = pairs.checked_sub(1).and_then(|i| page.get(i));
-        let Some((key, _)) = last else { return };
-        match self.end() {
+        if let Some((key, _)) = last {
+            self.pass(key, self.reverse);
+        }
+    }
+
+    /// A key was given out, downwards or upwards: the scan goes on behind it.
+    fn pass(&mut self, key: &[u8], down: bool) {
+        match if down { &mut self.high } else { &mut self.low } {
             Bound::Excluded(last) => {
                 last.clear();
                 last.extend_from_slice(key);
             }
             other => *other = Bound::Excluded(key.to_vec()),
+        }
+    }
+
+    /// Whether a key is within the upper end, or the lower one.
+    fn has(&self, key: &[u8], upper: bool) -> bool {
+        match if upper { &self.high } else { &self.low } {
+            Bound::Unbounded => true,
+            Bound::Included(end) if upper => key <= &end[..],
+            Bound::Included(end) => key >= &end[..],
+            Bound::Excluded(end) if upper => key < &end[..],
+            Bound::Excluded(end) => key > &end[..],
         }
     }
 

@@ -265,7 +265,8 @@ impl Session {
 
     /// Applies the writes of a batch with fewer round trips than one by one, in order per key;
     /// number `i` of the answer belongs to write `i`. **Not atomic**: others see some of them
-    /// before the rest, and some may fail while others take effect.
+    /// before the rest, and some may fail while others take effect. A write that fails without an
+    /// effect is repeated like a single one, unless a later write of its key may have happened.
     ///
     /// # Errors
     /// A key or value out of range refuses the whole batch before anything is written:
@@ -290,7 +291,8 @@ impl Session {
 
     /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which
     /// is much faster than single writes and fills leaves to four fifths; into any other the pairs
-    /// are put. The pairs are held in memory meanwhile.
+    /// are put. An empty index takes sorted pairs as leaves are written, and must not be written to
+    /// by their iterator; all others are held in memory meanwhile.
     ///
     /// # Errors
     /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys

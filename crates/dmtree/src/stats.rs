@@ -34,6 +34,22 @@ dmtree_fabric::listed! {
 }
 
 impl Operation {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Put => "put",
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::CompareAndSet => "compare_and_set",
+            Self::Scan => "scan",
+            Self::GetMany => "get_many",
+            Self::WriteBatch => "write_batch",
+            Self::Load => "load",
+        }
+    }
+
     /// As what a single write is counted.
     pub(crate) fn of(write: Write<'_>) -> Self {
         match write {

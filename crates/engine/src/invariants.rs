@@ -59,15 +59,15 @@ fn has_range_of(g: &Geometry, image: &[u8], first: &[u8], last: &[u8]) -> bool {
         && FenceArea::hi_of(g, image) == FenceArea::hi_of(g, last)
 }
 
-/// A split of `old`, which has `live` pairs and gets one more, into `left` and `right`.
+/// A split of `old` into `left` and `right`, with so many pairs afterwards.
 pub(crate) fn is_split(
     g: &Geometry,
-    (old, live): (&[u8], usize),
+    (old, pairs): (&[u8], usize),
     left: &LeafState<'_>,
     right: &LeafState<'_>,
 ) -> bool {
-    let pairs = left.live(g).zip(right.live(g)).map(|(l, r)| l + r);
-    pairs == Some(live + 1)
+    let live = left.live(g).zip(right.live(g)).map(|(l, r)| l + r);
+    live == Some(pairs)
         && are_adjacent(g, left.image, right.image)
         && FenceArea::lo_of(g, left.image) == FenceArea::lo_of(g, old)
         && FenceArea::hi_of(g, right.image) == FenceArea::hi_of(g, old)

@@ -63,6 +63,54 @@ dmtree_parts::mutants! {
     WordBesideEntry,
     /// A torn slot of a dead writer is dropped without its shadow being read.
     WordDropsTorn,
+    /// A moved entry has no staged copy.
+    HopNotStaged,
+    /// The image of a move is written before the staged copy has landed.
+    HopStagedDetached,
+    /// A move keeps the version of its leaf.
+    HopSameVersion,
+    /// A move is not announced in the tag of its lock.
+    HopUnannounced,
+    /// The new entry is written before the image that frees its slot.
+    HopPairBeforeImage,
+    /// A neighbourhood counts although its slots carry several versions.
+    HopMixed,
+    /// A neighbourhood counts although its replica has another fence.
+    HopReplicaUnchecked,
+    /// A neighbourhood of a tombstone, or of a leaf that is being replaced, counts.
+    HopTombstoneUnchecked,
+    /// An insert looks for its key up to the first free slot.
+    HopFirstHole,
+    /// A new pair of a split is put into any free slot.
+    HopSplitAnywhere,
+    /// A merge puts entries into any free slot.
+    HopMergeAnywhere,
+    /// An update overwrites the shadow of a dead writer.
+    HopShadowUnread,
+    /// Neighbourhoods of a leaf answer while a bulk load replaces it.
+    HopLoadOpen,
+    /// A repair drops staged copies that are the only ones of their entries.
+    HopRepairDrops,
+    /// A repair keeps both entries of a key.
+    HopRepairDoubles,
+    /// A directory is published before its pages have landed.
+    LearnPublishEarly,
+    /// A directory that another one has replaced is reused at once.
+    LearnRetireEarly,
+    /// A window lacks its last leaf.
+    LearnWindowShort,
+    /// A window begins at its likeliest leaf.
+    LearnLeftBorder,
+    /// A group of leaves begins at its second fence.
+    LearnTieCut,
+    /// A predicted leaf counts whatever its fences.
+    LearnFencesUnchecked,
+    /// A predicted leaf counts in any generation.
+    LearnAnyGeneration,
+    /// The claim of a dead trainer stays.
+    LearnClaimKept,
+    /// A refresh takes half of a directory.
+    LearnHalfRefresh,
     /// A garbage collection does not wait for running operations.
     GcNoBarrier,
     /// A garbage collection ignores the gc log.

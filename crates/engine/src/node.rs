@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, NodeId, Result};
+use dmtree_journal::IndexJournal;
 use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeCache};
 use dmtree_parts::combine::Combiner;
 use dmtree_parts::fairness::FairShare;
@@ -39,10 +40,12 @@ use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode};
 
 use crate::format::{Child, Geometry, LockTag};
+use crate::hop::Places;
+use crate::learned::NodeModels;
 use crate::lock::{HeldLock, LeafLockWords, Lockable};
 use crate::maintenance::GcRun;
 use crate::mutants::Mutants;
-use crate::{Mark, Mutant, Options, Route, Tables};
+use crate::{Mark, Models, Mutant, Options, Route, Tables};
 
 /// Kinds of arenas: the content of a chunk.
 const KIND_INNER: u8 = 1;
@@ -61,6 +64,9 @@ const GROUP_BOUND: u32 = u32::MAX;
 /// Unbuilt tables that wait to be built. The next reader of a leaf that was forgotten queues it
 /// again.
 const MAX_BUILDS: usize = 1024;
+
+/// With models, one part in so many of the cache's budget is for inner nodes.
+const INNER_SHARE: u64 = 8;
 
 /// Work that no operation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +90,8 @@ pub enum Chore {
     Gc,
     /// The sweep after a death continues at this key.
     Sweep(Vec<u8>),
+    /// Searches for keys like this one took longer than their models promise, or had none.
+    Train(Vec<u8>),
 }
 
 /// The shared state of one index on one compute node.
@@ -92,6 +100,8 @@ pub struct DmNode {
     pub(crate) pool: Arc<PoolNode>,
     pub(crate) o: Options,
     pub(crate) g: Geometry,
+    /// Where keys are in their leaves.
+    pub(crate) places: Places,
     pub(crate) root: Root,
     pub(crate) cache: NodeCache,
     pub(crate) leaf_fifo: Arc<FifoMutexes>,
@@ -102,12 +112,16 @@ pub struct DmNode {
     pub(crate) writers: Arc<Combiner>,
     pub(crate) inner_arena: Arc<Arena>,
     leaf_arenas: Vec<(usize, Arc<Arena>)>,
+    /// Models in the place of cached inner nodes.
+    pub(crate) models: Option<NodeModels>,
     /// Lock-word mode: the locks of leaves, once their place is known.
     pub(crate) lock_words: OnceLock<LeafLockWords>,
     /// Counts the tags of changes of whole leaves.
     pub(crate) changes: AtomicU32,
     pub(crate) abandoned_locks: AbandonedLocks<HeldLock>,
     mutants: Mutants,
+    /// Of a durable index.
+    pub(crate) journal: OnceLock<IndexJournal>,
     pub(crate) maintenance: Maintenance<Chore, GcRun>,
     /// Leaves with tables that readers have found unbuilt, by table.
     builds: Mutex<BTreeMap<u64, Route>>,
@@ -137,6 +151,13 @@ impl DmNode {
                 cx.cache_bytes
             )));
         }
+        // Models have the largest part of the budget, and the inner nodes of descents the rest.
+        let inner_bytes = match o.techniques.models {
+            Models::None => cx.cache_bytes,
+            _ => least.max(cx.cache_bytes / INNER_SHARE),
+        };
+        let models =
+            NodeModels::of(&o.techniques, o.leaf_capacity as usize, cx.cache_bytes - inner_bytes);
         let mirrored = o.techniques.mirrors && o.techniques.tables != Tables::None;
         let arena = |kind, bytes: usize| {
             let object_bytes = bytes as u32;
@@ -146,8 +167,10 @@ impl DmNode {
             pool: cx.pool.clone(),
             o: o.clone(),
             g,
+            places: Places::of(o),
             root,
-            cache: NodeCache::new(cx.cache_bytes, mirrored.then_some(1)),
+            cache: NodeCache::new(inner_bytes, mirrored.then_some(1)),
+            models,
             leaf_fifo: FifoMutexes::new(LEAF_FIFOS),
             contenders: FairShare::new(cx.pool.cn().bits(), LEAF_FIFOS),
             inner_fifo: FifoMutexes::ranked(Rank(MAX_LEVELS as u8), INNER_FIFOS),
@@ -163,6 +186,7 @@ impl DmNode {
             changes: AtomicU32::new(0),
             abandoned_locks: AbandonedLocks::default(),
             mutants: Mutants::default(),
+            journal: OnceLock::new(),
             maintenance: Maintenance::default(),
             builds: Mutex::default(),
             builds_waiting: AtomicU32::new(0),
@@ -189,6 +213,11 @@ impl DmNode {
     /// Bytes of a leaf's object.
     pub(crate) fn leaf_bytes(&self, capacity: usize) -> u64 {
         u64::from(self.leaf_arena(capacity).key().object_bytes)
+    }
+
+    /// Slots of a new leaf.
+    pub(crate) fn capacity(&self) -> usize {
+        self.places.capacity(self.o.leaf_capacity as usize)
     }
 
     /// Whether leaves have so many slots.
@@ -225,6 +254,19 @@ impl DmNode {
         let incarnation = (tag >> 32) as u16;
         self.pool.is_revoked(node, incarnation)
             || (self.has(Mutant::TakeOverEarly) && self.pool.is_suspected(node, incarnation))
+    }
+
+    /// The index is durable from now on: effects of writes go to this journal before they are
+    /// visible. It has the pairs that the index has.
+    ///
+    /// # Errors
+    /// `Unsupported` for leaves without tables: their writes commit under a lock word. `Exists` for
+    /// an index with a journal.
+    pub fn attach_journal(&self, journal: IndexJournal) -> Result<()> {
+        if !self.has_tables() {
+            return Err(Error::unsupported("only an index with tables can have a journal"));
+        }
+        self.journal.set(journal).map_err(|_| Error::exists("the index has a journal"))
     }
 
     /// For checkers of checkers: enables a mutant in every client of this node.

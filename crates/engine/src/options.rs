@@ -6,7 +6,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::format::Geometry;
+use crate::format::{Geometry, MAX_SLOTS};
+use crate::hop::Places;
 
 /// Placement of the fingerprint tables (and so of the leaf locks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,18 @@ pub enum Tables {
     Memory,
     /// Nowhere: leaves are read whole, and their locks are words of the memory nodes.
     None,
+}
+
+/// What a compute node has in the place of cached inner nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Models {
+    /// Nothing: it caches inner nodes.
+    None,
+    /// Models; a search READs all leaves that may hold its key together.
+    Window,
+    /// Models; a search READs the likeliest leaf.
+    Likeliest,
 }
 
 /// The techniques of an index: what a laboratory switches to see what each is worth. Sound in every
@@ -42,6 +55,15 @@ pub struct Techniques {
     /// Without tables: lock words lie in on-chip memory, where the fabric has any that no other
     /// index has taken.
     pub on_chip: bool,
+    /// Without tables: models in the place of cached inner nodes.
+    pub models: Models,
+    /// With models: entries of a full leaf by which a prediction may be wrong, and one.
+    pub error_bound: u32,
+    /// With models: leaves of a page of them, which is trained as a whole.
+    pub page_leaves: u32,
+    /// With models: searches that take longer than their window, to a training of their page; 0 for
+    /// none after the first.
+    pub retrain_after: u32,
 }
 
 impl Default for Techniques {
@@ -55,6 +77,10 @@ impl Default for Techniques {
             round_trip_combining: true,
             locks: 16_384,
             on_chip: true,
+            models: Models::None,
+            error_bound: 8,
+            page_leaves: 512,
+            retrain_after: 64,
         }
     }
 }
@@ -71,8 +97,11 @@ pub struct Options {
     /// Bytes of a value kept inside its entry; longer values go to blocks of their own. A multiple
     /// of 8, 0 to 1024.
     pub value_inline_bytes: u32,
-    /// Slots of a new leaf: 32, 64 or 128; without tables 4 to 128.
+    /// Slots of a new leaf: 32, 64 or 128; without tables 4 to 128. With a neighbourhood: those in
+    /// which one may begin.
     pub leaf_capacity: u32,
+    /// Without tables: slots of a leaf in which a key may be, 2 to 16; 0 for all of them.
+    pub neighbourhood: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
     /// What a laboratory switches.
@@ -88,6 +117,7 @@ impl Default for Options {
             key_inline_bytes: 24,
             value_inline_bytes: 8,
             leaf_capacity: 32,
+            neighbourhood: 0,
             fanout: 32,
             techniques: Techniques::default(),
             timeout_ms: 10_000,
@@ -145,7 +175,7 @@ impl Options {
     /// The capacities that leaves may have.
     pub fn capacities(&self) -> Vec<usize> {
         match self.techniques.tables {
-            Tables::None => vec![self.leaf_capacity as usize],
+            Tables::None => vec![Places::of(self).capacity(self.leaf_capacity as usize)],
             Tables::Compute | Tables::Memory => vec![32, 64, 128],
         }
     }
@@ -155,22 +185,14 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> dmtree_fabric::Result<()> {
-        let range = |name: &str, value: u32, low: u32, high: u32, step: u32| {
-            if value < low || value > high || !value.is_multiple_of(step) {
-                let of = if step > 1 { format!(", a multiple of {step}") } else { String::new() };
-                return Err(Error::invalid(format!(
-                    "{name} is {value}; it must be {low} to {high}{of}"
-                )));
-            }
-            Ok(())
-        };
         range("key_inline_bytes", self.key_inline_bytes, 8, 256, 8)?;
         range("value_inline_bytes", self.value_inline_bytes, 0, 1024, 8)?;
         range("fanout", self.fanout, 8, 64, 1)?;
         let t = &self.techniques;
         range("locks", t.locks, 1, 1 << 20, 1)?;
+        self.check_models()?;
         if t.tables == Tables::None {
-            range("leaf_capacity", self.leaf_capacity, 4, 128, 1)?;
+            self.check_leaf()?;
             let technique = [
                 (t.mirrors, "mirrors"),
                 (t.adaptive_capacity, "adaptive_capacity"),
@@ -179,6 +201,11 @@ impl Options {
             if let Some((_, name)) = technique.iter().find(|(on, _)| *on) {
                 return Err(Error::invalid(format!("{name} is true, and tables is none")));
             }
+        } else if self.neighbourhood != 0 {
+            return Err(Error::invalid(format!(
+                "neighbourhood is {}; leaves with tables have none, 0",
+                self.neighbourhood
+            )));
         } else if ![32, 64, 128].contains(&self.leaf_capacity) {
             return Err(Error::invalid(format!(
                 "leaf_capacity is {}; it must be 32, 64 or 128",
@@ -189,6 +216,41 @@ impl Options {
             return Err(Error::invalid("timeout_ms is 0; every wait needs some time, 1 at least"));
         }
         Ok(())
+    }
+
+    /// The models of an index without tables.
+    fn check_models(&self) -> dmtree_fabric::Result<()> {
+        let t = &self.techniques;
+        range("error_bound", t.error_bound, 1, 4096, 1)?;
+        range("page_leaves", t.page_leaves, 1, 1 << 12, 1)?;
+        if t.models == Models::None {
+            return Ok(());
+        }
+        if t.tables != Tables::None || self.neighbourhood != 0 {
+            return Err(Error::invalid(
+                "models are given; they need tables none and neighbourhood 0",
+            ));
+        }
+        let window = most_leaves(t.error_bound, self.leaf_capacity.max(1));
+        if window > MAX_WINDOW {
+            return Err(Error::invalid(format!(
+                "error_bound is {}; with a leaf_capacity of {} a search reads {window} leaves, and {MAX_WINDOW} at most are allowed",
+                t.error_bound, self.leaf_capacity
+            )));
+        }
+        Ok(())
+    }
+
+    /// The leaves of an index without tables.
+    fn check_leaf(&self) -> dmtree_fabric::Result<()> {
+        let h = self.neighbourhood;
+        if h == 0 {
+            return range("leaf_capacity", self.leaf_capacity, 4, MAX_SLOTS as u32, 1);
+        }
+        range("neighbourhood", h, 2, 16, 1)?;
+        // The slots behind the last home, and a replica for every neighbourhood.
+        let most = MAX_SLOTS as u32 * h / (h + 1) - (h - 1);
+        range("leaf_capacity", self.leaf_capacity, 2 * h, most, 1)
     }
 
     /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, keys and values
@@ -208,6 +270,19 @@ impl Options {
             o.leaf_capacity = of(&[6, 8, 27, 32]);
             o.techniques.locks = of(&[1, 16, 16, 1024]);
         }
+        if self.techniques.models != Models::None {
+            let t = &mut o.techniques;
+            t.error_bound = of(&[1, 4, 8, 8]);
+            t.page_leaves = of(&[2, 4, 16, 512]);
+            t.retrain_after = match self.techniques.retrain_after {
+                0 => 0,
+                _ => of(&[1, 2, 8]),
+            };
+        }
+        if self.neighbourhood > 0 {
+            o.neighbourhood = of(&[2, 4, 8]);
+            o.leaf_capacity = of(&[2 * o.neighbourhood, 16, 32]).max(2 * o.neighbourhood);
+        }
         let mut coin = || of(&[0, 1]) == 1;
         if switches && coin() {
             let t = &mut o.techniques;
@@ -220,6 +295,22 @@ impl Options {
         }
         o
     }
+}
+
+/// Most leaves that a search READs together.
+const MAX_WINDOW: u32 = 64;
+
+/// Leaves of the widest window with this error bound.
+fn most_leaves(error_bound: u32, leaf_capacity: u32) -> u32 {
+    2 + (2 * error_bound - 1) / leaf_capacity
+}
+
+fn range(name: &str, value: u32, low: u32, high: u32, step: u32) -> dmtree_fabric::Result<()> {
+    if value < low || value > high || !value.is_multiple_of(step) {
+        let of = if step > 1 { format!(", a multiple of {step}") } else { String::new() };
+        return Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}{of}")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -236,8 +327,42 @@ mod tests {
         let none = Options::default().without_tables();
         assert!(Options { leaf_capacity: 27, ..none.clone() }.check().is_ok());
         let techniques = Techniques { mirrors: true, ..none.techniques.clone() };
-        let bad = Options { techniques, ..none };
+        let bad = Options { techniques, ..none.clone() };
         assert!(bad.check().expect_err("of what").to_string().contains("mirrors is true"));
+        for (neighbourhood, leaf_capacity, words) in [
+            (1, 32, "neighbourhood is 1; it must be 2 to 16"),
+            (17, 64, "neighbourhood is 17; it must be 2 to 16"),
+            (8, 15, "leaf_capacity is 15; it must be 16 to 106"),
+            (8, 107, "leaf_capacity is 107; it must be 16 to 106"),
+        ] {
+            let bad = Options { neighbourhood, leaf_capacity, ..none.clone() };
+            assert_eq!(bad.check().expect_err(words).to_string(), words);
+        }
+        for (neighbourhood, leaf_capacity) in [(2, 84), (8, 106), (16, 105)] {
+            let o = Options { neighbourhood, leaf_capacity, ..none.clone() };
+            assert!(o.check().is_ok() && o.capacities()[0] == 128);
+        }
+        for (bound, slots, words) in [
+            (0, 8, "error_bound is 0; it must be 1 to 4096"),
+            (4097, 8, "error_bound is 4097; it must be 1 to 4096"),
+            (
+                253,
+                8,
+                "error_bound is 253; with a leaf_capacity of 8 a search reads 65 leaves, and 64 at most are allowed",
+            ),
+            (8, 3, "leaf_capacity is 3; it must be 4 to 128"),
+            (8, 129, "leaf_capacity is 129; it must be 4 to 128"),
+        ] {
+            let t = none.techniques.clone();
+            let techniques = Techniques { models: Models::Window, error_bound: bound, ..t };
+            let bad = Options { techniques, leaf_capacity: slots, ..none.clone() };
+            assert_eq!(bad.check().expect_err(words).to_string(), words);
+        }
+        let techniques = Techniques { models: Models::Window, ..Techniques::default() };
+        let bad = Options { techniques, ..Options::default() };
+        assert!(bad.check().expect_err("tables").to_string().contains("models are given"));
+        let bad = Options { neighbourhood: 8, ..Options::default() };
+        assert!(bad.check().expect_err("tables").to_string().contains("neighbourhood is 8"));
     }
 
     #[test]
@@ -245,7 +370,7 @@ mod tests {
         let o = Options { fanout: 8, ..Options::default().without_tables() };
         let stored = value(&o);
         assert_eq!((&stored["fanout"], &stored["tables"]), (&8.into(), &"none".into()));
-        assert_eq!(stored.as_object().map(Map::len), Some(13));
+        assert_eq!(stored.as_object().map(Map::len), Some(18));
         assert_eq!(serde_json::from_value::<Options>(stored).expect("options"), o);
         let of = |text: &str| serde_json::from_str::<Options>(text);
         let some = of(r#"{"mirrors": false, "timeout_ms": 5}"#).expect("the rest is as by default");

@@ -4,7 +4,7 @@ use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed
 use serde_json::Value;
 
 use crate::format::Geometry;
-use crate::{DmNode, DmTree, Mark, Mutant, Options, Tables};
+use crate::{DmNode, DmTree, Mark, Models, Mutant, Options, Tables};
 
 /// Every system of this crate.
 pub fn systems() -> Vec<SystemSpec> {
@@ -24,14 +24,14 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
         least_cache_bytes: |o| DmNode::least_cache_bytes(&typed::<Options>(o).geometry()),
         has_tables_on_memory_nodes: options.techniques.tables == Tables::Memory,
         marks: || [Mark::reached(), dmtree_pool::Mark::reached()].concat(),
-        mutants: mutants(options.techniques.tables == Tables::None),
+        mutants: mutants(options),
         enable: Mutant::enable_named,
         ..SystemSpec::of((name, "dmtree"), description, options)
     }
 }
 
-/// The mutants of indexes with lock words beside leaves, or of those with fingerprint tables.
-fn mutants(lock_words: bool) -> Vec<peer::Mutant> {
+/// The mutants of what an index has: models, hopscotch leaves, lock words, or fingerprint tables.
+fn mutants(o: &Options) -> Vec<peer::Mutant> {
     let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
     let soon = [
         ("RetireMergedEarly", soon(NodeFaultSet::None, 3, "access")),
@@ -39,17 +39,34 @@ fn mutants(lock_words: bool) -> Vec<peer::Mutant> {
         // 0..800 none shows the mutant with a write.
         ("StopForDeath", soon(NodeFaultSet::Crash, 500, "slow")),
         ("WordBesideEntry", soon(NodeFaultSet::None, 6, "history")),
+        ("LearnFencesUnchecked", soon(NodeFaultSet::None, 6, "answer")),
+        ("LearnLeftBorder", soon(NodeFaultSet::None, 6, "structure")),
     ];
-    let names = Mutant::ALL.iter().map(|m| m.name());
-    peer::Mutant::list(names.filter(|name| name.starts_with("Word") == lock_words), &soon)
+    let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
+        (Tables::None, 0, Models::None) => Some("Word"),
+        (Tables::None, 0, _) => Some("Learn"),
+        (Tables::None, ..) => Some("Hop"),
+        _ => None,
+    };
+    // A window of one leaf has no borders that could be wrong.
+    let borders = ["LearnLeftBorder", "LearnWindowShort"];
+    let is_coarse = o.techniques.models == Models::Likeliest;
+    let is_own = |name: &&str| match own {
+        Some(own) => name.starts_with(own) && !(is_coarse && borders.contains(name)),
+        None => ["Word", "Hop", "Learn"].iter().all(|of| !name.starts_with(of)),
+    };
+    peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()).filter(is_own), &soon)
 }
 
-/// Inline areas that hold keys and values where possible. Without tables a leaf is read whole: it
-/// is a page.
+/// Inline areas that hold keys and values where possible. Without tables, neighbourhoods and
+/// models a leaf is read alone and whole: it is a page.
 fn fit(options: &Value, fit: &Fit) -> Value {
     let mut o: Options = typed(options);
     (o.key_inline_bytes, o.value_inline_bytes) = peer::inline_bytes(fit);
-    if let (Some(page), Tables::None) = (fit.page_bytes, o.techniques.tables) {
+    let is_page = o.techniques.tables == Tables::None
+        && o.neighbourhood == 0
+        && o.techniques.models == Models::None;
+    if let (Some(page), true) = (fit.page_bytes, is_page) {
         let g = Geometry {
             k: o.key_inline_bytes as usize,
             v: o.value_inline_bytes as usize,

@@ -11,7 +11,7 @@ use dmtree_parts::{
 };
 
 use crate::change::{Load, format};
-use crate::maintenance::{Collection, Sweep, maintain};
+use crate::maintenance::{Collection, Sweep, maintain, train_all};
 use crate::point::{
     Begun, DirectGet, DirectWrite, Reads, Writes, get_many, write_many, write_rest_with_room,
     write_with_room,
@@ -166,7 +166,9 @@ impl RangeIndex for DmTree {
         fill: Fill,
     ) -> Result<Loaded> {
         fill.check()?;
-        Load::new(&self.client, fill).run(pairs, sorted).await
+        let loaded = Load::new(&self.client, fill).run(pairs, sorted).await?;
+        train_all(&self.client).await;
+        Ok(loaded)
     }
 
     async fn maintain(&mut self) -> Result<Work> {
@@ -186,6 +188,11 @@ impl RangeIndex for DmTree {
     }
 
     fn cache_stats(node: &DmNode) -> CacheStats {
-        node.lookups.added_to(node.cache.stats())
+        let mut stats = node.cache.stats();
+        if let Some(models) = &node.models {
+            stats.budget_bytes += models.budget_bytes();
+            stats.used_bytes += models.used_bytes();
+        }
+        node.lookups.added_to(stats)
     }
 }

@@ -11,6 +11,8 @@
 //!   for live slots, and each is the hash of its key.
 //! - *P*, as far as one instant shows it: keys lie inside the fences, no key is in two slots, and
 //!   every entry's block is whole.
+//! - *D*, *M*: the published directory and its pages are whole, and the window of each key has its
+//!   leaf (`learned/`).
 //! - No lock is held, no node or block is reached twice, and no two leaves share a table.
 //!
 //! An unbuilt table is counted and not an error: its owner is new, and the next writer builds it.
@@ -27,9 +29,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
+use dmtree_pool::BlockPtr;
 
-use crate::format::{Child, Header, Stored, Table, inner, table, u64_at, unchecked_header};
+use crate::format::{Child, Header, Place, Stored, Table, inner, table, u64_at, unchecked_header};
+use crate::hop::replica;
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::learned::{LeafEntry, Published};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::router::{InnerRead, Router};
 use crate::{Client, KeyHash, fence_tag, is_away};
@@ -51,6 +56,7 @@ pub(crate) struct Walk<'c> {
     /// Nodes that were reached, and blocks.
     seen: BTreeSet<u64>,
     blocks: BTreeSet<u64>,
+    models: Option<Published<'c>>,
 }
 
 impl<'c> Walk<'c> {
@@ -62,11 +68,19 @@ impl<'c> Walk<'c> {
             return Err(broken("the root is a tombstone", root));
         };
         let shape = Shape { levels: u32::from(top.level), ..Shape::default() };
-        let mut walk = Self { c, shape, seen: BTreeSet::new(), blocks: BTreeSet::new() };
+        let (seen, blocks) = (BTreeSet::new(), BTreeSet::new());
+        let mut walk = Self { c, shape, seen, blocks, models: None };
         let header = NodeHeader::of_inner(&c.node.g, top.node.generation, top.level);
         let mut named = vec![Named { low: Vec::new(), child: header.child(root) }];
         for level in (1..=top.level).rev() {
             named = walk.level(level, &named).await?;
+        }
+        if let Some(models) = &c.node.models {
+            let published = Published::read(c, models).await?;
+            for at in &published.blocks {
+                walk.block(*at)?;
+            }
+            walk.models = Some(published);
         }
         walk.leaves(&named).await?;
         if !c.node.has_tables() {
@@ -204,7 +218,7 @@ impl<'c> Walk<'c> {
             if at.is_null() {
                 return Ok(false);
             }
-            let leaf = Leaves(self.c).read(at, self.c.node.o.leaf_capacity as usize).await?;
+            let leaf = Leaves(self.c).read(at, self.c.node.capacity()).await?;
             at = leaf.header(self.c).forward;
         }
         Ok(false)
@@ -236,6 +250,15 @@ impl<'c> Walk<'c> {
         Ok(Some(table))
     }
 
+    /// A block has one owner.
+    fn block(&mut self, at: BlockPtr) -> Result<()> {
+        if !self.blocks.insert(at.bits()) {
+            return Err(broken("a block with two owners", at.addr()));
+        }
+        self.shape.block_bytes += u64::from(at.capacity());
+        Ok(())
+    }
+
     /// One leaf against its table; the number of live pairs.
     async fn leaf(&mut self, leaf: &LeafCopy, range: (&[u8], Option<&[u8]>)) -> Result<usize> {
         let c = self.c;
@@ -246,6 +269,14 @@ impl<'c> Walk<'c> {
             false => None,
         };
         self.shape.unbuilt_tables += u64::from(c.node.has_tables() && table.is_none());
+        for i in (0..leaf.capacity).filter(|i| c.node.places.is_replica(*i)) {
+            let place = Place { leaf: addr, slot: i };
+            let wanted = Some((h.ver, fence_tag(range.1)));
+            if replica(&c.node.g, place, &leaf.bytes[c.node.g.slot_at(i)..]) != wanted {
+                return Err(broken("a replica of another version or range", addr));
+            }
+        }
+        let entry = LeafEntry::new(addr, h.ver.generation, fence_tag(range.1));
         let mut keys = BTreeSet::new();
         let mut live = 0;
         for (i, slot) in leaf.live(c) {
@@ -254,7 +285,16 @@ impl<'c> Walk<'c> {
             if *key < *range.0 || range.1.is_some_and(|high| *key >= *high) {
                 return Err(broken("a key outside its leaf", addr));
             }
-            let fingerprint = KeyHash::of(&key).fingerprint();
+            if let Some(models) = &self.models
+                && !models.has(&key, &entry)
+            {
+                return Err(broken("the window of a key lacks its leaf", addr));
+            }
+            let hash = KeyHash::of(&key);
+            if c.node.places.reach(hash).is_some_and(|near| !near.contains(&i)) {
+                return Err(broken("a key outside its neighbourhood", addr));
+            }
+            let fingerprint = hash.fingerprint();
             if table.as_ref().is_some_and(|t| t.fps()[i] != fingerprint) {
                 return Err(broken("a wrong fingerprint", addr));
             }
@@ -262,10 +302,7 @@ impl<'c> Walk<'c> {
                 return Err(broken("a key that is in two slots", addr));
             }
             if let Some(at) = block_of(&slot) {
-                if !self.blocks.insert(at.bits()) {
-                    return Err(broken("a block with two owners", at.addr()));
-                }
-                self.shape.block_bytes += u64::from(at.capacity());
+                self.block(at)?;
                 if !Blocks(c).read(at, |_, _| ()).await? {
                     return Err(broken("an entry with a garbage block", at.addr()));
                 }

@@ -11,19 +11,29 @@ pub enum Role {
     Memory,
     /// Many cores, little memory.
     Compute,
+    /// A part of the pool's journal, on a device; no memory.
+    Journal,
 }
 
-/// A node of the cluster: 16 bits, of which the highest is set for compute nodes.
+/// A node of the cluster: 16 bits, of which the highest is set for compute nodes, and the second
+/// for journal nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(u16);
 
 impl NodeId {
     const COMPUTE: u16 = 0x8000;
+    const JOURNAL: u16 = 0x4000;
 
     /// The `n`-th memory node.
     pub const fn memory(n: u16) -> Self {
-        assert!(n < Self::COMPUTE, "at most 32768 memory nodes");
+        assert!(n < Self::JOURNAL, "at most 16384 memory nodes");
         Self(n)
+    }
+
+    /// The `n`-th journal node.
+    pub const fn journal(n: u16) -> Self {
+        assert!(n < Self::JOURNAL, "at most 16384 journal nodes");
+        Self(n | Self::JOURNAL)
     }
 
     /// The `n`-th compute node.
@@ -44,12 +54,25 @@ impl NodeId {
 
     /// The node's role.
     pub const fn role(self) -> Role {
-        if self.0 & Self::COMPUTE == 0 { Role::Memory } else { Role::Compute }
+        match self.0 & (Self::COMPUTE | Self::JOURNAL) {
+            0 => Role::Memory,
+            Self::JOURNAL => Role::Journal,
+            _ => Role::Compute,
+        }
+    }
+
+    /// Whether it is a compute node.
+    #[inline]
+    pub(crate) const fn is_compute(self) -> bool {
+        self.0 & Self::COMPUTE != 0
     }
 
     /// Its number among the nodes of its role.
     pub const fn index(self) -> usize {
-        (self.0 & !Self::COMPUTE) as usize
+        match self.is_compute() {
+            true => (self.0 & !Self::COMPUTE) as usize,
+            false => (self.0 & !Self::JOURNAL) as usize,
+        }
     }
 }
 
@@ -58,6 +81,7 @@ impl fmt::Display for NodeId {
         match self.role() {
             Role::Memory => write!(f, "mn{}", self.index()),
             Role::Compute => write!(f, "cn{}", self.index()),
+            Role::Journal => write!(f, "jn{}", self.index()),
         }
     }
 }
@@ -68,21 +92,24 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// A value for each node, in two tables by role: nodes are numbered from 0 in each.
+/// A value for each node, in tables by role: nodes are numbered from 0 in each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByNode<T> {
     memory: Vec<T>,
     compute: Vec<T>,
+    journal: Vec<T>,
 }
 
 impl<T: Clone + Default> ByNode<T> {
     /// The value of a node; `None` beyond the last one that was asked for with [`ByNode::at`].
     #[inline]
     pub(crate) fn get(&self, node: NodeId) -> Option<&T> {
-        match node.role() {
-            Role::Memory => self.memory.get(node.index()),
-            Role::Compute => self.compute.get(node.index()),
-        }
+        let side = match (node.is_compute(), node.0 < NodeId::JOURNAL) {
+            (true, _) => &self.compute,
+            (false, true) => &self.memory,
+            (false, false) => &self.journal,
+        };
+        side.get(node.index())
     }
 
     /// The value of a node, for changes.
@@ -91,6 +118,7 @@ impl<T: Clone + Default> ByNode<T> {
         let side = match node.role() {
             Role::Memory => &mut self.memory,
             Role::Compute => &mut self.compute,
+            Role::Journal => &mut self.journal,
         };
         if side.len() <= node.index() {
             side.resize(node.index() + 1, T::default());
@@ -98,10 +126,11 @@ impl<T: Clone + Default> ByNode<T> {
         &mut side[node.index()]
     }
 
-    /// All values: memory nodes first, each side in the order of its numbers.
+    /// All values: memory nodes first, then compute nodes, each in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &T)> {
         let memory = (0..).map(NodeId::memory).zip(&self.memory);
-        memory.chain((0..).map(NodeId::compute).zip(&self.compute))
+        let compute = (0..).map(NodeId::compute).zip(&self.compute);
+        memory.chain(compute).chain((0..).map(NodeId::journal).zip(&self.journal))
     }
 }
 

@@ -19,6 +19,14 @@ pub struct Capabilities {
     pub whole_write_bytes: u32,
     /// Bytes of on-chip memory for locks; 0 when there is none.
     pub on_chip_bytes: u32,
+    /// Cores of every memory node that run data services; 0 when there are none.
+    #[serde(skip_serializing_if = "is_none")]
+    pub mn_cores: u32,
+}
+
+/// A saved case without cores is what it was before there were any.
+fn is_none(cores: &u32) -> bool {
+    *cores == 0
 }
 
 impl Capabilities {
@@ -30,6 +38,7 @@ impl Capabilities {
         cas_fail_is_readonly: false,
         whole_write_bytes: 0,
         on_chip_bytes: 0,
+        mn_cores: 0,
     };
 
     /// The capabilities in `needed` that this fabric does not grant, in words; empty when it grants
@@ -47,6 +56,7 @@ impl Capabilities {
         want(needed.cas_fail_is_readonly, self.cas_fail_is_readonly, "cas_fail_is_readonly");
         want(needed.whole_write_bytes > self.whole_write_bytes, false, "whole_write");
         want(needed.on_chip_bytes > self.on_chip_bytes, false, "on_chip");
+        want(needed.mn_cores > self.mn_cores, false, "mn_cores");
         out
     }
 }

@@ -140,6 +140,22 @@ const CELLS: usize = OpKind::ALL.len() * OpOutcome::ALL.len();
 /// Time by step, ns, in the order of [`Step::ALL`].
 pub type StepTimes = [Nanos; Step::ALL.len()];
 
+/// Leaves that were divided: how full they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Divided {
+    /// Keys in them, without those that found no room.
+    pub keys: u64,
+    /// Their slots.
+    pub slots: u64,
+}
+
+impl Divided {
+    fn add(&mut self, o: Self) {
+        self.keys += o.keys;
+        self.slots += o.slots;
+    }
+}
+
 /// Everything one endpoint counted; sums of several endpoints have the same form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -153,6 +169,8 @@ pub struct Snapshot {
     pub steps: Vec<(OpKind, StepTimes)>,
     /// Units charged by CPU stage, where the fabric charges; in the order of [`Stage::ALL`].
     pub charged: [u64; Stage::ALL.len()],
+    /// Leaves that it divided.
+    pub divided: Divided,
 }
 
 impl Snapshot {
@@ -171,6 +189,7 @@ impl Snapshot {
             }
         }
         self.loose.add(&other.loose);
+        self.divided.add(other.divided);
         self.charged.iter_mut().zip(&other.charged).for_each(|(a, b)| *a += b);
         for (kind, times) in &other.steps {
             match self.steps.binary_search_by_key(kind, |(k, _)| *k) {
@@ -260,10 +279,7 @@ impl DirectCost {
     /// Counts a verb.
     #[inline]
     pub(crate) fn verb(&mut self, op: Opcode, node: NodeId, len: usize) {
-        let side = match node.role() {
-            Role::Memory => &mut self.memory,
-            Role::Compute => &mut self.compute,
-        };
+        let side = if node.is_compute() { &mut self.compute } else { &mut self.memory };
         side.verb(op, node, len);
     }
 
@@ -278,7 +294,7 @@ impl DirectCost {
         let mut counts = OpCounts { round_trips, detached, doorbells, ..OpCounts::default() };
         for (node, side) in self.sides() {
             match node.role() {
-                Role::Memory => counts.mn = side,
+                Role::Memory | Role::Journal => counts.mn = side,
                 Role::Compute => counts.cn = side,
             }
         }
@@ -304,6 +320,7 @@ pub(crate) struct Sums {
     nodes: RefCell<ByNode<SideCounts>>,
     steps: RefCell<[StepTimes; OpKind::ALL.len()]>,
     charged: Cell<[u64; Stage::ALL.len()]>,
+    divided: Cell<Divided>,
 }
 
 impl Sums {
@@ -316,6 +333,7 @@ impl Sums {
             nodes: RefCell::default(),
             steps: RefCell::default(),
             charged: Cell::default(),
+            divided: Cell::default(),
         }
     }
 }
@@ -374,7 +392,7 @@ impl Counters {
     pub(crate) fn verb(&self, (op, node, len): (Opcode, NodeId, u32), is_first: bool) {
         self.with_current(|c| {
             match node.role() {
-                Role::Memory => c.mn.count(op, len),
+                Role::Memory | Role::Journal => c.mn.count(op, len),
                 Role::Compute => c.cn.count(op, len),
             }
             c.doorbells += u64::from(is_first);
@@ -392,7 +410,7 @@ impl Counters {
     pub(crate) fn called(&self, to: NodeId) {
         self.with_current(|c| {
             match to.role() {
-                Role::Memory => c.mn.rpc += 1,
+                Role::Memory | Role::Journal => c.mn.rpc += 1,
                 Role::Compute => c.cn.rpc += 1,
             }
             c.round_trips += 1;
@@ -420,6 +438,13 @@ impl Counters {
         let mut all = self.sums.charged.get();
         all[stage as usize] += u64::from(units);
         self.sums.charged.set(all);
+    }
+
+    /// A leaf was divided.
+    pub(crate) fn divided(&self, leaf: Divided) {
+        let mut all = self.sums.divided.get();
+        all.add(leaf);
+        self.sums.divided.set(all);
     }
 
     /// Time of the present operation went into a step.
@@ -521,7 +546,8 @@ impl Counters {
         let steps = OpKind::ALL.into_iter().zip(steps.iter().copied());
         let steps = steps.filter(|(_, t)| *t != StepTimes::default()).collect();
         let loose = *self.sums.loose.borrow();
-        Snapshot { ops, nodes, loose, steps, charged: self.sums.charged.get() }
+        let (charged, divided) = (self.sums.charged.get(), self.sums.divided.get());
+        Snapshot { ops, nodes, loose, steps, charged, divided }
     }
 
     /// Resets all counters.
@@ -532,6 +558,7 @@ impl Counters {
         self.sums.nodes.take();
         *self.sums.steps.borrow_mut() = Default::default();
         self.sums.charged.set(Default::default());
+        self.sums.divided.take();
     }
 }
 
@@ -553,9 +580,13 @@ mod tests {
         c.begin();
         c.called(NodeId::memory(1));
         c.end(OpKind::Get, OpOutcome::Hit);
+        c.divided(Divided { keys: 30, slots: 32 });
         let mut sum = c.snapshot();
         sum.add(&c.snapshot());
         assert_eq!(sum.cell(OpKind::Get, OpOutcome::Hit).counts.mn.rpc, 2);
         assert_eq!(sum.nodes, [(NodeId::memory(1), SideCounts { rpc: 2, ..Default::default() })]);
+        assert_eq!(sum.divided, Divided { keys: 60, slots: 64 });
+        c.reset();
+        assert_eq!(c.snapshot(), Snapshot::default());
     }
 }

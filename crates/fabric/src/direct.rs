@@ -79,6 +79,32 @@ impl Drop for Executing<'_> {
     }
 }
 
+/// The memory of a service's own node: its processor loads and stores, without verbs. A store is
+/// words, each whole, in any order: a READ of another node that races it sees any mix.
+pub struct OwnMemory<'a>(Executing<'a>, NodeId);
+
+impl<'a> OwnMemory<'a> {
+    pub(crate) fn begin(memory: &'a dyn DirectMemory, node: NodeId) -> Self {
+        Self(Executing::begin(memory), node)
+    }
+
+    /// Loads bytes from an offset.
+    ///
+    /// # Errors
+    /// `Corrupt` for a range outside of the region.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.0.memory().read(GlobalAddr::new(self.1, offset), out)
+    }
+
+    /// Stores bytes at an offset.
+    ///
+    /// # Errors
+    /// As [`OwnMemory::read`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.0.memory().write(GlobalAddr::new(self.1, offset), bytes)
+    }
+}
+
 /// The nodes that a list has named: a doorbell for each.
 #[derive(Default)]
 struct Named {
@@ -97,7 +123,7 @@ impl Named {
             return is_new;
         };
         let nodes = match node.role() {
-            Role::Memory => &mut self.memory,
+            Role::Memory | Role::Journal => &mut self.memory,
             Role::Compute => &mut self.compute,
         };
         let is_new = *nodes & bit == 0;

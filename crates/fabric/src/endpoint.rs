@@ -28,8 +28,8 @@ use std::task::{Context, Poll};
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::{Core, DetachedHook, Hooked, WaitReason};
-use crate::counters::{Counters, DirectCost, OpCounts, Snapshot};
-use crate::direct::{DirectList, DirectMemory};
+use crate::counters::{Counters, DirectCost, Divided, OpCounts, Snapshot};
+use crate::direct::{DirectList, DirectMemory, OwnMemory};
 use crate::direct_op::DirectOp;
 use crate::error::{Error, Result};
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
@@ -438,6 +438,12 @@ impl Endpoint {
         Ok(())
     }
 
+    /// The memory of this node, for a service that runs on its processor; `None` where no processor
+    /// reaches it.
+    pub fn own_memory(&self) -> Option<OwnMemory<'_>> {
+        self.0.transport.own_memory().map(|memory| OwnMemory::begin(memory, self.node()))
+    }
+
     // ---- time
     // -------------------------------------------------------------------------------------
 
@@ -490,6 +496,11 @@ impl Endpoint {
         if began > 0 {
             self.spent(Step::of(stage), began);
         }
+    }
+
+    /// Counts a leaf that was divided.
+    pub fn count_divided(&self, leaf: Divided) {
+        self.0.counters.divided(leaf);
     }
 
     /// Sets the step of the verbs posted next, in a breakdown of operations.

@@ -77,6 +77,18 @@ impl Error {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
+    /// What the system says of a file: `Full` for a device without room, `NotFound`, or else
+    /// `InvalidArgument`.
+    pub fn file(what: &str, e: &std::io::Error) -> Self {
+        use std::io::ErrorKind::{NotFound, QuotaExceeded, StorageFull};
+        let kind = match e.kind() {
+            StorageFull | QuotaExceeded => ErrorKind::Full,
+            NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::InvalidArgument,
+        };
+        Self::new(kind, format!("cannot {what}: {e}"))
+    }
+
     /// An [`ErrorKind::Corrupt`].
     pub fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::addr::{GlobalAddr, NodeId};
+use crate::cpu::prefetch_at;
+use crate::direct::DirectMemory;
 use crate::error::{Error, Result};
 use crate::membership::Presence;
 use crate::region::Region;
-use crate::rpc::RpcHost;
+use crate::rpc::{Cores, RpcHost};
 use crate::sync::locked;
 use crate::transport::{Opcode, WorkRequest};
 
@@ -35,6 +37,8 @@ pub(crate) struct Host {
     pub(crate) rpc: RpcHost,
     /// Held while a service runs: one at a time, as on a node with one core for them.
     pub(crate) rpc_core: Mutex<()>,
+    /// The cores of its data services.
+    pub(crate) cores: Cores,
     fenced: AtomicBool,
     /// A [`Power`].
     power: AtomicU8,
@@ -80,10 +84,16 @@ impl ExecutionMark {
 
 impl Host {
     pub(crate) fn new(node: NodeId, incarnation: u32, region: Region) -> Self {
-        Self::with_chip(node, incarnation, region, Region::new(0))
+        Self::with_chip(node, incarnation, region, (Region::new(0), 1))
     }
 
-    pub(crate) fn with_chip(node: NodeId, incarnation: u32, region: Region, chip: Region) -> Self {
+    /// A node with on-chip memory, and so many cores for data services.
+    pub(crate) fn with_chip(
+        node: NodeId,
+        incarnation: u32,
+        region: Region,
+        (chip, cores): (Region, u32),
+    ) -> Self {
         Self {
             node,
             incarnation,
@@ -91,6 +101,7 @@ impl Host {
             chip,
             rpc: RpcHost::default(),
             rpc_core: Mutex::default(),
+            cores: Cores::new(cores),
             fenced: AtomicBool::new(false),
             power: AtomicU8::new(Power::On as u8),
             peers: Mutex::default(),
@@ -315,6 +326,40 @@ impl Host {
             Opcode::Faa => put_word(wr, region.faa(at, wr.a)),
         }
         Ok(())
+    }
+}
+
+/// As its own processor reaches it, and as verbs of others do that are not posted.
+impl DirectMemory for Host {
+    fn begin(&self) {}
+
+    fn end(&self) {}
+
+    fn prefetch(&self, at: GlobalAddr, len: u32) {
+        prefetch_at(self.memory(at).place(at.offset()), len as usize);
+    }
+
+    fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
+        self.range(at, out.len())?.read(at.offset(), out);
+        Ok(())
+    }
+
+    fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        self.range(at, bytes.len())?.write(at.offset(), bytes);
+        Ok(())
+    }
+
+    fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()> {
+        self.word(at)?.store(at.offset(), word);
+        Ok(())
+    }
+
+    fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
+        Ok(self.word(at)?.cas(at.offset(), old, new))
+    }
+
+    fn faa(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        Ok(self.word(at)?.faa(at.offset(), add))
     }
 }
 

@@ -57,7 +57,10 @@ pub mod wait;
 pub use crate::addr::{GlobalAddr, NodeId, Role};
 pub use crate::caps::Capabilities;
 pub use crate::core::{Core, DetachedHook, Stalled, WaitReason};
-pub use crate::counters::{OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals};
+pub use crate::counters::{
+    Divided, OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals,
+};
+pub use crate::direct::OwnMemory;
 pub use crate::direct_op::DirectOp;
 pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, DIRECT_BYTES, Endpoint, OpScope, Post};
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};

@@ -16,10 +16,12 @@
 //! A planned move of tables consists of draining and reassigning alone. A node that does not
 //! acknowledge in time is declared dead itself.
 //!
-//! Memory nodes hold leases, too, where an agent of each renews them (`agent.rs`), and revoke the
-//! access of dead nodes themselves. A memory node with an ended lease is *missing*: no living
-//! compute node posts to it, and no death waits for it. It is present again when it has revoked the
-//! access of every member that died meanwhile.
+//! Memory nodes and journal nodes hold leases, too, where an agent of each renews them
+//! (`agent.rs`), and revoke the access of dead nodes themselves. A memory node with an ended lease
+//! is *missing*: no living compute node posts to it, and no death waits for it. It is present again
+//! when it has revoked the access of every member that died meanwhile. A journal node is in all of
+//! this like a memory node: it refuses the appends of a dead node from the moment at which it has
+//! revoked its access.
 //!
 //! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership
 //! server and the tests share them.
@@ -117,6 +119,9 @@ impl Presence {
     #[cold]
     pub fn refusal(self, node: NodeId) -> Error {
         let what = match self {
+            _ if node.role() == Role::Journal => {
+                "is away: writes wait for it, and fail at their deadlines; start it again with its directory"
+            }
             Self::Lost => {
                 "is lost: its process has ended, and its contents are gone; use the tables on other nodes, or start a new pool"
             }
@@ -166,8 +171,8 @@ pub struct MembershipState {
     /// The compute nodes that have joined, in the order of nodes and incarnations. An incarnation
     /// that is gone is forgotten once a later one of its node has joined.
     pub members: Vec<MemberState>,
-    /// The memory nodes that have joined, in the order of nodes. Empty in pools where memory nodes
-    /// hold no leases.
+    /// The memory nodes and journal nodes that have joined, in the order of nodes. Empty in pools
+    /// where memory nodes hold no leases.
     pub memory: Vec<MemoryState>,
     /// The planned move under way, if any.
     pub planned: Option<Move>,

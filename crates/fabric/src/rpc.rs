@@ -1,18 +1,23 @@
 //! Small remote calls, for work that one-sided verbs cannot do: chunk allocation, registration,
 //! hand-over.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Poll;
 
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::scope::Stage;
+use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
 /// Names a service of a node.
@@ -37,11 +42,16 @@ pub struct RpcCall<'a> {
 pub type RpcFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
 /// Code that runs on a node's few cores. It reaches memory, its own node's too, through the
-/// endpoint it is given; calls of one node run one at a time, and a handler cannot call another
-/// service.
+/// endpoint it is given; calls of one node to control services run one at a time, and a handler
+/// cannot call another service.
 pub trait RpcHandler: Send + Sync {
     /// Answers one request.
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a>;
+    /// Whether it is a data service: its calls run on as many cores as their node has, several at a
+    /// time, and cost what they take. Others are control: one at a time.
+    fn is_data(&self) -> bool {
+        false
+    }
 }
 
 /// The same as an `async fn`.
@@ -49,11 +59,18 @@ pub trait RpcHandler: Send + Sync {
 pub trait Service: Send + Sync {
     /// Answers one request.
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>>;
+    /// As [`RpcHandler::is_data`].
+    fn is_data(&self) -> bool {
+        false
+    }
 }
 
 impl<S: Service> RpcHandler for S {
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         Box::pin(self.answer(ep, from, request))
+    }
+    fn is_data(&self) -> bool {
+        Service::is_data(self)
     }
 }
 
@@ -84,6 +101,60 @@ impl RpcHost {
     }
 }
 
+impl RpcHost {
+    /// Whether a service is there and is a data service.
+    pub(crate) fn is_data(&self, service: ServiceId) -> bool {
+        locked(&self.handlers).get(&service).is_some_and(|h| h.is_data())
+    }
+}
+
+/// The cores of a node that run its data services: as many calls at a time.
+pub(crate) struct Cores {
+    free: Mutex<u32>,
+    freed: Condvar,
+}
+
+impl Cores {
+    pub(crate) fn new(cores: u32) -> Self {
+        Self { free: Mutex::new(cores), freed: Condvar::new() }
+    }
+
+    /// Waits for a core; it is free again when the guard is dropped.
+    pub(crate) fn take(&self) -> CoreGuard<'_> {
+        let free = locked(&self.free);
+        let wait = self.freed.wait_while(free, |free| *free == 0);
+        *wait.unwrap_or_else(PoisonError::into_inner) -= 1;
+        CoreGuard(self)
+    }
+}
+
+pub(crate) struct CoreGuard<'a>(&'a Cores);
+
+impl Drop for CoreGuard<'_> {
+    fn drop(&mut self) {
+        *locked(&self.0.free) += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+/// Runs a handler of a data service on this thread. A panic is an error of this call alone: the
+/// core goes on.
+pub(crate) fn answer_data(
+    handler: &dyn RpcHandler,
+    ep: &Endpoint,
+    (from, request): (NodeId, &[u8]),
+) -> Result<Vec<u8>> {
+    ep.renew_deadline();
+    let run = || ep.block_on(handler.call(ep, from, request));
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(reply) => check_reply(reply?),
+        Err(_) => {
+            let why = format!("a service of {} has panicked: its log says where", ep.node());
+            Err(Error::corrupt(why).effect_unknown())
+        }
+    }
+}
+
 /// Refuses a reply that is too long.
 pub(crate) fn check_reply(reply: Vec<u8>) -> Result<Vec<u8>> {
     match reply.len() > MAX_RPC_BYTES {
@@ -92,8 +163,23 @@ pub(crate) fn check_reply(reply: Vec<u8>) -> Result<Vec<u8>> {
     }
 }
 
+/// What a service's steps cost, and what it has charged.
+#[derive(Default)]
+pub(crate) struct Charged {
+    /// By stage, ps; all 0 outside of simulators.
+    pub(crate) prices: [u64; Stage::ALL.len()],
+    pub(crate) sum: Cell<u64>,
+}
+
 /// The transport of a service's coroutine: the caller's, without further calls.
-pub(crate) struct WithoutCalls<T>(pub(crate) Rc<T>);
+pub(crate) struct WithoutCalls<T>(pub(crate) Rc<T>, pub(crate) Rc<Charged>);
+
+impl<T> WithoutCalls<T> {
+    /// Where the steps of services cost nothing.
+    pub(crate) fn free(transport: Rc<T>) -> Rc<Self> {
+        Rc::new(Self(transport, Rc::default()))
+    }
+}
 
 impl<T: Transport> Transport for WithoutCalls<T> {
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
@@ -122,6 +208,16 @@ impl<T: Transport> Transport for WithoutCalls<T> {
     }
     fn node(&self) -> NodeId {
         self.0.node()
+    }
+    fn charge(&self, stage: Stage, units: u32) {
+        let Charged { prices, sum } = &*self.1;
+        sum.set(sum.get() + prices[stage as usize] * u64::from(units));
+    }
+    fn charges(&self) -> bool {
+        self.1.prices.iter().any(|ps| *ps > 0)
+    }
+    fn own_memory(&self) -> Option<&dyn DirectMemory> {
+        self.0.own_memory()
     }
     fn peek(&self, offset: u64) -> Option<u64> {
         self.0.peek(offset)

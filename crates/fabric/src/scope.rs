@@ -56,6 +56,9 @@ named! {
         Load => "load",
         /// Merging, reclaiming, refreshing: background work.
         Maintain => "maintain",
+        /// Training of models: background work. `Other` has trained; `Shared` has found another
+        /// client's training.
+        Train => "train",
         /// Opening, formatting, joining.
         Admin => "admin",
     }
@@ -147,6 +150,12 @@ listed! {
         CacheFill,
         /// Sorting and copying scan results; charged per pair.
         ScanCollect,
+        /// A data service: visiting a page of its tree; charged per page.
+        ServerNode,
+        /// A data service: looking at or changing an entry; charged per entry.
+        ServerEntry,
+        /// A data service: copying; charged per KiB.
+        ServerCopy,
     }
 }
 

@@ -130,6 +130,10 @@ pub trait Transport {
     fn direct(&self) -> Option<&dyn DirectMemory> {
         None
     }
+    /// The memory of the client's own node, where its processor reaches it.
+    fn own_memory(&self) -> Option<&dyn DirectMemory> {
+        self.direct()
+    }
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
     fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>>;
     /// Delivers completions that are there.

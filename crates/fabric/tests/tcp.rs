@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{MN, at, fails, on};
-use dmtree_fabric::net::{Access, DataPath, Key, NetFabric, NicConfig, Place, PoolConfig};
+use dmtree_fabric::net::{
+    Access, DataPath, JournalDirectory, Key, NetFabric, NicConfig, Place, PoolConfig, ShardMark,
+};
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
     Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, LeaseParameters, Member, MemberPhase,
@@ -28,7 +30,8 @@ fn data_path() -> DataPath {
 
 fn found_with(nic_config: &NicConfig, listen: &str, memory_nodes: u16) -> Result<NetFabric> {
     let (data_path, options) = (data_path(), b"options".to_vec());
-    let pool_config = PoolConfig { memory_nodes, compute_nodes: 4, data_path, options };
+    let pool_config =
+        PoolConfig { memory_nodes, compute_nodes: 4, journal_nodes: 0, data_path, options };
     NetFabric::found(listen, 1 << 16, pool_config, LeaseParameters::default(), nic_config)
 }
 
@@ -406,4 +409,126 @@ fn a_memory_node_that_is_away_gets_no_verbs() {
     on(&ep, ep.faa(at(64), 1)).expect("others are not");
     cn0.set_presence(cn0.me().node, mn1.me().node, Presence::Present);
     assert_eq!(on(&ep, ep.faa(there, 0)).expect("it is back"), 1);
+}
+
+/// A pool with a journal node, and the part of the journal that a node is.
+fn found_with_journal() -> NetFabric {
+    let pool_config = PoolConfig {
+        memory_nodes: 1,
+        compute_nodes: 4,
+        journal_nodes: 1,
+        data_path: data_path(),
+        options: b"options".to_vec(),
+    };
+    let lease_parameters = LeaseParameters { lease_ns: 300_000_000, ..LeaseParameters::default() };
+    let nic_config = NicConfig::default();
+    let mn0 = NetFabric::found("127.0.0.1:0", 1 << 16, pool_config, lease_parameters, &nic_config);
+    let mn0 = mn0.expect("a free port");
+    mn0.ready().expect("itself");
+    mn0
+}
+
+fn join_journal(first: &NetFabric, mark: Option<ShardMark>) -> Result<(NetFabric, ShardMark)> {
+    let (first, listen, nic_config) = (first.listens(), "127.0.0.1:0", &NicConfig::default());
+    let within = Duration::from_secs(5);
+    let place = Place { first, listen, wanted: None, within, data_path: None, nic_config };
+    NetFabric::join_journal(&place, JournalDirectory { mark, has_indexes: mark.is_some() }, |_| {
+        Ok(())
+    })
+}
+
+/// A compute node is dead when its journal nodes have revoked its access, and not before: what it
+/// appends from then on is refused, whichever node takes its locks over.
+#[test]
+fn a_journal_node_refuses_dead_nodes_before_others_take_over() {
+    let mn0 = found_with_journal();
+    let early = join_as(mn0.listens(), Role::Compute).expect_err("no journal node");
+    assert!(early.to_string().contains("waits for its journal nodes: 0 of 1"), "{early}");
+    let (jn0, _) = join_journal(&mn0, None).expect("the first");
+    jn0.serve(jn0.me().node, ServiceId(9), Arc::new(Answers)).expect("its own");
+    jn0.ready().expect("mn0 answers");
+    let (cn0, cn1) = (compute(&mn0), compute(&mn0));
+    let (a, b) = (&endpoint(&cn0), &endpoint(&cn1));
+    let call =
+        |ep: &Endpoint| on(ep, ep.rpc(NodeId::journal(0), ServiceId(9), b"", &mut Vec::new()));
+    on(a, async { cn0.membership().join(cn0.me(), 0).await }).expect("joins");
+    on(b, async { cn1.membership().join(cn1.me(), 0).await }).expect("joins");
+    call(a).expect("it is living");
+    on(b, async { cn0.membership().propose(cn0.me(), Change::Leave, 0).await }).expect("leaves");
+    let revoked = Change::Acknowledge(cn0.me(), MemberPhase::Revoking);
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let state = on(b, async {
+            let membership = cn1.membership();
+            membership.renew(cn1.me(), 0).await?;
+            membership.propose(cn1.me(), revoked.clone(), 0).await?;
+            membership.state(cn1.me(), 0).await
+        })
+        .expect("answered");
+        let acknowledged = &state.of(cn0.me()).expect("known").acknowledged;
+        let phase = state.phase(cn0.me());
+        if phase > Some(MemberPhase::Revoking) {
+            break;
+        }
+        if acknowledged.contains(&jn0.me()) {
+            call(a).expect_err("its link has ended");
+        }
+        assert!(std::time::Instant::now() < until, "{state:?}");
+    }
+    call(a).expect_err("its link has ended");
+    fails(call(a), ErrorKind::Revoked, "jn0 refuses");
+    call(b).expect("others are not refused");
+}
+
+/// A journal node comes back in another incarnation, with the same part of the journal, when the
+/// former one is away; until then its place is taken.
+#[test]
+fn a_journal_node_comes_back_with_its_directory() {
+    let mn0 = found_with_journal();
+    let (jn0, mark) = join_journal(&mn0, None).expect("the first");
+    jn0.serve(jn0.me().node, ServiceId(9), Arc::new(Answers)).expect("its own");
+    jn0.ready().expect("mn0 answers");
+    let cn0 = compute(&mn0);
+    let ep = &endpoint(&cn0);
+    let call = || on(ep, ep.rpc(NodeId::journal(0), ServiceId(9), b"", &mut Vec::new()));
+    on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("joins");
+    call().expect("it is there");
+    let goes_on = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let (its, of) = (goes_on.clone(), cn0.clone());
+    let renewals = std::thread::spawn(move || {
+        let ep = &endpoint(&of);
+        while its.load(std::sync::atomic::Ordering::SeqCst) {
+            on(ep, async { of.membership().renew(of.me(), 0).await }).expect("a lease");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let taken = join_journal(&mn0, Some(mark)).expect_err("it is there");
+    assert!(taken.to_string().contains("jn0 is served by"), "{taken}");
+    let former = jn0.me();
+    jn0.close();
+    drop(jn0);
+    let (jn0, again) = join_journal(&mn0, Some(mark)).expect("the former one is away");
+    jn0.serve(jn0.me().node, ServiceId(9), Arc::new(Answers)).expect("its own");
+    jn0.ready().expect("mn0 answers");
+    assert_eq!((again, jn0.me().incarnation), (mark, former.incarnation + 1));
+    let state = on(ep, async { cn0.membership().state(cn0.me(), 0).await }).expect("answered");
+    assert_eq!(state.memory_node(jn0.me().node).map(|m| m.member), Some(jn0.me()));
+    cn0.connect(cn0.me().node, jn0.me().node, jn0.me().incarnation);
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while let Err(e) = call() {
+        assert!(std::time::Instant::now() < until, "{e}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    goes_on.store(false, std::sync::atomic::Ordering::SeqCst);
+    renewals.join().expect("no panic");
+    let e = join_journal(&mn0, Some(ShardMark { journal: 1, ..mark })).expect_err("another's");
+    assert!(e.to_string().contains("another pool"), "{e}");
+}
+
+/// Answers every call.
+struct Answers;
+impl RpcHandler for Answers {
+    fn call<'a>(&'a self, _: &'a Endpoint, _: NodeId, _: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }

@@ -30,6 +30,8 @@ pub type Running<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 pub type AnyIndex = Box<dyn AnyClient>;
 /// Pairs to be loaded.
 pub type LoadPairs<'a> = &'a mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>;
+/// Keys that are foretold.
+pub type ToldKeys<'a> = &'a mut dyn Iterator<Item = Vec<u8>>;
 
 /// Makes [`AnyClient`] of the operations of [`RangeIndex`].
 macro_rules! any_client {
@@ -67,6 +69,7 @@ any_client! {
     fn scan(r: &'a ScanRequest<'_>, page: &'a mut Page) -> Option<Resume>;
     fn get_many(keys: &'a [&[u8]], out: &'a mut Values) -> ();
     fn write_many(writes: &'a [(&[u8], Write<'_>)], out: &'a mut Vec<Result<Outcome>>) -> ();
+    fn foretell(keys: ToldKeys<'a>) -> bool;
     fn load(pairs: LoadPairs<'a>, sorted: bool, fill: Fill) -> Loaded;
     fn maintain() -> Work;
     fn work() -> Pause;
@@ -113,7 +116,7 @@ impl AnyNode {
 
 /// A type of indexes; its options are JSON objects.
 struct IndexType {
-    ops: OpSet,
+    ops: fn(&Value) -> OpSet,
     needs: Capabilities,
     pairs_per_leaf: u64,
     check: fn(&Value) -> Result<(), serde_json::Error>,
@@ -128,7 +131,7 @@ impl IndexType {
     const fn of<I: RangeIndex>() -> &'static Self {
         const {
             &Self {
-                ops: I::OPS,
+                ops: |o| options_of::<I>(o).map_or(I::OPS, |o| I::ops(&o)),
                 needs: I::NEEDS,
                 pairs_per_leaf: I::PAIRS_PER_LEAF,
                 check: |o| serde_json::from_value::<I::Options>(o.clone()).map(drop),
@@ -234,9 +237,9 @@ impl AnyOptions {
         self.with(value(&change(self.typed())))
     }
 
-    /// The operations of the index.
+    /// As [`RangeIndex::ops`].
     pub fn ops(&self) -> OpSet {
-        self.index.ops
+        (self.index.ops)(&self.value)
     }
 
     /// As [`RangeIndex::NEEDS`].

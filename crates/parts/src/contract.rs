@@ -415,6 +415,16 @@ impl Root {
     pub fn aux(&self) -> GlobalAddr {
         self.word.plus(8)
     }
+
+    /// A word that names what clients may learn of the index, which is 0 at first.
+    pub fn directory(&self) -> GlobalAddr {
+        self.word.plus(24)
+    }
+
+    /// A lock word behind it: of the client that is about to change it.
+    pub fn claim(&self) -> GlobalAddr {
+        self.word.plus(32)
+    }
 }
 
 /// The result of a maintenance step.
@@ -470,6 +480,8 @@ pub struct Shape {
     pub levels: u32,
     /// Bytes of leaves and inner nodes on memory nodes.
     pub structure_bytes: u64,
+    /// Bytes of the leaves among them, where leaves are counted one by one.
+    pub leaf_bytes: u64,
     /// Bytes of blocks (long keys and values) on memory nodes.
     pub block_bytes: u64,
     /// Bytes of tables, wherever they are.
@@ -482,9 +494,11 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Counts a leaf of `slots` slots with `live` keys.
-    pub fn add_leaf(&mut self, slots: usize, live: usize) {
+    /// Counts a leaf of `slots` slots with `live` keys, in so many bytes.
+    pub fn add_leaf(&mut self, slots: usize, live: usize, bytes: u64) {
         self.keys += live as u64;
+        self.structure_bytes += bytes;
+        self.leaf_bytes += bytes;
         let slots = slots as u32;
         match self.leaves.iter_mut().find(|(s, _)| *s == slots) {
             Some((_, n)) => *n += 1,
@@ -521,12 +535,22 @@ pub struct KeyPlace {
     pub leaf: GlobalAddr,
     /// The compute node with the leaf's lock in its memory, if one has it.
     pub owner: Option<NodeId>,
+    /// The lock of the leaf, where other leaves share it.
+    pub shared_lock: Option<GlobalAddr>,
+}
+
+impl KeyPlace {
+    /// Whether a write of one excludes a write of the other.
+    pub fn excludes(&self, other: &Self) -> bool {
+        let is_shared = self.shared_lock.is_some() && self.shared_lock == other.shared_lock;
+        self.leaf == other.leaf || is_shared
+    }
 }
 
 /// A range index: `Self` is the client of one slot, made by [`RangeIndex::client`].
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait RangeIndex: Sized + 'static {
-    /// The operations it has.
+    /// The operations it has, whatever its options.
     const OPS: OpSet;
     /// The capabilities that it needs beyond the contract of the fabric.
     const NEEDS: Capabilities;
@@ -537,6 +561,11 @@ pub trait RangeIndex: Sized + 'static {
     type Options: Serialize + DeserializeOwned + Clone + Send + Sync + std::fmt::Debug + 'static;
     /// The state that the clients of one compute node share.
     type Node: Send + Sync + 'static;
+
+    /// The operations it has with these options.
+    fn ops(_: &Self::Options) -> OpSet {
+        Self::OPS
+    }
 
     /// Whether a client may execute operations of other clients of its compute node: a fault that
     /// it meets then fails theirs, too.
@@ -599,6 +628,16 @@ pub trait RangeIndex: Sized + 'static {
             outcomes.push(self.write(key, *w).await);
         }
         Ok(())
+    }
+
+    /// Hears of keys, ascending, that inserts will use: an index that learns where keys lie trains
+    /// on them. Called before the first pair is stored. Returns whether the index listens.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for keys that do not ascend strictly, and for an index with keys; those of
+    /// the fabric.
+    async fn foretell(&mut self, _keys: &mut dyn Iterator<Item = Vec<u8>>) -> Result<bool> {
+        Ok(false)
     }
 
     /// Stores many pairs; the last of equal keys wins. Into an empty index whole leaves are

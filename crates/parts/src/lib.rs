@@ -7,8 +7,10 @@
 //! and their page tree ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
 //! and by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), what
 //! operations count ([`op`]), their pins and locks ([`held`]), versions in the lines of nodes
-//! ([`lines`]), maintenance queues ([`maintenance`]), the driver of garbage collections ([`gc`]),
-//! fixed hashes ([`hash`]) and the fill of nodes after a bulk load ([`fill`]).
+//! ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]), maintenance queues
+//! ([`maintenance`]), the driver of garbage collections ([`gc`]),
+//! fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines through sorted
+//! keys ([`plr`]).
 #![forbid(unsafe_code)]
 
 pub mod any;
@@ -25,6 +27,7 @@ pub mod gc;
 pub mod handover;
 pub mod hash;
 pub mod held;
+pub mod hopscotch;
 pub mod keys;
 pub mod lines;
 pub mod lock_words;
@@ -33,6 +36,7 @@ pub mod naming;
 pub mod op;
 pub mod pairs;
 pub mod peer;
+pub mod plr;
 pub mod published;
 pub mod sharing;
 pub mod slots;

@@ -10,47 +10,77 @@ use crate::contract::{NodeContext, Root};
 /// Creates an index that does not exist yet, with these options, which `new` has encoded.
 ///
 /// # Errors
-/// `Exists`; those of [`AnyOptions::check_for`] and [`AnyOptions::format`], after which the
-/// name is free.
+/// As [`begin`].
 pub async fn create(
     ep: &Endpoint,
     cx: &NodeContext,
     new: NewIndex<'_>,
     options: &AnyOptions,
 ) -> Result<IndexEntry> {
+    begin(ep, cx, new, options).await?.publish().await
+}
+
+/// As [`create`], for an index that has something to be done before others can open it: it is
+/// formatted, and its creator can use it.
+///
+/// # Errors
+/// `Exists`; those of [`AnyOptions::check_for`] and [`AnyOptions::format`], after which the
+/// name is free.
+pub async fn begin(
+    ep: &Endpoint,
+    cx: &NodeContext,
+    new: NewIndex<'_>,
+    options: &AnyOptions,
+) -> Result<Creation> {
     options.check_for(cx)?;
     let begun = cx.pool.begin_index(ep, new).await?;
-    finish(ep, cx, options, begun).await
+    format(ep, cx, options, begun).await
 }
 
 /// The index of a name, created if there is none; one that another node is creating is waited for.
 /// Whether the options fit an index that exists is the caller's business.
 ///
 /// # Errors
-/// As [`create`], but for `Exists`; `Busy` when another creation takes too long.
+/// As [`begin`], but for `Exists`; `Busy` when another creation takes too long.
 pub async fn open_or_create(
     ep: &Endpoint,
     cx: &NodeContext,
     new: NewIndex<'_>,
     options: &AnyOptions,
 ) -> Result<IndexEntry> {
-    options.check_for(cx)?;
-    match cx.pool.open_or_begin_index(ep, new).await? {
+    match open_or_begin(ep, cx, new, options).await? {
         Opening::Ready(entry) => Ok(entry),
-        Opening::Begun(begun) => finish(ep, cx, options, begun).await,
+        Opening::Begun(begun) => begun.publish().await,
     }
 }
 
-async fn finish(
+/// As [`open_or_create`] and [`begin`].
+///
+/// # Errors
+/// As [`open_or_create`].
+pub async fn open_or_begin(
+    ep: &Endpoint,
+    cx: &NodeContext,
+    new: NewIndex<'_>,
+    options: &AnyOptions,
+) -> Result<Opening> {
+    options.check_for(cx)?;
+    match cx.pool.open_or_begin_index(ep, new).await? {
+        Opening::Begun(begun) => format(ep, cx, options, begun).await.map(Opening::Begun),
+        ready => Ok(ready),
+    }
+}
+
+async fn format(
     ep: &Endpoint,
     cx: &NodeContext,
     options: &AnyOptions,
     begun: Creation,
-) -> Result<IndexEntry> {
+) -> Result<Creation> {
     let entry = begun.entry();
     let root = Root { index: entry.id, word: entry.root_word };
     match options.format(ep, cx, root).await {
-        Ok(()) => begun.publish().await,
+        Ok(()) => Ok(begun),
         Err(e) => {
             let what = format!("create index {:?}", entry.name);
             // The first error is the one to report.

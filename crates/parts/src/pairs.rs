@@ -1,5 +1,5 @@
-//! Pairs to be loaded, in one piece of memory: a load of ten million small pairs needs little more
-//! than their bytes.
+//! Pairs on their way into an index: as they arrive, or all of them in one piece of memory, which
+//! takes little more than their bytes.
 
 use std::ops::Range;
 
@@ -87,37 +87,121 @@ impl Lengths {
     }
 }
 
+/// Refuses pairs that an index cannot take.
+pub type Check<'p> = dyn Fn(&[u8], &[u8]) -> Result<()> + 'p;
+
+/// Pairs on their way into an index.
+pub struct Arriving<'p> {
+    pairs: &'p mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+    /// Keys ascend strictly; it is an error if they do not.
+    sorted: bool,
+    check: &'p Check<'p>,
+    /// How many have arrived.
+    count: u64,
+    /// The last key, if they ascend.
+    last: Vec<u8>,
+}
+
+impl<'p> Arriving<'p> {
+    /// Pairs that `check` must accept.
+    pub fn new(
+        pairs: &'p mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        check: &'p Check<'p>,
+    ) -> Self {
+        Self { pairs, sorted, check, count: 0, last: Vec::new() }
+    }
+
+    /// Whether keys are said to ascend.
+    pub fn is_sorted(&self) -> bool {
+        self.sorted
+    }
+
+    /// How many are still to come, if that is known.
+    pub fn left(&self) -> Option<u64> {
+        let (least, most) = self.pairs.size_hint();
+        (most == Some(least)).then_some(least as u64)
+    }
+
+    /// Adds the next pairs, until `to` has so many or none is left.
+    ///
+    /// # Errors
+    /// Those of `check`, and `InvalidArgument` for a key that does not ascend; both name the pair,
+    /// from 1.
+    pub fn fill(&mut self, to: &mut Pairs, pairs: usize) -> Result<()> {
+        while to.len() < pairs {
+            let Some((key, value)) = self.pairs.next() else { break };
+            self.count += 1;
+            let number = self.count;
+            (self.check)(&key, &value).map_err(|e| e.context(format!("pair {number}")))?;
+            if self.sorted && number > 1 && self.last >= key {
+                return Err(Error::invalid(format!(
+                    "pair {number}: its key is not above the one before; load it as unsorted"
+                )));
+            }
+            to.push(&key, &value)?;
+            self.last = key;
+        }
+        Ok(())
+    }
+
+    /// All pairs that are still to come, in key order; of equal keys the last stays.
+    ///
+    /// # Errors
+    /// As [`Arriving::fill`].
+    pub fn collect(&mut self) -> Result<Pairs> {
+        let mut all = Pairs::default();
+        self.fill(&mut all, usize::MAX)?;
+        if !self.sorted {
+            all.sort()?;
+        }
+        Ok(all)
+    }
+}
+
 impl Pairs {
     /// Takes over pairs that `check` accepts. `sorted` says that keys ascend strictly; otherwise
     /// they are sorted, and of equal keys the last stays.
     ///
     /// # Errors
-    /// Those of `check`, and `InvalidArgument` for a key that does not ascend; both name the pair,
-    /// from 1.
+    /// As [`Arriving::fill`].
     pub fn collect(
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
-        mut check: impl FnMut(&[u8], &[u8]) -> Result<()>,
+        check: impl Fn(&[u8], &[u8]) -> Result<()>,
     ) -> Result<Self> {
-        let mut all = Self::default();
-        for (key, value) in pairs {
-            let number = all.len() + 1;
-            check(&key, &value).map_err(|e| e.context(format!("pair {number}")))?;
-            if sorted && number > 1 && all.key(number - 2) >= &key[..] {
-                return Err(Error::invalid(format!(
-                    "pair {number}: its key is not above the one before; load it as unsorted"
-                )));
-            }
-            let len = u16::try_from(key.len())
-                .map_err(|_| Error::invalid("a key is over 65535 bytes"))?;
-            all.bytes.extend_from_slice(&key);
-            all.bytes.extend_from_slice(&value);
-            all.lengths.push(len, value.len());
+        Arriving::new(pairs, sorted, &check).collect()
+    }
+
+    /// Adds a pair behind the others.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key over 65535 bytes.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        debug_assert!(self.order.is_none(), "pairs that were sorted are complete");
+        let len =
+            u16::try_from(key.len()).map_err(|_| Error::invalid("a key is over 65535 bytes"))?;
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        self.lengths.push(len, value.len());
+        Ok(())
+    }
+
+    /// The pairs from number `i` on; they are none of these any more.
+    pub fn split_off(&mut self, i: usize) -> Self {
+        let mut rest = Self::default();
+        for (key, value) in (i..self.len()).map(|n| self.get(n)) {
+            rest.push(key, value).expect("its length was accepted before");
         }
-        if !sorted {
-            all.sort()?;
-        }
-        Ok(all)
+        self.truncate(i);
+        rest
+    }
+
+    /// Forgets all pairs and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.lengths.truncate(0);
+        self.order = None;
     }
 
     fn sort(&mut self) -> Result<()> {

@@ -300,7 +300,7 @@ impl Spare {
 /// The steps of a published design; [`RangeIndex`] follows from them.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {
-    /// The operations it has.
+    /// The operations it has, whatever its options.
     const HAS: OpSet;
     /// As [`RangeIndex::PAIRS_PER_LEAF`].
     const LEAF_PAIRS: u64 = 8;
@@ -309,6 +309,14 @@ pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {
     /// The shared state of a compute node.
     type Shared: Deref<Target = Base> + Send + Sync + 'static;
 
+    /// Whether it has deletes with these options.
+    fn deletes(_: &Self::Settings) -> bool {
+        Self::HAS.delete
+    }
+    /// The same of an open index.
+    fn has_deletes(&self) -> bool {
+        Self::HAS.delete
+    }
     /// The smallest cache budget, bytes; by default a design has no cache.
     fn least_cache(_: &Self::Settings) -> u64 {
         0
@@ -333,6 +341,10 @@ pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {
     async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)>;
     /// Fills an empty page in ascending order.
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
+    /// As [`RangeIndex::foretell`]; a key of another length is an error in its place.
+    async fn hear(&self, _keys: &mut dyn Iterator<Item = Result<Vec<u8>>>) -> Result<bool> {
+        Ok(false)
+    }
     /// Writes pairs as whole leaves into an index without keys. Returns the number of leaves;
     /// `None`, and nothing is written, for any other index.
     async fn load_empty(&self, all: &mut Pairs, fill: Fill) -> Result<Option<u64>>;
@@ -348,6 +360,10 @@ impl<D: Published> RangeIndex for D {
     const PAIRS_PER_LEAF: u64 = D::LEAF_PAIRS;
     type Options = D::Settings;
     type Node = D::Shared;
+
+    fn ops(o: &D::Settings) -> OpSet {
+        OpSet { delete: D::deletes(o), ..D::HAS }
+    }
 
     fn check_options(o: &D::Settings, cx: &NodeContext) -> Result<()> {
         D::open(cx, o, Root { index: 0, word: GlobalAddr::NULL }).map(|_| ())
@@ -387,7 +403,8 @@ impl<D: Published> RangeIndex for D {
 
     async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         of_length("key", key, self.node.limits.key)?;
-        self.check_write(D::HAS, &w)?;
+        let has = OpSet { delete: self.has_deletes(), ..D::HAS };
+        self.check_write(has, &w)?;
         let scope = self.ep.begin(w.kind());
         self.retried.set(false);
         let (outcome, counted) = self.write_key(key, w).await?;
@@ -406,6 +423,15 @@ impl<D: Published> RangeIndex for D {
         let resume = self.scan_page(r, page).await?;
         scope.end(OpOutcome::Other);
         Ok(resume)
+    }
+
+    async fn foretell(&mut self, keys: &mut dyn Iterator<Item = Vec<u8>>) -> Result<bool> {
+        let length = self.node.limits.key;
+        let mut checked = keys.map(|key| of_length("key", &key, length).map(|()| key));
+        let scope = self.ep.begin(OpKind::Load);
+        let heard = self.hear(&mut checked).await?;
+        scope.end(OpOutcome::Other);
+        Ok(heard)
     }
 
     async fn load(

@@ -69,6 +69,31 @@ impl Sharing {
     }
 }
 
+/// A write in progress that may share its WRITE.
+pub struct SharedWrite<'w> {
+    /// The key.
+    pub key: &'w [u8],
+    /// The write.
+    pub write: &'w Write<'w>,
+    /// How it shares its WRITE.
+    pub sharing: &'w mut Sharing,
+    value: Vec<u8>,
+}
+
+impl<'w> SharedWrite<'w> {
+    /// A write of a key, as [`Sharers::write`] executes it.
+    pub fn new(key: &'w [u8], write: &'w Write<'w>, sharing: &'w mut Sharing) -> Self {
+        let value = write.value().unwrap_or_default().to_vec();
+        Self { key, write, sharing, value }
+    }
+
+    /// The value, fixed.
+    pub fn value(&mut self) -> &[u8] {
+        self.sharing.latest(&mut self.value);
+        &self.value
+    }
+}
+
 impl Sharers {
     /// Those of a compute node.
     pub fn new(delegation: bool, combining: bool, closed_batches: bool) -> Arc<Self> {

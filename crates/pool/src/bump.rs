@@ -71,6 +71,33 @@ impl Source for AllocationRequest<'_> {
     }
 }
 
+/// A request for a region: a run of chunks, whole.
+struct RegionRequest {
+    of: Bump,
+    chunks: u32,
+}
+
+impl Source for RegionRequest {
+    type Item = GlobalAddr;
+
+    fn take(&self, _only: Option<usize>) -> Option<GlobalAddr> {
+        None
+    }
+
+    fn add(&self, node: usize, offset: u64) -> Option<GlobalAddr> {
+        Some(GlobalAddr::new(NodeId::memory(node as u16), offset))
+    }
+
+    fn request(&self) -> RunRequest {
+        let one = AllocationRequest { from: &self.of, bytes: 8 };
+        RunRequest { count: self.chunks, ..one.request() }
+    }
+
+    fn turns(&self) -> &Turns {
+        &self.of.turns
+    }
+}
+
 /// Cuts pieces from stretches of the compute nodes' table memory: one stretch of one node after the
 /// other.
 #[derive(Debug)]
@@ -80,6 +107,14 @@ pub struct Stripes {
     turns: Turns,
     /// No compute node has room. Final: stretches never come back.
     full: AtomicBool,
+}
+
+fn no_chunk(node: NodeId) -> Error {
+    Error::full(format!("{node} has too few free chunks: create the pool with more memory"))
+}
+
+fn on_node(at: GlobalAddr, node: NodeId) -> Result<GlobalAddr> {
+    if at.node() == node { Ok(at) } else { Err(no_chunk(node)) }
 }
 
 impl PoolNode {
@@ -128,13 +163,39 @@ impl PoolNode {
         bytes: u32,
         node: NodeId,
     ) -> Result<GlobalAddr> {
-        let at = self.cut(ep, &self.bump(index, kind), bytes, Some(node)).await?;
-        if at.node() != node {
-            return Err(Error::full(format!(
-                "{node} has no free chunk: create the pool with more memory"
-            )));
-        }
-        Ok(at)
+        self.alloc_bump_near(ep, &self.bump(index, kind), bytes, node).await
+    }
+
+    /// A piece on this very memory node, from an allocator that serves no other node.
+    ///
+    /// # Errors
+    /// As [`PoolNode::alloc_bump_on`].
+    pub async fn alloc_bump_near(
+        &self,
+        ep: &Endpoint,
+        from: &Bump,
+        bytes: u32,
+        node: NodeId,
+    ) -> Result<GlobalAddr> {
+        on_node(self.cut(ep, from, bytes, Some(node)).await?, node)
+    }
+
+    /// A region of any size on this very memory node: a run of whole chunks. It is zero, and is
+    /// never returned.
+    ///
+    /// # Errors
+    /// `Full` when this memory node has no such run; those of the fabric.
+    pub async fn alloc_region(
+        &self,
+        ep: &Endpoint,
+        (index, kind): (u32, u8),
+        bytes: u64,
+        node: NodeId,
+    ) -> Result<GlobalAddr> {
+        let chunks = bytes.max(1).div_ceil(self.shape.chunk_bytes);
+        let chunks = u32::try_from(chunks).map_err(|_| no_chunk(node))?;
+        let request = RegionRequest { of: self.bump(index, kind), chunks };
+        on_node(self.obtain(ep, &request, Some(node)).await?, node)
     }
 
     /// A bump allocator of this node over stretches of compute nodes' table memory, `stretch_bytes`

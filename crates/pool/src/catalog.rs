@@ -2,10 +2,10 @@
 //! names stay unique; clients read all of them with one READ.
 //!
 //! A slot has a line of words (state with id, root word, aux word, deaths counted by garbage
-//! collection) and a body with a checksum: id, name, system, options, creator. **Create** finds a
-//! free slot, draws the next id (an addition on memory node 0), writes the body, zeroes the words,
-//! and writes the state *last*. **Drop** writes 0 to the state word. **Publish**, in `creation.rs`,
-//! is a compare-and-swap of the state word by the creator itself.
+//! collection, directory word, claim of it) and a body with a checksum: id, name, system, options,
+//! creator. **Create** finds a free slot, draws the next id (an addition on memory node 0), writes
+//! the body, zeroes the words, and writes the state *last*. **Drop** writes 0 to the state word.
+//! **Publish**, in `creation.rs`, is a compare-and-swap of the state word by the creator itself.
 //!
 //! Invariants. Ids are never given again. A name is in at most one slot: the calls of the service
 //! run one at a time, so what one has read stays true until it writes. The body carries the id of
@@ -51,6 +51,9 @@ const ROOT_WORD: u64 = 8;
 const AUX_WORD: u64 = 16;
 /// The deaths that garbage collections of the index have counted.
 const COUNTED_WORD: u64 = 24;
+/// What clients may learn of the index, and the claim of the client that is about to change it.
+const DIRECTORY_WORD: u64 = 32;
+const CLAIM_WORD: u64 = 40;
 
 /// The first fields of the body of a slot: the number of the index, and the lengths of its name, of
 /// the name of its system, and of its options.
@@ -305,6 +308,8 @@ impl CatalogService {
         ep.write_word(at.plus(ROOT_WORD), 0).await?;
         ep.write_word(at.plus(AUX_WORD), 0).await?;
         ep.write_word(at.plus(COUNTED_WORD), 0).await?;
+        ep.write_word(at.plus(DIRECTORY_WORD), 0).await?;
+        ep.write_word(at.plus(CLAIM_WORD), 0).await?;
         // The state comes last: before it the slot is free.
         ep.write_word(at, IndexState::Creating.word(id)).await?;
         *locked(&self.next) = (slot + 1) % SLOTS;

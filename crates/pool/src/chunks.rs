@@ -37,6 +37,7 @@ use crate::gc_log::{self, Span};
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::{self, Piece, Wanted};
+use crate::status::MemoryReport;
 use crate::wire::{self, Half, Word, locked};
 
 /// Runs of chunks, on every memory node.
@@ -141,6 +142,15 @@ impl ChunkService {
         let (chunk_map, deposits, listing) =
             (Mutex::new(chunk_map), Mutex::default(), Mutex::default());
         Self { layout, chunk_map, deposits, listing, mutants: Mutants::default() }
+    }
+
+    /// How much of the memory is handed out.
+    pub(crate) fn report(&self) -> MemoryReport {
+        let chunk_map = locked(&self.chunk_map);
+        let free = chunk_map.chunks.iter().filter(|c| **c == ChunkState::Free).count() as u64;
+        let all = chunk_map.chunks.len() as u64;
+        let bytes = self.layout.chunk_bytes;
+        MemoryReport { total_bytes: all * bytes, used_bytes: (all - free) * bytes }
     }
 
     /// Finds and marks a free run: single chunks from the front, longer runs from the back.

@@ -13,7 +13,7 @@
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::local::LocalFabric;
-use dmtree_fabric::net::PoolId;
+use dmtree_fabric::net::{NodeStatus, PoolId};
 use dmtree_fabric::{
     Endpoint, Error, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership, NodeId,
     Result,
@@ -26,9 +26,10 @@ use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
 use crate::multi_process::{MembershipAgent, MemoryNode};
 use crate::node::PoolNode;
-use crate::options::PoolOptions;
+use crate::options::{PoolJournal, PoolOptions};
 use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::SegmentSpace;
+use crate::services::{DATA_SERVICE, DataServices, MemoryHolder};
 use crate::wire::locked;
 
 /// A pool: one with all nodes in this process, or one that this process belongs to as a
@@ -49,7 +50,7 @@ struct Inner {
     /// The compute nodes of this process.
     nodes: Mutex<Vec<Arc<PoolNode>>>,
     /// The agents of nodes of a pool of several processes. They leave before the memory nodes go.
-    _membership_agents: Vec<MembershipAgent>,
+    membership_agents: Vec<MembershipAgent>,
     /// Memory nodes of a pool of several processes that run in this process.
     _memory: Vec<MemoryNode>,
 }
@@ -127,7 +128,7 @@ impl Cluster {
             membership,
             judge,
             nodes: Mutex::new(nodes),
-            _membership_agents: membership_agents,
+            membership_agents,
             _memory: memory,
         })))
     }
@@ -161,6 +162,11 @@ impl Cluster {
         self.0.judge.as_ref()
     }
 
+    /// The journal nodes of the pool, if it has any.
+    pub fn journal(&self) -> Option<PoolJournal> {
+        self.0.options.journal
+    }
+
     /// The fabric.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.0.fabric
@@ -180,6 +186,12 @@ impl Cluster {
         })
     }
 
+    /// What this process's first compute node says of itself to operators; `None` in the memory of
+    /// one process, and when the node has lost its membership.
+    pub fn status(&self) -> Option<NodeStatus> {
+        self.0.membership_agents.first()?.status()
+    }
+
     /// How many compute nodes this process has: all, or one.
     pub fn compute_nodes(&self) -> usize {
         locked(&self.0.nodes).len()
@@ -196,18 +208,20 @@ pub(crate) fn serve_memory(
     fabric: &dyn Fabric,
     layout: &NodeLayout,
     options: &PoolOptions,
-) -> Result<()> {
+) -> Result<Arc<ChunkService>> {
     let node = layout.node;
     let chunks = Arc::new(ChunkService::new(*layout));
     let space = SegmentSpace::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
-    fabric.serve(node, CHUNK_SERVICE, chunks)?;
+    fabric.serve(node, CHUNK_SERVICE, chunks.clone())?;
+    let holder = MemoryHolder::new(chunks.clone(), node, layout.chunk_bytes);
+    fabric.serve(node, DATA_SERVICE, Arc::new(DataServices::new(holder)))?;
     fabric.serve(node, CELL_SERVICE, Arc::new(owners))?;
     if node == NodeId::memory(0) {
         fabric.serve(node, CATALOG_SERVICE, Arc::new(CatalogService::default()))?;
     }
-    Ok(())
+    Ok(chunks)
 }
 
 /// Starts the services of a compute node. In its first incarnation it owns its share of the tables,

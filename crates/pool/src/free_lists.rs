@@ -84,7 +84,7 @@ impl Tables {
             let owner = |i: u16| Owner {
                 node: match role {
                     Role::Compute => NodeId::compute(i),
-                    Role::Memory => NodeId::memory(i),
+                    Role::Memory | Role::Journal => NodeId::memory(i),
                 },
                 refill: FifoMutex::new(),
                 free_lists: Mutex::default(),
@@ -135,7 +135,7 @@ impl Tables {
                 Role::Compute => {
                     format!("the table memory of {} is used up, and ", names(&self.compute))
                 }
-                Role::Memory => String::new(),
+                Role::Memory | Role::Journal => String::new(),
             };
             Error::full(format!(
                     "{compute}{} cannot hold more tables (no free chunk): delete keys, or create the pool with more memory",
@@ -161,7 +161,7 @@ impl Tables {
     fn side(&self, side: Role) -> &Side {
         match side {
             Role::Compute => &self.compute,
-            Role::Memory => &self.memory,
+            Role::Memory | Role::Journal => &self.memory,
         }
     }
 

@@ -137,7 +137,7 @@ pub const fn block_class_bytes(class: u8) -> u32 {
 }
 
 /// The smallest class that holds `bytes`; `None` above the largest.
-pub(crate) fn block_class_of(bytes: u32) -> Option<u8> {
+pub fn block_class_of(bytes: u32) -> Option<u8> {
     if bytes > BLOCK_MAX_BYTES {
         return None;
     }
@@ -177,7 +177,8 @@ impl BlockPtr {
         self.0 == 0
     }
 
-    pub(crate) fn new(node: NodeId, offset: u64, class: u8) -> Self {
+    /// A block at an offset of a node.
+    pub fn new(node: NodeId, offset: u64, class: u8) -> Self {
         debug_assert!(offset.is_multiple_of(64) && class < BLOCK_CLASSES);
         Self(u64::from(node.bits()) << 48 | (offset / 64) << 6 | u64::from(class))
     }

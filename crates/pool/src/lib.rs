@@ -36,6 +36,8 @@ mod lend;
 mod marks;
 mod membership_agent;
 mod membership_status;
+#[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
+pub mod metrics;
 mod multi_process;
 mod mutants;
 mod node;
@@ -48,7 +50,9 @@ mod ranges;
 mod reassign;
 mod reclaim;
 mod segments;
+mod services;
 mod shares;
+mod status;
 mod usage;
 mod view;
 mod wire;
@@ -67,17 +71,22 @@ pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
-    TableId, block_class_bytes,
+    TableId, block_class_bytes, block_class_of,
 };
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
 pub use crate::membership_status::MembershipStatus;
-pub use crate::multi_process::{MemoryNode, open_pool_config};
+pub use crate::multi_process::{MemoryNode, join_as_journal, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
-pub use crate::options::PoolOptions;
+pub use crate::options::{PoolJournal, PoolOptions};
 pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;
+pub use crate::services::{DATA_SERVICE, DataService, MakeService, MemoryHolder, provide};
+pub use crate::status::{
+    CacheReport, ComputeReport, IndexReport, IndexReports, MemberStatus, MemoryReport, NodeReport,
+    PoolStatus, SideReport,
+};
 pub use crate::usage::{ArenaUsage, MemoryUsage, NodeUsage, PoolUsage, RecordUsage};
 pub use dmtree_fabric::net::Place;

@@ -262,9 +262,13 @@ impl PoolNode {
         }
     }
 
-    /// Tells the fabric which memory nodes are away: it refuses verbs to them at once.
+    /// Tells the fabric which memory nodes are away: it refuses verbs to them at once. A journal
+    /// node may be back in another incarnation.
     fn hear_of_memory(&self, known: &MembershipState, state: &MembershipState) {
         for m in &state.memory {
+            if known.memory_node(m.member.node).is_some_and(|k| k.member != m.member) {
+                self.fabric.connect(self.cn, m.member.node, m.member.incarnation);
+            }
             if known.presence(m.member.node) != m.presence {
                 self.fabric.set_presence(self.cn, m.member.node, m.presence);
             }

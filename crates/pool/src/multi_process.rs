@@ -35,7 +35,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dmtree_fabric::net::{DataPath, NetFabric, NicConfig, Place, PoolConfig, PoolId};
+use dmtree_fabric::net::{
+    DataPath, JournalDirectory, NetFabric, NicConfig, NodeStatus, Place, PoolConfig, PoolId,
+    ShardMark,
+};
 use dmtree_fabric::{
     Endpoint, Error, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result, Role,
 };
@@ -43,8 +46,9 @@ use dmtree_fabric::{
 use crate::cluster::{Cluster, serve_memory, start_node, write_heads};
 use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape};
 use crate::node::PoolNode;
-use crate::options::PoolOptions;
+use crate::options::{PoolJournal, PoolOptions};
 use crate::pool_config;
+use crate::status::{report_compute, report_memory};
 use crate::wire::locked;
 
 /// Steps of a membership agent in a lease, and while a death or a move is under way: other nodes
@@ -66,6 +70,19 @@ const MEMBERSHIP_AGENT_SLAB_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct MemoryNode {
     fabric: NetFabric,
+}
+
+/// Takes the place of a journal node in a pool, for a directory. `check` sees what the pool says of
+/// its journal, if it has one. The mark says what the directory is from now on.
+///
+/// # Errors
+/// Those of [`NetFabric::join_journal`], and of `check`.
+pub fn join_as_journal(
+    place: &Place<'_>,
+    directory: JournalDirectory,
+    check: impl FnOnce(Option<PoolJournal>) -> Result<()>,
+) -> Result<(NetFabric, ShardMark)> {
+    NetFabric::join_journal(place, directory, |config| check(pool_config::decode(config)?.journal))
 }
 
 /// The options of the pool with its first memory node at an address.
@@ -97,6 +114,7 @@ impl MemoryNode {
         let config = PoolConfig {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
+            journal_nodes: options.journal.map_or(0, |journal| journal.nodes),
             data_path,
             options: pool_config::encode(options),
         };
@@ -123,7 +141,8 @@ impl MemoryNode {
     fn serve(fabric: NetFabric, bytes: u64, options: &PoolOptions) -> Result<Self> {
         let node = fabric.me().node;
         let layout = NodeLayout::new(node, bytes, options.chosen_chunk_bytes());
-        serve_memory(&fabric, &layout, options)?;
+        let chunks = serve_memory(&fabric, &layout, options)?;
+        report_memory(&fabric, chunks);
         let ep = Endpoint::alone(fabric.attach(node)?, 0);
         ep.block_on(write_heads(&ep, &[layout]))?;
         fabric.ready()?;
@@ -144,7 +163,7 @@ impl MemoryNode {
     /// first memory node knows.
     pub fn take_news(&self) -> Vec<String> {
         let line = |news: &News| match news {
-            News::Away(m, ..) => {
+            News::Away(m, ..) if m.node.role() == Role::Memory => {
                 let mib = self.fabric.region_bytes(m.node).unwrap_or(0) >> 20;
                 format!("{news}; it held what was put in {mib} MiB")
             }
@@ -165,7 +184,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Those of [`NetFabric::join`]; `Corrupt` when a memory node's region is not formatted for
-    /// this pool.
+    /// this pool; `Unsupported` for a pool with journal nodes, where effects of writes go first.
     pub fn join(place: &Place<'_>) -> Result<Self> {
         Self::join_as(place, 1)
     }
@@ -173,7 +192,12 @@ impl Cluster {
     /// Joins a pool as several compute nodes, each with its own connections, caches and locks: for
     /// measuring and for tests. With a number wanted, the others get those that follow.
     pub fn join_as(place: &Place<'_>, compute_nodes: u16) -> Result<Self> {
-        Self::gather(place, compute_nodes, Vec::new(), None)
+        Self::gather((place, false), compute_nodes, Vec::new(), None)
+    }
+
+    /// As [`Cluster::join`], also for a pool with journal nodes: the caller keeps its journal.
+    pub fn join_with_journal(place: &Place<'_>) -> Result<Self> {
+        Self::gather((place, true), 1, Vec::new(), None)
     }
 
     /// Joins the same pool again, after this process has lost its membership: as a new incarnation,
@@ -182,7 +206,7 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::join`]; `Incompatible` when another pool is where this one was.
     pub fn join_again(&self, place: &Place<'_>) -> Result<Self> {
-        Self::gather(place, 1, Vec::new(), self.pool())
+        Self::gather((place, self.journal().is_some()), 1, Vec::new(), self.pool())
     }
 
     /// A pool like an embedded one, but its nodes share nothing but connections, as if each were a
@@ -211,11 +235,11 @@ impl Cluster {
         for _ in 1..options.memory_nodes {
             memory.push(MemoryNode::join(&place, options.memory_bytes_per_node)?);
         }
-        Self::gather(&place, options.compute_nodes, memory, None)
+        Self::gather((&place, false), options.compute_nodes, memory, None)
     }
 
     fn gather(
-        place: &Place<'_>,
+        (place, has_journal): (&Place<'_>, bool),
         compute_nodes: u16,
         memory: Vec<MemoryNode>,
         same: Option<PoolId>,
@@ -226,7 +250,8 @@ impl Cluster {
         for i in 0..compute_nodes {
             let wanted = place.wanted.map(|n| n.saturating_add(i));
             let place = Place { wanted, ..place.clone() };
-            let (node, membership_agent) = join_one(&place, &mut pool, &mut options)?;
+            let (node, membership_agent) =
+                join_one((&place, has_journal), &mut pool, &mut options)?;
             nodes.push(node);
             membership_agents.push(membership_agent);
         }
@@ -248,12 +273,19 @@ impl Cluster {
 
 /// Joins; `pool` says which pool it must be, if that is known.
 fn join_one(
-    place: &Place<'_>,
+    (place, has_journal): (&Place<'_>, bool),
     pool: &mut Option<PoolId>,
     options: &mut PoolOptions,
 ) -> Result<(Arc<PoolNode>, MembershipAgent)> {
     let fabric = NetFabric::join(place, Role::Compute, |config| {
         *options = pool_config::decode(config)?;
+        if options.journal.is_some() && !has_journal {
+            return Err(Error::unsupported(format!(
+                "the pool of {} has journal nodes, and this has no journal: use the library's index \
+                 (`dmtree shell --connect`), or found a pool without `--journal`",
+                place.first
+            )));
+        }
         Ok(options.chosen_compute_bytes())
     })?;
     if *pool.get_or_insert(fabric.pool()) != fabric.pool() {
@@ -267,6 +299,7 @@ fn join_one(
     let net = fabric.clone();
     let fabric: Arc<dyn Fabric> = Arc::new(fabric);
     let node = start_node(&fabric, me.node, &shape, options, &membership)?;
+    report_compute(&net, &node);
     let membership_agent = MembershipAgent::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.block_on(check_heads(&ep, &node))?;
@@ -327,6 +360,7 @@ async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
 
 /// The thread of a compute node's membership agent. Dropped, the node leaves in good order.
 pub(crate) struct MembershipAgent {
+    net: NetFabric,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -336,16 +370,21 @@ impl MembershipAgent {
     fn start(node: &Arc<PoolNode>, net: NetFabric) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (joined, news): (SyncSender<Result<()>>, Receiver<_>) = sync_channel(1);
-        let (seen, node) = (stop.clone(), node.clone());
+        let (seen, node, its) = (stop.clone(), node.clone(), net.clone());
         let named = std::thread::Builder::new().name("dmtree agent".into());
         let thread = named
-            .spawn(move || keep(&node, &net, &seen, &joined))
+            .spawn(move || keep(&node, &its, &seen, &joined))
             .map_err(|e| Error::busy(format!("no thread for the membership agent: {e}")))?;
-        let membership_agent = Self { stop, thread: Mutex::new(Some(thread)) };
+        let membership_agent = Self { net, stop, thread: Mutex::new(Some(thread)) };
         news.recv_timeout(JOINS_WITHIN).unwrap_or_else(|_| {
             Err(Error::timed_out("the membership of the pool has not answered for 10 s: is the first memory node up?"))
         })?;
         Ok(membership_agent)
+    }
+
+    /// What its node says of itself.
+    pub(crate) fn status(&self) -> Option<NodeStatus> {
+        self.net.status()
     }
 }
 

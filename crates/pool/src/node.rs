@@ -48,6 +48,7 @@ use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
+use crate::status::IndexReports;
 use crate::usage::NodeUsage;
 use crate::view::View;
 use crate::wire::locked;
@@ -158,6 +159,8 @@ pub struct PoolNode {
     /// By memory node: how many requests for a chunk near it go elsewhere at once, since it was
     /// found full.
     found_full: Box<[AtomicUsize]>,
+    /// For the status of the pool.
+    pub(crate) index_reports: Mutex<Option<IndexReports>>,
 }
 
 /// Cells without an owner that a request puts aside before it fails.
@@ -200,6 +203,7 @@ impl PoolNode {
             refused: AtomicUsize::new(0),
             cells_asked: AtomicUsize::new(0),
             found_full,
+            index_reports: Mutex::default(),
         }
     }
 

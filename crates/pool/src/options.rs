@@ -21,6 +21,8 @@ const FEWEST_CHUNKS: u64 = 64;
 const LEAST_PIECES: u64 = 128 * KIB;
 /// More memory nodes than this have no use for one pool yet.
 const MAX_MEMORY_NODES: u16 = 4096;
+/// A compute node has a thread for each.
+const MAX_JOURNAL_NODES: u16 = 64;
 
 /// Options of an embedded pool.
 #[derive(Clone, Debug)]
@@ -41,6 +43,17 @@ pub struct PoolOptions {
     pub generation_bits: u8,
     /// Test knobs of the in-process fabric.
     pub knobs: Knobs,
+    /// The journal nodes of a pool of several processes that lasts.
+    pub journal: Option<PoolJournal>,
+}
+
+/// The journal of a pool of several processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolJournal {
+    /// How many journal nodes it has.
+    pub nodes: u16,
+    /// Whether an acknowledged write is on a device; a system has it otherwise.
+    pub syncs: bool,
 }
 
 impl Default for PoolOptions {
@@ -53,6 +66,7 @@ impl Default for PoolOptions {
             chunk_bytes: None,
             generation_bits: 16,
             knobs: Knobs::default(),
+            journal: None,
         }
     }
 }
@@ -89,6 +103,13 @@ impl PoolOptions {
             return refuse(format!(
                 "memory_nodes is {}; a pool has 1 to {MAX_MEMORY_NODES}",
                 self.memory_nodes
+            ));
+        }
+        if let Some(PoolJournal { nodes, .. }) = self.journal
+            && !(1..=MAX_JOURNAL_NODES).contains(&nodes)
+        {
+            return refuse(format!(
+                "the pool has {nodes} journal nodes; choose 1 to {MAX_JOURNAL_NODES}"
             ));
         }
         if self.compute_nodes == 0 || self.compute_nodes > COMPUTE_PARTITIONS {
@@ -160,7 +181,9 @@ mod tests {
             PoolOptions { memory_bytes_per_node: 0, ..ok.clone() },
             PoolOptions { memory_bytes_per_node: 400 * KIB, ..ok.clone() },
             PoolOptions { memory_bytes_per_node: u64::MAX, ..ok.clone() },
-            PoolOptions { compute_bytes_per_node: 512, ..ok },
+            PoolOptions { compute_bytes_per_node: 512, ..ok.clone() },
+            PoolOptions { journal: Some(PoolJournal { nodes: 0, syncs: false }), ..ok.clone() },
+            PoolOptions { journal: Some(PoolJournal { nodes: 65, syncs: true }), ..ok },
         ];
         for o in bad {
             let e = o.validate().expect_err("refused");

@@ -111,7 +111,7 @@ pub(crate) fn first_owner(partition: u16, compute_nodes: u16, memory_nodes: u16)
 pub(crate) fn owners_of(side: Role, compute_nodes: u16, memory_nodes: u16) -> u16 {
     match side {
         Role::Compute => compute_nodes.min(COMPUTE_PARTITIONS),
-        Role::Memory => memory_nodes.min(MEMORY_PARTITIONS),
+        Role::Memory | Role::Journal => memory_nodes.min(MEMORY_PARTITIONS),
     }
 }
 

@@ -5,10 +5,10 @@ use dmtree_fabric::{Error, Result};
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
 
-use crate::options::PoolOptions;
+use crate::options::{PoolJournal, PoolOptions};
 use crate::wire::{self, Quarter, seal, sealed};
 
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 /// The fields after the version.
 #[derive(Serialize, Deserialize)]
@@ -24,6 +24,10 @@ struct PoolConfig {
     #[serde(with = "fixint::le")]
     chunk_bytes: u64,
     generation_bits: u8,
+    /// 0: none.
+    #[serde(with = "fixint::le")]
+    journal_nodes: u16,
+    journal_syncs: bool,
 }
 
 /// The bytes of a pool config.
@@ -35,6 +39,8 @@ pub(crate) fn encode(o: &PoolOptions) -> Vec<u8> {
         compute_bytes: o.chosen_compute_bytes(),
         chunk_bytes: o.chosen_chunk_bytes(),
         generation_bits: o.generation_bits,
+        journal_nodes: o.journal.map_or(0, |journal| journal.nodes),
+        journal_syncs: o.journal.is_some_and(|journal| journal.syncs),
     };
     let mut out = wire::encode(&(Quarter(VERSION), pool_config));
     out.extend([0; 4]);
@@ -64,6 +70,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<PoolOptions> {
         compute_bytes_per_node: pool_config.compute_bytes,
         chunk_bytes: Some(pool_config.chunk_bytes),
         generation_bits: pool_config.generation_bits,
+        journal: (pool_config.journal_nodes > 0).then_some(PoolJournal {
+            nodes: pool_config.journal_nodes,
+            syncs: pool_config.journal_syncs,
+        }),
         ..PoolOptions::default()
     };
     o.validate()?;
@@ -76,10 +86,15 @@ mod tests {
 
     #[test]
     fn a_pool_config_says_what_was_chosen() {
-        let o = PoolOptions { compute_nodes: 7, memory_nodes: 2, ..PoolOptions::default() };
+        let o = PoolOptions {
+            compute_nodes: 7,
+            memory_nodes: 2,
+            journal: Some(PoolJournal { nodes: 3, syncs: true }),
+            ..PoolOptions::default()
+        };
         let bytes = encode(&o);
         let back = decode(&bytes).expect("whole");
-        assert_eq!((back.compute_nodes, back.memory_nodes), (7, 2));
+        assert_eq!((back.compute_nodes, back.memory_nodes, back.journal), (7, 2, o.journal));
         assert_eq!(back.chosen_compute_bytes(), o.chosen_compute_bytes());
         assert_eq!(back.chosen_chunk_bytes(), o.chosen_chunk_bytes());
         for i in 0..bytes.len() {

@@ -136,7 +136,7 @@ impl PoolNode {
         seen: &[DirectoryEntry],
     ) -> (Vec<u16>, Option<Member>) {
         let is_left = |owner: Member| match owner.node.role() {
-            Role::Memory => true,
+            Role::Memory | Role::Journal => true,
             Role::Compute => is_over(state, owner),
         };
         let compute = |s: &&DirectoryEntry| s.partition.number < COMPUTE_PARTITIONS && !s.torn;

@@ -76,7 +76,8 @@ impl View {
             return Ok(());
         }
         let state = locked(&self.state);
-        state.away().next().map_or(Ok(()), |m| Err(m.presence.refusal(m.member.node)))
+        let mut memory = state.away().filter(|m| m.member.node.role() == Role::Memory);
+        memory.next().map_or(Ok(()), |m| Err(m.presence.refusal(m.member.node)))
     }
 
     /// The own clock, ns.

@@ -184,8 +184,7 @@ impl Published for Array {
 
     async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
         let o = &self.node.2;
-        shape.add_leaf(o.capacity, self.read().await?.len());
-        shape.structure_bytes = o.bytes(o.capacity) as u64;
+        shape.add_leaf(o.capacity, self.read().await?.len(), o.bytes(o.capacity) as u64);
         Ok(())
     }
 }

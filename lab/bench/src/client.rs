@@ -17,6 +17,7 @@ use crate::latency::ByKind;
 use crate::offered::Arrivals;
 use crate::opened::PlacedClient;
 use crate::oracle::{Oracle, shown};
+use crate::series::Recorder;
 use crate::window::{Ending, Window};
 
 /// Errors that a client keeps as text.
@@ -27,8 +28,6 @@ const MAX_ERRORS: u64 = 1000;
 const STEP: u64 = 16;
 /// How long a cell continues after its time to reach the minimum number of operations.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// Operations between two calls of maintenance.
-const MAINTAIN_EVERY: u64 = 1024;
 
 /// The orders that all clients of a cell share.
 #[derive(Debug)]
@@ -45,7 +44,7 @@ pub struct Orders {
     pub min_ops: u64,
     /// Operations left for all clients, if they are limited.
     pub left: Option<AtomicI64>,
-    /// Number of inserts that fit into memory.
+    /// Number of inserts that fit into memory, or that the index was told of.
     pub insert_room: u64,
     /// Set when the user wants to stop.
     pub stop: Arc<AtomicBool>,
@@ -63,6 +62,10 @@ pub struct Orders {
     pub window: Option<Window>,
     /// Counts of the window, once it has closed.
     pub counted: OnceLock<Snapshot>,
+    /// Operations of a client between two calls of maintenance.
+    pub maintain_every: u64,
+    /// Records the cell over time.
+    pub series: Option<Recorder>,
     /// Which operations the figures cover, if there is a window.
     pub measure: Measure,
     /// Whether the time of operations is measured step by step.
@@ -222,9 +225,12 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
         match result {
             Ok(checked) => {
                 t.acknowledged(&op, &b);
+                let took = ended.saturating_sub(began);
+                if let Some(series) = &o.series {
+                    series.ended(&placed.ep, ended.saturating_sub(turns.start), op.kind, took);
+                }
                 if inside {
                     t.ops += 1;
-                    let took = ended.saturating_sub(began);
                     placed.latency.borrow_mut().record(op.kind, took);
                 }
                 if let Err(wrong) = checked.and_then(|()| check_scan(&o, &op, &b)) {
@@ -299,10 +305,10 @@ impl<'o> Turns<'o> {
             if placed.shares_thread {
                 placed.ep.yield_now().await;
             }
-            if self.writes && self.turn.is_multiple_of(MAINTAIN_EVERY) && self.turn > 0 {
-                // The checks report what maintenance finds broken.
-                let _ = placed.client.maintain().await;
-            }
+        }
+        if self.writes && self.turn.is_multiple_of(self.o.maintain_every) && self.turn > 0 {
+            // The checks report what maintenance finds broken.
+            let _ = placed.client.maintain().await;
         }
         self.turn += 1;
         let closed = || self.o.window.as_ref().is_some_and(Window::closed);
@@ -329,7 +335,12 @@ impl<'o> Turns<'o> {
     fn end(&self, placed: &PlacedClient, now: u64) -> bool {
         let ending = self.o.window.as_ref().map_or(Ending::Inside, |w| w.end(self.start, now));
         match (self.windowed, ending) {
-            (true, Ending::Opens) => placed.ep.reset_counters(),
+            (true, Ending::Opens) => {
+                if let Some(series) = &self.o.series {
+                    series.before_reset(&placed.ep);
+                }
+                placed.ep.reset_counters();
+            }
             (true, Ending::Closes) => self.read_counters(placed),
             _ => {}
         }

@@ -16,13 +16,20 @@ use crate::offered::LoadShape;
 use crate::profile::ProfileText;
 use crate::published::Bound;
 use crate::sizing;
-use crate::sweep::Sweep;
+use crate::sweeps::Sweeps;
 
 pub use crate::layers::{Flags, Origin, Origins, Resolved, cores, resolve};
 pub use crate::settings::{Affinity, CellSettings, FillBy, GivenOption, LoadBy, Measure};
 
 /// Minimum number of operations of a cell under a time budget.
 pub const MIN_OPS: u64 = 10_000;
+
+/// Operations of a client between two calls of maintenance.
+const MAINTAIN_EVERY: u32 = 1024;
+
+fn is_usual(every: &u32) -> bool {
+    *every == MAINTAIN_EVERY
+}
 
 /// A struct of settings, each with its default.
 macro_rules! settings {
@@ -114,6 +121,15 @@ settings! {
         /// Measure the time of operations step by step, too.
         #[arg(long)]
         steps: bool = false,
+        /// Operations of a client between two calls of maintenance, where the workload changes the
+        /// set of keys.
+        #[arg(skip)]
+        #[serde(skip_serializing_if = "is_usual")]
+        maintain_every: u32 = MAINTAIN_EVERY,
+        /// Figures of every so many microseconds of virtual time, too; simulated fabric only.
+        #[arg(long, value_name = "US")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        series_us: Option<u64> = None,
         /// How operations are offered: closed (the next when the last has ended), or open:RATE in
         /// operations per second of all clients (open:1.5M), with latency counted from the time an
         /// operation falls due.
@@ -141,8 +157,13 @@ settings! {
         /// Memory nodes.
         #[arg(long, value_name = "N")]
         mns: u16 = 1,
+        /// Cores of a memory node that run data services, on fabric sim; those of the profile by
+        /// default.
+        #[arg(long, value_name = "N")]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        mn_cores: Option<u32> = None,
         /// How keys are made: hashed24, u64, sequential, sequential24, random(MIN..=MAX),
-        /// file(PATH).
+        /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH).
         #[arg(long, value_name = "FORM")]
         key_form: KeyForm = KeyForm::Hashed24,
         /// Keys that a client draws: any, or own: those in its compute node's slice of the key
@@ -197,7 +218,7 @@ settings! {
         rounds: u32 = 1,
         /// Vary a setting, over usual values (threads) or given ones (threads=1,8,64).
         #[arg(long, value_name = "SETTING[=V,...]")]
-        sweep: Sweep = Sweep::default(),
+        sweep: Sweeps = Sweeps::default(),
         /// Settings of single cells; where several cover one, the last that gives a setting counts.
         #[arg(skip)]
         #[serde(rename = "where", skip_serializing_if = "Vec::is_empty")]
@@ -281,6 +302,7 @@ impl Config {
     /// cells, or in another form, does not count any more.
     pub(crate) fn overrule(&mut self, setting: &str) {
         self.cells.iter_mut().for_each(|own| own.forget(setting));
+        self.sweep.forget(setting);
         if setting == "cache-bytes" {
             self.cache_at_billion = None;
         }

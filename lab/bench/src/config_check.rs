@@ -13,6 +13,8 @@ use crate::system::checked_options;
 
 /// Most clients that one thread simulates.
 const MAX_CLIENTS: u32 = 1 << 17;
+/// The longest bucket of a series.
+const MAX_SERIES_US: u64 = 1_000_000;
 
 fn refuse<T>(message: impl Into<String>) -> Result<T> {
     Err(Failure::input(message))
@@ -47,7 +49,13 @@ impl Config {
             return refuse("nothing to run: name a system, a workload and a distribution");
         }
         self.check_names()?;
-        for (_, point) in self.sweep.points(self)? {
+        let points = self.sweep.points(self)?;
+        if points.is_empty() {
+            return refuse(
+                "nothing to run: no sweep of the experiment has these systems, workloads and distributions",
+            );
+        }
+        for (_, point) in points {
             point.check_numbers().map_err(|e| e.context("a point of the sweep"))?;
             if point.clients() > MAX_CLIENTS {
                 return refuse(format!(
@@ -68,7 +76,9 @@ impl Config {
             ("--coroutines", 1024, self.coroutines.into()),
             ("--cns", 1024, self.cns.into()),
             ("--mns", 1024, self.mns.into()),
+            ("--mn-cores", 1024, self.mn_cores.unwrap_or(1).into()),
             ("--rounds", 1000, self.rounds.into()),
+            ("maintain-every", u32::MAX.into(), self.maintain_every.into()),
             ("--jobs", 1024, self.jobs.unwrap_or(1) as u64),
         ] {
             if n == 0 {
@@ -89,6 +99,7 @@ impl Config {
                 return refuse(format!("{name} is {s} seconds: give {least} to 1000000"));
             }
         }
+        self.check_series(self.series_us)?;
         if let FillBy::Share(share) = self.fill
             && !(share > 0.0 && share <= 1.0)
         {
@@ -102,10 +113,26 @@ impl Config {
         Ok(())
     }
 
+    fn check_series(&self, us: Option<u64>) -> Result<()> {
+        match us {
+            Some(_) if !self.simulated() => {
+                refuse("a series is of virtual time: give series-us on fabric sim only")
+            }
+            Some(us) if !(1..=MAX_SERIES_US).contains(&us) => {
+                refuse(format!("series-us is {us}: give 1 to {MAX_SERIES_US} microseconds"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_names(&self) -> Result<()> {
         for own in &self.cells {
-            if own.keys == Some(0) || own.ops == Some(0) || own.coroutines == Some(0) {
-                return refuse(format!("{own}: 0 keys, operations or coroutines: give 1 at least"));
+            self.check_series(own.series_us).map_err(|e| e.context(&own.to_string()))?;
+            let counts = [own.keys, own.ops, own.coroutines.map(u64::from)];
+            if counts.contains(&Some(0)) || own.maintain_every == Some(0) {
+                return refuse(format!(
+                    "{own}: 0 keys, operations, coroutines or maintain-every: give 1 at least"
+                ));
             }
             if own.ops_of_keys.is_some_and(|s| !(s > 0.0 && s <= 1.0)) {
                 return refuse(format!("{own}: ops-of-keys: give a share above 0, 1 at most"));
@@ -128,14 +155,15 @@ impl Config {
     /// Names the first such settings.
     pub fn check_cells_exist(&self) -> Result<()> {
         let systems = select(&self.systems)?;
+        let names: Vec<&str> = systems.iter().map(|s| s.name).collect();
+        self.sweep.check_names(&names, self)?;
         for own in &self.cells {
             let covers = |w: &Workload| systems.iter().any(|s| own.covers(s.name, w.name()));
             if !self.workloads.iter().any(covers) {
-                let systems: Vec<&str> = systems.iter().map(|s| s.name).collect();
                 let workloads: Vec<&str> = self.workloads.iter().map(Workload::name).collect();
                 return refuse(format!(
                     "{own}: no cell has it: the systems are {}, the workloads {}",
-                    systems.join(", "),
+                    names.join(", "),
                     workloads.join(", ")
                 ));
             }
@@ -145,21 +173,22 @@ impl Config {
 
     /// The systems check their options themselves.
     fn check_options(&self) -> Result<()> {
-        let is_in_run = |name: &str| self.systems.iter().any(|s| s == name);
         for (_, point) in self.sweep.points(self)? {
             for name in point.options.keys() {
                 let system = find(name).map_err(|e| e.context("options"))?;
                 checked_options(&system, &point)?;
             }
         }
-        let swept = self.sweep.options.keys().filter_map(|name| GivenOption::split(name));
-        match swept.map(|(system, _)| system).find(|system| !is_in_run(system)) {
-            None => Ok(()),
-            Some(name) => refuse(format!(
-                "a sweep over an option of {name}, which is not in the run: the systems are {}",
-                self.systems.join(", ")
-            )),
+        for (sweep, c) in self.sweep.within(self) {
+            let swept = sweep.options.keys().filter_map(|name| GivenOption::split(name));
+            if let Some((name, _)) = swept.into_iter().find(|(s, _)| !c.systems.contains(s)) {
+                return refuse(format!(
+                    "a sweep over an option of {name}, which is not in the run: the systems are {}",
+                    c.systems.join(", ")
+                ));
+            }
         }
+        Ok(())
     }
 
     /// The cells of one point of a sweep.

@@ -18,7 +18,7 @@ pub const BUILTIN: &[(&str, &str)] = built_in! {
     "quick", "ycsb", "ablation", "cache", "scan", "quick-sim", "fast26", "fast26-ycsb", "clients",
     "breakdown", "ablation-published", "kv-size", "cache-budget", "scan-length", "resources",
     "scale", "sherman-slides", "smart-factors", "smart-clients", "smart-cache", "chime-factors",
-    "amplification",
+    "chime-sweeps", "rolex-sweeps", "rolex-factors", "amplification", "rpc-cores",
 };
 
 /// An experiment: its name and its settings.
@@ -110,8 +110,7 @@ mod tests {
         for (name, _) in BUILTIN.iter().copied() {
             let e = Experiment::find(name).unwrap();
             assert!(e.config.description.len() > 20, "{name}");
-            // Some systems of an experiment may not be built yet.
-            let small = Flags::of(&["--keys=1000", "--systems=dmtree"]).unwrap();
+            let small = Flags::of(&["--keys=1000"]).unwrap();
             let r = resolve(&e, &small).unwrap();
             assert_eq!(r.config.keys, 1000);
             assert_eq!(r.origins["keys"], Origin::CommandLine);

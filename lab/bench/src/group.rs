@@ -20,11 +20,12 @@ use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
 use crate::opened::{Opened, PoolSpec};
 use crate::oracle::Oracle;
-use crate::prepare::{Pool, load, walk, warm_up};
+use crate::prepare::{Pool, foretell, load, walk, warm_up};
 use crate::results::MemoryFigures;
+use crate::series::Series;
 use crate::simulated::{FabricSpec, SimFigures};
 use crate::sizing;
-use crate::system::{bytes_per_key, options_for};
+use crate::system::{bytes_per_key, fit_of, options_for};
 
 /// One cell to measure.
 #[derive(Clone, Debug)]
@@ -79,6 +80,8 @@ pub struct Measured {
     pub complete_scans: bool,
     /// Keys that the average compute node read in warm-ups.
     pub warmed: f64,
+    /// Keys of inserts that the index was told of, and listened, before it was loaded.
+    pub foretold: u64,
     /// Memory per key.
     pub memory: Option<MemoryFigures>,
     /// The operations that the throughput covers, and their time, s.
@@ -87,6 +90,8 @@ pub struct Measured {
     pub sim: Option<SimFigures>,
     /// Figures of an open load.
     pub open: Option<OpenFigures>,
+    /// The cell over time.
+    pub series: Option<Series>,
 }
 
 /// A progress report of a run.
@@ -162,7 +167,13 @@ impl<'a> Host<'a> {
 /// A profile that cannot be read.
 pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<PoolSpec> {
     let fabric = match (&c.profile, data_path(&c.fabric), &c.nodes) {
-        (Some(p), _, _) => FabricSpec::Sim { profile: Box::new(p.profile()?), seed: c.seed },
+        (Some(p), _, _) => {
+            let mut profile = p.profile()?;
+            if let Some(cores) = c.mn_cores {
+                profile.set("host.cores", &cores.to_string())?;
+            }
+            FabricSpec::Sim { profile: Box::new(profile), seed: c.seed }
+        }
         (_, None, _) => FabricSpec::Local,
         (_, Some(data_path), None) => FabricSpec::Apart { data_path, nic_config: c.nic_config() },
         (_, data_path, Some(first)) => {
@@ -221,7 +232,8 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
-    let pool = Pool { group: g, opened, oracle };
+    let mut pool = Pool { group: g, opened, oracle, foretold: 0 };
+    pool.foretold = foretell(&pool, c, &first.workload, &plan)?;
     load(&pool, c, host, &plan)?;
     host.stopped()?;
     let mut shape = walk(&pool, host)?;
@@ -269,11 +281,14 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
                 Err(e) => m.tally.found(e.to_string()),
             }
         }
-        m.warmed = warmed;
+        (m.warmed, m.foretold) = (warmed, pool.foretold);
         let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
         let cache = |cn| pool.opened.cache_stats(cn);
         let mut figures =
             memory::figures(&shape, g.system.has_tables_on_memory_nodes, &clients, cache);
+        let fit = fit_of(c);
+        let pair = u64::from(fit.key_bytes) + u64::from(fit.value_bytes);
+        figures.leaf_metadata = memory::leaf_metadata(&shape, pair);
         figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
         let all_here = data_path(&c.fabric).is_none();
         figures.peak_bytes = if all_here && host.is_alone { peak.bytes() } else { None };

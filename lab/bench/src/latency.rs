@@ -9,9 +9,10 @@ use crate::results::Percentiles;
 const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Latencies in ns, with three significant digits.
-type Latency = Histogram<u64>;
+pub type Latency = Histogram<u64>;
 
-fn empty() -> Latency {
+/// No latencies.
+pub fn empty() -> Latency {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("constant bounds"))
 }
 

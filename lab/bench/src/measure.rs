@@ -15,6 +15,7 @@ use crate::group::{CellPlan, Host, Measured, name};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
 use crate::prepare::Pool;
+use crate::series::Recorder;
 use crate::simulated::{self, START_SPREAD_NS, SimFigures};
 use crate::sizing;
 use crate::system::bytes_per_key;
@@ -71,7 +72,7 @@ fn orders(
     host: &Host<'_>,
     time: Option<Duration>,
 ) -> Orders {
-    let (Pool { group: g, opened, oracle }, c) = (p, &cell.config);
+    let (Pool { group: g, opened, oracle, foretold }, c) = (p, &cell.config);
     let clients = c.clients();
     let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, cell));
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
@@ -92,7 +93,10 @@ fn orders(
         time,
         min_ops,
         left: budget.map(|n| AtomicI64::new(i64::try_from(n).unwrap_or(i64::MAX))),
-        insert_room: sizing::insert_room(c, &cell.workload, bytes_per_key(&g.system, c)),
+        insert_room: match foretold {
+            0 => sizing::insert_room(c, &cell.workload, bytes_per_key(&g.system, c)),
+            told => *told,
+        },
         stop: host.stop.clone(),
         done: AtomicU64::new(0),
         start: OnceLock::new(),
@@ -101,6 +105,8 @@ fn orders(
         arrivals,
         window,
         counted: OnceLock::new(),
+        series: c.series_us.map(|us| Recorder::new(us, opened.nodes())),
+        maintain_every: c.maintain_every.into(),
         measure: c.measure,
         steps: c.steps,
     }
@@ -110,6 +116,7 @@ fn orders(
 fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
     let (real_seconds, real_verbs) = real;
     let start = o.start.get().copied().unwrap_or(0);
+    m.series = o.series.as_ref().map(Recorder::series);
     if let Some(w) = &o.window {
         let span = w.span(start);
         m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
@@ -119,6 +126,10 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
             trace_hash: format!("{hash:016x}"),
             window_ns: (span.from_ns, span.to_ns),
             window_ops: span.ops,
+            mn_cpu_ns_per_op: {
+                let busy: u64 = usage.nodes.iter().map(|n| n.data_ns).sum();
+                busy as f64 / (span.ops.max(1)) as f64
+            },
             busiest: simulated::busiest(&nodes),
             nodes,
             real_seconds,

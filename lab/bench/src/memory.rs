@@ -43,6 +43,15 @@ pub fn figures(
     }
 }
 
+/// Bytes of the average leaf besides the keys and values of its slots, which take `pair` bytes;
+/// none where leaves are not counted one by one, or do not have their pairs in them.
+pub fn leaf_metadata(shape: &Shape, pair: u64) -> Option<f64> {
+    let leaves: u64 = shape.leaves.iter().map(|(_, n)| n).sum();
+    let slots: u64 = shape.leaves.iter().map(|(slots, n)| u64::from(*slots) * n).sum();
+    let rest = shape.leaf_bytes.checked_sub(slots * pair)?;
+    (leaves > 0).then(|| rest as f64 / leaves as f64)
+}
+
 /// Share of cache hits between two readings of (hits, misses). Every operation counts as at least
 /// one lookup, also where an index does not count its hits.
 pub fn hit_rate(before: (u64, u64), after: (u64, u64), ops: u64) -> f64 {
@@ -96,6 +105,16 @@ mod tests {
         assert_eq!(hit_rate((0, 5), (0, 15), 100), 0.9);
         let f = figures(&shape, true, &[3], cache);
         assert_eq!(f.mn_bytes_per_key, 53.0);
+    }
+
+    #[test]
+    fn metadata_is_what_pairs_leave_of_a_leaf() {
+        let mut shape = Shape::default();
+        assert_eq!(leaf_metadata(&shape, 16), None);
+        shape.add_leaf(4, 1, 100);
+        shape.add_leaf(6, 6, 150);
+        assert_eq!(leaf_metadata(&shape, 16), Some((250.0 - 160.0) / 2.0));
+        assert_eq!(leaf_metadata(&shape, 26), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use dmtree_check::test_cluster::{TestCluster, nodes};
 use dmtree_check::verdict::{caught, on_threads};
 use dmtree_fabric::{Core, Endpoint, Fifo, Result as FabricResult, Snapshot, Worker};
 use dmtree_parts::worker::{self, Workers};
-use dmtree_parts::{AnyIndex, AnyOptions, CacheStats};
+use dmtree_parts::{AnyIndex, AnyNode, AnyOptions, CacheStats};
 use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
@@ -187,6 +187,11 @@ impl Opened {
     /// The name of the fabric.
     pub fn fabric(&self) -> &'static str {
         self.index.cluster.fabric().name()
+    }
+
+    /// The index on every compute node.
+    pub fn nodes(&self) -> Vec<AnyNode> {
+        self.index.nodes.clone()
     }
 
     /// The caches of a compute node.

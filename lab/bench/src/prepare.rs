@@ -1,12 +1,13 @@
 //! Prepares a pool for its cells: load, walk, warm-up.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dmtree_check::client::Client;
 use dmtree_parts::{Outcome, Shape, Write};
-use dmtree_workload::{LOADED, LoadOrder, Plan};
+use dmtree_workload::{LOADED, LoadOrder, Plan, Workload};
 
 use crate::clock;
 use crate::config::{Config, LoadBy};
@@ -14,16 +15,20 @@ use crate::failure::{Failure, Result};
 use crate::group::{CellPlan, Group, Host, name};
 use crate::opened::{Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
+use crate::sizing;
+use crate::system::bytes_per_key;
 
 pub(crate) struct Pool<'g> {
     pub group: &'g Group,
     pub opened: Opened,
     /// The loaded keys in order, if that is needed.
     pub oracle: Option<Arc<Oracle>>,
+    /// How many keys of inserts the index was told of, and listened to: no others are inserted.
+    pub foretold: u64,
 }
 
 pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Plan>) -> Result<()> {
-    let Pool { group: g, opened, oracle } = p;
+    let Pool { group: g, opened, oracle, .. } = p;
     let n = plan.spec.records;
     let show = |host: &mut Host<'_>, done: u64| {
         host.show(g.system.name, "load", done, done as f64 / n as f64);
@@ -101,6 +106,31 @@ pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Pla
     Ok(())
 }
 
+/// Foretells the keys that a workload will insert, at most as many as are loaded; how many, if the
+/// index listens, else 0.
+pub(crate) fn foretell(p: &Pool<'_>, c: &Config, w: &Workload, plan: &Plan) -> Result<u64> {
+    let (mut client, first) = (p.opened.client(0)?, plan.spec.records);
+    let room = sizing::insert_room(c, w, bytes_per_key(&p.group.system, c)).min(first);
+    let told = AtomicU64::new(0);
+    let sorted = || {
+        let key = |record| {
+            let mut key = Vec::new();
+            plan.key(record, &mut key);
+            key
+        };
+        // Numbers behind the end of the key space have no key.
+        let keys = (first..first.saturating_add(room)).map(key).filter(|key| !key.is_empty());
+        let keys: BTreeSet<Vec<u8>> = keys.collect();
+        told.store(keys.len() as u64, Ordering::Relaxed);
+        keys
+    };
+    // An index that does not listen asks for none: then they are not made.
+    let mut keys = std::iter::once(()).filter(|()| room > 0).flat_map(|()| sorted());
+    let ep = client.endpoint().clone();
+    let listens = ep.core().block_on(ep.slot(), client.foretell(&mut keys)).map_err(fits)?;
+    Ok(if listens { told.into_inner() } else { 0 })
+}
+
 /// After 16 operations of a client: counts them, and lets others run unless this one `ends`.
 async fn pause(placed: &PlacedClient, done: &AtomicU64, ends: impl FnOnce() -> bool) -> bool {
     done.fetch_add(16, Ordering::Relaxed);
@@ -150,7 +180,7 @@ pub(crate) fn warm_up(
     host: &mut Host<'_>,
     limit: Option<Duration>,
 ) -> Result<(f64, bool)> {
-    let (Pool { group: g, opened, oracle }, c) = (p, &cell.config);
+    let (Pool { group: g, opened, oracle, .. }, c) = (p, &cell.config);
     // Without timing one client of each compute node is enough.
     let placement = if c.simulated() { (1, 1) } else { (c.threads, c.coroutines) };
     let cns = u32::from(c.cns);

@@ -24,6 +24,8 @@ fn described() -> Vec<SystemSpec> {
         dmtree_sherman::systems(),
         dmtree_smart::systems(),
         dmtree_chime::systems(),
+        dmtree_rolex::systems(),
+        dmtree_rpc::systems(),
     ];
     crates.into_iter().flatten().collect()
 }
@@ -173,7 +175,7 @@ mod tests {
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
         let families =
-            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime-published"];
+            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime", "rolex", "rpc"];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

@@ -41,19 +41,19 @@ pub fn page(json: &str) -> String {
 
 /// File names and texts, one per distribution.
 pub fn tables(r: &Results) -> Vec<(String, String)> {
-    let all = r.distributions();
+    let all = r.groups();
     let name = |d| format!("simple_results_{}.csv", file_stem(d, &all));
     all.iter().map(|d| (name(d), table(r, d))).collect()
 }
 
-fn table(r: &Results, distribution: &str) -> String {
+fn table(r: &Results, group: &str) -> String {
     let nodes = usize::from(r.config.cns);
     let mut out = "Index,Workload,Total".to_owned();
     for n in 1..=nodes {
         out += &format!(",Node{n}");
     }
     out.push('\n');
-    for c in r.cells.iter().filter(|c| c.distribution == distribution) {
+    for c in r.cells.iter().filter(|c| c.group() == group) {
         out += &format!("{},{},{:.6}", quoted(&c.label()), quoted(&c.csv_name), c.mops);
         let mops = c.nodes.iter().filter_map(|n| n.mops).chain(std::iter::repeat(0.0));
         mops.take(nodes).for_each(|mops| out += &format!(",{mops:.6}"));

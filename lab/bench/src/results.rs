@@ -11,10 +11,11 @@ use crate::fabrics::{TCP, VERBS};
 use crate::failure::{Failure, Result};
 use crate::gains::Gains;
 use crate::offered::OpenFigures;
+use crate::place::{DISTRIBUTION, Place};
 use crate::published::{CellName, Reference};
+use crate::series::Series;
 use crate::simulated::SimFigures;
 use crate::summary::Summary;
-use crate::sweep::Place;
 
 /// The version of the form. Readers refuse others.
 pub const SCHEMA_VERSION: u32 = 3;
@@ -160,6 +161,11 @@ pub struct Side {
     pub bytes_written: f64,
 }
 
+/// Whether a count is left out of the file.
+fn is_none(n: &u64) -> bool {
+    *n == 0
+}
+
 /// So many for each operation.
 pub(crate) fn per(n: u64, ops: u64) -> f64 {
     if ops == 0 { 0.0 } else { n as f64 / ops as f64 }
@@ -248,6 +254,15 @@ pub struct NodeFigures {
     pub served: Side,
 }
 
+/// Leaves that inserts divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SplitFigures {
+    /// How many, for each key that was inserted.
+    pub per_insert: f64,
+    /// Keys in them by slots, before they were divided; 0 where the index does not tell.
+    pub load_factor: f64,
+}
+
 /// Memory per key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryFigures {
@@ -269,6 +284,10 @@ pub struct MemoryFigures {
     pub cache_hit_rate: f64,
     /// Leaves by capacity.
     pub leaves: Vec<(u32, u64)>,
+    /// Bytes of the average leaf besides the keys and values of all its slots, where leaves have
+    /// those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf_metadata: Option<f64>,
     /// Inner nodes.
     pub inner_nodes: u64,
     /// Inner levels.
@@ -380,8 +399,18 @@ pub struct Cell {
     pub cn: Side,
     /// Verbs of maintenance and of no operation, per operation; they are not in `mn` and `cn`.
     pub background: Side,
+    /// Costs of background work by kind and outcome: of a training that was published (`train
+    /// other`) and of one that another client has done (`train shared`), of maintenance.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_background: BTreeMap<String, OutcomeCost>,
+    /// The cell over time, of the last round, where the experiment asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
     /// Costs by outcome.
     pub by_outcome: BTreeMap<String, OutcomeCost>,
+    /// Divisions of leaves, if keys were inserted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub splits: Option<SplitFigures>,
     /// Latency by kind of operation.
     pub by_kind: BTreeMap<String, KindFigures>,
     /// Pairs returned per scan.
@@ -397,6 +426,9 @@ pub struct Cell {
     pub memory: Option<MemoryFigures>,
     /// Keys that warmed the average cache before the measured phase.
     pub warmup_reads_per_node: f64,
+    /// Keys of inserts that the index was told of before it was loaded, and listened to.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub foretold_keys: u64,
     /// Every round.
     pub rounds: Vec<Round>,
 }
@@ -408,12 +440,26 @@ impl Cell {
         cell_key(name, &self.fabric, self.variant.as_deref())
     }
 
-    /// The name for rows and legends: the system, and the point of the sweep.
+    /// The name for rows and legends: the system, whether it is as published, whether it knew the
+    /// keys of its inserts, and the point of the sweep.
     pub fn label(&self) -> String {
-        let mark = if self.published { " (as published)" } else { "" };
+        let mark = match (self.published, self.foretold_keys > 0) {
+            (false, false) => "",
+            (true, false) => " (as published)",
+            (false, true) => " (keys foretold)",
+            (true, true) => " (as published, keys foretold)",
+        };
         match &self.variant {
             Some(v) => format!("{}{mark} [{v}]", self.system),
             None => format!("{}{mark}", self.system),
+        }
+    }
+
+    /// The table that it stands in: its distribution, unless a sweep varies that.
+    pub fn group(&self) -> &str {
+        match &self.place {
+            Some(place) if place.setting == DISTRIBUTION => DISTRIBUTION,
+            _ => &self.distribution,
         }
     }
 
@@ -465,9 +511,9 @@ impl Results {
         self.cells.iter().map(|c| c.errors).sum()
     }
 
-    /// Distributions in the order of their first cells.
-    pub fn distributions(&self) -> Vec<String> {
-        distinct(self.cells.iter().map(|c| c.distribution.clone()))
+    /// The tables that cells stand in, in the order of their first cells.
+    pub fn groups(&self) -> Vec<&str> {
+        distinct(self.cells.iter().map(Cell::group))
     }
 }
 
@@ -482,10 +528,10 @@ pub(crate) fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     out
 }
 
-/// The name of a distribution in file names: `uniform`, `zipfian`, or its name with plain
-/// characters only. `all` are the distributions of the same results, so that two zipf laws do not
-/// share a name.
-pub fn file_stem(distribution: &str, all: &[String]) -> String {
+/// The name of a table in file names: that of a distribution is `uniform`, `zipfian`, or its name
+/// with plain characters only. `all` are the tables of the same results, so that two zipf laws do
+/// not share a name.
+pub fn file_stem(distribution: &str, all: &[&str]) -> String {
     let zipfs = all.iter().filter(|d| d.starts_with("zipfian")).count();
     if distribution.starts_with("zipfian") && zipfs <= 1 {
         return "zipfian".to_owned();

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use dmtree_check::checked::System;
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
-    NodeId, OpCounts, OpKind as Kind, Role, SideCounts, Snapshot, Step, StepTimes, Totals,
+    Divided, NodeId, OpCounts, OpKind as Kind, OpOutcome, Role, SideCounts, Snapshot, Step,
+    StepTimes, Totals,
 };
 use dmtree_workload::OpKind;
 
@@ -19,13 +20,13 @@ use crate::group::{CellPlan, Group, Measured, Progress, pool_spec};
 use crate::latency::percentiles;
 use crate::offered::CRITERION;
 use crate::opened::Opened;
+use crate::place::Place;
 use crate::published::Table;
 use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
-    SCHEMA_VERSION, Side, cell_key, note, per,
+    SCHEMA_VERSION, Side, SplitFigures, cell_key, note, per,
 };
 use crate::summary::Summary;
-use crate::sweep::Place;
 use crate::system::{checked_options, lacks, options_for};
 use crate::{clock, jobs, registry};
 
@@ -49,9 +50,9 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
     let c = &r.config;
     let mut out = Vec::new();
     for (variant, config) in c.sweep.points(c)? {
-        for system in registry::select(&c.systems)? {
-            for d in &c.distributions {
-                for w in &c.workloads {
+        for system in registry::select(&config.systems)? {
+            for d in &config.distributions {
+                for w in &config.workloads {
                     // Preflight refuses this cell.
                     if lacks(&system, &config, w).is_some() {
                         continue;
@@ -119,7 +120,8 @@ pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result
 }
 
 /// Names the pool that a cell needs. Simulated cells of several distributions and numbers of
-/// clients share one.
+/// clients share one; those of different sweeps do not, because cells leave traces in the caches of
+/// hot keys.
 fn pool_name(system: &System, cell: &CellPlan) -> String {
     let c = &cell.config;
     let mut name = format!(
@@ -136,6 +138,9 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
         c.load_by,
         c.fill
     );
+    let swept = cell.variant.as_deref().and_then(Place::of);
+    name += &swept.map_or(String::new(), |place| format!(" {}", place.setting));
+    name += &c.mn_cores.map_or(String::new(), |cores| format!(" {cores} cores"));
     if !c.simulated() {
         name += &format!(" {} {:?}", cell.distribution, cell.variant);
     }
@@ -200,6 +205,7 @@ impl Sum {
         all.memory = m.memory.or(all.memory.take());
         all.sim = m.sim.or(all.sim.take());
         all.open = m.open.or(all.open.take());
+        all.series = m.series.or(all.series.take());
     }
 }
 
@@ -365,6 +371,9 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         mn: Side::per(&all.counts.mn, ops),
         cn: Side::per(&all.counts.cn, ops),
         background: background(&m.counts, ops),
+        by_background: by_background(&m.counts),
+        series: m.series.clone(),
+        splits: splits(&m.counts),
         by_outcome,
         by_kind: m
             .tally
@@ -381,13 +390,15 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         nodes: nodes(m, ops),
         memory: m.memory.clone(),
         warmup_reads_per_node: m.warmed,
+        foretold_keys: m.foretold,
         rounds: s.rounds.clone(),
     }
 }
 
 /// Time of an average operation by kind and step, ns.
 fn steps(counts: &Snapshot) -> BTreeMap<String, BTreeMap<String, f64>> {
-    let kinds = counts.steps.iter().filter(|(kind, _)| Kind::FOREGROUND.contains(kind));
+    let is_shown = |kind: &Kind| Kind::FOREGROUND.contains(kind) || *kind == Kind::Train;
+    let kinds = counts.steps.iter().filter(|(kind, _)| is_shown(kind));
     let of = |(kind, times): &(Kind, StepTimes)| {
         let ops = counts.total(&[*kind]).ops;
         let steps = Step::ALL.iter().zip(times).filter(|(_, ns)| **ns > 0);
@@ -410,18 +421,35 @@ fn outcomes(counts: &Snapshot) -> (BTreeMap<String, OutcomeCost>, u64) {
     for name in ["hit", "absent", "insert_plain", "insert_split", "retried"] {
         totals.entry(name).or_default();
     }
-    let costs = totals.into_iter().map(|(name, t)| {
-        let cost = OutcomeCost {
-            ops: t.ops,
-            round_trips: per(t.counts.round_trips, t.ops),
-            round_trips_p99: if t.ops == 0 { 0 } else { t.round_trips_quantile(0.99) },
-            detached: per(t.counts.detached, t.ops),
-            mn: Side::per(&t.counts.mn, t.ops),
-            cn: Side::per(&t.counts.cn, t.ops),
-        };
-        (name.to_owned(), cost)
-    });
+    let costs = totals.into_iter().map(|(name, t)| (name.to_owned(), cost(&t)));
     (costs.collect(), combined)
+}
+
+/// What an operation costs.
+fn cost(t: &Totals) -> OutcomeCost {
+    OutcomeCost {
+        ops: t.ops,
+        round_trips: per(t.counts.round_trips, t.ops),
+        round_trips_p99: if t.ops == 0 { 0 } else { t.round_trips_quantile(0.99) },
+        detached: per(t.counts.detached, t.ops),
+        mn: Side::per(&t.counts.mn, t.ops),
+        cn: Side::per(&t.counts.cn, t.ops),
+    }
+}
+
+/// Costs of background work by kind and outcome.
+fn by_background(counts: &Snapshot) -> BTreeMap<String, OutcomeCost> {
+    let kinds = counts.ops.iter().filter(|(kind, ..)| !Kind::FOREGROUND.contains(kind));
+    kinds.map(|(kind, o, t)| (format!("{} {}", kind.name(), o.name()), cost(t))).collect()
+}
+
+/// The leaves that inserts divided.
+fn splits(counts: &Snapshot) -> Option<SplitFigures> {
+    let inserts = counts.total(&[Kind::Insert]).ops;
+    let splits = counts.cell(Kind::Insert, OpOutcome::InsertSplit).ops;
+    let Divided { keys, slots } = counts.divided;
+    let (per_insert, load_factor) = (per(splits, inserts), per(keys, slots));
+    (inserts > 0).then_some(SplitFigures { per_insert, load_factor })
 }
 
 /// Verbs that no operation awaited.

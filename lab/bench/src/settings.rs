@@ -144,6 +144,15 @@ pub struct CellSettings {
     /// The operations that the figures cover.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measure: Option<Measure>,
+    /// Operations of a client between two calls of maintenance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maintain_every: Option<u32>,
+    /// Figures of every so many microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series_us: Option<u64>,
+    /// Measure the time of operations step by step, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<bool>,
 }
 
 impl CellSettings {
@@ -163,6 +172,9 @@ impl CellSettings {
         let share = self.ops_of_keys.map(|s| (c.keys as f64 * s) as u64);
         c.ops = share.or(self.ops).or(c.ops);
         c.measure = self.measure.unwrap_or(c.measure);
+        c.maintain_every = self.maintain_every.unwrap_or(c.maintain_every);
+        c.series_us = self.series_us.or(c.series_us);
+        c.steps = self.steps.unwrap_or(c.steps);
     }
 
     /// Gives up what says the same as a setting.
@@ -173,6 +185,8 @@ impl CellSettings {
             "key-form" => self.key_form = None,
             "cache-bytes" | "cache-at-billion" => self.cache_at_billion = None,
             "keys" => self.keys = None,
+            "series-us" => self.series_us = None,
+            "steps" => self.steps = None,
             "ops" | "duration" => (self.ops, self.ops_of_keys) = (None, None),
             _ => {}
         }

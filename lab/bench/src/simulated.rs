@@ -46,8 +46,8 @@ pub struct Busiest {
     /// Its node.
     pub node: String,
     /// The server: `in-wire` and `out-wire`, the wires towards the node and from it; `responder`
-    /// and `initiator`, the pipelines of its NIC that serve and issue verbs; `cpu`, its client
-    /// threads.
+    /// and `initiator`, the pipelines of its NIC that serve and issue verbs; `cores`, those that
+    /// run its data services; `cpu`, its client threads.
     pub server: String,
     /// The share of the window that it was busy, 0 to 1.
     pub utilization: f64,
@@ -86,17 +86,24 @@ pub struct NodeUse {
     pub same_word: f64,
     /// Share of the window in which remote calls were answered; the sum over cores.
     pub rpc: f64,
+    /// Cores that ran data services, on average.
+    #[serde(default)]
+    pub busy_cores: f64,
+    /// How many there are.
+    #[serde(default)]
+    pub cores: u32,
     /// Share of the window that each of its client threads was busy, in their order.
     pub cpu: Vec<f64>,
 }
 
 impl NodeUse {
-    fn servers(&self) -> [(&'static str, f64); 5] {
+    fn servers(&self) -> [(&'static str, f64); 6] {
         [
             ("in-wire", self.in_wire),
             ("out-wire", self.out_wire),
             ("responder", self.responder),
             ("initiator", self.initiator),
+            ("cores", (self.busy_cores / f64::from(self.cores.max(1))).min(1.0)),
             // The average thread.
             ("cpu", self.cpu.iter().sum::<f64>() / self.cpu.len().max(1) as f64),
         ]
@@ -114,6 +121,9 @@ pub struct SimFigures {
     pub window_ops: u64,
     /// Every node.
     pub nodes: Vec<NodeUse>,
+    /// CPU time of memory nodes for an operation, ns.
+    #[serde(default)]
+    pub mn_cpu_ns_per_op: f64,
     /// The busiest server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busiest: Option<Busiest>,
@@ -147,6 +157,8 @@ pub fn nodes(u: &Usage) -> Vec<NodeUse> {
         initiator: share(n.initiator_ns),
         same_word: sum(n.same_word_wait_ns),
         rpc: sum(n.rpc_ns),
+        busy_cores: sum(n.data_ns),
+        cores: n.data_cores,
         cpu: {
             let mine = u.threads.iter().filter(|t| t.node == n.node && t.cpu_ns > 0);
             mine.map(|t| share(t.cpu_ns)).collect()
@@ -185,6 +197,8 @@ mod tests {
         assert_eq!(busiest(&nodes).unwrap().text(), "mn0 responder 97 %");
         let nodes = [node("mn0", 0.5, vec![]), node("cn0", 0.3, vec![1.0, 0.8])];
         assert_eq!(busiest(&nodes).unwrap().text(), "cn0 cpu 90 %");
+        let cores = NodeUse { node: "mn0".into(), busy_cores: 1.5, cores: 2, ..NodeUse::default() };
+        assert_eq!(busiest(&[cores]).unwrap().text(), "mn0 cores 75 %");
         assert_eq!(busiest(&[]), None);
     }
 }

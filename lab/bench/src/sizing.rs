@@ -32,7 +32,7 @@ pub fn scaled(at_billion: Bytes, keys: u64, least: u64) -> u64 {
 pub fn longest_key(form: &KeyForm) -> u64 {
     match form {
         KeyForm::Hashed24 | KeyForm::Sequential24 => 24,
-        KeyForm::U64 | KeyForm::Sequential => 8,
+        KeyForm::U64 | KeyForm::Sequential | KeyForm::Shifting(_) => 8,
         KeyForm::Random { max, .. } => u64::from(*max),
         KeyForm::File(_) => 64,
         _ => 256,

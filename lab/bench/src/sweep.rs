@@ -1,25 +1,25 @@
-//! Sweeps: one or more settings, each over several values; and the place of a cell in a sweep, for
-//! charts: the curve that it is on, and its point of the axis.
+//! A sweep: one or more settings, each over several values, for all cells of an experiment or for
+//! some.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use dmtree_workload::{ScanLength, ValueSize};
+use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::bytes::Bytes;
-use crate::config::{Config, GivenOption};
+use crate::config::{CellSettings, Config, GivenOption};
 use crate::failure::{Failure, Result};
 
 /// A value of one setting: its label, and a function that sets it.
 type Choice = (String, Box<dyn Fn(&mut Config)>);
 
-/// The settings that a sweep can vary: type, field of [`Config`], usual values.
+/// The settings that a sweep can vary: type, usual values, what a value sets.
 macro_rules! swept {
-    ($($(#[$about:meta])* $field:ident: $type:ty = $usual:literal,)*) => {
+    ($($(#[$about:meta])* $field:ident: $type:ty = $usual:literal => $set:expr,)*) => {
         /// Settings over several values: one list, or with `cross` every combination of several
         /// lists.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,6 +28,18 @@ macro_rules! swept {
             /// Every combination of the lists; otherwise only one list is permitted.
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             pub cross: bool,
+            /// The systems that it is for; without it all of the experiment.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub systems: Vec<String>,
+            /// The workloads that it is for.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub workloads: Vec<Workload>,
+            /// The distributions that it is for.
+            #[serde(skip_serializing_if = "Vec::is_empty")]
+            pub distributions: Vec<Distribution>,
+            /// Settings of its cells.
+            #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
+            pub cells: Option<CellSettings>,
             $($(#[$about])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $field: Vec<$type>,)*
             /// Creation options of systems: `NAME.field`.
             #[serde(flatten, deserialize_with = "options")]
@@ -40,7 +52,7 @@ macro_rules! swept {
         impl Sweep {
             /// The lists that are not empty.
             fn lists(&self) -> Vec<Vec<Choice>> {
-                let mut all = vec![$(choices(stringify!($field), &self.$field, |c, v| c.$field = v.into())),*];
+                let mut all = vec![$(choices(stringify!($field), &self.$field, $set)),*];
                 all.extend(self.options.iter().map(|(name, values)| option_choices(name, values)));
                 all.into_iter().filter(|list| !list.is_empty()).collect()
             }
@@ -58,37 +70,43 @@ macro_rules! swept {
 
 swept! {
     /// Numbers of memory nodes.
-    mns: u16 = "1,2,4,8",
+    mns: u16 = "1,2,4,8" => |c, v| c.mns = v,
+    /// Numbers of cores of a memory node that run data services.
+    mn_cores: u32 = "1,2,4,8,16,32,64" => |c, v| c.mn_cores = Some(v),
     /// Numbers of compute nodes.
-    cns: u16 = "1,2,4,8,16,32",
+    cns: u16 = "1,2,4,8,16,32" => |c, v| c.cns = v,
     /// Numbers of threads (on the simulated fabric: of each compute node).
-    threads: u32 = "1,6,12,24,36,48,60,72",
+    threads: u32 = "1,6,12,24,36,48,60,72" => |c, v| c.threads = v,
     /// Numbers of coroutines per thread.
-    coroutines: u32 = "1,2,4,8",
+    coroutines: u32 = "1,2,4,8" => |c, v| c.coroutines = v,
     /// Numbers of keys.
-    keys: u64 = "100000,1000000,10000000",
+    keys: u64 = "100000,1000000,10000000" => |c, v| c.keys = v,
+    /// Forms of keys.
+    key_form: KeyForm = "random(8..=8),random(16..=16),random(64..=64)" => |c, v| c.key_form = v,
+    /// Distributions.
+    distribution: Distribution = "zipfian(0.5),zipfian(0.9),zipfian(0.99)" => |c, v| c.distributions = vec![v],
     /// Lengths of values.
-    value_size: ValueSize = "8,16,32,64,128",
+    value_size: ValueSize = "8,16,32,64,128" => |c, v| c.value_size = v,
     /// Lengths of scans.
-    scan_length: ScanLength = "uniform(1..=10),uniform(1..=100),uniform(1..=1000)",
+    scan_length: ScanLength = "uniform(1..=10),uniform(1..=100),uniform(1..=1000)" => |c, v| c.scan_length = v,
     /// Cache budgets of a compute node.
-    cache_bytes: Bytes = "8MiB,4MiB,2MiB,1MiB,512KiB",
+    cache_bytes: Bytes = "8MiB,4MiB,2MiB,1MiB,512KiB" => |c, v| c.cache_bytes = v,
     /// Cache budgets of a compute node for 1e9 keys, scaled to the number of keys.
-    cache_at_billion: Bytes = "20GB,15GB,10GB,7.5GB,5GB,2.5GB",
+    cache_at_billion: Bytes = "20GB,15GB,10GB,7.5GB,5GB,2.5GB" => |c, v| c.cache_at_billion = Some(v),
 }
 
 /// One choice per value of a list.
-fn choices<T: Copy + Display + 'static>(
+fn choices<T: Clone + Display + 'static>(
     field: &str,
     values: &[T],
     set: fn(&mut Config, T),
 ) -> Vec<Choice> {
     let name = field.replace('_', "-");
     let one = |v: &T| -> Choice {
-        let (v, setting) = (*v, name.clone());
+        let (value, setting) = (v.clone(), name.clone());
         let set = move |c: &mut Config| {
             c.overrule(&setting);
-            set(c, v);
+            set(c, value.clone());
         };
         (format!("{name}={v}"), Box::new(set))
     };
@@ -123,7 +141,23 @@ fn parsed<T: FromStr<Err: Display>>(text: &&str) -> Result<T, String> {
     text.trim().parse().map_err(|e| format!("{text:?}: {e}"))
 }
 
+/// Those of `all` that are in `some`, or all if that is empty.
+fn narrowed<T: Clone + PartialEq>(all: &[T], some: &[T]) -> Vec<T> {
+    all.iter().filter(|one| some.is_empty() || some.contains(one)).cloned().collect()
+}
+
 impl Sweep {
+    /// The settings of an experiment for the cells of this sweep; `None` if it has none of them.
+    pub fn within(&self, base: &Config) -> Option<Config> {
+        let mut c = base.clone();
+        c.systems = narrowed(&base.systems, &self.systems);
+        c.workloads = narrowed(&base.workloads, &self.workloads);
+        c.distributions = narrowed(&base.distributions, &self.distributions);
+        c.cells.extend(self.cells.clone());
+        let is_empty = c.systems.is_empty() || c.workloads.is_empty() || c.distributions.is_empty();
+        (!is_empty).then_some(c)
+    }
+
     /// The points: a label and the settings. One point without a label if nothing varies. Several
     /// lists without `cross` are refused.
     pub fn points(&self, base: &Config) -> Result<Vec<(Option<String>, Config)>> {
@@ -200,49 +234,6 @@ fn comma_values(text: &str) -> Vec<&str> {
     out
 }
 
-/// The place of a cell. If several settings vary, the last one is the axis, the others name the
-/// curve.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Place {
-    /// The settings besides the axis, with their values; empty if only one varies.
-    pub besides: String,
-    /// The setting of the axis.
-    pub setting: String,
-    /// Its value as it stands at the axis: the range `uniform(1..=100)` as `1-100`.
-    pub label: String,
-    /// The position along the axis: a size, or the last number in the value.
-    pub x: f64,
-}
-
-impl Place {
-    /// The place of a point of a sweep, such as `mns=2 threads=12`.
-    pub fn of(variant: &str) -> Option<Self> {
-        // A value may have spaces, so only a word that begins with `name=` begins a setting.
-        let begins = |at: &usize| {
-            let name = variant[at + 1..].split_once('=').map_or("", |(name, _)| name);
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '-')
-        };
-        let last = variant.rmatch_indices(' ').map(|(at, _)| at).find(begins);
-        let (besides, last) = last.map_or(("", variant), |at| (&variant[..at], &variant[at + 1..]));
-        let (setting, value) = last.split_once('=')?;
-        let inner = value.strip_prefix("uniform(").and_then(|v| v.strip_suffix(')'));
-        Some(Self {
-            besides: besides.to_owned(),
-            setting: setting.to_owned(),
-            label: inner.map_or_else(|| value.to_owned(), |v| v.replace("..=", "-")),
-            x: position(value),
-        })
-    }
-}
-
-fn position(value: &str) -> f64 {
-    if let Ok(bytes) = value.parse::<Bytes>() {
-        return bytes.0 as f64;
-    }
-    let digits = |c: char| !(c.is_ascii_digit() || c == '.');
-    value.split(digits).filter_map(|n| n.trim_matches('.').parse().ok()).next_back().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,27 +297,5 @@ mod tests {
         assert_eq!((labels[0].as_str(), labels[5].as_str()), ("mns=1 cns=1", "mns=2 cns=3"));
         assert_eq!((points[4].1.mns, points[4].1.cns), (2, 2));
         assert_eq!(Sweep::default().points(&base()).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn points_have_places() {
-        for (variant, besides, setting, label, x) in [
-            ("threads=12", "", "threads", "12", 12.0),
-            ("mns=2 cns=3 threads=8", "mns=2 cns=3", "threads", "8", 8.0),
-            ("scan-length=uniform(1..=100)", "", "scan-length", "1-100", 100.0),
-            (
-                "keys=9 scan-length=zipfian(1..=9, 0.5)",
-                "keys=9",
-                "scan-length",
-                "zipfian(1..=9, 0.5)",
-                0.5,
-            ),
-            ("cns=2 cache-at-billion=7.5GB", "cns=2", "cache-at-billion", "7.5GB", 7.5e9),
-        ] {
-            let p = Place::of(variant).unwrap();
-            assert_eq!((&p.besides[..], &p.setting[..], &p.label[..]), (besides, setting, label));
-            assert_eq!(p.x, x, "{variant}");
-        }
-        assert_eq!(Place::of("nothing"), None);
     }
 }

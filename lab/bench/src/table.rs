@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, LineStyle, TableStyle};
 use crate::bytes::Bytes;
 use crate::config::Resolved;
 use crate::published::Reference;
-use crate::results::{Cell, Machine, MemoryFigures, Results, distinct, note};
+use crate::results::{Cell, Machine, MemoryFigures, Results, SplitFigures, distinct, note};
 use crate::simulated::Busiest;
 
 /// Columns of text, some left-aligned, the others right-aligned.
@@ -86,8 +86,8 @@ pub fn header(r: &Resolved, machine: &Machine) -> String {
 pub fn render(r: &Results) -> String {
     let mut out = String::new();
     let columns = columns(r);
-    for d in r.distributions() {
-        let table = table_of((&columns, 2), r.cells.iter().filter(|c| c.distribution == d));
+    for d in r.groups() {
+        let table = table_of((&columns, 2), r.cells.iter().filter(|c| c.group() == d));
         out += &format!("{d} (per operation: round trips RT, verbs, bytes)\n{table}\n");
     }
     if let Some(p) = &r.published {
@@ -117,6 +117,12 @@ pub fn render(r: &Results) -> String {
     out += &steps(r);
     let with_memory = r.cells.iter().filter_map(|c| Some((c, c.memory.as_ref()?)));
     out += &format!("memory\n{}", table_of((&memory_columns(), 2), with_memory));
+    for (c, series) in r.cells.iter().filter_map(|c| Some((c, c.series.as_ref()?))) {
+        out += &format!("\n{}: {}\n", c.key(), series.text());
+    }
+    for c in r.cells.iter().filter(|c| c.foretold_keys > 0) {
+        out += &format!("\n{}: foretold {} keys of its inserts\n", c.key(), c.foretold_keys);
+    }
     for c in r.cells.iter().filter(|c| c.errors > 0) {
         out += &format!("\n{} errors in {}:\n", c.errors, c.key());
         for s in &c.error_samples {
@@ -147,7 +153,7 @@ pub(crate) fn table_of<T: Copy>(
     t.text()
 }
 
-fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 13] {
+fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 14] {
     [
         ("system", |(c, _)| c.label()),
         ("workload", |(c, _)| format!("{} {}", c.workload, short(&c.distribution))),
@@ -162,6 +168,9 @@ fn memory_columns<'r>() -> [Column<(&'r Cell, &'r MemoryFigures)>; 13] {
         ("hits", |(_, m)| format!("{:.1}%", m.cache_hit_rate * 100.0)),
         ("cache used", |(_, m)| Bytes(m.cache_used_bytes >> 10 << 10).to_string()),
         ("levels", |(_, m)| m.levels.to_string()),
+        ("B/leaf besides pairs", |(_, m)| {
+            m.leaf_metadata.map_or("-".to_owned(), |bytes| format!("{bytes:.0}"))
+        }),
         ("peak MiB", |(_, m)| m.peak().map_or("-".to_owned(), |(mib, _)| format!("{mib:.0}"))),
         ("of held", |(_, m)| m.peak().map_or("-".to_owned(), |(_, times)| format!("{times:.2}x"))),
     ]
@@ -197,9 +206,26 @@ fn columns(r: &Results) -> Vec<Column<&Cell>> {
             busiest.map_or("-".to_owned(), Busiest::text)
         }));
     }
+    let mn_cpu = |c: &Cell| c.sim.as_ref().map_or(0.0, |s| s.mn_cpu_ns_per_op);
+    if r.cells.iter().any(|c| mn_cpu(c) > 0.0) {
+        out.push(("MN CPU ns", |c| {
+            let ns = c.sim.as_ref().map_or(0.0, |s| s.mn_cpu_ns_per_op);
+            format!("{ns:.0}")
+        }));
+    }
+    if r.cells.iter().any(|c| c.splits.is_some()) {
+        out.push(("splits", |c| splits(c, |s| s.per_insert)));
+        out.push(("full at", |c| splits(c, |s| s.load_factor)));
+    }
     out.push(("combined", |c| c.combined.to_string()));
     out.push(("errors", |c| c.errors.to_string()));
     out
+}
+
+/// A figure of the leaves that inserts divided, per cent; `-` where there is none.
+fn splits(c: &Cell, of: fn(&SplitFigures) -> f64) -> String {
+    let figure = c.splits.as_ref().map(of).filter(|share| *share > 0.0);
+    figure.map_or("-".to_owned(), |share| format!("{:.2}%", share * 100.0))
 }
 
 /// Time of operations by step, if it was measured.

@@ -1,5 +1,6 @@
 //! Availability during a fault: an operation on a leaf that no fault touches ends within a bound
-//! that does not depend on leases.
+//! that does not depend on leases. Where leaves share a lock, a fault that touches one of them
+//! touches the writes of all.
 //!
 //! A compute node that has crashed or stalls touches the leaves of its running writes, the leaves
 //! with a lock in its memory, and, during maintenance, any leaf. For writes it also touches the
@@ -18,7 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dmtree_fabric::{GlobalAddr, InProcess, Member, MemberPhase, NodeId};
+use dmtree_fabric::{InProcess, Member, MemberPhase, NodeId};
 use dmtree_parts::KeyPlace;
 
 use crate::case::Case;
@@ -55,8 +56,8 @@ struct Open {
 #[derive(Debug)]
 struct Outage {
     member: Member,
-    /// Leaves of its writes; `None` for any leaf.
-    leaves: Option<Vec<GlobalAddr>>,
+    /// Places of its writes; `None` for any leaf.
+    places: Option<Vec<KeyPlace>>,
     /// Keys of its writes and of those that had just ended; `None` for any key.
     keys: Option<Vec<Key>>,
     /// It runs again.
@@ -118,9 +119,9 @@ impl Availability {
         let place = key.and_then(place);
         let mut new = Open { cn, writes, key, place, since_ns: now, beside, crowded: false };
         let mut open = self.open.borrow_mut();
-        let leaf = |o: &Open| o.place.map(|p| p.leaf);
         for other in open.values_mut().filter(|o| o.writes && writes) {
-            let apart = leaf(other).zip(leaf(&new)).is_some_and(|(a, b)| a != b);
+            let places = other.place.zip(new.place);
+            let apart = places.is_some_and(|(a, b)| !a.excludes(&b));
             other.crowded |= !apart;
             new.crowded |= !apart;
         }
@@ -176,10 +177,10 @@ impl Availability {
         let (open, last) = (self.open.borrow(), self.last.borrow());
         let late = last.values().filter(|(_, at)| now - at <= 2 * self.verb_ns).map(|(o, _)| o);
         let its = |o: &&Open| o.cn == cn && o.writes;
-        let leaves = open.values().filter(its).map(|o| o.place.map(|p| p.leaf)).collect();
+        let places = open.values().filter(its).map(|o| o.place).collect();
         let keys = open.values().chain(late).filter(its).map(|o| o.key).collect();
         let member = Member { node: NodeId::compute(cn as u16), incarnation };
-        self.outages.borrow_mut().push(Outage { member, leaves, keys, thawed: false });
+        self.outages.borrow_mut().push(Outage { member, places, keys, thawed: false });
     }
 
     /// A stalled node runs again.
@@ -199,7 +200,7 @@ impl Availability {
     fn outages_in_words(&self, place: impl Fn(Key) -> Option<KeyPlace>) -> String {
         let leaf = |key: Key| place(key).map_or("?".to_owned(), |p| p.leaf.to_string());
         let said = |out: &Outage| {
-            let began: Vec<_> = out.leaves.iter().flatten().map(ToString::to_string).collect();
+            let began: Vec<_> = out.places.iter().flatten().map(|p| p.leaf.to_string()).collect();
             let now: Vec<_> =
                 out.keys.iter().flatten().map(|k| format!("k{k} now at {}", leaf(*k))).collect();
             format!("{}, writes began at [{}], {}", out.member, began.join(", "), now.join(", "))
@@ -208,32 +209,28 @@ impl Availability {
         all.join("; ")
     }
 
-    /// Whether a leaf is neither the one of a key nor its neighbour.
-    fn is_apart(
-        &self,
-        key: Key,
-        leaf: GlobalAddr,
-        place: impl Fn(Key) -> Option<KeyPlace>,
-    ) -> bool {
-        let leaf_of = |key| place(key).map(|p| p.leaf);
-        let Some(its) = leaf_of(key) else { return false };
+    /// Whether writes of a leaf exclude neither those of the leaf of a key nor those of its
+    /// neighbours.
+    fn is_apart(&self, key: Key, at: KeyPlace, place: impl Fn(Key) -> Option<KeyPlace>) -> bool {
+        let Some(its) = place(key) else { return false };
         let beside = |keys: &mut dyn Iterator<Item = Key>| {
-            let other = keys.map(leaf_of).find(|l| *l != Some(its));
-            other.is_none_or(|l| l.is_some_and(|l| l != leaf))
+            let other = keys.map(&place).find(|p| p.is_none_or(|p| p.leaf != its.leaf));
+            other.is_none_or(|p| p.is_some_and(|p| !p.excludes(&at)))
         };
-        its != leaf && beside(&mut (0..key).rev()) && beside(&mut (key + 1..self.numbers))
+        !its.excludes(&at) && beside(&mut (0..key).rev()) && beside(&mut (key + 1..self.numbers))
     }
 
     fn touches(&self, o: &Open, at: KeyPlace, place: impl Fn(Key) -> Option<KeyPlace>) -> bool {
         let own = NodeId::compute(o.cn as u16);
         let touches = |out: &Outage| {
             let node = out.member.node;
-            let its = |leaves: &Vec<GlobalAddr>| leaves.contains(&at.leaf);
-            let apart = |key: &Key| self.is_apart(*key, at.leaf, &place);
+            let meets = |p: &KeyPlace| p.leaf == at.leaf || (o.writes && p.excludes(&at));
+            let its = |places: &Vec<KeyPlace>| places.iter().any(meets);
+            let apart = |key: &Key| self.is_apart(*key, at, &place);
             let all_apart = |keys: &Vec<Key>| keys.iter().all(apart);
             // A get takes no lock.
             let locked = o.writes && !out.keys.as_ref().is_some_and(all_apart);
-            let began = out.leaves.as_ref().is_none_or(its);
+            let began = out.places.as_ref().is_none_or(its);
             node == own || at.owner == Some(node) || began || locked
         };
         self.outages.borrow().iter().any(touches)

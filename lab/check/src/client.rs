@@ -1,6 +1,8 @@
 //! A client of an index with blocking calls, in this process or in another one: for tests, and for
 //! the tools of the command line. Measured operations do not use it.
 
+use std::collections::BTreeSet;
+
 use dmtree_fabric::{Error, ErrorKind, Result, Snapshot};
 use dmtree_parts::{
     AnyIndex, Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
@@ -104,6 +106,13 @@ impl Client {
             Ok(())
         })?;
         Ok(all)
+    }
+
+    /// Foretells keys, in any order; whether the index listens.
+    pub fn foretell(&mut self, keys: impl IntoIterator<Item = Vec<u8>>) -> Result<bool> {
+        let keys: Vec<Vec<u8>> = BTreeSet::from_iter(keys).into_iter().collect();
+        wait!(self, |index| index.foretell(&mut keys.into_iter()), |remote| remote
+            .ask(&Ask::Foretell(keys)))
     }
 
     /// Bulk load.

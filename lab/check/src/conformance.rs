@@ -24,6 +24,8 @@ pub enum Keys {
     Hashed24,
     /// 8 bytes, ascending.
     Ascending,
+    /// 8 bytes; seven in eight keys lie in a thousandth of the space.
+    Clustered,
     /// 40 common bytes, then a few.
     LongPrefix,
     /// Any length from 1 to 1024, any bytes.
@@ -41,6 +43,11 @@ impl Keys {
             }
             Self::Hashed24 => format!("{:024}", rng.next_u64()).into_bytes(),
             Self::Ascending => n.to_be_bytes().to_vec(),
+            Self::Clustered => {
+                let (any, some) = (rng.next_u64(), rng.below(u64::MAX / 1000));
+                let key = if n.is_multiple_of(8) { any } else { u64::MAX / 3 + some };
+                key.to_be_bytes().to_vec()
+            }
             Self::LongPrefix => {
                 let mut key = vec![b'p'; 40];
                 key.extend_from_slice(&n.to_be_bytes()[5..]);
@@ -115,6 +122,7 @@ pub fn model(test_cluster: &TestCluster, seed: u64, keys: Keys, space: u64, step
     let mut clients: Vec<Client> =
         (0..test_cluster.places()).map(|cn| test_cluster.client(cn).expect("attach")).collect();
     let (rng, model) = (Rng::new(seed), Model::new());
+    clients[0].foretell((0..space).map(|n| keys.key(n))).expect("foretell");
     let ops = test_cluster.ops();
     let mut run = ModelRun { rng, model, keys, ops, space, step: 0 };
     for step in 0..steps {
@@ -441,6 +449,7 @@ pub fn load(test_cluster: &TestCluster, keys: Keys, n: u64) {
     let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
     let pair = |i: u64| (keys.key(i), i.to_le_bytes().to_vec());
+    c.foretell((0..3 * n).map(|i| keys.key(i))).expect("foretell");
     let mut pairs: Vec<_> = (0..n).map(pair).collect();
     pairs.push((keys.key(0), b"the last".to_vec()));
     model.extend(pairs.iter().cloned());
@@ -507,6 +516,7 @@ pub fn one_length(test_cluster: &TestCluster, key_bytes: usize, value_bytes: usi
     };
     let c = &mut test_cluster.client(0).expect("attach");
     let mut model = Model::new();
+    c.foretell((0..1_000).map(key)).expect("foretell");
     for n in 0..1_000 {
         let value = vec![n as u8; value_bytes];
         c.write(&key(n), Write::Put(&value)).expect("put");
@@ -527,7 +537,11 @@ pub fn highest_key(cluster: &dyn Fn() -> TestCluster) {
         let pair = |n: u64| (Keys::Hashed24.key(n), n.to_le_bytes().to_vec());
         let mut pairs: Vec<_> = (1..n).map(pair).collect();
         pairs.push((vec![0xff; 24], vec![1; 8]));
-        c.load(pairs, false, fill).expect("load");
+        let sorted = n % 2 == 0;
+        if sorted {
+            pairs.sort();
+        }
+        c.load(pairs, sorted, fill).expect("load");
         for more in [0, 100] {
             for (k, v) in (n..n + more).map(pair) {
                 c.write(&k, Write::Put(&v)).expect("put");
@@ -567,6 +581,8 @@ fn run_at_once(test_cluster: &TestCluster, keys: Keys, n: u64) {
     let places = test_cluster.places() as u64;
     let value = |place: u64, i: u64| (place << 32 | i).to_le_bytes();
     let (own, common) = (|place: u64, i: u64| keys.key(i * places + place), n / 10);
+    let all = (0..places * n + common.max(1)).map(|i| keys.key(i));
+    test_cluster.client(0).expect("attach").foretell(all).expect("foretell");
     std::thread::scope(|s| {
         for place in 0..places {
             s.spawn(move || {

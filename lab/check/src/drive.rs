@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::{Endpoint, Error, ErrorKind};
-use dmtree_parts::{AnyIndex, Page, ScanRequest, Write};
+use dmtree_parts::{AnyIndex, OpSet, Page, ScanRequest, Write};
 use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
@@ -43,6 +43,8 @@ pub(crate) struct RunContext<'a> {
     pub case: &'a Case,
     /// [`AnyOptions::carries`](dmtree_parts::AnyOptions::carries).
     pub carries: bool,
+    /// The operations of the index.
+    pub ops: OpSet,
     pub server: Arc<Server>,
     pub node_states: NodeStates<'a>,
     pub bounds: Cell<Bounds>,
@@ -72,6 +74,7 @@ impl<'a> RunContext<'a> {
         harness.log.replace(Log::new(case.stride(), case.numbers()));
         Ok(Self {
             carries: harness.test_cluster.options.carries()?,
+            ops: harness.test_cluster.ops(),
             availability: Availability::new(case, server.judge().clone()),
             case,
             node_states: NodeStates::new(case, harness.fabric.clone(), server.clone()),
@@ -301,7 +304,7 @@ pub(crate) async fn safety(
         // The next incarnation of its node continues after this operation.
         next.set(next.get() + 1);
         let mut rng = plan::draws(case, client, op);
-        let call = plan::operation(case, index.ops(), (client, op), &mut rng, seen);
+        let call = plan::operation(case, shared.ops, (client, op), &mut rng, seen);
         let Some(answer) = perform(index, shared, client, call, &mut rng).await else {
             return;
         };
@@ -354,7 +357,7 @@ async fn maintained(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) 
 
 /// One client's operations in the liveness phase.
 pub(crate) async fn liveness(index: &mut AnyIndex, shared: &RunContext<'_>, client: u32) {
-    for call in plan::liveness(shared.case, index.ops(), client) {
+    for call in plan::liveness(shared.case, shared.ops, client) {
         let mut rng = Rng::new(0);
         if perform(index, shared, client, call, &mut rng).await.is_none() {
             return;

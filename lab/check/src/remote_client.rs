@@ -36,6 +36,7 @@ pub enum Ask<'a> {
     GetMany(Vec<&'a [u8]>),
     #[serde(borrow)]
     WriteMany(Vec<(&'a [u8], Write<'a>)>),
+    Foretell(Vec<Vec<u8>>),
     Load(Vec<(Vec<u8>, Vec<u8>)>, bool, Fill),
     Maintain,
     Gc,
@@ -115,6 +116,7 @@ pub fn serve(c: &mut Client, pipe: &mut Pipe) -> Result<()> {
                 let all = c.write_many(&writes);
                 pipe.give(all.map(|all| all.into_iter().map(sent).collect::<Vec<_>>()))
             }
+            Ask::Foretell(keys) => pipe.give(c.foretell(keys)),
             Ask::Load(pairs, sorted, fill) => pipe.give(c.load(pairs, sorted, fill)),
             Ask::Maintain => pipe.give(c.maintain()),
             Ask::Gc => pipe.give(c.gc()),

@@ -72,8 +72,10 @@ pub fn run(index: &AnyOptions, case: &Case, order: &Order) -> Result<(Verdict, V
     Ok((verdict, choices))
 }
 
-/// The keys that are present at first.
+/// The keys that are present at first; those that clients will write are foretold.
 fn load(test_cluster: &TestCluster, case: &Case) -> Result<()> {
+    let written = (0..case.numbers()).filter(|n| case.is_written(*n));
+    test_cluster.client(0)?.foretell(written.map(|n| plan::key(case.key_form, n)))?;
     let there = (0..case.numbers()).filter(|n| !case.is_written(*n));
     let pair =
         |n| (plan::key(case.key_form, n), plan::value(loaded(n), plan::length(case, loaded(n))));

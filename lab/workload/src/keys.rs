@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::key_file::KeyFile;
 use crate::permute::Permutation;
 use crate::rng::{Seed, fnv1a, mix64};
+use crate::shifting::{Shifting, Shifts};
 use crate::text;
 
 /// The longest key, in bytes, of any form.
@@ -22,7 +23,8 @@ pub const MAX_KEY: usize = 1024;
 const ABSENT: u64 = 1 << 63;
 
 /// The form of keys. As text (experiment files, command lines, results): `hashed24`, `u64`,
-/// `sequential`, `random(16..=32)`, `file(/path/to/keys)`.
+/// `sequential`, `random(16..=32)`, `shifting(600000:1, 300000:0.1, ascending)`,
+/// `file(/path/to/keys)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyForm {
@@ -47,6 +49,9 @@ pub enum KeyForm {
         /// Longest key, bytes; at most [`MAX_KEY`].
         max: u32,
     },
+    /// 8 bytes, big endian: parts of the records in shares of the key space, see [`Shifts`]. What
+    /// is inserted shifts with its number.
+    Shifting(Shifts),
     /// One key per line, in the file's order: the first `records` are loaded, later ones are
     /// inserted.
     File(PathBuf),
@@ -60,6 +65,7 @@ impl fmt::Display for KeyForm {
             KeyForm::Sequential => f.write_str("sequential"),
             KeyForm::Sequential24 => f.write_str("sequential24"),
             KeyForm::Random { min, max } => write!(f, "random({min}..={max})"),
+            KeyForm::Shifting(shifts) => write!(f, "shifting({shifts})"),
             KeyForm::File(path) => write!(f, "file({})", path.display()),
         }
     }
@@ -83,11 +89,12 @@ impl FromStr for KeyForm {
                 let (min, max) = text::range32("key length", range)?;
                 KeyForm::Random { min, max }
             }
+            ("shifting", parts) => KeyForm::Shifting(Shifts::parse(parts)?),
             _ => {
                 return Err(Error::unknown(
                     "key form",
                     text,
-                    "hashed24, u64, sequential, sequential24, random(MIN..=MAX), file(PATH)",
+                    "hashed24, u64, sequential, sequential24, random(MIN..=MAX), shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH)",
                 ));
             }
         };
@@ -104,6 +111,7 @@ pub enum KeySpace {
     U64 { bijection: Permutation },
     Sequential { bytes: usize },
     Random { bijection: Permutation, embed: usize, min: u32, max: u32, seed: Seed },
+    Shifting(Shifting),
     File(Arc<KeyFile>),
 }
 
@@ -131,6 +139,9 @@ impl KeySpace {
                 let bijection = Permutation::of_bytes(embed, seed.child("random"));
                 KeySpace::Random { bijection, embed, min, max, seed: seed.child("random bytes") }
             }
+            KeyForm::Shifting(shifts) => {
+                KeySpace::Shifting(Shifting::new(shifts, seed.child("shifting")))
+            }
             KeyForm::File(path) => KeySpace::File(Arc::new(KeyFile::read(path)?)),
         })
     }
@@ -139,6 +150,7 @@ impl KeySpace {
     pub fn capacity(&self) -> u64 {
         match self {
             KeySpace::Random { embed, .. } => 1 << (8 * embed - 1),
+            KeySpace::Shifting(all) => all.capacity(),
             KeySpace::File(keys) => keys.len() as u64,
             _ => ABSENT,
         }
@@ -148,7 +160,7 @@ impl KeySpace {
     pub fn max_len(&self) -> usize {
         match self {
             KeySpace::Hashed24 => 24,
-            KeySpace::U64 { .. } => 8,
+            KeySpace::U64 { .. } | KeySpace::Shifting(_) => 8,
             KeySpace::Sequential { bytes } => *bytes,
             KeySpace::Random { max, .. } => *max as usize,
             // An absent key may be one byte longer than the longest, see `KeyFile::absent`.
@@ -202,6 +214,7 @@ impl KeySpace {
                     out.extend_from_slice(&word[..take]);
                 }
             }
+            KeySpace::Shifting(all) => out.extend_from_slice(&all.apply(number).to_be_bytes()),
             KeySpace::File(keys) => out.extend_from_slice(keys.get(number as usize)),
         }
     }
@@ -215,6 +228,7 @@ impl KeySpace {
                 bijection.apply(record)
             }
             KeySpace::Sequential { .. } => record,
+            KeySpace::Shifting(all) => all.apply(record),
             KeySpace::File(keys) => keys.rank(record as usize),
         }
     }
@@ -285,9 +299,9 @@ mod tests {
             (0..3000u32).flat_map(|i| format!("k{:04}\n", i * 7 % 3001).into_bytes()).collect(),
         );
         let file = KeySpace::File(Arc::new(file.unwrap()));
-        for space in
-            [space("hashed24"), space("u64"), space("sequential"), space("random(2..=40)"), file]
-        {
+        let forms =
+            ["hashed24", "u64", "sequential", "random(2..=40)", "shifting(1000:1, 9:0.1, 1)"];
+        for space in forms.map(space).into_iter().chain([file]) {
             let n = 3000;
             let mut all: Vec<(u64, Vec<u8>)> =
                 (0..n).map(|r| (space.rank(r), key(&space, r))).collect();
@@ -315,7 +329,10 @@ mod tests {
 
     #[test]
     fn forms_survive_their_text() {
-        for text in ["hashed24", "u64", "sequential", "random(16..=32)", "file(/a (b), c)"] {
+        let shifting = "shifting(600000:1, 3:0.1, ascending)";
+        for text in
+            ["hashed24", "u64", "sequential", "random(16..=32)", shifting, "file(/a (b), c)"]
+        {
             assert_eq!(text.parse::<KeyForm>().unwrap().to_string(), text);
         }
         for bad in ["", "hash", "random", "random(5..=3)", "random(1", "u64(3)"] {

@@ -28,11 +28,14 @@ impl WorkloadSpec {
     pub fn check_slices(&self) -> Result<()> {
         let slices = self.slices;
         let mix = self.workload.mix();
-        let why = match self.keys {
+        let why = match &self.keys {
             _ if slices == 1 => return Ok(()),
             KeyForm::File(_) => {
                 "the keys of a file have no slices: give a computed key form such as hashed24"
                     .to_owned()
+            }
+            KeyForm::Shifting(_) if mix.insert + mix.read_absent > 0 => {
+                "new and absent keys of the form shifting lie in no slice of the loaded ones: give another key form, or a workload without them".to_owned()
             }
             KeyForm::Sequential | KeyForm::Sequential24 if mix.insert + mix.read_absent > 0 => {
                 "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them".to_owned()

@@ -21,6 +21,14 @@ impl Published for Chime {
     type Settings = Options;
     type Shared = ChimeNode;
 
+    fn deletes(o: &Options) -> bool {
+        o.deletes
+    }
+
+    fn has_deletes(&self) -> bool {
+        self.node.o.deletes
+    }
+
     fn least_cache(o: &Options) -> u64 {
         ChimeNode::least_cache_bytes(o)
     }

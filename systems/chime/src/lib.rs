@@ -1,4 +1,4 @@
-//! CHIME as published, and the steps to it.
+//! CHIME as published, the steps to it, and a sound CHIME ([`sound`]).
 //!
 //! A B-link tree on memory nodes with hopscotch tables for leaves: a search READs the slots in
 //! which its key can be, not the leaf. The paper ("CHIME: A Cache-Efficient and High-Performance
@@ -15,13 +15,18 @@ mod format;
 mod get;
 mod hotspot;
 mod index;
+#[cfg(test)]
+mod late;
 mod load;
 mod lock;
 mod node;
 mod options;
 mod read;
+#[cfg(test)]
+mod reuse;
 mod scan;
 mod scan_dense;
+pub mod sound;
 mod split;
 pub mod systems;
 mod walk;

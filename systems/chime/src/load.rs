@@ -187,7 +187,7 @@ impl BulkLoad for Chime {
         mut leaf: Leaf<'c>,
     ) -> Result<()> {
         leaf.raise();
-        let word = Some(leaf.word()).filter(|_| self.node.g.has_vacancy);
+        let word = Some(self.node.g.word(&leaf)).filter(|_| self.node.g.has_vacancy);
         self.release(held, at, &leaf, &[self.node.g.whole()], word).await
     }
 }

@@ -15,7 +15,7 @@
 
 use dmtree_fabric::verb::{VerbVec, cas, read, write, write_word};
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Step};
-use dmtree_parts::blink::{Descent, Page, PageTree, Pages, Way};
+use dmtree_parts::blink::{Descent, Format, Page, PageTree, Pages, Way};
 use dmtree_parts::bytes::put_u64;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::lock_words::Attempts;
@@ -55,10 +55,11 @@ impl PageTree for Chime {
         Ok(Held(word))
     }
 
-    /// Of inner nodes, written whole.
+    /// Of inner nodes, written whole, or a record by itself.
     async fn write_back(&self, held: Held, at: GlobalAddr, image: Buf, _: bool) -> Result<()> {
         self.ep.step(Step::Structure);
-        match self.node.o.carried_unlock {
+        let is_whole = image.len() == self.node.g.inner_bytes();
+        match self.node.o.carried_unlock && is_whole {
             true => _ = self.ep.write(at, image).await?,
             false => _ = self.ep.chain((write(at, image), write_word(held.0, 0))).await?,
         }

@@ -63,6 +63,9 @@ pub struct Options {
     pub combining: bool,
     /// A WRITE that ends with the last slot of a leaf, or with a node, releases the lock, too.
     pub carried_unlock: bool,
+    /// Records of inner nodes stand in the order in which they came: a new one is written by itself
+    /// behind the others. Otherwise they are sorted, and a node is written whole.
+    pub unsorted_inner: bool,
     /// Repair: descents use cached nodes of every level. As published these are hardly ever found.
     pub upper_levels: bool,
     /// Repair: an insert READs all slots in which its key can be. As published it READs as far as
@@ -77,6 +80,11 @@ pub struct Options {
     pub known_words: bool,
     /// Bytes of a version: 1 as published (four bits count the WRITEs of an entry); repair: 2.
     pub version_bytes: u32,
+    /// Deletes, which the paper has and the public code has not: checkers show what they break.
+    pub deletes: bool,
+    /// Repair, where there are deletes: an insert that moves keys writes the leaf whole, so that a
+    /// reader sees that its READ has crossed a move.
+    pub whole_moves: bool,
     /// A bulk load ends a leaf where the first key of the next one is. Otherwise behind its own
     /// last key, as divisions do.
     pub loose_fences: bool,
@@ -109,12 +117,15 @@ impl Options {
             delegation: true,
             combining: true,
             carried_unlock: true,
+            unsorted_inner: false,
             upper_levels: false,
             whole_neighbourhood: false,
             keep_terminator: false,
             closed_batches: false,
             known_words: false,
             version_bytes: 1,
+            deletes: false,
+            whole_moves: false,
             loose_fences: false,
             timeout_ms: 10_000,
         }
@@ -202,6 +213,11 @@ impl Options {
                 has_vacancy,
                 self.hopscotch,
                 "vacancy needs hopscotch = true: sorted leaves have none",
+            ),
+            (
+                self.deletes || self.whole_moves,
+                has_vacancy,
+                "deletes and whole_moves need a vacancy of apart or chained",
             ),
             (self.replicas, has_vacancy, "replicas = true needs a vacancy of apart or chained"),
             (self.sibling, self.replicas, "sibling = true needs replicas = true"),

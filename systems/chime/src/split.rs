@@ -14,16 +14,17 @@
 //! A crash before 3 loses the new leaf, and leaves the lock held. A crash after 3 leaves a missing
 //! separator, and so a longer chain.
 
-use dmtree_fabric::{Error, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Divided, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::blink::{PageTree, Separators};
 use dmtree_parts::bytes::put_u64;
 use dmtree_parts::held::Unlock;
+use dmtree_parts::sharing::SharedWrite;
 
 use crate::client::Chime;
 use crate::format::Leaf;
 use crate::lock::Held;
-use crate::write::{Job, Written};
+use crate::write::Written;
 
 /// Spare nodes: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;
@@ -34,7 +35,7 @@ impl Chime {
         held: Held,
         at: GlobalAddr,
         leaf: Leaf<'_>,
-        job: &mut Job<'_>,
+        job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
         let g = &self.node.g;
         let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
@@ -47,17 +48,19 @@ impl Chime {
             false => (&[][..], &[][..]),
         };
         let (old, low, high) = (leaf.sibling(), low.to_vec(), high.to_vec());
+        let full = Divided { keys: leaf.used().count() as u64, slots: g.span as u64 };
         let (held, mut d) = self.under(held, leaf.divide(key, job.value())).await?;
         d.right.set_metadata(old, &d.separator, &high);
         d.left.set_metadata(new, &low, &d.separator);
         d.left.raise();
         let written = async {
             self.write_new_leaf(new, &d.right).await?;
-            let word = Some(d.left.word()).filter(|_| g.has_vacancy);
+            let word = Some(g.word(&d.left)).filter(|_| g.has_vacancy);
             self.release(held, at, &d.left, &[g.whole()], word).await?;
             self.add_separator(1, &d.separator, new).await
         };
         written.await.map_err(Error::effect_unknown)?;
+        self.ep.count_divided(full);
         let (slot, is_right) = d.slot;
         self.note_slot(if is_right { new } else { at }, slot, key);
         Ok((Outcome::Done, OpOutcome::InsertSplit))
@@ -69,7 +72,7 @@ impl Chime {
         let mut image = self.blank(g.leaf_lock_at() as usize + 8).await?;
         g.leaf.encode(0..g.leaf.bytes(), &leaf.bytes, &mut image);
         if g.has_vacancy {
-            put_u64(&mut image, g.words_at() as usize, leaf.word());
+            put_u64(&mut image, g.words_at() as usize, g.word(leaf));
         }
         self.ep.step(Step::Structure);
         self.ep.write(at, image).await.map(drop)

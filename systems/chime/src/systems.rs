@@ -1,4 +1,5 @@
-//! The systems of this crate: the steps from a tree of sorted leaves to CHIME as published.
+//! The systems of this crate: the sound CHIME, and the steps from a tree of sorted leaves to CHIME
+//! as published.
 
 use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use dmtree_parts::published::Published;
@@ -7,11 +8,15 @@ use serde_json::Value;
 use crate::client::Chime;
 use crate::defects::defects;
 use crate::options::Options;
+use crate::sound;
 
-/// Every system of this crate; CHIME as published represents the family.
+/// Every system of this crate; the sound one represents the family.
 pub fn systems() -> Vec<SystemSpec> {
     let step = |name, description, options| published(name, description, &options);
+    let about = "CHIME made sound: every operation, crash recovery";
+    let sound_spec = dmtree_engine::systems::spec("chime", about, &sound::options());
     vec![
+        SystemSpec { family: "chime", ..sound_spec },
         step("chime-published", "CHIME with every published technique", Options::published()),
         step("chime-base", "a B-link tree with versions in every line", Options::base()),
         step("chime-hopscotch", "and hopscotch leaves", Options::hopscotch()),

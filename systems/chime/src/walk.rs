@@ -46,8 +46,7 @@ impl Chime {
             }
             let lock = self.ep.read(at.plus(g.leaf_lock_at()), 8).await?.word(0);
             must(lock == 0, "a lock that is held", at)?;
-            shape.add_leaf(g.span, keys.len());
-            shape.structure_bytes += g.leaf_lock_at() + 8;
+            shape.add_leaf(g.span, keys.len(), g.leaf_lock_at() + 8);
             if !chain.leave(&h)? {
                 return Ok(());
             }

@@ -21,7 +21,7 @@
 use dmtree_fabric::{GlobalAddr, OpOutcome, Result, Stage};
 use dmtree_parts::blink::{Descent, Route};
 use dmtree_parts::held::Unlock;
-use dmtree_parts::sharing::Sharing;
+use dmtree_parts::sharing::{SharedWrite, Sharing};
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::Chime;
@@ -36,30 +36,13 @@ const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
 const ABSENT: Written = (Outcome::NotFound, OpOutcome::Absent);
 pub(crate) const INSERTED: Written = (Outcome::Done, OpOutcome::InsertPlain);
 
-/// A write in progress.
-pub(crate) struct Job<'j> {
-    pub key: &'j [u8],
-    w: &'j Write<'j>,
-    value: Vec<u8>,
-    sharing: &'j mut Sharing,
-}
-
-impl Job<'_> {
-    /// The value, fixed.
-    pub fn value(&mut self) -> &[u8] {
-        self.sharing.latest(&mut self.value);
-        &self.value
-    }
-}
-
 impl Chime {
     /// A write that may share its WRITE, or that of another writer.
     pub(crate) async fn write_shared(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let change = async |sharing: &mut Sharing| {
-            let value = w.value().unwrap_or_default().to_vec();
-            let mut job = Job { key, w: &w, value, sharing };
+            let mut job = SharedWrite::new(key, &w, sharing);
             match w {
-                Write::Update(_) => self.update(&mut job).await,
+                Write::Update(_) | Write::Delete => self.update(&mut job).await,
                 _ => self.insert(&mut job).await,
             }
         };
@@ -82,22 +65,33 @@ impl Chime {
         }
     }
 
-    async fn update(&self, job: &mut Job<'_>) -> Result<Written> {
+    /// Replaces the value of a key, or deletes the key.
+    async fn update(&self, job: &mut SharedWrite<'_>) -> Result<Written> {
         let (g, key) = (&self.node.g, job.key);
+        let deletes = matches!(job.write, Write::Delete);
         let near = g.parts(g.home(key), g.near);
         let mut r = self.route(key).await?;
         loop {
-            let held = self.lock_leaf(r.leaf).await?;
-            let (held, guessed) = self.under(held, self.guess(r.leaf, key).await).await?;
-            if let Some((leaf, slot)) = guessed {
-                return self.overwrite(held, r.leaf, (leaf, slot), job).await;
+            let (held, word) = match deletes {
+                true => self.lock_for_insert(r.leaf).await?,
+                false => (self.lock_leaf(r.leaf).await?, 0),
+            };
+            if !deletes {
+                let guessed = self.guess(r.leaf, key).await;
+                let (held, guessed) = self.under(held, guessed).await?;
+                if let Some((leaf, slot)) = guessed {
+                    return self.overwrite(held, r.leaf, (leaf, slot), job).await;
+                }
             }
             let (held, leaf) = self.under(held, self.read_parts(r.leaf, &near).await).await?;
             let place = self.place(&leaf, &r, key);
             let found =
                 leaf.find(key).filter(|_| matches!(place, Place::Here | Place::HereOrRight));
             if let Some(slot) = found {
-                return self.overwrite(held, r.leaf, (leaf, slot), job).await;
+                return match deletes {
+                    true => self.erase(held, r.leaf, (leaf, slot), word).await,
+                    false => self.overwrite(held, r.leaf, (leaf, slot), job).await,
+                };
             }
             if place == Place::Here {
                 self.unlock(held).await?;
@@ -113,7 +107,7 @@ impl Chime {
         held: Held,
         at: GlobalAddr,
         (mut leaf, slot): (Leaf<'_>, usize),
-        job: &mut Job<'_>,
+        job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
         self.ep.stage_cost(Stage::EntryCheck, 1);
         leaf.set_value(slot, job.value());
@@ -122,7 +116,23 @@ impl Chime {
         Ok(UPDATED)
     }
 
-    async fn insert(&self, job: &mut Job<'_>) -> Result<Written> {
+    /// Frees a slot. The slot of the largest key in the vacancy word stays what it is.
+    async fn erase(
+        &self,
+        held: Held,
+        at: GlobalAddr,
+        (mut leaf, slot): (Leaf<'_>, usize),
+        word: u64,
+    ) -> Result<Written> {
+        let (g, offset) = (&self.node.g, leaf.offset(slot));
+        let home = g.slot(slot, g.span - offset);
+        leaf.remove(slot);
+        let word = self.node.g.noted(&leaf, word, [slot].into_iter(), &[]);
+        self.release(held, at, &leaf, &g.touched(home, offset + 1), Some(word)).await?;
+        Ok(UPDATED)
+    }
+
+    async fn insert(&self, job: &mut SharedWrite<'_>) -> Result<Written> {
         let (g, key) = (&self.node.g, job.key);
         let home = g.home(key);
         let mut r = self.route(key).await?;
@@ -149,7 +159,7 @@ impl Chime {
             let Some(slot) = leaf.find(key) else {
                 return self.put_new(held, r.leaf, (leaf, word), job).await;
             };
-            if let Some(refused) = job.w.refused(Some(leaf.value(slot))) {
+            if let Some(refused) = job.write.refused(Some(leaf.value(slot))) {
                 self.unlock(held).await?;
                 return Ok(refused);
             }
@@ -183,7 +193,7 @@ impl Chime {
         held: Held,
         at: GlobalAddr,
         (leaf, word): (Leaf<'_>, u64),
-        job: &mut Job<'_>,
+        job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
         let (g, key) = (&self.node.g, job.key);
         self.ep.stage_cost(Stage::EntryCheck, 1);
@@ -191,7 +201,9 @@ impl Chime {
             return self.put_sorted(held, at, leaf, job).await;
         }
         let home = g.home(key);
-        let has_free = leaf.offsets().contains(&None);
+        // Of the slots that were READ for their metadata, a free one before the home says nothing.
+        let from_home = (0..g.span).map(|d| g.slot(home, d)).take_while(|i| leaf.has(*i));
+        let has_free = from_home.into_iter().any(|i| !leaf.is_used(i));
         let (held, mut leaf) = match has_free {
             true => (held, leaf),
             false => self.under(held, self.complete(leaf, at).await).await?,
@@ -201,9 +213,17 @@ impl Chime {
             return Box::pin(self.split(held, at, leaf, job)).await;
         };
         let Room { moves, slot, reach } = &room;
+        if self.node.o.whole_moves && !moves.is_empty() {
+            let (held, mut leaf) = self.under(held, self.complete(leaf, at).await).await?;
+            leaf.put_into(&room, key, job.value());
+            leaf.raise();
+            let word = g.noted(&leaf, word, 0..g.span, moves);
+            self.release(held, at, &leaf, &[g.whole()], Some(word)).await?;
+            return Ok(INSERTED);
+        }
         leaf.put_into(&room, key, job.value());
         let touched = (0..*reach).map(|d| g.slot(home, d));
-        let word = leaf.noted(word, touched, moves);
+        let word = g.noted(&leaf, word, touched, moves);
         self.release(held, at, &leaf, &g.touched(home, *reach), Some(word)).await?;
         self.note_slot(at, *slot, key);
         Ok(INSERTED)
@@ -214,7 +234,7 @@ impl Chime {
         held: Held,
         at: GlobalAddr,
         mut leaf: Leaf<'_>,
-        job: &mut Job<'_>,
+        job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
         let g = &self.node.g;
         if leaf.used().count() == g.span {

@@ -95,7 +95,7 @@ impl FpTree {
         let g = &self.node.g;
         let table = match at.table.node().role() {
             Role::Compute => Some(self.table_of(at).await?),
-            Role::Memory => None,
+            Role::Memory | Role::Journal => None,
         };
         let used = table.as_ref().map_or(at.capacity, Table::used);
         if table.as_ref().is_some_and(|t| t.free_slot().unwrap_or(at.capacity) != used) {

@@ -21,7 +21,7 @@
 use std::ops::Range;
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Step, Verified};
+use dmtree_fabric::{Buf, Divided, Error, OpOutcome, Result, Stage, Step, Verified};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::hash::KeyHash;
@@ -88,6 +88,8 @@ impl FpTree {
             replaced: plan.replaced,
         };
         self.publish(&r, &change).await.map_err(Error::effect_unknown)?;
+        let slots = r.capacity as u64;
+        self.ep.count_divided(Divided { keys: slots, slots });
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }
 

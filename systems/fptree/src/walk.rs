@@ -139,9 +139,8 @@ impl FpTree {
             Ok((h.right, h.max.to_vec(), used))
         });
         let ((right, max, used), _) = found?;
-        shape.add_leaf(capacity, used);
         let lock = if self.node.o.locks == Locks::Leaf { 8 } else { 0 };
-        shape.structure_bytes += (g.leaf_bytes(capacity) + lock) as u64;
+        shape.add_leaf(capacity, used, (g.leaf_bytes(capacity) + lock) as u64);
         shape.table_bytes += table::bytes(capacity) as u64;
         Ok((right, max))
     }

@@ -14,7 +14,7 @@
 //! A crash before 3 loses the new page, and leaves the lock held. A crash after 3 leaves a missing
 //! separator, and so a longer chain.
 
-use dmtree_fabric::{Buf, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, Divided, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::blink::{Format, Header, PageTree, Separators};
 use dmtree_parts::held::Unlock;
@@ -46,6 +46,8 @@ impl Sherman {
             self.add_separator(1, &separator, sibling).await
         };
         written.await.map_err(Error::effect_unknown)?;
+        let slots = g.leaf_slots as u64;
+        self.ep.count_divided(Divided { keys: slots, slots });
         Ok((Outcome::Done, OpOutcome::InsertSplit))
     }
 

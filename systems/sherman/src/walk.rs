@@ -35,8 +35,7 @@ impl Sherman {
             keys.sort_unstable();
             must(keys.windows(2).all(|w| w[0] != w[1]), "a key occurs twice", at)?;
             must(keys.len() < g.leaf_slots, "left full", at)?;
-            shape.add_leaf(g.leaf_slots, keys.len());
-            shape.structure_bytes += g.leaf_bytes() as u64;
+            shape.add_leaf(g.leaf_slots, keys.len(), g.leaf_bytes() as u64);
             if !chain.leave(&h)? {
                 return Ok(());
             }

@@ -1,22 +1,18 @@
 //! Tests the verbs backend on a real kernel's RDMA stack, without a NIC: in a throwaway virtual
 //! machine with Soft-RoCE.
 
-mod machine;
+mod guest;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{output, root, succeeds};
-use machine::Machine;
+use crate::machine::{self, Machine, Tool};
+use crate::{output, root};
 
-/// The programs that are called here and in the machine, and their packages.
-const TOOLS: &[(&str, &str)] = &[
-    ("qemu-system-x86_64", "qemu-system-x86"),
-    ("busybox", "busybox-static"),
-    ("modprobe", "kmod"),
-    ("cpio", "cpio"),
+/// The programs that this machine needs besides those of every machine, and their packages.
+const TOOLS: &[Tool] = &[
     ("ip", "iproute2"),
     ("ibv_devinfo", "ibverbs-utils"),
     ("ib_read_bw", "perftest"),
@@ -24,44 +20,13 @@ const TOOLS: &[(&str, &str)] = &[
 ];
 
 /// Needed files that belong to no program on the path.
-const FILES: &[(&str, &str)] = &[
+const FILES: &[Tool] = &[
     ("/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so", "ibverbs-providers"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
     ("/usr/lib/x86_64-linux-gnu/libclang-14.so.1", "libclang-dev"),
 ];
 
 const LIMIT: Duration = Duration::from_secs(1200);
-
-/// Why the machine is not available, or `None`.
-fn install() -> Result<Option<String>> {
-    let on_path = |tool: &str| succeeds("sh", ["-c", &format!("command -v {tool}")]);
-    let missing = || -> Vec<&str> {
-        let tools = TOOLS.iter().filter(|(tool, _)| !on_path(tool)).map(|(_, p)| *p);
-        let files = FILES.iter().filter(|(f, _)| !std::path::Path::new(f).exists());
-        tools.chain(files.map(|(_, p)| *p)).collect()
-    };
-    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Ok(Some("it is made for Linux on x86-64".to_owned()));
-    }
-    if missing().is_empty() {
-        return Ok(None);
-    }
-    if !on_path("apt-get") {
-        return Ok(Some(format!("needs {} and there is no apt-get", missing().join(", "))));
-    }
-    if output(Command::new("id").arg("-u"))?.trim() != "0" {
-        return Ok(Some(format!("run as root: apt-get install {}", missing().join(" "))));
-    }
-    let script = format!(
-        "timeout 120 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout 400 apt-get -qq install -y --no-install-recommends {} >/dev/null",
-        missing().join(" ")
-    );
-    let installed = Command::new("sh").args(["-c", &script]).status().context("apt-get")?;
-    if !installed.success() {
-        return Ok(Some(format!("apt-get could not install {}", missing().join(", "))));
-    }
-    Ok(None)
-}
 
 /// The executables built with the feature: the folder of the crate, and the executable's name.
 const WANTED: &[(&str, &str)] = &[
@@ -166,13 +131,13 @@ fn chosen(words: &[String]) -> Result<Vec<String>> {
 /// Runs the list, a part of it, or a command of its own.
 #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 pub fn run(command: &[String]) -> Result<()> {
-    if let Some(why) = install()? {
+    if let Some(why) = machine::install(&[&machine::TOOLS, TOOLS].concat(), FILES)? {
         println!("SKIPPED: the Soft-RoCE machine: {why}");
         return Ok(());
     }
     let list = chosen(command)?;
     let machine = Machine::prepare(&root().join("target/soft-roce"))?;
-    let ran = machine.run(&list, LIMIT)?;
+    let ran = guest::run(&machine, &list, LIMIT)?;
     println!();
     for r in &ran {
         let status = r.status.map_or("unfinished".to_owned(), |s| format!("status {s}"));

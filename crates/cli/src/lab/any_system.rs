@@ -9,23 +9,24 @@ use dmtree_command::Result;
 use dmtree_fabric::{OpKind, Result as FabricResult};
 use dmtree_parts::{Outcome, ScanRequest, Write};
 
-use crate::args::ToolArgs;
+use crate::args::{ShellArgs, ToolArgs};
 use crate::store::{Report, Store};
 
 /// The index that the arguments name.
 ///
 /// # Errors
 /// Unknown systems; a pool that cannot be joined.
-pub fn open(a: &ToolArgs) -> Result<Box<dyn Store>> {
-    let cns = if a.connect.is_some() { 1 } else { 2 };
-    let pool = Tool::open(&registry::find(&a.system)?, &pool(a, cns, true)?, 24, 24)?;
+pub fn open(a: &ShellArgs) -> Result<Box<dyn Store>> {
+    let cns = if a.tool.connect.is_some() { 1 } else { 2 };
+    let system = registry::find(&a.tool.system)?;
+    let pool = Tool::open(&system, &pool(&a.tool, cns, Some(&a.index))?, 24, 24)?;
     let session = pool.client(0)?;
     Ok(Box::new(AnySystem { pool, session }))
 }
 
-/// The pool that is meant, of so many compute nodes of this process; with the index that stays,
-/// or one of its own.
-pub fn pool(a: &ToolArgs, cns: u16, stays: bool) -> Result<PoolSpec> {
+/// The pool that is meant, of so many compute nodes of this process; in a running one with this
+/// index, which stays, or one of its own.
+pub fn pool(a: &ToolArgs, cns: u16, index: Option<&str>) -> Result<PoolSpec> {
     let small = PoolSpec::small(cns, a.memory_bytes.0);
     Ok(match &a.connect {
         None => small,
@@ -35,7 +36,7 @@ pub fn pool(a: &ToolArgs, cns: u16, stays: bool) -> Result<PoolSpec> {
                 data_path: None,
                 nic_config: a.nic.nic_config(&a.access)?,
             },
-            index: stays.then(|| a.index.clone()),
+            index: index.map(str::to_owned),
             ..small
         },
     })

@@ -54,7 +54,7 @@ const SPICES: [(&str, &str); 8] = [
 /// `demo`.
 pub fn run(a: &ToolArgs) -> Result<()> {
     let system = registry::find(&a.system)?;
-    let pool = Tool::open(&system, &pool(a, 2, false)?, 24, 24)?;
+    let pool = Tool::open(&system, &pool(a, 2, None)?, 24, 24)?;
     match &a.connect {
         None => output::line(&format!(
             "1. A pool in this process: 1 memory node of {}, 2 compute nodes, an empty {}.",

@@ -42,6 +42,11 @@ pub fn or_measure(at: &str, data_path: DataPath) -> String {
     format!(", or dmtree bench quick --fabric {data_path} --nodes {at}")
 }
 
+/// Memory nodes of this process have the data services of all systems.
+pub fn provide_services() {
+    drop(dmtree_bench::registry::systems());
+}
+
 /// Runs a command.
 pub fn run(command: Command) -> Result<()> {
     match command {

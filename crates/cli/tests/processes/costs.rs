@@ -79,7 +79,7 @@ fn systems_conform_on_two_processes() {
     let _machine = alone();
     let (status, said) = run(&[&["conform", "--fabric", &fabric()][..], &systems].concat());
     assert_eq!(status, Some(0), "{said}");
-    assert_eq!(said.matches("two processes").count(), 6, "{said}");
+    assert_eq!(said.matches("two processes").count(), 8, "{said}");
 }
 
 /// The number of operations of a process, and their round trips, as its shell reports them.

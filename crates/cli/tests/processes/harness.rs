@@ -242,7 +242,16 @@ pub fn two_memory_nodes() -> ([Process; 2], String) {
     ([first, second], at)
 }
 
-fn serve(args: &[&str]) -> (Process, String) {
+/// The first compute node, without a program, that has joined.
+pub fn first_node(at: &str, more: &[&str]) -> Process {
+    let node = Process::start(&[&["node", "--connect", at], more].concat());
+    let served = format!("cn0 serves the pool of {at}");
+    while node.line() != served {}
+    node
+}
+
+/// A first memory node with these arguments, and where it listens.
+pub fn serve(args: &[&str]) -> (Process, String) {
     let (lease, fabric) = (lease_ms().to_string(), fabric());
     let p = Process::start(
         &[&["memnode", "--lease-ms", &lease, "--fabric", &fabric][..], args].concat(),

@@ -3,16 +3,23 @@
 #![cfg(feature = "lab")]
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
+mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod costs;
+mod durable;
 mod fairness;
 mod harness;
 mod hostile;
+mod journals;
 mod keys;
 mod memory_nodes;
+mod metrics;
 mod operations;
 mod restarts;
+mod rpc;
 mod space;
 mod starts;
+mod status;
+mod transfer;
 mod unauthenticated;

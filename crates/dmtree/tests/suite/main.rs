@@ -1,8 +1,15 @@
 //! The library in one test program: it is linked once.
+#![expect(clippy::disallowed_macros, reason = "tests say what they skip")]
 
 mod async_client;
 mod blocking;
+mod checkpoint;
+mod collection;
+mod durable;
 mod examples;
+mod export;
 mod keys;
+mod parquet;
 mod rejoin;
 mod room;
+mod typed;

@@ -3,7 +3,8 @@
 //! 1. Lock the only leaf L and the only inner node R0. An index that has keys is loaded by ordinary
 //!    batches of puts.
 //! 2. Build the new tree beside them, level by level: leaves, tables, inner nodes, up to a root.
-//!    All memory is taken and written, awaited, before the commit.
+//!    All memory is taken and written, awaited, before the commit. Sorted pairs are taken as leaves
+//!    need them, so that a load of any size holds the pairs of two leaves.
 //! 3. `R0.next` = the new root. Nothing reads it as a sibling while the lower fences are equal; it
 //!    tells a recovery where the load leads to.
 //! 4. `L.forward` = the first leaf: commits. A client with a stale route to L follows it from here
@@ -23,18 +24,23 @@
 //!
 //! The order of steps 3 and 4 protects from hops and repairs only, not from a loss of data.
 
+use std::mem::swap;
 use std::ops::Range;
 
 use dmtree_fabric::verb::{VerbVec, write as write_verb};
 use dmtree_fabric::{Buf, Error, ErrorKind, GlobalAddr, OpKind, OpOutcome, Result};
-use dmtree_parts::fill::{Fill, SplitRule};
-use dmtree_parts::pairs::Pairs;
+use dmtree_journal::Append;
+use dmtree_parts::fill::Fill;
+use dmtree_parts::pairs::{Arriving, Pairs};
 use dmtree_parts::{Loaded, Outcome, Write, check_key, check_value};
 use dmtree_pool::{BlockPtr, Grant};
 
+use crate::change::load_pairs::{LeafPairs, placed, rule};
 use crate::change::split::separator;
 use crate::format::{BODY_AT, Child, FenceArea, Place, Stored, Table};
+use crate::hop::{NO_FENCE, Places};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, record_of};
+use crate::journal::{Journaled, effect};
 use crate::leaf::{
     Blocks, Entries, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones, Unwritten,
 };
@@ -50,7 +56,15 @@ pub(crate) struct Load<'c> {
     leaves: Vec<NewLeaf>,
     inners: Vec<Grant>,
     blocks: Vec<BlockPtr>,
+    /// The last append of a durable index.
+    /// What the journal is to accept before the load commits.
+    appends: Vec<Append<'c>>,
+    /// Bytes of pairs in them.
+    appended_bytes: usize,
 }
+
+/// A load waits for the journal behind so many bytes: it may be a remote one.
+const MOST_APPENDED_BYTES: usize = 4 << 20;
 
 /// A level that is complete: lower fences and nodes.
 struct Level {
@@ -62,8 +76,8 @@ struct Level {
 /// not exist.
 pub(crate) async fn format(c: &Client) -> Result<()> {
     let g = c.node.g;
-    let s = LeafMemory(c).take(c.node.o.leaf_capacity as usize, &[]).await?;
-    let mut image = LeafImage::new(c, &s, &NodeHeader::of_leaf(&g, &s)).await?;
+    let s = LeafMemory(c).take(c.node.capacity(), &[]).await?;
+    let mut image = LeafImage::new(c, &s, (&NodeHeader::of_leaf(&g, &s), fence_tag(None))).await?;
     (0..s.capacity).for_each(|i| image.free(i));
     c.ep.write(s.grant.addr, image.bytes).await?;
     if c.node.has_tables() {
@@ -84,9 +98,25 @@ pub(crate) async fn format(c: &Client) -> Result<()> {
     Ok(())
 }
 
+/// Puts pairs into an index that has keys.
+async fn put_all(c: &Client, all: &Pairs) -> Result<Loaded> {
+    let mut outcomes = Vec::new();
+    for first in (0..all.len()).step_by(256) {
+        let chunk = (first..all.len().min(first + 256)).map(|i| all.get(i));
+        let writes: Vec<(&[u8], Write<'_>)> = chunk.map(|(k, v)| (k, Write::Put(v))).collect();
+        write_many(c, &writes, &mut outcomes).await?;
+        for outcome in outcomes.drain(..) {
+            let done = outcome?;
+            debug_assert_eq!(done, Outcome::Done);
+        }
+    }
+    Ok(Loaded { pairs: all.len() as u64, leaves: 0 })
+}
+
 impl<'c> Load<'c> {
     pub(crate) fn new(c: &'c Client, fill: Fill) -> Self {
-        Self { c, fill, leaves: Vec::new(), inners: Vec::new(), blocks: Vec::new() }
+        let (leaves, inners, blocks) = (Vec::new(), Vec::new(), Vec::new());
+        Self { c, fill, leaves, inners, blocks, appends: Vec::new(), appended_bytes: 0 }
     }
 
     pub(crate) async fn run(
@@ -94,38 +124,31 @@ impl<'c> Load<'c> {
         pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
         sorted: bool,
     ) -> Result<Loaded> {
-        let mut all = Pairs::collect(pairs, sorted, |key, value| {
-            check_key(key).and_then(|()| check_value(value))
-        })?;
+        let check = |key: &[u8], value: &[u8]| check_key(key).and_then(|()| check_value(value));
+        let arriving = Arriving::new(pairs, sorted, &check);
+        let leaves = (self.c.node.places, self.c.node.capacity());
+        let mut pairs = LeafPairs::new(arriving, self.fill, leaves)?;
         let scope = self.c.ep.begin(OpKind::Load);
-        let loaded = self.load_sorted(&mut all).await?;
+        let loaded = self.load_sorted(&mut pairs).await?;
         scope.end(OpOutcome::Other);
         Ok(loaded)
     }
 
-    async fn load_sorted(self, all: &mut Pairs) -> Result<Loaded> {
-        let (c, pairs) = (self.c, all.len() as u64);
-        if all.is_empty() {
+    async fn load_sorted(self, pairs: &mut LeafPairs<'_>) -> Result<Loaded> {
+        let (c, mut first) = (self.c, Pairs::default());
+        pairs.next(&mut first)?;
+        if first.is_empty() {
             return Ok(Loaded::default());
         }
         // Deadlines bound waiting for other clients; a load is long by itself.
         let pin = c.pin();
         if let Some((l, r0)) = self.lock_empty().await? {
-            let leaves = self.replace_empty(l, r0, all).await?;
-            return Ok(Loaded { pairs, leaves });
+            return self.replace_empty(l, r0, (first, pairs)).await;
         }
         drop(pin);
-        let mut outcomes = Vec::new();
-        for first in (0..all.len()).step_by(256) {
-            let chunk = (first..all.len().min(first + 256)).map(|i| all.get(i));
-            let writes: Vec<(&[u8], Write<'_>)> = chunk.map(|(k, v)| (k, Write::Put(v))).collect();
-            write_many(c, &writes, &mut outcomes).await?;
-            for outcome in outcomes.drain(..) {
-                let done = outcome?;
-                debug_assert_eq!(done, Outcome::Done);
-            }
-        }
-        Ok(Loaded { pairs, leaves: 0 })
+        // All of them are checked before one is stored.
+        pairs.rest(&mut first)?;
+        put_all(c, &first).await
     }
 
     /// Locks the only leaf and the only inner node of an index without keys; `None` when the index
@@ -153,11 +176,21 @@ impl<'c> Load<'c> {
         Ok(Some((l, r0)))
     }
 
-    async fn replace_empty(mut self, l: Locked, r0: LockedInner, all: &mut Pairs) -> Result<u64> {
-        let (c, mut l) = (self.c, l);
-        let root = match self.build(all).await {
-            Ok(root) => root,
-            Err(e) => {
+    async fn replace_empty(
+        mut self,
+        mut l: Locked,
+        r0: LockedInner,
+        all: (Pairs, &mut LeafPairs<'_>),
+    ) -> Result<Loaded> {
+        let c = self.c;
+        let (pairs, root) = match self.build(all).await {
+            Ok(built) => built,
+            Err(mut e) => {
+                // They end first: none comes behind the removal.
+                self.appends.clear();
+                if Journaled(c).clear().is_err() {
+                    e = e.effect_unknown();
+                }
                 self.give_back();
                 c.unlock(r0).await?;
                 c.unlock(l).await?;
@@ -169,6 +202,9 @@ impl<'c> Load<'c> {
         // R0.next names the new root, so that the client that finishes a dead loader's work finds
         // it; L.forward commits.
         c.check_lease()?;
+        if c.node.places != Places::Any {
+            self.close_neighbourhoods(&mut l).await?;
+        }
         if c.node.has(Mutant::LoadCommitEarly) {
             Tombstones(c).forward(l.route.leaf, first_leaf).await?;
         }
@@ -191,7 +227,23 @@ impl<'c> Load<'c> {
         if closed {
             LeafMemory(c).retire(&tombstone);
         }
-        Ok(self.leaves.len() as u64)
+        Ok(Loaded { pairs, leaves: self.leaves.len() as u64 })
+    }
+
+    /// Neighbourhoods do not show the commit: those of the leaf that is replaced, which is empty,
+    /// stop answering before it. Until then the whole leaf answers.
+    async fn close_neighbourhoods(&self, l: &mut Locked) -> Result<()> {
+        let (c, leaf) = (self.c, Leaves(self.c).image_of(l).await?);
+        l.table.ver = l.table.ver.bumped();
+        let old = NodeHeader::of(&c.node.g, leaf.addr, &leaf.bytes);
+        let header = NodeHeader { ver: l.table.ver, ..old };
+        let mut image = LeafImage::of(c, &leaf, (&header, NO_FENCE)).await?;
+        (0..leaf.capacity).for_each(|i| image.free(i));
+        l.image = Some(leaf);
+        match c.node.has(Mutant::HopLoadOpen) {
+            true => Ok(()),
+            false => c.ep.write(l.route.leaf, image.bytes).await.map(|_| ()),
+        }
     }
 
     fn give_back(self) {
@@ -201,75 +253,107 @@ impl<'c> Load<'c> {
         self.blocks.into_iter().for_each(|at| Blocks(c).give_back_one(at));
     }
 
-    /// A node keeps half of what a full one and the pending pair hold, rounded down.
-    fn rule(slots: usize) -> SplitRule {
-        SplitRule::new(slots as u32, slots as u32 / 2)
-    }
-
-    /// Builds leaves and inner nodes, level by level; returns the root.
-    async fn build(&mut self, all: &mut Pairs) -> Result<GlobalAddr> {
-        let mut below = self.build_leaves(all).await?;
+    /// Builds leaves and inner nodes, level by level: how many pairs they have, and the root.
+    async fn build(
+        &mut self,
+        (first, source): (Pairs, &mut LeafPairs<'_>),
+    ) -> Result<(u64, GlobalAddr)> {
+        let c = self.c;
+        let (pairs, mut below) = self.build_leaves(first, source).await?;
         let mut level = 1;
         loop {
             below = self.build_level(level, &below).await?;
             if let [root] = &below.nodes[..] {
-                return Ok(root.addr);
+                c.ep.renew_deadline();
+                self.accepted().await?;
+                return Ok((pairs, root.addr));
             }
             level += 1;
         }
     }
 
-    async fn build_leaves(&mut self, all: &mut Pairs) -> Result<Level> {
+    /// A leaf is written when the next one is known: its address, and the fence between them.
+    async fn build_leaves(
+        &mut self,
+        first: Pairs,
+        source: &mut LeafPairs<'_>,
+    ) -> Result<(u64, Level)> {
         let c = self.c;
-        let capacity = c.node.o.leaf_capacity as usize;
-        let mut chunks: Vec<Range<usize>> = Vec::new();
-        for size in self.fill.sizes(Self::rule(capacity), all.len() as u64, 0) {
-            let first = chunks.last().map_or(0, |c| c.end);
-            chunks.push(first..first + size);
-        }
-        for _ in 0..chunks.len() {
+        let capacity = c.node.capacity();
+        let (mut here, mut following, mut pairs) = (first, Pairs::default(), 0);
+        let (mut lows, mut low) = (vec![Vec::new()], self.written_area(&[]).await?);
+        self.leaves.push(LeafMemory(c).take(capacity, &[]).await?);
+        loop {
             c.ep.renew_deadline();
-            self.leaves.push(LeafMemory(c).take(capacity, &[]).await?);
-        }
-        let mut lows: Vec<Vec<u8>> = vec![Vec::new()];
-        for chunk in &chunks[1..] {
-            lows.push(separator(all.key(chunk.start - 1), all.key(chunk.start)).to_vec());
-        }
-        // From the end, so that memory of pairs is freed as leaves are built.
-        let mut above = None;
-        for (i, chunk) in chunks.into_iter().enumerate().rev() {
-            c.ep.renew_deadline();
+            pairs += here.len() as u64;
+            self.append(&here).await?;
+            let i = lows.len() - 1;
+            source.next(&mut following)?;
+            if following.is_empty() {
+                self.build_leaf(i, &low, None, &here).await?;
+                break;
+            }
+            let fence = separator(here.key(here.len() - 1), following.key(0)).to_vec();
             // A leaf's upper fence is the next leaf's lower fence, block included: exactly one of
             // them owns the block.
-            let low = self.written_area(&lows[i]).await?;
-            let high = (above.as_ref(), lows.get(i + 1).map(Vec::as_slice));
-            let first = chunk.start;
-            self.build_leaf(i, &low, high, (all, chunk)).await?;
-            above = Some(low);
-            all.truncate(first);
+            let high = self.written_area(&fence).await?;
+            self.leaves.push(LeafMemory(c).take(capacity, &[]).await?);
+            self.build_leaf(i, &low, Some((&high, &fence)), &here).await?;
+            lows.push(fence);
+            low = high;
+            swap(&mut here, &mut following);
         }
-        Ok(Level { lows, nodes: self.leaves.iter().map(NewLeaf::child).collect() })
+        let nodes = self.leaves.iter().map(NewLeaf::child).collect();
+        Ok((pairs, Level { lows, nodes }))
     }
 
-    /// WRITEs leaf number `i` with some of the pairs, and its table.
+    /// The pairs of a leaf, into the journal of a durable index.
+    async fn append(&mut self, pairs: &Pairs) -> Result<()> {
+        if Journaled(self.c).is_on() {
+            let pairs = (0..pairs.len()).map(|i| pairs.get(i));
+            self.appended_bytes += pairs.clone().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+            let effects: Vec<_> = pairs.map(|(key, value)| effect(key, Some(value))).collect();
+            self.appends.extend(Journaled(self.c).begin(&effects)?);
+            if self.appended_bytes > MOST_APPENDED_BYTES {
+                self.accepted().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything that was appended is accepted.
+    async fn accepted(&mut self) -> Result<()> {
+        self.appended_bytes = 0;
+        for append in self.appends.drain(..) {
+            append.accepted(&self.c.ep).await?;
+        }
+        Ok(())
+    }
+
+    /// WRITEs leaf number `i` with these pairs, and its table. `high`: its upper fence, which the
+    /// next leaf has as the lower one.
     async fn build_leaf(
         &mut self,
         i: usize,
         low: &FenceArea,
-        (hi, high): (Option<&FenceArea>, Option<&[u8]>),
-        (all, range): (&Pairs, Range<usize>),
+        high: Option<(&FenceArea, &[u8])>,
+        pairs: &Pairs,
     ) -> Result<()> {
+        let slots = placed(self.c.node.places, pairs).expect("they have a placement");
         let Self { c, leaves, blocks, .. } = self;
         let s = &leaves[i];
-        let (addr, count) = (s.grant.addr, range.len());
+        let addr = s.grant.addr;
         let whole = NodeHeader::of_leaf(&c.node.g, s);
         let next = leaves.get(i + 1).map_or(GlobalAddr::NULL, |s| s.grant.addr);
-        let hi = hi.unwrap_or(&whole.hi).clone();
+        let hi = high.map_or(&whole.hi, |(area, _)| area).clone();
         let header = NodeHeader { lo: low.clone(), hi, next, ..whole };
-        let mut image = LeafImage::new(c, s, &header).await?;
-        let mut table = Table::new(addr, s.ver(), fence_tag(high), s.capacity);
+        let tag = fence_tag(high.map(|(_, key)| key));
+        let mut table = Table::new(addr, s.ver(), tag, s.capacity);
+        let mut image = LeafImage::new(c, s, (&header, table.fence)).await?;
+        (0..s.capacity).for_each(|slot| image.free(slot));
         let mut later = Unwritten::new();
-        for (slot, (key, value)) in range.map(|n| all.get(n)).enumerate() {
+        for (n, slot) in slots.into_iter().enumerate() {
+            let (key, value) = pairs.get(n);
             let hash = KeyHash::of(key);
             let (place, entry) = (Place { leaf: addr, slot }, image.entry(slot));
             let block = Entries(c).encode(place, s.ver(), (key, hash, value), entry).await?;
@@ -277,7 +361,6 @@ impl<'c> Load<'c> {
             later.extend(block);
             table.set(slot, hash.fingerprint());
         }
-        (count..s.capacity).for_each(|slot| image.free(slot));
         if !c.node.has_tables() {
             Blocks(c).write(&mut later).await?;
             let mut list = VerbVec::new();
@@ -293,8 +376,7 @@ impl<'c> Load<'c> {
     async fn build_level(&mut self, level: u8, below: &Level) -> Result<Level> {
         let (c, g) = (self.c, self.c.node.g);
         let count = below.nodes.len() as u64;
-        let sizes: Vec<_> =
-            self.fill.sizes(Self::rule(g.fanout), count, u32::from(level)).collect();
+        let sizes: Vec<_> = self.fill.sizes(rule(g.fanout), count, u32::from(level)).collect();
         let mut grants = Vec::with_capacity(sizes.len());
         for _ in &sizes {
             grants.push(InnerNodes(c).take().await?);

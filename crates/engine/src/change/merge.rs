@@ -29,12 +29,13 @@ use dmtree_fabric::{Buf, Error, Result, Step};
 use dmtree_pool::Grant;
 
 use crate::format::{FenceArea, MAX_RANGE, SlotState, put_slot};
+use crate::hop::Places;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
 use crate::leaf::{Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones};
 use crate::lock::{LeafLocks, Locked};
 use crate::router::{Router, route_of};
-use crate::{Chore, Client, Mark, Mutant, Route, Unlock, fence_tag, invariants};
+use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, Unlock, fence_tag, invariants};
 
 /// A merge in progress, under the locks of both leaves and of their parent.
 pub(crate) struct Merge<'c> {
@@ -46,6 +47,8 @@ pub(crate) struct Merge<'c> {
     parent: LockedInner,
     /// The number of B's record.
     at: usize,
+    /// B's slots, each with a free one of A that takes its entry.
+    moves: Vec<(usize, usize)>,
 }
 
 impl<'c> Merge<'c> {
@@ -113,7 +116,41 @@ impl<'c> Merge<'c> {
             c.unlock(b).await?;
             return c.unlock(a).await.map(|()| true);
         };
-        Self { c, a, b, copy_a, copy_b, parent, at }.run().await.map(|()| true)
+        let moves = match Self::places(c, &a, &copy_b).await {
+            Ok(Some(moves)) => moves,
+            placed => {
+                Mark::HopMergeNot.hit();
+                c.unlock(parent).await?;
+                c.unlock(b).await?;
+                c.unlock(a).await?;
+                return placed.map(|_| false);
+            }
+        };
+        Self { c, a, b, copy_a, copy_b, parent, at, moves }.run().await.map(|()| true)
+    }
+
+    /// B's live slots, each with a free one of A; `None` when an entry finds no place there.
+    async fn places(
+        c: &Client,
+        a: &Locked,
+        copy_b: &LeafCopy,
+    ) -> Result<Option<Vec<(usize, usize)>>> {
+        let near = c.node.places != Places::Any && !c.node.has(Mutant::HopMergeAnywhere);
+        let (mut table, mut moves) = (a.table.clone(), Vec::new());
+        for (from, slot) in copy_b.live(c) {
+            let to = match near {
+                false => (0..a.route.capacity)
+                    .find(|i| table.fps()[*i] == 0 && !c.node.places.is_replica(*i)),
+                true => {
+                    let key = Leaves(c).whole_key(&slot, copy_b.addr).await?;
+                    c.node.places.free_slot(&table, KeyHash::of(&key))
+                }
+            };
+            let Some(to) = to else { return Ok(None) };
+            table.set(to, 1);
+            moves.push((from, to));
+        }
+        Ok(Some(moves))
     }
 
     async fn run(mut self) -> Result<()> {
@@ -121,8 +158,8 @@ impl<'c> Merge<'c> {
         Mark::Merge.hit();
         LeafLocks(c).begin_change(&mut [&mut self.a, &mut self.b]).await?;
         let live = self.a.table.live() + self.b.table.live();
-        let moved = self.stage().await?; // m1
-        let image = self.image(&moved, live).await?;
+        self.stage().await?; // m1
+        let image = self.image(live).await?;
         let (a, b) = (self.copy_a.addr, self.copy_b.addr);
         self.begin_early(&image).await?;
         Tombstones(c).forward(b, a).await?; // m2
@@ -140,13 +177,12 @@ impl<'c> Merge<'c> {
     }
 
     /// m1: B's entries in free slots of A. Returns the slots from and to.
-    async fn stage(&mut self) -> Result<Vec<(usize, usize)>> {
-        let Self { c, a, b, copy_a, copy_b, .. } = self;
+    async fn stage(&mut self) -> Result<()> {
+        let Self { c, a, b, copy_a, copy_b, moves, .. } = self;
         let g = c.node.g;
         let mut staged = VerbVec::new();
-        let mut moved = Vec::new();
-        for (from, slot) in copy_b.live(c) {
-            let to = a.table.free_slot().expect("both are small");
+        for (from, to) in moves.iter().copied() {
+            let slot = copy_b.slot(c, from);
             let mut entry = c.ep.buf(g.leaf_image(copy_a.capacity) as u32).await?;
             let live = c.node.has(Mutant::MergeLive);
             let state = if live { SlotState::Live } else { SlotState::Staged };
@@ -160,7 +196,6 @@ impl<'c> Merge<'c> {
                 true => c.ep.detach(write_verb(at, entry), None),
             }
             a.table.set(to, b.table.fps()[from]);
-            moved.push((from, to));
         }
         if staged.is_empty() {
             Mark::MergeEmpty.hit();
@@ -168,21 +203,21 @@ impl<'c> Merge<'c> {
             c.ep.step(Step::Structure);
             c.ep.batch(staged).await?;
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// A's image with `live` pairs, for m3; its `next` is still B.
-    async fn image(&mut self, moved: &[(usize, usize)], live: usize) -> Result<Buf> {
-        let Self { c, a, copy_a, copy_b, .. } = self;
+    async fn image(&mut self, live: usize) -> Result<Buf> {
+        let Self { c, a, b, copy_a, copy_b, moves, .. } = self;
         let g = &c.node.g;
         a.table.ver = a.table.ver.bumped();
         let hi = FenceArea::hi_of(g, &copy_b.bytes);
         let old = NodeHeader::of(g, copy_a.addr, &copy_a.bytes);
         let header = NodeHeader { ver: a.table.ver, hi, ..old };
-        let mut image = LeafImage::of(c, copy_a, &header).await?;
+        let mut image = LeafImage::of(c, copy_a, (&header, b.table.fence)).await?;
         copy_a.live(c).for_each(|(i, slot)| image.put(i, &slot));
         a.table.slots(0).for_each(|i| image.free(i));
-        moved.iter().for_each(|(from, to)| image.put(*to, &copy_b.slot(c, *from)));
+        moves.iter().for_each(|(from, to)| image.put(*to, &copy_b.slot(c, *from)));
         let merged = LeafState { addr: copy_a.addr, image: &image.bytes, table: &a.table };
         debug_assert!(
             invariants::is_merge(g, (&copy_a.bytes, &copy_b.bytes), live, &merged),
@@ -212,7 +247,7 @@ impl<'c> Merge<'c> {
 
     /// m6 and m7.
     async fn finish(self) -> Result<()> {
-        let Self { c, mut a, b, copy_a, copy_b, parent, at } = self;
+        let Self { c, mut a, b, copy_a, copy_b, parent, at, .. } = self;
         let (record, few) = (parent.node.record(at), parent.node.len() * 4 <= c.node.g.fanout);
         let (index, record_key) = (record.index, FenceArea::of_record(&record));
         let low_b = parent.node.key(at).to_vec();

@@ -13,6 +13,7 @@
 //! finishes the change from the memory nodes, as it does after a crash.
 
 mod load;
+mod load_pairs;
 mod merge;
 mod relocate;
 mod split;

@@ -107,15 +107,14 @@ impl<'c> Relocation<'c> {
         let (ver, addr) = (new.ver(), new.grant.addr);
         let old = NodeHeader::of(g, leaf.addr, &leaf.bytes);
         let header = NodeHeader { ver, table: new.table, slots: new.capacity, ..old };
-        let mut image = LeafImage::new(c, new, &header).await?;
+        let mut image = LeafImage::new(c, new, (&header, l.table.fence)).await?;
         let mut table = Table::new(addr, ver, l.table.fence, new.capacity);
-        let mut used = 0;
-        for (from, slot) in leaf.live(c) {
-            image.put(used, &slot);
-            table.set(used, l.table.fps()[from]);
-            used += 1;
+        (0..new.capacity).for_each(|i| image.free(i));
+        for (n, (from, slot)) in leaf.live(c).enumerate() {
+            let to = c.node.places.copied(n, from);
+            image.put(to, &slot);
+            table.set(to, l.table.fps()[from]);
         }
-        (used..new.capacity).for_each(|i| image.free(i));
         let moved = LeafState { addr, image: &image.bytes, table: &table };
         debug_assert!(
             invariants::is_relocation(g, (&leaf.bytes, l.table.live()), &moved),

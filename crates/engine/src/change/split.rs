@@ -30,14 +30,18 @@
 use std::cmp::Ordering;
 use std::sync::atomic;
 
+#[cfg(test)]
+use dmtree_fabric::GlobalAddr;
 use dmtree_fabric::verb::write as write_verb;
 use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::keys::common;
 
 use crate::format::{MAX_RANGE, MAX_SLOTS, Place, SlotState, Stored, Table};
+use crate::hop::Places;
 use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
+use crate::journal::{Journaled, effect};
 use crate::leaf::{
     Blocks, Entries, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
 };
@@ -113,6 +117,8 @@ struct Halves {
     lower_table: Box<Table>,
     /// The new pair when it stays: its slot and entry. Its WRITE is behind the image's.
     pending: Option<(usize, Buf)>,
+    /// The new pair has found a place.
+    has_pair: bool,
 }
 
 impl Halves {
@@ -131,18 +137,21 @@ impl Halves {
         let old = NodeHeader::of(&c.node.g, leaf.addr, &leaf.bytes);
         let (ver, table) = (new.ver(), new.table);
         let header = NodeHeader { ver, table, lo: fence.clone(), ..old.clone() };
-        let mut upper = LeafImage::new(c, new, &header).await?;
         let fence_of_upper = fence_tag(hi.as_deref());
+        let mut upper = LeafImage::new(c, new, (&header, fence_of_upper)).await?;
         let mut upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
-        for (to, from) in plan.moved.iter().enumerate() {
+        (0..new.capacity).for_each(|i| upper.free(i));
+        for (n, from) in plan.moved.iter().enumerate() {
+            let to = c.node.places.copied(n, *from);
             upper.put(to, &leaf.slot(c, *from));
             upper_table.set(to, l.table.fps()[*from]);
         }
         let ver = old.ver.bumped();
         let header = NodeHeader { ver, hi: fence, next: new.grant.addr, ..old };
-        let mut lower = LeafImage::of(c, leaf, &header).await?;
+        let fence_of_lower = fence_tag(Some(&plan.separator));
+        let mut lower = LeafImage::of(c, leaf, (&header, fence_of_lower)).await?;
         let mut lower_table = l.table.clone();
-        (lower_table.ver, lower_table.fence) = (ver, fence_tag(Some(&plan.separator)));
+        (lower_table.ver, lower_table.fence) = (ver, fence_of_lower);
         let mut moves = [false; MAX_SLOTS];
         plan.moved.iter().for_each(|i| moves[*i] = true);
         for (i, moves) in moves.into_iter().enumerate().take(leaf.capacity) {
@@ -154,13 +163,14 @@ impl Halves {
                 lower.put(i, &slot);
             }
         }
-        let mut halves = Self { upper, upper_table, lower, lower_table, pending: None };
+        let (pending, has_pair) = (None, false);
+        let mut halves = Self { upper, upper_table, lower, lower_table, pending, has_pair };
         halves.place(c, plan, (leaf, new), pair, later).await?;
         debug_assert!(halves.are_sound(c, leaf, new), "split of {} breaks an invariant", leaf.addr);
         Ok(halves)
     }
 
-    /// The new pair. The other slots of the new leaf are free.
+    /// The new pair, if its half has a place for it.
     async fn place(
         &mut self,
         c: &Client,
@@ -169,24 +179,31 @@ impl Halves {
         pair: KeyValue<'_>,
         later: &mut Unwritten,
     ) -> Result<()> {
-        let (fp, moved) = (pair.1.fingerprint(), plan.moved.len());
+        let fp = pair.1.fingerprint();
+        let table = if plan.pending_moves { &self.upper_table } else { &self.lower_table };
+        let places = match c.node.has(Mutant::HopSplitAnywhere) {
+            false => c.node.places,
+            true => Places::Any,
+        };
+        let Some(slot) = places.free_slot(table, pair.1) else {
+            Mark::HopSplitFirst.hit();
+            return Ok(());
+        };
+        self.has_pair = true;
         if plan.pending_moves {
             Mark::SplitPairMoves.hit();
-            let place = Place { leaf: new.grant.addr, slot: moved };
-            let entry = self.upper.entry(moved);
+            let place = Place { leaf: new.grant.addr, slot };
+            let entry = self.upper.entry(slot);
             later.extend(Entries(c).encode(place, new.ver(), pair, entry).await?);
-            self.upper_table.set(moved, fp);
+            self.upper_table.set(slot, fp);
         } else {
             Mark::SplitPairStays.hit();
-            let slot = self.lower_table.free_slot().expect("some slots moved");
             let place = Place { leaf: leaf.addr, slot };
             let mut entry = c.ep.buf(c.node.g.entry() as u32).await?;
             later.extend(Entries(c).encode(place, self.lower_table.ver, pair, &mut entry).await?);
             self.lower_table.set(slot, fp);
             self.pending = Some((slot, entry));
         }
-        let used = moved + usize::from(plan.pending_moves);
-        (used..new.capacity).for_each(|i| self.upper.free(i));
         Ok(())
     }
 
@@ -201,7 +218,8 @@ impl Halves {
         let left = LeafState { addr: leaf.addr, image: &lower, table: &self.lower_table };
         let (addr, image) = (new.grant.addr, &self.upper.bytes[..]);
         let right = LeafState { addr, image, table: &self.upper_table };
-        invariants::is_split(g, (&leaf.bytes, leaf.live(c).count()), &left, &right)
+        let pairs = leaf.live(c).count() + usize::from(self.has_pair);
+        invariants::is_split(g, (&leaf.bytes, pairs), &left, &right)
     }
 }
 
@@ -212,26 +230,44 @@ pub(crate) struct Split<'c> {
     separator: Vec<u8>,
     new: NewLeaf,
     new_table: Table,
+    has_pair: bool,
 }
 
 /// The old leaf as the commit makes it.
 type Lower = (Buf, Option<(usize, Buf)>, Box<Table>);
 
 impl<'c> Split<'c> {
-    /// Splits the locked, full leaf and stores the pair in its half.
-    pub(crate) async fn run(c: &'c Client, mut l: Locked, pair: KeyValue<'_>) -> Result<Written> {
+    /// Splits the locked, full leaf and stores the pair in its half; `None` when there is no place
+    /// for it yet.
+    pub(crate) async fn run(
+        c: &'c Client,
+        mut l: Locked,
+        pair: KeyValue<'_>,
+    ) -> Result<Option<Written>> {
         let prepared = Self::prepare(c, &mut l, pair).await;
-        let (l, (split, lower)) = c.under(l, prepared).await?;
+        let (mut l, (split, lower)) = c.under(l, prepared).await?;
+        let has_pair = split.has_pair;
+        if has_pair {
+            let appended = Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await;
+            if appended.is_err() {
+                LeafMemory(c).give_back(&split.new);
+            }
+            (l, ()) = c.under(l, appended).await?;
+        }
         // From here on an error leaves the lock held: the fabric failed, not the allocation, and
         // the pair may be there.
         split.finish(l, lower).await.map_err(Error::effect_unknown)?;
-        Ok((Outcome::Done, OpOutcome::InsertSplit))
+        Ok(has_pair.then_some((Outcome::Done, OpOutcome::InsertSplit)))
     }
 
     /// Steps 1 and 2: the new leaf, complete but for the old one's commit word. When the owner of
     /// its table dies or restarts meanwhile another cell is taken: nothing has been changed yet,
     /// and no client waits for an owner while it holds a lock.
-    async fn prepare(c: &'c Client, l: &mut Locked, pair: KeyValue<'_>) -> Result<(Self, Lower)> {
+    pub(crate) async fn prepare(
+        c: &'c Client,
+        l: &mut Locked,
+        pair: KeyValue<'_>,
+    ) -> Result<(Self, Lower)> {
         let leaf = Leaves(c).image_of(l).await?;
         // Leaves without parent records are found by walking from one to the next: there must not
         // be many of them.
@@ -255,12 +291,13 @@ impl<'c> Split<'c> {
             let taken: Vec<_> = later.iter().map(|(at, _)| *at).collect();
             Blocks(c).write(&mut later).await?;
             c.check_lease()?;
-            let Halves { upper, upper_table: mut table, lower, lower_table, pending } = halves;
+            let Halves { upper, upper_table: mut table, lower, lower_table, pending, has_pair } =
+                halves;
             let early = (Mutant::SplitBeforeSibling, Some(Mutant::SplitBeforeTable));
             match LeafMemory(c).write((l, &new), upper.bytes, &mut table, early).await {
                 Ok(()) => {
                     let separator = plan.separator;
-                    let split = Self { c, leaf, separator, new, new_table: table };
+                    let split = Self { c, leaf, separator, new, new_table: table, has_pair };
                     return Ok((split, (lower.bytes, pending, lower_table)));
                 }
                 Err(e) => {
@@ -270,6 +307,12 @@ impl<'c> Split<'c> {
             taken.into_iter().for_each(|at| Blocks(c).give_back_one(at));
         }
         unreachable!("bounded")
+    }
+
+    /// Where the new leaf is.
+    #[cfg(test)]
+    pub(crate) fn new_leaf(&self) -> GlobalAddr {
+        self.new.grant.addr
     }
 
     /// A new leaf and its table could not be written. When the owner of the table is away another

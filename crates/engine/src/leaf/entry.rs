@@ -27,6 +27,7 @@ use dmtree_pool::BlockPtr;
 use crate::format::{
     Geometry, Mode, Place, Slot, SlotState, Stored, Ver, area, block, slot, u64_at,
 };
+use crate::journal::{Journaled, effect};
 use crate::leaf::{Blocks, HELP_AFTER, Leaves};
 use crate::lock::Locked;
 use crate::{Client, HashedKey, KeyHash, KeyValue, Mark, Mutant};
@@ -292,6 +293,7 @@ impl Entries<'_> {
         let (block, shadow, entry) = self.images(l, place, pair, replaces).await?;
         // Nothing that other clients can reach has been written under the lock.
         c.check_lease_untouched()?;
+        Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await?;
         c.ep.step(Step::Entry);
         let shadow_at = place.leaf.plus(c.node.g.shadow_at(l.route.capacity) as u64);
         let shadow = shadow.map(|shadow| write_verb(shadow_at, shadow));

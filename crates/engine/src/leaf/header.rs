@@ -20,9 +20,10 @@ use dmtree_fabric::{Buf, GlobalAddr, Result, Step};
 use dmtree_pool::TableId;
 
 use crate::format::{
-    Child, FenceArea, Geometry, HeaderParts, Slot, SlotState, Ver, check_header, put_free,
+    Child, FenceArea, Geometry, HeaderParts, Place, Slot, SlotState, Ver, check_header, put_free,
     put_header, put_slot, u64_at,
 };
+use crate::hop::{Places, put_replica};
 use crate::leaf::{LeafCopy, NewLeaf};
 use crate::{Client, DmNode, Route};
 
@@ -119,21 +120,22 @@ impl NodeHeader {
 /// The image of a leaf that is to be written.
 pub(crate) struct LeafImage {
     g: Geometry,
+    places: Places,
     addr: GlobalAddr,
     ver: Ver,
     pub bytes: Buf,
 }
 
 impl LeafImage {
-    /// Of a new leaf.
-    pub async fn new(c: &Client, s: &NewLeaf, header: &NodeHeader) -> Result<Self> {
+    /// Of a new leaf. With its header comes the tag of its upper fence.
+    pub async fn new(c: &Client, s: &NewLeaf, (header, fence): (&NodeHeader, u32)) -> Result<Self> {
         let mut bytes = c.ep.buf(c.node.g.leaf_bytes(s.capacity) as u32).await?;
         bytes.fill(0);
-        Ok(Self::with(c, s.grant.addr, header, bytes))
+        Ok(Self::with(c, s.grant.addr, (header, fence), bytes))
     }
 
     /// Of a leaf as it is, with another header.
-    pub async fn of(c: &Client, leaf: &LeafCopy, header: &NodeHeader) -> Result<Self> {
+    pub async fn of(c: &Client, leaf: &LeafCopy, header: (&NodeHeader, u32)) -> Result<Self> {
         Self::copied(c, leaf.addr, &leaf.bytes, header).await
     }
 
@@ -142,18 +144,26 @@ impl LeafImage {
         c: &Client,
         addr: GlobalAddr,
         old: &[u8],
-        header: &NodeHeader,
+        (header, fence): (&NodeHeader, u32),
     ) -> Result<Self> {
         let mut bytes = c.ep.buf(c.node.g.leaf_image(header.slots) as u32).await?;
         let len = bytes.len();
         bytes.copy_from_slice(&old[..len]);
-        Ok(Self::with(c, addr, header, bytes))
+        Ok(Self::with(c, addr, (header, fence), bytes))
     }
 
-    fn with(c: &Client, addr: GlobalAddr, header: &NodeHeader, mut bytes: Buf) -> Self {
-        let g = c.node.g;
+    fn with(
+        c: &Client,
+        addr: GlobalAddr,
+        (header, fence): (&NodeHeader, u32),
+        mut bytes: Buf,
+    ) -> Self {
+        let (g, places) = (c.node.g, c.node.places);
         header.put(&g, addr, &mut bytes);
-        Self { g, addr, ver: header.ver, bytes }
+        for slot in (0..header.slots).filter(|i| places.is_replica(*i)) {
+            put_replica(&g, Place { leaf: addr, slot }, &mut bytes, (header.ver, fence));
+        }
+        Self { g, places, addr, ver: header.ver, bytes }
     }
 
     /// Another entry, of any place, lives in slot `i`.
@@ -162,9 +172,12 @@ impl LeafImage {
         put_slot(&self.g, self.addr, &mut self.bytes, i, entry, SlotState::Live, self.ver);
     }
 
-    /// Slot `i` is free.
+    /// Slot `i` is free, unless it is a replica.
     #[inline]
     pub fn free(&mut self, i: usize) {
+        if self.places.is_replica(i) {
+            return;
+        }
         put_free(&self.g, self.addr, &mut self.bytes, i, self.ver);
     }
 

@@ -24,6 +24,7 @@ pub(crate) use memory::{LeafMemory, NewLeaf};
 pub(crate) use tombstone::Tombstones;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use dmtree_fabric::{Backoff, Error, GlobalAddr, Result, Stage, Step, Verified};
 use dmtree_parts::MAX_KEY_BYTES;
@@ -31,19 +32,22 @@ use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
 use crate::format::{
-    Header, Place, Slot, SlotState, check_header, check_slots, may_be, slot, u64_at,
+    Geometry, Header, Place, Slot, SlotState, check_header, check_slots, may_be, slot, u64_at,
     unchecked_header,
 };
 use crate::lock::{LONG_WAIT, Locked};
 use crate::point::Present;
 use crate::recovery::{LeafRecovery, diagnose_leaf};
-use crate::{Client, HashedKey, Mark, Mutant};
+use crate::{Client, HashedKey, Mark, Mutant, Route};
 
-/// A whole leaf, accepted.
+/// A whole leaf, or a part of one, accepted.
 pub(crate) struct LeafCopy {
     pub addr: GlobalAddr,
     pub capacity: usize,
     pub bytes: Verified,
+    /// Its slots, and where they begin in the bytes.
+    slots: Range<usize>,
+    slots_at: usize,
 }
 
 /// Reads whole leaves.
@@ -77,7 +81,7 @@ impl<'c> Leaves<'c> {
                 header.filter(|h| h.slots == capacity).map(|_| ()).ok_or(())
             });
             if let Ok(((), bytes)) = whole {
-                return Ok(LeafCopy { addr, capacity, bytes });
+                return Ok(LeafCopy::whole(g, addr, capacity, bytes));
             }
             Mark::LeafTorn.hit();
             c.op.retried.set(true);
@@ -113,7 +117,7 @@ impl<'c> Leaves<'c> {
         out: &mut Vec<u8>,
     ) -> Result<Found> {
         let at = |i: usize, block| {
-            let word = u64_at(&leaf.bytes, self.0.node.g.slot_at(i));
+            let word = u64_at(&leaf.bytes, leaf.offset(&self.0.node.g, i));
             Found::At(Present { slot: i, block, crc: (word >> 32) as u32 })
         };
         for (i, slot) in leaf.live(self.0) {
@@ -191,8 +195,8 @@ impl<'c> Leaves<'c> {
     /// The image of a locked leaf.
     pub(crate) async fn image_of(self, l: &mut Locked) -> Result<LeafCopy> {
         match l.image.take() {
-            Some(image) => Ok(image),
-            None => self.read(l.route.leaf, l.route.capacity).await,
+            Some(image) if image.is_whole() => Ok(image),
+            _ => self.read(l.route.leaf, l.route.capacity).await,
         }
     }
 
@@ -205,8 +209,29 @@ impl<'c> Leaves<'c> {
 pub(crate) const HELP_AFTER: u32 = 6;
 
 impl LeafCopy {
+    /// The accepted bytes of a whole leaf.
+    pub fn whole(g: &Geometry, addr: GlobalAddr, capacity: usize, bytes: Verified) -> Self {
+        Self { addr, capacity, bytes, slots: 0..capacity, slots_at: g.slot_at(0) }
+    }
+
+    /// The accepted bytes of some slots.
+    pub fn part(route: &Route, slots: Range<usize>, bytes: Verified) -> Self {
+        let (addr, capacity) = (route.leaf, route.capacity);
+        Self { addr, capacity, bytes, slots, slots_at: 0 }
+    }
+
+    /// Whether header and all slots are there.
+    pub fn is_whole(&self) -> bool {
+        self.slots.len() == self.capacity
+    }
+
+    fn offset(&self, g: &Geometry, i: usize) -> usize {
+        self.slots_at + (i - self.slots.start) * g.entry()
+    }
+
     /// The header of an accepted leaf.
     pub fn header(&self, c: &Client) -> Header<'_> {
+        debug_assert!(self.is_whole());
         debug_assert!(check_header(&c.node.g, self.addr, &self.bytes).is_some());
         unchecked_header(&c.node.g, &self.bytes).expect("accepted")
     }
@@ -214,7 +239,7 @@ impl LeafCopy {
     /// Slot `i` of an accepted leaf.
     pub fn slot(&self, c: &Client, i: usize) -> Slot<'_> {
         let g = &c.node.g;
-        let at = g.slot_at(i);
+        let at = self.offset(g, i);
         let bytes = &self.bytes[at..at + g.entry()];
         debug_assert!(slot::check(g, Place { leaf: self.addr, slot: i }, bytes).is_some());
         slot::unchecked(g, bytes).expect("accepted")
@@ -222,7 +247,8 @@ impl LeafCopy {
 
     /// The live slots.
     pub fn live<'a>(&'a self, c: &'a Client) -> impl Iterator<Item = (usize, Slot<'a>)> {
-        (0..self.capacity).map(|i| (i, self.slot(c, i))).filter(|(_, s)| s.state == SlotState::Live)
+        let slots = self.slots.clone().map(|i| (i, self.slot(c, i)));
+        slots.filter(|(_, s)| s.state == SlotState::Live)
     }
 }
 

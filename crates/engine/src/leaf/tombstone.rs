@@ -4,6 +4,7 @@ use dmtree_fabric::{GlobalAddr, Result, Step};
 
 use crate::Client;
 use crate::format::{Table, Ver};
+use crate::hop::NO_FENCE;
 use crate::leaf::{LeafCopy, LeafImage, NodeHeader};
 
 /// Turns leaves into tombstones.
@@ -42,7 +43,7 @@ impl Tombstones<'_> {
     }
 
     async fn write(self, addr: GlobalAddr, old: &[u8], header: &NodeHeader) -> Result<()> {
-        let mut image = LeafImage::copied(self.0, addr, old, header).await?;
+        let mut image = LeafImage::copied(self.0, addr, old, (header, NO_FENCE)).await?;
         (0..header.slots).for_each(|i| image.free(i));
         self.0.ep.write(addr, image.bytes).await.map(|_| ())
     }

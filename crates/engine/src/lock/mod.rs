@@ -38,6 +38,8 @@ pub(crate) use tag::{Tags, TakenLock, is_closed};
 pub(crate) use unlock::UnlockHook;
 pub(crate) use word::{Change, LeafLockWords, WordLocks};
 
+use std::ops::Range;
+
 use dmtree_fabric::{Backoff, GlobalAddr, Result};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::handover::LocalGuard;
@@ -48,7 +50,7 @@ use crate::inner::{InnerLocks, LockedInner};
 use crate::leaf::LeafCopy;
 use crate::recovery::diagnose_leaf;
 use crate::router::Router;
-use crate::{Client, Route, Unlock, reached};
+use crate::{Client, HashedKey, Route, Unlock, reached};
 
 /// A lock that an operation holds: its tag, and what it locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,10 +141,23 @@ pub(crate) struct LeafLocks<'c>(pub &'c Client);
 impl LeafLocks<'_> {
     /// Locks the leaf of a key: one round trip when the route is right and the lock is free.
     pub(crate) async fn of_key(self, key: &[u8]) -> Result<Locked> {
-        let mut route = Router(self.0).route(key).await?;
+        self.of_part(key, None).await
+    }
+
+    /// The same for an operation on this key alone: its neighbourhood is enough to know.
+    pub(crate) async fn of_pair(self, (key, hash): HashedKey<'_>) -> Result<Locked> {
+        self.of_part(key, self.0.node.places.reach(hash)).await
+    }
+
+    async fn of_part(self, key: &[u8], part: Option<Range<usize>>) -> Result<Locked> {
+        let mut route = Router(self.0).leaf_of(key).await?.0;
         let mut backoff = self.0.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
-            if let Some(locked) = self.lock(&route).await? {
+            let locked = match &part {
+                None => self.lock(&route).await?,
+                Some(part) => WordLocks(self.0).lock(&route, Some(part.clone())).await?,
+            };
+            if let Some(locked) = locked {
                 return Ok(locked);
             }
             route = Router(self.0).other_route(key, &route, &mut backoff).await?;
@@ -154,7 +169,7 @@ impl LeafLocks<'_> {
     pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
         match self.0.node.has_tables() {
             true => TableLocks(self.0).lock(route).await,
-            false => WordLocks(self.0).lock(route).await,
+            false => WordLocks(self.0).lock(route, None).await,
         }
     }
 

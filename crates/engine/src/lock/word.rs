@@ -45,6 +45,7 @@
 //! handed over to an operation that has given up becomes one too. A crash leaves the tag in the
 //! word; it tells the node and incarnation, and whether a change of a leaf was announced.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -56,6 +57,7 @@ use dmtree_parts::lock_words::{LockTables, LockWord, LockWords};
 use dmtree_pool::Grant;
 
 use crate::format::{LockTag, Place, SlotState, Table, check_header, slot};
+use crate::hop::{Neighbourhoods, Places};
 use crate::leaf::{Blocks, Entries, EntryImages, LeafCopy};
 use crate::lock::{HeldLock, LOCK_PAUSE_NS, LeafFifoGuard, LeafLocks, Lockable, Locked, TakenLock};
 use crate::recovery::{WordRecovery, recover_locks_while_waiting};
@@ -83,7 +85,12 @@ pub(crate) enum Change {
     Entry(EntryImages),
     /// word0 of a free slot.
     Free(u64),
+    /// An image of the leaf, and an entry for a slot that it frees.
+    Moved(Buf, EntryImages),
 }
+
+/// A lock that was taken, and what was READ behind it.
+type Taken = (LockTag, Option<Sampled>);
 
 /// Content of a leaf under its lock.
 enum Seen {
@@ -175,8 +182,12 @@ impl<'c> WordLocks<'c> {
         ))
     }
 
-    /// As [`LeafLocks::lock`].
-    pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
+    /// As [`LeafLocks::lock`]; with a part of the leaf that is enough to know.
+    pub(crate) async fn lock(
+        self,
+        route: &Route,
+        part: Option<Range<usize>>,
+    ) -> Result<Option<Locked>> {
         let words = self.words().await?;
         let word = words.at.by_place(route.leaf)?;
         self.0.ep.stage_cost(Stage::LocalQueue, 1);
@@ -189,11 +200,11 @@ impl<'c> WordLocks<'c> {
             self.0.hold(tag, Lockable::Word(word.at));
         }
         self.0.ep.point().await;
-        let tag = match handed {
-            Some(tag) => tag,
-            None => self.take(&word, &fifo_guard, route).await?,
+        let (tag, read) = match handed {
+            Some(tag) => (tag, None),
+            None => self.take(&word, &fifo_guard, (route, &part)).await?,
         };
-        self.open(route, word.at, tag, fifo_guard).await
+        self.open(route, (word.at, tag), fifo_guard, (part, read)).await
     }
 
     /// As [`LeafLocks::try_lock`].
@@ -207,44 +218,60 @@ impl<'c> WordLocks<'c> {
                 self.0.hold(tag, Lockable::Word(word.at));
                 tag
             }
-            false => match self.try_word(&word, &fifo_guard).await? {
-                Ok(tag) => tag,
+            false => match self.try_word(&word, &fifo_guard, None).await? {
+                Ok((tag, _)) => tag,
                 Err(_) => return Ok(None),
             },
         };
-        self.open(route, word.at, tag, fifo_guard).await
+        self.open(route, (word.at, tag), fifo_guard, (None, None)).await
     }
 
-    /// One try; returns the content of the word when another client has it.
+    /// One try, with a READ of some bytes behind it; returns the content of the word when another
+    /// client has it.
     async fn try_word(
         self,
         word: &LockWord,
         fifo_guard: &LocalGuard,
-    ) -> Result<std::result::Result<LockTag, u64>> {
+        read: Option<(GlobalAddr, usize)>,
+    ) -> Result<std::result::Result<Taken, u64>> {
         let tag = self.0.tags.next();
         let own = HeldLock { tag, on: Lockable::Word(word.at) };
         self.0.ep.step(Step::Lock);
-        let was = self.0.op.try_for(&[own], self.0.ep.cas(word.at, 0, tag.0)).await?;
+        let (was, bytes) = match read {
+            None => (self.0.op.try_for(&[own], self.0.ep.cas(word.at, 0, tag.0)).await?, None),
+            Some((at, len)) => {
+                let (was, bytes) = self.0.try_for(own, (word.at, 0), at, len).await?;
+                (was, Some(bytes))
+            }
+        };
         if was != 0 {
             Mark::LockHeld.hit();
             return Ok(Err(was));
         }
         self.0.hold(tag, own.on);
         fifo_guard.set_tag(tag.0);
-        Ok(Ok(tag))
+        Ok(Ok((tag, bytes)))
     }
 
     async fn take(
         self,
         word: &LockWord,
         fifo_guard: &LocalGuard,
-        route: &Route,
-    ) -> Result<LockTag> {
+        (route, part): (&Route, &Option<Range<usize>>),
+    ) -> Result<Taken> {
         let c = self.0;
+        let read = match part {
+            Some(part) => Some(Neighbourhoods(c).span(route.leaf, part)),
+            // A model leads to the leaf that is there now: its READ seldom is in vain.
+            None if c.node.models.is_some() => {
+                Some((route.leaf, c.node.g.leaf_image(route.capacity)))
+            }
+            None => None,
+        };
         let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         loop {
-            let was = match self.try_word(word, fifo_guard).await? {
-                Ok(tag) => return Ok(tag),
+            let was = match self.try_word(word, fifo_guard, read).await? {
+                Ok(taken) => return Ok(taken),
                 Err(was) => was,
             };
             c.op.retried.set(true);
@@ -262,17 +289,20 @@ impl<'c> WordLocks<'c> {
         }
     }
 
-    /// READs the leaf under this operation's lock. `None`, and the lock is given back, when the
-    /// route is stale.
+    /// READs the leaf under this operation's lock, or the part of it that is enough, unless that
+    /// was READ already. `None`, and the lock is given back, when the route is stale.
     async fn open(
         self,
         route: &Route,
-        at: GlobalAddr,
-        tag: LockTag,
+        (at, tag): (GlobalAddr, LockTag),
         fifo_guard: LocalGuard,
+        (part, read): (Option<Range<usize>>, Option<Sampled>),
     ) -> Result<Option<Locked>> {
         let fifo_guard = LeafFifoGuard::Word(fifo_guard);
-        let opened = self.read_locked(route).await;
+        let opened = match part {
+            None => self.read_locked(route, read).await,
+            Some(part) => Neighbourhoods(self.0).locked(route, &part, read).await,
+        };
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
         let table = Box::new(table);
         let l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
@@ -286,15 +316,24 @@ impl<'c> WordLocks<'c> {
         Ok(Some(l))
     }
 
-    /// A locked leaf's image, and the table that would describe it. A dead writer has left a torn
-    /// slot: it is repaired.
-    async fn read_locked(self, route: &Route) -> Result<Option<(LeafCopy, Table)>> {
+    /// A locked leaf's image, and the table that would describe it. It may have been READ already.
+    /// A dead writer has left a torn slot: it is repaired.
+    pub(crate) async fn read_locked(
+        self,
+        route: &Route,
+        mut first: Option<Sampled>,
+    ) -> Result<Option<(LeafCopy, Table)>> {
         let c = self.0;
         let g = &c.node.g;
         let mut backoff = c.ep.backoff("a torn slot to be repaired", route.leaf);
         loop {
-            c.ep.step(Step::Entry);
-            let bytes = c.ep.read(route.leaf, g.leaf_image(route.capacity) as u32).await?;
+            let bytes = match first.take() {
+                Some(bytes) => bytes,
+                None => {
+                    c.ep.step(Step::Entry);
+                    c.ep.read(route.leaf, g.leaf_image(route.capacity) as u32).await?
+                }
+            };
             c.ep.stage_cost(Stage::NodeImage, route.capacity as u32);
             let live = match self.see_locked(route, &bytes) {
                 Seen::Stale => return Ok(None),
@@ -308,7 +347,7 @@ impl<'c> WordLocks<'c> {
                 Seen::Whole(live) => live,
             };
             let Ok(((), bytes)) = bytes.check(|_| Ok::<_, ()>(())) else { return Ok(None) };
-            let image = LeafCopy { addr: route.leaf, capacity: route.capacity, bytes };
+            let image = LeafCopy::whole(g, route.leaf, route.capacity, bytes);
             let h = image.header(c);
             let fence = fence_tag(Blocks(c).fence(h.hi).await?.as_deref());
             if fence != route.fence {
@@ -347,6 +386,26 @@ impl<'c> WordLocks<'c> {
         })
     }
 
+    /// Announces the change of a leaf of which a part was known, and READs all of it.
+    pub(crate) async fn announce_and_read(
+        self,
+        l: &mut Locked,
+    ) -> Result<Option<(LeafCopy, Table)>> {
+        let (c, leaf) = (self.0, l.route.leaf);
+        let tag = self.changing_tag(leaf).await?;
+        let own = HeldLock { tag, on: Lockable::Word(l.at) };
+        let len = c.node.g.leaf_image(l.route.capacity);
+        c.ep.step(Step::Structure);
+        let (was, bytes) = c.try_for(own, (l.at, l.tag.0), leaf, len).await?;
+        if was != l.tag.0 {
+            return Err(lost(l.at));
+        }
+        c.op.let_go(l.tag);
+        c.hold(own.tag, own.on);
+        l.tag = tag;
+        self.read_locked(&l.route, Some(bytes)).await
+    }
+
     /// Announces the change of these leaves, and WRITEs the image of a new one.
     pub(crate) async fn begin_change(
         self,
@@ -355,7 +414,9 @@ impl<'c> WordLocks<'c> {
     ) -> Result<()> {
         let mut batch = VerbVec::new();
         let mut own = Vec::with_capacity(locks.len());
-        for l in locks.iter() {
+        // One that is announced already needs no further tag.
+        let is_plain = |l: &&mut &mut Locked| !l.tag.is_changing();
+        for l in locks.iter_mut().filter(is_plain) {
             let tag = self.changing_tag(l.route.leaf).await?;
             batch.cas(l.at, l.tag.0, tag.0);
             own.push(HeldLock { tag, on: Lockable::Word(l.at) });
@@ -365,7 +426,7 @@ impl<'c> WordLocks<'c> {
         }
         self.0.ep.step(Step::Structure);
         let done = self.0.op.try_for(&own, self.0.ep.batch(batch)).await?;
-        for (i, (l, own)) in locks.iter_mut().zip(own).enumerate() {
+        for (i, (l, own)) in locks.iter_mut().filter(is_plain).zip(own).enumerate() {
             if done.word(i) != l.tag.0 {
                 return Err(lost(l.at));
             }
@@ -407,9 +468,14 @@ impl<'c> WordLocks<'c> {
         let Locked { route, at, tag, fifo_guard, .. } = l;
         let LeafFifoGuard::Word(fifo_guard) = fifo_guard else { unreachable!("locked by a word") };
         let mut list = VerbVec::new();
+        let (image, change) = match change {
+            Change::Moved(image, entry) => (Some(image), Change::Entry(entry)),
+            change => (None, change),
+        };
         let (shadow, entry) = match change {
             Change::Free(word) => (None, Err(word)),
-            Change::Entry((block, shadow, entry)) => {
+            Change::Moved(_, entry) | Change::Entry(entry) => {
+                let (block, shadow, entry) = entry;
                 match block {
                     Some((b, buf)) if b.addr().node() == place.leaf.node() => {
                         list.write(b.addr(), buf);
@@ -421,15 +487,27 @@ impl<'c> WordLocks<'c> {
             }
         };
         c.check_lease()?;
+        let is_late = c.node.has(Mutant::HopPairBeforeImage);
+        let (image, late) = if is_late { (None, image) } else { (image, None) };
+        if let Some(image) = image {
+            behind(&mut list).write(route.leaf, image);
+        }
+        let shadow_at = place.leaf.plus(c.node.g.shadow_at(route.capacity) as u64);
+        let clears = shadow.is_some() && c.node.places != Places::Any;
         if let Some(shadow) = shadow {
-            let at = place.leaf.plus(c.node.g.shadow_at(route.capacity) as u64);
-            behind(&mut list).write(at, shadow);
+            behind(&mut list).write(shadow_at, shadow);
         }
         let entry_at = Entries(c).at(place);
         match entry {
             Ok(entry) => behind(&mut list).write(entry_at, entry),
             Err(word) => behind(&mut list).write_word(entry_at, word),
         };
+        if clears {
+            behind(&mut list).write_word(shadow_at, 0);
+        }
+        if let Some(image) = late {
+            behind(&mut list).write(route.leaf, image);
+        }
         c.ep.step(Step::Entry);
         if !tag.is_changing() && fifo_guard.may_hand_over() {
             c.ep.batch(list).await?;

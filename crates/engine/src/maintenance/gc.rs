@@ -19,6 +19,7 @@ use dmtree_pool::{ArenaKey, Gc, Grant, Held, Lost, PoolNode, Span, TableId, Told
 
 use crate::format::{BODY_AT, Table, Ver, View, u64_at};
 use crate::leaf::{NodeHeader, Tombstones};
+use crate::learned::Trainer;
 use crate::lock::is_closed;
 use crate::maintenance::Sweep;
 use crate::recovery::{Inspected, LeafRecovery, WordRecovery};
@@ -245,6 +246,11 @@ impl Collector for Collection<'_> {
 
     async fn mark(&self, from: Position, gc_run: &mut GcRun) -> Result<Option<Position>> {
         let _pin = self.0.pin();
+        if let (Position::Nodes(_, from), Some(models)) = (&from, &self.0.node.models)
+            && from.is_empty()
+        {
+            Trainer(self.0, models).mark(gc_run).await?;
+        }
         Ok(match from {
             Position::Nodes(level, from) => {
                 Some(match self.mark_node(level, &from, gc_run).await? {

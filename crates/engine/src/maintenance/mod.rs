@@ -41,6 +41,7 @@ use dmtree_parts::op::reclaim_when_due;
 use crate::change::{Merge, unlink};
 use crate::inner::{InnerLocks, InnerMerge, Records};
 use crate::leaf::Leaves;
+use crate::learned::Trainer;
 use crate::lock::LeafLocks;
 use crate::recovery::{LeafRecovery, recover_lock};
 use crate::router::Router;
@@ -90,21 +91,36 @@ async fn build_some(c: &Client) -> Result<Work> {
 
 /// One chore, as an operation of its own.
 async fn do_one(c: &Client, chore: Chore) -> Result<Work> {
-    let scope = c.ep.begin(OpKind::Maintain);
-    // The next delete finds a merge again; nothing finds the other chores again.
-    let is_found = matches!(chore, Chore::Merge(_) | Chore::MergeInner(..));
+    let is_training = matches!(chore, Chore::Train(_));
+    let scope = c.ep.begin(if is_training { OpKind::Train } else { OpKind::Maintain });
+    // The next delete finds a merge again, and the next searches a training; nothing finds the
+    // other chores again.
+    let is_found = is_training || matches!(chore, Chore::Merge(_) | Chore::MergeInner(..));
     let pin = c.pin();
     let begun = c.begun((!is_found).then(|| chore.clone()));
-    let did = work(c, chore).await;
+    let did = match chore {
+        Chore::Train(key) => train(c, key).await,
+        chore => work(c, chore).await.map(|()| OpOutcome::Other),
+    };
     pin.end();
     match did {
         Err(e) => begun.failed(e),
-        Ok(()) => {
+        Ok(outcome) => {
             begun.done();
-            scope.end(OpOutcome::Other);
+            scope.end(outcome);
             Ok(Work::Some)
         }
     }
+}
+
+/// Looks after the models of a key.
+async fn train(c: &Client, key: Vec<u8>) -> Result<OpOutcome> {
+    let Some(models) = &c.node.models else { return Ok(OpOutcome::Shared) };
+    let trained = Box::pin(Trainer(c, models).run(&key)).await?;
+    if let Some(next) = trained.next {
+        c.node.push_chore(Chore::Train(next));
+    }
+    Ok(if trained.is_here { OpOutcome::Other } else { OpOutcome::Shared })
 }
 
 async fn work(c: &Client, chore: Chore) -> Result<()> {
@@ -117,7 +133,7 @@ async fn work(c: &Client, chore: Chore) -> Result<()> {
             }
             Ok(())
         }
-        Chore::Gc => Ok(()),
+        Chore::Gc | Chore::Train(_) => Ok(()),
         Chore::Inspect(route) => Box::pin(Sweep(c).leaf(&route)).await.map(|_| ()),
         Chore::RecoverLock(h) => Box::pin(recover_lock(c, h)).await,
         Chore::Merge(key) => Box::pin(Merge::of_key(c, &key)).await,
@@ -141,6 +157,23 @@ async fn work(c: &Client, chore: Chore) -> Result<()> {
             }
             Ok(())
         }
+    }
+}
+
+/// Trains models for all keys, as far as that is possible now: the rest is a chore.
+pub(crate) async fn train_all(c: &Client) {
+    let Some(models) = &c.node.models else { return };
+    let mut next = Some(Vec::new());
+    while let Some(key) = next {
+        let scope = c.ep.begin(OpKind::Train);
+        let pin = c.pin();
+        let trained = Box::pin(Trainer(c, models).run(&key)).await;
+        pin.end();
+        next = trained.map(|trained| trained.next).unwrap_or_else(|_| {
+            c.node.push_chore(Chore::Train(key));
+            None
+        });
+        scope.end(OpOutcome::Other);
     }
 }
 

@@ -137,7 +137,7 @@ impl Sweep<'_> {
     fn sweeps_for(self, owner: NodeId) -> bool {
         match owner.role() {
             Role::Compute => owner == self.0.ep.node(),
-            Role::Memory => self.0.node.pool.is_first(),
+            Role::Memory | Role::Journal => self.0.node.pool.is_first(),
         }
     }
 

@@ -26,6 +26,7 @@ use dmtree_parts::sync::reading;
 use dmtree_parts::{Outcome, Write};
 
 use crate::format::{BODY_AT, LockTag, MAX_BODY, Place, Table, slot};
+use crate::journal::Journaled;
 use crate::leaf::{Entries, Looked};
 use crate::lock::{LeafFifoGuard, Lockable, Locked};
 use crate::point::{Answer, Next, PointWrite, Start, candidates, verdict};
@@ -425,6 +426,7 @@ impl<'c> Direct<'c> {
                     debug_assert_ne!(leaf.table.fps()[present.slot], 0, "F: the slot is live");
                     let free = slot::free_word(place(present.slot), leaf.table.ver);
                     self.0.check_lease_untouched()?;
+                    self.append(steps.key, None)?;
                     op.list();
                     op.write_word(Entries(self.0).at(place(present.slot)), free)?;
                     return Ok(Done::Slot(present.slot, 0, OpOutcome::Hit));
@@ -443,9 +445,19 @@ impl<'c> Direct<'c> {
             let fits = Entries(self.0).encode_inline(place(slot), leaf.table.ver, pair, entry);
             debug_assert!(fits, "checked before");
             self.0.check_lease_untouched()?;
+            self.append(pair.0, Some(pair.1))?;
             op.list();
             op.write(Entries(self.0).at(place(slot)), entry)?;
             return Ok(done);
+        }
+    }
+
+    /// The effect of a write, into the journal of a durable index.
+    #[inline]
+    fn append(self, key: &[u8], value: Option<&[u8]>) -> std::result::Result<(), MustWait> {
+        match Journaled(self.0).append_at_once(key, value) {
+            true => Ok(()),
+            false => Err(MustWait(None)),
         }
     }
 

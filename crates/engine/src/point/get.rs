@@ -38,6 +38,7 @@ use dmtree_parts::combine::{Intent, Turn, is_given_up};
 use dmtree_parts::slots::Slots;
 
 use crate::format::Place;
+use crate::hop::Neighbourhoods;
 use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{Direct, DirectGet, candidates, end, verdict};
@@ -171,6 +172,7 @@ impl<'c> Reads<'c> {
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         let c = self.0;
+        let mut read = None;
         let mut route = match start.cached {
             Some((route, Some(candidates))) => {
                 let rest = (candidates.take(MAX_CANDIDATES).skip(start.tried), start.looked);
@@ -186,13 +188,17 @@ impl<'c> Reads<'c> {
                 }
             }
             Some((route, None)) => route,
-            None => Router(c).route(key).await?,
+            None => {
+                let (route, leaf) = Router(c).leaf_of(key).await?;
+                read = leaf;
+                route
+            }
         };
         let mut backoff = c.ep.backoff("a consistent view of a leaf", route.leaf);
         loop {
             let answer = match c.node.has_tables() {
                 true => self.by_table(&route, (key, hash), out).await?,
-                false => self.by_leaf(&route, (key, hash), (out, Learn::No)).await?,
+                false => self.without_table((&route, read.take()), (key, hash), out).await?,
             };
             match answer {
                 Answer::Found => return Ok(true),
@@ -253,7 +259,7 @@ impl<'c> Reads<'c> {
             Confirmed::Locked => {
                 Mark::GetLeafLocked.hit();
                 c.op.retried.set(true);
-                return self.by_leaf(route, (key, hash), (out, Learn::No)).await;
+                return self.by_leaf((route, None), (key, hash), (out, Learn::No)).await;
             }
             odd => {
                 if matches!(odd, Confirmed::Unbuilt) {
@@ -261,13 +267,13 @@ impl<'c> Reads<'c> {
                     c.node.push_build(*route);
                 }
                 c.op.retried.set(true);
-                return self.by_leaf(route, (key, hash), (out, Learn::Mirror)).await;
+                return self.by_leaf((route, None), (key, hash), (out, Learn::Mirror)).await;
             }
         };
         c.ep.stage_cost(Stage::FingerprintScan, 1);
         Router(c).fill_mirror(key, route, table.fps());
         let Some(candidates) = candidates(&table, hash) else {
-            return self.by_leaf(route, (key, hash), (out, Learn::No)).await;
+            return self.by_leaf((route, None), (key, hash), (out, Learn::No)).await;
         };
         for slot in candidates {
             let place = Place { leaf: route.leaf, slot };
@@ -279,16 +285,34 @@ impl<'c> Reads<'c> {
         Ok(Answer::Absent)
     }
 
-    /// Step (3): the answer from whole leaves, starting at the route's and following `forward` and
-    /// `next`.
+    /// The key's neighbourhood answers, if it has one, or step (3).
+    async fn without_table(
+        self,
+        (route, read): (&Route, Option<LeafCopy>),
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Answer> {
+        if let Some(part) = self.0.node.places.reach(key.1)
+            && let Some(answer) = Neighbourhoods(self.0).get(route, &part, key, out).await?
+        {
+            return Ok(answer);
+        }
+        self.by_leaf((route, read), key, (out, Learn::No)).await
+    }
+
+    /// Step (3): the answer from whole leaves, starting at the route's, which may have been READ
+    /// already, and following `forward` and `next`.
     async fn by_leaf(
         self,
-        route: &Route,
+        (route, read): (&Route, Option<LeafCopy>),
         (key, hash): HashedKey<'_>,
         (out, learn): (&mut Vec<u8>, Learn),
     ) -> Result<Answer> {
         let c = self.0;
-        let mut leaf = Leaves(c).read(route.leaf, route.capacity).await?;
+        let mut leaf = match read {
+            Some(leaf) => leaf,
+            None => Leaves(c).read(route.leaf, route.capacity).await?,
+        };
         if leaf.header(c).ver.generation != route.generation {
             return Ok(Answer::Stale);
         }

@@ -37,6 +37,8 @@ use dmtree_parts::{Outcome, Write, check_key};
 
 use crate::change::{Relocation, Split, must_relocate};
 use crate::format::{BODY_AT, Place, slot};
+use crate::hop::{Neighbourhoods, Places, Shift};
+use crate::journal::{Journaled, effect};
 use crate::leaf::{Blocks, Entries, Found, Leaves, Looked};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
@@ -155,7 +157,7 @@ impl<'c> Writes<'c> {
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         loop {
-            let l = LeafLocks(self.0).of_key(key).await.map_err(untouched)?;
+            let l = LeafLocks(self.0).of_pair((key, hash)).await.map_err(untouched)?;
             let steps = PointWrite::new(key, hash, w, self.0.found.take());
             if let Some(written) = self.under_lock(l, steps, None, flight).await? {
                 return Ok(written);
@@ -207,6 +209,16 @@ impl<'c> Writes<'c> {
         let key = (steps.key, steps.hash);
         if let Some(image) = &l.image {
             let found = match Leaves(c).find(image, key, &mut steps.old).await {
+                // With its mutant only: no look behind the first free slot.
+                Ok(Found::At(present))
+                    if c.node.has(Mutant::HopFirstHole)
+                        && c.node
+                            .places
+                            .free_slot(&l.table, key.1)
+                            .is_some_and(|free| free < present.slot) =>
+                {
+                    Ok(None)
+                }
                 Ok(Found::At(present)) => Ok(Some(present)),
                 Ok(Found::Nowhere) => Ok(None),
                 Ok(Found::Torn) => {
@@ -275,8 +287,13 @@ impl<'c> Writes<'c> {
         pair: KeyValue<'_>,
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Option<Written>> {
-        let slot = l.table.free_slot();
+        let slot = self.0.node.places.free_slot(&l.table, pair.1);
+        let mut shift = None;
+        if slot.is_none() && self.0.node.places != Places::Any {
+            (l, shift) = Box::pin(Shift::prepare(self.0, l, pair.1)).await?;
+        }
         if slot.is_none()
+            && shift.is_none()
             && let Some(capacity) = must_relocate(self.0, &l)
         {
             match Box::pin(Relocation::run(self.0, l, capacity)).await? {
@@ -294,7 +311,11 @@ impl<'c> Writes<'c> {
         let mut combined = Vec::new();
         let value = Self::final_value(pair.2, flight, &mut combined);
         let pair = (pair.0, pair.1, value);
-        let Some(slot) = slot else { return Box::pin(Split::run(self.0, l, pair)).await.map(Some) };
+        if let Some(shift) = shift {
+            Box::pin(shift.run(self.0, l, pair)).await?;
+            return Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::InsertPlain))));
+        }
+        let Some(slot) = slot else { return Box::pin(Split::run(self.0, l, pair)).await };
         self.store(l, slot, pair, None).await?;
         Ok(Some((Outcome::Done, self.0.op.outcome(OpOutcome::InsertPlain))))
     }
@@ -311,7 +332,11 @@ impl<'c> Writes<'c> {
         let place = Place { leaf: l.route.leaf, slot };
         if l.is_word() {
             let images = Entries(c).images(&l, place, pair, replaces).await;
-            let (l, images) = c.under(l, images).await?;
+            let (mut l, images) = c.under(l, images).await?;
+            if images.1.is_some() && c.node.places != Places::Any {
+                let shadow = Neighbourhoods(c).free_shadow(&l.route).await;
+                (l, ()) = c.under(l, shadow).await?;
+            }
             return WordLocks(c).unlock_with(l, place, Change::Entry(images)).await;
         }
         let written = Entries(c).write(&l, place, pair, replaces).await;
@@ -328,13 +353,14 @@ impl<'c> Writes<'c> {
         let c = self.0;
         let place = Place { leaf: l.route.leaf, slot: p.slot };
         let free = slot::free_word(place, l.table.ver);
-        let is_small = (l.table.live() - 1) * 4 <= l.route.capacity;
+        let is_small = c.node.places.is_small(&l.table);
         debug_assert!(c.op.holds(l.tag), "an entry of {} is freed without its lock", place.leaf);
         debug_assert_ne!(l.table.fps()[p.slot], 0, "F: the table has the freed slot");
         if l.is_word() {
             WordLocks(c).unlock_with(l, place, Change::Free(free)).await?;
         } else {
             (l, ()) = c.under(l, c.check_lease_untouched()).await?;
+            (l, ()) = c.under(l, Journaled(c).append(&[effect(key, None)]).await).await?;
             if c.node.has(Mutant::DeleteTableFirst) {
                 let mut table = l.table.clone();
                 table.set(p.slot, 0);

@@ -21,7 +21,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree_fabric::{Error, ErrorKind, Result};
+use dmtree_fabric::{Effect, Error, ErrorKind, Result};
 use dmtree_parts::op::reclaim_for_room;
 use dmtree_parts::{Outcome, Work, Write};
 
@@ -47,6 +47,11 @@ impl Drop for Counting<'_> {
     }
 }
 
+/// Whether a write has found no memory. A full device of a journal is none of the pool's.
+fn is_without_room(e: &Error) -> bool {
+    e.kind() == ErrorKind::Full && e.effect() == Effect::None
+}
+
 /// A write that is tried again in a full pool as long as memory can be freed.
 pub(crate) async fn write_with_room(
     c: &Client,
@@ -58,7 +63,7 @@ pub(crate) async fn write_with_room(
     // Any client may free memory after the write has found the pool full.
     let mut released = pool.released();
     let mut full = match Writes(c).rest(begun, key, w).await {
-        Err(e) if e.kind() == ErrorKind::Full => e,
+        Err(e) if is_without_room(&e) => e,
         done => return done,
     };
     for collect in [false, true] {
@@ -71,7 +76,7 @@ pub(crate) async fn write_with_room(
         // error of this write.
         if released != before || found.unwrap_or(false) {
             full = match Box::pin(Writes(c).rest(DirectWrite::Posted, key, w)).await {
-                Err(e) if e.kind() == ErrorKind::Full => e,
+                Err(e) if is_without_room(&e) => e,
                 done => return done,
             };
         }
@@ -87,7 +92,7 @@ pub(crate) async fn write_rest_with_room(
     outcomes: &mut [Result<Outcome>],
 ) {
     for (i, outcome) in outcomes.iter_mut().enumerate() {
-        let is_full = outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full);
+        let is_full = outcome.as_ref().is_err_and(is_without_room);
         let (key, w) = writes[i];
         if is_full && writes[i + 1..].iter().all(|(later, _)| *later != key) {
             let (hash, posted) = (KeyHash::of(key), DirectWrite::Posted);

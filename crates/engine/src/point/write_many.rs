@@ -33,6 +33,7 @@ use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::{Outcome, Write, check_key};
 
 use crate::format::{BODY_AT, LockTag, Place, Table, View};
+use crate::journal::{Journaled, effect};
 use crate::leaf::{Entries, Probe};
 use crate::lock::{Contenders, HeldLock, LeafLocks, Lockable, Locked, STAMP_BYTES, TableLocks};
 use crate::point::{Direct, Writes};
@@ -212,6 +213,7 @@ impl<'c, 'w> Round<'c, 'w> {
         // Plain puts, inserts and updates of inline pairs share a batch; everything else runs
         // alone.
         let mut batch = VerbVec::new();
+        let mut effects = Vec::new();
         let mut written = Vec::new();
         for (group, mut l) in locked.drain(..) {
             let mut has_changed = false;
@@ -228,6 +230,7 @@ impl<'c, 'w> Round<'c, 'w> {
                 let fits = Entries(c).encode_inline(place, l.table.ver, pair, &mut entry);
                 debug_assert!(fits, "only inline pairs are written together");
                 batch.write(Entries(c).at(place), entry);
+                effects.push(effect(key, Some(pair.1)));
                 if seen.present.is_none() {
                     has_changed = true;
                     l.table.set(slot, hash.fingerprint());
@@ -240,6 +243,7 @@ impl<'c, 'w> Round<'c, 'w> {
         }
         if !batch.is_empty() {
             c.check_lease()?;
+            Journaled(c).append(&effects).await?;
             c.ep.step(Step::Entry);
             c.ep.batch(batch).await?;
         }

@@ -36,6 +36,7 @@ use dmtree_fabric::{Error, GlobalAddr, Result, Step};
 use crate::format::{
     BODY_AT, FenceArea, Geometry, Place, SlotState, Table, Ver, View, slot, u64_at,
 };
+use crate::hop::{Places, replica, settle};
 use crate::inner::Records;
 use crate::leaf::{Blocks, LeafImage, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TakenLock};
@@ -183,7 +184,7 @@ impl<'c> DamagedLeaf<'c> {
         let is_damaged = moved || merged;
         let mut leaf = Self { c, route, image, header, kept, is_damaged, range };
         leaf.sort_out(merged, high.as_deref()).await?;
-        let ver = leaf.restamp(hi, next).await?;
+        let ver = leaf.restamp((hi, fence_tag(high.as_deref())), next).await?;
         match &right {
             Right::End => {}
             Right::Sibling(addr, n) => publish_right(c, *addr, n).await?,
@@ -206,9 +207,15 @@ impl<'c> DamagedLeaf<'c> {
     /// Separates the slots that stay from those that go.
     async fn sort_out(&mut self, merged: bool, high: Option<&[u8]>) -> Result<()> {
         let (c, g, route) = (self.c, self.c.node.g, self.route);
+        let mut staged = Vec::new();
         for i in 0..route.capacity {
             let place = Place { leaf: route.leaf, slot: i };
             let span = g.slot_at(i)..g.slot_at(i) + g.entry();
+            if c.node.places.is_replica(i) {
+                let wanted = Some((self.header.ver, fence_tag(high)));
+                self.is_damaged |= replica(&g, place, &self.image[span]) != wanted;
+                continue;
+            }
             let sound = slot::check(&g, place, &self.image[span.clone()]);
             if sound.is_none_or(|s| s.ver.generation != route.generation) {
                 self.is_damaged = true;
@@ -225,7 +232,13 @@ impl<'c> DamagedLeaf<'c> {
             self.range = self.range.max(s.ver.range);
             self.is_damaged |= s.ver != self.header.ver;
             match s.state {
-                SlotState::Free => continue,
+                SlotState::Free | SlotState::Replica => continue,
+                SlotState::Staged if !merged && c.node.places != Places::Any => {
+                    self.is_damaged = true;
+                    let key = Leaves(c).whole_key(&s, route.leaf).await?.into_owned();
+                    staged.push((i, key));
+                    continue;
+                }
                 SlotState::Staged if !merged && !c.node.has(Mutant::RecoverStagedLive) => {
                     Mark::RecoverStaged.hit();
                     self.is_damaged = true;
@@ -240,12 +253,16 @@ impl<'c> DamagedLeaf<'c> {
             }
             self.kept.push((i, key));
         }
+        if c.node.places != Places::Any {
+            staged.retain(|(_, key)| high.is_none_or(|high| &key[..] < high));
+            self.is_damaged |= settle(c, &mut self.kept, staged);
+        }
         Ok(())
     }
 
     /// WRITEs the leaf anew under one version, if it is damaged. Only word0s, the upper fence and
     /// `next` differ from what is there.
-    async fn restamp(&self, hi: FenceArea, next: GlobalAddr) -> Result<Ver> {
+    async fn restamp(&self, (hi, fence): (FenceArea, u32), next: GlobalAddr) -> Result<Ver> {
         let (c, g, route) = (self.c, self.c.node.g, &self.route);
         let mut ver = Ver { generation: route.generation, range: self.range };
         if !self.is_damaged {
@@ -256,7 +273,7 @@ impl<'c> DamagedLeaf<'c> {
         ver.range = ver.range.saturating_add(u8::from(!kept));
         let forward = GlobalAddr::NULL;
         let header = NodeHeader { ver, level: 0, hi, next, forward, ..self.header.clone() };
-        let mut image = LeafImage::copied(c, route.leaf, &self.image, &header).await?;
+        let mut image = LeafImage::copied(c, route.leaf, &self.image, (&header, fence)).await?;
         for i in 0..route.capacity {
             let place = Place { leaf: route.leaf, slot: i };
             match slot::check(&g, place, &self.image[g.slot_at(i)..][..g.entry()]) {

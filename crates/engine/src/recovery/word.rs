@@ -142,8 +142,23 @@ impl WordRecovery<'_> {
         Ok(())
     }
 
+    /// A dead trainer's claim is free again.
+    async fn free_claim(self) -> Result<()> {
+        let c = self.0;
+        if c.node.models.is_none() || c.node.has(Mutant::LearnClaimKept) {
+            return Ok(());
+        }
+        let at = c.node.root.claim();
+        let was = c.ep.cas(at, 0, 0).await?;
+        match c.node.is_abandoned_at(was, at) {
+            true => self.recover(at, was).await,
+            false => Ok(()),
+        }
+    }
+
     /// After a death one node checks all lock words.
     pub(crate) async fn sweep(self) -> Result<()> {
+        self.free_claim().await?;
         let words = WordLocks(self.0).words().await?;
         for m in 0..words.at.nodes() {
             let held = match words.at.held_on(&self.0.ep, m).await {

@@ -3,6 +3,8 @@
 //! A route is (leaf, generation, table, slots, fence tag as the parent implies it). It comes from
 //! one of:
 //!
+//! 0. *Models*, where an index has them: they lead to the leaf itself, and else to the tree
+//!    (`learned/`).
 //! 1. *Cache*: a lookup in the cached bottom nodes. No verb, no lock, no allocation.
 //! 2. *Descent*: from the lowest cached ancestor, or from the root word, READ one inner node per
 //!    level. Each is checked (S), cached under its own fences and address, and left by a right hop
@@ -39,6 +41,7 @@ use dmtree_parts::sync::{Reading, reading};
 
 use crate::client::{Client, Route};
 use crate::leaf::{Blocks, LeafCopy, Leaves};
+use crate::learned::{Found, ModelSearch};
 use crate::marks::Mark;
 use crate::recovery::LeafRecovery;
 
@@ -139,10 +142,26 @@ impl<'c> Router<'c> {
             false => None,
         };
         let owner = owner.filter(|n| n.role() == Role::Compute);
-        Some(KeyPlace { leaf: route.leaf, owner })
+        let words = self.0.node.lock_words.get();
+        let word = words.and_then(|words| words.at.by_place(route.leaf).ok());
+        Some(KeyPlace { leaf: route.leaf, owner, shared_lock: word.map(|word| word.at) })
     }
 
-    /// The route of a key.
+    /// The route of an operation on a key, and the leaf as far as it was READ on the way: models
+    /// lead to leaves, whether they have records or not.
+    pub(crate) async fn leaf_of(self, key: &[u8]) -> Result<Found> {
+        let found = match &self.0.node.models {
+            // Boxed: the way without models stays small.
+            Some(models) => Box::pin(ModelSearch(self.0, models).find(key)).await?,
+            None => None,
+        };
+        match found {
+            Some(found) => Ok(found),
+            None => Ok((self.route(key).await?, None)),
+        }
+    }
+
+    /// The route of a key by its record.
     pub(crate) async fn route(self, key: &[u8]) -> Result<Route> {
         if let Some((node, i)) = self.cached(key, &reading()) {
             return Ok(route_of(&node.record(i)));

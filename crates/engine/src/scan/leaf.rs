@@ -195,6 +195,11 @@ impl ScanLeaf {
         self.lo() <= key && self.hi().is_none_or(|hi| key < hi)
     }
 
+    /// Whether the leaf ends at or before a key.
+    pub fn is_left_of(&self, key: &[u8]) -> bool {
+        self.hi().is_some_and(|hi| hi <= key)
+    }
+
     /// The pairs of a scan that goes up from `cursor`, which the leaf covers.
     pub fn pairs_above(&self, cursor: &[u8], r: &ScanRequest<'_>) -> Range<usize> {
         // A leaf that has taken over its left neighbour's range holds keys from before the cursor.

@@ -41,9 +41,10 @@ use dmtree_parts::cache::CachedNode;
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
 use crate::leaf::{Blocks, Leaves};
+use crate::learned::{ModelSearch, NodeModels};
 use crate::point::Reads;
 use crate::router::{Router, route_of};
-use crate::{Client, KeyHash, Mark, Route};
+use crate::{Client, KeyHash, Mark, Route, reached};
 
 /// Reads of the parent in vain, after which a scan finds the leaf by walking.
 const WALK_AFTER: u32 = 3;
@@ -77,13 +78,21 @@ impl<'a> Scan<'a> {
         let mut pin = c.pin();
         // A leaf found by walking, because no record names it.
         let mut walked: Option<Route> = None;
+        let mut models = c.node.models.as_ref();
         loop {
-            let leaves = match walked.take() {
-                Some(route) => vec![LeafReader(c).read_one(&route).await?],
-                None => {
+            let predicted = match models.filter(|_| walked.is_none()) {
+                Some(models) => self.predicted(models, &cursor).await?,
+                None => None,
+            };
+            let (mut skips, route) = (predicted.is_some(), walked.take());
+            let leaves = match (predicted, route) {
+                (Some(leaves), _) => leaves,
+                (None, Some(route)) => vec![LeafReader(c).read_one(&route).await?],
+                (None, None) => {
                     let node = self.bottom(&cursor).await?;
                     let first = node.keys().floor(&cursor).unwrap_or(0);
-                    let mut group = LeafGroup::of(&node, first, r.limit - self.page.len(), r);
+                    let mut group =
+                        LeafGroup::of(&node, first, (r.limit - self.page.len(), c.node.places), r);
                     LeafReader(c).read_group(&mut group).await?
                 }
             };
@@ -92,9 +101,14 @@ impl<'a> Scan<'a> {
             let mut stale = false;
             for seen in &leaves {
                 let Some(leaf) = seen.as_ref().filter(|l| l.covers(&cursor)) else {
+                    // The first leaves of a window may lie left of the cursor.
+                    if skips && seen.as_ref().is_some_and(|l| l.is_left_of(&cursor)) {
+                        continue;
+                    }
                     stale = true;
                     break;
                 };
+                skips = false;
                 let pairs = leaf.pairs_above(&cursor, r);
                 if let Some(last) = self.emit(leaf, pairs).await? {
                     return Ok(Some(Resume(Bound::Excluded(last))));
@@ -107,8 +121,11 @@ impl<'a> Scan<'a> {
                     _ => return Ok(None),
                 }
             }
-            if stale {
+            if stale || skips {
                 Mark::ScanStale.hit();
+                if let Some(models) = models.take() {
+                    ModelSearch(c, models).missed(&cursor);
+                }
                 let fresh = Router(c).fresh_route(&cursor).await?;
                 c.op.quiescent_point();
                 backoff.step().await?;
@@ -125,6 +142,23 @@ impl<'a> Scan<'a> {
             // Renewed group by group, so that a long scan does not hold up reclamation.
             drop(pin);
             pin = c.pin();
+        }
+    }
+
+    /// The leaves that models predict from a key on.
+    async fn predicted(
+        &self,
+        models: &NodeModels,
+        cursor: &[u8],
+    ) -> Result<Option<Vec<Option<ScanLeaf>>>> {
+        let (c, r) = (self.c, self.r);
+        let (end, pairs) = (r.ends().1, r.limit - self.page.len());
+        match Box::pin(ModelSearch(c, models).leaves_from(cursor, end, pairs)).await? {
+            None => Ok(None),
+            Some(routes) => {
+                let read = LeafReader(c).read_group(&mut LeafGroup::predicted(routes)).await;
+                reached(read)
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use dmtree_parts::ScanRequest;
 use dmtree_parts::cache::CachedNode;
 
 use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
+use crate::hop::Places;
 use crate::leaf::{Blocks, LeafCopy, Leaves, block_pair};
 use crate::point::Direct;
 use crate::router::route_of;
@@ -37,9 +38,9 @@ pub(crate) type Seen = Result<ScanLeaf, Refused>;
 #[derive(Clone, Copy)]
 pub(crate) struct LeafReader<'t>(pub &'t Client);
 
-/// Leaves of one bottom node, to be READ together.
+/// Leaves to be READ together: of one bottom node, or predicted ones.
 pub(crate) struct LeafGroup<'n> {
-    node: &'n CachedNode,
+    node: Option<&'n CachedNode>,
     first: usize,
     leaves: Vec<Wanted>,
 }
@@ -61,20 +62,32 @@ impl Wanted {
 
 impl<'n> LeafGroup<'n> {
     /// As many leaves from `first` on as are worth fetching together for `want` pairs.
-    pub fn of(node: &'n CachedNode, first: usize, want: usize, r: &ScanRequest<'_>) -> Self {
+    pub fn of(
+        node: &'n CachedNode,
+        first: usize,
+        (want, places): (usize, Places),
+        r: &ScanRequest<'_>,
+    ) -> Self {
         let mut expected = 0;
         let mut leaves: Vec<Wanted> = Vec::with_capacity(MAX_GROUP);
         for i in first..node.len().min(first + MAX_GROUP) {
             if i > first && (r.is_over(node.keys().get(i)) || expected >= want) {
                 break;
             }
-            let live = node.mirror_live(i).unwrap_or(u32::from(node.record(i).capacity) * 2 / 3);
+            let full = places.full(usize::from(node.record(i).capacity)) as u32;
+            let live = node.mirror_live(i).unwrap_or(full * 2 / 3);
             // Of the first leaf, half lies behind the cursor on average.
             expected += if i == first { live as usize / 2 } else { live as usize };
             let route = route_of(&node.record(i));
             leaves.push(Wanted::whole(route));
         }
-        Self { node, first, leaves }
+        Self { node: Some(node), first, leaves }
+    }
+
+    /// Those that models predict.
+    pub fn predicted(routes: Vec<Route>) -> Self {
+        let leaves = routes.into_iter().map(Wanted::whole).collect();
+        Self { node: None, first: 0, leaves }
     }
 }
 
@@ -172,8 +185,8 @@ impl LeafReader<'_> {
         let mut table = self.0.spare_table();
         let is_whole = lock == 0 && table.load(route.table, route.capacity, body);
         if is_whole && route.matches(&table) {
-            if self.0.node.o.techniques.mirrors {
-                group.node.fill_mirror(group.first + i, table.fps());
+            if let Some(node) = group.node.filter(|_| self.0.node.o.techniques.mirrors) {
+                node.fill_mirror(group.first + i, table.fps());
             }
             (wanted.slots, wanted.ver) = (table.used(), Some(table.ver));
         } else {

@@ -7,6 +7,7 @@ mod crash;
 mod digest;
 mod direct;
 mod dropped_leader;
+mod durable;
 mod fair;
 mod fair_sim;
 mod sim;

@@ -75,6 +75,8 @@ pub(crate) struct LocalShared {
     tears: Tearing,
     /// On-chip memory of every memory node.
     chip_bytes: u32,
+    /// Cores of every node that run its data services: those of this machine.
+    cores: u32,
     clock: Clock,
 }
 
@@ -107,7 +109,8 @@ impl LocalFabric {
 
     pub(crate) fn with_clock(knobs: Knobs, tears: Tearing, chip_bytes: u32, clock: Clock) -> Self {
         let hosts = RwLock::default();
-        Self(Arc::new(LocalShared { chip_bytes, hosts, knobs, tears, clock }))
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        Self(Arc::new(LocalShared { chip_bytes, cores, hosts, knobs, tears, clock }))
     }
 
     /// Nodes that are members now, in id order.
@@ -157,9 +160,9 @@ impl LocalFabric {
     fn new_host(&self, node: NodeId, incarnation: u32, region: Region) -> Host {
         let chip = match node.role() {
             Role::Memory => u64::from(self.0.chip_bytes),
-            Role::Compute => 0,
+            Role::Compute | Role::Journal => 0,
         };
-        Host::with_chip(node, incarnation, region, Region::new(chip))
+        Host::with_chip(node, incarnation, region, (Region::new(chip), self.0.cores))
     }
 
     /// The node's present host.
@@ -211,6 +214,11 @@ fn join(hosts: &mut Vec<Arc<Host>>, old: Option<usize>, host: Host) {
 }
 
 impl LocalShared {
+    fn caps(&self) -> Capabilities {
+        let (on_chip_bytes, mn_cores) = (self.chip_bytes, self.cores);
+        Capabilities { on_chip_bytes, mn_cores, ..transport::CAPS }
+    }
+
     pub(crate) fn host(&self, node: NodeId) -> Option<Arc<Host>> {
         let hosts = self.hosts.read().expect("no panic under this lock");
         hosts.binary_search_by_key(&node, |h| h.node).ok().map(|i| hosts[i].clone())
@@ -241,7 +249,7 @@ impl Fabric for LocalFabric {
     }
 
     fn caps(&self) -> Capabilities {
-        Capabilities { on_chip_bytes: self.0.chip_bytes, ..transport::CAPS }
+        self.0.caps()
     }
 
     fn serve(&self, node: NodeId, service: ServiceId, handler: Arc<dyn RpcHandler>) -> Result<()> {

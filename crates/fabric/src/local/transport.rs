@@ -11,15 +11,17 @@ use super::{Clock, LocalShared, Tearing};
 use crate::addr::{ByNode, GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::Core;
-use crate::cpu::prefetch_at;
 use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
 use crate::rng::{golden_hash, scrambled, xorshift64};
-use crate::rpc::{RpcCall, WithoutCalls, check_reply};
+use crate::rpc::{Charged, RpcCall, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Opcode, Progress, Ticket, Transport, WorkRequest};
+
+/// Longest time that a thread waits without a look around: a wake ends it before.
+const LONGEST_PARK_NS: u64 = 50_000_000;
 
 /// Verbs execute on the posting thread: a WRITE is whole unless the process dies, and then
 /// everything is gone.
@@ -31,6 +33,8 @@ struct Connection {
     host: Arc<Host>,
     /// `host.revocations` when the right to reach it was last checked.
     checked: Cell<u32>,
+    /// What the data services of the target run on when this client calls them.
+    service: RefCell<Option<Endpoint>>,
 }
 
 pub(crate) struct LocalTransport {
@@ -86,11 +90,9 @@ impl LocalTransport {
         if let Some(Some(c)) = self.connections.borrow().get(node) {
             return Ok(c.clone());
         }
-        let host = self
-            .shared
-            .host(node)
-            .ok_or_else(|| Error::unreachable(format!("{node} is no node of this fabric")))?;
-        let c = Rc::new(Connection { host, checked: Cell::new(u32::MAX) });
+        let host = self.known(node)?;
+        let c =
+            Rc::new(Connection { host, checked: Cell::new(u32::MAX), service: RefCell::default() });
         *self.connections.borrow_mut().at(node) = Some(c.clone());
         Ok(c)
     }
@@ -188,11 +190,28 @@ impl LocalTransport {
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
         let handler = c.host.rpc.handler(to, service)?;
+        if handler.is_data() {
+            let mut service = c.service.borrow_mut();
+            let ep = service.get_or_insert_with(|| self.service_on(&c.host, Rc::default()));
+            let _core = c.host.cores.take();
+            return answer_data(&*handler, ep, (self.own.node, request));
+        }
         let _core = locked(&c.host.rpc_core);
-        let served = Self::new(self.shared.clone(), c.host.clone());
-        let served = Self { is_service: true, ..served };
-        let ep = Endpoint::alone(Rc::new(WithoutCalls(Rc::new(served))), 0);
+        let ep = self.service_on(&c.host, Rc::default());
         check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
+    }
+
+    /// What a service of a node reaches memory by.
+    pub(crate) fn service_on(&self, host: &Arc<Host>, charged: Rc<Charged>) -> Endpoint {
+        let served = Self::new(self.shared.clone(), host.clone());
+        let served = Self { is_service: true, ..served };
+        Endpoint::alone(Rc::new(WithoutCalls(Rc::new(served), charged)), 0)
+    }
+
+    /// The present host of a node.
+    pub(crate) fn known(&self, node: NodeId) -> Result<Arc<Host>> {
+        let known = self.shared.host(node);
+        known.ok_or_else(|| Error::unreachable(format!("{node} is no node of this fabric")))
     }
 }
 
@@ -207,37 +226,28 @@ impl DirectMemory for LocalTransport {
 
     fn prefetch(&self, at: GlobalAddr, len: u32) {
         if let Some(Some(c)) = self.connections.borrow().get(at.node()) {
-            prefetch_at(c.host.memory(at).place(at.offset()), len as usize);
+            c.host.prefetch(at, len);
         }
     }
 
     fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
-        self.reach(at.node(), |host| {
-            host.range(at, out.len())?.read(at.offset(), out);
-            Ok(())
-        })
+        self.reach(at.node(), |host| host.read(at, out))
     }
 
     fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-        self.reach(at.node(), |host| {
-            host.range(at, bytes.len())?.write(at.offset(), bytes);
-            Ok(())
-        })
+        self.reach(at.node(), |host| host.write(at, bytes))
     }
 
     fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()> {
-        self.reach(at.node(), |host| {
-            host.word(at)?.store(at.offset(), word);
-            Ok(())
-        })
+        self.reach(at.node(), |host| host.write_word(at, word))
     }
 
     fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
-        self.reach(at.node(), |host| Ok(host.word(at)?.cas(at.offset(), old, new)))
+        self.reach(at.node(), |host| host.cas(at, old, new))
     }
 
     fn faa(&self, at: GlobalAddr, add: u64) -> Result<u64> {
-        self.reach(at.node(), |host| Ok(host.word(at)?.faa(at.offset(), add)))
+        self.reach(at.node(), |host| host.faa(at, add))
     }
 }
 
@@ -280,7 +290,8 @@ impl Transport for LocalTransport {
             return Idle::Again;
         }
         // Without a timer only another thread's wake (which unparks) can end the wait.
-        let wait = due.map_or(50_000_000, |due| due.saturating_sub(self.now()).min(1_000_000));
+        let wait = due.map_or(LONGEST_PARK_NS, |due| due.saturating_sub(self.now()));
+        let wait = wait.min(LONGEST_PARK_NS);
         if spins < 32 {
             std::hint::spin_loop();
         } else if wait < 20_000 || spins < 64 {
@@ -296,7 +307,7 @@ impl Transport for LocalTransport {
     }
 
     fn caps(&self) -> Capabilities {
-        Capabilities { on_chip_bytes: self.shared.chip_bytes, ..CAPS }
+        self.shared.caps()
     }
 
     fn node(&self) -> NodeId {

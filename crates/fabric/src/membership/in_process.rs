@@ -49,6 +49,13 @@ impl InProcess {
         self.apply(now, |rules| rules.tick(now));
     }
 
+    /// How long the leases of members last after `now`, ns; 0 for one that has ended and is not
+    /// judged yet.
+    pub fn leases(&self, now: Nanos) -> Vec<(Member, Nanos)> {
+        let rules = locked(&self.rules);
+        rules.leases.iter().map(|(member, end)| (*member, end.saturating_sub(now))).collect()
+    }
+
     /// The process of a memory node that is missing has ended.
     pub fn lose(&self, member: Member) {
         locked(&self.rules).lose(member);

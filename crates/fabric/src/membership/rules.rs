@@ -84,7 +84,8 @@ pub(super) struct MembershipRules {
     ticks: bool,
     /// States and when each began, oldest first.
     log: Vec<(Nanos, Arc<MembershipState>)>,
-    leases: BTreeMap<Member, Nanos>,
+    /// When leases end.
+    pub(super) leases: BTreeMap<Member, Nanos>,
     /// When a compute node joined: it owes nothing since before.
     joined: BTreeMap<Member, Nanos>,
     /// When the present phase or presence of a member began.
@@ -338,7 +339,7 @@ impl MembershipRules {
     pub(super) fn join(&mut self, me: Member) -> Result<Lease> {
         match me.node.role() {
             Role::Compute => self.join_compute(me),
-            Role::Memory => self.join_memory(me),
+            Role::Memory | Role::Journal => self.join_host(me),
         }
     }
 
@@ -378,12 +379,25 @@ impl MembershipRules {
         Ok(Lease { epoch: self.latest().epoch, ..lease })
     }
 
-    /// A memory node joins with its first incarnation only: the memory of a former one is lost.
-    fn join_memory(&mut self, me: Member) -> Result<Lease> {
-        match self.latest().memory_node(me.node) {
+    /// A memory node joins with its first incarnation only: the memory of a former one is lost. A
+    /// journal node comes back in a later one, with its directory, when the former one is away: no
+    /// call of a living node can be in flight to that any more.
+    fn join_host(&mut self, me: Member) -> Result<Lease> {
+        let latest = self.latest();
+        let former = latest.memory_node(me.node);
+        let comes_back = former.is_some_and(|m| {
+            me.node.role() == Role::Journal
+                && m.member.incarnation < me.incarnation
+                && m.presence.is_away()
+        });
+        match former {
             Some(m) if m.member == me => {}
-            Some(_) => return Err(revoked(me)),
-            None => {
+            Some(_) if !comes_back => return Err(revoked(me)),
+            former => {
+                if let Some(former) = former {
+                    self.leases.remove(&former.member);
+                    self.asked.remove(&former.member);
+                }
                 // It has to revoke the access of all members that have died by now before it is
                 // used.
                 let presence = match self.last_death {
@@ -392,6 +406,7 @@ impl MembershipRules {
                 };
                 self.change(|s, epoch| {
                     let acknowledged = s.living().collect();
+                    s.memory.retain(|m| m.member.node != me.node);
                     s.memory.push(MemoryState { member: me, presence, since: epoch, acknowledged });
                     s.memory.sort_by_key(|m| m.member);
                 });
@@ -430,13 +445,13 @@ impl MembershipRules {
         }
         match me.node.role() {
             Role::Compute => self.of_compute(me, change)?,
-            Role::Memory => self.of_memory(me, change)?,
+            Role::Memory | Role::Journal => self.of_host(me, change)?,
         }
         self.advance_acknowledged();
         Ok(())
     }
 
-    fn of_memory(&mut self, me: Member, change: Change) -> Result<()> {
+    fn of_host(&mut self, me: Member, change: Change) -> Result<()> {
         let latest = self.latest();
         match change {
             Change::Acknowledge(m, MemberPhase::Revoking) => {
@@ -466,7 +481,7 @@ impl MembershipRules {
                 self.set_presence(me, Presence::Lost, "its process ends");
             }
             other => {
-                return Err(Error::invalid(format!("{me} is a memory node: {other:?} is not its")));
+                return Err(Error::invalid(format!("{me} is a host: {other:?} is not its")));
             }
         }
         Ok(())

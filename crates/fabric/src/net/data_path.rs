@@ -49,6 +49,9 @@ pub struct NicConfig {
     /// On-chip memory that a memory node exposes for locks, bytes at most; as much as the device
     /// has when not given.
     pub on_chip_bytes: Option<u32>,
+    /// Cores of a memory node that run data services: a thread each. What the first memory node
+    /// has, compute nodes assume of all.
+    pub cores: u32,
     /// Opened when it is first needed.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "there is none to open"))]
     pub(super) opened: Device,
@@ -62,6 +65,7 @@ impl Default for NicConfig {
             gid_index: None,
             huge_pages: true,
             on_chip_bytes: None,
+            cores: 1,
             opened: Device::default(),
         }
     }
@@ -93,6 +97,8 @@ pub(super) struct Common {
     pub data_path: DataPath,
     /// Payload of a packet, bytes: WRITEs up to this size are atomic to readers. 0 without RDMA.
     pub mtu: u32,
+    /// Cores of a memory node that run data services.
+    pub cores: u32,
 }
 
 impl Common {
@@ -128,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_mismatch_is_named_with_a_way_out() {
-        let pool = Common { data_path: DataPath::Rdma, mtu: 2048 };
+        let pool = Common { data_path: DataPath::Rdma, mtu: 2048, cores: 1 };
         assert!(pool.check("mn", None).is_ok() && pool.check("mn", Some(DataPath::Rdma)).is_ok());
         let e = pool.check("10.0.0.1:7000", Some(DataPath::Frames)).expect_err("another fabric");
         assert!(e.to_string().contains("10.0.0.1:7000 is on fabric verbs, not on tcp"), "{e}");

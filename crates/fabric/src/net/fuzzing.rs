@@ -126,7 +126,14 @@ pub fn questions() -> Vec<u8> {
     let me = Member { node: NodeId::compute(0), incarnation: 1 };
     let node = |role, wanted, nonce| {
         let listens = "0.0.0.0:9".into();
-        Ask::Register(wire::Introduction { role, wanted, listens, region_bytes: 4096, nonce })
+        Ask::Register(wire::Introduction {
+            role,
+            wanted,
+            listens,
+            region_bytes: 4096,
+            nonce,
+            journal: None,
+        })
     };
     let asks = [
         Ask::PoolConfig,
@@ -141,6 +148,7 @@ pub fn questions() -> Vec<u8> {
         Ask::Members,
         Ask::Withdraw(me),
         Ask::Revoke(me),
+        Ask::Status,
     ];
     let mut out = Vec::new();
     for body in asks.iter().filter_map(|ask| wire::encode(ask).ok()) {
@@ -152,8 +160,9 @@ pub fn questions() -> Vec<u8> {
 
 fn membership_server() -> MembershipServer {
     let (data_path, options) = (DataPath::Frames, Vec::new());
-    let pool_config = PoolConfig { memory_nodes: 2, compute_nodes: 3, data_path, options };
-    let common = Common { data_path, mtu: 0 };
+    let pool_config =
+        PoolConfig { memory_nodes: 2, compute_nodes: 3, journal_nodes: 0, data_path, options };
+    let common = Common { data_path, mtu: 0, cores: 1 };
     let membership = Arc::new(InProcess::new(LeaseParameters::default()));
     let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
     let member = Member { node: NodeId::memory(0), incarnation: 1 };
@@ -202,7 +211,7 @@ mod tests {
             wire::decode::<Ask>(ask, "a test").expect("a question");
             (rest, n) = (tail, n + 1);
         }
-        assert_eq!(n, 12);
+        assert_eq!(n, 13);
         messages(&questions());
     }
 

@@ -31,7 +31,7 @@ impl Remote {
             };
         // Links need the addresses of all its members.
         let strange = |m: Member| self.shared.entry(m.node).is_none_or(|p| p.member < m);
-        if newer.living().any(strange) {
+        if newer.living().chain(newer.memory.iter().map(|m| m.member)).any(strange) {
             self.shared.take_node_directory(self.shared.ask_soon(&Ask::NodeDirectory).await?)?;
         }
         *locked(&self.known) = newer.clone();

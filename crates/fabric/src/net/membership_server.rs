@@ -14,7 +14,8 @@
 //! after the time limit.
 //!
 //! *Opening.* The pool opens once all memory nodes are ready. Until then registration of compute
-//! nodes fails with a retryable error that names the state.
+//! nodes fails with a retryable error that names the state. So it is with journal nodes,
+//! of which one comes back in another incarnation when the former one is away.
 //!
 //! *Membership.* The server keeps the rules ([`InProcess`]) and judges leases by the clock of its
 //! own node. The caller's clock is never used: clocks of processes are not comparable.
@@ -24,9 +25,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use super::data_path::{Common, DataPath};
+use super::journal_parts::JournalParts;
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::roles::Badges;
-use super::wire::{Answer, Ask, Introduction, PoolId};
+use super::status::MembershipReport;
+use super::wire::{Answer, Ask, Introduction, PoolId, ShardMark};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
 use crate::membership::{InProcess, Member, MemberPhase, Membership};
@@ -41,6 +44,8 @@ pub struct PoolConfig {
     pub memory_nodes: u16,
     /// How many compute nodes it can have at a time.
     pub compute_nodes: u16,
+    /// How many journal nodes it has. It opens once all are ready.
+    pub journal_nodes: u16,
     /// The data path of its verbs.
     pub data_path: DataPath,
     /// For the layer above.
@@ -58,6 +63,8 @@ pub(super) struct MembershipServer {
     badges: Badges,
     pub(super) membership: Arc<InProcess>,
     registrations: Mutex<Registrations>,
+    /// Taken under the lock of the registrations.
+    journal: Mutex<JournalParts>,
 }
 
 #[derive(Default)]
@@ -71,9 +78,16 @@ struct Registrations {
     since: BTreeMap<Member, Nanos>,
     /// Nodes that have registered and could not start.
     withdrawn: BTreeSet<Member>,
+    /// What the directories of journal nodes are.
+    marks: BTreeMap<NodeId, ShardMark>,
 }
 
 impl Registrations {
+    /// How many nodes of a role can be used.
+    fn ready_of(&self, role: Role) -> u16 {
+        self.ready.iter().filter(|node| node.role() == role).count() as u16
+    }
+
     /// Whether a node's time to start is over since it registered.
     fn is_overdue(&self, m: Member, now: Nanos) -> bool {
         self.since.get(&m).copied().unwrap_or(0) + JOINS_WITHIN_NS < now
@@ -88,12 +102,31 @@ impl MembershipServer {
         badges: Badges,
         membership: Arc<InProcess>,
     ) -> Self {
-        membership.set_agents(pool_config.memory_nodes);
-        Self { pool, pool_config, common, badges, membership, registrations: Mutex::default() }
+        membership.set_agents(pool_config.memory_nodes + pool_config.journal_nodes);
+        let journal = Mutex::new(JournalParts::new(pool_config.journal_nodes));
+        let registrations = Mutex::default();
+        Self { pool, pool_config, common, badges, membership, registrations, journal }
     }
 
     pub(super) fn node_directory(&self) -> NodeDirectory {
         locked(&self.registrations).node_directory.clone()
+    }
+
+    /// For operators.
+    pub(super) fn report(&self, now: Nanos) -> MembershipReport {
+        let (node_directory, ready) = {
+            let registrations = locked(&self.registrations);
+            (registrations.node_directory.clone(), registrations.ready_of(Role::Memory))
+        };
+        MembershipReport {
+            state: (*self.membership.latest()).clone(),
+            leases: self.membership.leases(now),
+            node_directory,
+            memory_nodes: self.pool_config.memory_nodes,
+            ready,
+            compute_nodes: self.pool_config.compute_nodes,
+            journal_nodes: self.pool_config.journal_nodes,
+        }
     }
 
     /// Enters the first memory node itself.
@@ -141,15 +174,17 @@ impl MembershipServer {
             }
             Ask::Register(introduction) => {
                 let me = self.register(introduction, ip, now)?;
+                let mark = locked(&self.registrations).marks.get(&me.node).copied();
                 Answer::Registered {
                     me,
+                    mark,
                     node_directory: self.node_directory(),
                     secret: self.badges.secret,
                 }
             }
             Ask::Ready { me, on_chip_bytes } => {
                 self.check_registered(me)?;
-                if me.node.role() != Role::Memory {
+                if me.node.role() == Role::Compute {
                     return Err(Error::invalid(format!("{me} is no memory node to be ready")));
                 }
                 self.ready(me, on_chip_bytes);
@@ -174,8 +209,8 @@ impl MembershipServer {
                 ready(m.propose(me, change, now))?;
                 Answer::Done
             }
-            Ask::Revoke(_) => {
-                return Err(Error::invalid("hosts revoke access, not the membership server"));
+            Ask::Revoke(_) | Ask::Status => {
+                return Err(Error::invalid("hosts answer that, not the membership server"));
             }
         })
     }
@@ -186,9 +221,9 @@ impl MembershipServer {
         let registrations = locked(&self.registrations);
         let newest = registrations.node_directory.find(me.node).map(|p| p.member.incarnation);
         match newest {
-            Some(n) if n > me.incarnation && me.node.role() == Role::Memory => {
+            Some(n) if n > me.incarnation && me.node.role() != Role::Compute => {
                 Err(Error::revoked(format!(
-                    "{me} was not ready in time, and its number was reassigned: start it again"
+                    "{me} was not ready in time, or away, and its number was reassigned: start it again"
                 )))
             }
             Some(n) if n >= me.incarnation => Ok(()),
@@ -205,6 +240,7 @@ impl MembershipServer {
         let node = match intro.role {
             Role::Memory => self.memory_number(&registrations, &intro, now)?,
             Role::Compute => self.compute_number(&registrations, &intro, now)?,
+            Role::Journal => self.journal_number(&mut registrations, &intro, now)?,
         };
         let former = registrations.node_directory.find(node).map(|p| p.member);
         let me = Member { node, incarnation: former.map_or(1, |m| m.incarnation + 1) };
@@ -268,11 +304,16 @@ impl MembershipServer {
         intro: &Introduction,
         now: Nanos,
     ) -> Result<NodeId> {
-        let (there, all) = (registrations.ready.len(), usize::from(self.pool_config.memory_nodes));
-        if there < all {
-            return Err(Error::busy(format!(
-                "the pool waits for its memory nodes: {there} of {all} are there"
-            )));
+        let PoolConfig { memory_nodes, journal_nodes, .. } = self.pool_config;
+        for (all, role, name) in
+            [(memory_nodes, Role::Memory, "memory"), (journal_nodes, Role::Journal, "journal")]
+        {
+            let there = registrations.ready_of(role);
+            if there < all {
+                return Err(Error::busy(format!(
+                    "the pool waits for its {name} nodes: {there} of {all} are there"
+                )));
+            }
         }
         let is_free = |n: u16| self.is_free(registrations, NodeId::compute(n), now);
         let all = 0..self.pool_config.compute_nodes;
@@ -299,6 +340,44 @@ impl MembershipServer {
                 self.pool_config.compute_nodes
             ))
         })
+    }
+
+    /// The part of the journal that a directory is decides the number.
+    fn journal_number(
+        &self,
+        registrations: &mut Registrations,
+        intro: &Introduction,
+        now: Nanos,
+    ) -> Result<NodeId> {
+        let directory = intro
+            .journal
+            .ok_or_else(|| Error::invalid("a journal node says what its directory is"))?;
+        let mut journal = locked(&self.journal);
+        let is_free = |n| self.check_free(registrations, NodeId::journal(n), now);
+        let mark = journal.enter(directory, intro.wanted, self.pool, is_free)?;
+        let node = NodeId::journal(mark.shard);
+        registrations.marks.insert(node, mark);
+        Ok(node)
+    }
+
+    /// Whether the next incarnation of a journal node may begin.
+    fn check_free(&self, registrations: &Registrations, node: NodeId, now: Nanos) -> Result<()> {
+        let Some(entry) = registrations.node_directory.find(node) else { return Ok(()) };
+        let latest = self.membership.latest();
+        let is_free = match latest.memory_node(node).filter(|m| m.member == entry.member) {
+            Some(m) => m.presence.is_away(),
+            None => {
+                registrations.withdrawn.contains(&entry.member)
+                    || registrations.is_overdue(entry.member, now)
+            }
+        };
+        match is_free {
+            true => Ok(()),
+            false => Err(Error::busy(format!(
+                "{node} is served by the process at {}: end that one, or name another directory",
+                entry.address
+            ))),
+        }
     }
 
     /// Whether no member with a number is alive or about to join. The next one with this number
@@ -355,9 +434,14 @@ mod tests {
 
     fn membership_server(memory_nodes: u16, compute_nodes: u16) -> MembershipServer {
         let data_path = DataPath::Frames;
-        let pool_config =
-            PoolConfig { memory_nodes, compute_nodes, data_path, options: vec![1, 2] };
-        let common = Common { data_path, mtu: 0 };
+        let pool_config = PoolConfig {
+            memory_nodes,
+            compute_nodes,
+            journal_nodes: 0,
+            data_path,
+            options: vec![1, 2],
+        };
+        let common = Common { data_path, mtu: 0, cores: 1 };
         let membership = Arc::new(InProcess::new(LeaseParameters::default()));
         let r =
             MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
@@ -376,7 +460,8 @@ mod tests {
         now: Nanos,
     ) -> Result<Member> {
         let listens = "0.0.0.0:9".to_string();
-        let intro = Introduction { role, wanted, listens, region_bytes: 4096, nonce };
+        let intro =
+            Introduction { role, wanted, listens, region_bytes: 4096, nonce, journal: None };
         r.register(intro, HERE, now)
     }
 

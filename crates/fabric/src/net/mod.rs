@@ -36,6 +36,7 @@ mod handshake;
 #[cfg(test)]
 mod hostile;
 mod io;
+mod journal_parts;
 mod key;
 mod limits;
 mod link;
@@ -50,6 +51,7 @@ mod service;
 mod sessions;
 mod sockets;
 mod start;
+mod status;
 mod transport;
 mod verdicts;
 pub mod virt;
@@ -58,7 +60,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -76,7 +78,7 @@ use data_path::Common;
 use membership_server::MembershipServer;
 use rdma::Rdma;
 use roles::Badges;
-use service::Call;
+use service::{Call, Inboxes};
 use transport::NetTransport;
 use wire::{Answer, Ask};
 
@@ -85,7 +87,8 @@ pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};
 pub use start::Place;
-pub use wire::PoolId;
+pub use status::{MembershipReport, NodeStatus, Report};
+pub use wire::{JournalDirectory, PoolId, ShardMark};
 
 /// Shortest interval between two fetches of the node directory, ns.
 const REFRESH_NS: Nanos = 100_000_000;
@@ -135,7 +138,7 @@ pub(crate) struct NodeShared {
     /// To other hosts.
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
     sessions: sessions::Sessions,
-    calls: Mutex<Option<Sender<Call>>>,
+    calls: Mutex<Option<Inboxes>>,
     /// Where they come out, where no thread answers them.
     inbox: Mutex<Option<Receiver<Call>>>,
     next_link: AtomicU64,
@@ -143,6 +146,8 @@ pub(crate) struct NodeShared {
     closing: AtomicBool,
     /// Whether this memory node acts for the membership.
     acts: AtomicBool,
+    /// What the layer above says of this node.
+    report: Mutex<Option<Report>>,
 }
 
 impl NetFabric {
@@ -425,12 +430,14 @@ impl NodeShared {
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
     }
 
-    /// Passes a call to the service thread.
+    /// Passes a call to the service thread, or to a core for data services.
     fn call(&self, call: Call) {
         // Without that thread the node is closing, and no caller waits.
         if let Some(calls) = &*locked(&self.calls) {
             self.sessions.calls_bytes.fetch_add(call.request.len(), Ordering::Relaxed);
-            let _ = calls.send(call);
+            let is_data = self.host.rpc.is_data(call.service);
+            let inbox = if is_data { &calls.data } else { &calls.control };
+            let _ = inbox.send(call);
         }
     }
 

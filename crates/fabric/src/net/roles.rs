@@ -5,9 +5,10 @@
 //! | question | asked of | may be asked by |
 //! |---|---|---|
 //! | pool config, register | the first memory node | every process that has proven the pool's key |
+//! | status | every host | every process that has proven the pool's key |
 //! | node directory, members | the first memory node | every member |
 //! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
-//! | ready | the first memory node | the memory node that it is about |
+//! | ready | the first memory node | the memory node or journal node that it is about |
 //! | revoke access | every host | mn0; a living compute node that has access at the host |
 //! | verbs and calls on a link | every host | every member that still has access at the host |
 //!
@@ -77,7 +78,7 @@ fn bytes(member: Member) -> [u8; 6] {
 /// its own.
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
-        Ask::PoolConfig | Ask::Register(_) => return Ok(()),
+        Ask::PoolConfig | Ask::Register(_) | Ask::Status => return Ok(()),
         Ask::NodeDirectory | Ask::Members | Ask::Revoke(_) => None,
         Ask::Ready { me, .. } | Ask::MembershipState { me, .. } => Some(*me),
         Ask::Withdraw(me) | Ask::Join(me) | Ask::Renew(me) | Ask::Propose(me, _) => Some(*me),
@@ -88,7 +89,7 @@ pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
         (Some(speaker), Some(me)) if speaker != me => {
             refuse(format!("{speaker} does not speak for {me}"))
         }
-        (Some(me), _) if matches!(ask, Ask::Ready { .. }) && me.node.role() != Role::Memory => {
+        (Some(me), _) if matches!(ask, Ask::Ready { .. }) && me.node.role() == Role::Compute => {
             refuse(format!("{me} is no memory node"))
         }
         _ => Ok(()),
@@ -127,6 +128,7 @@ impl NodeShared {
                 self.revoke(member);
                 Ok(Answer::Done)
             }
+            (Ask::Status, _) => Ok(Answer::Status(Box::new(self.status()))),
             (ask, Some(membership_server)) => Ok(membership_server.answer(ask, ip, self.now())),
             (_, None) => Err(Error::invalid(format!(
                 "{} is not the first memory node of its pool: ask that one",
@@ -206,6 +208,6 @@ mod tests {
         {
             assert!(check(&ask, None).is_err(), "{ask:?} of a process that has not registered");
         }
-        assert!(check(&Ask::PoolConfig, None).is_ok());
+        assert!(check(&Ask::PoolConfig, None).is_ok() && check(&Ask::Status, None).is_ok());
     }
 }

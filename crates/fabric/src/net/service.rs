@@ -1,8 +1,9 @@
-//! The service thread of a node: answers remote calls, one at a time.
+//! The service threads of a node: one answers calls to control services, one at a time; of a memory
+//! node others answer those to data services, as many as it has cores for them.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -13,7 +14,7 @@ use super::transport::NetTransport;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::membership::Member;
-use crate::rpc::{ServiceId, WithoutCalls, check_reply};
+use crate::rpc::{RpcHandler, ServiceId, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
 use crate::transport::Nanos;
 
@@ -48,26 +49,55 @@ impl Reply {
     }
 }
 
-/// Starts the thread; it answers until the sender of the calls is dropped.
-pub(super) fn start(shared: &Arc<NodeShared>, inbox: Receiver<Call>) -> Result<()> {
+/// Where calls go.
+pub(super) struct Inboxes {
+    pub(super) control: Sender<Call>,
+    pub(super) data: Sender<Call>,
+}
+
+/// Starts the cores for data services; where their calls go.
+pub(super) fn start_cores(shared: &Arc<NodeShared>, cores: u32) -> Result<Sender<Call>> {
+    let (calls, inbox) = channel();
+    let inbox = Arc::new(Mutex::new(inbox));
+    for core in 0..cores {
+        let inbox = inbox.clone();
+        start(shared, &format!("dmtree core {core}"), move || locked(&inbox).recv().ok())?;
+    }
+    Ok(calls)
+}
+
+/// Starts a thread; it answers until there is no next call: its sender is dropped.
+pub(super) fn start(
+    shared: &Arc<NodeShared>,
+    name: &str,
+    next: impl Fn() -> Option<Call> + Send + 'static,
+) -> Result<()> {
     let (started, news) = channel();
     let shared = shared.clone();
     let run = move || match NetTransport::new(shared.clone()) {
         Ok(transport) => {
             let _ = started.send(Ok(()));
-            serve(&shared, Rc::new(transport), &inbox);
+            serve(&shared, Rc::new(transport), next);
         }
         Err(e) => _ = started.send(Err(e)),
     };
-    let named = std::thread::Builder::new().name("dmtree services".into());
+    let named = std::thread::Builder::new().name(name.into());
     let gone = |e: &dyn std::fmt::Display| Error::busy(format!("no thread: {e}"));
     named.spawn(run).map_err(|e| gone(&e))?;
     news.recv().map_err(|e| gone(&e))?
 }
 
-fn serve(shared: &NodeShared, transport: Rc<NetTransport>, inbox: &Receiver<Call>) {
-    let first = Endpoint::alone(Rc::new(WithoutCalls(transport)), 0);
-    while let Ok(call) = inbox.recv() {
+fn serve(shared: &NodeShared, transport: Rc<NetTransport>, next: impl Fn() -> Option<Call>) {
+    let first = Endpoint::alone(WithoutCalls::free(transport), 0);
+    while let Some(call) = next() {
+        if shared.host.rpc.is_data(call.service) {
+            let Some(call) = still_wanted(shared, call) else { continue };
+            let result = admitted(shared, &call).and_then(|handler| {
+                answer_data(&*handler, &first, (call.from.node, &call.request))
+            });
+            call.reply.send(shared, result);
+            continue;
+        }
         // Counts and deadlines of a call are its own.
         let ep = first.beside();
         // An error of the handler goes to the caller.
@@ -95,19 +125,28 @@ pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receive
     }
 }
 
-async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
+/// The call, unless no caller waits for the answer any more.
+fn still_wanted(shared: &NodeShared, call: Call) -> Option<Call> {
     shared.sessions.calls_bytes.fetch_sub(call.request.len(), Ordering::Relaxed);
-    // Whether no caller waits for the answer any more.
     let is_moot = matches!(&call.reply, Reply::Remote { session, .. } if session.is_over());
-    if !is_moot {
+    (!is_moot).then_some(call)
+}
+
+async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
+    if let Some(call) = still_wanted(shared, call) {
         let result = answer(shared, ep, &call).await;
         call.reply.send(shared, result);
     }
 }
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
+    let handler = admitted(shared, call)?;
+    check_reply(handler.call(ep, call.from.node, &call.request).await?)
+}
+
+/// The handler of a call that is in time, of a member.
+fn admitted(shared: &NodeShared, call: &Call) -> Result<Arc<dyn RpcHandler>> {
     shared.check_time(call.use_by, "a call")?;
     shared.check_issuer(call.from)?;
-    let handler = shared.host.rpc.handler(shared.me.node, call.service)?;
-    check_reply(handler.call(ep, call.from.node, &call.request).await?)
+    shared.host.rpc.handler(shared.me.node, call.service)
 }

@@ -75,6 +75,11 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        locked(&self.all).len() as u64
+    }
+
     /// Wakes the server thread.
     pub(super) fn set_waker(&self, waker: Arc<dyn Waker>) {
         let _ = self.waker.set(waker);

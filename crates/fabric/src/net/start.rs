@@ -14,12 +14,14 @@ use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
 use super::roles::Badges;
 use super::server::Server;
+use super::service::Inboxes;
 use super::sessions::Sessions;
 use super::sockets::System;
 use super::verdicts::Verdicts;
-use super::wire::{Answer, Ask, Introduction, PoolId};
+use super::wire::{Answer, Ask, Introduction, JournalDirectory, PoolId, ShardMark};
 use super::{NetFabric, Node, NodeShared, locked, service, transport};
 use crate::addr::{NodeId, Role};
+use crate::caps::Capabilities;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
@@ -27,6 +29,8 @@ use crate::membership::{InProcess, LeaseParameters, Member};
 use crate::region::{Pages, Region};
 use crate::transport::Nanos;
 
+/// A journal node has no memory that others use.
+const JOURNAL_REGION_BYTES: u64 = 4096;
 /// Between two attempts to join a pool that is not ready.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
@@ -104,7 +108,7 @@ impl NetFabric {
     ) -> Result<Self> {
         let data_path = pool_config.data_path;
         let mtu = if data_path == DataPath::Rdma { Rdma::probe(nic_config)? } else { 0 };
-        let common = Common { data_path, mtu };
+        let common = Common { data_path, mtu, cores: nic_config.cores };
         let start = Start::new(net, listen, region_bytes, common, nic_config)?;
         let net = &*start.net;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
@@ -151,22 +155,44 @@ impl NetFabric {
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
     ) -> Result<Self> {
         // Nothing of it is left to be polled: it waits.
-        ready(Box::pin(Self::join_on(Arc::new(System), place, role, region_bytes, None)))
+        let asks = (role, None);
+        let joined =
+            ready(Box::pin(Self::join_on(Arc::new(System), place, asks, region_bytes, None)));
+        joined.map(|(fabric, _)| fabric)
+    }
+
+    /// Joins a pool as a journal node with this directory. `check` sees the options of the pool
+    /// first. The mark says what the directory is from now on.
+    ///
+    /// # Errors
+    /// As [`NetFabric::join`]; `InvalidArgument` for a directory that is no part of the pool's
+    /// journal.
+    pub fn join_journal(
+        place: &Place<'_>,
+        directory: JournalDirectory,
+        check: impl FnOnce(&[u8]) -> Result<()>,
+    ) -> Result<(Self, ShardMark)> {
+        let asks = (Role::Journal, Some(directory));
+        let region_bytes = |options: &[u8]| check(options).map(|()| JOURNAL_REGION_BYTES);
+        let joined = Self::join_on(Arc::new(System), place, asks, region_bytes, None);
+        let (fabric, mark) = ready(Box::pin(joined))?;
+        let mark = mark.ok_or_else(|| Error::corrupt("no mark for the directory"))?;
+        Ok((fabric, mark))
     }
 
     /// The same on a network; `clock` pauses where nothing may block.
     pub(super) async fn join_on(
         net: Arc<dyn Net>,
         place: &Place<'_>,
-        role: Role,
+        (role, journal): (Role, Option<JournalDirectory>),
         region_bytes: impl FnOnce(&[u8]) -> Result<u64>,
         clock: Option<&Endpoint>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, Option<ShardMark>)> {
         let until = net.now() + place.within.as_nanos() as Nanos;
         let Found { first: first_address, pool, common, options } =
             ask_pool_config(&net, place.first, place.nic_config, place.within, clock).await?;
         common.check(place.first, place.data_path)?;
-        if common.data_path == DataPath::Rdma {
+        if common.data_path == DataPath::Rdma && role != Role::Journal {
             common.check_mtu(place.first, Rdma::probe(place.nic_config)?)?;
         }
         let region_bytes = region_bytes(&options)?;
@@ -181,9 +207,10 @@ impl NetFabric {
             listens: start.listens.clone(),
             region_bytes,
             nonce: draw(&*net)?,
+            journal,
         });
         let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
-        let Answer::Registered { me, node_directory, secret } = answer else {
+        let Answer::Registered { me, node_directory, secret, mark } = answer else {
             return Err(unexpected(&answer));
         };
         let badges = Badges::of(secret);
@@ -201,7 +228,7 @@ impl NetFabric {
             // Give the number back. If this message is lost, the pool has one number less.
             let _ = first.ask_soon(&Ask::Withdraw(me)).await;
         }
-        started
+        started.map(|fabric| (fabric, mark))
     }
 }
 
@@ -230,15 +257,18 @@ impl<'a> Start<'a> {
         let host = Arc::new(Host::new(me.node, me.incarnation, self.region));
         let on_chip = match me.node.role() {
             Role::Memory => nic_config.on_chip_bytes.unwrap_or(u32::MAX),
-            Role::Compute => 0,
+            Role::Compute | Role::Journal => 0,
         };
         let rdma = match common.data_path {
+            // A journal node has no memory that verbs could reach.
+            _ if me.node.role() == Role::Journal => None,
             DataPath::Frames => None,
             DataPath::Rdma => Some(Rdma::open(nic_config, me, host.clone(), on_chip)?),
         };
         let caps = rdma
             .as_ref()
             .map_or(transport::CAPS, |r| r.caps(common.mtu, node_directory.on_chip_bytes()));
+        let caps = Capabilities { mn_cores: common.cores, ..caps };
         let shared = Arc::new(NodeShared {
             me,
             pool,
@@ -265,11 +295,16 @@ impl<'a> Start<'a> {
             listens: self.listens,
             closing: AtomicBool::new(false),
             acts: AtomicBool::new(false),
+            report: Mutex::default(),
         });
-        let (calls, inbox) = channel();
-        *locked(&shared.calls) = Some(calls);
+        let (control, inbox) = channel();
+        let data = match (net.has_threads(), me.node.role()) {
+            (true, Role::Memory) => service::start_cores(&shared, nic_config.cores)?,
+            _ => control.clone(),
+        };
+        *locked(&shared.calls) = Some(Inboxes { control, data });
         match net.has_threads() {
-            true => service::start(&shared, inbox)?,
+            true => service::start(&shared, "dmtree services", move || inbox.recv().ok())?,
             false => *locked(&shared.inbox) = Some(inbox),
         }
         let server = Mutex::new(net.serve(Server::new(&shared, self.listener)?)?);

@@ -14,6 +14,7 @@ use super::service::{Call, Reply};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::direct::DirectMemory;
 use crate::error::{Error, Result};
 use crate::rpc::RpcCall;
 use crate::slots::Slots;
@@ -226,6 +227,10 @@ impl Transport for NetTransport {
             0 => Poll::Ready(lists.take(list_id).result()),
             _ => Poll::Pending,
         }
+    }
+
+    fn own_memory(&self) -> Option<&dyn DirectMemory> {
+        Some(&*self.shared.host)
     }
 
     fn rpc(&self, _core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::data_path::Common;
 use super::node_directory::NodeDirectory;
 use super::roles::Secret;
+use super::status::NodeStatus;
 use crate::addr::Role;
 pub(super) use crate::error::Failure;
 use crate::error::{Error, Result};
@@ -20,7 +21,7 @@ use crate::transport::Nanos;
 /// First bytes of every connection.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 5;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the membership server.
@@ -81,9 +82,31 @@ pub(super) struct Introduction {
     pub region_bytes: u64,
     /// Drawn by the asker: it makes a repeated registration idempotent.
     pub nonce: u64,
+    /// Of a journal node: what its directory says.
+    pub journal: Option<JournalDirectory>,
 }
 
-/// Questions. All but the last are for the first memory node.
+/// What the directory of a journal node says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalDirectory {
+    /// Which part of which journal it is; `None` when it is new.
+    pub mark: Option<ShardMark>,
+    /// Whether it has indexes.
+    pub has_indexes: bool,
+}
+
+/// Which part of which journal a directory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardMark {
+    /// The journal: all its directories have the same number.
+    pub journal: u64,
+    /// How many parts the journal has.
+    pub shards: u16,
+    /// Which part it is.
+    pub shard: u16,
+}
+
+/// Questions. All but the last two are for the first memory node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     PoolConfig,
@@ -109,6 +132,8 @@ pub(super) enum Ask {
     Propose(Member, Change),
     /// For every host: revoke this member's access.
     Revoke(Member),
+    /// For every host: what it says of itself.
+    Status,
 }
 
 /// Answers.
@@ -125,6 +150,8 @@ pub(super) enum Answer {
         node_directory: NodeDirectory,
         /// The secret that badges are computed and checked with.
         secret: Secret,
+        /// For a journal node: what its directory is from now on.
+        mark: Option<ShardMark>,
     },
     NodeDirectory(NodeDirectory),
     Members(Vec<Member>),
@@ -133,6 +160,7 @@ pub(super) enum Answer {
     MembershipState(Option<MembershipState>),
     Done,
     Refused(Failure),
+    Status(Box<NodeStatus>),
 }
 
 /// The body of a message.

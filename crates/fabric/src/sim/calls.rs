@@ -1,9 +1,10 @@
 //! Remote calls in virtual time: small, at most once, answered by the few cores of a node.
 
-use super::crash::{RETRANSMISSION_NS, TRY_AGAIN};
+use super::Picos;
+use super::crash::{CrashPlan, RETRANSMISSION_NS, TRY_AGAIN};
 use super::world::{Call, Event, Runner, World};
 use crate::core::Core;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Result};
 use crate::host::{Power, down};
 use crate::transport::Ticket;
 
@@ -22,9 +23,17 @@ impl World {
         let at = self.threads[thread as usize].cpu.work(self.now, work);
         let bytes = self.costs.message(call.request.len());
         let nic = self.threads[thread as usize].nic as usize;
+        let target = self.number_of(call.to).map(|n| &self.nics[n as usize]);
+        let is_data = target.is_some_and(|n| n.host.rpc.is_data(call.service));
         let number = self.enter(thread, ticket, (false, 0), Some(Box::new(call)));
         let sent = self.nics[nic].send(&self.costs, at, bytes);
-        self.wheel.push(sent + self.costs.propagation, Event::CallArrives(number));
+        let mut arrives = sent + self.costs.propagation;
+        if is_data && self.chaos.is_some() {
+            // An index that posts few verbs crashes, and is late, at its calls.
+            self.count(number, 1);
+            arrives = arrives.max(self.lists.at(number).late.map_or(0, |late| late.until));
+        }
+        self.wheel.push(arrives, Event::CallArrives(number));
     }
 
     pub(super) fn call_arrives(&mut self, core: &Core, number: u32, run: Runner<'_>) {
@@ -34,7 +43,12 @@ impl World {
         let caller = self.threads[thread as usize].own.clone();
         let target = self.number_of(call.to);
         let mut at = self.now;
-        if self.is_dead(thread) && self.chaos.as_mut().is_some_and(|c| c.chance.one_in(2)) {
+        let crash_plan = self.lists.at(number).crash_plan;
+        let is_unsent = match crash_plan {
+            Some(CrashPlan::Before(verbs)) => verbs == 0,
+            _ => self.is_dead(thread) && self.chaos.as_mut().is_some_and(|c| c.chance.one_in(2)),
+        };
+        if is_unsent {
             // It was still in the caller's queue.
             self.finish(core, number);
             return;
@@ -77,15 +91,36 @@ impl World {
             let nic = &mut self.nics[target as usize];
             nic.served.calls += 1;
             at = nic.receive(&self.costs, at, bytes);
+            if !gone && !call.answered && nic.host.rpc.is_data(call.service) {
+                at = nic.responder.serve(at, self.costs.send);
+                at += self.chaos.as_mut().map_or(0, super::chaos::Chaos::hold);
+                self.lists.at(number).call = Some(call);
+                self.wheel.push(at, Event::CallQueues(number));
+                return;
+            }
             at = nic.call(at, self.costs.handler);
         }
         let result = match gone {
             true => Err(down(call.to)),
             // The target knows its number: it repeats the first answer.
-            false if call.answered => self.lists.at(number).error.take().map_or(Ok(()), Err),
+            false if call.answered && !self.forgets_calls() => {
+                self.lists.at(number).error.take().map_or(Ok(()), Err)
+            }
             false => run(self.now, &caller, &mut call),
         };
         call.answered = true;
+        self.reply(number, call, result, (at, gone));
+    }
+
+    /// The reply of a call leaves.
+    fn reply(
+        &mut self,
+        number: u32,
+        call: Box<Call>,
+        result: Result<()>,
+        (mut at, gone): (Picos, bool),
+    ) {
+        let target = self.number_of(call.to);
         if let Some(target) = target {
             let bytes = self.costs.message(call.reply.len());
             at = self.nics[target as usize].send(&self.costs, at, bytes);
@@ -103,6 +138,83 @@ impl World {
             return;
         }
         self.wheel.push(at + back, Event::CallReturns(number));
+    }
+
+    /// A data call asks for a core of its target.
+    pub(super) fn call_queues(&mut self, number: u32, run: Runner<'_>) {
+        let Some(nic) = self.target_of(number) else {
+            self.fail_call(number);
+            return;
+        };
+        let cores = &mut self.nics[nic].data_cores;
+        if cores.idle == 0 {
+            cores.waiting.push_back(number);
+            return;
+        }
+        cores.idle -= 1;
+        self.call_begins(number, run);
+    }
+
+    /// A core begins with a data call: its handler takes effect.
+    fn call_begins(&mut self, number: u32, run: Runner<'_>) {
+        let l = self.lists.at(number);
+        let thread = l.thread;
+        let Some(mut call) = l.call.take() else { return };
+        let caller = self.threads[thread as usize].own.clone();
+        let result = run(self.now, &caller, &mut call);
+        call.answered = true;
+        let mut time = self.costs.call + call.charged;
+        time += self.chaos.as_mut().map_or(0, super::chaos::Chaos::delay);
+        let l = self.lists.at(number);
+        l.call = Some(call);
+        l.error = result.err();
+        self.wheel.push(self.now + time, Event::CallEnds(number));
+        if let Some(nic) = self.target_of(number) {
+            self.nics[nic].data_cores.busy += time;
+        }
+    }
+
+    /// A core has ended with a data call: its reply leaves, and the next one begins.
+    pub(super) fn call_ends(&mut self, number: u32, run: Runner<'_>) {
+        let Some(nic) = self.target_of(number) else {
+            self.fail_call(number);
+            return;
+        };
+        let l = self.lists.at(number);
+        let Some(call) = l.call.take() else { return };
+        let result = l.error.take().map_or(Ok(()), Err);
+        self.reply(number, call, result, (self.now, false));
+        match self.nics[nic].data_cores.waiting.pop_front() {
+            Some(next) => self.call_begins(next, run),
+            None => self.nics[nic].data_cores.idle += 1,
+        }
+    }
+
+    /// The NIC of a call's target, unless another incarnation has come since the call was posted.
+    fn target_of(&mut self, number: u32) -> Option<usize> {
+        let l = self.lists.at(number);
+        let (to, posted) = (l.call.as_ref()?.to, l.posted);
+        let nic = self.number_of(to)? as usize;
+        (self.nics[nic].born <= posted).then_some(nic)
+    }
+
+    /// Calls that wait for a core of a node that is replaced fail.
+    pub(super) fn fail_waiting(&mut self, nic: usize) {
+        for number in std::mem::take(&mut self.nics[nic].data_cores.waiting) {
+            self.fail_call(number);
+        }
+    }
+
+    fn fail_call(&mut self, number: u32) {
+        let l = self.lists.at(number);
+        let to = l.call.as_ref().map(|call| call.to);
+        l.error = to.map(|to| down(to).effect_unknown());
+        self.wheel.push(self.now, Event::CallReturns(number));
+    }
+
+    /// Whether a target executes a call anew that it has answered: for litmus tests.
+    fn forgets_calls(&self) -> bool {
+        self.chaos.as_ref().is_some_and(|c| c.overtaken.laxity.forgets_calls)
     }
 
     /// Whether a request or a reply is lost now.

@@ -71,6 +71,10 @@ pub(super) struct Costs {
     pub handler: Picos,
     pub rpc_cores: usize,
     pub atomics_by_call: bool,
+    /// A data call beside its handler.
+    pub call: Picos,
+    pub send: Picos,
+    pub data_cores: u32,
     pub line: Picos,
     in_flight: u64,
 }
@@ -136,10 +140,16 @@ impl Costs {
                 c.polled_line_ns,
                 c.cache_fill_ns,
                 c.scan_collect_pair_ns,
+                p.host.node_ns,
+                p.host.entry_ns,
+                p.host.copy_ns,
             ]
             .map(picos),
             handler: picos(p.rpc.handler_ns),
             rpc_cores: p.rpc.cores as usize,
+            call: picos(p.host.call_ns),
+            send: picos(p.responder_ns.send),
+            data_cores: p.host.cores as u32,
             atomics_by_call: p.rpc.atomics >= 0.5,
             line: picos(p.load_store.line_ns),
             in_flight: p.load_store.in_flight as u64,

@@ -146,7 +146,7 @@ struct Counted {
 pub(super) struct Late {
     verb: u32,
     place: Place,
-    until: Picos,
+    pub(super) until: Picos,
 }
 
 impl Late {

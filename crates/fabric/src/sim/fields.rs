@@ -36,6 +36,8 @@ const SPEC: &str = "packet formats of RoCEv2 and InfiniBand";
 const FIT: &str = "fit to the bandwidth- and rate-bound cells of the FAST'26 artifact's table";
 const SMART: &str = "micro-benchmarks published with Smart (ASPLOS'24), ConnectX-6 200 Gb";
 const BREAKDOWN: &str = "operation breakdown of the FAST'26 paper (its table 1)";
+const ERPC: &str = "10 M small calls per core and second, published with eRPC (NSDI'19)";
+const HERE: &str = "operations of `dmtree bench quick --fabric local --systems rpc` on one thread of a virtual machine";
 const GUESS: &str = "no measurement found";
 
 macro_rules! fields {
@@ -74,6 +76,7 @@ fields! {
     "responder_ns.write", "ns", 0 ..= 1e7, B, FIT, "the same for a WRITE";
     "responder_ns.atomic", "ns", 0 ..= 1e7, B, FIT, "the same for a compare-and-swap or fetch-and-add";
     "responder_ns.write_cold", "ns", 0 ..= 1e7, C, "explains the inserts of FPTree and SMART in the artifact's table; not measured by itself", "a WRITE to a line that no verb touched lately; 0: as any WRITE";
+    "responder_ns.send", "ns", 0 ..= 1e7, C, "as a WRITE that consumes a receive buffer", "the same for the request of a data call";
     "initiator_ns.read", "ns", 0 ..= 1e6, B, SMART, "time of the client NIC's pipeline for a READ";
     "initiator_ns.write", "ns", 0 ..= 1e6, B, SMART, "the same for a WRITE";
     "initiator_ns.atomic", "ns", 0 ..= 1e6, C, SMART, "the same for an atomic";
@@ -103,6 +106,11 @@ fields! {
     "rpc.handler_ns", "ns", 0 ..= 1e9, C, "eRPC and UCX reports", "time of a remote call's handler on the node's core";
     "rpc.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores that serve remote calls";
     "rpc.atomics", "0 or 1", 0 ..= 1, C, "device attributes", "1: the NIC has no atomics; they are remote calls";
+    "host.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores of a memory node that run data services";
+    "host.call_ns", "ns", 0 ..= 1e9, B, ERPC, "CPU time of a data call beside its handler: taking the request, sending the reply";
+    "host.node_ns", "ns", 0 ..= 1e6, C, HERE, "a handler's visit of a page of its own memory";
+    "host.entry_ns", "ns", 0 ..= 1e6, C, HERE, "a handler's look at, or change of, an entry";
+    "host.copy_ns", "ns", 0 ..= 1e6, D, GUESS, "a handler's copy of a KiB";
     "on_chip.bytes", "B", 0 ..= 1e9, B, "device attributes", "memory of the NIC that verbs reach; 0: none";
     "load_store.line_ns", "ns", 0 ..= 1e6, C, "CXL latency reports", "a verb is a run of 64-byte accesses by the client's CPU with this latency; 0: a NIC does it";
     "load_store.in_flight", "lines", 1 ..= 1024, C, "line-fill buffers", "such accesses in flight per thread";

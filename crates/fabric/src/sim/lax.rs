@@ -14,6 +14,9 @@ pub struct Laxity {
     /// A verb to on-chip memory does not wait for a WRITE to main memory before it in its chain:
     /// that WRITE is accepted, but not visible yet.
     pub on_chip_first: bool,
+    /// A node executes a data call before it keeps the call's number: the repetition of a call with
+    /// a lost reply is executed, too.
+    pub forgets_calls: bool,
 }
 
 /// Verbs that were overtaken by the next one of their chain.

@@ -28,7 +28,7 @@ mod usage;
 mod wheel;
 mod world;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -39,8 +39,8 @@ pub use fields::{Confidence, FIELDS, Field};
 pub use lax::Laxity;
 pub use order::{Choice, Order, next_choices};
 pub use profile::{
-    Cpu, Doorbell, Header, Initiator, Latency, Link, LoadStore, OnChip, Outstanding, Pcie, Profile,
-    QueuePair, Responder, Rpc, SameWord,
+    Cpu, Doorbell, Header, Host as HostCores, Initiator, Latency, Link, LoadStore, OnChip,
+    Outstanding, Pcie, Profile, QueuePair, Responder, Rpc, SameWord,
 };
 pub use usage::{NodeUsage, ThreadUsage, Usage};
 
@@ -126,6 +126,7 @@ impl SimFabric {
             whole_write_bytes: profile.link.mtu_bytes as u32,
             cas_fail_is_readonly: true,
             on_chip_bytes: profile.on_chip.bytes as u32,
+            mn_cores: profile.host.cores as u32,
             ..Capabilities::NONE
         };
         Self::with_caps(profile, seed, caps)
@@ -172,6 +173,7 @@ impl SimFabric {
             cas_fail_is_readonly: grants.cas_fail_is_readonly,
             whole_write_bytes: grants.whole_write_bytes,
             on_chip_bytes: grants.on_chip_bytes,
+            mn_cores: profile.host.cores as u32,
             ..Capabilities::NONE
         };
         let fabric = Self::with_caps(&profile, seed, grants);
@@ -419,6 +421,7 @@ impl Fabric for SimFabric {
             stages,
             caps: self.0.caps,
             bound: Cell::new(0),
+            services: RefCell::default(),
         }))
     }
 

@@ -71,6 +71,14 @@ const WARM_LINES: usize = 1 << 19;
 /// Words with a record of their last atomic.
 const ATOMIC_WORDS: usize = 1 << 14;
 
+/// The cores of a node that run data services: calls wait for them in the order of their arrival.
+/// A call's time is known when it begins, so these have a queue.
+pub(super) struct DataCores {
+    pub idle: u32,
+    pub waiting: VecDeque<u32>,
+    pub busy: Picos,
+}
+
 /// Verbs that a NIC has served as target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Served {
@@ -95,6 +103,7 @@ pub(super) struct Nic {
     pcie_in: Server,
     pcie_out: Server,
     pub cores: Vec<Server>,
+    pub data_cores: DataCores,
     pub doorbells: Vec<Server>,
     pub threads: u32,
     /// Verbs posted by this node's clients and not delivered.
@@ -119,6 +128,7 @@ impl Nic {
             pcie_in: Server::default(),
             pcie_out: Server::default(),
             cores: vec![Server::default(); c.rpc_cores],
+            data_cores: DataCores { idle: c.data_cores, waiting: VecDeque::new(), busy: 0 },
             doorbells: vec![Server::default(); c.doorbell_slots as usize],
             threads: 0,
             outstanding: 0,
@@ -228,6 +238,7 @@ impl Nic {
             s.busy = 0;
         }
         self.cores.iter_mut().for_each(|s| s.busy = 0);
+        self.data_cores.busy = 0;
         self.same_word = 0;
         self.served = Served::default();
     }

@@ -26,7 +26,7 @@ sections! {
     /// Times that no server is busy for.
     Latency { propagation_ns, loopback_ns, completion_ns, jitter_sigma }
     /// The target NIC's pipeline.
-    Responder { read, write, atomic, write_cold }
+    Responder { read, write, atomic, write_cold, send }
     /// The client NIC's pipeline.
     Initiator { read, write, atomic }
     /// Atomics on one word.
@@ -46,6 +46,8 @@ sections! {
     Pcie { gbps }
     /// Remote calls.
     Rpc { handler_ns, cores, atomics }
+    /// The cores of a memory node that run data services.
+    Host { cores, call_ns, node_ns, entry_ns, copy_ns }
     /// Memory on the NIC.
     OnChip { bytes }
     /// Memory that the client's CPU reaches itself.
@@ -74,6 +76,7 @@ pub struct Profile {
     pub cpu: Cpu,
     pub pcie: Pcie,
     pub rpc: Rpc,
+    pub host: Host,
     pub on_chip: OnChip,
     pub load_store: LoadStore,
 }

@@ -1,6 +1,7 @@
 //! The transport of a simulated client thread.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::{Host, Power};
 use crate::local::LocalTransport;
-use crate::rpc::RpcCall;
+use crate::rpc::{Charged, RpcCall, answer_data};
 use crate::scope::Stage;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -32,12 +33,37 @@ pub(super) struct SimTransport {
     pub charges: bool,
     pub caps: Capabilities,
     pub bound: Cell<u64>,
+    /// What data services run on, by node, while this transport drives the world.
+    pub services: RefCell<BTreeMap<NodeId, ServiceCore>>,
 }
+
+/// A node, an endpoint there, and what its services have charged.
+type ServiceCore = (Arc<Host>, Endpoint, Rc<Charged>);
 
 impl SimTransport {
     /// Whether its node has crashed, even if a later incarnation is up.
     fn is_dead(&self) -> bool {
         self.local.own().power() != Power::On
+    }
+
+    /// Runs a data service, and notes what it has charged.
+    fn call_data(&self, from: &Arc<Host>, host: &Arc<Host>, call: &mut Call) -> Result<Vec<u8>> {
+        if let Some(refused) = host.refusal(from) {
+            return Err(refused);
+        }
+        let mut services = self.services.borrow_mut();
+        let known = services.get(&call.to).is_some_and(|(of, ..)| Arc::ptr_eq(of, host));
+        if !known {
+            let charged = Rc::new(Charged { prices: self.stages, sum: Cell::new(0) });
+            let ep = self.local.service_on(host, charged.clone());
+            services.insert(call.to, (host.clone(), ep, charged));
+        }
+        let (_, ep, charged) = &services[&call.to];
+        let handler = host.rpc.handler(call.to, call.service)?;
+        charged.sum.set(0);
+        let reply = answer_data(&*handler, ep, (from.node, &call.request));
+        call.charged = charged.sum.get();
+        reply
     }
 
     /// One executor at a time drives a world: another one may take over when nothing is in flight.
@@ -101,8 +127,14 @@ impl Transport for SimTransport {
             return Poll::Ready(Err(e));
         }
         let RpcCall { to, service, request } = call;
-        let call =
-            Call { to, service, request: request.to_vec(), reply: Vec::new(), answered: false };
+        let call = Call {
+            to,
+            service,
+            request: request.to_vec(),
+            reply: Vec::new(),
+            answered: false,
+            charged: 0,
+        };
         self.shared.world().post_call(self.thread, ticket, call);
         Poll::Pending
     }
@@ -113,7 +145,11 @@ impl Transport for SimTransport {
         }
         let run = |now: Picos, from: &Arc<Host>, call: &mut Call| -> Result<()> {
             self.shared.now.store(now, Ordering::Relaxed);
-            call.reply = self.shared.call(from, call)?;
+            let host = self.local.known(call.to)?;
+            call.reply = match host.rpc.is_data(call.service) {
+                true => self.call_data(from, &host, call)?,
+                false => self.shared.call(from, call)?,
+            };
             Ok(())
         };
         let mut w = self.shared.world();

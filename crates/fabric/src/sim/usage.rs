@@ -23,6 +23,10 @@ pub struct NodeUsage {
     pub same_word_wait_ns: Nanos,
     /// Cores that serve remote calls, all together.
     pub rpc_ns: Nanos,
+    /// Cores that run data services, all together.
+    pub data_ns: Nanos,
+    /// The number of these cores.
+    pub data_cores: u32,
     /// Bytes that came by the wire, headers included.
     pub in_bytes: u64,
     /// Bytes that left by the wire, headers included.
@@ -70,6 +74,8 @@ pub(super) fn of(w: &World, since: Nanos, until: Nanos) -> Usage {
         initiator_ns: n.initiator.busy / 1000,
         same_word_wait_ns: n.same_word / 1000,
         rpc_ns: n.cores.iter().map(|c| c.busy).sum::<u64>() / 1000,
+        data_ns: n.data_cores.busy / 1000,
+        data_cores: w.costs.data_cores,
         in_bytes: n.served.in_bytes,
         out_bytes: n.served.out_bytes,
         reads: n.served.reads,

@@ -102,6 +102,8 @@ pub(super) struct Call {
     pub reply: Vec<u8>,
     /// The target has answered it, and would repeat the answer.
     pub answered: bool,
+    /// What the handler of a data service has charged, ps.
+    pub charged: Picos,
 }
 
 /// A posted list.
@@ -160,6 +162,10 @@ pub(super) enum Event {
     Chaos(Step),
     /// The completion of a list there.
     Complete(u32),
+    /// A data call asks for a core.
+    CallQueues(u32),
+    /// A core has ended with a data call.
+    CallEnds(u32),
 }
 
 /// Runs a remote call's handler: the time, node of the caller, then the call.
@@ -224,7 +230,10 @@ impl World {
         let node = host.node;
         let born = self.now;
         match self.nics.iter().position(|n| n.node() == node) {
-            Some(i) => self.nics[i] = Nic::new(host, &self.costs, born),
+            Some(i) => {
+                self.fail_waiting(i);
+                self.nics[i] = Nic::new(host, &self.costs, born);
+            }
             None => {
                 *self.numbers.at(node) = Some(self.nics.len() as u32);
                 self.nics.push(Nic::new(host, &self.costs, born));
@@ -359,6 +368,14 @@ impl World {
                 false
             }
             Event::CallReturns(list) => self.call_returns(core, list),
+            Event::CallQueues(list) => {
+                self.call_queues(list, run);
+                false
+            }
+            Event::CallEnds(list) => {
+                self.call_ends(list, run);
+                false
+            }
         })
     }
 

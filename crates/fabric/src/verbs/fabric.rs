@@ -93,6 +93,7 @@ impl VerbsShared {
             // One packet.
             whole_write_bytes: u32::from(self.nic.mtu),
             on_chip_bytes: ports.iter().map(|(_, p)| p.on_chip_bytes()).min().unwrap_or(0),
+            mn_cores: 1,
             ..Capabilities::NONE
         }
     }

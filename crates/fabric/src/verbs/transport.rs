@@ -13,11 +13,12 @@ use super::port::Accepted;
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::Member;
-use crate::rpc::{RpcCall, WithoutCalls, check_reply};
+use crate::rpc::{RpcCall, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest, poll_until};
 
@@ -105,6 +106,10 @@ impl VerbsTransport {
         }
         let handler = host.rpc.handler(to, service)?;
         let ep = self.service(&host)?;
+        if handler.is_data() {
+            let _core = host.cores.take();
+            return answer_data(&*handler, &ep, (self.own.node, request));
+        }
         let _core = locked(&host.rpc_core);
         check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
@@ -118,7 +123,7 @@ impl VerbsTransport {
             return Ok(ep.clone());
         }
         let transport = Rc::new(Self::new(self.shared.clone(), host.clone())?);
-        let ep = Endpoint::alone(Rc::new(WithoutCalls(transport)), 0);
+        let ep = Endpoint::alone(WithoutCalls::free(transport), 0);
         services.insert(host.node, (host.clone(), ep.clone()));
         Ok(ep)
     }
@@ -131,6 +136,10 @@ impl Transport for VerbsTransport {
 
     fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
         Poll::Ready(self.call(call))
+    }
+
+    fn own_memory(&self) -> Option<&dyn DirectMemory> {
+        Some(&*self.own)
     }
 
     fn poll(&self, core: &Core) -> Progress {

@@ -178,8 +178,21 @@ pub trait Separators: PageTree {
             }
         }
         if is_there || count + 1 < g.inner_slots() {
-            g.seal(&mut image);
-            self.write_back(held, at, image, false).await?;
+            let part = match is_there {
+                true => {
+                    g.seal(&mut image);
+                    0..image.len()
+                }
+                false => g.seal_added(&mut image, count),
+            };
+            let begin = at.plus(part.start as u64);
+            if part.len() < image.len() {
+                let (same, mut record) = self.under(held, self.blank(part.len()).await).await?;
+                record.copy_from_slice(&image[part]);
+                self.write_back(same, begin, record, false).await?;
+                return Ok(None);
+            }
+            self.write_back(held, begin, image, false).await?;
             return Ok(None);
         }
         self.split_inner(at, held, image).await.map(Some)

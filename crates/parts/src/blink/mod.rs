@@ -18,7 +18,7 @@ mod load;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Verified};
@@ -134,7 +134,8 @@ pub trait Format {
     fn put_header(&self, image: &mut [u8], h: &Header<'_>);
     /// Writes record `i`.
     fn put_record(&self, image: &mut [u8], i: usize, key: &[u8], child: GlobalAddr);
-    /// Adds a record at position `i` of a page with `count` records; there is room.
+    /// Adds a record at position `i` of a page with `count` records; there is room. A format with
+    /// unsorted records may put it behind the others, if it does not fill the page.
     fn insert_record(&self, image: &mut [u8], place: (usize, usize), key: &[u8], child: GlobalAddr);
     /// Divides a full page: the records behind `middle` move to an empty image, which will be at
     /// `at`, and record `middle` becomes the separator, which is returned.
@@ -144,9 +145,32 @@ pub trait Format {
         right: &mut [u8],
         middle: usize,
         at: GlobalAddr,
-    ) -> Option<Vec<u8>>;
+    ) -> Option<Vec<u8>> {
+        let old = self.accepted(left)?;
+        let (separator, leftmost) = (self.key(left, middle).to_vec(), self.child(left, middle));
+        let (low, high, count) = (old.low.to_vec(), old.high.to_vec(), old.records);
+        let old = Header { low: &low, high: &high, ..old };
+        for i in middle + 1..count {
+            let (key, child) = (self.key(left, i).to_vec(), self.child(left, i));
+            self.put_record(right, i - middle - 1, &key, child);
+        }
+        let key = vec![0; self.key_bytes()];
+        (middle..count).for_each(|i| self.put_record(left, i, &key, GlobalAddr::NULL));
+        let records = count - middle - 1;
+        self.put_header(right, &Header { leftmost, records, low: &separator, ..old });
+        let (beyond, high) = (leftmost, &separator[..]);
+        self.put_header(left, &Header { sibling: at, beyond, records: middle, high, ..old });
+        Some(separator)
+    }
     /// Prepares a page to be written whole: the image is not plain any more.
     fn seal(&self, image: &mut [u8]);
+
+    /// Prepares a page with a new record to be written, which had `count` before: the image is not
+    /// plain any more. Returns the bytes to write.
+    fn seal_added(&self, image: &mut [u8], _count: usize) -> Range<usize> {
+        self.seal(image);
+        0..image.len()
+    }
 }
 
 /// An accepted image of an inner page.

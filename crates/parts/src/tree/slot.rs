@@ -21,8 +21,10 @@ pub enum SlotState {
     Free,
     /// A pair.
     Live,
-    /// An entry staged by a merge that is not committed; no reader may see it.
+    /// An entry staged by a change that is not committed; no reader may see it.
     Staged,
+    /// No entry: what hopscotch leaves say of themselves between their slots.
+    Replica,
 }
 
 /// Which slot of which leaf: part of what the checksums cover.
@@ -57,7 +59,7 @@ fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
     crc32c([place.leaf.bits(), number | u64::from(low) << 32], areas)
 }
 
-/// The state: 0 free, 1 live, 2 staged.
+/// The state: 0 free, 1 live, 2 staged, 3 replica.
 const STATE: u32 = 3;
 
 /// SlotState and range: the parts of word0 that a restamp of a slot changes.
@@ -179,7 +181,7 @@ pub fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
         0 => SlotState::Free,
         1 => SlotState::Live,
         2 => SlotState::Staged,
-        _ => return None,
+        _ => SlotState::Replica,
     };
     let areas = &bytes[8..8 + g.k + g.v];
     Some(Slot {
@@ -205,6 +207,7 @@ pub fn encode(
         SlotState::Free => 0,
         SlotState::Live => 1,
         SlotState::Staged => 2,
+        SlotState::Replica => 3,
     };
     let low = bits | (modes.0 as u32) << 2 | (modes.1 as u32) << 4 | ver.bits() << 8;
     let areas = &bytes[8..8 + g.k + g.v];

@@ -131,8 +131,12 @@ fn a_compute_node_that_leaves_hands_its_tables_over() {
     let nb = node(&b).0.cn();
     let there = within("a cell at the other", || Some(cell(&na, &ea)).filter(|(_, h)| *h == nb)).0;
     drop(b);
-    let owner = within("a new owner", || on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node()));
-    assert_eq!(owner, na.cn());
+    // On a busy machine the lease of a node may end before it has left. The other then knows the
+    // former owner until it learns of that.
+    within("the new owner", || {
+        let owner = on(&ea, na.resolve(&ea, there)).ok().map(|at| at.node());
+        owner.filter(|owner| *owner == na.cn())
+    });
     let again = Cluster::join(&place(&mn0)).expect("a new node");
     assert_ne!(node(&again).0.cn(), na.cn());
 }

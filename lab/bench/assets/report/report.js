@@ -71,7 +71,7 @@ function unfold() {
 
 // Figures ----------------------------------------------------------------------------------------
 
-const PLOT = { marginLeft: 52, marginRight: 14, marginTop: 34, style: { fontFamily: "sans-serif", fontSize: "11px", background: "white" } };
+const PLOT = { marginLeft: 64, marginRight: 14, marginTop: 34, style: { fontFamily: "sans-serif", fontSize: "11px", background: "white" } };
 const HEIGHT = 218;
 
 /** What every chart has: a title, and a vertical axis from 0 to above all values. */
@@ -107,7 +107,7 @@ function bars(title, axis, rows) {
   const svg = Plot.plot({
     ...PLOT, y: f.y, height: HEIGHT, marginBottom: 14,
     // Room for the title, whatever the number of bars.
-    width: 66 + Math.max(each * rows.length + 10, 8 * title.length),
+    width: 78 + Math.max(each * rows.length + 10, 8 * title.length),
     x: { type: "band", domain: rows.map(place), axis: null, padding: 0.2 },
     marks: [
       ...f.marks,
@@ -144,7 +144,7 @@ function curves(title, axis, across, rows) {
   const marked = rows.filter((r) => r.published !== undefined);
   const f = frame(title, axis, rows.flatMap((r) => [r.value, r.published ?? 0]));
   const svg = Plot.plot({
-    ...PLOT, y: f.y, height: HEIGHT + 22, width: width + 66, marginBottom: 36,
+    ...PLOT, y: f.y, height: HEIGHT + 22, width: width + 78, marginBottom: 36,
     x: { type, domain: [low, high], insetLeft: 10, insetRight: 10 },
     marks: [
       ...f.marks,
@@ -218,11 +218,16 @@ function download(name, blob) {
 
 const key = (c) => [c.system, c.workload, c.distribution, c.fabric, c.variant ?? ""].join(" ").trimEnd();
 const gainKey = (g) => `gain of ${g.system} over ${g.over} ${g.workload} ${g.distribution}`;
-const system = (c) => c.system + (c.published ? " (as published)" : "");
+const system = (c) => {
+  const marks = [...(c.published ? ["as published"] : []), ...(c.foretold_keys ? ["keys foretold"] : [])];
+  return c.system + (marks.length ? ` (${marks.join(", ")})` : "");
+};
 const label = (c) => system(c) + (c.variant ? ` [${c.variant}]` : "");
 /** The curve or colour of a cell: its system, and what is varied besides the axis. */
 const series = (c) => system(c) + (c.place?.besides ? `, ${c.place.besides}` : "");
 const saturated = (c) => c.open?.saturated === true;
+/** The section of a cell: its distribution, unless that is what varies. */
+const group = (c) => c.place?.setting === "distribution" ? "distribution" : c.distribution;
 const busiestText = (b) => `${b.node} ${b.server} ${(b.utilization * 100).toFixed(0)} %`;
 
 const MN_VERBS = "/mn/read+/mn/write+/mn/atomic";
@@ -234,21 +239,32 @@ const FIGURES = [
   { stem: "round_trips", heading: "Dependent round trips", axis: "per operation", field: "/round_trips" },
 ];
 
+/** Figures of what varies with a setting, besides; each of the cells that have it. */
+const VARIED = [
+  { stem: "bytes", heading: "Bytes at memory nodes", axis: "per operation", field: "/mn/bytes_read+/mn/bytes_written" },
+  { stem: "splits", heading: "Leaves that inserts divide", axis: "per cent of the inserts", field: "/splits/per_insert", unit: 0.01, unless: (c) => !c.splits },
+  { stem: "load_factor", heading: "Leaves that are divided", axis: "per cent full", field: "/splits/load_factor", unit: 0.01, unless: (c) => !c.splits?.load_factor },
+  { stem: "cache", heading: "Cache in use", axis: "MiB of a compute node", field: "/memory/cache_used_bytes", unit: 1 << 20, unless: (c) => !c.memory },
+  { stem: "metadata", heading: "Metadata of a leaf", axis: "bytes", field: "/memory/leaf_metadata", unless: (c) => c.memory?.leaf_metadata === undefined },
+];
+
 /** The name of a setting with its unit. */
-function across(setting, simulated) {
+function across(setting, simulated, variant) {
+  if (setting === "key-form" && variant.includes("shifting(")) return "share of the key space";
   return {
     threads: simulated ? "threads of each compute node" : "threads", coroutines: "coroutines of a thread", cns: "compute nodes",
     mns: "memory nodes", "value-size": "bytes of a value", "scan-length": "pairs that a scan asks for",
-    "cache-bytes": "cache of a compute node", "cache-at-billion": "cache of a node, at 1e9 keys",
+    "cache-bytes": "cache of a compute node", "cache-at-billion": "cache of a node, at 1e9 keys", "key-form": "bytes of a key",
   }[setting] ?? setting;
 }
 
-/** A chart per workload: bars, or curves where a setting varies. */
+/** A chart per workload and setting that varies: bars, or curves where one does. */
 function charts(f, cells, names) {
-  return distinct(cells.map((c) => c.workload)).map((workload) => {
-    const mine = cells.filter((c) => c.workload === workload);
-    const varied = mine.find((c) => c.place);
-    const rows = mine.filter((c) => !f.unless?.(c) && (!varied || c.place)).map((c) => {
+  const chart = (c) => `${c.workload} ${c.place?.setting ?? ""}`;
+  return distinct(cells.map(chart)).map((one) => {
+    const mine = cells.filter((c) => chart(c) === one);
+    const [varied, workload] = [mine.find((c) => c.place), mine[0].workload];
+    const rows = mine.filter((c) => !f.unless?.(c)).map((c) => {
       const value = at(c, f.field);
       const published = f.published && c.published_figure ? at(c, f.published) : undefined;
       return {
@@ -256,7 +272,7 @@ function charts(f, cells, names) {
         published, publishedSource: source(key(c), f.published, published), x: c.place?.x, label: c.place?.label,
       };
     });
-    return varied ? curves(workload, f.axis, across(varied.place.setting, !!varied.sim), rows) : bars(workload, f.axis, rows);
+    return varied ? curves(workload, f.axis, across(varied.place.setting, !!varied.sim, varied.variant), rows) : bars(workload, f.axis, rows);
   });
 }
 
@@ -264,7 +280,8 @@ function facts(r) {
   const c = r.config;
   const profile = (p) => p.name + (p.set ? ` with ${p.set.join(", ")}` : "") + ` (${p.hash})`;
   const own = (c.where ?? []).map((w) => ["where", Object.entries(w).map(([k, v]) => `${k} ${v}`).join(", ")]);
-  const varied = r.cells.map((x) => x.variant).filter(Boolean);
+  const places = d3.groups(r.cells.filter((x) => x.place), (x) => x.place.setting);
+  const varied = places.map(([setting, cells]) => `${setting} from ${cells[0].place.label} to ${cells.at(-1).place.label}`);
   const made = new Date(r.created_unix * 1000).toISOString().slice(0, 16).replace("T", " ");
   const rows = [
     ["nodes", `${c.cns} compute nodes, ${c.mns} memory nodes`],
@@ -272,7 +289,7 @@ function facts(r) {
     ["data", `${c.keys} keys (${c["key-form"]}), values of ${c["value-size"]} bytes`],
     ...own,
     c.profile && ["profile", profile(c.profile)],
-    varied.length > 0 && ["varied", `from ${varied[0]} to ${varied.at(-1)}`],
+    varied.length > 0 && ["varied", varied.join("; ")],
     ["seed", r.seed], ["rounds", c.rounds], ["configuration", r.config_hash],
     ["made", `${made} UTC by dmtree ${r.version} on ${r.machine.cpu} (${r.machine.cores} cores, ${r.machine.os})`],
   ];
@@ -322,6 +339,9 @@ function cellTables(r, cells) {
     shown("round\ntrips", "/round_trips", digits(2)), shown("verbs\nMN", MN_VERBS, digits(2)), shown("verbs\nCN", CN_VERBS, digits(2)),
     shown("bytes\nMN", "/mn/bytes_read+/mn/bytes_written", digits(0)), shown("bytes\nCN", "/cn/bytes_read+/cn/bytes_written", digits(0)),
     ...(cells.some((c) => c.sim) ? [["busiest server", (c) => c.sim?.busiest ? [source(key(c), "/sim/busiest/utilization", c.sim.busiest.utilization), busiestText(c.sim.busiest)] : "-", "w"]] : []),
+    ...(cells.some((c) => c.splits) ? [
+      shown("splits of\nan insert", "/splits/per_insert", percent(2)), shown("full at\na split", "/splits/load_factor", percent(1)),
+    ] : []),
     shown("shared", "/combined", String),
   ];
   return [
@@ -367,6 +387,52 @@ function steps(r) {
   ];
 }
 
+/** Figures of the buckets of a series. */
+const OVER_TIME = [
+  { title: "throughput", axis: "million operations / s", field: "mops" },
+  { title: "latency of reads, 99th percentile", axis: "microseconds", field: "read_p99_ns", unit: 1e3 },
+  { title: "READs of a read", axis: "per read", field: "reads_of_read" },
+  { title: "cache in use", axis: "MiB of a compute node", field: "cache_bytes", unit: 1 << 20 },
+  { title: "trainings", axis: "published", field: "trainings" },
+];
+
+/** Curves over virtual time; a row is that of a bar, with x in milliseconds. */
+function timeline(title, axis, rows) {
+  const f = frame(title, axis, rows.map((r) => r.value));
+  const svg = Plot.plot({
+    ...PLOT, y: f.y, height: HEIGHT + 22, width: 420, marginBottom: 36,
+    marks: [
+      ...f.marks,
+      Plot.axisX({ ticks: 6, label: "virtual time, ms", labelAnchor: "center", labelArrow: "none", tickSize: 4 }),
+      Plot.line(rows, { x: "x", y: "value", z: "name", stroke: "colour" }),
+      Plot.dot(rows, { x: "x", y: "value", fill: "colour", r: 1.2, className: "point", title: (r) => `${r.name}, ${r.x.toFixed(2)} ms: ${number(r.value)}` }),
+    ],
+  });
+  nameSources(svg, "point", rows);
+  return svg;
+}
+
+/** Cells over time: a figure for each workload. */
+function overTime(r) {
+  const all = r.cells.filter((c) => c.series);
+  if (all.length === 0) return [];
+  const parts = distinct(all.map((c) => `${c.workload}, ${c.distribution}`)).map((what, n) => {
+    const cells = all.filter((c) => `${c.workload}, ${c.distribution}` === what);
+    const drawn = OVER_TIME.filter((f) => cells.some((c) => c.series.buckets.some((b) => b[f.field] > 0))).map((f) => timeline(f.title, f.axis,
+      cells.flatMap((c, i) => c.series.buckets.map((b, at) => ({
+        name: label(c), colour: colour(i), x: (at + 0.5) * c.series.bucket_us / 1e3, value: b[f.field] / (f.unit ?? 1),
+        source: source(key(c), `/series/buckets/${at}/${f.field}`, b[f.field]),
+      })))));
+    return figure(`over_time_${n}`, what, cells.map((c, i) => keyOfLegend(label(c), colour(i))), drawn);
+  });
+  const training = (c) => c.series.training_p99_ns === undefined ? "-"
+    : [source(key(c), "/series/training_p99_ns", c.series.training_p99_ns), time(c.series.training_p99_ns)];
+  return [
+    h("h2", {}, "Over time"), h("div", { class: "figures" }, parts),
+    table([["cell", key, "l"], shown("p99 of reads", "/series/read_p99_ns", time), ["in buckets with\na training", training]], all),
+  ];
+}
+
 /** What the nodes did in the measuring window of a cell. */
 function nodes(c) {
   const of = (head, field, text) => [head, ([n, i]) => [source(key(c), `/sim/nodes/${i}${field}`, at(n, field)), text(at(n, field))]];
@@ -381,7 +447,7 @@ function nodes(c) {
     table([
       ["node", ([n]) => n.node, "l"], of("Mverbs/s\nserved", "/mverbs", digits(2)), of("Gb/s\nin", "/in_gbps", digits(1)), of("Gb/s\nout", "/out_gbps", digits(1)),
       of("in-wire", "/in_wire", percent(0)), of("out-wire", "/out_wire", percent(0)), of("responder", "/responder", percent(0)),
-      of("initiator", "/initiator", percent(0)), ["CPU of threads", ([n]) => n.cpu.length ? cpu(n) : "-"],
+      of("initiator", "/initiator", percent(0)), of("busy\ncores", "/busy_cores", digits(2)), ["CPU of threads", ([n]) => n.cpu.length ? cpu(n) : "-"],
       ["", ([n]) => n.cpu.length ? strip(n) : "", "l"],
     ], c.sim.nodes.map((n, i) => [n, i])),
     h("p", {}, `Window of ${((to - from) / 1e6).toFixed(3)} ms of virtual time with ${c.sim.window_ops} operations; trace ${c.sim.trace_hash}.`),
@@ -406,7 +472,7 @@ function memory(r) {
   const names = [["system", label, "l"], ["workload", (c) => `${c.workload}, ${c.distribution}`, "l"]];
   const onNodes = [
     ...names, of("keys", "/keys", String),
-    of("bytes per key\non memory nodes", "/mn_bytes_per_key", digits(1)), of("of tables,\nanywhere", "/table_bytes_per_key", digits(1)),
+    of("bytes per key\non memory nodes", "/mn_bytes_per_key", digits(1)), of("of a leaf\nbesides pairs", "/leaf_metadata", digits(0)), of("of tables,\nanywhere", "/table_bytes_per_key", digits(1)),
     ["MiB on all\nmemory nodes", (c) => mib(c.memory.mn_bytes_per_key * c.memory.keys)],
     of("process\npeak, MiB", "/peak_bytes", mib),
     ["x held\nbytes", (c) => c.memory.peak_bytes === undefined ? "-" : (c.memory.peak_bytes / Math.max(c.memory.held_bytes, 1)).toFixed(2)],
@@ -435,12 +501,14 @@ function experiment(r) {
     const mark = cells.some((c) => c.place) ? publishedDiamond : publishedLine;
     return [...names.map((n, i) => keyOfLegend(n, colour(i))), published && mark()].filter(Boolean);
   };
-  const parts = distinct(r.cells.map((c) => c.distribution)).flatMap((d) => {
-    const cells = r.cells.filter((c) => c.distribution === d);
+  const parts = distinct(r.cells.map(group)).flatMap((d) => {
+    const cells = r.cells.filter((c) => group(c) === d);
+    const all = [...FIGURES, ...(cells.some((c) => c.place) ? VARIED : [])];
+    const drawn = all.map((f) => [f, cells.filter((c) => !f.unless?.(c))]).filter(([, cells]) => cells.length > 0);
     const stem = d.replace(/[^A-Za-z0-9.]+/g, "-").replace(/^-|-$/g, "");
     return [
       h("h2", {}, d),
-      h("div", { class: "figures" }, FIGURES.map((f) => figure(`${f.stem}_${stem}`, f.heading, legend(f, cells), charts(f, cells, names)))),
+      h("div", { class: "figures" }, drawn.map(([f, cells]) => figure(`${f.stem}_${stem}`, f.heading, legend(f, cells), charts(f, cells, names)))),
       ...cellTables(r, cells),
     ];
   });
@@ -451,7 +519,7 @@ function experiment(r) {
     r.interrupted ? h("p", { class: "bad" }, "Interrupted: only finished cells are shown.") : undefined,
     r.failure ? h("p", { class: "bad" }, `Ended early: ${r.failure}`) : undefined,
     facts(r), ...(r.published ? verdict(r) : []), ...parts, ...(r.gains ? gains(r.gains) : []),
-    ...steps(r), ...resources(r), ...memory(r), ...errors, ...settings(r),
+    ...overTime(r), ...steps(r), ...resources(r), ...memory(r), ...errors, ...settings(r),
   ];
 }
 

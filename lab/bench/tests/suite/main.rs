@@ -7,4 +7,5 @@ mod exhaustive;
 mod regressions;
 mod results;
 mod simulated;
+mod sweeps;
 mod toy;

@@ -8,6 +8,7 @@ use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::results::{Cell, Results};
 use dmtree_bench::run::{self, Observer, Silent};
+use dmtree_bench::series::Series;
 use dmtree_bench::{Failure, Result, table};
 
 fn resolved(text: &str) -> Result<Resolved> {
@@ -292,4 +293,35 @@ fn clients_keep_to_the_slice_of_their_compute_node() {
         "affinity = \"own\"\nsystems = [\"dmtree\", \"sherman-published\"]\nworkloads = [\"search\", \"search-absent\", \"insert\", \"update\", \"scan\", \"ycsb-d\"]\n",
     );
     assert_eq!((r.errors(), r.cells.len()), (0, 12), "{}", table::render(&r));
+}
+
+/// Keys come that no model has seen, into an ever smaller part of the key space.
+#[test]
+fn a_series_shows_what_trainings_do() {
+    let text = "systems = [\"rolex\", \"rolex-no-retraining\"]\n\
+        workloads = [{ name = \"mixed\", mix = { read = 50, insert = 50 } }]\n\
+        key-form = \"shifting(5000:1, 2000:0.1, ascending)\"\n\
+        keys = 3000\nops = 12_000\nmeasure = \"all\"\nmaintain-every = 8\nseries-us = 500\n";
+    let r = small(text);
+    assert_eq!(r.errors(), 0, "{}", table::render(&r));
+    let all: Vec<_> = r.cells.iter().map(|c| (c, c.series.as_ref().expect("a series"))).collect();
+    let [(trained, with), (untrained, without)] = all[..] else { panic!("two cells") };
+    let trainings = |s: &Series| s.buckets.iter().map(|b| b.trainings).sum::<u64>();
+    assert!(trainings(with) > 3 && trainings(without) == 0);
+    assert!(with.training_p99_ns.is_some() && without.training_p99_ns.is_none());
+    let published = |c: &Cell| c.by_background.get("train other").map_or(0, |cost| cost.ops);
+    assert!(published(trained) >= trainings(with) && published(untrained) == 0);
+    let ends = |s: &Series| s.buckets.iter().rev().take(5).map(|b| b.reads_of_read).sum::<f64>();
+    assert!(ends(with) < ends(without), "{with:?}, {without:?}");
+    let ops: f64 = with.buckets.iter().map(|b| b.mops * 500.0).sum();
+    assert!((10_000.0..=12_000.0).contains(&ops.round()), "{ops} operations in whole buckets");
+    assert!(with.buckets.iter().all(|b| b.read_p99_ns > 0 && b.cache_bytes > 0));
+    assert!(table::render(&r).contains("in the"), "the ratio of the two percentiles");
+
+    let refused = |text: &str| resolved(text).unwrap_err().to_string();
+    assert!(refused("fabric = \"local\"\nseries-us = 5").contains("fabric sim only"));
+    assert!(refused("series-us = 0").contains("give 1 to 1000000 microseconds"));
+    assert!(refused("maintain-every = 0").contains("maintain-every is 0"));
+    let own = refused("[[where]]\nseries-us = 2_000_000");
+    assert!(own.contains("[[where]]") && own.contains("series-us is 2000000"), "{own}");
 }

@@ -208,6 +208,7 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
     let pool_config = PoolConfig {
         memory_nodes,
         compute_nodes: compute_nodes + spare,
+        journal_nodes: 0,
         data_path: DataPath::Frames,
         options: Vec::new(),
     };

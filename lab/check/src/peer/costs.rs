@@ -204,8 +204,7 @@ pub struct Sheet<'a> {
 /// The outcome and the cost of a client's only operation since the last call.
 fn taken(c: &mut Client) -> (OpOutcome, Cost) {
     let counts = c.take_counts();
-    let kinds = |k: &OpKind| !matches!(k, OpKind::Maintain | OpKind::Load | OpKind::Admin);
-    let mut ops = counts.ops.iter().filter(|(kind, ..)| kinds(kind));
+    let mut ops = counts.ops.iter().filter(|(kind, ..)| OpKind::FOREGROUND.contains(kind));
     let (_, outcome, totals) = ops.next().expect("an operation");
     assert!(totals.ops == 1 && ops.next().is_none(), "one operation at a time");
     (*outcome, Cost::of(&totals.counts))
@@ -225,8 +224,15 @@ impl<'a> Sheet<'a> {
 
     /// A loaded index.
     pub fn loaded(&self) -> TestCluster {
+        self.loaded_before(0)
+    }
+
+    /// A loaded index before so many further keys are inserted, which are foretold.
+    fn loaded_before(&self, inserts: u64) -> TestCluster {
         let test_cluster = self.empty();
         let mut c = test_cluster.client(0).expect("attach");
+        let told = self.budget.keys..self.budget.keys + inserts;
+        c.foretell(told.map(key)).expect("foretell");
         let pairs = (0..self.budget.keys).map(|n| (key(n), n.to_le_bytes().to_vec())).collect();
         c.load(pairs, false, self.budget.fill).expect("load");
         test_cluster
@@ -314,9 +320,10 @@ impl<'a> Sheet<'a> {
     }
 
     fn inserts(&mut self, _: &BTreeSet<&str>) {
-        let test_cluster = self.loaded();
+        let more = self.budget.keys * 3 / 5;
+        let test_cluster = self.loaded_before(more);
         let mut c = self.warm(&test_cluster, 0);
-        for n in self.budget.keys..self.budget.keys * 8 / 5 {
+        for n in self.budget.keys..self.budget.keys + more {
             assert_eq!(c.get(&key(n)).expect("get"), None);
             self.insert("insert", &mut c, n);
         }
@@ -325,7 +332,7 @@ impl<'a> Sheet<'a> {
 
     /// What another compute node inserts, and then what it splits.
     fn beside_another(&mut self, _: &BTreeSet<&str>) {
-        let test_cluster = self.loaded();
+        let test_cluster = self.loaded_before(self.budget.keys / 5);
         let mut reader = self.warm(&test_cluster, 0);
         let mut updater = self.warm(&test_cluster, 1);
         let (mut writer, mut page) = (test_cluster.client(2).expect("attach"), Page::new());
@@ -347,7 +354,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn by_all(&mut self, _: &BTreeSet<&str>) {
-        let test_cluster = self.loaded();
+        let test_cluster = self.loaded_before(self.budget.keys / 10);
         let mut clients: Vec<_> =
             (0..test_cluster.places()).map(|cn| self.warm(&test_cluster, cn)).collect();
         for n in self.budget.keys..self.budget.keys * 11 / 10 {

@@ -308,6 +308,7 @@ pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
     let long = vec![7; if test_cluster.ops().any_length { 300 } else { 8 }];
     let keys: Vec<Vec<u8>> = (0..3_000u64).map(|i| Keys::Hashed24.key(i)).collect();
     let mut rounds = Vec::new();
+    c.foretell(keys[1_500..].iter().cloned()).expect("foretell");
     let pairs = keys[..1_500].iter().map(|k| (k.clone(), vec![6; 8])).collect();
     c.load(pairs, false, 0.7).expect("load");
     rounds.push(c.take_counts());

@@ -29,7 +29,7 @@ const VICTIM: u16 = 3;
 pub struct DelayScenario {
     /// The initial state, and the operations of the delayed client.
     pub script: Script,
-    /// Operations of the other client, concurrent with the script. No key is in both.
+    /// Operations of the other client, concurrent with the script. No key is written by both.
     pub others: Vec<Op>,
     /// The delayed client reads in a loop after its operations.
     pub reads: bool,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::task::Poll;
 
 use dmtree_fabric::sim::{FabricFaults, Place, SimFabric};
 use dmtree_fabric::{Capabilities, Endpoint, Error, LeaseParameters, MemberPhase, NodeId};
@@ -41,6 +42,7 @@ pub const WRITE_BOUND_NS: u64 = 300_000_000;
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "they are what the index calls them")]
 pub enum Op {
+    Get(u64),
     Put(u64, Vec<u8>),
     Insert(u64, Vec<u8>),
     Update(u64, Vec<u8>),
@@ -70,6 +72,51 @@ pub fn value(n: u64) -> Vec<u8> {
     format!("v{n:05}").into_bytes()
 }
 
+/// Inserts of these keys.
+pub fn inserts(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
+    keys.into_iter().map(|n| Op::Insert(n, value(n)))
+}
+
+/// Updates of these keys.
+pub fn updates(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
+    keys.into_iter().map(|n| Op::Update(n, value(n + 5_000)))
+}
+
+/// Deletes of these keys.
+pub fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
+    keys.into_iter().map(Op::Delete)
+}
+
+/// Every operation on one key, of the keys 0, 10, ... 90.
+pub fn changes() -> Vec<Op> {
+    vec![
+        Op::Insert(55, value(1)),
+        Op::Update(50, value(2)),
+        Op::Put(60, value(3)),
+        Op::Delete(70),
+        Op::Set(80, value(80), Some(value(4))),
+        Op::Set(90, value(90), None),
+        Op::Insert(70, value(5)),
+    ]
+}
+
+/// Waits for `work`, and drops it instead of polling it more than `polls` times.
+pub async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut left) = (std::pin::pin!(work), polls);
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match work.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
 /// The initial state of a run, and the operations of the victim.
 #[derive(Clone)]
 pub struct Script {
@@ -83,10 +130,15 @@ pub struct Script {
     pub load: (Vec<u64>, f64),
     /// Run by the victim before time begins.
     pub before: Vec<Op>,
+    /// Run then by a client of another node, before time begins, too: what the victim's node knows
+    /// is old.
+    pub elsewhere: Vec<Op>,
     /// Run by the victim in time.
     pub ops: Vec<Op>,
     /// Number of compute nodes.
     pub compute_nodes: u16,
+    /// What the fabric grants.
+    pub grants: Capabilities,
     /// The mutant, enabled on every node.
     pub enable: Option<Enable>,
     /// Survivors sweep in the end. Otherwise they recover only locks that they meet.
@@ -108,8 +160,10 @@ impl Script {
             cache_bytes: 1 << 20,
             load: (Vec::new(), 1.0),
             before: Vec::new(),
+            elsewhere: Vec::new(),
             ops: Vec::new(),
             compute_nodes: 3,
+            grants: Capabilities::NONE,
             enable: None,
             swept: true,
             unmet: None,
@@ -126,7 +180,7 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
         Op::Put(k, v) | Op::Insert(k, v) | Op::Update(k, v) => vec![(*k, Some(v.clone()))],
         Op::Set(k, _, v) => vec![(*k, v.clone())],
         Op::Delete(k) => vec![(*k, None)],
-        Op::Maintain | Op::Sweep | Op::Gc | Op::Reclaim | Op::HandOver => Vec::new(),
+        Op::Get(_) | Op::Maintain | Op::Sweep | Op::Gc | Op::Reclaim | Op::HandOver => Vec::new(),
         Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
         Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
     }
@@ -152,8 +206,8 @@ impl Harness {
             ..FabricFaults::NONE
         };
         let grants = match whole_write {
-            true => Capabilities { whole_write_bytes: 4096, ..Capabilities::NONE },
-            false => Capabilities::NONE,
+            true => Capabilities { whole_write_bytes: 4096, ..script.grants },
+            false => script.grants,
         };
         let (cache_bytes, options) = (script.cache_bytes, &script.options);
         let fabric = SimFabric::adversarial(fabric_faults, grants, seed).expect("a fabric");
@@ -166,23 +220,32 @@ impl Harness {
         Self::on(test_cluster, fabric, 16 << 20).expect("a member")
     }
 
-    /// Loads what a script says, and runs its first operations, while time stands still. Returns
-    /// the values in the index.
-    pub fn prepare(&self, c: &mut AnyIndex, script: &Script) -> Result<Values, Error> {
+    /// Loads what a script says, and runs its first operations by a client of a node and then by
+    /// one of the next node, while time stands still. Returns the values in the index.
+    pub fn prepare(&self, script: &Script, first: u16) -> Result<Values, Error> {
         let (keys, fill) = &script.load;
+        let mut c = self.client(first);
         let mut values: Values = keys.iter().map(|k| (*k, value(*k))).collect();
         if !keys.is_empty() {
             let mut pairs = keys.iter().map(|k| (key(*k), value(*k)));
             self.now(c.load(&mut pairs, true, (*fill).into()))?;
         }
-        for op in &script.before {
-            self.now(perform(c, op))?;
-            for (k, v) in effect(op) {
-                match v {
-                    Some(v) => _ = values.insert(k, v),
-                    None => _ = values.remove(&k),
+        let mut do_all = |c: &mut AnyIndex, ops: &[Op]| {
+            for op in ops {
+                self.now(perform(c, op))?;
+                for (k, v) in effect(op) {
+                    match v {
+                        Some(v) => _ = values.insert(k, v),
+                        None => _ = values.remove(&k),
+                    }
                 }
             }
+            Ok::<_, Error>(())
+        };
+        do_all(&mut c, &script.before)?;
+        if !script.elsewhere.is_empty() {
+            let mut other = self.client((first + 1) % script.compute_nodes);
+            do_all(&mut other, &script.elsewhere)?;
         }
         Ok(values)
     }
@@ -217,6 +280,7 @@ pub async fn perform(c: &mut AnyIndex, op: &Op) -> Result<(), Error> {
 
 async fn attempt(c: &mut AnyIndex, op: &Op) -> Result<Outcome, Error> {
     match op {
+        Op::Get(k) => _ = get(c, *k).await?,
         Op::Put(k, v) => return c.write(&key(*k), Write::Put(v)).await,
         Op::Insert(k, v) => return c.write(&key(*k), Write::Insert(v)).await,
         Op::Update(k, v) => return c.write(&key(*k), Write::Update(v)).await,

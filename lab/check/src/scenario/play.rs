@@ -49,9 +49,7 @@ impl Play {
         (whole_write, seed): (bool, u64),
     ) -> Result<Rc<Self>, String> {
         let scenario = Scenario::new(script, whole_write, seed);
-        let mut c = scenario.client(first);
-        let values = scenario.prepare(&mut c, script).map_err(|e| format!("before: {e}"))?;
-        drop(c);
+        let values = scenario.prepare(script, first).map_err(|e| format!("before: {e}"))?;
         scenario.membership_agents();
         scenario.log.replace(Log::new(0, u64::MAX));
         let named = later.flat_map(|op| effect(op).into_iter().map(|(k, _)| k));
@@ -92,6 +90,9 @@ impl Play {
 
     /// Does an operation. The history judges its outcome.
     pub async fn perform(&self, c: &mut AnyIndex, op: &Op) -> Result<(), Error> {
+        if let Op::Get(k) = op {
+            return self.read(c, *k).await.map(drop);
+        }
         let mut begun = Vec::new();
         for call in self.calls(op) {
             begun.push((self.scenario.call(0, call), call));

@@ -1,56 +1,46 @@
 //! Byte layouts of nodes, little endian; DESIGN.md has the tables. Leaves and inner nodes have
 //! versions in their lines (`parts::lines`); everything here works on plain images.
 
-mod hop;
-mod leaf;
 #[cfg(test)]
 mod tests;
 mod words;
 
 use std::borrow::Cow;
+use std::ops::{Deref, Range};
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_parts::blink::{Format, Header, upper};
 use dmtree_parts::bytes::{get_addr, put_u64};
-use dmtree_parts::hash::KeyHash;
+use dmtree_parts::hopscotch::{LEAF, Layout, Table};
 use dmtree_parts::lines::Lines;
 
-pub use hop::{Room, next};
-pub use leaf::{Leaf, Part};
+pub use dmtree_parts::hopscotch::{Leaf, Part, Room, next};
 
 use crate::options::{Options, Vacancy};
 
-/// In the byte behind the first version of a leaf; there an inner node has its level.
-const LEAF: u8 = 0x80;
 /// No tree has more levels.
 const LEVELS: u8 = 24;
 
 /// Sizes that the options determine.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// Bytes of a key.
-    pub key: usize,
-    /// Bytes of a value.
-    pub value: usize,
-    /// Slots of a leaf.
-    pub span: usize,
-    /// Slots in which a key can be; all of them in sorted leaves.
-    pub near: usize,
-    /// Leaves are hopscotch tables.
-    pub hopscotch: bool,
+    /// The leaves.
+    table: Table,
     /// Leaves have a vacancy word before the lock.
     pub has_vacancy: bool,
-    /// The metadata of a leaf stands before every neighbourhood.
-    pub replicas: bool,
-    /// The metadata of a leaf has fence keys.
-    pub fences: bool,
-    /// The layout of a leaf.
-    pub leaf: Lines,
     /// The layout of an inner node.
     pub inner: Lines,
     carried_unlock: bool,
-    /// By slot, what its key is while it is free: a key that cannot be there.
-    free_keys: Vec<Box<[u8]>>,
+    /// Records of inner nodes stand in the order in which they came.
+    unsorted: bool,
+}
+
+impl Deref for Geometry {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
 }
 
 impl Geometry {
@@ -58,67 +48,32 @@ impl Geometry {
     pub fn new(o: &Options) -> Self {
         let (key, value) = (o.key_bytes as usize, o.value_bytes as usize);
         let (span, version) = (o.span as usize, o.version_bytes as usize);
-        let fences = if o.sibling { 0 } else { 2 * key };
-        let head = version + if o.replicas { 1 } else { 2 } + 8 + fences;
-        let bitmap = if o.hopscotch { 2 } else { 0 };
-        let entry = version + bitmap + key + value;
-        let group = if o.replicas { o.neighbourhood as usize } else { span };
-        let entries = o.inner_span as usize;
-        let inner_head = version + 26 + 2 * key;
-        let mut g = Self {
+        let (near, entries) = (o.neighbourhood as usize, o.inner_span as usize);
+        let largest = span.max(entries);
+        let bits = 63 - largest.next_power_of_two().ilog2() as usize;
+        let layout = Layout {
             key,
             value,
             span,
-            near: if o.hopscotch { o.neighbourhood as usize } else { span },
-            hopscotch: o.hopscotch,
-            has_vacancy: o.vacancy != Vacancy::None,
-            replicas: o.replicas,
+            neighbourhood: o.hopscotch.then_some(near),
+            replicas: o.replicas.then_some(near),
             fences: !o.sibling,
-            leaf: Lines { version, head, entry, group, entries: span },
+            version,
+            buckets: bits.min(entries),
+        };
+        Self {
+            table: Table::new(&layout),
+            has_vacancy: o.vacancy != Vacancy::None,
             inner: Lines {
                 version,
-                head: inner_head,
+                head: version + 26 + 2 * key,
                 entry: version + key + 8,
                 group: entries,
                 entries,
             },
             carried_unlock: o.carried_unlock,
-            free_keys: Vec::new(),
-        };
-        if g.hopscotch {
-            g.free_keys = (0..span).map(|i| g.free_key_of(i)).collect();
+            unsorted: o.unsorted_inner,
         }
-        g
-    }
-
-    /// The first key, counted up from zero, with a neighbourhood without slot `i`. There is one:
-    /// half of all slots at least lie outside of any neighbourhood.
-    fn free_key_of(&self, i: usize) -> Box<[u8]> {
-        let of = |n: u64| {
-            let mut key = vec![0; self.key];
-            let bytes = n.to_be_bytes();
-            let tail = self.key.min(8);
-            key[self.key - tail..].copy_from_slice(&bytes[8 - tail..]);
-            key
-        };
-        let keys = (0..1 << 20).map(of);
-        let far = |key: &Vec<u8>| self.distance(self.home(key), i) >= self.near;
-        keys.into_iter().find(far).unwrap_or_default().into()
-    }
-
-    /// The slot where the neighbourhood of a key begins.
-    pub fn home(&self, key: &[u8]) -> usize {
-        if self.hopscotch { (KeyHash::of(key).0 % self.span as u64) as usize } else { 0 }
-    }
-
-    /// How many slots lie from one to another, past the last one if need be.
-    pub fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.span - from }
-    }
-
-    /// The slot so many slots behind another.
-    pub fn slot(&self, from: usize, distance: usize) -> usize {
-        (from + distance) % self.span
     }
 
     /// Where the vacancy word is, and behind it the lock; or the lock alone.
@@ -134,6 +89,26 @@ impl Geometry {
     /// Where the lock of an inner node is.
     pub fn inner_lock_at(&self) -> u64 {
         self.inner.raw_bytes().next_multiple_of(8) as u64
+    }
+
+    /// Sorts the records of an inner node by key. Versions stay where they are: records of a node
+    /// that was READ whole have one node half, and what is written next begins behind them.
+    fn sort_records(&self, plain: &mut [u8]) {
+        let used = (0..self.inner.entries).take_while(|i| !self.child(plain, *i).is_null());
+        let mut records: Vec<_> =
+            used.map(|i| (self.key(plain, i).to_vec(), self.child(plain, i))).collect();
+        if !records.is_sorted() {
+            records.sort_unstable();
+            let sorted = records.iter().enumerate();
+            sorted.for_each(|(i, (key, child))| self.put_record(plain, i, key, *child));
+        }
+    }
+
+    /// Puts the raw bytes of an inner node in the place of its plain ones.
+    fn encode_inner(&self, image: &mut [u8]) {
+        let plain = image[..self.inner.bytes()].to_vec();
+        image.fill(0);
+        self.inner.encode(0..plain.len(), &plain, image);
     }
 
     fn inner_offset(&self, field: usize) -> usize {
@@ -177,6 +152,9 @@ impl Format for Geometry {
     fn plain<'a>(&self, read: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let mut plain = vec![0; self.inner.bytes()];
         self.inner.decode(0..plain.len(), read, &mut plain)?;
+        if self.unsorted {
+            self.sort_records(&mut plain);
+        }
         Some(Cow::Owned(plain))
     }
 
@@ -241,41 +219,30 @@ impl Format for Geometry {
         key: &[u8],
         child: GlobalAddr,
     ) {
+        if self.unsorted && count + 1 < self.inner.entries {
+            return self.put_record(image, count, key, child);
+        }
         // With their versions: all are raised when the node is written.
         let (from, entry) = (self.inner.entry_at(i), self.inner.entry);
         image.copy_within(from..from + (count - i) * entry, from + entry);
         self.put_record(image, i, key, child);
     }
 
-    fn divide(
-        &self,
-        left: &mut [u8],
-        right: &mut [u8],
-        middle: usize,
-        at: GlobalAddr,
-    ) -> Option<Vec<u8>> {
-        let old = self.accepted(left)?;
-        let count = old.records;
-        let (separator, leftmost) = (self.key(left, middle).to_vec(), self.child(left, middle));
-        let (low, high) = (old.low.to_vec(), old.high.to_vec());
-        let old = Header { low: &low, high: &high, ..old };
-        for i in middle + 1..count {
-            let (key, child) = (self.key(left, i).to_vec(), self.child(left, i));
-            self.put_record(right, i - middle - 1, &key, child);
-        }
-        let key = vec![0; self.key];
-        (middle..count).for_each(|i| self.put_record(left, i, &key, GlobalAddr::NULL));
-        self.put_header(right, &Header { leftmost, low: &separator, ..old });
-        let of_left = Header { sibling: at, beyond: leftmost, high: &separator, ..old };
-        self.put_header(left, &of_left);
-        Some(separator)
-    }
-
     /// The image ends with a free lock if it reaches so far.
     fn seal(&self, image: &mut [u8]) {
-        let mut plain = image[..self.inner.bytes()].to_vec();
-        self.inner.raise_node(&mut plain);
-        image.fill(0);
-        self.inner.encode(0..plain.len(), &plain, image);
+        self.inner.raise_node(image);
+        self.encode_inner(image);
+    }
+
+    /// A record that stands behind the others is written by itself.
+    fn seal_added(&self, image: &mut [u8], count: usize) -> Range<usize> {
+        if !self.unsorted {
+            self.seal(image);
+            return 0..image.len();
+        }
+        self.inner.raise_entry(image, count);
+        self.encode_inner(image);
+        let at = self.inner.entry_at(count);
+        self.inner.written(at..at + self.inner.entry)
     }
 }

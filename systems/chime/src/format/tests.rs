@@ -60,10 +60,10 @@ fn small() -> Geometry {
 }
 
 /// What a reader has that READs slot `i` as it was in state `states(i)`.
-fn mixed<'g>(all: &[Leaf<'g>], states: impl Fn(usize) -> usize) -> Leaf<'g> {
+fn mixed<'g>(g: &Geometry, all: &[Leaf<'g>], states: impl Fn(usize) -> usize) -> Leaf<'g> {
     let mut leaf = all[0].clone();
-    for i in 0..leaf.g.span {
-        let part = leaf.g.leaf.entry_at(i)..leaf.g.leaf.entry_at(i) + leaf.g.leaf.entry;
+    for i in 0..g.span {
+        let part = g.leaf.entry_at(i)..g.leaf.entry_at(i) + g.leaf.entry;
         leaf.bytes[part.clone()].copy_from_slice(&all[states(i)].bytes[part]);
     }
     leaf
@@ -80,7 +80,7 @@ proptest! {
         let key = |n| seed.wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let all = history(&g, (0..8).map(key));
         let first = draws[8] % all.len();
-        let leaf = mixed(&all, |i| first + draws[i] % (all.len() - first));
+        let leaf = mixed(&g, &all, |i| first + draws[i] % (all.len() - first));
         for slot in all[first].used().collect::<Vec<_>>() {
             let key = all[first].key(slot);
             let is_seen = leaf.find(key).is_some() || !leaf.agrees(g.home(key));
@@ -106,7 +106,7 @@ fn with_deletes_a_reader_misses_a_key_that_moves() {
     after.clear(1);
     after.fill(1, &y, &y);
     // Slot 1 afterwards, and everything else, the bitmap of the home too, before.
-    let leaf = mixed(&[before, after], |i| usize::from(i == 1));
+    let leaf = mixed(&g, &[before, after], |i| usize::from(i == 1));
     assert!(leaf.find(&x).is_none() && leaf.agrees(0));
 }
 
@@ -131,5 +131,43 @@ fn four_bits_of_version_wrap() {
         raw[line..].copy_from_slice(&late[line..]);
         let skip = g.leaf.raw(part.clone()).start - g.leaf.written(part.clone()).start;
         assert_eq!(g.unread().take(part.clone(), &raw[skip..]), accepted);
+    }
+}
+
+/// A reader that has lines of an inner node from before a record was added, and lines from after
+/// it, sees one of the two, or none.
+#[test]
+fn a_reader_of_unsorted_records_sees_a_new_one_whole_or_not_at_all() {
+    let g = Geometry::new(&Options { unsorted_inner: true, ..Options::published() });
+    let key = |n: u8| vec![n; g.key];
+    let (low, high, child) = (key(0), key(0xff), |n: u64| GlobalAddr::from_bits(n << 6));
+    let mut before = vec![0; g.inner_bytes()];
+    let null = GlobalAddr::NULL;
+    let h = Header { leftmost: child(1), level: 1, ..Header::of_leaf(null, &low, &high) };
+    g.put_header(&mut before, &h);
+    g.seal(&mut before);
+    for (count, n) in [7, 3, 9, 1, 5, 2].into_iter().enumerate() {
+        let mut written = vec![0; g.inner_bytes()];
+        let plain = g.plain(&before).expect("whole");
+        written[..plain.len()].copy_from_slice(&plain);
+        let rank = Inner::check(&g, &plain).expect("sorted").h.records;
+        assert_eq!(rank, count);
+        g.insert_record(&mut written, (0, count), &key(n), child(n.into()));
+        let part = g.seal_added(&mut written, count);
+        assert!(part.len() < 40);
+        let mut after = before.clone();
+        after[part.clone()].copy_from_slice(&written[part]);
+        let counts: Vec<usize> = (0..g.inner_bytes().div_ceil(64))
+            .filter_map(|line| {
+                // The lines before this one as they were, the others as they will be.
+                let mut mixed = after.clone();
+                mixed[..line * 64].copy_from_slice(&before[..line * 64]);
+                let plain = g.plain(&mixed)?;
+                Some(Inner::check(&g, &plain).expect("sorted").h.records)
+            })
+            .collect();
+        assert!(counts.contains(&count) && counts.contains(&(count + 1)), "{counts:?}");
+        assert!(counts.iter().all(|n| *n == count || *n == count + 1), "{counts:?}");
+        before = after;
     }
 }

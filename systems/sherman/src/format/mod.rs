@@ -191,27 +191,6 @@ impl Format for Geometry {
         image[LAST_AT..LAST_AT + 2].copy_from_slice(&(count as i16).to_le_bytes());
     }
 
-    fn divide(
-        &self,
-        left: &mut [u8],
-        right: &mut [u8],
-        middle: usize,
-        at: GlobalAddr,
-    ) -> Option<Vec<u8>> {
-        let old = self.accepted(left)?;
-        let count = old.records;
-        let (separator, leftmost) = (self.key(left, middle).to_vec(), self.child(left, middle));
-        let (low, high) = (old.low.to_vec(), old.high.to_vec());
-        let old = Header { low: &low, high: &high, ..old };
-        let moved = count - middle - 1;
-        right[self.record_at(0)..self.record_at(moved)]
-            .copy_from_slice(&left[self.record_at(middle + 1)..self.record_at(count)]);
-        self.put_header(right, &Header { leftmost, records: moved, low: &separator, ..old });
-        left[self.record_at(middle)..self.record_at(count)].fill(0);
-        self.put_header(left, &Header { sibling: at, records: middle, high: &separator, ..old });
-        Some(separator)
-    }
-
     /// Sets the next version at both ends, or the checksum.
     fn seal(&self, image: &mut [u8]) {
         let rear = self.rear_at(get_addr(image, LEFTMOST_AT).is_null());

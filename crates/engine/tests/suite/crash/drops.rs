@@ -2,8 +2,6 @@
 //! after the recovery of what they cover, and no other client is kept waiting.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::task::Poll;
 
 use dmtree_engine::Mutant;
 use dmtree_fabric::SeededRandom;
@@ -11,7 +9,8 @@ use dmtree_fabric::SeededRandom;
 use dmtree_check::scenario::sweeps::{at_least, every};
 
 use super::scenario::{
-    Op, PLACES, Scenario, Script, effect, get, key, one_holder, perform, value, with_mutant,
+    Op, PLACES, Scenario, Script, dropped_after, effect, get, key, one_holder, perform, value,
+    with_mutant,
 };
 use super::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 
@@ -19,24 +18,6 @@ use super::{in_blocks, inner_merging, merging, one_leaf, relocating, splitting};
 const TEND_NS: u64 = 100_000;
 /// No client waits longer for a dropped operation, ns.
 const BOUND_NS: u64 = 50_000_000;
-
-/// Waits for `work`, and drops it instead of polling it more than `polls` times.
-async fn dropped_after<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = std::pin::pin!(work);
-    let mut left = polls;
-    std::future::poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match work.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
 
 type Values = BTreeMap<u64, Option<Vec<u8>>>;
 

@@ -15,7 +15,7 @@ use dmtree_check::scenario::death::{ScriptedCrash, run};
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, caught, some_of};
 use dmtree_engine::{Mutant, Options, Techniques};
 use dmtree_fabric::sim::{How, Place};
-use scenario::{Op, Script, value};
+use scenario::{Op, Script, changes, value};
 
 /// The victim dies at every `step`-th verb, before, inside and after it.
 fn everywhere(script: &Script, step: u64) -> Tally {
@@ -76,18 +76,7 @@ fn one_leaf() -> Script {
 
 #[test]
 fn insert_update_delete_set() {
-    let script = Script {
-        ops: vec![
-            Op::Insert(55, value(1)),
-            Op::Update(50, value(2)),
-            Op::Put(60, value(3)),
-            Op::Delete(70),
-            Op::Set(80, value(80), Some(value(4))),
-            Op::Set(90, value(90), None),
-            Op::Insert(70, value(5)),
-        ],
-        ..one_leaf()
-    };
+    let script = Script { ops: changes(), ..one_leaf() };
     assert!(at_least(everywhere(&script, 1).points, 300));
 }
 

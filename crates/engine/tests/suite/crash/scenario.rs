@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 pub use dmtree_check::scenario::delay::was_accepted;
 pub use dmtree_check::scenario::{
-    Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, effect, get, key, one_holder, perform,
-    value,
+    Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, changes, dropped_after, effect, get, key,
+    one_holder, perform, value,
 };
 use dmtree_engine::{DmNode, Mutant, Options, Techniques};
 

@@ -57,6 +57,7 @@ pub fn register(stream: &mut TcpStream) -> Result<Registered> {
         listens: "127.0.0.1:1".into(),
         region_bytes: 4096,
         nonce: u64::from_le_bytes(key::random()?),
+        journal: None,
     };
     match ask(stream, &Ask::Register(introduction))? {
         Answer::Registered { me, secret, .. } => {

@@ -170,7 +170,9 @@ impl Process {
         region_bytes: u64,
         clock: &Endpoint,
     ) -> Result<NetFabric> {
-        NetFabric::join_on(self.net(), place, role, |_| Ok(region_bytes), Some(clock)).await
+        let asks = (role, None);
+        let joined = NetFabric::join_on(self.net(), place, asks, |_| Ok(region_bytes), Some(clock));
+        joined.await.map(|(fabric, _)| fabric)
     }
 
     /// A client of a node of this process, on a slot of the executor.

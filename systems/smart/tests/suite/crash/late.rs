@@ -2,7 +2,7 @@
 //! all of their operations.
 
 use dmtree_check::scenario::delay::{DelayScenario, harmless};
-use dmtree_check::scenario::{Op, value};
+use dmtree_check::scenario::{Op, deletes, inserts, updates, value};
 use dmtree_smart::sound::Mutant;
 
 use super::{
@@ -12,18 +12,6 @@ use super::{
 
 fn delayed(script: Script, others: Vec<Op>) -> DelayScenario {
     DelayScenario::new(script, others)
-}
-
-fn inserts(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
-    keys.into_iter().map(|n| Op::Insert(n, value(n)))
-}
-
-fn updates(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
-    keys.into_iter().map(|n| Op::Update(n, value(n + 5_000)))
-}
-
-fn deletes(keys: impl IntoIterator<Item = u64>) -> impl Iterator<Item = Op> {
-    keys.into_iter().map(Op::Delete)
 }
 
 /// Mutants, and the delay scenarios that show them.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use dmtree_check::scenario::delay::delay_every_verb;
 use dmtree_check::scenario::sweeps::{self, Tally, at_least, some_of};
-use dmtree_check::scenario::{Op, value};
+use dmtree_check::scenario::{Op, changes, value};
 use dmtree_parts::AnyNode;
 use dmtree_smart::sound::{Mutant, Options, SmartNode};
 
@@ -40,16 +40,7 @@ fn two_crashes(script: &Script, steps: (u64, u64)) {
 
 /// Inserts into free slots, updates in place, and deletes.
 fn changing() -> Script {
-    let ops = vec![
-        Op::Insert(55, value(1)),
-        Op::Update(50, value(2)),
-        Op::Put(60, value(3)),
-        Op::Delete(70),
-        Op::Set(80, value(80), Some(value(4))),
-        Op::Set(90, value(90), None),
-        Op::Insert(70, value(5)),
-    ];
-    Script { name: "changing", ops, ..few() }
+    Script { name: "changing", ops: changes(), ..few() }
 }
 
 /// The fifth and the ninth child of a node: the node gets a larger type, twice.

@@ -1,21 +1,64 @@
-//! The throwaway machine: kernel, initial file system, emulator.
+//! Throwaway virtual machines: kernel, initial file system, emulator. They read the host's files,
+//! and write to memory, or to a disk of their own.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::output;
+use crate::{output, root, succeeds};
 
 /// Prefix of the guest's lines that are for this program and not for the reader.
-const MARK: &str = "@soft-roce";
+pub const MARK: &str = "@machine";
 
 /// Modules that the first process needs to see the host's files; others are loaded from there.
 const EARLY: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
+
+/// A program that is called here or in a machine, and its package.
+pub type Tool = (&'static str, &'static str);
+
+/// The programs that every machine needs.
+pub const TOOLS: [Tool; 4] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("modprobe", "kmod"),
+    ("cpio", "cpio"),
+];
+
+/// Installs what is missing, as root. Why a machine is not available, or `None`.
+pub fn install(tools: &[Tool], files: &[Tool]) -> Result<Option<String>> {
+    let on_path = |tool: &str| succeeds("sh", ["-c", &format!("command -v {tool}")]);
+    let missing = || -> Vec<&str> {
+        let tools = tools.iter().filter(|(tool, _)| !on_path(tool)).map(|(_, p)| *p);
+        let files = files.iter().filter(|(f, _)| !Path::new(f).exists());
+        tools.chain(files.map(|(_, p)| *p)).collect()
+    };
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(Some("it is made for Linux on x86-64".to_owned()));
+    }
+    if missing().is_empty() {
+        return Ok(None);
+    }
+    if !on_path("apt-get") {
+        return Ok(Some(format!("needs {} and there is no apt-get", missing().join(", "))));
+    }
+    if output(Command::new("id").arg("-u"))?.trim() != "0" {
+        return Ok(Some(format!("run as root: apt-get install {}", missing().join(" "))));
+    }
+    let script = format!(
+        "timeout 120 apt-get -qq update && DEBIAN_FRONTEND=noninteractive timeout 400 apt-get -qq install -y --no-install-recommends {} >/dev/null",
+        missing().join(" ")
+    );
+    let installed = Command::new("sh").args(["-c", &script]).status().context("apt-get")?;
+    if !installed.success() {
+        return Ok(Some(format!("apt-get could not install {}", missing().join(", "))));
+    }
+    Ok(None)
+}
 
 /// The parts of the machine.
 pub struct Machine {
@@ -26,23 +69,52 @@ pub struct Machine {
     kernel_dir: PathBuf,
 }
 
-/// One command that ran in the guest.
-#[derive(Debug)]
-pub struct Ran {
-    /// The command.
-    pub line: String,
-    /// Its exit status; `None` when the machine ended before.
-    pub status: Option<i32>,
-    /// Duration by the guest's clock.
-    pub seconds: f64,
+/// A machine that runs.
+pub struct Running {
+    emulator: Child,
+    lines: Receiver<String>,
+}
+
+/// What a machine has said.
+pub enum Said {
+    /// A line.
+    Line(String),
+    /// Nothing in time.
+    Nothing,
+    /// It has ended.
+    Ended,
+}
+
+impl Running {
+    /// The next line of its console.
+    #[expect(clippy::disallowed_methods, reason = "it waits for an emulator, by the clock")]
+    pub fn line(&self, until: Instant) -> Said {
+        match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(line) => Said::Line(line),
+            Err(RecvTimeoutError::Timeout) => Said::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Said::Ended,
+        }
+    }
+
+    /// Its power is gone. What it has said before can still be heard.
+    pub fn kill(&mut self) {
+        let _ = self.emulator.kill();
+        let _ = self.emulator.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 impl Machine {
-    /// Unpacks a kernel (fetched once, never installed) into `dir`, and makes the initial file
-    /// system.
+    /// Unpacks a kernel (fetched once for all machines, never installed), and makes the initial
+    /// file system in `dir`.
     pub fn prepare(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
-        let kernel_dir = dir.join("kernel");
+        let kernel_dir = root().join("target/kernel");
         if !kernel_dir.join("complete").exists() {
             fetch_kernel(&kernel_dir)?;
         }
@@ -53,6 +125,11 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn make_initramfs(&self, version: &str) -> Result<()> {
         let tree = self.dir.join("initramfs");
         let _ = fs::remove_dir_all(&tree);
@@ -60,7 +137,7 @@ impl Machine {
             fs::create_dir_all(tree.join(sub))?;
         }
         fs::copy("/bin/busybox", tree.join("bin/busybox")).context("busybox-static")?;
-        fs::write(tree.join("init"), include_str!("init.sh"))?;
+        fs::write(tree.join("init"), include_str!("machine_init.sh"))?;
         fs::write(tree.join("guest"), self.dir.join("guest.sh").to_string_lossy().as_bytes())?;
         executable(&tree.join("init"))?;
         let shown = output(
@@ -85,23 +162,21 @@ impl Machine {
         Ok(())
     }
 
-    /// Boots the machine, runs the commands one after another, and passes their output on; within
-    /// `limit`.
-    #[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
-    #[expect(clippy::disallowed_methods, reason = "it waits for an emulator, by the clock")]
-    pub fn run(&self, list: &[String], limit: Duration) -> Result<Vec<Ran>> {
-        fs::write(self.dir.join("list"), list.join("\n") + "\n")?;
+    /// Boots the machine with a script as its first program, which finds MARK, DIR and KERNEL_DIR,
+    /// and with further arguments of the emulator.
+    #[expect(clippy::disallowed_methods, reason = "it waits for an emulator")]
+    pub fn boot(&self, script: &str, arguments: &[&str]) -> Result<Running> {
         let head = format!(
             "#!/bin/bash\nDIR='{}'\nKERNEL_DIR='{}'\nMARK='{MARK}'\n",
             self.dir.display(),
             self.kernel_dir.display()
         );
         let guest = self.dir.join("guest.sh");
-        fs::write(&guest, head + include_str!("guest.sh"))?;
+        fs::write(&guest, head + script)?;
         executable(&guest)?;
-        let mut emulator = self.emulator().spawn().context("qemu-system-x86_64")?;
+        let mut emulator = self.emulator().args(arguments).spawn().context("qemu-system-x86_64")?;
         let console = emulator.stdout.take().context("the emulator's console")?;
-        let (send, lines) = mpsc::channel();
+        let (send, lines) = channel();
         std::thread::spawn(move || {
             let mut console = BufReader::new(console);
             let mut line = Vec::new();
@@ -113,32 +188,7 @@ impl Machine {
                 }
             }
         });
-        let until = Instant::now() + limit;
-        let (mut ran, mut status) = (Vec::<Ran>::new(), None);
-        let ended = loop {
-            match lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(line) => match line.split_once(MARK) {
-                    Some((_, said)) => note(said.trim(), &mut ran, &mut status),
-                    None => println!("  | {line}"),
-                },
-                Err(mpsc::RecvTimeoutError::Timeout) => break false,
-                Err(mpsc::RecvTimeoutError::Disconnected) => break true,
-            }
-            if status.is_some() {
-                break true;
-            }
-        };
-        let _ = emulator.kill();
-        let _ = emulator.wait();
-        if !ended {
-            let at = ran.last().map_or("booting", |r| &r.line);
-            bail!("the machine was still at `{at}` after {} s", limit.as_secs());
-        }
-        match status {
-            Some(99) => bail!("the machine could not make its Soft-RoCE device (see above)"),
-            Some(_) => Ok(ran),
-            None => bail!("the machine ended without a word (see above)"),
-        }
+        Ok(Running { emulator, lines })
     }
 
     fn emulator(&self) -> Command {
@@ -146,7 +196,7 @@ impl Machine {
         // Plain emulation, because hardware virtualisation needs rights that not every build
         // machine grants.
         c.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "4G"]);
-        c.args(["-nographic", "-no-reboot", "-nic", "none"]);
+        c.args(["-nographic", "-no-reboot"]);
         c.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(self.dir.join("initramfs.gz"));
         c.args(["-append", "console=ttyS0 panic=1 quiet tsc=reliable clocksource=tsc"]);
         c.args([
@@ -155,24 +205,6 @@ impl Machine {
         ]);
         c.stdin(Stdio::null()).stdout(Stdio::piped());
         c
-    }
-}
-
-/// Records a guest's line about a command, or about the end.
-fn note(said: &str, ran: &mut Vec<Ran>, status: &mut Option<i32>) {
-    let (word, rest) = said.split_once(' ').unwrap_or((said, ""));
-    match word {
-        "run" => ran.push(Ran { line: rest.to_owned(), status: None, seconds: 0.0 }),
-        "done" => {
-            let mut words = rest.split(' ');
-            let code = words.next().and_then(|w| w.parse().ok());
-            let times: Vec<f64> = words.filter_map(|w| w.parse().ok()).collect();
-            if let (Some(last), &[from, to]) = (ran.last_mut(), &times[..]) {
-                (last.status, last.seconds) = (code, to - from);
-            }
-        }
-        "status" => *status = rest.parse().ok(),
-        _ => {}
     }
 }
 

@@ -9,9 +9,12 @@
 use std::ops::Range;
 
 use dmtree_fabric::GlobalAddr;
-use dmtree_parts::bytes::{get_addr, put_u64};
 
-use super::{Geometry, LEAF};
+use super::Table;
+use crate::bytes::{get_addr, put_u64};
+
+/// In the byte behind the first version of a leaf: it is a leaf.
+pub const LEAF: u8 = 0x80;
 
 /// A part of a leaf, in plain bytes.
 pub type Part = Range<usize>;
@@ -19,7 +22,7 @@ pub type Part = Range<usize>;
 /// The plain bytes of a leaf, as far as they were READ.
 #[derive(Clone, Debug)]
 pub struct Leaf<'g> {
-    pub(super) g: &'g Geometry,
+    pub(super) g: &'g Table,
     /// The plain bytes; zeros where none were READ.
     pub bytes: Vec<u8>,
     parts: Vec<Part>,
@@ -27,13 +30,7 @@ pub struct Leaf<'g> {
     version: Option<u8>,
 }
 
-impl Geometry {
-    fn slot_part(&self, slots: Range<usize>, with_head: bool) -> Part {
-        let head = with_head && slots.start.is_multiple_of(self.leaf.group);
-        let head = if head { self.leaf.head } else { 0 };
-        self.leaf.entry_at(slots.start) - head..self.leaf.entry_at(slots.end - 1) + self.leaf.entry
-    }
-
+impl Table {
     /// The whole leaf.
     pub fn whole(&self) -> Part {
         0..self.leaf.bytes()
@@ -297,6 +294,12 @@ impl<'g> Leaf<'g> {
         let (home, bit) = self.bit(slot);
         self.set_bitmap(home, self.bitmap(home) & !bit);
         self.set_free(slot);
+    }
+
+    /// Deletes the key in a slot, which is written by itself.
+    pub fn remove(&mut self, slot: usize) {
+        self.clear(slot);
+        self.g.leaf.raise_entry(&mut self.bytes, slot);
     }
 
     /// Moves a key into a free slot of its neighbourhood; the slot that it leaves is filled next.

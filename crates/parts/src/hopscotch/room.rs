@@ -7,9 +7,9 @@
 //! the same home, so a reader that misses it finds a bitmap that does not fit.
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::blink::upper;
 
-use super::{Geometry, Leaf};
+use super::{Leaf, Table};
+use crate::blink::upper;
 
 /// How a key finds room.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Room {
     pub reach: usize,
 }
 
-impl Geometry {
+impl Table {
     /// Room for a key of this home; `offsets` says how far each slot is behind the home of its
     /// occupant, `None` for a free slot. A slot that was not READ has an occupant that cannot move.
     pub fn room(&self, offsets: &[Option<usize>], home: usize) -> Option<Room> {

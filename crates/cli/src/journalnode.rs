@@ -1,0 +1,45 @@
+//! `journalnode`: be a journal node.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dmtree::JournalNode;
+use dmtree_command::{Failure, Result};
+use dmtree_pool::Place;
+
+use crate::args::{JournalLevel, JournalnodeArgs};
+use crate::metrics::Port;
+use crate::{Hangup, output, stop_flag};
+
+/// Longest wait between two looks at whether to stop.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Serves until the process is told to stop.
+pub fn run(a: &JournalnodeArgs) -> Result<()> {
+    let stop = stop_flag(Hangup::GoesOn)?;
+    let port = Port::open(&a.metrics)?;
+    let nic_config = &a.nic.nic_config(&a.access)?;
+    let (first, within) = (a.join.as_str(), Duration::from_secs(a.wait));
+    let listen = a.listen.as_deref().unwrap_or_else(|| nic_config.access.any_port());
+    output::note(&format!("joining the pool of {first}"));
+    let place = Place { first, listen, wanted: a.index, within, data_path: None, nic_config };
+    let syncs = a.level.map(|level| level == JournalLevel::Sync);
+    let node = JournalNode::join(&place, &a.dir, syncs).map_err(Failure::refused)?;
+    let fabric = node.fabric().clone();
+    output::line(&format!(
+        "{} serves {} at {}; an acknowledged write is {}",
+        fabric.me().node,
+        a.dir.display(),
+        fabric.listens(),
+        match node.syncs() {
+            true => "on its device",
+            false => "with its system, and on its device 100 ms later",
+        }
+    ));
+    port.serve(Arc::new(move || fabric.status()))?;
+    while !stop.load(Ordering::SeqCst) {
+        std::thread::park_timeout(LOOK);
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! A durable pool as files of one instant, and into other pools.
+
+use std::path::Path;
+use std::time::Duration;
+
+use dmtree::{ErrorKind, LoadOrder, Options, Pool};
+
+use crate::common::has;
+use crate::harness::{Process, found, run};
+
+const INDEXES: [&str; 3] = ["a", "b", "c"];
+const PAIRS: usize = 50_000;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("plain")
+}
+
+/// A durable pool with three indexes, in a directory.
+fn durable(dir: &Path) {
+    let pool = Pool::embedded().memory("128MiB").durable(dir).open().expect("opened");
+    for name in INDEXES {
+        let index = pool.create(name, Options::default()).expect("new");
+        let pair = |i| (format!("{name}{i:06}").into_bytes(), format!("{i}").into_bytes());
+        index.load((0..PAIRS).map(pair), LoadOrder::Sorted).expect("loaded");
+    }
+}
+
+fn is_whole(pool: &Pool) {
+    assert_eq!(pool.list().expect("names"), INDEXES);
+    for name in INDEXES {
+        let index = pool.open(name).expect("listed");
+        let last = index.last().expect("a get").expect("a pair").0;
+        assert_eq!(last, format!("{name}{:06}", PAIRS - 1).into_bytes());
+        assert_eq!(index.len().expect("a count"), PAIRS as u64);
+    }
+}
+
+#[test]
+fn a_durable_pool_goes_to_files_and_into_other_pools() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    durable(&at("pool"));
+    let (pool, files) = (at("pool"), at("files"));
+    let checkpoint = |to: &Path| run(&["checkpoint", "--durable", text(&pool), "--to", text(to)]);
+    let open = Process::start(&["shell", "--durable", text(&pool), "--index", "a"]);
+    let mut open = open;
+    assert_eq!(open.ask("get a000000"), "0");
+    let (status, out) = checkpoint(&files);
+    assert_eq!(status, Some(2), "{out}");
+    has(&out, &["has it open"]);
+    has(
+        &open.ask(&format!("checkpoint {}", text(&at("by-shell")))),
+        &["3 indexes with 150000 pairs"],
+    );
+    open.quit();
+    let (status, out) = checkpoint(&files);
+    assert_eq!(status, Some(0), "{out}");
+    has(&out, &["3 indexes with 150000 pairs written to", text(&files)]);
+    assert_eq!(checkpoint(&files).0, Some(2), "it is there");
+
+    for from in ["files", "by-shell"] {
+        let into = at(&format!("from-{from}"));
+        let (from, into) = (at(from), text(&into));
+        let restore = || run(&["restore", "--durable", into, "--from", text(&from)]);
+        let (status, out) = restore();
+        assert_eq!(status, Some(0), "{out}");
+        has(&out, &["3 indexes with 150000 pairs restored from"]);
+        is_whole(&Pool::embedded().memory("128MiB").durable(into).open().expect("opened"));
+        let (status, out) = restore();
+        assert_eq!(status, Some(2), "{out}");
+        has(&out, &["not empty", "restore into a new pool"]);
+    }
+    let small = at("small");
+    let (status, out) = run(&[
+        "restore",
+        "--durable",
+        text(&small),
+        "--memory-bytes",
+        "4MiB",
+        "--from",
+        text(&files),
+    ]);
+    assert_eq!(status, Some(2), "{out}");
+    has(&out, &["4 MiB", "give it about"]);
+    let (status, out) = run(&["restore", "--durable", text(&small), "--from", text(&at("none"))]);
+    assert_eq!(status, Some(2), "{out}");
+    has(&out, &["no MANIFEST.json"]);
+    // What could not be restored has left nothing.
+    let (status, out) = run(&["restore", "--durable", text(&small), "--from", text(&files)]);
+    assert_eq!(status, Some(0), "{out}");
+}
+
+/// A checkpoint is killed again and again: what it leaves is whole, or is none.
+#[test]
+fn a_killed_checkpoint_is_whole_or_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pool = dir.path().join("pool");
+    durable(&pool);
+    let mut cut_off = 0;
+    for round in 0..12 {
+        let to = dir.path().join(format!("files-{round}"));
+        let mut checkpoint =
+            Process::start(&["checkpoint", "--durable", text(&pool), "--to", text(&to)]);
+        std::thread::sleep(Duration::from_millis(15 * round));
+        checkpoint.kill();
+        let target = Pool::embedded().memory("128MiB").open().expect("opened");
+        match target.restore(&to) {
+            Ok(_) => is_whole(&target),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::NotFound, "{e}");
+                cut_off += 1;
+            }
+        }
+    }
+    assert!(cut_off > 0, "every checkpoint was faster than its kill");
+}
+
+/// A restore is killed again and again: no index is there before it is whole, and the same command
+/// ends what it has begun.
+#[test]
+fn a_killed_restore_can_be_repeated() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (pool, files) = (dir.path().join("pool"), dir.path().join("files"));
+    durable(&pool);
+    assert_eq!(run(&["checkpoint", "--durable", text(&pool), "--to", text(&files)]).0, Some(0));
+    let (_memory, to) = found(&["--memory-bytes", "1GiB"]);
+    let arguments = ["restore", "--connect", &to, "--from", text(&files)];
+    let mut cut_off = 0;
+    for round in 1..8 {
+        let mut restore = Process::start(&arguments);
+        std::thread::sleep(Duration::from_millis(25 * round));
+        restore.kill();
+        let pool = Pool::connect(&to).open().expect("joins");
+        let names = pool.list().expect("names");
+        cut_off += usize::from(names != INDEXES);
+        for name in names.iter().filter(|name| INDEXES.contains(&&***name)) {
+            let index = pool.open(name).expect("listed");
+            assert_eq!(index.len().expect("a count"), PAIRS as u64, "round {round}");
+        }
+    }
+    assert!(cut_off > 0, "every restore was faster than its kill");
+    let (status, out) = run(&arguments);
+    assert_eq!(status, Some(0), "{out}");
+    is_whole(&Pool::connect(&to).open().expect("joins"));
+    let (status, out) = run(&arguments);
+    assert_eq!(status, Some(2), "{out}");
+    has(&out, &["not empty"]);
+}

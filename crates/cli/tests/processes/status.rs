@@ -1,0 +1,95 @@
+//! What an operator sees of a pool, and compute nodes without a program.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::has;
+use crate::harness::{compute, first_node, leases, memnode, run, two_memory_nodes, within};
+
+fn json(first: &str) -> Value {
+    let (status, out) = run(&["status", "--connect", first, "--json"]);
+    assert_eq!(status, Some(0), "{out}");
+    serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"))
+}
+
+fn node<'v>(status: &'v Value, name: &str) -> &'v Value {
+    let nodes = status["nodes"].as_array().expect("nodes");
+    nodes.iter().find(|n| n["node"] == name).unwrap_or_else(|| panic!("no {name} in {status}"))
+}
+
+#[test]
+fn a_pool_says_how_it_does() {
+    let ([_first, mut second], at) = two_memory_nodes();
+    let mut shell = compute(&at);
+    for i in 0..100 {
+        assert_eq!(shell.ask(&format!("put key{i} value")), "done");
+    }
+    let status = json(&at);
+    assert_eq!((&status["memory_nodes"], &status["ready_memory_nodes"]), (&2.into(), &2.into()));
+    let mut all_used = 0;
+    for name in ["mn0", "mn1"] {
+        let memory = node(&status, name);
+        assert_eq!(memory["standing"], "present", "{memory}");
+        let used = memory["report"]["memory"]["used_bytes"].as_u64().expect("a number");
+        let total = memory["report"]["memory"]["total_bytes"].as_u64().expect("a number");
+        assert!(used <= total && total < 64 << 20, "{memory}");
+        all_used += used;
+    }
+    assert!(all_used > 0);
+    let cn0 = node(&status, "cn0");
+    assert_eq!((&cn0["standing"], &cn0["incarnation"]), (&"living".into(), &1.into()));
+    assert!(cn0["lease_ms"].as_u64().is_some_and(|ms| ms <= 10_000), "{cn0}");
+    let index = &cn0["report"]["indexes"][0];
+    assert_eq!(index["name"], "shell", "{cn0}");
+    // One more was to see that it works.
+    assert_eq!(index["operations"]["put"]["done"], 101, "{index}");
+    let (code, text) = run(&["status", "--connect", &at]);
+    assert_eq!(code, Some(0), "{text}");
+    has(&text, &["2 of 2 memory nodes, 1 of", "mn0", "present", "cn0", "living", "shell"]);
+    let (code, text) = run(&["top", "--connect", &at, "--count", "2"]);
+    assert_eq!(code, Some(0), "{text}");
+    has(&text, &["operations", "per second"]);
+
+    // Only the first memory node knows the pool; a node that is lost is named.
+    let other = node(&status, "cn0")["address"].as_str().expect("an address").to_owned();
+    let (code, text) = run(&["status", "--connect", &other]);
+    assert_eq!(code, Some(2), "{text}");
+    has(&text, &["is cn0", "ask that one"]);
+    second.kill();
+    let text = within(leases(40) + Duration::from_secs(5), || {
+        let (code, text) = run(&["status", "--connect", &at]);
+        if code == Some(1) { Ok(text) } else { Err(text) }
+    });
+    has(&text, &["mn1 is"]);
+    let (code, text) = run(&["status", "--connect", "127.0.0.1:1"]);
+    assert_eq!(code, Some(2), "{text}");
+    has(&text, &["no process listens there"]);
+}
+
+#[test]
+fn a_compute_node_without_a_program_serves_and_leaves() {
+    let (_first, at) = memnode();
+    let mut node_process = first_node(&at, &[]);
+    let mut shell = compute(&at);
+    for i in 0..200 {
+        assert_eq!(shell.ask(&format!("put key{i} value")), "done");
+    }
+    let status = json(&at);
+    assert_eq!(node(&status, "cn0")["report"]["compute"]["serves_tables"], true);
+    assert_eq!(node(&status, "cn1")["standing"], "living");
+    // It hands its share over: nothing is lost, and no lease has to end.
+    node_process.signal("-TERM");
+    assert!(node_process.child.wait().expect("it ends").success());
+    for i in 0..200 {
+        assert_eq!(shell.ask(&format!("get key{i}")), "value");
+    }
+    // The others acknowledge that it is gone.
+    within(leases(10) + Duration::from_secs(5), || {
+        let status = json(&at);
+        let is_there =
+            status["nodes"].as_array().expect("nodes").iter().any(|n| n["node"] == "cn0");
+        if is_there { Err(status.to_string()) } else { Ok(()) }
+    });
+    shell.quit();
+}

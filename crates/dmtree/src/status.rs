@@ -1,0 +1,101 @@
+//! What this process says of its indexes when the pool is asked how it does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dmtree_engine::DmTree;
+use dmtree_fabric::net::NodeStatus;
+use dmtree_fabric::{OpKind, SideCounts};
+use dmtree_parts::{CacheStats, RangeIndex};
+use dmtree_pool::{CacheReport, IndexReport, IndexReports, SideReport};
+
+use crate::open::OpenIndex;
+use crate::pool::{Pool, PoolInner};
+use crate::stats::{Operation, OperationCounts};
+
+impl Pool {
+    /// What this process says of itself in a pool of several.
+    #[doc(hidden)]
+    pub fn status(&self) -> Option<NodeStatus> {
+        self.inner().incarnation().cluster.status()
+    }
+
+    /// What this process does in the pool, as Prometheus text: operations by kind and outcome,
+    /// caches, verbs and bytes by side, memory. Cheap; nothing is counted for it.
+    ///
+    /// # Errors
+    /// Those of [`Pool::stats`]; `Unsupported` without the feature `metrics`.
+    pub fn metrics(&self) -> dmtree_fabric::Result<String> {
+        use dmtree_pool::{MemoryReport, metrics};
+        if let Some(status) = self.status() {
+            return metrics::of_status(&status);
+        }
+        let node = self.inner().incarnation().cluster.compute_node(0)?;
+        let (stats, mut report) = (self.stats()?, node.work());
+        let (total_bytes, used_bytes) = (stats.total_bytes(), stats.used_bytes());
+        report.memory = Some(MemoryReport { total_bytes, used_bytes });
+        report.indexes = reports(self.inner())();
+        metrics::of_report(&report)
+    }
+}
+
+/// The reports of the open indexes. What is busy being opened is left out: nothing waits.
+pub(crate) fn reports(pool: &Arc<PoolInner>) -> IndexReports {
+    let pool = Arc::downgrade(pool);
+    Arc::new(move || {
+        let Some(pool) = pool.upgrade() else { return Vec::new() };
+        let Ok(opened) = pool.opened.try_lock() else { return Vec::new() };
+        let opened: Vec<_> = opened.values().cloned().collect();
+        opened.iter().map(|open| report(open)).collect()
+    })
+}
+
+fn report(open: &OpenIndex) -> IndexReport {
+    let (sum, sessions) = open.counted();
+    let operation = |what: Operation| (what.name().to_owned(), outcomes(sum.counts(what)));
+    let total = sum.costs.total(&OpKind::FOREGROUND).counts;
+    let caches = open.nodes().trees.iter().map(|n| DmTree::cache_stats(n)).collect::<Vec<_>>();
+    IndexReport {
+        name: open.name.clone(),
+        sessions: sessions as u64,
+        operations: Operation::ALL.into_iter().map(operation).collect(),
+        maintenance_errors: sum.maintenance_errors,
+        cache: caches.iter().fold(CacheReport::default(), add),
+        memory_side: side(&total.mn),
+        compute_side: side(&total.cn),
+        round_trips: total.round_trips,
+    }
+}
+
+fn outcomes(counts: OperationCounts) -> BTreeMap<String, u64> {
+    let OperationCounts { done, exists, not_found, mismatch, errors } = counts;
+    let named = [
+        ("done", done),
+        ("exists", exists),
+        ("not_found", not_found),
+        ("mismatch", mismatch),
+        ("error", errors),
+    ];
+    named.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+}
+
+fn add(sum: CacheReport, cache: &CacheStats) -> CacheReport {
+    CacheReport {
+        budget_bytes: sum.budget_bytes + cache.budget_bytes,
+        used_bytes: sum.used_bytes + cache.used_bytes,
+        hits: sum.hits + cache.hits,
+        misses: sum.misses + cache.misses,
+        evictions: sum.evictions + cache.evictions,
+    }
+}
+
+fn side(counts: &SideCounts) -> SideReport {
+    SideReport {
+        reads: counts.read,
+        writes: counts.write,
+        atomics: counts.atomic,
+        calls: counts.rpc,
+        read_bytes: counts.bytes_read,
+        written_bytes: counts.bytes_written,
+    }
+}

@@ -1,0 +1,45 @@
+//! A journal node: the process with a part of a pool's journal.
+
+use std::sync::Arc;
+
+use dmtree_fabric::net::{JournalDirectory, NetFabric, ShardMark};
+use dmtree_fabric::{Fabric, Result};
+
+use crate::{DirectoryJournal, JOURNAL_SERVICE, Journal, JournalService};
+
+/// A journal node. Dropped, it leaves the pool; what was appended is on its device then.
+#[derive(Debug)]
+pub struct JournalNode {
+    /// It ends first.
+    fabric: NetFabric,
+    _journal: Arc<DirectoryJournal>,
+}
+
+impl JournalNode {
+    /// Serves a directory, in the place that `join` takes for it in a pool.
+    ///
+    /// # Errors
+    /// Those of `join`, and of a directory that cannot be read or marked.
+    pub fn join(
+        journal: DirectoryJournal,
+        join: impl FnOnce(JournalDirectory) -> Result<(NetFabric, ShardMark)>,
+    ) -> Result<Self> {
+        let has_indexes = !journal.cut()?.indexes().is_empty();
+        let mark = journal.part();
+        let (fabric, now) = join(JournalDirectory { mark, has_indexes })?;
+        // Before the pool opens: no index is in it that the mark does not say.
+        if mark != Some(now) {
+            journal.set_part(now)?;
+        }
+        let journal = Arc::new(journal);
+        let service = JournalService::new(journal.clone());
+        fabric.serve(fabric.me().node, JOURNAL_SERVICE, Arc::new(service))?;
+        fabric.ready()?;
+        Ok(Self { fabric, _journal: journal })
+    }
+
+    /// Its fabric.
+    pub fn fabric(&self) -> &NetFabric {
+        &self.fabric
+    }
+}

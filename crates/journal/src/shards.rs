@@ -1,0 +1,182 @@
+//! A journal in parts: the journal nodes of a pool, as one compute node uses them.
+//!
+//! The part of a key is chosen by its hash, so that all records of a key go to one journal node, in
+//! the order of their appends. An append with records for several parts is accepted when all of
+//! them are.
+//!
+//! *Indexes.* Part 0 gives an index its number, and its list of names is the one that counts: an
+//! index is named there last, and removed there first. What an interrupted change leaves in other
+//! parts is never read, and goes with the next index of its number or name.
+
+use std::fmt;
+use std::sync::Arc;
+
+use dmtree_fabric::wait::WaitQueue;
+use dmtree_fabric::{Endpoint, Error, Fabric, Member, NodeId, Result};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::appends::Appends;
+use crate::merge::{ShardedCut, list};
+use crate::protocol::{Answer, Ask, BODY_BYTES, JOURNAL_SERVICE, Row, put_record};
+use crate::sender::{Dial, Entry, Line, Sender, unexpected};
+use crate::{Cut, IndexNumber, Journal, KnownIndex, Record, Ticket};
+
+/// The slots of an executor's buffers: calls need none.
+const SLAB_BYTES: u64 = 0;
+/// Longest time of an attempt, ns: a host does not begin a call that has been under way for longer
+/// than two thirds of it.
+const ATTEMPT_NS: u64 = 3_000_000_000;
+
+/// The journal nodes of a pool.
+pub struct ShardedJournal {
+    shards: Vec<Arc<Sender>>,
+    appends: Arc<Appends>,
+}
+
+impl fmt::Debug for ShardedJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ShardedJournal({:?})", self.shards)
+    }
+}
+
+impl ShardedJournal {
+    /// The journal of a pool with so many journal nodes, for one incarnation of a compute node.
+    ///
+    /// # Errors
+    /// `Full` when there is no thread.
+    pub fn open(fabric: &Arc<dyn Fabric>, me: Member, journal_nodes: u16) -> Result<Self> {
+        let dial = |n| -> (String, Dial) {
+            let (fabric, to) = (fabric.clone(), NodeId::journal(n));
+            let dial = move || {
+                let ep = Endpoint::alone(fabric.attach(me.node)?, SLAB_BYTES);
+                ep.set_timeout(ATTEMPT_NS);
+                Ok(Box::new(Calls { ep, to }) as Box<dyn Line>)
+            };
+            (to.to_string(), Box::new(dial))
+        };
+        Self::over(me.incarnation, (0..journal_nodes).map(dial))
+    }
+
+    pub(crate) fn over(
+        incarnation: u32,
+        parts: impl Iterator<Item = (String, Dial)>,
+    ) -> Result<Self> {
+        let appends = Arc::<Appends>::default();
+        let start = |(to, dial)| Sender::start(to, incarnation, appends.clone(), dial);
+        let shards = parts.map(|part| start(part).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        if shards.is_empty() {
+            return Err(Error::invalid("a journal without parts"));
+        }
+        Ok(Self { shards, appends })
+    }
+
+    fn shard_of(&self, key: &[u8]) -> usize {
+        (xxh3_64(key) % self.shards.len() as u64) as usize
+    }
+
+    /// Has every part do something, the last one first.
+    fn backwards(&self, ask: impl Fn() -> Ask<'static>) -> Result<()> {
+        self.shards.iter().rev().try_for_each(|shard| done(shard.call(ask())?))
+    }
+}
+
+/// The remote calls of a thread to one journal node.
+struct Calls {
+    ep: Endpoint,
+    to: NodeId,
+}
+
+impl Line for Calls {
+    fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
+        let mut reply = Vec::new();
+        self.ep.renew_deadline();
+        self.ep.block_on(self.ep.rpc(self.to, JOURNAL_SERVICE, request, &mut reply))?;
+        Ok(reply)
+    }
+}
+
+fn done(answer: Answer) -> Result<()> {
+    match answer {
+        Answer::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn created(answer: Answer) -> Result<IndexNumber> {
+    match answer {
+        Answer::Created(number) => Ok(IndexNumber(number)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+impl Journal for ShardedJournal {
+    fn append(&self, index: IndexNumber, records: &[Record<'_>]) -> Result<Ticket> {
+        let ticket = self.appends.begin(records.len());
+        let mut parts: Vec<Vec<Entry>> = self.shards.iter().map(|_| Vec::new()).collect();
+        for record in records {
+            let (Record::Put { key, .. } | Record::Delete { key }) = *record;
+            let mut bytes = Vec::new();
+            put_record(&mut bytes, index, record);
+            parts[self.shard_of(key)].push(Entry { ticket, index, bytes });
+        }
+        for (shard, entries) in self.shards.iter().zip(parts) {
+            if !entries.is_empty() {
+                shard.send(entries.into_iter());
+            }
+        }
+        Ok(Ticket(ticket))
+    }
+
+    fn is_accepted(&self, ticket: Ticket) -> Result<bool> {
+        self.appends.is_accepted(ticket)
+    }
+
+    fn news(&self) -> &WaitQueue {
+        self.appends.news()
+    }
+
+    fn settle(&self, ticket: Ticket) -> bool {
+        self.appends.settle(ticket)
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.shards.iter().find_map(|shard| shard.trouble())
+    }
+
+    fn create(&self) -> Result<IndexNumber> {
+        let (first, others) = self.shards.split_first().expect("one at least");
+        let number = created(first.call(Ask::Create(None))?)?;
+        for shard in others {
+            created(shard.call(Ask::Create(Some(number.0)))?)?;
+        }
+        Ok(number)
+    }
+
+    fn create_numbered(&self, _: IndexNumber) -> Result<()> {
+        Err(Error::unsupported("the parts of a journal number its indexes"))
+    }
+
+    fn name(&self, indexes: &[KnownIndex]) -> Result<()> {
+        let rows: Vec<Row> = indexes.iter().map(Row::from).collect();
+        if rows.iter().map(Row::bytes).sum::<usize>() > BODY_BYTES {
+            return Err(Error::invalid("too many indexes to be named together"));
+        }
+        self.backwards(|| Ask::Name(rows.clone()))
+    }
+
+    fn remove(&self, index: IndexNumber) -> Result<()> {
+        self.shards.iter().try_for_each(|shard| done(shard.call(Ask::Remove(index.0))?))
+    }
+
+    fn clear(&self, index: IndexNumber) -> Result<()> {
+        self.backwards(|| Ask::Clear(index.0))
+    }
+
+    fn indexes(&self) -> Result<Vec<KnownIndex>> {
+        list(&self.shards[0], Ask::Indexes)
+    }
+
+    fn cut(&self) -> Result<Box<dyn Cut>> {
+        Ok(Box::new(ShardedCut::take(&self.shards)?))
+    }
+}

@@ -1,0 +1,25 @@
+//! Stands for `metrics.rs` in a build without the feature `metrics`.
+
+use dmtree_fabric::net::NodeStatus;
+use dmtree_fabric::{Error, Result};
+
+use crate::status::NodeReport;
+
+/// The content type of the text.
+pub const CONTENT_TYPE: &str = "text/plain";
+
+/// Refuses.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn of_status(_: &NodeStatus) -> Result<String> {
+    of_report(&NodeReport::default())
+}
+
+/// Refuses.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn of_report(_: &NodeReport) -> Result<String> {
+    Err(Error::unsupported("this program was built without the feature `metrics`: build it with"))
+}

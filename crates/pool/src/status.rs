@@ -1,0 +1,309 @@
+//! What a pool of several processes looks like, for operators: asked of its nodes by a process that
+//! has the key and no place in the pool.
+//!
+//! The first memory node says which nodes there are and what the membership holds of them; each
+//! node that should answer is asked what it does itself. A node that does not is listed with the
+//! error.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use dmtree_fabric::net::{MembershipReport, NetFabric, NicConfig, NodeStatus};
+use dmtree_fabric::{Error, Member, MemberPhase, NodeId, Presence, Result, Role};
+use serde::{Deserialize, Serialize};
+
+use crate::chunks::ChunkService;
+use crate::node::PoolNode;
+use crate::wire::locked;
+
+/// What a node says of its work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// On a memory node.
+    pub memory: Option<MemoryReport>,
+    /// On a compute node.
+    pub compute: Option<ComputeReport>,
+    /// The indexes that a compute node has open.
+    pub indexes: Vec<IndexReport>,
+}
+
+/// The memory of a memory node, which is handed out in chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Bytes of all chunks.
+    pub total_bytes: u64,
+    /// Bytes of chunks that are handed out.
+    pub used_bytes: u64,
+}
+
+/// A compute node.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComputeReport {
+    /// The newest membership epoch that it knows.
+    pub epoch: u64,
+    /// Whether it serves fingerprint tables and locks to the others.
+    pub serves_tables: bool,
+    /// Bytes of memory nodes' chunks that it has for later writes.
+    pub free_block_bytes: u64,
+    /// Unlinked objects that wait until no operation can read them.
+    pub retired: u64,
+    /// Their bytes.
+    pub retired_bytes: u64,
+}
+
+/// An index as one compute node uses it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct IndexReport {
+    /// Its name.
+    pub name: String,
+    /// Sessions and coroutines that are open.
+    pub sessions: u64,
+    /// Operations by kind and outcome.
+    pub operations: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Pieces of maintenance that failed and are tried again.
+    pub maintenance_errors: u64,
+    /// The cache.
+    pub cache: CacheReport,
+    /// Verbs towards memory nodes.
+    pub memory_side: SideReport,
+    /// Verbs towards compute nodes.
+    pub compute_side: SideReport,
+    /// Dependent round trips of operations.
+    pub round_trips: u64,
+}
+
+/// A cache of inner nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheReport {
+    /// Budget.
+    pub budget_bytes: u64,
+    /// In use.
+    pub used_bytes: u64,
+    /// Look-ups that found their bottom node.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Nodes dropped for room.
+    pub evictions: u64,
+}
+
+/// Verbs towards one kind of node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SideReport {
+    /// READs.
+    pub reads: u64,
+    /// WRITEs.
+    pub writes: u64,
+    /// Compare-and-swaps and fetch-and-adds.
+    pub atomics: u64,
+    /// Remote calls.
+    pub calls: u64,
+    /// Payload of READs.
+    pub read_bytes: u64,
+    /// Payload of WRITEs.
+    pub written_bytes: u64,
+}
+
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PoolStatus {
+    /// Where it was asked.
+    pub first: String,
+    /// Tells it from others; 16 hexadecimal digits.
+    pub pool: String,
+    /// The fabric of its verbs.
+    pub fabric: String,
+    /// The membership epoch.
+    pub epoch: u64,
+    /// Memory nodes that it has.
+    pub memory_nodes: u16,
+    /// Those that are ready, or have been.
+    pub ready_memory_nodes: u16,
+    /// Compute nodes that it can have at a time.
+    pub most_compute_nodes: u16,
+    /// Compute nodes that have died or left.
+    pub deaths: u64,
+    /// Whether tables are being moved to other nodes.
+    pub moves_tables: bool,
+    /// Its nodes: memory nodes first.
+    pub nodes: Vec<MemberStatus>,
+}
+
+/// A node of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemberStatus {
+    /// Which.
+    pub node: String,
+    /// How often its number was given.
+    pub incarnation: u32,
+    /// Where it listens.
+    pub address: String,
+    /// What the membership holds of it.
+    pub standing: &'static str,
+    /// How long its lease lasts, if it has one.
+    pub lease_ms: Option<u64>,
+    /// Bytes of its region.
+    pub region_bytes: u64,
+    /// Links of client threads of other processes; none when it does not answer.
+    pub links: Option<u64>,
+    /// Why it does not answer.
+    pub trouble: Option<String>,
+    /// What it says of its work.
+    pub report: NodeReport,
+}
+
+impl PoolStatus {
+    /// Asks the pool with its first memory node at an address.
+    ///
+    /// # Errors
+    /// `Unreachable` when that node does not answer, `Incompatible` when it is something else or
+    /// has another key, `InvalidArgument` when it is another node of a pool.
+    pub fn ask(first: &str, nic_config: &NicConfig) -> Result<Self> {
+        let status = NetFabric::status_of(first, nic_config)?;
+        let Some(m) = &status.membership else {
+            return Err(Error::invalid(format!(
+                "{first} is {}, and the first memory node knows the pool: ask that one",
+                status.member.node
+            )));
+        };
+        let nodes = members(m).map(|(member, standing)| {
+            let here = (member == status.member).then(|| status.clone());
+            member_status(first, nic_config, m, (member, standing), here)
+        });
+        Ok(Self {
+            first: first.to_owned(),
+            pool: format!("{:016x}", status.pool.0),
+            fabric: status.data_path.clone(),
+            epoch: m.state.epoch,
+            memory_nodes: m.memory_nodes,
+            ready_memory_nodes: m.ready,
+            most_compute_nodes: m.compute_nodes,
+            deaths: m.state.deaths,
+            moves_tables: m.state.planned.is_some(),
+            nodes: nodes.collect(),
+        })
+    }
+}
+
+/// The nodes that are there, or that others wait for.
+pub(crate) fn members(m: &MembershipReport) -> impl Iterator<Item = (Member, &'static str)> {
+    let entries = m.node_directory.entries().iter();
+    entries.filter_map(|entry| Some((entry.member, standing(m, entry.member)?)))
+}
+
+fn standing(m: &MembershipReport, member: Member) -> Option<&'static str> {
+    Some(match member.node.role() {
+        Role::Memory | Role::Journal => {
+            match m.state.memory_node(member.node).map(|m| m.presence) {
+                Some(Presence::Present) => "present",
+                Some(Presence::Missing) => "missing",
+                Some(Presence::Lost) => "lost",
+                // The first one keeps the membership, and holds no lease.
+                None if member.node == NodeId::memory(0) => "present",
+                None => "starting",
+            }
+        }
+        Role::Compute => match m.state.phase(member) {
+            Some(MemberPhase::Living) => "living",
+            Some(MemberPhase::Revoking) => "leaves: its access is being revoked",
+            Some(MemberPhase::Draining) => "leaves: its tables are being drained",
+            Some(MemberPhase::Reassigning) => "leaves: its tables get new owners",
+            Some(MemberPhase::Gone) => return None,
+            None => "starting",
+        },
+    })
+}
+
+fn member_status(
+    first: &str,
+    nic_config: &NicConfig,
+    m: &MembershipReport,
+    (member, standing): (Member, &'static str),
+    here: Option<NodeStatus>,
+) -> MemberStatus {
+    let entry = m.node_directory.find(member.node);
+    let listens = entry.map(|e| e.address.as_str()).filter(|at| !at.is_empty());
+    let address = listens.unwrap_or(first).to_owned();
+    let lease = m.leases.iter().find(|(of, _)| *of == member);
+    let answered = match here {
+        Some(status) => Ok(status),
+        None if matches!(standing, "lost" | "missing") => Err(Error::unreachable("not asked")),
+        None => ask_member(&address, nic_config, member),
+    };
+    let report = answered.as_ref().ok().and_then(NodeReport::of);
+    MemberStatus {
+        node: member.node.to_string(),
+        incarnation: member.incarnation,
+        address,
+        standing,
+        lease_ms: lease.map(|(_, ns)| ns / 1_000_000),
+        region_bytes: entry.map_or(0, |e| e.region_bytes),
+        links: answered.as_ref().ok().map(|status| status.links),
+        trouble: answered.err().map(|e| e.to_string()),
+        report: report.unwrap_or_default(),
+    }
+}
+
+/// Another node may listen at its address by now.
+fn ask_member(address: &str, nic_config: &NicConfig, member: Member) -> Result<NodeStatus> {
+    let status = NetFabric::status_of(address, nic_config)?;
+    if status.member == member {
+        return Ok(status);
+    }
+    Err(Error::unreachable(format!("{} listens at its address", status.member)))
+}
+
+impl NodeReport {
+    /// That of a node; `None` when it says nothing.
+    pub fn of(status: &NodeStatus) -> Option<Self> {
+        postcard::from_bytes(&status.report).ok()
+    }
+}
+
+fn encode(report: &NodeReport) -> Vec<u8> {
+    postcard::to_stdvec(report).unwrap_or_default()
+}
+
+/// A memory node reports.
+pub(crate) fn report_memory(fabric: &NetFabric, chunks: Arc<ChunkService>) {
+    fabric.set_report(Arc::new(move || {
+        encode(&NodeReport { memory: Some(chunks.report()), ..NodeReport::default() })
+    }));
+}
+
+/// What a compute node's process says of the indexes that it has open, without waiting.
+pub type IndexReports = Arc<dyn Fn() -> Vec<IndexReport> + Send + Sync>;
+
+/// A compute node reports.
+pub(crate) fn report_compute(fabric: &NetFabric, node: &Arc<PoolNode>) {
+    // The node has the fabric.
+    let node: Weak<PoolNode> = Arc::downgrade(node);
+    fabric.set_report(Arc::new(move || match node.upgrade() {
+        Some(node) => encode(&node.work()),
+        None => Vec::new(),
+    }));
+}
+
+impl PoolNode {
+    /// What the process says of its indexes.
+    pub fn set_index_reports(&self, reports: IndexReports) {
+        *locked(&self.index_reports) = Some(reports);
+    }
+}
+
+impl PoolNode {
+    /// What this node says of its work.
+    pub fn work(&self) -> NodeReport {
+        let usage = self.usage();
+        let compute = ComputeReport {
+            epoch: self.view.state().epoch,
+            serves_tables: self.serves_tables(),
+            free_block_bytes: usage.free_block_bytes,
+            retired: usage.retired,
+            retired_bytes: usage.retired_bytes,
+        };
+        let reports = locked(&self.index_reports).clone();
+        let indexes = reports.map_or_else(Vec::new, |reports| reports());
+        NodeReport { memory: None, compute: Some(compute), indexes }
+    }
+}

@@ -1,0 +1,81 @@
+//! The steps of `Rolex`, as far as the published design has them.
+
+use std::sync::Arc;
+
+use dmtree_fabric::{Endpoint, Error, OpOutcome, Result};
+use dmtree_parts::pairs::Pairs;
+use dmtree_parts::published::{Client, Published};
+use dmtree_parts::{
+    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+};
+
+use crate::client::Rolex;
+use crate::node::RolexNode;
+use crate::options::Options;
+
+impl Published for Rolex {
+    const HAS: OpSet =
+        OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
+    type Settings = Options;
+    type Shared = RolexNode;
+
+    fn open(cx: &NodeContext, o: &Options, root: Root) -> Result<RolexNode> {
+        RolexNode::new(cx, o, root)
+    }
+
+    fn connect(ep: Endpoint, node: Arc<RolexNode>) -> Self {
+        let (directory, synonyms) = Default::default();
+        Self { client: Client::new(ep, node), directory, synonyms }
+    }
+
+    fn cache_use(node: &RolexNode) -> CacheStats {
+        node.cache_stats()
+    }
+
+    async fn format_empty(&self) -> Result<()> {
+        self.format_directory().await
+    }
+
+    async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
+        self.get_shared(key, out).await
+    }
+
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+        self.write_shared(key, w).await
+    }
+
+    async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        self.scan_leaves(r, page).await
+    }
+
+    async fn hear(&self, keys: &mut dyn Iterator<Item = Result<Vec<u8>>>) -> Result<bool> {
+        if !self.node.o.foretold {
+            return Ok(false);
+        }
+        let mut told: Vec<Vec<u8>> = Vec::new();
+        for key in keys {
+            let key = key?;
+            if told.last().is_some_and(|last| *last >= key) {
+                let number = told.len() + 1;
+                return Err(Error::invalid(format!(
+                    "foretold key {number} is not above the one before"
+                )));
+            }
+            told.push(key);
+        }
+        let keys = told.iter().map(Vec::as_slice).collect();
+        let trained = self.train(keys, &Pairs::default()).await?;
+        let late = "keys are foretold before the first pair is stored, and this index has pairs";
+        trained.map(|_| true).ok_or_else(|| Error::invalid(late))
+    }
+
+    /// The fill is what the ranks of the keys make it: leaves are full but for keys to come.
+    async fn load_empty(&self, all: &mut Pairs, _: Fill) -> Result<Option<u64>> {
+        let keys = (0..all.len()).map(|i| all.key(i)).collect();
+        self.train(keys, all).await
+    }
+
+    async fn walk_all(&self, shape: &mut Shape) -> Result<()> {
+        self.walk_leaves(shape).await
+    }
+}
