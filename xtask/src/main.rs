@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bindings;
+mod blocks;
 mod check;
 mod fuzz;
 mod instructions;
@@ -59,6 +60,11 @@ const VERBS: &[Verb] = &[
         "bindings",
         "the C libraries and their example, the Python package from an empty environment, their tests (Python 3.11 and a way to PyPI, else the package is skipped)",
         bindings::check,
+    ),
+    (
+        "blocks [DOCUMENT...]",
+        "executes the commands of documents as they stand: those of docs/write-an-index.md build an index outside of the workspace",
+        blocks::check,
     ),
     (
         "check [--long]",
@@ -215,7 +221,7 @@ fn hostile() -> Result<()> {
 /// suites, and of the adversarial ones of the engine.
 fn seeds(n: &str) -> Result<()> {
     let n: u32 = n.parse().context("a number of seeds")?;
-    let mut packages = ["dmtree-engine", "dmtree-array"].map(str::to_owned).to_vec();
+    let mut packages = vec!["dmtree-engine".to_owned()];
     for folder in std::fs::read_dir(root().join("systems"))? {
         packages.push(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
     }

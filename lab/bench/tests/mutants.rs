@@ -1,12 +1,9 @@
 //! Seeds find the mutants of the systems, of the membership and of the pool that are enabled for
 //! the whole process: one test at a time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use dmtree_bench::config::{Flags, resolve};
-use dmtree_bench::experiment::Experiment;
-use dmtree_bench::registry::{self, systems};
-use dmtree_bench::run::{Silent, run};
+use dmtree_bench::registry::systems;
 use dmtree_check::checked::System;
 use dmtree_check::peer::{mutants, passes};
 use dmtree_check::{Case, NodeFaultSet, Verdict};
@@ -33,35 +30,6 @@ fn few_seeds_find_the_mutants_of_every_system() {
         tried += system.mutants.iter().filter(|m| m.soon.is_some()).count();
     }
     assert!(tried >= 6, "{tried} mutants");
-}
-
-/// The example of another crate, added by one line: a mutant, a row of an experiment, a sweep.
-#[test]
-fn a_system_of_another_crate_is_one_like_the_others() {
-    let _alone = locked(&ALONE);
-    let add = || registry::add(dmtree_array::systems());
-    add().expect("new names");
-    assert!(add().expect_err("taken").to_string().contains("\"array\" already"));
-    passes(&mutants::found(&registry::find("array").expect("added")).expect("cases that run"));
-    let flags = [
-        "--systems=array",
-        "--workloads=search,update",
-        "--distributions=uniform",
-        "--keys=600",
-        "--ops=400",
-        "--cns=2",
-        "--threads=2",
-        "--coroutines=1",
-        "--sweep=array.capacity=1000,2000",
-    ];
-    let experiment = Experiment::find("fast26").expect("built in");
-    let resolved = resolve(&experiment, &Flags::of(&flags).expect("flags")).expect("settings");
-    let done = run(&resolved, &[], &Arc::default(), &mut Silent).expect("a run");
-    assert_eq!((done.failure, done.results.errors()), (None, 0));
-    assert_eq!(done.results.cells.len(), 4);
-    let unknown = [flags[0], "--option=array.locks=3"];
-    let refused = resolve(&experiment, &Flags::of(&unknown).expect("flags"));
-    assert!(refused.expect_err("unknown").to_string().contains("locks"));
 }
 
 /// Operations during a fault that does not touch their leaf: the checker counts them.
