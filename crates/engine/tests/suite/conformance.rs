@@ -44,7 +44,7 @@ fn small(o: Options) -> Options {
 
 fn local() -> Vec<Row> {
     let mut rows = of_any_length();
-    rows.extend(fills().map(|row| row.options(small)));
+    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
     rows.extend([
         model("two memory nodes", Keys::Hashed24, 3_000, 20_000)
             .seed(6)

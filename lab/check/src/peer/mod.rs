@@ -41,7 +41,7 @@ pub mod prelude {
         three_memory_nodes,
     };
     pub use super::{Budget, Peer, Row, passes, which};
-    pub use crate::conformance::Keys;
+    pub use crate::conformance::{EmptyLeaves, Keys};
     pub use dmtree_fabric::Capabilities;
     pub use dmtree_fabric::local::Tearing;
     pub use dmtree_parts::peer::{Clients, EVERYTHING, KIND, NOTHING, READONLY, Setting};

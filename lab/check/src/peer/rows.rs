@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::workloads::scans_over_splits;
 use super::{Peer, each, listed, named};
-use crate::conformance::{self, Keys, above, scaled};
+use crate::conformance::{self, EmptyLeaves, Keys, above, scaled};
 use crate::test_cluster::{Client, TestCluster};
 
 type Change<T> = Box<dyn Fn(T) -> T + Send + Sync>;
@@ -217,7 +217,7 @@ pub fn three_memory_nodes(space: u64, steps: u64) -> Row {
 }
 
 /// [`conformance::fill_and_empty`] in several orders.
-pub fn fills() -> [Row; 3] {
+pub fn fills(leaves: EmptyLeaves) -> [Row; 3] {
     let ways = [
         (Keys::Ascending, 6_000, false),
         (Keys::Ascending, 6_000, true),
@@ -225,7 +225,7 @@ pub fn fills() -> [Row; 3] {
     ];
     ways.map(|(keys, n, descending)| {
         Row::of("fill and empty", move |site: &Site<'_>| {
-            conformance::fill_and_empty(&site.cluster(), keys, n, descending);
+            conformance::fill_and_empty(&site.cluster(), (keys, n), descending, leaves);
         })
     })
 }
@@ -291,7 +291,8 @@ pub fn apart(peer: &Peer) -> Vec<String> {
             conformance::basics(&cluster(1));
             conformance::model(&cluster(2), 4, keys, scaled(500), scaled(steps));
             if any_length {
-                conformance::fill_and_empty(&cluster(1), Keys::Hashed24, 2_000, false);
+                let (keys, leaves) = ((Keys::Hashed24, 2_000), EmptyLeaves::GoBack);
+                conformance::fill_and_empty(&cluster(1), keys, false, leaves);
             }
             if (peer.repeats)(o) {
                 let here = TestCluster::new(&pool(1), 8 << 20, o).expect("an index");

@@ -124,7 +124,7 @@ fn some_rows(also: fn(Options) -> Options) -> Vec<Row> {
         model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
     };
     let mut rows: Vec<Row> = of_any_length().into_iter().map(|row| row.options(also)).collect();
-    rows.extend(fills().map(|row| row.options(small)));
+    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
     let plain = [
         model("ascending keys", Keys::Ascending, 3_000, 20_000).seed(20),
         model("keys of a thousandth", Keys::Clustered, 3_000, 20_000).seed(21),

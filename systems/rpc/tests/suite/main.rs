@@ -33,7 +33,7 @@ fn peer() -> Peer {
 
 fn local() -> Vec<Row> {
     let mut rows = of_any_length();
-    rows.extend(fills());
+    rows.extend(fills(EmptyLeaves::Stay));
     rows.push(three_memory_nodes(2_000, 10_000));
     rows.push(full::<Options>(1_000, |_| true).pool(|p| p.memory_bytes_per_node = 768 << 10));
     rows.extend([(8, 8, 4), (256, 1024, 7), (16, 64, 128)].map(|(key, value, slots)| {

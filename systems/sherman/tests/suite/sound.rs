@@ -42,7 +42,7 @@ fn local() -> Vec<Row> {
         model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
     };
     let mut rows = of_any_length();
-    rows.extend(fills().map(|row| row.options(small)));
+    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
     rows.extend(chips(1_000, 6_000));
     rows.extend([
         tiny(Keys::Hashed24, 3_000, 15_000).seed(8),

@@ -39,7 +39,7 @@ pub fn peer() -> Peer {
 
 fn local() -> Vec<Row> {
     let mut rows = of_any_length();
-    rows.extend(fills());
+    rows.extend(fills(EmptyLeaves::GoBack));
     rows.extend([
         model("ascending keys", Keys::Ascending, 4_000, 20_000).seed(5),
         model("few generations, several memory nodes", Keys::Hashed24, 1_000, 20_000)
