@@ -18,7 +18,7 @@ mod ycsb;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 /// A verb with its arguments, what it does, and its code.
@@ -82,9 +82,9 @@ const VERBS: &[Verb] = &[
         soak::run,
     ),
     (
-        "seeds [N]",
-        "N seeds (default 300) of each interleaved and adversarial suite in the release profile",
-        |args| seeds(args.first().map_or("300", String::as_str)),
+        "seeds [N] [--whole]",
+        "all suites in the release profile, with N seeds (default 300) of the interleaved and adversarial ones; --whole: every crash point of CHIME and ROLEX, too",
+        seeds,
     ),
     (
         "power-fail [N]",
@@ -216,11 +216,21 @@ fn hostile() -> Result<()> {
         .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
+/// Systems whose sound form is the engine with other leaves or models, with crash suites of a
+/// quarter of an hour. Their crash points repeat the engine's but for those.
+const VARIANTS: [&str; 2] = ["dmtree-chime", "dmtree-rolex"];
+
+/// The distance of the crash points of [`VARIANTS`], unless all are asked for.
+const VARIANTS_STEP: &str = "8";
+
 /// The suites of the engine, and of every crate of systems, optimized and with assertions: every
-/// crash point and every step of the conformance suites; then so many seeds of the interleaved
-/// suites, and of the adversarial ones of the engine.
-fn seeds(n: &str) -> Result<()> {
-    let n: u32 = n.parse().context("a number of seeds")?;
+/// crash point (of [`VARIANTS`] some) and every step of the conformance suites; then so many seeds
+/// of the interleaved suites, and of the adversarial ones of the engine.
+fn seeds(args: &[String]) -> Result<()> {
+    let (flags, numbers): (Vec<&String>, Vec<&String>) =
+        args.iter().partition(|arg| arg.starts_with('-'));
+    ensure!(flags.iter().all(|flag| *flag == "--whole"), "unknown: {flags:?}; --whole, or none");
+    let n: u32 = numbers.first().map_or(Ok(300), |n| n.parse()).context("a number of seeds")?;
     let mut packages = vec!["dmtree-engine".to_owned()];
     for folder in std::fs::read_dir(root().join("systems"))? {
         packages.push(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
@@ -231,10 +241,15 @@ fn seeds(n: &str) -> Result<()> {
         packages.iter().for_each(|p| _ = c.args(["-p", p]));
         c
     };
-    let whole = [("DMTREE_CRASH_STEP", "full"), ("DMTREE_STEPS_DIVISOR", "1")];
-    // Processes that share two cores with six suites miss the deadlines of their verbs.
-    let alone = ["--", "--skip", "fair::two_processes"];
-    run(suites(&packages).envs(whole).args(alone))?;
+    let (variants, others): (Vec<String>, Vec<String>) =
+        packages.iter().cloned().partition(|p| VARIANTS.contains(&p.as_str()));
+    let some = if flags.is_empty() { VARIANTS_STEP } else { "full" };
+    for (packages, step) in [(others, "full"), (variants, some)] {
+        let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", "1")];
+        // Processes that share two cores with six suites miss the deadlines of their verbs.
+        let alone = ["--", "--skip", "fair::two_processes"];
+        run(suites(&packages).envs(whole).args(alone))?;
+    }
     let n = n.to_string();
     run(suites(&packages).env("DMTREE_SEEDS", &n).arg("interleaved"))?;
     run(suites(&packages[..1]).env("DMTREE_SEEDS", &n).arg("adversarial"))

@@ -104,7 +104,8 @@ pub fn double_crash(script: &Script, steps: (u64, u64)) -> Tally {
     // A sparser sweep leaves out crashes of both nodes.
     let (first_step, second_step) = match std::env::var_os("DMTREE_CRASH_STEP") {
         None => (8 * steps.0, 8 * 5 * steps.1),
-        Some(_) => (steps.0, every(5) * steps.1),
+        Some(full) if full == "full" => (steps.0, 5 * steps.1),
+        Some(_) => (every(1).div_ceil(2) * steps.0, every(1) * steps.1),
     };
     for first in (1..).step_by(first_step as usize) {
         let mut died = false;
