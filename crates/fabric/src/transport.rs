@@ -165,6 +165,15 @@ pub trait Transport {
     fn charges(&self) -> bool {
         false
     }
+    /// Whether this thread's code is charged for the time that it takes on this machine, in place of
+    /// [`Transport::charge`]; true only in simulators that were told to.
+    fn measures_work(&self) -> bool {
+        false
+    }
+    /// Code of an index begins to run on this thread, where its time is measured.
+    fn work_begins(&self) {}
+    /// It has returned.
+    fn work_ends(&self) {}
     /// Whether an interleaving point shall suspend now; true only in simulators and with test
     /// knobs.
     fn interleave(&self) -> bool {

@@ -57,7 +57,13 @@ macro_rules! any_client {
                 RangeIndex::place_of(self, key)
             }
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out> {
-                Box::pin(RangeIndex::$name(self, $($argument),*))
+                let ep = RangeIndex::endpoint(self);
+                let measured = ep.measures_work().then(|| ep.clone());
+                let running = Box::pin(RangeIndex::$name(self, $($argument),*));
+                match measured {
+                    None => running,
+                    Some(ep) => Box::pin(async move { ep.measured(running).await }),
+                }
             })*
         }
     };

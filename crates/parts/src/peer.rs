@@ -66,6 +66,9 @@ pub struct SystemSpec {
     pub sound: bool,
     /// Whether it recovers from crashes of nodes.
     pub recovers: bool,
+    /// Whether it names the steps of its operations that take CPU time (`stage_cost`), so that a
+    /// simulator can price them. The code of one that does not is timed instead.
+    pub charges_cpu: bool,
     /// Its creation options, and its index type.
     pub options: AnyOptions,
     /// Its options, changed to fit data.
@@ -139,6 +142,7 @@ impl SystemSpec {
             published: false,
             sound: false,
             recovers: false,
+            charges_cpu: false,
             options: options.into(),
             fit: |options, _| options.clone(),
             bytes_per_key: |_, fit| leaf_bytes_per_key(fit),

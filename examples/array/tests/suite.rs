@@ -8,6 +8,7 @@ use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::registry;
 use dmtree_bench::run::{Silent, run};
+use dmtree_bench::simulated::CpuSource;
 use dmtree_check::peer::mutants;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::peer::rows::basics;
@@ -66,6 +67,14 @@ fn the_laboratory_has_it_as_one_of_its_own() {
     let done = run(&resolved, &[], &Arc::default(), &mut Silent).expect("a run");
     assert_eq!((done.failure, done.results.errors()), (None, 0));
     assert_eq!(done.results.cells.len(), 4);
+    // It names no step that takes CPU time: its code is timed, or what it computes is free.
+    let charged = [&flags[..], &["--cpu=charged"]].concat();
+    let charged = resolve(&experiment, &Flags::of(&charged).expect("flags")).expect("settings");
+    let free = run(&charged, &[], &Arc::default(), &mut Silent).expect("a run");
+    for (measured, free) in done.results.cells.iter().zip(&free.results.cells) {
+        assert_eq!((measured.cpu, free.cpu), (CpuSource::Measured, CpuSource::Free));
+        assert!(measured.mops < free.mops, "{}: {} and {}", free.key(), measured.mops, free.mops);
+    }
     let unknown = [flags[0], "--option=array.locks=3"];
     let refused = resolve(&experiment, &Flags::of(&unknown).expect("flags"));
     assert!(refused.expect_err("unknown").to_string().contains("locks"));

@@ -15,6 +15,7 @@ use crate::fabrics::{LOCAL, SIM};
 use crate::offered::LoadShape;
 use crate::profile::ProfileText;
 use crate::published::Bound;
+use crate::simulated::CpuSource;
 use crate::sizing;
 use crate::sweeps::Sweeps;
 
@@ -162,6 +163,13 @@ settings! {
         #[arg(long, value_name = "N")]
         #[serde(skip_serializing_if = "Option::is_none")]
         mn_cores: Option<u32> = None,
+        /// Where the CPU time of an index comes from, on fabric sim: charged (the steps that it
+        /// names), or measured (the time of its code on this machine; figures vary). By default
+        /// measured for a system that another program has added and that does not say that it
+        /// charges.
+        #[arg(long, value_name = "SOURCE", hide_possible_values = true)]
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cpu: Option<CpuSource> = None,
         /// How keys are made: hashed24, u64, sequential, sequential24, random(MIN..=MAX),
         /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH).
         #[arg(long, value_name = "FORM")]

@@ -8,6 +8,7 @@ use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
 use crate::published::Table;
 use crate::registry::{find, select};
+use crate::simulated::CpuSource;
 use crate::sizing;
 use crate::system::checked_options;
 
@@ -197,6 +198,18 @@ impl Config {
             self.systems.iter().flat_map(|s| self.workloads.iter().map(move |w| (s, w)))
         {
             let c = self.for_cell(system, w);
+            if let Some(source) = c.cpu {
+                if source == CpuSource::Free {
+                    return refuse(
+                        "cpu free is what a run can turn out to be: charged, or measured",
+                    );
+                }
+                if !c.simulated() {
+                    return refuse(
+                        "cpu is of simulated hardware: give --fabric sim, or leave it out",
+                    );
+                }
+            }
             if !c.affinity.is_any() && c.cns == 1 {
                 return refuse(
                     "affinity own cuts the key space into a slice for each compute node, and there is 1: give more --cns, or --affinity any",

@@ -172,7 +172,8 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
             if let Some(cores) = c.mn_cores {
                 profile.set("host.cores", &cores.to_string())?;
             }
-            FabricSpec::Sim { profile: Box::new(profile), seed: c.seed }
+            let cpu = c.cpu.unwrap_or_default();
+            FabricSpec::Sim { profile: Box::new(profile), seed: c.seed, cpu }
         }
         (_, None, _) => FabricSpec::Local,
         (_, Some(data_path), None) => FabricSpec::Apart { data_path, nic_config: c.nic_config() },

@@ -18,7 +18,7 @@ use dmtree_pool::{Cluster, Place, PoolOptions};
 
 use crate::failure::{Failure, Result};
 use crate::latency::ByKind;
-use crate::simulated::{FabricSpec, SimFabric};
+use crate::simulated::{CpuSource, FabricSpec, SimFabric};
 
 /// Bytes of buffers of one simulated client.
 const SIM_SLAB_BYTES: u64 = 256 << 10;
@@ -112,7 +112,7 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
         compute_bytes_per_node: spec.compute_bytes,
         ..PoolOptions::default()
     };
-    let (profile, seed) = match &spec.fabric {
+    let (profile, seed, cpu) = match &spec.fabric {
         FabricSpec::Local => return Ok((Cluster::embedded(&options)?, None)),
         FabricSpec::Apart { data_path, nic_config } => {
             return Ok((Cluster::over(&options, *data_path, nic_config)?, None));
@@ -126,10 +126,13 @@ fn cluster(spec: &PoolSpec) -> Result<(Cluster, Option<(SimFabric, u64)>)> {
             }
             return Ok((joined, None));
         }
-        FabricSpec::Sim { profile, seed } => (profile, seed),
+        FabricSpec::Sim { profile, seed, cpu } => (profile, seed, cpu),
     };
     options.validate()?;
     let sim = SimFabric::new(profile, *seed);
+    if *cpu == CpuSource::Measured {
+        sim.measure_cpu();
+    }
     nodes(&options).try_for_each(|(node, bytes)| sim.add_node(node, bytes))?;
     Ok((Cluster::format(Arc::new(sim.clone()), &options)?, Some((sim, *seed))))
 }

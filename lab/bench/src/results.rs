@@ -14,7 +14,7 @@ use crate::offered::OpenFigures;
 use crate::place::{DISTRIBUTION, Place};
 use crate::published::{CellName, Reference};
 use crate::series::Series;
-use crate::simulated::SimFigures;
+use crate::simulated::{CpuSource, SimFigures};
 use crate::summary::Summary;
 
 /// The version of the form. Readers refuse others.
@@ -429,6 +429,9 @@ pub struct Cell {
     /// Keys of inserts that the index was told of before it was loaded, and listened to.
     #[serde(default, skip_serializing_if = "is_none")]
     pub foretold_keys: u64,
+    /// Where the CPU time of the index has come from, in a simulated cell.
+    #[serde(default, skip_serializing_if = "CpuSource::is_charged")]
+    pub cpu: CpuSource,
     /// Every round.
     pub rounds: Vec<Round>,
 }
@@ -441,14 +444,16 @@ impl Cell {
     }
 
     /// The name for rows and legends: the system, whether it is as published, whether it knew the
-    /// keys of its inserts, and the point of the sweep.
+    /// keys of its inserts, whether its CPU was not charged, and the point of the sweep.
     pub fn label(&self) -> String {
-        let mark = match (self.published, self.foretold_keys > 0) {
-            (false, false) => "",
-            (true, false) => " (as published)",
-            (false, true) => " (keys foretold)",
-            (true, true) => " (as published, keys foretold)",
-        };
+        let marks = [
+            self.published.then_some("as published"),
+            (self.foretold_keys > 0).then_some("keys foretold"),
+            self.cpu.mark(),
+        ];
+        let marks: Vec<&str> = marks.into_iter().flatten().collect();
+        let mark =
+            if marks.is_empty() { String::new() } else { format!(" ({})", marks.join(", ")) };
         match &self.variant {
             Some(v) => format!("{}{mark} [{v}]", self.system),
             None => format!("{}{mark}", self.system),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use dmtree_check::checked::System;
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
-    Divided, NodeId, OpCounts, OpKind as Kind, OpOutcome, Role, SideCounts, Snapshot, Step,
+    Divided, NodeId, OpCounts, OpKind as Kind, OpOutcome, Role, SideCounts, Snapshot, Stage, Step,
     StepTimes, Totals,
 };
 use dmtree_workload::OpKind;
@@ -26,6 +26,7 @@ use crate::results::{
     Cell, KindFigures, Machine, NodeFigures, OutcomeCost, PublishedTable, Results, Round,
     SCHEMA_VERSION, Side, SplitFigures, cell_key, note, per,
 };
+use crate::simulated::CpuSource;
 use crate::summary::Summary;
 use crate::system::{checked_options, lacks, options_for};
 use crate::{clock, jobs, registry};
@@ -61,7 +62,7 @@ pub fn cells(r: &Resolved) -> Result<Vec<(System, CellPlan)>> {
                         number: out.len(),
                         workload: w.clone(),
                         distribution: *d,
-                        config: config.for_cell(system.name, w),
+                        config: of_system(config.for_cell(system.name, w), &system),
                         variant: variant.clone(),
                         same_as: None,
                     };
@@ -328,6 +329,24 @@ fn results(
     }
 }
 
+/// Where the CPU time of a system comes from follows from the system, if nothing is said of it.
+fn of_system(mut c: Config, system: &System) -> Config {
+    if c.simulated() && !system.charges_cpu {
+        c.cpu.get_or_insert(CpuSource::Measured);
+    }
+    c
+}
+
+/// Where the CPU time of a cell has come from.
+fn cpu_source(c: &Config, counts: &Snapshot) -> CpuSource {
+    let begins = Stage::Operation as usize;
+    let names_steps = counts.charged.iter().enumerate().any(|(i, units)| i != begins && *units > 0);
+    match c.cpu.unwrap_or_default() {
+        CpuSource::Charged if c.simulated() && !names_steps => CpuSource::Free,
+        source => source,
+    }
+}
+
 fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
     let (c, m) = (&plan.config, &s.all);
     // The operations that the counters cover; failed operations have counted, too.
@@ -391,6 +410,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         memory: m.memory.clone(),
         warmup_reads_per_node: m.warmed,
         foretold_keys: m.foretold,
+        cpu: cpu_source(c, &m.counts),
         rounds: s.rounds.clone(),
     }
 }

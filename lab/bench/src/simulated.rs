@@ -1,6 +1,7 @@
 //! The simulated fabric for cells: the selection of a pool's fabric, and the additional figures of
 //! a simulated cell.
 
+use clap::ValueEnum;
 use dmtree_fabric::net::{DataPath, NicConfig};
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +9,38 @@ pub use dmtree_fabric::sim::{Confidence, NodeUsage, Profile, SimFabric, Usage};
 
 /// Clients start within this time, ns. If they started together, they would move in convoys.
 pub const START_SPREAD_NS: u64 = 500_000;
+
+/// Where the CPU time of a simulated index comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuSource {
+    /// The index names its steps, and the profile prices them.
+    #[default]
+    Charged,
+    /// The time of its code on this machine, times the profile's `cpu.measured_factor`. Figures
+    /// vary from run to run.
+    Measured,
+    /// Nowhere: it was to be charged, and has named no step. What it computes takes no time, so
+    /// that its throughput is an upper bound. This is seen after a run, and cannot be asked for.
+    #[value(skip)]
+    Free,
+}
+
+impl CpuSource {
+    /// Whether it is the usual one.
+    pub fn is_charged(&self) -> bool {
+        *self == Self::Charged
+    }
+
+    /// What marks a system in tables and legends.
+    pub fn mark(self) -> Option<&'static str> {
+        match self {
+            Self::Charged => None,
+            Self::Measured => Some("CPU measured"),
+            Self::Free => Some("CPU free"),
+        }
+    }
+}
 
 /// The fabric of a pool.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +54,8 @@ pub enum FabricSpec {
         profile: Box<Profile>,
         /// The seed of its random choices.
         seed: u64,
+        /// Where the CPU time of an index comes from.
+        cpu: CpuSource,
     },
     /// Nodes in several processes, in a running pool.
     Joined {

@@ -6,7 +6,7 @@ use crate::bytes::Bytes;
 use crate::config::Resolved;
 use crate::published::Reference;
 use crate::results::{Cell, Machine, MemoryFigures, Results, SplitFigures, distinct, note};
-use crate::simulated::Busiest;
+use crate::simulated::{Busiest, CpuSource};
 
 /// Columns of text, some left-aligned, the others right-aligned.
 #[derive(Debug)]
@@ -122,6 +122,14 @@ pub fn render(r: &Results) -> String {
     }
     for c in r.cells.iter().filter(|c| c.foretold_keys > 0) {
         out += &format!("\n{}: foretold {} keys of its inserts\n", c.key(), c.foretold_keys);
+    }
+    for c in r.cells.iter().filter(|c| c.cpu == CpuSource::Measured) {
+        let what = "its CPU time is that of its code on this machine, which varies from run to run";
+        out += &format!("\n{}: {what}\n", c.key());
+    }
+    for c in r.cells.iter().filter(|c| c.cpu == CpuSource::Free) {
+        let what = "the index charges no CPU, so this is an upper bound";
+        out += &format!("\n{}: {what}; --cpu measured charges what its code takes\n", c.key());
     }
     for c in r.cells.iter().filter(|c| c.errors > 0) {
         out += &format!("\n{} errors in {}:\n", c.errors, c.key());

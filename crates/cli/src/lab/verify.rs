@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dmtree_bench::compare::{Traces, differing, traces};
 use dmtree_bench::config::{Flags, Resolved};
+use dmtree_bench::group::CellPlan;
 use dmtree_bench::results::Results;
+use dmtree_bench::run::cells;
+use dmtree_bench::simulated::CpuSource;
 use dmtree_command::{Failure, Result};
 
 use crate::output;
@@ -19,6 +22,13 @@ const OPS: u64 = 5_000;
 pub fn determinism(name: &str, flags: &Flags, r: &Resolved, stop: &Arc<AtomicBool>) -> Result<()> {
     if !r.config.simulated() {
         return Err(Failure::input("only simulations repeat event by event: give --fabric sim"));
+    }
+    let measured = |(_, cell): &(_, CellPlan)| cell.config.cpu == Some(CpuSource::Measured);
+    if let Some((system, _)) = cells(r)?.iter().find(|cell| measured(cell)) {
+        let system = system.name;
+        return Err(Failure::input(format!(
+            "the CPU time of {system} is measured on this machine, so that no run repeats: give --cpu charged"
+        )));
     }
     let keys = r.config.keys.min(KEYS).to_string();
     let other = r.config.seed.wrapping_add(1).to_string();

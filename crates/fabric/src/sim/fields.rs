@@ -102,6 +102,7 @@ fields! {
     "cpu.polled_line_ns", "ns", 0 ..= 1e6, C, "core-to-core latencies of servers with two sockets", "a cache line that threads poll goes from one to the next";
     "cpu.cache_fill_ns", "ns", 0 ..= 1e6, D, GUESS, "putting a node into the cache";
     "cpu.scan_collect_pair_ns", "ns", 0 ..= 1e6, D, GUESS, "copying a pair of a scan";
+    "cpu.measured_factor", "ratio", 0 ..= 1000, D, GUESS, "time on this hardware's processor for a unit of time on the machine that simulates, where CPU is measured and not charged (`--cpu measured`)";
     "pcie.gbps", "Gb/s", 0 ..= 3200, C, "PCIe generation and width", "payload rate between NIC and memory, each direction; 0: no limit";
     "rpc.handler_ns", "ns", 0 ..= 1e9, C, "eRPC and UCX reports", "time of a remote call's handler on the node's core";
     "rpc.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores that serve remote calls";

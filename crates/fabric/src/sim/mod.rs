@@ -18,6 +18,7 @@ mod costs;
 mod crash;
 mod fields;
 mod lax;
+mod meter;
 mod nic;
 mod order;
 mod prefetch;
@@ -56,6 +57,7 @@ use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, ShadowState, Transport};
 use chaos::Chaos;
 use costs::Costs;
+use meter::Meter;
 use transport::SimTransport;
 use world::{Call, World};
 
@@ -79,6 +81,8 @@ struct SimShared {
     since: AtomicU64,
     /// Whether there is a sanitizer.
     watched: AtomicBool,
+    /// Whether CPU is measured, not charged.
+    measured: AtomicBool,
     /// One interleaving point in this many gives way; 0: none.
     points: AtomicU32,
     point_draw: AtomicU64,
@@ -150,6 +154,7 @@ impl SimFabric {
             driver: AtomicU64::new(0),
             since: AtomicU64::new(0),
             watched: AtomicBool::new(false),
+            measured: AtomicBool::new(false),
             points: AtomicU32::new(0),
             point_draw: AtomicU64::new(seed | 1),
             scarce: AtomicU32::new(0),
@@ -368,6 +373,13 @@ impl SimFabric {
         self.0.timed.store(on, Ordering::Relaxed);
     }
 
+    /// Charges the clients that attach from now on for the CPU time that their code takes on this
+    /// machine, times the profile's `cpu.measured_factor`, and not for the steps that they name. Runs
+    /// do not repeat then.
+    pub fn measure_cpu(&self) {
+        self.0.measured.store(true, Ordering::Relaxed);
+    }
+
     /// Virtual time, ns.
     pub fn now(&self) -> Nanos {
         self.0.now.load(Ordering::Relaxed) / 1000
@@ -411,13 +423,15 @@ impl Fabric for SimFabric {
             .add_thread(node, cpu.clone())
             .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
         let stages = w.costs.stages;
+        let measured = self.0.measured.load(Ordering::Relaxed);
         Ok(Rc::new(SimTransport {
             shared: self.0.clone(),
             node,
             thread,
             cpu,
             local: Rc::new(local),
-            charges: stages.iter().any(|s| *s > 0),
+            charges: !measured && stages.iter().any(|s| *s > 0),
+            meter: measured.then(|| Meter::new(self.0.profile.cpu.measured_factor)),
             stages,
             caps: self.0.caps,
             bound: Cell::new(0),

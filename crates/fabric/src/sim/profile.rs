@@ -41,6 +41,7 @@ sections! {
     Cpu {
         post_ns, round_ns, operation_ns, cache_lookup_ns, fingerprint_scan_ns, entry_check_ns, node_image_slot_ns,
         local_queue_ns, polled_line_ns, cache_fill_ns, scan_collect_pair_ns,
+        measured_factor,
     }
     /// Between NIC and memory.
     Pcie { gbps }

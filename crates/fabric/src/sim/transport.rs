@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use super::meter::Meter;
 use super::world::{Call, Cpu};
 use super::{Picos, SimShared};
 use crate::addr::NodeId;
@@ -29,8 +30,10 @@ pub(super) struct SimTransport {
     pub local: Rc<LocalTransport>,
     /// Stages' CPU times, ps.
     pub stages: [Picos; Stage::ALL.len()],
-    /// The profile has any.
+    /// The profile has any, and they are charged.
     pub charges: bool,
+    /// Measures what this thread's code takes, in place of them.
+    pub meter: Option<Meter>,
     pub caps: Capabilities,
     pub bound: Cell<u64>,
     /// What data services run on, by node, while this transport drives the world.
@@ -64,6 +67,23 @@ impl SimTransport {
         let reply = answer_data(&*handler, ep, (from.node, &call.request));
         call.charged = charged.sum.get();
         reply
+    }
+
+    /// The code of the index has run until here: its thread works for that time.
+    fn charge_measured(&self) -> bool {
+        let Some(time) = self.meter.as_ref().and_then(Meter::end) else { return false };
+        self.cpu.work(self.shared.now.load(Ordering::Relaxed), time);
+        true
+    }
+
+    /// Executes what is the simulator's own work inside the code of an index: it is not measured.
+    fn unmeasured<T>(&self, work: impl FnOnce() -> T) -> T {
+        let ran = self.charge_measured();
+        let out = work();
+        if let (true, Some(meter)) = (ran, &self.meter) {
+            meter.begin();
+        }
+        out
     }
 
     /// One executor at a time drives a world: another one may take over when nothing is in flight.
@@ -111,7 +131,7 @@ impl Transport for SimTransport {
         if let Err(e) = self.bind(core) {
             return Poll::Ready(Err(e));
         }
-        self.shared.world().post(core, self.thread, ticket, list);
+        self.unmeasured(|| self.shared.world().post(core, self.thread, ticket, list));
         Poll::Pending
     }
 
@@ -135,7 +155,7 @@ impl Transport for SimTransport {
             answered: false,
             charged: 0,
         };
-        self.shared.world().post_call(self.thread, ticket, call);
+        self.unmeasured(|| self.shared.world().post_call(self.thread, ticket, call));
         Poll::Pending
     }
 
@@ -222,6 +242,20 @@ impl Transport for SimTransport {
 
     fn charges(&self) -> bool {
         self.charges
+    }
+
+    fn measures_work(&self) -> bool {
+        self.meter.is_some()
+    }
+
+    fn work_begins(&self) {
+        if let Some(meter) = self.meter.as_ref().filter(|_| self.shared.is_timed()) {
+            meter.begin();
+        }
+    }
+
+    fn work_ends(&self) {
+        self.charge_measured();
     }
 
     fn interleave(&self) -> bool {

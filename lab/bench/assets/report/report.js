@@ -219,7 +219,11 @@ function download(name, blob) {
 const key = (c) => [c.system, c.workload, c.distribution, c.fabric, c.variant ?? ""].join(" ").trimEnd();
 const gainKey = (g) => `gain of ${g.system} over ${g.over} ${g.workload} ${g.distribution}`;
 const system = (c) => {
-  const marks = [...(c.published ? ["as published"] : []), ...(c.foretold_keys ? ["keys foretold"] : [])];
+  const marks = [
+    ...(c.published ? ["as published"] : []),
+    ...(c.foretold_keys ? ["keys foretold"] : []),
+    ...(c.cpu ? [`CPU ${c.cpu}`] : []),
+  ];
   return c.system + (marks.length ? ` (${marks.join(", ")})` : "");
 };
 const label = (c) => system(c) + (c.variant ? ` [${c.variant}]` : "");
