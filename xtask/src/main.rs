@@ -4,6 +4,7 @@
 mod bindings;
 mod blocks;
 mod check;
+mod fields;
 mod fuzz;
 mod instructions;
 mod machine;
@@ -70,6 +71,11 @@ const VERBS: &[Verb] = &[
         "check [--long]",
         "checked seeds without faults, with crashes, with all faults: those of CI, or half an hour of each range; marks that none of them reaches",
         |args| check::run(args.first().is_some_and(|a| a == "--long")),
+    ),
+    (
+        "fields [--update]",
+        "the tables of docs/experiments.md, made of the code that reads experiments and profiles",
+        fields::compare,
     ),
     (
         "instructions [--update]",

@@ -239,8 +239,12 @@ impl FromStr for Workload {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Custom {
+    /// Its name.
     name: String,
+    /// Weights of operations, of which only the ratio counts: read, read-absent, insert, update,
+    /// delete, scan, read-modify-write.
     mix: Mix,
+    /// The distribution of keys that it always has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     distribution: Option<Distribution>,
 }

@@ -64,3 +64,18 @@ fn each_sweep_has_its_figure() {
     let text = table::render(&r);
     assert!(text.contains("full at") && text.contains("B/leaf besides pairs"), "{text}");
 }
+
+/// The example of the document on experiment files is one.
+#[test]
+fn the_documented_file_is_an_experiment() {
+    let document = include_str!("../../../../docs/experiments.md");
+    let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    std::fs::write(file.path(), example.expect("an example")).unwrap();
+    let experiment = Experiment::find(file.path().to_str().unwrap()).unwrap();
+    let resolved = resolve(&experiment, &Flags::of(&["--jobs=1"]).unwrap()).unwrap();
+    // Two systems, workloads and distributions; the sweep has two points for dmtree.
+    assert_eq!(run::cells(&resolved).unwrap().len(), 2 * 2 * 2);
+    let leaf = &resolved.config.options["dmtree"]["leaf_capacity"];
+    assert_eq!(leaf.as_u64(), Some(64));
+}
