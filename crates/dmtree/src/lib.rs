@@ -30,6 +30,8 @@ mod status;
 mod thread_sessions;
 mod typed;
 
+#[cfg(feature = "stream")]
+pub use crate::async_client::AsyncPairs;
 pub use crate::async_client::{AsyncClient, AsyncOptions, AsyncScan, Reply};
 pub use crate::batch::Batch;
 pub use crate::bounds::KeyRange;

@@ -4,6 +4,8 @@ mod mailbox;
 mod reply;
 mod request;
 mod scan;
+#[cfg(feature = "stream")]
+mod stream;
 mod worker;
 
 use std::sync::Arc;
@@ -23,6 +25,8 @@ use request::{Get, GetMany, Load, WriteMany, WriteOne};
 pub(crate) use mailbox::{Door, Mailbox};
 pub use reply::Reply;
 pub use scan::AsyncScan;
+#[cfg(feature = "stream")]
+pub use stream::AsyncPairs;
 
 /// How many threads serve an [`AsyncClient`], and how much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,24 +52,57 @@ impl AsyncScan {
     /// # Errors
     /// Those of the index; `Busy`, `Closed`. The next call tries again.
     pub async fn next_page(&mut self) -> Result<Option<Page>> {
-        while self.source.more && self.plan.left > 0 && !is_empty(&self.plan.low, &self.plan.high) {
+        while self.has_more() {
             let (page, resume) = self.fetch().await?;
-            self.plan.left = self.plan.left.saturating_sub(page.len() as u64);
-            match (resume, page.iter().next_back()) {
-                (None, last) => {
-                    self.source.more = false;
-                    // For a cursor taken now: nothing is left behind the last pair.
-                    if let Some((key, _)) = last {
-                        *self.plan.end() = Bound::Excluded(key.to_vec());
-                    }
-                }
-                (Some(Resume(next)), _) => *self.plan.end() = next,
-            }
+            self.gave(&page, resume);
             if !page.is_empty() {
                 return Ok(Some(page));
             }
         }
         Ok(None)
+    }
+
+    /// The pairs one by one, as a stream: what is left of the scan.
+    ///
+    /// ```
+    /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+    /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+    /// # index.put("ada", "1815")?;
+    /// # let client = index.async_client()?;
+    /// use futures_core::Stream;
+    /// use std::{future::poll_fn, pin::pin};
+    ///
+    /// # pollster::block_on(async {
+    /// let mut pairs = pin!(client.scan("a"..).pairs());
+    /// // `StreamExt::next` of the crate `futures` is shorter.
+    /// let first = poll_fn(|cx| pairs.as_mut().poll_next(cx)).await.transpose()?;
+    /// assert_eq!(first, Some((b"ada".to_vec(), b"1815".to_vec())));
+    /// # Ok::<(), dmtree::Error>(())
+    /// # })?;
+    /// # Ok::<(), dmtree::Error>(())
+    /// ```
+    #[cfg(feature = "stream")]
+    pub fn pairs(self) -> super::AsyncPairs {
+        super::AsyncPairs::of(self)
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        self.source.more && self.plan.left > 0 && !is_empty(&self.plan.low, &self.plan.high)
+    }
+
+    /// A page was given out: what is left is behind it.
+    pub(super) fn gave(&mut self, page: &Page, resume: Option<Resume>) {
+        self.plan.left = self.plan.left.saturating_sub(page.len() as u64);
+        match (resume, page.iter().next_back()) {
+            (None, last) => {
+                self.source.more = false;
+                // For a cursor taken now: nothing is left behind the last pair.
+                if let Some((key, _)) = last {
+                    *self.plan.end() = Bound::Excluded(key.to_vec());
+                }
+            }
+            (Some(Resume(next)), _) => *self.plan.end() = next,
+        }
     }
 
     /// What is left behind the pages given out, as bytes to keep. See
@@ -78,7 +111,7 @@ impl AsyncScan {
         self.plan.encode()
     }
 
-    fn fetch(&self) -> Reply<(Page, Option<Resume>)> {
+    pub(super) fn fetch(&self) -> Reply<(Page, Option<Resume>)> {
         let plan = self.plan.clone();
         let limit = self.page_pairs.min(usize::try_from(plan.left).unwrap_or(usize::MAX));
         Reply::new(&self.source.door, ScanPage(plan, limit))

@@ -159,3 +159,28 @@ fn options_out_of_range_are_named() {
         assert!(e.to_string().contains(name), "{e}");
     }
 }
+
+/// The stream asks for pages as it needs them, and ends for good.
+#[test]
+fn a_scan_is_a_stream_of_pairs() {
+    use futures_core::stream::{FusedStream, Stream};
+
+    let index = index();
+    let pairs = (0..1000u32).map(|n| (n.to_be_bytes().to_vec(), vec![n as u8]));
+    index.load(pairs, LoadOrder::Sorted).expect("a load");
+    let client = index.async_client().expect("a client");
+    let scan = client.scan(100u32.to_be_bytes()..).rev().limit(700).page_size(64);
+    let mut stream = pin!(scan.pairs());
+    pollster::block_on(async {
+        for n in (300..1000u32).rev() {
+            let pair = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
+            let (key, value) = pair.expect("a pair").expect("a page");
+            assert_eq!((key, value), (n.to_be_bytes().to_vec(), vec![n as u8]));
+        }
+        for _ in 0..2 {
+            let end = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
+            assert!(end.is_none());
+        }
+        assert!(stream.is_terminated());
+    });
+}
