@@ -97,6 +97,10 @@ pub fn probe(args: &ProbeArgs) -> Result<()> {
     }
     let probed = probe::run(&*fabric, probe::FROM, probe::TO, for_ns)?;
     output::line(&probed.table());
+    output::line(&format!(
+        "data services on this machine's cores, as lines of a profile\n\n{}",
+        probed.host.lines()
+    ));
     if let Some(file) = &args.out {
         let name = file.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         let description =
