@@ -164,7 +164,7 @@ pub(crate) fn answer_data(
     ep.renew_deadline();
     let run = || ep.block_on(handler.call(ep, from, request));
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(reply) => check_reply(reply?),
+        Ok(reply) => check_reply(ep.node(), reply?),
         Err(_) => Err(panicked(ep.node())),
     }
 }
@@ -175,10 +175,13 @@ pub(crate) fn panicked(node: NodeId) -> Error {
 }
 
 /// Refuses a reply that is too long.
-pub(crate) fn check_reply(reply: Vec<u8>) -> Result<Vec<u8>> {
+pub(crate) fn check_reply(node: NodeId, reply: Vec<u8>) -> Result<Vec<u8>> {
     match reply.len() > MAX_RPC_BYTES {
         false => Ok(reply),
-        true => Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len()))),
+        true => Err(Error::invalid(format!(
+            "a service of {node} gave a reply of {} bytes, which exceeds 64 KiB",
+            reply.len()
+        ))),
     }
 }
 

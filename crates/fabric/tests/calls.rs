@@ -71,7 +71,11 @@ fn call(ep: &Endpoint, request: &[u8]) -> Result<u32> {
 /// Errors of one call are its own: the next is answered.
 fn errors_are_of_one_call(ep: &Endpoint, desk: &Desk) {
     fails(call(ep, b"p"), ErrorKind::Corrupt, "has panicked");
-    fails(call(ep, b"l"), ErrorKind::InvalidArgument, "65537 bytes exceeds 64 KiB");
+    fails(
+        call(ep, b"l"),
+        ErrorKind::InvalidArgument,
+        "a service of mn0 gave a reply of 65537 bytes, which exceeds 64 KiB",
+    );
     fails(call(ep, b"e"), ErrorKind::InvalidArgument, "as asked");
     let long = vec![0; MAX_RPC_BYTES + 1];
     fails(call(ep, &long), ErrorKind::InvalidArgument, "not 65537");

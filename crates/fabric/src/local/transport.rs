@@ -206,7 +206,7 @@ impl LocalTransport {
         }
         let _core = locked(&c.host.rpc_core);
         let ep = self.service_on(&c.host, None);
-        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
+        check_reply(to, ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 
     /// What a service of a node reaches memory by.

@@ -145,7 +145,7 @@ async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
     let handler = admitted(shared, call)?;
-    check_reply(handler.call(ep, call.from.node, &call.request).await?)
+    check_reply(ep.node(), handler.call(ep, call.from.node, &call.request).await?)
 }
 
 /// Answers a message about jobs, and starts the job that it asks for.

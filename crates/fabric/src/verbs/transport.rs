@@ -122,7 +122,7 @@ impl VerbsTransport {
             return answer_data(&*handler, &ep, (self.own.node, request));
         }
         let _core = locked(&host.rpc_core);
-        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
+        check_reply(host.node, ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 
     /// The transport of a node's services: a client of that node, through its NIC, as any other.
