@@ -23,10 +23,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::future::Future;
-use std::pin::{Pin, pin};
-use std::rc::{Rc, Weak};
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::prefetch::PrefetchHints;
 use crate::rng::{golden_hash, xorshift64};
 use crate::slab::{Buf, Slab};
+use crate::tasks::Tasks;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
 /// The reason for a client's wait, for stall reports and error messages.
@@ -137,14 +138,9 @@ struct SlotState {
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-/// A future that an executor runs beside its clients.
-type Task = Pin<Box<dyn Future<Output = ()>>>;
-
 /// One executor's state; it stays on one thread.
 pub struct Core {
-    me: Weak<Self>,
-    /// Jobs of simulated nodes, by slot. One that is being polled is not there.
-    tasks: RefCell<BTreeMap<u32, Option<Task>>>,
+    pub(crate) tasks: Tasks,
     slab: Slab,
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
@@ -171,8 +167,7 @@ impl Core {
     pub fn new(driver: Rc<dyn Transport>, slab_bytes: u64) -> Rc<Self> {
         let client = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed);
         Rc::new_cyclic(|me| Self {
-            me: me.clone(),
-            tasks: RefCell::default(),
+            tasks: Tasks::of(me),
             slab: Slab::new(slab_bytes),
             postings: RefCell::default(),
             free: RefCell::default(),
@@ -236,7 +231,7 @@ impl Core {
     }
 
     /// Delivers completions that are there.
-    fn poll_drivers(&self) -> Progress {
+    pub(crate) fn poll_drivers(&self) -> Progress {
         let mut progress = Progress::Idle(None);
         for i in 0.. {
             let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
@@ -674,45 +669,6 @@ impl Core {
         Some(slot)
     }
 
-    /// Runs a future, made from its slot, whenever this executor waits for a slot of a client. It
-    /// ends with the run of the clients ([`Core::end_tasks`]).
-    pub(crate) fn spawn(&self, task: impl FnOnce(Rc<Self>, u32) -> Task) {
-        let Some(me) = self.me.upgrade() else { return };
-        let slot = self.add_slot();
-        self.tasks.borrow_mut().insert(slot, Some(task(me, slot)));
-        self.wake(slot);
-    }
-
-    /// Polls the task of a slot; false when the slot is a client's.
-    fn poll_task(&self, slot: u32) -> bool {
-        let task = match self.tasks.borrow_mut().get_mut(&slot) {
-            Some(task) => task.take(),
-            None => return false,
-        };
-        if let Some(mut task) = task {
-            let waker = self.waker(slot);
-            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
-            let mut tasks = self.tasks.borrow_mut();
-            match polled {
-                Poll::Ready(()) => _ = tasks.remove(&slot),
-                Poll::Pending => _ = tasks.insert(slot, Some(task)),
-            }
-        }
-        self.pump();
-        true
-    }
-
-    /// Drops the tasks, which hold this executor, and waits for their verbs as long as the fabric
-    /// makes progress.
-    pub(crate) fn end_tasks(&self) {
-        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
-        let slots: Vec<u32> = tasks.keys().copied().collect();
-        drop(tasks);
-        while slots.iter().any(|slot| !self.is_quiet(*slot))
-            && self.poll_drivers() == Progress::Made
-        {}
-    }
-
     /// The next slot to poll; waits for one.
     pub(crate) fn next_ready(
         &self,
@@ -723,7 +679,8 @@ impl Core {
         loop {
             if let Some(slot) = self.pop_ready(policy) {
                 *spins = 0;
-                if self.poll_task(slot) {
+                if self.tasks.poll(self, slot) {
+                    self.pump();
                     self.drain_mailbox();
                     continue;
                 }

@@ -49,6 +49,7 @@ mod slab;
 mod slots;
 pub mod suggest;
 pub mod sync;
+mod tasks;
 mod transport;
 pub mod verb;
 #[cfg(feature = "verbs")]

@@ -81,7 +81,7 @@ impl SimTransport {
         for (host, job) in self.begun.take() {
             let worker = Self::new(self.shared.clone(), host.node, Some(job.caller));
             match worker {
-                Ok(worker) => core.spawn(|core, slot| {
+                Ok(worker) => core.tasks.spawn(|core, slot| {
                     let ep = Endpoint::new(core, WithoutCalls::for_job(worker), slot);
                     Box::pin(jobs::run(host, ep, job))
                 }),

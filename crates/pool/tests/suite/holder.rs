@@ -45,11 +45,12 @@ impl Service for Store {
         let run = self.holder.take(ep, 1, BYTES).await?;
         let at = GlobalAddr::new(MN, run.span().0);
         ep.write_bytes(at, &[1; 64]).await?;
-        while request == b"hang" {
-            ep.sleep(100_000).await;
-        }
-        if request == b"fail" {
-            return Err(Error::invalid("as asked"));
+        match request {
+            b"hang" => loop {
+                ep.sleep(100_000).await;
+            },
+            b"fail" => return Err(Error::invalid("as asked")),
+            _ => {}
         }
         kept().push(run.span());
         Ok(run.keep().0.to_le_bytes().to_vec())

@@ -1,5 +1,5 @@
-//! Micro-benchmarks of a fabric between two nodes, and of this machine's cores, and a profile for the simulated fabric from
-//! their results.
+//! Micro-benchmarks of a fabric between two nodes, and of this machine's cores, and a profile for
+//! the simulated fabric from their results.
 
 mod host;
 mod measure;
