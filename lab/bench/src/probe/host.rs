@@ -17,8 +17,8 @@ use crate::failure::Result;
 use crate::simulated::Profile;
 
 const SERVICE: ServiceId = ServiceId(1);
-/// Memory of the node, bytes.
-const REGION_BYTES: u64 = 256 << 20;
+/// Memory of the node, bytes: more than caches hold.
+pub const REGION_BYTES: u64 = 256 << 20;
 /// A page, bytes: as a leaf of the trees here.
 const PAGE_BYTES: u64 = 1408;
 /// Entries of a page, and bytes of one.
@@ -49,7 +49,9 @@ enum Kind {
 }
 
 /// The service: the first byte of a request is the number of steps, the second one their kind.
-struct Work;
+struct Work {
+    pages: u64,
+}
 
 impl Service for Work {
     async fn answer(&self, ep: &Endpoint, _: NodeId, request: &[u8]) -> FabricResult<Vec<u8>> {
@@ -65,7 +67,7 @@ impl Service for Work {
         let memory = ep.own_memory().ok_or_else(|| Error::unsupported("no memory of its own"))?;
         let mut seen = ep.now();
         for _ in 0..*steps {
-            seen = step(&memory, kind, seen)?;
+            seen = step(&memory, (kind, self.pages), seen)?;
         }
         Ok(seen.to_le_bytes().to_vec())
     }
@@ -76,9 +78,9 @@ impl Service for Work {
 }
 
 /// One step, in a place that follows from what was seen before it.
-fn step(memory: &OwnMemory<'_>, kind: Kind, seen: u64) -> FabricResult<u64> {
+fn step(memory: &OwnMemory<'_>, (kind, pages): (Kind, u64), seen: u64) -> FabricResult<u64> {
     let places = match kind {
-        Kind::Page => REGION_BYTES / PAGE_BYTES - 1,
+        Kind::Page => pages,
         // A few pages that stay in a cache.
         Kind::Entry | Kind::Copy => 8,
     };
@@ -112,19 +114,19 @@ fn step(memory: &OwnMemory<'_>, kind: Kind, seen: u64) -> FabricResult<u64> {
     }
 }
 
-/// Measures the steps, each for about so long.
+/// Measures the steps on so many bytes of memory, 1 MiB at least, each for about so long.
 ///
 /// # Errors
 /// `Full` without memory for the node.
-pub fn measure(for_ns: Nanos) -> Result<Steps> {
+pub fn measure(region_bytes: u64, for_ns: Nanos) -> Result<Steps> {
     let fabric = LocalFabric::new();
     fabric.add_node(FROM, 1 << 12)?;
-    fabric.add_node(TO, REGION_BYTES)?;
-    fabric.serve(TO, SERVICE, Arc::new(Work))?;
+    fabric.add_node(TO, region_bytes)?;
+    fabric.serve(TO, SERVICE, Arc::new(Work { pages: region_bytes / PAGE_BYTES - 1 }))?;
     let ep = Endpoint::alone(fabric.attach(FROM)?, 0);
     ep.block_on(async {
         // Pages that nothing has written are one page of zeroes.
-        for at in (4096..REGION_BYTES).step_by(4096) {
+        for at in (4096..region_bytes).step_by(4096) {
             ep.write_word(dmtree_fabric::GlobalAddr::new(TO, at), at).await?;
         }
         Ok(())
@@ -175,10 +177,13 @@ mod tests {
 
     #[test]
     fn every_step_takes_time_and_the_lines_are_a_profile() {
-        let steps = measure(2_000_000).expect("memory");
+        let steps = measure(4 << 20, 2_000_000).expect("memory");
         let all = [steps.call_ns, steps.node_ns, steps.entry_ns, steps.copy_ns];
         assert!(all.iter().all(|ns| *ns > 0.0 && *ns < 1e6), "{steps:?}");
-        let text = format!("name = \"mine\"\nbase = \"ideal\"\n\n{}", steps.lines());
+        let text = format!(
+            "name = \"mine\"\ndescription = \"d\"\ntrust = \"t\"\nbase = \"ideal\"\n\n{}",
+            steps.lines()
+        );
         let read = Profile::parse("mine.toml", &text).expect("the simulator takes it");
         let mut made = Profile::named("ideal").expect("shipped");
         steps.apply(&mut made);

@@ -4,7 +4,7 @@
 mod host;
 mod measure;
 
-pub use host::Steps;
+pub use host::{REGION_BYTES as HOST_BYTES, Steps, measure as measure_host};
 pub use measure::{Bench, Measured, Plan, Verb};
 
 use dmtree_fabric::local::LocalFabric;
@@ -66,8 +66,8 @@ fn verbs(_device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
 #[derive(Debug)]
 pub struct Probed {
     rows: Vec<(Plan, Measured)>,
-    /// Steps of data services on this machine.
-    pub host: Steps,
+    /// Steps of data services on this machine, where they were measured.
+    pub host: Option<Steps>,
 }
 
 /// Measures `to` as `from` sees it, each measurement for `for_ns`.
@@ -88,7 +88,7 @@ pub fn run(fabric: &dyn Fabric, from: NodeId, to: NodeId, for_ns: Nanos) -> Resu
     }
     let measured = |plan| Ok((plan, bench.run(plan)?));
     let rows = plans.into_iter().map(measured).collect::<Result<_>>()?;
-    Ok(Probed { rows, host: host::measure(for_ns)? })
+    Ok(Probed { rows, host: None })
 }
 
 impl Probed {
@@ -150,7 +150,7 @@ impl Probed {
         };
         p.link.gbps = gbps(Verb::Read).max(gbps(Verb::Write)).clamp(0.1, 3200.0);
         p.link.efficiency = 1.0;
-        self.host.apply(&mut p);
+        self.host.iter().for_each(|host| host.apply(&mut p));
         p
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         let mut base = Profile::named("ideal").expect("shipped");
         (base.cpu.post_ns, base.cpu.round_ns) = (100.0, 400.0);
         let host = Steps { call_ns: 80.04, node_ns: 300.0, entry_ns: 9.0, copy_ns: 2e6 };
-        let p = Probed { rows, host }.profile(&base, "p", "d");
+        let p = Probed { rows, host: Some(host) }.profile(&base, "p", "d");
         let [call, copy] = [p.host.call_ns, p.host.copy_ns];
         assert_eq!((call, p.host.node_ns, copy), (80.0, 300.0, 1e6));
         let got =
