@@ -282,7 +282,8 @@ function facts(r) {
   const profile = (p) => p.name + (p.set ? ` with ${p.set.join(", ")}` : "") + ` (${p.hash})`;
   const own = (c.where ?? []).map((w) => ["where", Object.entries(w).map(([k, v]) => `${k} ${v}`).join(", ")]);
   const places = d3.groups(r.cells.filter((x) => x.place), (x) => x.place.setting);
-  const varied = places.map(([setting, cells]) => `${setting} from ${cells[0].place.label} to ${cells.at(-1).place.label}`);
+  const ends = (cells) => d3.extent(cells, (x) => x.place.x).map((end) => cells.find((x) => x.place.x === end).place.label);
+  const varied = places.map(([setting, cells]) => `${setting} from ${ends(cells).join(" to ")}`);
   const made = new Date(r.created_unix * 1000).toISOString().slice(0, 16).replace("T", " ");
   const rows = [
     ["nodes", `${c.cns} compute nodes, ${c.mns} memory nodes`],
