@@ -133,7 +133,7 @@ fn dumped(browser: &str, page: &Path, width: u32) -> Result<String> {
     Ok(content.split("<script").next().unwrap_or_default().to_owned())
 }
 
-/// What the numbers of the page are of: cells, speedups, or a crash.
+/// What the numbers of the page are of: cells, speedups, cores, or a crash.
 fn sources(data: &Value) -> BTreeMap<String, &Value> {
     let words = |v: &Value, names: &[&str]| -> Vec<String> {
         names.iter().map(|n| v[n].as_str().unwrap_or("").to_owned()).collect()
@@ -146,6 +146,10 @@ fn sources(data: &Value) -> BTreeMap<String, &Value> {
     for g in data["gains"]["rows"].as_array().into_iter().flatten() {
         let of = words(g, &["system", "over", "workload", "distribution"]);
         out.insert(format!("gain of {} over {} {} {}", of[0], of[1], of[2], of[3]), g);
+    }
+    for m in data["matched"].as_array().into_iter().flatten() {
+        let of = words(m, &["system", "other", "workload", "distribution"]);
+        out.insert(format!("cores of {} for {} {} {}", of[0], of[1], of[2], of[3]), m);
     }
     if !data["moments"].is_null() {
         out.insert("crash".to_owned(), data);
@@ -180,6 +184,11 @@ fn due(source: &Value) -> Vec<(String, usize)> {
     }
     if !source["claim"].is_null() {
         return plain(&[("/here", 2), ("/published", 2)]);
+    }
+    if !source["most_cores"].is_null() {
+        let mut out = plain(&[("/most_cores", 1), ("/share", 1)]);
+        out.extend((!source["cores"].is_null()).then(|| ("/cores".to_owned(), 1)));
+        return out;
     }
     let mut out = plain(&[("/mops", 2), ("/round_trips", 2), ("/errors", 1)]);
     out.extend(plain(&[

@@ -104,7 +104,10 @@ fn a_probe_measures_and_its_profile_can_be_used() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.toml");
     let file = file.to_str().unwrap();
-    has(&ok(&["fabric", "probe", "--seconds", "0.001", "--out", file]), &["FAA, one word"]);
+    has(
+        &ok(&["fabric", "probe", "--seconds", "0.001", "--out", file]),
+        &["FAA, one word", "[host]", "node_ns = "],
+    );
     let measured = "mine: measured by `dmtree fabric probe --fabric local`";
     has(&ok(&["fabric", "show", file]), &[measured]);
     let one = words("fabric probe --verb write --bytes 512 --clients 3 --seconds 0.001");

@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::prefetch::PrefetchHints;
 use crate::rng::{golden_hash, xorshift64};
 use crate::slab::{Buf, Slab};
+use crate::tasks::Tasks;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
 /// The reason for a client's wait, for stall reports and error messages.
@@ -139,6 +140,7 @@ static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
 /// One executor's state; it stays on one thread.
 pub struct Core {
+    pub(crate) tasks: Tasks,
     slab: Slab,
     postings: RefCell<Vec<Posting>>,
     free: RefCell<Vec<u32>>,
@@ -164,7 +166,8 @@ impl Core {
     /// An executor driven by `driver`, with at most `slab_bytes` of buffers in use at a time.
     pub fn new(driver: Rc<dyn Transport>, slab_bytes: u64) -> Rc<Self> {
         let client = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed);
-        Rc::new(Self {
+        Rc::new_cyclic(|me| Self {
+            tasks: Tasks::of(me),
             slab: Slab::new(slab_bytes),
             postings: RefCell::default(),
             free: RefCell::default(),
@@ -228,7 +231,7 @@ impl Core {
     }
 
     /// Delivers completions that are there.
-    fn poll_drivers(&self) -> Progress {
+    pub(crate) fn poll_drivers(&self) -> Progress {
         let mut progress = Progress::Idle(None);
         for i in 0.. {
             let Some(driver) = self.drivers.borrow().get(i).cloned() else { break };
@@ -676,6 +679,11 @@ impl Core {
         loop {
             if let Some(slot) = self.pop_ready(policy) {
                 *spins = 0;
+                if self.tasks.poll(self, slot) {
+                    self.pump();
+                    self.drain_mailbox();
+                    continue;
+                }
                 return Ok(slot);
             }
             self.gather(spins)?;

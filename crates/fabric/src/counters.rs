@@ -22,6 +22,10 @@ pub struct SideCounts {
     pub bytes_read: u64,
     /// Payload bytes sent by WRITEs.
     pub bytes_written: u64,
+    /// Bytes of requests of remote calls.
+    pub bytes_asked: u64,
+    /// Bytes of their replies.
+    pub bytes_replied: u64,
 }
 
 impl SideCounts {
@@ -52,6 +56,8 @@ impl SideCounts {
         self.rpc += o.rpc * n;
         self.bytes_read += o.bytes_read * n;
         self.bytes_written += o.bytes_written * n;
+        self.bytes_asked += o.bytes_asked * n;
+        self.bytes_replied += o.bytes_replied * n;
     }
 
     /// All one-sided verbs, which a NIC serves as target.
@@ -244,7 +250,8 @@ impl NodeCost {
     fn counts(&self) -> Option<(NodeId, SideCounts)> {
         let [read, write, atomic] = [0, 16, 32].map(|at| self.verbs >> at & 0xffff);
         let (bytes_read, bytes_written) = (self.bytes & u64::from(u32::MAX), self.bytes >> 32);
-        let counts = SideCounts { read, write, atomic, rpc: 0, bytes_read, bytes_written };
+        let none = SideCounts::default();
+        let counts = SideCounts { read, write, atomic, bytes_read, bytes_written, ..none };
         (self.verbs != 0).then(|| (NodeId::from_bits((self.verbs >> 48) as u16), counts))
     }
 }
@@ -406,16 +413,27 @@ impl Counters {
         self.with_current(|c| if detached { c.detached += 1 } else { c.round_trips += 1 });
     }
 
-    /// Counts a remote call.
-    pub(crate) fn called(&self, to: NodeId) {
-        self.with_current(|c| {
-            match to.role() {
-                Role::Memory | Role::Journal => c.mn.rpc += 1,
-                Role::Compute => c.cn.rpc += 1,
-            }
-            c.round_trips += 1;
+    /// Counts a remote call with a request of so many bytes.
+    pub(crate) fn called(&self, to: NodeId, bytes: usize) {
+        self.with_current(|c| c.round_trips += 1);
+        self.with_sides(to, |side| {
+            side.rpc += 1;
+            side.bytes_asked += bytes as u64;
         });
-        self.with_node(to, |n| n.rpc += 1);
+    }
+
+    /// Counts a reply of so many bytes.
+    pub(crate) fn replied(&self, from: NodeId, bytes: usize) {
+        self.with_sides(from, |side| side.bytes_replied += bytes as u64);
+    }
+
+    /// Changes the counts towards a node, and those towards all of its role.
+    fn with_sides(&self, node: NodeId, f: impl Fn(&mut SideCounts)) {
+        self.with_current(|c| match node.role() {
+            Role::Memory | Role::Journal => f(&mut c.mn),
+            Role::Compute => f(&mut c.cn),
+        });
+        self.with_node(node, f);
     }
 
     /// Whether an operation has begun.
@@ -578,13 +596,16 @@ mod tests {
     fn snapshots_add_up() {
         let c = Counters::new();
         c.begin();
-        c.called(NodeId::memory(1));
+        c.called(NodeId::memory(1), 10);
+        c.replied(NodeId::memory(1), 3);
         c.end(OpKind::Get, OpOutcome::Hit);
         c.divided(Divided { keys: 30, slots: 32 });
         let mut sum = c.snapshot();
         sum.add(&c.snapshot());
         assert_eq!(sum.cell(OpKind::Get, OpOutcome::Hit).counts.mn.rpc, 2);
-        assert_eq!(sum.nodes, [(NodeId::memory(1), SideCounts { rpc: 2, ..Default::default() })]);
+        let side =
+            SideCounts { rpc: 2, bytes_asked: 20, bytes_replied: 6, ..SideCounts::default() };
+        assert_eq!(sum.nodes, [(NodeId::memory(1), side)]);
         assert_eq!(sum.divided, Divided { keys: 60, slots: 64 });
         c.reset();
         assert_eq!(c.snapshot(), Snapshot::default());

@@ -393,7 +393,7 @@ impl Endpoint {
                 request.len()
             )));
         }
-        self.0.counters.called(to);
+        self.0.counters.called(to, request.len());
         let core = &self.0.core;
         let ticket = core.open_posting(self.0.slot);
         core.mark_in_flight(ticket);
@@ -435,6 +435,7 @@ impl Endpoint {
                 result?;
             }
         }
+        self.0.counters.replied(to, reply.len());
         Ok(())
     }
 

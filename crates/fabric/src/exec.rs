@@ -136,6 +136,7 @@ impl<'a> Worker<'a> {
         let ran = self.run_all(policy);
         self.core.set_driven(false);
         self.core.drain_detached();
+        self.core.tasks.end(&self.core);
         ran
     }
 

@@ -9,7 +9,8 @@ use crate::addr::{GlobalAddr, NodeId};
 use crate::cpu::prefetch_at;
 use crate::direct::DirectMemory;
 use crate::error::{Error, Result};
-use crate::membership::Presence;
+use crate::jobs::Jobs;
+use crate::membership::{Member, Presence};
 use crate::region::Region;
 use crate::rpc::{Cores, RpcHost};
 use crate::sync::locked;
@@ -39,6 +40,7 @@ pub(crate) struct Host {
     pub(crate) rpc_core: Mutex<()>,
     /// The cores of its data services.
     pub(crate) cores: Cores,
+    pub(crate) jobs: Jobs,
     fenced: AtomicBool,
     /// A [`Power`].
     power: AtomicU8,
@@ -102,6 +104,7 @@ impl Host {
             rpc: RpcHost::default(),
             rpc_core: Mutex::default(),
             cores: Cores::new(cores),
+            jobs: Jobs::default(),
             fenced: AtomicBool::new(false),
             power: AtomicU8::new(Power::On as u8),
             peers: Mutex::default(),
@@ -110,6 +113,10 @@ impl Host {
             revoked: Mutex::default(),
             execution_marks: Mutex::default(),
         }
+    }
+
+    pub(crate) fn member(&self) -> Member {
+        Member { node: self.node, incarnation: self.incarnation }
     }
 
     pub(crate) fn alive(&self) -> bool {
@@ -124,9 +131,10 @@ impl Host {
         }
     }
 
-    /// Cuts it off: connections check their access again.
+    /// Cuts it off: connections check their access again, and jobs end.
     pub(crate) fn set_power(&self, power: Power) {
         self.power.store(power as u8, Ordering::SeqCst);
+        self.jobs.cancel(|_| true);
         self.revocations.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -180,6 +188,15 @@ impl Host {
                 self.node, issuer.node
             ))
         })
+    }
+
+    /// Why this node executes no verb of a job of this member.
+    pub(crate) fn refusal_of_job(&self, member: Option<Member>) -> Option<Error> {
+        let revoked = member.filter(|m| self.is_revoked(m.node, m.incarnation))?;
+        Some(Error::revoked(format!(
+            "{} executes no more of a job of {revoked}: it has lost its membership",
+            self.node
+        )))
     }
 
     /// A copy of a WRITE's payload.

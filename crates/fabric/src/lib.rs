@@ -31,6 +31,7 @@ mod epoch_cell;
 mod error;
 mod exec;
 mod host;
+mod jobs;
 pub mod local;
 pub mod mark;
 mod membership;
@@ -48,6 +49,7 @@ mod slab;
 mod slots;
 pub mod suggest;
 pub mod sync;
+mod tasks;
 mod transport;
 pub mod verb;
 #[cfg(feature = "verbs")]
@@ -65,6 +67,7 @@ pub use crate::direct_op::DirectOp;
 pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, DIRECT_BYTES, Endpoint, OpScope, Post};
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};
+pub use crate::jobs::{JobNumber, MAX_JOBS, MAX_RESULT_BYTES};
 pub use crate::membership::{
     Change, InProcess, Lease, LeaseParameters, Member, MemberPhase, MemberState, Membership,
     MembershipFuture, MembershipState, MemoryAgent, MemoryState, Move, Mutant, News, Presence,

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::jobs::JOBS;
 use crate::scope::Stage;
 use crate::sync::locked;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
@@ -52,6 +53,11 @@ pub trait RpcHandler: Send + Sync {
     fn is_data(&self) -> bool {
         false
     }
+    /// Runs one job ([`Endpoint::start_job`]), on a worker of its own. It reaches the memory of its
+    /// node alone. It is dropped at an await when it is cancelled.
+    fn job<'a>(&'a self, _: &'a Endpoint, _from: NodeId, _request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(std::future::ready(Err(no_jobs())))
+    }
 }
 
 /// The same as an `async fn`.
@@ -63,6 +69,14 @@ pub trait Service: Send + Sync {
     fn is_data(&self) -> bool {
         false
     }
+    /// As [`RpcHandler::job`].
+    async fn job(&self, _ep: &Endpoint, _from: NodeId, _request: &[u8]) -> Result<Vec<u8>> {
+        Err(no_jobs())
+    }
+}
+
+fn no_jobs() -> Error {
+    Error::unsupported("this service runs no jobs: call it")
 }
 
 impl<S: Service> RpcHandler for S {
@@ -71,6 +85,9 @@ impl<S: Service> RpcHandler for S {
     }
     fn is_data(&self) -> bool {
         Service::is_data(self)
+    }
+    fn job<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(Service::job(self, ep, from, request))
     }
 }
 
@@ -104,7 +121,7 @@ impl RpcHost {
 impl RpcHost {
     /// Whether a service is there and is a data service.
     pub(crate) fn is_data(&self, service: ServiceId) -> bool {
-        locked(&self.handlers).get(&service).is_some_and(|h| h.is_data())
+        service == JOBS || locked(&self.handlers).get(&service).is_some_and(|h| h.is_data())
     }
 }
 
@@ -147,19 +164,24 @@ pub(crate) fn answer_data(
     ep.renew_deadline();
     let run = || ep.block_on(handler.call(ep, from, request));
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(reply) => check_reply(reply?),
-        Err(_) => {
-            let why = format!("a service of {} has panicked: its log says where", ep.node());
-            Err(Error::corrupt(why).effect_unknown())
-        }
+        Ok(reply) => check_reply(ep.node(), reply?),
+        Err(_) => Err(panicked(ep.node())),
     }
 }
 
+pub(crate) fn panicked(node: NodeId) -> Error {
+    let why = format!("a service of {node} has panicked: its log says where");
+    Error::corrupt(why).effect_unknown()
+}
+
 /// Refuses a reply that is too long.
-pub(crate) fn check_reply(reply: Vec<u8>) -> Result<Vec<u8>> {
+pub(crate) fn check_reply(node: NodeId, reply: Vec<u8>) -> Result<Vec<u8>> {
     match reply.len() > MAX_RPC_BYTES {
         false => Ok(reply),
-        true => Err(Error::invalid(format!("a reply of {} bytes exceeds 64 KiB", reply.len()))),
+        true => Err(Error::invalid(format!(
+            "a service of {node} gave a reply of {} bytes, which exceeds 64 KiB",
+            reply.len()
+        ))),
     }
 }
 
@@ -171,19 +193,38 @@ pub(crate) struct Charged {
     pub(crate) sum: Cell<u64>,
 }
 
-/// The transport of a service's coroutine: the caller's, without further calls.
-pub(crate) struct WithoutCalls<T>(pub(crate) Rc<T>, pub(crate) Rc<Charged>);
+/// The transport of a service, or of a job: the caller's, or the node's, without further calls.
+pub(crate) struct WithoutCalls<T> {
+    transport: Rc<T>,
+    /// Notes what the service charges, instead of the transport.
+    charged: Option<Rc<Charged>>,
+    /// A job reaches the memory of its node alone: nodes whose jobs waited for each other could
+    /// not revoke anything.
+    own_only: bool,
+}
 
 impl<T> WithoutCalls<T> {
-    /// Where the steps of services cost nothing.
-    pub(crate) fn free(transport: Rc<T>) -> Rc<Self> {
-        Rc::new(Self(transport, Rc::default()))
+    /// For a service.
+    pub(crate) fn serving(transport: Rc<T>, charged: Option<Rc<Charged>>) -> Rc<Self> {
+        Rc::new(Self { transport, charged, own_only: false })
+    }
+
+    /// For a job.
+    pub(crate) fn for_job(transport: T) -> Rc<Self> {
+        Rc::new(Self { transport: Rc::new(transport), charged: None, own_only: true })
     }
 }
 
 impl<T: Transport> Transport for WithoutCalls<T> {
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>> {
-        self.0.post(core, ticket, list)
+        let own = self.transport.node();
+        match list.iter().find(|wr| self.own_only && wr.at.node() != own) {
+            Some(wr) => Poll::Ready(Err(Error::unsupported(format!(
+                "a job of {own} reaches the memory of {own} alone, not that of {}",
+                wr.at.node()
+            )))),
+            None => self.transport.post(core, ticket, list),
+        }
     }
     fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
         Poll::Ready(Err(Error::unsupported(format!(
@@ -192,34 +233,48 @@ impl<T: Transport> Transport for WithoutCalls<T> {
         ))))
     }
     fn poll(&self, core: &Core) -> Progress {
-        self.0.poll(core)
+        self.transport.poll(core)
     }
     fn drain_detached(&self, core: &Core) {
-        self.0.drain_detached(core);
+        self.transport.drain_detached(core);
     }
     fn idle(&self, core: &Core, due: Option<Nanos>, spins: u32) -> Idle {
-        self.0.idle(core, due, spins)
+        self.transport.idle(core, due, spins)
     }
     fn now(&self) -> Nanos {
-        self.0.now()
+        self.transport.now()
+    }
+    fn clock(&self) -> Nanos {
+        self.transport.clock()
+    }
+    fn driver(&self) -> u64 {
+        self.transport.driver()
     }
     fn caps(&self) -> Capabilities {
-        self.0.caps()
+        self.transport.caps()
     }
     fn node(&self) -> NodeId {
-        self.0.node()
+        self.transport.node()
     }
     fn charge(&self, stage: Stage, units: u32) {
-        let Charged { prices, sum } = &*self.1;
-        sum.set(sum.get() + prices[stage as usize] * u64::from(units));
+        match &self.charged {
+            Some(charged) => {
+                let price = charged.prices[stage as usize];
+                charged.sum.set(charged.sum.get() + price * u64::from(units));
+            }
+            None => self.transport.charge(stage, units),
+        }
     }
     fn charges(&self) -> bool {
-        self.1.prices.iter().any(|ps| *ps > 0)
+        match &self.charged {
+            Some(charged) => charged.prices.iter().any(|ps| *ps > 0),
+            None => self.transport.charges(),
+        }
     }
     fn own_memory(&self) -> Option<&dyn DirectMemory> {
-        self.0.own_memory()
+        self.transport.own_memory()
     }
     fn peek(&self, offset: u64) -> Option<u64> {
-        self.0.peek(offset)
+        self.transport.peek(offset)
     }
 }

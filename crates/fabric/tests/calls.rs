@@ -6,17 +6,15 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
 
+use common::fabrics::{CN1, LOSSY, adversarial, apart, local, sim};
 use common::{CN, MN, at, endpoint, fails, fetch, on};
-use dmtree_fabric::local::LocalFabric;
-use dmtree_fabric::net::{DataPath, NetFabric, NicConfig, Place, PoolConfig};
-use dmtree_fabric::sim::{FabricFaults, Laxity, Profile, SimFabric};
+use dmtree_fabric::sim::{FabricFaults, Laxity, SimFabric};
 use dmtree_fabric::{
-    Capabilities, Core, Endpoint, Error, ErrorKind, Fabric, Fifo, LeaseParameters, MAX_RPC_BYTES,
-    NodeId, Result, Role, Service, ServiceId, Stage, Worker,
+    Core, Endpoint, Error, ErrorKind, Fabric, Fifo, MAX_RPC_BYTES, NodeId, Result, Service,
+    ServiceId, Stage, Worker,
 };
 
 const SERVICE: ServiceId = ServiceId(9);
-const CN1: NodeId = NodeId::compute(1);
 /// Words that [`Desk`] stores.
 const WORDS: usize = 64;
 
@@ -64,57 +62,6 @@ fn served(f: &impl Fabric, meeting: Option<u32>) -> Arc<Desk> {
     desk
 }
 
-fn local() -> LocalFabric {
-    let f = LocalFabric::new();
-    f.add_node(MN, 1 << 16).expect("new");
-    [CN, CN1].into_iter().for_each(|cn| f.add_node(cn, 1 << 12).expect("new"));
-    f
-}
-
-/// A memory node with so many cores, and a compute node.
-fn apart(cores: u32) -> [NetFabric; 2] {
-    let mut nic_config = NicConfig::default();
-    nic_config.cores = cores;
-    let (data_path, options) = (DataPath::Frames, Vec::new());
-    let pool_config =
-        PoolConfig { memory_nodes: 1, compute_nodes: 1, journal_nodes: 0, data_path, options };
-    let leases = LeaseParameters::default();
-    let mn = NetFabric::found("127.0.0.1:0", 1 << 16, pool_config, leases, &nic_config)
-        .expect("a free port");
-    mn.ready().expect("itself");
-    let place = Place {
-        first: mn.listens(),
-        listen: "127.0.0.1:0",
-        wanted: None,
-        within: std::time::Duration::from_secs(10),
-        data_path: None,
-        nic_config: &NicConfig::default(),
-    };
-    let cn = NetFabric::join(&place, Role::Compute, |_| Ok(1 << 12)).expect("joins");
-    [mn, cn]
-}
-
-fn profile(sets: &[(&str, &str)]) -> Profile {
-    let mut p = Profile::named("ideal").expect("shipped");
-    sets.iter().for_each(|(field, value)| p.set(field, value).expect("a field"));
-    p
-}
-
-fn sim(sets: &[(&str, &str)]) -> SimFabric {
-    with_nodes(SimFabric::new(&profile(sets), 1))
-}
-
-fn adversarial(faults: FabricFaults, seed: u64) -> SimFabric {
-    with_nodes(SimFabric::adversarial(faults, Capabilities::NONE, seed).expect("a fabric"))
-}
-
-fn with_nodes(f: SimFabric) -> SimFabric {
-    f.add_node(MN, 1 << 16).expect("new");
-    [CN, CN1].into_iter().for_each(|cn| f.add_node(cn, 1 << 12).expect("new"));
-    f.set_timed(true);
-    f
-}
-
 fn call(ep: &Endpoint, request: &[u8]) -> Result<u32> {
     let mut reply = Vec::new();
     on(ep, ep.rpc(MN, SERVICE, request, &mut reply))?;
@@ -124,7 +71,11 @@ fn call(ep: &Endpoint, request: &[u8]) -> Result<u32> {
 /// Errors of one call are its own: the next is answered.
 fn errors_are_of_one_call(ep: &Endpoint, desk: &Desk) {
     fails(call(ep, b"p"), ErrorKind::Corrupt, "has panicked");
-    fails(call(ep, b"l"), ErrorKind::InvalidArgument, "65537 bytes exceeds 64 KiB");
+    fails(
+        call(ep, b"l"),
+        ErrorKind::InvalidArgument,
+        "a service of mn0 gave a reply of 65537 bytes, which exceeds 64 KiB",
+    );
     fails(call(ep, b"e"), ErrorKind::InvalidArgument, "as asked");
     let long = vec![0; MAX_RPC_BYTES + 1];
     fails(call(ep, &long), ErrorKind::InvalidArgument, "not 65537");
@@ -208,8 +159,6 @@ fn calls_cost_what_their_handlers_charge() {
     served(&f, None);
     assert_eq!(ends(&f, 3, b"c"), [2400, 2400, 3800], "three nodes and two KiB");
 }
-
-const LOSSY: FabricFaults = FabricFaults { call_lost_one_in: 2, ..FabricFaults::NONE };
 
 /// Requests and replies are lost: no handler runs twice for a call. A node that keeps the number of
 /// a call too late executes some twice.

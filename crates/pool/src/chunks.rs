@@ -10,6 +10,8 @@
 //!   head first, and then marks the chunks free.
 //! - **deposit** (pieces), **take** (kind): stores and hands out free memory that its holder does
 //!   not need. Space that makes a whole chunk goes the way of *free*.
+//! - **retired**, **stamp**, **release**: counts, stamps and frees runs of the node's own services
+//!   (`holder.rs`).
 //! - **list** (number, from): what is deposited, page by page, for garbage collection.
 //!
 //! Invariants. *Owner first*: a chunk's record is on the memory node before a client learns of the
@@ -34,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::arena::ArenaKey;
 use crate::deposits::Deposits;
 use crate::gc_log::{self, Span};
+use crate::holder::{RetiredRuns, Stamp};
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::{self, Piece, Wanted};
@@ -70,6 +73,12 @@ enum Call {
         #[serde(with = "fixint::le")]
         first: u32,
     },
+    /// Counts the runs that the node's own services have retired.
+    Retired,
+    /// Stamps what was counted.
+    Stamp(Stamp),
+    /// No operation holds the first so many of them.
+    Release(Word),
 }
 
 /// Answers of [`Call::Alloc`] and [`Call::Take`].
@@ -130,6 +139,8 @@ pub(crate) struct ChunkService {
     layout: NodeLayout,
     chunk_map: Mutex<ChunkMap>,
     deposits: Mutex<Deposits>,
+    /// Of the node's own services.
+    pub(crate) retired: RetiredRuns,
     /// The listing for the garbage collection of this number, read page by page.
     listing: Mutex<(u64, Vec<Span>)>,
     mutants: Mutants,
@@ -141,7 +152,8 @@ impl ChunkService {
         let chunk_map = ChunkMap { chunks: vec![ChunkState::Free; n], dirty: vec![false; n] };
         let (chunk_map, deposits, listing) =
             (Mutex::new(chunk_map), Mutex::default(), Mutex::default());
-        Self { layout, chunk_map, deposits, listing, mutants: Mutants::default() }
+        let (retired, mutants) = (RetiredRuns::default(), Mutants::default());
+        Self { layout, chunk_map, deposits, retired, listing, mutants }
     }
 
     /// How much of the memory is handed out.
@@ -319,6 +331,16 @@ impl Service for ChunkService {
                 }
                 Ok(page)
             }
+            Call::Retired => Ok(wire::encode(&self.retired.counted())),
+            Call::Stamp(stamp) => Ok(wire::encode(&self.retired.stamp(stamp))),
+            Call::Release(Word(counted)) => {
+                let mut chunks = 0;
+                for (offset, count) in self.retired.release(counted)? {
+                    self.give_back(ep, offset, count).await?;
+                    chunks += u64::from(count);
+                }
+                Ok(wire::encode(&Word(chunks)))
+            }
         }
     }
 }
@@ -402,6 +424,22 @@ pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<V
 /// Returns a run.
 pub(crate) async fn return_run(ep: &Endpoint, node: NodeId, offset: u64, count: u32) -> Result<()> {
     ask(ep, node, &Call::Free { count, offset }).await.map(|_| ())
+}
+
+/// What the services of a memory node have retired; `None` when none of it waits.
+pub(crate) async fn ask_retired(ep: &Endpoint, node: NodeId) -> Result<Option<Stamp>> {
+    wire::decode(&ask(ep, node, &Call::Retired).await?)
+}
+
+/// Stamps it; the stamp that counts.
+pub(crate) async fn ask_stamp(ep: &Endpoint, node: NodeId, stamp: Stamp) -> Result<Stamp> {
+    wire::decode(&ask(ep, node, &Call::Stamp(stamp)).await?)
+}
+
+/// Lets a memory node free the first so many of them; how many chunks that are.
+pub(crate) async fn ask_release(ep: &Endpoint, node: NodeId, counted: u64) -> Result<u64> {
+    let Word(chunks) = wire::decode(&ask(ep, node, &Call::Release(Word(counted))).await?)?;
+    Ok(chunks)
 }
 
 #[cfg(test)]

@@ -23,13 +23,14 @@ use crate::catalog::{CATALOG_SERVICE, CatalogService};
 use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
+use crate::holder::MemoryHolder;
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
 use crate::multi_process::{MembershipAgent, MemoryNode};
 use crate::node::PoolNode;
 use crate::options::{PoolJournal, PoolOptions};
 use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::segments::SegmentSpace;
-use crate::services::{DATA_SERVICE, DataServices, MemoryHolder};
+use crate::services::{DATA_SERVICE, DataServices};
 use crate::wire::locked;
 
 /// A pool: one with all nodes in this process, or one that this process belongs to as a

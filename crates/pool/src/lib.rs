@@ -30,6 +30,7 @@ mod free_lists;
 pub mod fuzzing;
 mod gc;
 mod gc_log;
+mod holder;
 mod ids;
 mod layout;
 mod lend;
@@ -69,6 +70,7 @@ pub use crate::creation::{Creation, Creator, Opening};
 pub use crate::epoch::{EpochGuard, EpochHandle, QuiescentSection};
 pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
+pub use crate::holder::{MemoryHolder, TakenRun};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
     TableId, block_class_bytes, block_class_of,
@@ -83,7 +85,7 @@ pub use crate::node::PoolNode;
 pub use crate::options::{PoolJournal, PoolOptions};
 pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;
-pub use crate::services::{DATA_SERVICE, DataService, MakeService, MemoryHolder, provide};
+pub use crate::services::{DATA_SERVICE, DataService, MakeService, provide};
 pub use crate::status::{
     CacheReport, ComputeReport, IndexReport, IndexReports, MemberStatus, MemoryReport, NodeReport,
     PoolStatus, SideReport,

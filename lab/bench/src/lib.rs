@@ -20,6 +20,7 @@ pub mod group;
 mod jobs;
 pub mod latency;
 mod layers;
+pub mod matched;
 mod measure;
 pub mod memory;
 pub mod offered;

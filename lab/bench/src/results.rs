@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::fabrics::{TCP, VERBS};
 use crate::failure::{Failure, Result};
 use crate::gains::Gains;
+use crate::matched::Matched;
 use crate::offered::OpenFigures;
 use crate::place::{DISTRIBUTION, Place};
 use crate::published::{CellName, Reference};
@@ -79,6 +80,9 @@ pub struct Results {
     /// Published speedups beside the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gains: Option<Gains>,
+    /// Cores of memory nodes that do what systems do without any, where a sweep varies them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matched: Vec<Matched>,
     /// Whether the user stopped the run before all cells were finished.
     pub interrupted: bool,
     /// Why it ended early, if it did for another reason.

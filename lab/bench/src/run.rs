@@ -322,6 +322,7 @@ fn results(
             .and_then(|name| Claims::named(name).ok())
             .map(|claims| claims.beside(c, &cells))
             .filter(|gains| !gains.rows.is_empty()),
+        matched: crate::matched::of(&cells),
         interrupted,
         saturated_means: CRITERION.to_owned(),
         failure: failure.filter(|_| !interrupted).map(Failure::to_string),

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::sweep::Sweep;
 
-/// Sweeps, one after the other. Without one nothing varies.
+/// Sweeps, one after the other. For systems that none is for nothing varies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sweeps(pub Vec<Sweep>);
 
@@ -21,16 +21,20 @@ impl Sweeps {
         self.0.iter().filter_map(|sweep| Some((sweep, sweep.within(base)?)))
     }
 
-    /// The points of all sweeps: a label and the settings. One point without a label if nothing
-    /// varies.
+    /// The points of all sweeps: a label and the settings. Before them one point without a label,
+    /// for systems of which nothing varies.
     ///
     /// # Errors
     /// A sweep that varies several settings without `cross`; two sweeps with one point.
     pub fn points(&self, base: &Config) -> Result<Vec<(Option<String>, Config)>> {
-        if self.0.is_empty() {
-            return Ok(vec![(None, base.clone())]);
-        }
+        let is_fixed = |system: &&String| {
+            self.0.iter().all(|sweep| !sweep.systems.is_empty() && !sweep.systems.contains(system))
+        };
+        let fixed: Vec<String> = base.systems.iter().filter(is_fixed).cloned().collect();
         let mut all: Vec<(Option<String>, Config)> = Vec::new();
+        if !fixed.is_empty() {
+            all.push((None, Config { systems: fixed, ..base.clone() }));
+        }
         for (sweep, c) in self.within(base) {
             for (label, point) in sweep.points(&c)? {
                 let is_same = |(other, of): &&(Option<String>, Config)| {
@@ -195,8 +199,15 @@ mod tests {
             let e = more(text).unwrap_err().to_string();
             assert!(e.contains(what), "{e}");
         }
+    }
+
+    #[test]
+    fn of_other_systems_nothing_varies() {
         let of_one = SEVERAL.replacen("[[sweep]]", "[[sweep]]\nsystems = [\"dmtree\"]", 1);
-        let e = given(&of_one, &["--systems=fptree"]).unwrap_err();
-        assert!(e.to_string().contains("nothing to run"), "{e}");
+        let c = given(&of_one, &["--systems=fptree"]).unwrap().config;
+        assert_eq!(labels(&c), [""]);
+        let c = given(&of_one, &[]).unwrap().config;
+        assert_eq!(labels(&c).len(), 5);
+        assert_eq!(c.sweep.points(&c).unwrap()[0].1.systems, ["fptree"]);
     }
 }

@@ -111,6 +111,7 @@ pub fn render(r: &Results) -> String {
     if let Some(gains) = &r.gains {
         out += &gains.text();
     }
+    out += &crate::matched::text(&r.matched);
     if r.cells.iter().any(Cell::saturated) {
         out += &format!("{}\n\n", r.saturated_means);
     }

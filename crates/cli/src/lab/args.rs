@@ -318,8 +318,8 @@ pub enum FabricCommand {
         #[arg(long)]
         toml: bool,
     },
-    /// Measure round trips, rates and bandwidth by verb and size, atomics on one word, and what
-    /// doorbells cost.
+    /// Measure round trips, rates and bandwidth by verb and size, atomics on one word, what
+    /// doorbells cost, and what the steps of data services take this machine's cores.
     Probe(ProbeArgs),
 }
 

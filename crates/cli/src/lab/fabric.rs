@@ -95,8 +95,12 @@ pub fn probe(args: &ProbeArgs) -> Result<()> {
         ));
         return Ok(());
     }
-    let probed = probe::run(&*fabric, probe::FROM, probe::TO, for_ns)?;
+    let mut probed = probe::run(&*fabric, probe::FROM, probe::TO, for_ns)?;
+    let host = probed.host.insert(probe::measure_host(probe::HOST_BYTES, for_ns)?).lines();
     output::line(&probed.table());
+    output::line(&format!(
+        "data services on this machine's cores, as lines of a profile\n\n{host}"
+    ));
     if let Some(file) = &args.out {
         let name = file.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         let description =

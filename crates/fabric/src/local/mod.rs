@@ -165,6 +165,18 @@ impl LocalFabric {
         Host::with_chip(node, incarnation, region, (Region::new(chip), self.0.cores))
     }
 
+    /// Revokes access, and returns the host that refuses it when no verb of the node's clients
+    /// executes there any more: its jobs may.
+    pub(crate) fn fence(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<Arc<Host>> {
+        let (target, issuer) = (self.known(host)?, self.known(node)?);
+        target.revoke(node, incarnation);
+        if issuer.incarnation <= incarnation {
+            issuer.mark_revoked();
+            issuer.quiesce();
+        }
+        Ok(target)
+    }
+
     /// The node's present host.
     pub(crate) fn host(&self, node: NodeId) -> Option<Arc<Host>> {
         self.0.host(node)
@@ -259,13 +271,7 @@ impl Fabric for LocalFabric {
     }
 
     fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        let (target, issuer) = (self.known(host)?, self.known(node)?);
-        target.revoke(node, incarnation);
-        if issuer.incarnation <= incarnation {
-            issuer.mark_revoked();
-            issuer.quiesce();
-        }
-        Ok(())
+        self.fence(host, node, incarnation)?.jobs.end_of(node, incarnation)
     }
 
     fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {

@@ -15,6 +15,7 @@ use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::{ExecutionMark, Host};
+use crate::jobs::{self, Begun, JOBS};
 use crate::rng::{golden_hash, scrambled, xorshift64};
 use crate::rpc::{Charged, RpcCall, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
@@ -189,23 +190,46 @@ impl LocalTransport {
         let RpcCall { to, service, request } = call;
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
+        if service == JOBS {
+            let (reply, begun) = c.host.jobs.answer(&c.host, self.own.member(), request)?;
+            if let Some(job) = begun {
+                self.start_job(&c.host, job);
+            }
+            return Ok(reply);
+        }
         let handler = c.host.rpc.handler(to, service)?;
         if handler.is_data() {
             let mut service = c.service.borrow_mut();
-            let ep = service.get_or_insert_with(|| self.service_on(&c.host, Rc::default()));
+            let ep = service.get_or_insert_with(|| self.service_on(&c.host, None));
             let _core = c.host.cores.take();
             return answer_data(&*handler, ep, (self.own.node, request));
         }
         let _core = locked(&c.host.rpc_core);
-        let ep = self.service_on(&c.host, Rc::default());
-        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
+        let ep = self.service_on(&c.host, None);
+        check_reply(to, ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 
     /// What a service of a node reaches memory by.
-    pub(crate) fn service_on(&self, host: &Arc<Host>, charged: Rc<Charged>) -> Endpoint {
-        let served = Self::new(self.shared.clone(), host.clone());
-        let served = Self { is_service: true, ..served };
-        Endpoint::alone(Rc::new(WithoutCalls(Rc::new(served), charged)), 0)
+    pub(crate) fn service_on(&self, host: &Arc<Host>, charged: Option<Rc<Charged>>) -> Endpoint {
+        let served = Self::serving(self.shared.clone(), host.clone());
+        Endpoint::alone(WithoutCalls::serving(Rc::new(served), charged), 0)
+    }
+
+    fn serving(shared: Arc<LocalShared>, host: Arc<Host>) -> Self {
+        Self { is_service: true, ..Self::new(shared, host) }
+    }
+
+    /// Runs a job: on a thread, or at once where time stands still.
+    fn start_job(&self, host: &Arc<Host>, job: Begun) {
+        let (shared, on) = (self.shared.clone(), host.clone());
+        let open = move || {
+            let transport = Self::serving(shared, on);
+            Ok(Endpoint::alone(WithoutCalls::for_job(transport), 0))
+        };
+        match self.shared.clock {
+            Clock::Real(_) => jobs::start_thread(host.clone(), job, open),
+            Clock::Virtual(_) => jobs::run_here(host.clone(), job, open),
+        }
     }
 
     /// The present host of a node.

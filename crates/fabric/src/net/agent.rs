@@ -109,10 +109,7 @@ impl Acting {
             membership_server.membership.tick(shared.now());
             self.probe(membership_server);
         }
-        let revoke = |dead| {
-            shared.revoke(dead);
-            Ok(())
-        };
+        let revoke = |dead| shared.revoke(dead);
         self.agent.step(&*self.membership, &revoke, shared.now()).await
     }
 

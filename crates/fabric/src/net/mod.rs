@@ -247,6 +247,7 @@ impl Node {
     fn close(&self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         *locked(&self.shared.calls) = None;
+        self.shared.host.jobs.cancel(|_| true);
         self.shared.sessions.end(|_, _| true);
         self.shared.sessions.wake();
         // (The thread drops no node: it has none.)
@@ -420,14 +421,15 @@ impl NodeShared {
         }
     }
 
-    /// Returns when no verb of a member, or of a former incarnation of it, is executed here any
-    /// more.
-    fn revoke(&self, member: Member) {
+    /// Returns when no verb or job of a member, or of a former incarnation of it, is executed here
+    /// any more.
+    fn revoke(&self, member: Member) -> Result<()> {
         self.host.revoke(member.node, member.incarnation);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
+        self.host.jobs.end_of(member.node, member.incarnation)
     }
 
     /// Passes a call to the service thread, or to a core for data services.
@@ -443,8 +445,7 @@ impl NodeShared {
 
     fn fence_at(&self, host: NodeId, member: Member) -> Result<()> {
         if host == self.me.node {
-            self.revoke(member);
-            return Ok(());
+            return self.revoke(member);
         }
         // Fetches the directory, and waits, when it is unknown.
         let _ = self.find(host);

@@ -125,7 +125,7 @@ impl NodeShared {
         let answered = check(&ask, speaker).and_then(|()| match (ask, &self.membership_server) {
             (Ask::Revoke(member), _) => {
                 self.check_fences(speaker)?;
-                self.revoke(member);
+                self.revoke(member)?;
                 Ok(Answer::Done)
             }
             (Ask::Status, _) => Ok(Answer::Status(Box::new(self.status()))),

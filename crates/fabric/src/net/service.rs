@@ -13,6 +13,7 @@ use super::sessions::{Mail, Session};
 use super::transport::NetTransport;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::jobs::{self, JOBS};
 use crate::membership::Member;
 use crate::rpc::{RpcHandler, ServiceId, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
@@ -87,14 +88,17 @@ pub(super) fn start(
     news.recv().map_err(|e| gone(&e))?
 }
 
-fn serve(shared: &NodeShared, transport: Rc<NetTransport>, next: impl Fn() -> Option<Call>) {
-    let first = Endpoint::alone(WithoutCalls::free(transport), 0);
+fn serve(shared: &Arc<NodeShared>, transport: Rc<NetTransport>, next: impl Fn() -> Option<Call>) {
+    let first = Endpoint::alone(WithoutCalls::serving(transport, None), 0);
     while let Some(call) = next() {
         if shared.host.rpc.is_data(call.service) {
             let Some(call) = still_wanted(shared, call) else { continue };
-            let result = admitted(shared, &call).and_then(|handler| {
-                answer_data(&*handler, &first, (call.from.node, &call.request))
-            });
+            let result = match call.service {
+                JOBS => answer_about_jobs(shared, &call),
+                _ => admitted(shared, &call).and_then(|handler| {
+                    answer_data(&*handler, &first, (call.from.node, &call.request))
+                }),
+            };
             call.reply.send(shared, result);
             continue;
         }
@@ -141,12 +145,30 @@ async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
     let handler = admitted(shared, call)?;
-    check_reply(handler.call(ep, call.from.node, &call.request).await?)
+    check_reply(ep.node(), handler.call(ep, call.from.node, &call.request).await?)
 }
 
-/// The handler of a call that is in time, of a member.
-fn admitted(shared: &NodeShared, call: &Call) -> Result<Arc<dyn RpcHandler>> {
+/// Answers a message about jobs, and starts the job that it asks for.
+fn answer_about_jobs(shared: &Arc<NodeShared>, call: &Call) -> Result<Vec<u8>> {
+    check(shared, call)?;
+    let (reply, begun) = shared.host.jobs.answer(&shared.host, call.from, &call.request)?;
+    if let Some(job) = begun {
+        let on = shared.clone();
+        jobs::start_thread(shared.host.clone(), job, move || {
+            Ok(Endpoint::alone(WithoutCalls::for_job(NetTransport::new(on)?), 0))
+        });
+    }
+    Ok(reply)
+}
+
+/// Whether a call is in time, and of a member.
+fn check(shared: &NodeShared, call: &Call) -> Result<()> {
     shared.check_time(call.use_by, "a call")?;
-    shared.check_issuer(call.from)?;
+    shared.check_issuer(call.from)
+}
+
+/// The handler of such a call.
+fn admitted(shared: &NodeShared, call: &Call) -> Result<Arc<dyn RpcHandler>> {
+    check(shared, call)?;
     shared.host.rpc.handler(shared.me.node, call.service)
 }

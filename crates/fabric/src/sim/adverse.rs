@@ -59,7 +59,8 @@ impl World {
             self.wheel.push(at, Event::Chaos(step));
             return;
         }
-        let issuer = &self.threads[self.lists.at(list).thread as usize].own;
+        let thread = &self.threads[self.lists.at(list).thread as usize];
+        let (issuer, job_of) = (&thread.own, thread.job_of);
         if let Fate::Later(at) = fate {
             self.wheel.push(at, Event::Chaos(step));
             return;
@@ -80,7 +81,7 @@ impl World {
             // Verbs that were posted to a former incarnation do not reach this one.
             let refused = match nic.born > posted {
                 true => Some(down(host.node)),
-                false => host.refusal(issuer),
+                false => host.refusal(issuer).or_else(|| host.refusal_of_job(job_of)),
             };
             let Step::Begin { .. } = step else {
                 return chaos.step(step, wr, host, (refused, fate));
@@ -103,6 +104,8 @@ impl World {
             if let Some(s) = sanitizer {
                 s.look(issuer.node, wr, heard);
             }
+            // A revocation of its caller's access completes what a job has begun to WRITE.
+            let issuer = job_of.unwrap_or_else(|| issuer.member());
             chaos.begin(now, (list, verb), wr, (host, issuer));
             if chaos.overtaken.begins(list, verb, requests) {
                 let soon = now + chaos.delay();

@@ -217,6 +217,11 @@ impl World {
         self.chaos.as_ref().is_some_and(|c| c.overtaken.laxity.forgets_calls)
     }
 
+    /// Whether the jobs of a fenced caller go on: for litmus tests.
+    pub(super) fn keeps_jobs(&self) -> bool {
+        self.chaos.as_ref().is_some_and(|c| c.overtaken.laxity.keeps_jobs)
+    }
+
     /// Whether a request or a reply is lost now.
     fn loses_call(&mut self) -> bool {
         self.chaos.as_mut().is_some_and(|c| {

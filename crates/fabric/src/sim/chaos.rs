@@ -36,6 +36,7 @@ use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::error::{Error, Result};
 use crate::host::{Host, down};
+use crate::membership::Member;
 use crate::rng::Rng;
 use crate::slots::Slots;
 use crate::transport::{Nanos, Opcode, WorkRequest};
@@ -225,7 +226,7 @@ impl Chaos {
         now: Picos,
         (list, verb): (u32, u32),
         wr: &WorkRequest,
-        (host, issuer): (&Host, &Host),
+        (host, issuer): (&Host, Member),
     ) {
         let run = Run { list, verb, left: 0, found: 0, error: None, whole: None };
         match wr.op {

@@ -17,6 +17,8 @@ pub struct Laxity {
     /// A node executes a data call before it keeps the call's number: the repetition of a call with
     /// a lost reply is executed, too.
     pub forgets_calls: bool,
+    /// The jobs of a member that has lost its access go on.
+    pub keeps_jobs: bool,
 }
 
 /// Verbs that were overtaken by the next one of their chain.

@@ -29,7 +29,6 @@ mod usage;
 mod wheel;
 mod world;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -57,7 +56,6 @@ use crate::sync::locked;
 use crate::transport::{Fabric, Nanos, ShadowState, Transport};
 use chaos::Chaos;
 use costs::Costs;
-use meter::Meter;
 use transport::SimTransport;
 use world::{Call, World};
 
@@ -416,27 +414,7 @@ impl Fabric for SimFabric {
     }
 
     fn attach(&self, node: NodeId) -> Result<Rc<dyn Transport>> {
-        let local = self.0.nodes.transport(node)?;
-        let cpu = Arc::new(world::Cpu::default());
-        let mut w = self.0.world();
-        let thread = w
-            .add_thread(node, cpu.clone())
-            .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
-        let stages = w.costs.stages;
-        let measured = self.0.measured.load(Ordering::Relaxed);
-        Ok(Rc::new(SimTransport {
-            shared: self.0.clone(),
-            node,
-            thread,
-            cpu,
-            local: Rc::new(local),
-            charges: !measured && stages.iter().any(|s| *s > 0),
-            meter: measured.then(|| Meter::new(self.0.profile.cpu.measured_factor)),
-            stages,
-            caps: self.0.caps,
-            bound: Cell::new(0),
-            services: RefCell::default(),
-        }))
+        Ok(Rc::new(SimTransport::new(self.0.clone(), node, None)?))
     }
 
     fn caps(&self) -> Capabilities {
@@ -448,9 +426,12 @@ impl Fabric for SimFabric {
     }
 
     fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        self.0.nodes.revoke(host, node, incarnation)?;
-        let target = self.known(host)?;
-        if let Some(chaos) = &mut self.0.world().chaos {
+        let target = self.0.nodes.fence(host, node, incarnation)?;
+        let mut world = self.0.world();
+        if !world.keeps_jobs() {
+            target.jobs.cancel(|m| m.node == node && m.incarnation <= incarnation);
+        }
+        if let Some(chaos) = &mut world.chaos {
             chaos.land(&target, node, incarnation);
         }
         Ok(())

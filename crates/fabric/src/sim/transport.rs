@@ -13,11 +13,14 @@ use super::{Picos, SimShared};
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
 use crate::core::Core;
+use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::{Host, Power};
+use crate::jobs::{self, Begun, JOBS};
 use crate::local::LocalTransport;
-use crate::rpc::{Charged, RpcCall, answer_data};
+use crate::membership::Member;
+use crate::rpc::{Charged, RpcCall, WithoutCalls, answer_data};
 use crate::scope::Stage;
 use crate::transport::{Idle, Nanos, Progress, Ticket, Transport, WorkRequest};
 
@@ -38,12 +41,69 @@ pub(super) struct SimTransport {
     pub bound: Cell<u64>,
     /// What data services run on, by node, while this transport drives the world.
     pub services: RefCell<BTreeMap<NodeId, ServiceCore>>,
+    /// Jobs that have been started, for workers.
+    begun: RefCell<Vec<(Arc<Host>, Begun)>>,
 }
 
 /// A node, an endpoint there, and what its services have charged.
 type ServiceCore = (Arc<Host>, Endpoint, Rc<Charged>);
 
 impl SimTransport {
+    /// A thread of a node: a client's, or a worker for a job of this member.
+    pub(super) fn new(
+        shared: Arc<SimShared>,
+        node: NodeId,
+        job_of: Option<Member>,
+    ) -> Result<Self> {
+        let local = Rc::new(shared.nodes.transport(node)?);
+        let cpu = Arc::new(Cpu::default());
+        let mut w = shared.world();
+        let thread = w
+            .add_thread(node, cpu.clone(), job_of)
+            .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
+        let stages = w.costs.stages;
+        drop(w);
+        let measured = shared.measured.load(Ordering::Relaxed);
+        let factor = shared.profile.cpu.measured_factor;
+        Ok(Self {
+            caps: shared.caps,
+            shared,
+            node,
+            thread,
+            cpu,
+            local,
+            charges: !measured && stages.iter().any(|s| *s > 0),
+            meter: measured.then(|| Meter::new(factor)),
+            stages,
+            bound: Cell::new(0),
+            services: RefCell::default(),
+            begun: RefCell::default(),
+        })
+    }
+
+    /// Starts workers for the jobs that calls have begun: each is a thread with a core of its own,
+    /// whose future runs on the executor of the clients.
+    fn start_jobs(&self, core: &Core) {
+        for (host, job) in self.begun.take() {
+            let worker = Self::new(self.shared.clone(), host.node, Some(job.caller));
+            match worker {
+                Ok(worker) => core.tasks.spawn(|core, slot| {
+                    let ep = Endpoint::new(core, WithoutCalls::for_job(worker), slot);
+                    Box::pin(jobs::run(host, ep, job))
+                }),
+                // The node has gone, and its jobs with it.
+                Err(_) => host.jobs.cancel(|_| true),
+            }
+        }
+    }
+
+    /// Answers a message about jobs.
+    fn answer_about_jobs(&self, from: &Host, host: &Arc<Host>, message: &[u8]) -> Result<Vec<u8>> {
+        let (reply, begun) = host.jobs.answer(host, from.member(), message)?;
+        self.begun.borrow_mut().extend(begun.map(|job| (host.clone(), job)));
+        Ok(reply)
+    }
+
     /// Whether its node has crashed, even if a later incarnation is up.
     fn is_dead(&self) -> bool {
         self.local.own().power() != Power::On
@@ -54,11 +114,15 @@ impl SimTransport {
         if let Some(refused) = host.refusal(from) {
             return Err(refused);
         }
+        if call.service == JOBS {
+            call.charged = 0;
+            return self.answer_about_jobs(from, host, &call.request);
+        }
         let mut services = self.services.borrow_mut();
         let known = services.get(&call.to).is_some_and(|(of, ..)| Arc::ptr_eq(of, host));
         if !known {
             let charged = Rc::new(Charged { prices: self.stages, sum: Cell::new(0) });
-            let ep = self.local.service_on(host, charged.clone());
+            let ep = self.local.service_on(host, Some(charged.clone()));
             services.insert(call.to, (host.clone(), ep, charged));
         }
         let (_, ep, charged) = &services[&call.to];
@@ -192,6 +256,11 @@ impl Transport for SimTransport {
                 Some(completed) => made |= completed,
                 None => break,
             }
+            if !self.begun.borrow().is_empty() {
+                drop(w);
+                self.start_jobs(core);
+                return Progress::Made;
+            }
         }
         if made { Progress::Made } else { Progress::Idle(w.next_at().map(|at| at.div_ceil(1000))) }
     }
@@ -269,6 +338,10 @@ impl Transport for SimTransport {
     fn add_prefetch_hints(&self, ep: &Endpoint) {
         ep.prefetch(&*self.cpu);
         ep.prefetch(&*self.local);
+    }
+
+    fn own_memory(&self) -> Option<&dyn DirectMemory> {
+        Some(&*self.local)
     }
 
     fn peek(&self, offset: u64) -> Option<u64> {

@@ -45,6 +45,7 @@ use crate::addr::{ByNode, NodeId};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
+use crate::membership::Member;
 use crate::rng::{golden_hash, xorshift64};
 use crate::rpc::ServiceId;
 use crate::slots::Slots;
@@ -87,6 +88,8 @@ pub(super) struct Thread {
     pub own: Arc<Host>,
     /// Its number among the threads of its node.
     pub number: u32,
+    /// The member whose job it runs.
+    pub(super) job_of: Option<Member>,
     queue_pairs: Vec<QueuePair>,
     /// Lists that have completed and wait for the CPU.
     pub done: VecDeque<u32>,
@@ -241,7 +244,13 @@ impl World {
         }
     }
 
-    pub(super) fn add_thread(&mut self, node: NodeId, cpu: Arc<Cpu>) -> Option<u32> {
+    pub(super) fn add_thread(
+        &mut self,
+        node: NodeId,
+        cpu: Arc<Cpu>,
+        job_of: Option<Member>,
+    ) -> Option<u32> {
+        let job_of = job_of.filter(|_| !self.keeps_jobs());
         let nic = self.nics.iter().position(|n| n.node() == node)?;
         let n = &mut self.nics[nic];
         self.threads.push(Thread {
@@ -249,6 +258,7 @@ impl World {
             nic: nic as u32,
             own: n.host.clone(),
             number: n.threads,
+            job_of,
             queue_pairs: Vec::new(),
             done: VecDeque::new(),
             resuming: false,
@@ -546,6 +556,7 @@ impl World {
             let t = &self.threads[thread as usize];
             (t.nic, t.own.clone())
         };
+        let job_of = self.threads[thread as usize].job_of;
         let by_wire = own != g.nic;
         let at = self.now;
         let (mut done, mut bytes, mut ends_in_write) = (at, 0u64, false);
@@ -554,7 +565,7 @@ impl World {
             let node = requests[g.from as usize].at.node();
             let nic = &mut self.nics[g.nic as usize];
             if nic.host.incarnation > 1 || nic.host.revocations.load(Ordering::Relaxed) > 0 {
-                error = nic.host.refusal(&issuer);
+                error = nic.host.refusal(&issuer).or_else(|| nic.host.refusal_of_job(job_of));
                 if error.is_some() {
                     return;
                 }

@@ -17,6 +17,7 @@ use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::host::Host;
+use crate::jobs::{self, JOBS};
 use crate::membership::Member;
 use crate::rpc::{RpcCall, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
@@ -104,6 +105,16 @@ impl VerbsTransport {
         if let Some(e) = host.refusal(&self.own) {
             return Err(e);
         }
+        if service == JOBS {
+            let (reply, begun) = host.jobs.answer(&host, self.own.member(), request)?;
+            if let Some(job) = begun {
+                let (shared, on) = (self.shared.clone(), host.clone());
+                jobs::start_thread(host, job, move || {
+                    Ok(Endpoint::alone(WithoutCalls::for_job(Self::new(shared, on)?), 0))
+                });
+            }
+            return Ok(reply);
+        }
         let handler = host.rpc.handler(to, service)?;
         let ep = self.service(&host)?;
         if handler.is_data() {
@@ -111,7 +122,7 @@ impl VerbsTransport {
             return answer_data(&*handler, &ep, (self.own.node, request));
         }
         let _core = locked(&host.rpc_core);
-        check_reply(ep.block_on(handler.call(&ep, self.own.node, request))?)
+        check_reply(host.node, ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 
     /// The transport of a node's services: a client of that node, through its NIC, as any other.
@@ -123,7 +134,7 @@ impl VerbsTransport {
             return Ok(ep.clone());
         }
         let transport = Rc::new(Self::new(self.shared.clone(), host.clone())?);
-        let ep = Endpoint::alone(WithoutCalls::free(transport), 0);
+        let ep = Endpoint::alone(WithoutCalls::serving(transport, None), 0);
         services.insert(host.node, (host.clone(), ep.clone()));
         Ok(ep)
     }

@@ -6,6 +6,7 @@ use dmtree_fabric::verb::{VerbVec, cas, chain, faa, fenced, read, write, write_w
 use dmtree_fabric::{Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, NodeId, Result};
 
 pub mod allocation;
+pub mod fabrics;
 
 pub const MN: NodeId = NodeId::memory(0);
 pub const CN: NodeId = NodeId::compute(0);

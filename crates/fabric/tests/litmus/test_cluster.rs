@@ -85,22 +85,18 @@ pub fn holds_on(name: &str, scheme: Scheme, platform: Platform) {
     }
 }
 
+const KEPT: Laxity =
+    Laxity { relaxed_writes: false, on_chip_first: false, forgets_calls: false, keeps_jobs: false };
 pub const WEAKEST: Capabilities = Capabilities::NONE;
 pub const LINES: Capabilities = Capabilities { line_atomic: true, ..Capabilities::NONE };
 pub const ASCENDING: Capabilities =
     Capabilities { line_atomic: true, write_ascending: true, ..Capabilities::NONE };
-pub const RELAXED: Platform =
-    (READONLY, Laxity { relaxed_writes: true, on_chip_first: false, forgets_calls: false });
+pub const RELAXED: Platform = (READONLY, Laxity { relaxed_writes: true, ..KEPT });
 /// Locks in on-chip memory, which is faster than main memory.
-pub const SKEWED: Platform = (
-    Capabilities { on_chip_bytes: 256, ..READONLY },
-    Laxity { relaxed_writes: false, on_chip_first: true, forgets_calls: false },
-);
+pub const SKEWED: Platform =
+    (Capabilities { on_chip_bytes: 256, ..READONLY }, Laxity { on_chip_first: true, ..KEPT });
 /// Locks in on-chip memory, as the contract has it.
-pub const ON_CHIP: Platform = (
-    Capabilities { on_chip_bytes: 256, ..Capabilities::NONE },
-    Laxity { relaxed_writes: false, on_chip_first: false, forgets_calls: false },
-);
+pub const ON_CHIP: Platform = (Capabilities { on_chip_bytes: 256, ..Capabilities::NONE }, KEPT);
 pub const READONLY: Capabilities =
     Capabilities { cas_fail_is_readonly: true, ..Capabilities::NONE };
 

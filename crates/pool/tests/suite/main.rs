@@ -7,5 +7,6 @@ mod common;
 mod deaths;
 mod epochs;
 mod generations;
+mod holder;
 mod lend;
 mod tables;

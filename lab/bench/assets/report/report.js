@@ -218,6 +218,7 @@ function download(name, blob) {
 
 const key = (c) => [c.system, c.workload, c.distribution, c.fabric, c.variant ?? ""].join(" ").trimEnd();
 const gainKey = (g) => `gain of ${g.system} over ${g.over} ${g.workload} ${g.distribution}`;
+const matchKey = (m) => `cores of ${m.system} for ${m.other} ${m.workload} ${m.distribution}`;
 const system = (c) => {
   const marks = [
     ...(c.published ? ["as published"] : []),
@@ -257,7 +258,7 @@ function across(setting, simulated, variant) {
   if (setting === "key-form" && variant.includes("shifting(")) return "share of the key space";
   return {
     threads: simulated ? "threads of each compute node" : "threads", coroutines: "coroutines of a thread", cns: "compute nodes",
-    mns: "memory nodes", "value-size": "bytes of a value", "scan-length": "pairs that a scan asks for",
+    mns: "memory nodes", "mn-cores": "cores of a memory node", "value-size": "bytes of a value", "scan-length": "pairs that a scan asks for",
     "cache-bytes": "cache of a compute node", "cache-at-billion": "cache of a node, at 1e9 keys", "key-form": "bytes of a key",
   }[setting] ?? setting;
 }
@@ -285,7 +286,8 @@ function facts(r) {
   const profile = (p) => p.name + (p.set ? ` with ${p.set.join(", ")}` : "") + ` (${p.hash})`;
   const own = (c.where ?? []).map((w) => ["where", Object.entries(w).map(([k, v]) => `${k} ${v}`).join(", ")]);
   const places = d3.groups(r.cells.filter((x) => x.place), (x) => x.place.setting);
-  const varied = places.map(([setting, cells]) => `${setting} from ${cells[0].place.label} to ${cells.at(-1).place.label}`);
+  const ends = (cells) => d3.extent(cells, (x) => x.place.x).map((end) => cells.find((x) => x.place.x === end).place.label);
+  const varied = places.map(([setting, cells]) => `${setting} from ${ends(cells).join(" to ")}`);
   const made = new Date(r.created_unix * 1000).toISOString().slice(0, 16).replace("T", " ");
   const rows = [
     ["nodes", `${c.cns} compute nodes, ${c.mns} memory nodes`],
@@ -352,6 +354,19 @@ function cellTables(r, cells) {
     h("div", { class: "figures" }, table(speed, cells), table(cost, cells)),
     cells.some(saturated) ? h("p", {}, `${r.saturated_means}.`) : undefined,
     r.config.profile && r.config.load === "closed" ? h("p", {}, "The load is closed: latencies are those of a system driven as hard as its clients can. An open load (", h("code", {}, "--load open:RATE"), ") says more about latency.") : undefined,
+  ];
+}
+
+/** How many cores of memory nodes do what systems do without any. */
+function matched(rows) {
+  const cores = (m) => m.cores === undefined ? `over ${m.most_cores}` : [source(matchKey(m), "/cores", m.cores), m.cores.toFixed(1)];
+  return [
+    h("h2", {}, "Cores that match"),
+    h("p", {}, "Cores of a memory node at which a system that needs them does as much as one that does not; a straight line between two points that were measured."),
+    table([
+      ["workload", (m) => `${m.workload} ${m.distribution}`, "l"], ["does as much as", (m) => m.other, "l"], ["system", (m) => m.system, "l"],
+      ["cores", cores], shown("most cores", "/most_cores", digits(0), undefined, matchKey), shown("share there", "/share", digits(2), undefined, matchKey),
+    ], rows),
   ];
 }
 
@@ -522,7 +537,7 @@ function experiment(r) {
     h("h1", {}, r.experiment), h("p", {}, r.description), h("p", { class: "note" }, r.note),
     r.interrupted ? h("p", { class: "bad" }, "Interrupted: only finished cells are shown.") : undefined,
     r.failure ? h("p", { class: "bad" }, `Ended early: ${r.failure}`) : undefined,
-    facts(r), ...(r.published ? verdict(r) : []), ...parts, ...(r.gains ? gains(r.gains) : []),
+    facts(r), ...(r.published ? verdict(r) : []), ...parts, ...(r.gains ? gains(r.gains) : []), ...(r.matched ? matched(r.matched) : []),
     ...overTime(r), ...steps(r), ...resources(r), ...memory(r), ...errors, ...settings(r),
   ];
 }

@@ -1,8 +1,10 @@
-//! Micro-benchmarks of a fabric between two nodes, and a profile for the simulated fabric from
-//! their results.
+//! Micro-benchmarks of a fabric between two nodes, and of this machine's cores, and a profile for
+//! the simulated fabric from their results.
 
+mod host;
 mod measure;
 
+pub use host::{REGION_BYTES as HOST_BYTES, Steps, measure as measure_host};
 pub use measure::{Bench, Measured, Plan, Verb};
 
 use dmtree_fabric::local::LocalFabric;
@@ -64,6 +66,8 @@ fn verbs(_device: Option<&str>) -> Result<(Box<dyn Fabric>, String)> {
 #[derive(Debug)]
 pub struct Probed {
     rows: Vec<(Plan, Measured)>,
+    /// Steps of data services on this machine, where they were measured.
+    pub host: Option<Steps>,
 }
 
 /// Measures `to` as `from` sees it, each measurement for `for_ns`.
@@ -83,7 +87,8 @@ pub fn run(fabric: &dyn Fabric, from: NodeId, to: NodeId, for_ns: Nanos) -> Resu
         plans.push(Plan { verb, bytes: 8, clients: CLIENTS, list: 1, for_ns });
     }
     let measured = |plan| Ok((plan, bench.run(plan)?));
-    Ok(Probed { rows: plans.into_iter().map(measured).collect::<Result<_>>()? })
+    let rows = plans.into_iter().map(measured).collect::<Result<_>>()?;
+    Ok(Probed { rows, host: None })
 }
 
 impl Probed {
@@ -119,7 +124,7 @@ impl Probed {
         let mut p = base.clone();
         name.clone_into(&mut p.name);
         description.clone_into(&mut p.description);
-        p.trust = "A for round trips, rates and bandwidth measured between two nodes; the rest as in the profile it is based on".to_owned();
+        p.trust = "A for round trips, rates and bandwidth measured between two nodes, and for the cores of this machine; the rest as in the profile it is based on".to_owned();
         // The time per verb when verbs follow each other without a gap, ns.
         let each = |verb, bytes| {
             let m = self.get(verb, bytes, false);
@@ -145,6 +150,7 @@ impl Probed {
         };
         p.link.gbps = gbps(Verb::Read).max(gbps(Verb::Write)).clamp(0.1, 3200.0);
         p.link.efficiency = 1.0;
+        self.host.iter().for_each(|host| host.apply(&mut p));
         p
     }
 }
@@ -186,7 +192,10 @@ mod tests {
         ];
         let mut base = Profile::named("ideal").expect("shipped");
         (base.cpu.post_ns, base.cpu.round_ns) = (100.0, 400.0);
-        let p = Probed { rows }.profile(&base, "p", "d");
+        let host = Steps { call_ns: 80.04, node_ns: 300.0, entry_ns: 9.0, copy_ns: 2e6 };
+        let p = Probed { rows, host: Some(host) }.profile(&base, "p", "d");
+        let [call, copy] = [p.host.call_ns, p.host.copy_ns];
+        assert_eq!((call, p.host.node_ns, copy), (80.0, 300.0, 1e6));
         let got =
             [p.responder_ns.read, p.responder_ns.write, p.responder_ns.atomic, p.same_word_ns.dram];
         assert_eq!(got, [1_000.0, 500.0, 2_000.0, 4_000.0]);

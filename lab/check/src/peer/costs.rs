@@ -40,13 +40,15 @@ pub struct Cost {
     pub cn: Side,
     /// Lists that are not awaited.
     pub detached: u64,
-    /// Remote calls, for memory.
+    /// Remote calls, for memory or to data services.
     pub calls: u64,
+    /// Bytes of their requests, and of their replies.
+    pub call_bytes: [u64; 2],
 }
 
 /// A cost towards memory nodes.
 pub const fn cost(trips: u64, mn: Side) -> Cost {
-    Cost { trips, mn, cn: [0; 5], detached: 0, calls: 0 }
+    Cost { trips, mn, cn: [0; 5], detached: 0, calls: 0, call_bytes: [0; 2] }
 }
 
 impl Cost {
@@ -62,10 +64,18 @@ impl Cost {
         Self { detached, ..self }
     }
 
+    /// With so many calls, and bytes of requests and replies.
+    #[must_use]
+    pub const fn calls(self, calls: u64, call_bytes: [u64; 2]) -> Self {
+        Self { calls, call_bytes, ..self }
+    }
+
     fn of(c: &OpCounts) -> Self {
         let side = |s: &SideCounts| [s.read, s.write, s.atomic, s.bytes_read, s.bytes_written];
         let (mn, cn, calls) = (side(&c.mn), side(&c.cn), c.mn.rpc + c.cn.rpc);
-        Self { trips: c.round_trips, mn, cn, detached: c.detached, calls }
+        let both = |bytes: fn(&SideCounts) -> u64| bytes(&c.mn) + bytes(&c.cn);
+        let call_bytes = [both(|s| s.bytes_asked), both(|s| s.bytes_replied)];
+        Self { trips: c.round_trips, mn, cn, detached: c.detached, calls, call_bytes }
     }
 
     fn plus(self, o: &Self) -> Self {
@@ -76,6 +86,7 @@ impl Cost {
             cn: add(self.cn, &o.cn),
             detached: self.detached + o.detached,
             calls: self.calls + o.calls,
+            call_bytes: std::array::from_fn(|i| self.call_bytes[i] + o.call_bytes[i]),
         }
     }
 }
@@ -461,8 +472,9 @@ impl Table {
     pub fn markdown(&self) -> String {
         let mut out =
             "| system | operation | round trips | READs | WRITEs | atomics | bytes read | \
-                       bytes written | share | mean round trips | mean verbs |\n\
-                       |---|---|---|---|---|---|---|---|---|---|---|\n"
+                       bytes written | calls | bytes asked | bytes replied | share | \
+                       mean round trips | mean verbs |\n\
+                       |---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
                 .to_owned();
         for (system, costs) in &self.0 {
             for (operation, costs) in costs {
@@ -472,9 +484,12 @@ impl Table {
                     .map(|(m, c)| if c == 0 { m.to_string() } else { format!("{m} + {c}") })
                     .collect();
                 out += &format!(
-                    "| {system} | {operation} | {} | {} | {:.3} | {:.2} | {:.2} |\n",
+                    "| {system} | {operation} | {} | {} | {} | {} | {} | {:.3} | {:.2} | {:.2} |\n",
                     cost.trips,
                     sides.join(" | "),
+                    cost.calls,
+                    cost.call_bytes[0],
+                    cost.call_bytes[1],
                     *n as f64 / all as f64,
                     average(costs, TRIPS),
                     average(costs, VERBS),

@@ -66,7 +66,7 @@ impl Host {
             let done = step(&Visit::begin(ep)?);
             let Err(Stop::Room(bytes)) = done else { return done };
             let run = self.holder.take(ep, tree.index(), bytes).await?;
-            tree.add_room(run);
+            tree.add_room(run.keep());
         }
     }
 

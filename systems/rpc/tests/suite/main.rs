@@ -11,13 +11,19 @@ dmtree_check::peer_tests! {
 }
 
 fn peer() -> Peer {
-    // Round trips and verbs; a call is a round trip of its own.
-    let call = |trips, verbs| Cost { calls: 1, ..cost(trips, verbs) };
+    // Bytes of a request and of its reply: service and head are 23, a key 25, a value 9. A call is
+    // a round trip of its own.
+    let call = |bytes| cost(1, [0; 5]).calls(1, bytes);
+    let leaf = [1, 0, 0, 1360, 0];
     let rows = vec![
-        row("rpc", "get, get absent, scan of 100", call(1, [0, 0, 0, 0, 0])),
-        row("rpc-hybrid", "get, get absent", call(2, [1, 0, 0, 1360, 0])),
-        row("rpc-farm", "get, get absent", cost(1, [1, 0, 0, 1360, 0])),
-        row("*", "insert, insert split, update, delete, compare-and-set", call(1, [0, 0, 0, 0, 0])),
+        row("rpc", "get", call([49, 11])),
+        row("rpc", "get absent", call([49, 2])),
+        row("rpc", "scan of 100", call([53, 3627])),
+        row("rpc-hybrid", "get, get absent", cost(2, leaf).calls(1, [49, 9])),
+        row("rpc-farm", "get, get absent", cost(1, leaf)),
+        row("*", "insert, insert split, update", call([59, 3])),
+        row("*", "delete", call([50, 3])),
+        row("*", "compare-and-set", call([69, 3])),
     ];
     let peer = Peer::of(dmtree_rpc::systems());
     let sound = |name| (name, Setting::default(), 0..8);

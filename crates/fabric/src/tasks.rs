@@ -1,0 +1,65 @@
+//! Futures that an executor runs beside its clients: jobs of simulated nodes.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll};
+
+use crate::core::Core;
+use crate::transport::Progress;
+
+/// One of them.
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Those of an executor, by slot. They run whenever it waits for a slot of a client.
+pub(crate) struct Tasks {
+    executor: Weak<Core>,
+    /// One that is being polled is not there.
+    all: RefCell<BTreeMap<u32, Option<Task>>>,
+}
+
+impl Tasks {
+    pub(crate) fn of(executor: &Weak<Core>) -> Self {
+        Self { executor: executor.clone(), all: RefCell::default() }
+    }
+
+    /// Adds a future, made from its slot. It ends with the run of the clients ([`Tasks::end`]).
+    pub(crate) fn spawn(&self, task: impl FnOnce(Rc<Core>, u32) -> Task) {
+        let Some(core) = self.executor.upgrade() else { return };
+        let slot = core.add_slot();
+        self.all.borrow_mut().insert(slot, Some(task(core.clone(), slot)));
+        core.wake(slot);
+    }
+
+    /// Polls the future of a slot; false when the slot is a client's.
+    pub(crate) fn poll(&self, core: &Core, slot: u32) -> bool {
+        let task = match self.all.borrow_mut().get_mut(&slot) {
+            Some(task) => task.take(),
+            None => return false,
+        };
+        // No borrow is held: it may start others.
+        if let Some(mut task) = task {
+            let waker = core.waker(slot);
+            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
+            let mut all = self.all.borrow_mut();
+            match polled {
+                Poll::Ready(()) => _ = all.remove(&slot),
+                Poll::Pending => _ = all.insert(slot, Some(task)),
+            }
+        }
+        true
+    }
+
+    /// Drops all of them, which hold the executor, and waits for their verbs as long as the fabric
+    /// makes progress.
+    pub(crate) fn end(&self, core: &Core) {
+        let tasks = std::mem::take(&mut *self.all.borrow_mut());
+        let slots: Vec<u32> = tasks.keys().copied().collect();
+        drop(tasks);
+        while slots.iter().any(|slot| !core.is_quiet(*slot))
+            && core.poll_drivers() == Progress::Made
+        {}
+    }
+}
