@@ -490,22 +490,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether this fabric charges for the CPU time of an index's code, in place of its stages:
-    /// [`Endpoint::measured`].
-    pub fn measures_work(&self) -> bool {
-        self.0.transport.measures_work()
-    }
-
-    /// Charges for the CPU time of an operation of an index: that of each poll, which is all that
-    /// this client does meanwhile.
-    pub async fn measured<F: Future + Unpin>(&self, mut work: F) -> F::Output {
-        std::future::poll_fn(|cx| {
-            self.0.transport.work_begins();
-            let polled = std::pin::Pin::new(&mut work).poll(cx);
-            self.0.transport.work_ends();
-            polled
-        })
-        .await
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        &*self.0.transport
     }
 
     fn charge(&self, stage: Stage, units: u32) {

@@ -34,6 +34,7 @@ mod host;
 mod jobs;
 pub mod local;
 pub mod mark;
+mod measured;
 mod membership;
 pub mod mutants;
 pub mod net;

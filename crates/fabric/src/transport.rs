@@ -165,8 +165,8 @@ pub trait Transport {
     fn charges(&self) -> bool {
         false
     }
-    /// Whether this thread's code is charged for the time that it takes on this machine, in place of
-    /// [`Transport::charge`]; true only in simulators that were told to.
+    /// Whether this thread's code is charged for the time that it takes on this machine, in place
+    /// of [`Transport::charge`]; true only in simulators that were told to.
     fn measures_work(&self) -> bool {
         false
     }

@@ -1,10 +1,10 @@
 //! Measured CPU: the code of an index is charged for the time that it takes here.
 //!
-//! A profile prices the steps that an index names (`stage_cost`). An index that names none would be
-//! free. Its polls are timed instead, by the CPU time of this thread, so that other processes of the
-//! machine do not count; times the profile's `cpu.measured_factor`, that is what the simulated
-//! thread works. The simulator's own work inside a poll (it takes verbs) is left out, and so is what
-//! reading the clock costs.
+//! A profile prices the steps that an index names (`stage_cost`). An index that names none would
+//! be free. Its polls are timed instead, by the CPU time of this thread, so that other processes of
+//! the machine do not count; times the profile's `cpu.measured_factor`, that is what the simulated
+//! thread works. The simulator's own work inside a poll (it takes verbs) is left out, and so is
+//! what reading the clock costs.
 
 use std::cell::Cell;
 use std::sync::LazyLock;

@@ -372,8 +372,8 @@ impl SimFabric {
     }
 
     /// Charges the clients that attach from now on for the CPU time that their code takes on this
-    /// machine, times the profile's `cpu.measured_factor`, and not for the steps that they name. Runs
-    /// do not repeat then.
+    /// machine, times the profile's `cpu.measured_factor`, and not for the steps that they name.
+    /// Runs do not repeat then.
     pub fn measure_cpu(&self) {
         self.0.measured.store(true, Ordering::Relaxed);
     }
