@@ -1,8 +1,8 @@
 //! The command line of `dmtree`: memory nodes, a shell, and, with the feature `lab`, what measures,
 //! checks and compares systems.
 //!
-//! The binary `dmtree` is [`main`]. A crate with an index of its own has the same command line, with
-//! its systems among the others, in a binary whose `main` is
+//! The binary `dmtree` is [`main`]. A crate with an index of its own has the same command line,
+//! with its systems among the others, in a binary whose `main` is
 //! `dmtree_cli::main_with(its_crate::systems())` (`docs/write-an-index.md`).
 #![forbid(unsafe_code)]
 
@@ -45,8 +45,8 @@ pub fn main() -> ExitCode {
     exit_code(run(Cli::parse()))
 }
 
-/// As [`main`], with these systems among those of the laboratory: every command and experiment takes
-/// their names. Refused with status 2 where a name is taken.
+/// As [`main`], with these systems among those of the laboratory: every command and experiment
+/// takes their names. Refused with status 2 where a name is taken.
 #[cfg(feature = "lab")]
 pub fn main_with(systems: Vec<dmtree_parts::peer::SystemSpec>) -> ExitCode {
     exit_code(dmtree_bench::registry::add(systems).and_then(|()| run(Cli::parse())))
