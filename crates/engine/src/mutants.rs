@@ -185,4 +185,14 @@ dmtree_parts::mutants! {
     StopForDeath,
     /// Locks of a failed operation are forgotten.
     NoAbandonedLocks,
+    /// A write of an imaged leaf is acknowledged before it is shown.
+    HomeAckEarly,
+    /// A write is shown before the memory node has it.
+    HomeFirst,
+    /// A reader takes a slot of an imaged leaf from the memory node.
+    HomeLeafRead,
+    /// An image of a node that was revoked counts.
+    HomeNoLease,
+    /// An image stays open while keys of its leaf move to another one.
+    HomeNotClosed,
 }

@@ -43,7 +43,7 @@ use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
-    Blocks, Entries, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
+    Blocks, Entries, Homes, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
@@ -251,6 +251,7 @@ impl<'c> Split<'c> {
             let appended = Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await;
             if appended.is_err() {
                 LeafMemory(c).give_back(&split.new);
+                Homes(c).reopen(&l, &split.leaf).await?;
             }
             (l, ()) = c.under(l, appended).await?;
         }
@@ -346,7 +347,15 @@ impl<'c> Split<'c> {
         if c.node.has(Mutant::PublishBeforeImage) {
             Records(c).publish(low, &child).await?;
         }
+        let shown = match l.route.is_imaged() {
+            false => None,
+            true => Some(self.shown(&image, &pending).await?),
+        };
         self.commit(&l, image, pending).await?;
+        if let Some(shown) = shown {
+            // Readers wait for it, since the image was closed.
+            Homes(c).show(&l, shown).await?;
+        }
         l.table = table;
         l.route.fence = l.table.fence;
         if c.node.has(Mutant::UnlockBeforePublish) {
@@ -359,6 +368,16 @@ impl<'c> Split<'c> {
         Router(c).fill_mirror(low, &route, self.new_table.fps());
         Router(c).fill_mirror(&Leaves(c).low_of(&self.leaf).await?, &l.route, l.table.fps());
         LeafLocks(c).unlock_with_table(l).await
+    }
+
+    /// The old leaf's image as the commit makes it.
+    async fn shown(&self, image: &[u8], pending: &Option<(usize, Buf)>) -> Result<Buf> {
+        let (c, g) = (self.c, &self.c.node.g);
+        let mut shown = Homes(c).copy_of(&image[..g.leaf_image(self.leaf.capacity)]).await?;
+        if let Some((slot, entry)) = pending {
+            shown[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
+        }
+        Ok(shown)
     }
 
     /// Step 3.

@@ -39,10 +39,10 @@ use dmtree_parts::slots::Slots;
 
 use crate::format::Place;
 use crate::hop::Neighbourhoods;
-use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
+use crate::leaf::{Blocks, Entries, Found, Homes, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{Direct, DirectGet, candidates, end, verdict};
-use crate::recovery::recover_locks_due;
+use crate::recovery::{LeafRecovery, recover_locks_due};
 use crate::router::{MAX_CANDIDATES, Router};
 use crate::{Client, HashedKey, KeyHash, Mark, Mutant, Route};
 
@@ -228,8 +228,17 @@ impl<'c> Reads<'c> {
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         for slot in slots {
-            let place = Place { leaf: route.leaf, slot };
-            let probe = Entries(self.0).probe(place, looked.take(), key, out).await?;
+            let probe = match route.is_imaged() {
+                false => {
+                    let place = Place { leaf: route.leaf, slot };
+                    Entries(self.0).probe(place, looked.take(), key, out).await?
+                }
+                // What is torn there is not waited for: the table says what goes on.
+                true => match Homes(self.0).glance(route, slot, key, out).await? {
+                    Some(probe) => probe,
+                    None => return Ok(Answer::Absent),
+                },
+            };
             if probe.ver().generation != route.generation
                 && !self.0.node.has(Mutant::MirrorOtherGeneration)
             {
@@ -261,6 +270,15 @@ impl<'c> Reads<'c> {
                 c.op.retried.set(true);
                 return self.by_leaf((route, None), (key, hash), (out, Learn::No)).await;
             }
+            // The leaf answers only when its image is there again.
+            odd if route.is_imaged() => {
+                c.op.retried.set(true);
+                if matches!(odd, Confirmed::Unbuilt) {
+                    Mark::GetUnbuilt.hit();
+                    Box::pin(LeafRecovery(c).help_route(route)).await?;
+                }
+                return Ok(Answer::Stale);
+            }
             odd => {
                 if matches!(odd, Confirmed::Unbuilt) {
                     Mark::GetUnbuilt.hit();
@@ -276,8 +294,16 @@ impl<'c> Reads<'c> {
             return self.by_leaf((route, None), (key, hash), (out, Learn::No)).await;
         };
         for slot in candidates {
-            let place = Place { leaf: route.leaf, slot };
-            let probe = Entries(c).probe(place, None, (key, hash), out).await?;
+            let probe = match route.is_imaged() {
+                false => {
+                    let place = Place { leaf: route.leaf, slot };
+                    Entries(c).probe(place, None, (key, hash), out).await?
+                }
+                true => match Homes(c).probe(route, slot, (key, hash), out).await? {
+                    Some(probe) => probe,
+                    None => return Ok(Answer::Stale),
+                },
+            };
             if let Some(answer) = verdict(&probe, route, &table) {
                 return Ok(answer);
             }
@@ -311,7 +337,7 @@ impl<'c> Reads<'c> {
         let c = self.0;
         let mut leaf = match read {
             Some(leaf) => leaf,
-            None => Leaves(c).read(route.leaf, route.capacity).await?,
+            None => Leaves(c).current(route).await?,
         };
         if leaf.header(c).ver.generation != route.generation {
             return Ok(Answer::Stale);
@@ -357,7 +383,7 @@ impl<'c> Reads<'c> {
             if hops > FREE_HOPS {
                 Router(c).paced_walk(&mut backoff, &leaf).await?;
             }
-            leaf = Leaves(c).read(on, leaf.capacity).await?;
+            leaf = Leaves(c).current_at(on, leaf.capacity).await?;
         }
     }
 
