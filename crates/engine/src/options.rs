@@ -339,7 +339,10 @@ impl Options {
         if switches && coin() {
             let t = &mut o.techniques;
             t.mirrors = coin();
-            t.tables = if coin() { Tables::Compute } else { Tables::Memory };
+            t.tables = match coin() || self.images > 0.0 {
+                true => Tables::Compute,
+                false => Tables::Memory,
+            };
             t.delegation = coin();
             t.combining = coin();
             t.adaptive_capacity = coin();

@@ -245,6 +245,15 @@ impl<'c> Split<'c> {
         pair: KeyValue<'_>,
     ) -> Result<Option<Written>> {
         let prepared = Self::prepare(c, &mut l, pair).await;
+        if let Err(e) = &prepared
+            && is_away(e)
+            && Homes(c).is_away(&l).await
+        {
+            // Nothing has been committed: the write starts over, and waits for the next owner
+            // without a lock.
+            c.op.give_up(l.tag);
+            return Ok(None);
+        }
         let (mut l, (split, lower)) = c.under(l, prepared).await?;
         let has_pair = split.has_pair;
         if has_pair {

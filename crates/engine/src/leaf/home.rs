@@ -212,6 +212,11 @@ impl Homes<'_> {
         Ok((image_at(l.at, l.route.capacity), zeros))
     }
 
+    /// Whether the home of a locked leaf with an image is away.
+    pub(crate) async fn is_away(self, l: &Locked) -> bool {
+        l.route.is_imaged() && self.0.ep.cas(l.at, 0, 0).await.is_err_and(|e| is_away(&e))
+    }
+
     /// Closes the image of a locked leaf, awaited.
     pub(crate) async fn close(self, l: &Locked) -> Result<()> {
         if !l.route.is_imaged() || self.0.node.has(Mutant::HomeNotClosed) {
