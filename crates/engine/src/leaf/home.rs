@@ -26,6 +26,7 @@ use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
 use crate::format::{BODY_AT, LockTag, Place, check_slots, table};
 use crate::leaf::{Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
 use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, TableLocks};
+use crate::point::MAX_ENTRY;
 use crate::recovery::{LeafRecovery, diagnose_leaf, recover_lock};
 use crate::{Client, HashedKey, Mark, Mutant, Route, is_away, reached};
 
@@ -50,7 +51,8 @@ impl Homes<'_> {
         }
     }
 
-    /// One READ of a slot at the home of its leaf, against a key; `None` when it is torn or the
+    /// One READ of a slot at the home of its leaf, or a look into this node's own memory, against a
+    /// key; `None` when it is torn or the
     /// owner is away. An inline value of a hit replaces `out`.
     pub(crate) async fn glance(
         self,
@@ -79,8 +81,19 @@ impl Homes<'_> {
             false => image_at(cell, route.capacity),
             true => route.leaf,
         };
+        let (at, len) = (image.plus(c.node.g.slot_at(slot) as u64), c.node.g.entry());
+        let mut own = [0; MAX_ENTRY];
+        if at.node() == c.ep.node()
+            && len <= MAX_ENTRY
+            && let Some(memory) = c.ep.own_memory()
+        {
+            memory.read(at.offset(), &mut own[..len])?;
+            drop(memory);
+            let looked = Entries(c).look(place, &own[..len], key, out);
+            return Entries(c).judge_looked(looked, key.0, out).await;
+        }
         c.ep.step(Step::Entry);
-        let read = c.ep.read(image.plus(c.node.g.slot_at(slot) as u64), c.node.g.entry() as u32);
+        let read = c.ep.read(at, len as u32);
         match reached(read.await)? {
             Some(bytes) => Entries(c).judge(place, &bytes, key, out).await,
             None => Ok(None),

@@ -255,12 +255,21 @@ impl<'c> Writes<'c> {
         key: HashedKey<'_>,
         old: &mut Vec<u8>,
     ) -> Result<Probe> {
+        let place = Place { leaf: l.route.leaf, slot };
+        if let Some((near, bytes)) = &l.near
+            && *near == slot
+        {
+            let looked = Entries(c).look(place, bytes, key, old);
+            if let Some(probe) = Entries(c).judge_looked(looked, key.0, old).await? {
+                return Ok(probe);
+            }
+        }
         if l.route.is_imaged()
             && let Some(probe) = Homes(c).slot_in(l.at, &l.route, slot, key, old).await?
         {
             return Ok(probe);
         }
-        Entries(c).probe(Place { leaf: l.route.leaf, slot }, looked, key, old).await
+        Entries(c).probe(place, looked, key, old).await
     }
 
     /// The value to be written: the flight's, sealed now, or the caller's.
