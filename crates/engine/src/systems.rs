@@ -46,6 +46,11 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("WordBesideEntry", soon(NodeFaultSet::None, 6, "history")),
         ("LearnFencesUnchecked", soon(NodeFaultSet::None, 6, "answer")),
         ("LearnLeftBorder", soon(NodeFaultSet::None, 6, "structure")),
+        // An image without a lease is a lease test's (`tests/suite/crash/leases.rs`).
+        ("HomeAckEarly", soon(NodeFaultSet::None, 6, "history")),
+        ("HomeFirst", soon(NodeFaultSet::None, 6, "access")),
+        ("HomeLeafRead", soon(NodeFaultSet::Crash, 60, "history")),
+        ("HomeNotClosed", soon(NodeFaultSet::Crash, 8, "history")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
         _ if o.images > 0.0 => Some("Home"),

@@ -227,7 +227,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let began = clock::now();
     let peak = Peak::begin();
     let options = options_for(&g.system, c);
-    let tables = sizing::tables(c, memory_bytes) + sizing::images(&options, c);
+    let tables = sizing::tables(c, memory_bytes) + sizing::images(&options.typed(), c);
     let spec = pool_spec(c, memory_bytes, tables)?;
     let opened = Opened::create(g.system.name, &options, &spec)?;
     let plan = first.plan()?;

@@ -7,7 +7,8 @@ use dmtree_engine::Options;
 use super::scenario::{Op, Script, changes, value};
 use super::{double_crash, everywhere, in_blocks, merging, one_leaf, relocating, splitting};
 
-fn imaged(script: Script) -> Script {
+/// A script whose leaves have images.
+pub(super) fn imaged(script: Script) -> Script {
     let options = Options { images: 0.5, ..script.options.typed() };
     let cache_bytes = script.cache_bytes.max(1 << 20);
     Script { options: options.into(), cache_bytes, ..script }
