@@ -186,13 +186,13 @@ dmtree_parts::mutants! {
     /// Locks of a failed operation are forgotten.
     NoAbandonedLocks,
     /// A write of an imaged leaf is acknowledged before it is shown.
-    HomeAckEarly,
+    ImagedAckEarly,
     /// A write is shown before the memory node has it.
-    HomeFirst,
+    ImagedFirst,
     /// A reader takes a slot of an imaged leaf from the memory node.
-    HomeLeafRead,
+    ImagedLeafRead,
     /// An image of a node that was revoked counts.
-    HomeNoLease,
+    ImagedNoLease,
     /// An image stays open while keys of its leaf move to another one.
-    HomeNotClosed,
+    ImagedNotClosed,
 }

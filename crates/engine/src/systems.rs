@@ -47,13 +47,13 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("LearnFencesUnchecked", soon(NodeFaultSet::None, 6, "answer")),
         ("LearnLeftBorder", soon(NodeFaultSet::None, 6, "structure")),
         // An image without a lease is a lease test's (`tests/suite/crash/leases.rs`).
-        ("HomeAckEarly", soon(NodeFaultSet::None, 6, "history")),
-        ("HomeFirst", soon(NodeFaultSet::None, 6, "access")),
-        ("HomeLeafRead", soon(NodeFaultSet::Crash, 60, "history")),
-        ("HomeNotClosed", soon(NodeFaultSet::Crash, 8, "history")),
+        ("ImagedAckEarly", soon(NodeFaultSet::None, 6, "history")),
+        ("ImagedFirst", soon(NodeFaultSet::None, 6, "access")),
+        ("ImagedLeafRead", soon(NodeFaultSet::Crash, 60, "history")),
+        ("ImagedNotClosed", soon(NodeFaultSet::Crash, 8, "history")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
-        _ if o.images > 0.0 => Some("Home"),
+        _ if o.images > 0.0 => Some("Imaged"),
         (Tables::None, 0, Models::None) => Some("Word"),
         (Tables::None, 0, _) => Some("Learn"),
         (Tables::None, ..) => Some("Hop"),
@@ -64,7 +64,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
     let is_coarse = o.techniques.models == Models::Likeliest;
     let is_own = |name: &&str| match own {
         Some(own) => name.starts_with(own) && !(is_coarse && borders.contains(name)),
-        None => ["Word", "Hop", "Learn", "Home"].iter().all(|of| !name.starts_with(of)),
+        None => ["Word", "Hop", "Learn", "Imaged"].iter().all(|of| !name.starts_with(of)),
     };
     peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()).filter(is_own), &soon)
 }

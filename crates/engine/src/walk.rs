@@ -33,7 +33,7 @@ use dmtree_pool::BlockPtr;
 
 use crate::format::{Child, Header, Place, Stored, Table, inner, u64_at, unchecked_header};
 use crate::hop::replica;
-use crate::leaf::{Blocks, Homes, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::leaf::{Blocks, Images, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::learned::{LeafEntry, Published};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::router::{InnerRead, Router};
@@ -259,7 +259,7 @@ impl<'c> Walk<'c> {
             return Ok(());
         }
         let Some(cell) = c.cell(table).await? else { return Ok(()) };
-        match Homes(c).whole_in(cell, &route).await? {
+        match Images(c).whole_in(cell, &route).await? {
             Some(image) if image.bytes[..] == leaf.bytes[..] => Ok(()),
             Some(_) => Err(broken("an image that is not its leaf", addr)),
             None => match c.cell(table).await? {

@@ -23,8 +23,8 @@ const MAX_LINES: u64 = 16 * ((1 << SEGMENTS) - 1);
 /// what the table is for.
 pub const TABLE_LINES: u8 = 4;
 
-/// Names a table cell wherever its partition is: partition + 1 (12 bits) | the low bits of lines - 1
-/// (2) | its high bits (6) | first line (28 bits).
+/// Names a table cell wherever its partition is: partition + 1 (12 bits) | the low bits of
+/// lines - 1 (2) | its high bits (6) | first line (28 bits).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TableId(u64);
 

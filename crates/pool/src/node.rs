@@ -656,9 +656,9 @@ impl PoolNode {
 
     // ---- tables ----------------------------------------
 
-    /// A new table cell of so many lines for an index. A fresh one is all zero; a reused one is as it
-    /// was left. Cells with images (above [`TABLE_LINES`](crate::TABLE_LINES)) come from compute nodes
-    /// that have room for images ([`PoolNode::give_images`]).
+    /// A new table cell of so many lines for an index. A fresh one is all zero; a reused one is as
+    /// it was left. Cells with images (above [`TABLE_LINES`](crate::TABLE_LINES)) come from compute
+    /// nodes that have room for images ([`PoolNode::give_images`]).
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room,

@@ -32,7 +32,9 @@ use crate::format::{FenceArea, MAX_RANGE, SlotState, put_slot};
 use crate::hop::Places;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
-use crate::leaf::{Blocks, Homes, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones};
+use crate::leaf::{
+    Blocks, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones,
+};
 use crate::lock::{LeafLocks, Locked};
 use crate::router::{Router, route_of};
 use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, Unlock, fence_tag, invariants};
@@ -175,7 +177,7 @@ impl<'c> Merge<'c> {
             true => c.ep.detach(write_word(next_at, next), None),
         }
         if let Some(shown) = shown {
-            Homes(c).show(&self.a, shown).await?;
+            Images(c).show(&self.a, shown).await?;
         }
         self.finish().await
     }
@@ -204,9 +206,9 @@ impl<'c> Merge<'c> {
         if moves.is_empty() {
             Mark::MergeEmpty.hit();
         }
-        if b.route.is_imaged() && !c.node.has(Mutant::HomeNotClosed) {
+        if b.route.is_imaged() && !c.node.has(Mutant::ImagedNotClosed) {
             // B's keys are A's from the commit on.
-            let (at, zeros) = Homes(c).closing(b).await?;
+            let (at, zeros) = Images(c).closing(b).await?;
             staged.write(at, zeros);
         }
         if !staged.is_empty() {
@@ -244,7 +246,7 @@ impl<'c> Merge<'c> {
         if !self.a.route.is_imaged() {
             return Ok(None);
         }
-        let mut shown = Homes(c).copy_of(&image[..g.leaf_image(self.copy_a.capacity)]).await?;
+        let mut shown = Images(c).copy_of(&image[..g.leaf_image(self.copy_a.capacity)]).await?;
         let next = self.copy_b.header(c).next.bits();
         shown[g.next_at()..][..8].copy_from_slice(&next.to_le_bytes());
         Ok(Some(shown))

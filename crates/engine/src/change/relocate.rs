@@ -33,7 +33,7 @@ use crate::format::Table;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
 use crate::leaf::{
-    Blocks, Homes, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
+    Blocks, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
     image_at,
 };
 use crate::lock::{LeafLocks, Locked};
@@ -90,7 +90,7 @@ impl<'c> Relocation<'c> {
                 // The owner of the new table is away: handled like missing memory.
                 LeafMemory(c).give_back(&this.new);
                 c.unlock(parent).await?;
-                Homes(c).reopen(&l, &this.leaf).await?;
+                Images(c).reopen(&l, &this.leaf).await?;
                 return Ok(Some(l));
             }
             Err(e) => return Err(e),
@@ -185,7 +185,7 @@ pub(crate) async fn unlink(c: &Client, lo: &[u8], tombstone: &Route) -> Result<b
             let at = route.leaf.plus(c.node.g.next_at() as u64);
             c.ep.write_word(at, successor.bits()).await?;
             if route.is_imaged() {
-                let next = Homes(c).copy_of(&successor.bits().to_le_bytes()).await?;
+                let next = Images(c).copy_of(&successor.bits().to_le_bytes()).await?;
                 let at = image_at(left.at, route.capacity).plus(c.node.g.next_at() as u64);
                 if reached(c.ep.write(at, next).await.map(|_| ()))?.is_none() {
                     // Its readers still hop to the tombstone.

@@ -43,7 +43,8 @@ use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
-    Blocks, Entries, Homes, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
+    Blocks, Entries, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader,
+    Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
@@ -247,7 +248,7 @@ impl<'c> Split<'c> {
         let prepared = Self::prepare(c, &mut l, pair).await;
         if let Err(e) = &prepared
             && is_away(e)
-            && Homes(c).is_away(&l).await
+            && Images(c).is_away(&l).await
         {
             // Nothing has been committed: the write starts over, and waits for the next owner
             // without a lock.
@@ -260,7 +261,7 @@ impl<'c> Split<'c> {
             let appended = Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await;
             if appended.is_err() {
                 LeafMemory(c).give_back(&split.new);
-                Homes(c).reopen(&l, &split.leaf).await?;
+                Images(c).reopen(&l, &split.leaf).await?;
             }
             (l, ()) = c.under(l, appended).await?;
         }
@@ -363,7 +364,7 @@ impl<'c> Split<'c> {
         self.commit(&l, image, pending).await?;
         if let Some(shown) = shown {
             // Readers wait for it, since the image was closed.
-            Homes(c).show(&l, shown).await?;
+            Images(c).show(&l, shown).await?;
         }
         l.table = table;
         l.route.fence = l.table.fence;
@@ -382,7 +383,7 @@ impl<'c> Split<'c> {
     /// The old leaf's image as the commit makes it.
     async fn shown(&self, image: &[u8], pending: &Option<(usize, Buf)>) -> Result<Buf> {
         let (c, g) = (self.c, &self.c.node.g);
-        let mut shown = Homes(c).copy_of(&image[..g.leaf_image(self.leaf.capacity)]).await?;
+        let mut shown = Images(c).copy_of(&image[..g.leaf_image(self.leaf.capacity)]).await?;
         if let Some((slot, entry)) = pending {
             shown[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
         }

@@ -7,7 +7,7 @@ use dmtree_pool::{Grant, TableId};
 
 use crate::format::table::lines;
 use crate::format::{BODY_AT, Child, Table, Ver};
-use crate::leaf::{Homes, image_at};
+use crate::leaf::{Images, image_at};
 use crate::lock::{Locked, TableLocks, WordLocks};
 use crate::{Client, Mark, Mutant, Route, Tables};
 
@@ -45,7 +45,7 @@ impl LeafMemory<'_> {
         if let Some(lines) = node.imaged_lines(capacity) {
             match node.pool.alloc_table_beside(ep, index, (lines, side), silent).await {
                 Err(e) if matches!(e.kind(), ErrorKind::Full | ErrorKind::Unreachable) => {
-                    Mark::HomeFull.hit();
+                    Mark::ImagesFull.hit();
                 }
                 cell => return cell,
             }
@@ -109,11 +109,11 @@ impl LeafMemory<'_> {
         let (c, mut batch) = (self.0, VerbVec::new());
         if s.route(0).is_imaged() {
             let len = c.node.g.leaf_image(s.capacity);
-            let copy = Homes(c).copy_of(&image[..len]).await?;
+            let copy = Images(c).copy_of(&image[..len]).await?;
             batch.write(image_at(s.table_at, s.capacity), copy);
         }
-        if l.route.is_imaged() && !c.node.has(Mutant::HomeNotClosed) {
-            let (at, zeros) = Homes(c).closing(l).await?;
+        if l.route.is_imaged() && !c.node.has(Mutant::ImagedNotClosed) {
+            let (at, zeros) = Images(c).closing(l).await?;
             batch.write(at, zeros);
         }
         let body = TableLocks(c).body(table, s.table).await?;

@@ -14,14 +14,14 @@
 mod blocks;
 mod entry;
 mod header;
-mod home;
+mod images;
 mod memory;
 mod tombstone;
 
 pub(crate) use blocks::{Blocks, Unwritten, Validation, replace};
 pub(crate) use entry::{Entries, EntryImages, Looked, Pair, Probe, block_of, block_pair, pair_of};
 pub(crate) use header::{LeafImage, NodeHeader};
-pub(crate) use home::{Homes, image_at};
+pub(crate) use images::{Images, image_at};
 pub(crate) use memory::{LeafMemory, NewLeaf};
 pub(crate) use tombstone::Tombstones;
 
@@ -94,7 +94,7 @@ impl<'c> Leaves<'c> {
     /// The leaf of a route, as clients without its lock may see it: from its image, if it has one.
     pub(crate) async fn current(self, route: &Route) -> Result<LeafCopy> {
         match route.is_imaged() {
-            true => Box::pin(Homes(self.0).read(route)).await,
+            true => Box::pin(Images(self.0).read(route)).await,
             false => self.read(route.leaf, route.capacity).await,
         }
     }
@@ -221,7 +221,7 @@ impl<'c> Leaves<'c> {
     /// The image of a locked leaf.
     pub(crate) async fn image_of(self, l: &mut Locked) -> Result<LeafCopy> {
         if l.route.is_imaged()
-            && let Some(image) = Homes(self.0).whole_in(l.at, &l.route).await?
+            && let Some(image) = Images(self.0).whole_in(l.at, &l.route).await?
         {
             return Ok(image);
         }

@@ -179,7 +179,8 @@ impl Contenders<'_> {
         self.0.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`Client::try_for`] a leaf's lock, with so many bytes behind it; in company it READs the stamps in the same round trip.
+    /// As [`Client::try_for`] a leaf's lock, with so many bytes behind it; in company it READs the
+    /// stamps in the same round trip.
     pub(crate) async fn try_for(
         self,
         route: &Route,

@@ -39,7 +39,7 @@ use dmtree_parts::slots::Slots;
 
 use crate::format::Place;
 use crate::hop::Neighbourhoods;
-use crate::leaf::{Blocks, Entries, Found, Homes, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
+use crate::leaf::{Blocks, Entries, Found, Images, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{Direct, DirectGet, candidates, end, verdict};
 use crate::recovery::{LeafRecovery, recover_locks_due};
@@ -234,7 +234,7 @@ impl<'c> Reads<'c> {
                     Entries(self.0).probe(place, looked.take(), key, out).await?
                 }
                 // What is torn there is not waited for: the table says what goes on.
-                true => match Homes(self.0).glance(route, slot, key, out).await? {
+                true => match Images(self.0).glance(route, slot, key, out).await? {
                     Some(probe) => probe,
                     None => return Ok(Answer::Absent),
                 },
@@ -299,7 +299,7 @@ impl<'c> Reads<'c> {
                     let place = Place { leaf: route.leaf, slot };
                     Entries(c).probe(place, None, (key, hash), out).await?
                 }
-                true => match Homes(c).probe(route, slot, (key, hash), out).await? {
+                true => match Images(c).probe(route, slot, (key, hash), out).await? {
                     Some(probe) => probe,
                     None => return Ok(Answer::Stale),
                 },

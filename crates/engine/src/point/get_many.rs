@@ -7,7 +7,7 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Values, check_key};
 
 use crate::format::Place;
-use crate::leaf::{Entries, Homes, Looked, image_at};
+use crate::leaf::{Entries, Images, Looked, image_at};
 use crate::point::Reads;
 use crate::router::Router;
 use crate::{Client, KeyHash, is_away};
@@ -109,7 +109,7 @@ async fn first_candidates(
         }
     }
     if c.node.has_images() {
-        Homes(c).vouch()?;
+        Images(c).vouch()?;
     }
     Ok(seen)
 }

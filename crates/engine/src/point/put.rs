@@ -39,7 +39,7 @@ use crate::change::{Relocation, Split, must_relocate};
 use crate::format::{BODY_AT, Place, slot};
 use crate::hop::{Neighbourhoods, Places, Shift};
 use crate::journal::{Journaled, effect};
-use crate::leaf::{Blocks, Entries, Found, Homes, Leaves, Looked, Probe, image_at};
+use crate::leaf::{Blocks, Entries, Found, Images, Leaves, Looked, Probe, image_at};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::recover_locks_due;
@@ -265,7 +265,7 @@ impl<'c> Writes<'c> {
             }
         }
         if l.route.is_imaged()
-            && let Some(probe) = Homes(c).slot_in(l.at, &l.route, slot, key, old).await?
+            && let Some(probe) = Images(c).slot_in(l.at, &l.route, slot, key, old).await?
         {
             return Ok(probe);
         }
@@ -366,7 +366,7 @@ impl<'c> Writes<'c> {
             return WordLocks(c).unlock_with(l, place, Change::Entry(images)).await;
         }
         if l.route.is_imaged() {
-            return self.store_at_home(l, place, pair, replaces).await;
+            return self.store_imaged(l, place, pair, replaces).await;
         }
         let written = Entries(c).write(&l, place, pair, replaces).await;
         let (mut l, ()) = c.under(l, written).await?;
@@ -379,7 +379,7 @@ impl<'c> Writes<'c> {
     }
 
     /// The same for an imaged leaf: durable at the memory node, then shown, then acknowledged.
-    async fn store_at_home(
+    async fn store_imaged(
         self,
         l: Locked,
         place: Place,
@@ -389,14 +389,14 @@ impl<'c> Writes<'c> {
         let c = self.0;
         let images = async {
             let images = Entries(c).images(&l, place, pair, replaces).await?;
-            let copy = Homes(c).copy_of(&images.2).await?;
+            let copy = Images(c).copy_of(&images.2).await?;
             Ok((images, copy))
         };
         let images = images.await;
         let (l, (images, copy)) = c.under(l, images).await?;
         let offset = c.node.g.slot_at(place.slot);
-        if c.node.has(Mutant::HomeFirst) {
-            let early = Homes(c).copy_of(&copy).await?;
+        if c.node.has(Mutant::ImagedFirst) {
+            let early = Images(c).copy_of(&copy).await?;
             c.ep.write(image_at(l.at, l.route.capacity).plus(offset as u64), early).await?;
         }
         let written = Entries(c).write_images(&l, place, pair, (replaces, images)).await;
@@ -405,7 +405,7 @@ impl<'c> Writes<'c> {
             l.table.set(place.slot, pair.1.fingerprint());
             Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
         }
-        Homes(c).unlock(l, (offset, copy), replaces.is_none()).await
+        Images(c).unlock(l, (offset, copy), replaces.is_none()).await
     }
 
     async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
@@ -436,8 +436,8 @@ impl<'c> Writes<'c> {
             l.table.set(p.slot, 0);
             Router(c).note_mirror(key, &l.route, p.slot, 0);
             if l.route.is_imaged() {
-                let word = Homes(c).copy_of(&free.to_le_bytes()).await?;
-                Homes(c).unlock(l, (c.node.g.slot_at(p.slot), word), true).await?;
+                let word = Images(c).copy_of(&free.to_le_bytes()).await?;
+                Images(c).unlock(l, (c.node.g.slot_at(p.slot), word), true).await?;
             } else {
                 LeafLocks(c).unlock_with_table(l).await?;
             }

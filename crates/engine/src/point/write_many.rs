@@ -156,7 +156,8 @@ impl<'c, 'w> Round<'c, 'w> {
         }
     }
 
-    /// Adds write `i`, or leaves one that must be shown in an image alone; false when another one has its key, or when there is no room for its leaf.
+    /// Adds write `i`, or leaves one that must be shown in an image alone; false when another one
+    /// has its key, or when there is no room for its leaf.
     fn add(&mut self, i: usize, route: Route) -> bool {
         let mut members = self.leaves.iter().flat_map(|(_, group)| group).chain(&self.alone);
         if members.any(|m| self.writes[*m].0 == self.writes[i].0) {

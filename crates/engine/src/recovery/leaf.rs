@@ -38,7 +38,7 @@ use crate::format::{
 };
 use crate::hop::{Places, replica, settle};
 use crate::inner::Records;
-use crate::leaf::{Blocks, Homes, LeafImage, Leaves, NodeHeader};
+use crate::leaf::{Blocks, Images, LeafImage, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TakenLock};
 use crate::recovery::WordRecovery;
 use crate::router::Router;
@@ -214,7 +214,7 @@ impl<'c> DamagedLeaf<'c> {
         }
         let shown = match route.is_imaged() {
             false => None,
-            true => Some(Homes(c).copy_of(&leaf.image[..g.leaf_image(route.capacity)]).await?),
+            true => Some(Images(c).copy_of(&leaf.image[..g.leaf_image(route.capacity)]).await?),
         };
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
         let none = c.node.has(Mutant::RecoverOldTable);

@@ -11,7 +11,7 @@ use dmtree_parts::cache::CachedNode;
 
 use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
 use crate::hop::Places;
-use crate::leaf::{Blocks, Homes, LeafCopy, Leaves, block_pair, image_at};
+use crate::leaf::{Blocks, Images, LeafCopy, Leaves, block_pair, image_at};
 use crate::point::Direct;
 use crate::router::route_of;
 use crate::scan::{Collected, Fence, ScanLeaf};
@@ -99,7 +99,7 @@ impl LeafReader<'_> {
             None => self.sample_posted(group).await?,
         };
         if self.0.node.has_images() {
-            Homes(self.0).vouch()?;
+            Images(self.0).vouch()?;
         }
         let mut leaves = Vec::with_capacity(images.len());
         for (wanted, bytes) in group.leaves.iter().zip(images) {

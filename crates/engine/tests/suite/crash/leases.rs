@@ -72,7 +72,7 @@ fn a_revoked_node_returns_no_stale_value() {
     // So do images there.
     let refused = reads_behind_the_lease(imaged(one_leaf()), None).expect("nothing old");
     assert!(refused >= 200, "{refused}");
-    let found = reads_behind_the_lease(imaged(one_leaf()), Some(Mutant::HomeNoLease));
-    eprintln!("HomeNoLease: {found:?}");
+    let found = reads_behind_the_lease(imaged(one_leaf()), Some(Mutant::ImagedNoLease));
+    eprintln!("ImagedNoLease: {found:?}");
     assert!(found.is_err(), "{found:?}");
 }

@@ -1,4 +1,4 @@
-//! Images of leaves at their *homes*: the owners of their tables.
+//! Images of leaves at the owners of their tables.
 //!
 //! An image lies behind the table in the same cell, and is the leaf byte for byte, header and
 //! slots. Its checksums name the leaf, so bytes of another leaf, or none, are refused as torn.
@@ -35,24 +35,24 @@ const REST_NS: u64 = 20_000;
 
 /// Images of leaves.
 #[derive(Clone, Copy)]
-pub(crate) struct Homes<'c>(pub &'c Client);
+pub(crate) struct Images<'c>(pub &'c Client);
 
 /// Where the image is in a cell.
 pub(crate) fn image_at(cell: GlobalAddr, capacity: usize) -> GlobalAddr {
     cell.plus(u64::from(table::lines(capacity)) * 64)
 }
 
-impl Homes<'_> {
+impl Images<'_> {
     /// An answer from an image counts only within the lease (I6).
     pub(crate) fn vouch(self) -> Result<()> {
-        match self.0.node.has(Mutant::HomeNoLease) {
+        match self.0.node.has(Mutant::ImagedNoLease) {
             false => self.0.check_lease(),
             true => Ok(()),
         }
     }
 
-    /// One READ of a slot at the home of its leaf, or a look into this node's own memory, against a
-    /// key; `None` when it is torn or the
+    /// One READ of a slot at the owner of its leaf, or a look into this node's own memory, against
+    /// a key; `None` when it is torn or the
     /// owner is away. An inline value of a hit replaces `out`.
     pub(crate) async fn glance(
         self,
@@ -77,7 +77,7 @@ impl Homes<'_> {
         out: &mut Vec<u8>,
     ) -> Result<Option<Probe>> {
         let (c, place) = (self.0, Place { leaf: route.leaf, slot });
-        let image = match c.node.has(Mutant::HomeLeafRead) {
+        let image = match c.node.has(Mutant::ImagedLeafRead) {
             false => image_at(cell, route.capacity),
             true => route.leaf,
         };
@@ -171,7 +171,7 @@ impl Homes<'_> {
         Some(LeafCopy::whole(g, route.leaf, route.capacity, bytes))
     }
 
-    /// A leaf without an image at its home: as its memory node has it, when the table is closed or
+    /// A leaf without an image at its owner: as its memory node has it, when the table is closed or
     /// another leaf's and the leaf is gone; else `None`, and what is missing is built.
     async fn without_image(self, route: &Route) -> Result<Option<LeafCopy>> {
         let c = self.0;
@@ -225,14 +225,14 @@ impl Homes<'_> {
         Ok((image_at(l.at, l.route.capacity), zeros))
     }
 
-    /// Whether the home of a locked leaf with an image is away.
+    /// Whether the owner of a locked leaf with an image is away.
     pub(crate) async fn is_away(self, l: &Locked) -> bool {
         l.route.is_imaged() && self.0.ep.cas(l.at, 0, 0).await.is_err_and(|e| is_away(&e))
     }
 
     /// Closes the image of a locked leaf, awaited.
     pub(crate) async fn close(self, l: &Locked) -> Result<()> {
-        if !l.route.is_imaged() || self.0.node.has(Mutant::HomeNotClosed) {
+        if !l.route.is_imaged() || self.0.node.has(Mutant::ImagedNotClosed) {
             return Ok(());
         }
         let (at, zeros) = self.closing(l).await?;
@@ -275,7 +275,7 @@ impl Homes<'_> {
         c.keep_table(table);
         let free = cas(at, tag.0, 0);
         c.ep.step(Step::Table);
-        if c.node.has(Mutant::HomeAckEarly) {
+        if c.node.has(Mutant::ImagedAckEarly) {
             match body {
                 None => c.ep.detach((image, free), None),
                 Some(body) => c.ep.detach((image, body, free), None),
@@ -305,7 +305,7 @@ impl Homes<'_> {
     /// was there before.
     async fn rest(self, tag: LockTag, route: &Route) -> Result<()> {
         let c = self.0;
-        Mark::HomeRests.hit();
+        Mark::ImageRests.hit();
         c.op.give_up(tag);
         let mut pause = c.ep.backoff("the owner of an image", route.leaf);
         loop {
