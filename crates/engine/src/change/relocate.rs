@@ -86,6 +86,13 @@ impl<'c> Relocation<'c> {
         };
         let table = match this.write_new(&mut l).await {
             Ok(table) => table,
+            Err(e) if is_away(&e) && Images(c).is_away(&l).await => {
+                // Nothing has been committed: the write starts over, and waits for the next owner
+                // of the leaf without a lock.
+                c.unlock(parent).await?;
+                c.op.give_up(l.tag);
+                return Ok(None);
+            }
             Err(e) if is_away(&e) && this.is_owner_away().await => {
                 // The owner of the new table is away: handled like missing memory.
                 LeafMemory(c).give_back(&this.new);

@@ -103,15 +103,13 @@ impl TableLocks<'_> {
         Contenders(c).yield_lock(route).await?;
         let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = c.tags.next();
+        let of = (route, near, &fifo_guard);
         // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
             let at = c.cell(route.table).await?;
             let tried = match at {
-                Some(at) => {
-                    let doubt = doubt == Some(at);
-                    self.try_cell((route, near), (at, &fifo_guard), tag, doubt).await
-                }
+                Some(at) => self.try_cell(of, at, tag, doubt == Some(at)).await,
                 None => {
                     Mark::Unowned.hit();
                     Ok(Tried::InDoubt)
@@ -128,8 +126,8 @@ impl TableLocks<'_> {
                 Tried::Got(table, near) => {
                     c.hold(tag, Lockable::Leaf(*route));
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
-                    let locked = Locked::by_table(route, (cell, tag), table, fifo_guard);
-                    return Ok(Some(Locked { near, ..locked }));
+                    let got = Locked::by_table(route, (cell, tag), table, fifo_guard);
+                    return Ok(Some(Locked { near, ..got }));
                 }
                 Tried::Stale => {
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
@@ -165,7 +163,7 @@ impl TableLocks<'_> {
         };
         let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
         let tag = self.0.tags.next();
-        match self.try_cell((route, None), (at, &fifo_guard), tag, false).await {
+        match self.try_cell((route, None, &fifo_guard), at, tag, false).await {
             Ok(Tried::Got(table, _)) => {
                 self.0.hold(tag, Lockable::Leaf(*route));
                 Ok(Some(Locked::by_table(route, (at, tag), table, fifo_guard)))
@@ -183,8 +181,8 @@ impl TableLocks<'_> {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_cell(
         self,
-        (route, near): (&Route, Option<usize>),
-        (at, fifo_guard): (GlobalAddr, &FifoGuard),
+        (route, near, fifo_guard): (&Route, Option<usize>, &FifoGuard),
+        at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
     ) -> Result<Tried> {

@@ -18,6 +18,9 @@
 //! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
 //! repairs it when the writer has died.
 //!
+//! A leaf with an image at its owner (`leaf/images.rs`) is READ there in all three steps. A read of
+//! such a leaf waits for the next owner when there is none, and every answer needs the lease.
+//!
 //! On memory of this process the first two steps run without a wait (`direct.rs`), and the rest of
 //! the read goes on from what they have found.
 //!
