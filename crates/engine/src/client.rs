@@ -19,7 +19,7 @@ use dmtree_parts::maintenance::Maintained;
 use dmtree_parts::op::Hits;
 use dmtree_pool::TableId;
 
-use crate::format::{Child, LockTag, Table};
+use crate::format::{Child, LockTag, Table, table};
 use crate::lock::{HeldLock, Lockable, Tags, UnlockHook};
 use crate::point::MAX_ENTRY;
 use crate::{Chore, DmNode, KeyHash, Mutant};
@@ -67,12 +67,20 @@ impl Route {
         Child { addr, generation, table, slots }
     }
 
+    /// Whether the table's cell has an image of the leaf, too: then the leaf is read there.
+    #[inline]
+    pub fn is_imaged(&self) -> bool {
+        self.table.lines() > table::lines(self.capacity)
+    }
+
     /// Whether a table belongs to this leaf, in this generation, with this range.
     pub fn matches(&self, t: &Table) -> bool {
-        !t.closed
-            && t.leaf == self.leaf
-            && t.ver.generation == self.generation
-            && t.fence == self.fence
+        !t.closed && self.is_of(t) && t.fence == self.fence
+    }
+
+    /// Whether a table belongs to this leaf, in this generation.
+    pub fn is_of(&self, t: &Table) -> bool {
+        t.leaf == self.leaf && t.ver.generation == self.generation
     }
 }
 
@@ -108,7 +116,10 @@ impl Client {
             table: Cell::default(),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),
-            is_direct: ep.is_direct() && node.has_tables() && node.g.entry() <= MAX_ENTRY,
+            is_direct: ep.is_direct()
+                && node.has_tables()
+                && !node.has_images()
+                && node.g.entry() <= MAX_ENTRY,
             ep,
             node,
         }

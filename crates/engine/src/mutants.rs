@@ -185,4 +185,14 @@ dmtree_parts::mutants! {
     StopForDeath,
     /// Locks of a failed operation are forgotten.
     NoAbandonedLocks,
+    /// A write of an imaged leaf is acknowledged before it is shown.
+    ImagedAckEarly,
+    /// A write is shown before the memory node has it.
+    ImagedFirst,
+    /// A reader takes a slot of an imaged leaf from the memory node.
+    ImagedLeafRead,
+    /// An image of a node that was revoked counts.
+    ImagedNoLease,
+    /// An image stays open while keys of its leaf move to another one.
+    ImagedNotClosed,
 }

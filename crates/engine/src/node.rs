@@ -39,7 +39,7 @@ use dmtree_parts::op::Lookups;
 use dmtree_parts::{NodeContext, Root};
 use dmtree_pool::{Arena, ArenaKey, PoolNode};
 
-use crate::format::{Child, Geometry, LockTag};
+use crate::format::{Child, Geometry, LockTag, table};
 use crate::hop::Places;
 use crate::learned::NodeModels;
 use crate::lock::{HeldLock, LeafLockWords, Lockable};
@@ -145,15 +145,22 @@ impl DmNode {
         o.check()?;
         let g = o.geometry();
         let least = Self::least_cache_bytes(&g);
-        if cx.cache_bytes < least {
+        if cx.cache_bytes < o.least_cache_bytes() {
+            let what =
+                if o.images > 0.0 { "one inner node and one image" } else { "one inner node" };
             return Err(Error::invalid(format!(
-                "a cache of {} bytes cannot hold one inner node: give it {least} at least",
-                cx.cache_bytes
+                "a cache of {} bytes cannot hold {what}: give it {} at least",
+                cx.cache_bytes,
+                o.least_cache_bytes()
             )));
+        }
+        let image_bytes = o.image_bytes(cx.cache_bytes);
+        if image_bytes > 0 {
+            cx.pool.give_images(root.index, image_bytes);
         }
         // Models have the largest part of the budget, and the inner nodes of descents the rest.
         let inner_bytes = match o.techniques.models {
-            Models::None => cx.cache_bytes,
+            Models::None => cx.cache_bytes - image_bytes,
             _ => least.max(cx.cache_bytes / INNER_SHARE),
         };
         let models =
@@ -228,6 +235,17 @@ impl DmNode {
     /// Whether leaves have tables, and their locks there.
     pub(crate) fn has_tables(&self) -> bool {
         self.o.techniques.tables != Tables::None
+    }
+
+    /// Whether leaves may have images at their owners.
+    pub(crate) fn has_images(&self) -> bool {
+        self.o.images > 0.0
+    }
+
+    /// Lines of a cell with an image of a leaf of this capacity, where there are any.
+    pub(crate) fn imaged_lines(&self, capacity: usize) -> Option<u8> {
+        let lines = table::imaged_lines(capacity, self.g.leaf_image(capacity));
+        lines.filter(|_| self.has_images())
     }
 
     /// A number for a new client: 16 bits of a lock tag.

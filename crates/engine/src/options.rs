@@ -6,7 +6,8 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::format::{Geometry, MAX_SLOTS};
+use crate::DmNode;
+use crate::format::{Geometry, MAX_SLOTS, table};
 use crate::hop::Places;
 
 /// Placement of the fingerprint tables (and so of the leaf locks).
@@ -104,6 +105,9 @@ pub struct Options {
     pub neighbourhood: u32,
     /// Records of an inner node, 8 to 64.
     pub fanout: u32,
+    /// Share of a compute node's cache budget that is for images of the leaves that it owns, 0 to
+    /// 1. With 0 there are none.
+    pub images: f64,
     /// What a laboratory switches.
     #[serde(flatten)]
     pub techniques: Techniques,
@@ -119,6 +123,7 @@ impl Default for Options {
             leaf_capacity: 32,
             neighbourhood: 0,
             fanout: 32,
+            images: 0.0,
             techniques: Techniques::default(),
             timeout_ms: 10_000,
         }
@@ -191,6 +196,7 @@ impl Options {
         let t = &self.techniques;
         range("locks", t.locks, 1, 1 << 20, 1)?;
         self.check_models()?;
+        self.check_images()?;
         if t.tables == Tables::None {
             self.check_leaf()?;
             let technique = [
@@ -216,6 +222,52 @@ impl Options {
             return Err(Error::invalid("timeout_ms is 0; every wait needs some time, 1 at least"));
         }
         Ok(())
+    }
+
+    /// The images of leaves.
+    fn check_images(&self) -> dmtree_fabric::Result<()> {
+        if !(0.0..=1.0).contains(&self.images) {
+            return Err(Error::invalid(format!("images is {}; it must be 0 to 1", self.images)));
+        }
+        if self.images > 0.0 && self.techniques.tables != Tables::Compute {
+            return Err(Error::invalid(format!(
+                "images is {}; leaves without tables on compute nodes have none, 0",
+                self.images
+            )));
+        }
+        if self.images > 0.0 && self.cell_bytes().is_none() {
+            return Err(Error::invalid(format!(
+                "images is {}; a leaf of {} bytes has none, 0: {} bytes at most have one",
+                self.images,
+                self.geometry().leaf_image(self.leaf_capacity as usize),
+                (usize::from(u8::MAX) - usize::from(table::lines(self.leaf_capacity as usize)))
+                    * 64
+            )));
+        }
+        Ok(())
+    }
+
+    /// Bytes of a cell with an image of a new leaf; `None` when such a leaf is too large.
+    pub(crate) fn cell_bytes(&self) -> Option<u64> {
+        let capacity = self.leaf_capacity as usize;
+        let image = self.geometry().leaf_image(capacity);
+        table::imaged_lines(capacity, image).map(|lines| u64::from(lines) * 64)
+    }
+
+    /// The smallest cache budget: one inner node with the mirrors of small leaves, and one image
+    /// where there are any.
+    pub(crate) fn least_cache_bytes(&self) -> u64 {
+        let least = DmNode::least_cache_bytes(&self.geometry());
+        match self.cell_bytes().filter(|_| self.images > 0.0) {
+            None => least,
+            Some(cell) => ((cell as f64 / self.images).ceil() as u64).max(least + cell),
+        }
+    }
+
+    /// The part of a cache budget that is for images.
+    pub(crate) fn image_bytes(&self, cache_bytes: u64) -> u64 {
+        let least = DmNode::least_cache_bytes(&self.geometry());
+        ((cache_bytes as f64 * self.images) as u64).min(cache_bytes.saturating_sub(least))
     }
 
     /// The models of an index without tables.
@@ -287,7 +339,10 @@ impl Options {
         if switches && coin() {
             let t = &mut o.techniques;
             t.mirrors = coin();
-            t.tables = if coin() { Tables::Compute } else { Tables::Memory };
+            t.tables = match coin() || self.images > 0.0 {
+                true => Tables::Compute,
+                false => Tables::Memory,
+            };
             t.delegation = coin();
             t.combining = coin();
             t.adaptive_capacity = coin();
@@ -361,6 +416,20 @@ mod tests {
         let techniques = Techniques { models: Models::Window, ..Techniques::default() };
         let bad = Options { techniques, ..Options::default() };
         assert!(bad.check().expect_err("tables").to_string().contains("models are given"));
+        for (images, words) in [
+            (-0.1, "images is -0.1; it must be 0 to 1"),
+            (1.5, "images is 1.5; it must be 0 to 1"),
+            (f64::NAN, "images is NaN; it must be 0 to 1"),
+        ] {
+            let bad = Options { images, ..Options::default() };
+            assert_eq!(bad.check().expect_err(words).to_string(), words);
+        }
+        let bad = Options { images: 0.5, ..none.clone() };
+        assert!(
+            bad.check().expect_err("no tables").to_string().contains("tables on compute nodes")
+        );
+        let bad = Options { images: 0.5, value_inline_bytes: 1024, ..Options::default() };
+        assert!(bad.check().expect_err("large").to_string().contains("16256 bytes at most"));
         let bad = Options { neighbourhood: 8, ..Options::default() };
         assert!(bad.check().expect_err("tables").to_string().contains("neighbourhood is 8"));
     }
@@ -370,7 +439,7 @@ mod tests {
         let o = Options { fanout: 8, ..Options::default().without_tables() };
         let stored = value(&o);
         assert_eq!((&stored["fanout"], &stored["tables"]), (&8.into(), &"none".into()));
-        assert_eq!(stored.as_object().map(Map::len), Some(18));
+        assert_eq!(stored.as_object().map(Map::len), Some(19));
         assert_eq!(serde_json::from_value::<Options>(stored).expect("options"), o);
         let of = |text: &str| serde_json::from_str::<Options>(text);
         let some = of(r#"{"mirrors": false, "timeout_ms": 5}"#).expect("the rest is as by default");

@@ -16,7 +16,7 @@ use crate::change::{Merge, Relocation};
 use crate::format::inner::free_word;
 use crate::format::{BODY_AT, Child, Stored, Table, Ver, block, get_key};
 use crate::inner::{InnerLocks, LockedInner, Records};
-use crate::leaf::{Leaves, NodeHeader, Pair, pair_of};
+use crate::leaf::{Leaves, NodeHeader, Pair, image_at, pair_of};
 use crate::lock::{HeldLock, LeafLocks, Lockable, Locked, TableLocks};
 use crate::point::{DirectWrite, Writes};
 use crate::recovery::LeafRecovery;
@@ -113,6 +113,25 @@ async fn replace(c: &DmTree, at: GlobalAddr, bytes: &[u8]) -> Vec<u8> {
     buf.copy_from_slice(bytes);
     c.client.ep.write(at, buf).await.expect("there");
     was.extract(<[u8]>::to_vec)
+}
+
+/// A late WRITE of a table has torn an image, and its lock is free.
+#[test]
+fn a_torn_image_is_built_anew() {
+    let _one = one_at_a_time();
+    let scenario = scenario(Options { images: 0.5, ..small() }, (0..20).map(key));
+    alone(&scenario, |mut c| async move {
+        let route = route_to(&c, &key(3)).await;
+        assert!(route.is_imaged(), "{route:?}");
+        let cell = c.client.cell(route.table).await.expect("works").expect("an owner");
+        let bytes = c.client.node.g.leaf_image(route.capacity);
+        replace(&c, image_at(cell, route.capacity), &vec![7; bytes]).await;
+        let (before, mut out) = (hits(Mark::TableForeign), Vec::new());
+        for n in 0..20 {
+            assert!(c.get(&key(n), &mut out).await.expect("works"), "key {n}");
+        }
+        assert!(hits(Mark::TableForeign) > before);
+    });
 }
 
 /// While bytes in memory are wrong another node's client reads a key: it retries, and finds the key

@@ -4,12 +4,17 @@ use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed
 use serde_json::Value;
 
 use crate::format::Geometry;
-use crate::{DmNode, DmTree, Mark, Models, Mutant, Options, Tables};
+use crate::{DmTree, Mark, Models, Mutant, Options, Tables};
+
+/// The share of the cache budget for images where a system has any.
+const IMAGES: f64 = 0.5;
 
 /// Every system of this crate.
 pub fn systems() -> Vec<SystemSpec> {
-    let spec = spec("dmtree", "DMTree with every technique on", &Options::default());
-    vec![SystemSpec { draw: draw_all, ..spec }]
+    let all = spec("dmtree", "DMTree with every technique on", &Options::default());
+    let images = Options { images: IMAGES, ..Options::default() };
+    let images = spec("dmtree-images", "DMTree with images of leaves at their owners", &images);
+    vec![SystemSpec { draw: draw_all, ..all }, images]
 }
 
 dmtree_parts::any_options! { Options => DmTree }
@@ -21,7 +26,7 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
         recovers: true,
         fit,
         draw: |options, below| draw(options, false, below),
-        least_cache_bytes: |o| DmNode::least_cache_bytes(&typed::<Options>(o).geometry()),
+        least_cache_bytes: |o| typed::<Options>(o).least_cache_bytes(),
         has_tables_on_memory_nodes: options.techniques.tables == Tables::Memory,
         marks: || [Mark::reached(), dmtree_pool::Mark::reached()].concat(),
         mutants: mutants(options),
@@ -41,8 +46,14 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("WordBesideEntry", soon(NodeFaultSet::None, 6, "history")),
         ("LearnFencesUnchecked", soon(NodeFaultSet::None, 6, "answer")),
         ("LearnLeftBorder", soon(NodeFaultSet::None, 6, "structure")),
+        // An image without a lease is a lease test's (`tests/suite/crash/leases.rs`).
+        ("ImagedAckEarly", soon(NodeFaultSet::None, 6, "history")),
+        ("ImagedFirst", soon(NodeFaultSet::None, 6, "access")),
+        ("ImagedLeafRead", soon(NodeFaultSet::Crash, 60, "history")),
+        ("ImagedNotClosed", soon(NodeFaultSet::Crash, 8, "history")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
+        _ if o.images > 0.0 => Some("Imaged"),
         (Tables::None, 0, Models::None) => Some("Word"),
         (Tables::None, 0, _) => Some("Learn"),
         (Tables::None, ..) => Some("Hop"),
@@ -53,7 +64,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
     let is_coarse = o.techniques.models == Models::Likeliest;
     let is_own = |name: &&str| match own {
         Some(own) => name.starts_with(own) && !(is_coarse && borders.contains(name)),
-        None => ["Word", "Hop", "Learn"].iter().all(|of| !name.starts_with(of)),
+        None => ["Word", "Hop", "Learn", "Imaged"].iter().all(|of| !name.starts_with(of)),
     };
     peer::Mutant::list(Mutant::ALL.iter().map(|m| m.name()).filter(is_own), &soon)
 }

@@ -93,8 +93,7 @@ impl RangeIndex for DmTree {
     fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
         let root = Root { index: 0, word: GlobalAddr::NULL };
         o.check()?;
-        let least = DmNode::least_cache_bytes(&o.geometry());
-        if cx.cache_bytes < least {
+        if cx.cache_bytes < o.least_cache_bytes() {
             return DmNode::new(cx, o, root).map(|_| ());
         }
         Ok(())
@@ -102,7 +101,7 @@ impl RangeIndex for DmTree {
 
     async fn format(ep: &Endpoint, cx: &NodeContext, o: &Options, root: Root) -> Result<()> {
         let mut cx = cx.clone();
-        cx.cache_bytes = cx.cache_bytes.max(DmNode::least_cache_bytes(&o.geometry()));
+        cx.cache_bytes = cx.cache_bytes.max(o.least_cache_bytes());
         let client = Client::new(ep.clone(), Arc::new(DmNode::new(&cx, o, root)?));
         let scope = client.ep.begin(OpKind::Admin);
         if !client.node.has_tables() {

@@ -31,13 +31,13 @@ use dmtree_fabric::{Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::Shape;
 use dmtree_pool::BlockPtr;
 
-use crate::format::{Child, Header, Place, Stored, Table, inner, table, u64_at, unchecked_header};
+use crate::format::{Child, Header, Place, Stored, Table, inner, u64_at, unchecked_header};
 use crate::hop::replica;
-use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader, block_of};
+use crate::leaf::{Blocks, Images, LeafCopy, Leaves, NodeHeader, block_of};
 use crate::learned::{LeafEntry, Published};
 use crate::lock::{Confirmed, TableLocks, WordLocks};
 use crate::router::{InnerRead, Router};
-use crate::{Client, KeyHash, fence_tag, is_away};
+use crate::{Client, KeyHash, Route, fence_tag, is_away};
 
 fn broken(what: &str, at: GlobalAddr) -> Error {
     Error::corrupt(format!("{what} at {at}"))
@@ -202,7 +202,7 @@ impl<'c> Walk<'c> {
             *capacities.entry(leaf.capacity as u32).or_default() += 1;
             self.shape.structure_bytes += g.leaf_bytes(leaf.capacity) as u64;
             if c.node.has_tables() {
-                self.shape.table_bytes += table::bytes(leaf.capacity).next_multiple_of(64) as u64;
+                self.shape.table_bytes += u64::from(h.table.lines()) * 64;
             }
         }
         self.shape.leaves = capacities.into_iter().collect();
@@ -250,6 +250,25 @@ impl<'c> Walk<'c> {
         Ok(Some(table))
     }
 
+    /// The image of a leaf with a table is the leaf (I3).
+    async fn image(&self, leaf: &LeafCopy, h: &Header<'_>) -> Result<()> {
+        let (c, addr) = (self.c, leaf.addr);
+        let (generation, table, capacity) = (h.ver.generation, h.table, leaf.capacity);
+        let route = Route { leaf: addr, generation, table, capacity, fence: 0 };
+        if !route.is_imaged() {
+            return Ok(());
+        }
+        let Some(cell) = c.cell(table).await? else { return Ok(()) };
+        match Images(c).whole_in(cell, &route).await? {
+            Some(image) if image.bytes[..] == leaf.bytes[..] => Ok(()),
+            Some(_) => Err(broken("an image that is not its leaf", addr)),
+            None => match c.cell(table).await? {
+                Some(_) => Err(broken("a table without its leaf's image", addr)),
+                None => Ok(()),
+            },
+        }
+    }
+
     /// A block has one owner.
     fn block(&mut self, at: BlockPtr) -> Result<()> {
         if !self.blocks.insert(at.bits()) {
@@ -268,6 +287,9 @@ impl<'c> Walk<'c> {
             true => self.table(addr, &h, leaf.capacity, range.1).await?,
             false => None,
         };
+        if table.is_some() {
+            self.image(leaf, &h).await?;
+        }
         self.shape.unbuilt_tables += u64::from(c.node.has_tables() && table.is_none());
         for i in (0..leaf.capacity).filter(|i| c.node.places.is_replica(*i)) {
             let place = Place { leaf: addr, slot: i };

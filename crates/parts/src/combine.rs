@@ -380,16 +380,16 @@ impl LeaderGuard {
     }
 
     /// Closes the batch to arrivals. For writes, `value` becomes the value to write: that of the
-    /// last arrival.
+    /// last arrival, also when a leader that starts over closes it again.
     pub fn close(&mut self, value: &mut Vec<u8>) {
         if let Some(batch) = &self.batch {
             let mut state = batch.state.lock().expect("no panic under this lock");
             if matches!(state.phase, BatchPhase::Open) {
                 state.phase = BatchPhase::Closed;
-                if batch.kind != BatchKind::Read {
-                    value.clear();
-                    value.extend_from_slice(&state.value);
-                }
+            }
+            if batch.kind != BatchKind::Read && matches!(state.phase, BatchPhase::Closed) {
+                value.clear();
+                value.extend_from_slice(&state.value);
             }
         }
     }

@@ -24,6 +24,7 @@ use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::holder::MemoryHolder;
+use crate::image_room::ImageRoom;
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
 use crate::multi_process::{MembershipAgent, MemoryNode};
 use crate::node::PoolNode;
@@ -214,6 +215,7 @@ pub(crate) fn serve_memory(
     let chunks = Arc::new(ChunkService::new(*layout));
     let space = SegmentSpace::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
+    let space = (space, Arc::default());
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(node, CHUNK_SERVICE, chunks.clone())?;
     let holder = MemoryHolder::new(chunks.clone(), node, layout.chunk_bytes);
@@ -236,12 +238,15 @@ pub(crate) fn start_node(
 ) -> Result<Arc<PoolNode>> {
     let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
     let space = SegmentSpace::region(shape.compute_bytes);
+    let images = Arc::new(ImageRoom::default());
+    let space = (space, images.clone());
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
     fabric.serve(cn, CELL_SERVICE, Arc::new(owners))?;
     let epochs = Epochs::new();
     fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
     let membership = membership.clone();
-    let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape.clone(), epochs, membership));
+    let (epochs, shape) = ((epochs, images), shape.clone());
+    let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape, epochs, membership));
     fabric.serve(cn, GC_LOG_SERVICE, Arc::new(GcLogService(Arc::downgrade(&node))))?;
     Ok(node)
 }

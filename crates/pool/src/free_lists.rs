@@ -28,7 +28,7 @@ use dmtree_fabric::wait::FifoMutex;
 use dmtree_fabric::{Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, WaitReason};
 
 use crate::gc_log::Span;
-use crate::ids::{PARTITIONS, SEGMENTS, TableId};
+use crate::ids::{PARTITIONS, SEGMENTS, TABLE_LINES, TableId};
 use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
 use crate::node::Turn;
 use crate::owners::{MAX_CELLS, ask_cells, first_owner, owners_of, unowned};
@@ -40,6 +40,8 @@ use crate::wire::locked;
 const BATCH: u64 = 32;
 /// An owner that had none is asked again after so many requests.
 const ASK_AGAIN: u16 = 1024;
+/// The same for cells with images: an owner has room for none until it has opened the index.
+const ASK_FOR_IMAGES_AGAIN: u16 = 64;
 
 /// Free cells of one size at one owner.
 #[derive(Debug, Default)]
@@ -61,8 +63,8 @@ struct Owner {
 #[derive(Debug)]
 struct Side {
     owners: Vec<Owner>,
-    /// Turns are kept by size: cells of each size spread by themselves.
-    cursors: [AtomicUsize; 4],
+    /// Turns are kept by size: cells of each size spread by themselves, those with images together.
+    cursors: [AtomicUsize; TABLE_LINES as usize + 1],
     batch: u16,
 }
 
@@ -113,8 +115,8 @@ impl Tables {
         (index, lines): (u32, u8),
         (side, silent): (Role, &[NodeId]),
     ) -> Result<TableId> {
-        if !(1..=4).contains(&lines) {
-            return Err(Error::invalid(format!("a table has 1 to 4 lines, not {lines}")));
+        if lines == 0 {
+            return Err(Error::invalid("a cell has 1 line at least"));
         }
         let mut trouble = None;
         if side == Role::Compute
@@ -122,6 +124,9 @@ impl Tables {
                 self.compute.alloc(ep, view, (index, lines), silent, &mut trouble).await?
         {
             return Ok(t);
+        }
+        if lines > TABLE_LINES {
+            return Err(Error::full("no compute node has room for another image"));
         }
         if let Some(t) = self.memory.alloc(ep, view, (index, lines), silent, &mut trouble).await? {
             return Ok(t);
@@ -305,7 +310,9 @@ impl Side {
     ) -> Result<Option<TableId>> {
         let size = (index, usize::from(lines) - 1);
         let n = self.owners.len();
-        let first = self.cursors[size.1].fetch_add(1, Ordering::Relaxed);
+        let turn = size.1.min(usize::from(TABLE_LINES));
+        let again = if lines > TABLE_LINES { ASK_FOR_IMAGES_AGAIN } else { ASK_AGAIN };
+        let first = self.cursors[turn].fetch_add(1, Ordering::Relaxed);
         for owner in (0..n).map(|k| &self.owners[(first.wrapping_add(k)) % n]) {
             if let Err(e) = view.check_presence(owner.node) {
                 trouble.get_or_insert(e);
@@ -332,7 +339,7 @@ impl Side {
                 Ok(cells) => {
                     let mut free_lists = locked(&owner.free_lists);
                     let none = cells.is_empty() && owner.node.role() == Role::Compute;
-                    free_lists.entry(size).or_default().full = if none { ASK_AGAIN } else { 0 };
+                    free_lists.entry(size).or_default().full = if none { again } else { 0 };
                     for t in cells.into_iter().rev() {
                         free_lists.entry(size_of(index, t)).or_default().cells.push(t);
                     }

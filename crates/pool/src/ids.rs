@@ -19,15 +19,21 @@ pub(crate) const SEGMENTS: usize = 16;
 /// Lines of a partition that has grown to its end.
 const MAX_LINES: u64 = 16 * ((1 << SEGMENTS) - 1);
 
-/// Names a table cell wherever its partition is: partition + 1 (12 bits) | lines - 1 (2 bits) |
-/// first line (34 bits).
+/// Lines of the largest cell that has a table alone. Cells of more lines have room for an image of
+/// what the table is for.
+pub const TABLE_LINES: u8 = 4;
+
+/// Names a table cell wherever its partition is: partition + 1 (12 bits) | the low bits of
+/// lines - 1 (2) | its high bits (6) | first line (28 bits).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TableId(u64);
 
 impl TableId {
     /// No table.
     pub const NONE: Self = Self(0);
-    const LINE_BITS: u32 = 34;
+    const LINE_BITS: u32 = 28;
+    const LINES_AT: u32 = 34;
+    const SIZE_BITS: u64 = 0xff << Self::LINE_BITS;
 
     /// The id with these bits, which may come from remote memory.
     pub const fn from_bits(bits: u64) -> Self {
@@ -40,26 +46,28 @@ impl TableId {
     }
 
     pub(crate) fn new(partition: u16, lines: u8, first: u64) -> Self {
-        debug_assert!(partition < PARTITIONS && (1..=4).contains(&lines) && first < MAX_LINES);
-        let partition = u64::from(partition) + 1;
-        Self(partition << 36 | u64::from(lines - 1) << Self::LINE_BITS | first)
+        debug_assert!(partition < PARTITIONS && lines > 0 && first < MAX_LINES);
+        let (partition, more) = (u64::from(partition) + 1, u64::from(lines) - 1);
+        let size = (more & 3) << Self::LINES_AT | more >> 2 << Self::LINE_BITS;
+        Self(partition << 36 | size | first)
     }
 
-    /// Lines of 64 bytes of the cell, 1 to 4, as the bits say.
+    /// Lines of 64 bytes of the cell, 1 to 255, as the bits say.
     pub const fn lines(self) -> u8 {
-        (self.0 >> Self::LINE_BITS & 3) as u8 + 1
+        let more = self.0 >> Self::LINES_AT & 3 | (self.0 >> Self::LINE_BITS & 0x3f) << 2;
+        (more as u8).saturating_add(1)
     }
 
     /// The cell of another size that begins at the same place; `None` when none can.
     pub fn with_lines(self, lines: u8) -> Option<Self> {
-        let p = self.partition().filter(|_| (1..=4).contains(&lines))?;
+        let p = self.partition().filter(|_| lines > 0)?;
         let wider = Self::new(p, lines, self.first_line());
         wider.place().map(|_| wider)
     }
 
     /// The cells of one line that it consists of.
     pub fn each(self) -> impl Iterator<Item = Self> {
-        let one = self.0 & !(3 << Self::LINE_BITS);
+        let one = self.0 & !Self::SIZE_BITS;
         (0..u64::from(self.lines())).map(move |i| Self(one + i))
     }
 
@@ -84,7 +92,7 @@ impl TableId {
     pub(crate) fn place(self) -> Option<(u16, usize, u64)> {
         let partition = self.partition()?;
         let (first, lines) = (self.first_line(), u64::from(self.lines()));
-        if first + lines > MAX_LINES {
+        if first + lines > MAX_LINES || self.0 & Self::SIZE_BITS == Self::SIZE_BITS {
             return None;
         }
         let segment = segment_of(first);
@@ -249,7 +257,7 @@ mod tests {
             prop_assert!(b.capacity() >= 64 && b.capacity() <= BLOCK_MAX_BYTES);
             let _ = (b.addr(), format!("{b:?}"), b.plausible());
             let t = TableId::from_bits(bits);
-            prop_assert!((1..=4).contains(&t.lines()));
+            prop_assert!(t.lines() > 0);
             if let Some((p, segment, offset)) = t.place() {
                 prop_assert!(p < PARTITIONS && segment < SEGMENTS);
                 prop_assert!(offset + u64::from(t.lines()) * LINE <= segment_bytes(segment));

@@ -32,6 +32,7 @@ mod gc;
 mod gc_log;
 mod holder;
 mod ids;
+mod image_room;
 mod layout;
 mod lend;
 mod marks;
@@ -73,7 +74,7 @@ pub use crate::gc_log::{Span, Told};
 pub use crate::holder::{MemoryHolder, TakenRun};
 pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
-    TableId, block_class_bytes, block_class_of,
+    TABLE_LINES, TableId, block_class_bytes, block_class_of,
 };
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 pub use crate::marks::Mark;

@@ -44,6 +44,7 @@ use crate::epoch::{EpochHandle, Epochs};
 use crate::free_lists::Tables;
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
+use crate::image_room::ImageRoom;
 use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
 use crate::pieces::Wanted;
@@ -159,6 +160,8 @@ pub struct PoolNode {
     /// By memory node: how many requests for a chunk near it go elsewhere at once, since it was
     /// found full.
     found_full: Box<[AtomicUsize]>,
+    /// The room for images on this node.
+    images: Arc<ImageRoom>,
     /// For the status of the pool.
     pub(crate) index_reports: Mutex<Option<IndexReports>>,
 }
@@ -179,7 +182,7 @@ impl PoolNode {
         fabric: Arc<dyn Fabric>,
         cn: NodeId,
         shape: Arc<Shape>,
-        epochs: Arc<Epochs>,
+        (epochs, images): (Arc<Epochs>, Arc<ImageRoom>),
         membership: Arc<dyn Membership>,
     ) -> Self {
         let incarnation = fabric.incarnation(cn).unwrap_or(0);
@@ -203,8 +206,15 @@ impl PoolNode {
             refused: AtomicUsize::new(0),
             cells_asked: AtomicUsize::new(0),
             found_full,
+            images,
             index_reports: Mutex::default(),
         }
+    }
+
+    /// Gives an index room for so many bytes of cells with images on this node: with more lines
+    /// than [`TABLE_LINES`](crate::TABLE_LINES). An index has none before.
+    pub fn give_images(&self, index: u32, bytes: u64) {
+        self.images.give(index, bytes);
     }
 
     /// The fabric.
@@ -646,8 +656,9 @@ impl PoolNode {
 
     // ---- tables ----------------------------------------
 
-    /// A new table cell of 1 to 4 lines for an index. A fresh one is all zero; a reused one is as
-    /// it was left.
+    /// A new table cell of so many lines for an index. A fresh one is all zero; a reused one is as
+    /// it was left. Cells with images (above [`TABLE_LINES`](crate::TABLE_LINES)) come from compute
+    /// nodes that have room for images ([`PoolNode::give_images`]).
     ///
     /// # Errors
     /// `Full` when no node of the side (compute nodes: nor any memory node) has room,
@@ -672,7 +683,7 @@ impl PoolNode {
         silent: &[NodeId],
     ) -> Result<TableId> {
         ep.check_memory()?;
-        if (1..=4).contains(&lines)
+        if lines > 0
             && self.tables.is_cache_empty((index, lines), side)
             && self.cells_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(ASK_FOR_CELLS)
         {

@@ -5,7 +5,8 @@
 //! memory node 0 names the owner, its incarnation, the high-water mark (`lines`: all granted cells
 //! lie below) and the segments. The calls:
 //!
-//! - **cells** (index, size, count): picks a partition of the index (`choose`), cuts cells below
+//! - **cells** (index, size, count): cells with images only within the node's room for them
+//!   (`image_room.rs`); picks a partition of the index (`choose`), cuts cells below
 //!   the end of its segments, or takes another segment first, writes the directory record, and only
 //!   then answers. An empty answer means full.
 //! - **adopt** (partition, moves, lines, index): becomes the owner of a partition. Takes zeroed
@@ -36,7 +37,7 @@
 //! only, never over a verb. A copy of the partition is changed, published, and then stored: an
 //! error leaves the former state in force.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::{
     Endpoint, Error, GlobalAddr, Member, NodeId, Result, Role, Service, ServiceId,
@@ -46,9 +47,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::live_indexes;
 use crate::ids::{
-    COMPUTE_PARTITIONS, LINE, MEMORY_PARTITIONS, PARTITIONS, SEGMENTS, TableId, segment_bytes,
-    segment_of, segment_start,
+    COMPUTE_PARTITIONS, LINE, MEMORY_PARTITIONS, PARTITIONS, SEGMENTS, TABLE_LINES, TableId,
+    segment_bytes, segment_of, segment_start,
 };
+use crate::image_room::ImageRoom;
 use crate::layout::{ANY_INDEX, DIRECTORY_BYTES, NO_INDEX, Partition, compute_base};
 use crate::segments::{SegmentSpace, zero};
 use crate::wire::{self, Half, LONGEST_CALL_NS, Quarter, Word, call_within, locked};
@@ -131,6 +133,7 @@ struct OwnerState {
 pub(crate) struct OwnerService {
     me: Member,
     space: SegmentSpace,
+    images: Arc<ImageRoom>,
     state: Mutex<OwnerState>,
 }
 
@@ -141,13 +144,13 @@ impl OwnerService {
         me: Member,
         compute_nodes: u16,
         memory_nodes: u16,
-        space: SegmentSpace,
+        (space, images): (SegmentSpace, Arc<ImageRoom>),
     ) -> Self {
         let has_share = me.node.role() == Role::Memory || me.incarnation <= 1;
         let owned = |p: &u16| has_share && first_owner(*p, compute_nodes, memory_nodes) == me.node;
         let partitions = (0..PARTITIONS).filter(owned).map(|p| Partition::new(p, me)).collect();
         let state = OwnerState { partitions, released: Vec::new(), opened: 0 };
-        Self { me, space, state: Mutex::new(state) }
+        Self { me, space, images, state: Mutex::new(state) }
     }
 
     /// Makes this node the owner of a partition: zeroed segments for all its cells, then the
@@ -243,9 +246,9 @@ impl OwnerService {
     }
 
     /// Cuts up to `count` cells for an index, and smaller ones of what is left at the end of a
-    /// segment. An empty answer: full.
+    /// segment. An empty answer: full, or no room for images of this index.
     async fn cells(&self, ep: &Endpoint, of: CellSize, count: u16) -> Result<Vec<TableId>> {
-        let lines = of.1;
+        let (lines, count) = (of.1, self.images.left(of, count));
         let mut out = Vec::new();
         let (mut tried, mut may_look) = (Vec::new(), true);
         while of_size(&out, lines) < usize::from(count) {
@@ -257,10 +260,11 @@ impl OwnerService {
                 Ok(Cut::Full) if may_look => tried.push(at),
                 Ok(Cut::Full) => break,
                 // Published cells are granted; the error shows again on the next call.
-                Err(_) if !out.is_empty() => return Ok(out),
+                Err(_) if !out.is_empty() => break,
                 Err(e) => return Err(e),
             }
         }
+        self.images.granted(of, of_size(&out, lines));
         Ok(out)
     }
 
@@ -346,7 +350,7 @@ impl OwnerService {
             p.index = if p.index == NO_INDEX && free > 1 { index } else { ANY_INDEX };
         }
         let mut cells = p.cut(lines, wanted);
-        if cells.is_empty() {
+        while cells.is_empty() {
             let grown = p.grown();
             if grown == SEGMENTS {
                 return Ok(Cut::None);
@@ -398,13 +402,13 @@ impl Service for OwnerService {
                 Ok(Vec::new())
             }
             FLUSH => wire::ends(rest).map(|()| Vec::new()),
-            (lines @ 1..=4, Quarter(count @ 1..=MAX_CELLS)) => {
+            (lines @ 1.., Quarter(count @ 1..=MAX_CELLS)) => {
                 let Half(index) = wire::decode(rest)?;
                 let cells = self.cells(ep, (index, lines), count).await?;
                 Ok(wire::with_list(&(), cells.iter().map(|t| Word(t.bits()))))
             }
             (lines, Quarter(count)) => Err(Error::invalid(format!(
-                "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells of 1 to 4 lines"
+                "{count} cells of {lines} lines: a call grants 1 to {MAX_CELLS} cells"
             ))),
         }
     }
@@ -418,20 +422,25 @@ impl Partition {
 
     /// The first line of the next cell; a cell never straddles two segments.
     fn next_place(&self, lines: u8) -> Option<u64> {
-        let (lines, segment_end) = (u64::from(lines), segment_start(segment_of(self.lines) + 1));
-        let fits = self.lines + lines <= segment_end;
-        let first = if fits { self.lines } else { segment_end };
+        let (lines, mut first) = (u64::from(lines), self.lines);
+        // The first segments are smaller than a cell with an image.
+        while first + lines > segment_start(segment_of(first) + 1) {
+            first = segment_start(segment_of(first) + 1);
+        }
         (first + lines <= segment_start(self.grown())).then_some(first)
     }
 
     /// Cuts cells from the segments that are there. What is too short for one at the end of a
-    /// segment is a smaller one, beside those that are wanted.
+    /// segment is smaller ones, beside those that are wanted.
     fn cut(&mut self, lines: u8, wanted: usize) -> Vec<TableId> {
         let mut out = Vec::new();
         for _ in 0..wanted {
             let Some(first) = self.next_place(lines) else { break };
-            if first > self.lines {
-                out.push(TableId::new(self.number, (first - self.lines) as u8, self.lines));
+            let rest = first - self.lines;
+            if rest > 0 && lines <= TABLE_LINES {
+                out.push(TableId::new(self.number, rest as u8, self.lines));
+            } else {
+                out.extend((self.lines..first).map(|line| TableId::new(self.number, 1, line)));
             }
             out.push(TableId::new(self.number, lines, first));
             self.lines = first + u64::from(lines);
@@ -595,30 +604,43 @@ mod tests {
         assert_eq!(wire::with_list(&RELEASE, [Quarter(1), Quarter(300)]).len(), 7);
     }
 
+    /// Cuts cells of these sizes and numbers.
+    fn cut_all(cuts: Vec<(u8, usize)>) -> Result<(), TestCaseError> {
+        let mut p = Partition::new(3, Member { node: NodeId::compute(3), incarnation: 1 });
+        let mut end = 0;
+        for (lines, wanted) in cuts {
+            let mut cells = p.cut(lines, wanted);
+            while cells.is_empty() && p.grown() < 12 {
+                let grown = p.grown();
+                p.segments[grown] = GlobalAddr::new(p.owner.node, 1024 << grown).bits();
+                cells = p.cut(lines, wanted);
+            }
+            let right = of_size(&cells, lines);
+            prop_assert!(right <= wanted && (right > 0 || cells.is_empty()));
+            for t in cells {
+                let (partition, segment, _) = t.place().expect("inside one segment");
+                prop_assert!(partition == 3 && segment < p.grown());
+                prop_assert_eq!(t.first_line(), end, "no line is left out");
+                prop_assert!(t.lines() <= lines);
+                end = t.first_line() + u64::from(t.lines());
+                prop_assert!(end <= p.lines, "below the mark");
+            }
+        }
+        prop_assert_eq!(Partition::decode(&p.encode(), 3), Ok(Some(p.clone())));
+        prop_assert!(Partition::decode(&p.encode(), 4).is_err());
+        Ok(())
+    }
+
+    /// The rest of a segment is cut into cells of several sizes before the next one is used.
+    #[test]
+    fn a_large_cell_behind_the_rest_of_a_segment() {
+        cut_all(vec![(1, 1), (3, 5), (2, 1), (33, 1), (33, 1)]).expect("cells");
+    }
+
     proptest! {
         #[test]
-        fn cells_of_all_sizes_lie_in_one_segment_each(cuts in proptest::collection::vec((1u8..=4, 1usize..20), 1..60)) {
-            let mut p = Partition::new(3, Member { node: NodeId::compute(3), incarnation: 1 });
-            let mut end = 0;
-            for (lines, wanted) in cuts {
-                let cells = p.cut(lines, wanted);
-                if cells.is_empty() {
-                    let grown = p.grown();
-                    p.segments[grown] = GlobalAddr::new(p.owner.node, 1024 << grown).bits();
-                }
-                let right = of_size(&cells, lines);
-                prop_assert!(right <= wanted && (right > 0 || cells.is_empty()));
-                for t in cells {
-                    let (partition, segment, _) = t.place().expect("inside one segment");
-                    prop_assert!(partition == 3 && segment < p.grown());
-                    prop_assert_eq!(t.first_line(), end, "no line is left out");
-                    prop_assert!(t.lines() <= lines);
-                    end = t.first_line() + u64::from(t.lines());
-                    prop_assert!(end <= p.lines, "below the mark");
-                }
-            }
-            prop_assert_eq!(Partition::decode(&p.encode(), 3), Ok(Some(p.clone())));
-            prop_assert!(Partition::decode(&p.encode(), 4).is_err());
+        fn cells_of_all_sizes_lie_in_one_segment_each(cuts in proptest::collection::vec((prop_oneof![1u8..=4, 20u8..=90], 1usize..20), 1..60)) {
+            cut_all(cuts)?;
         }
     }
 }

@@ -176,7 +176,9 @@ impl TryFrom<PackedWanted> for Wanted {
         match what.tag {
             OBJECT => Ok(Self::Objects(what.key())),
             SPACE => Ok(Self::Space(what.index, least)),
-            CELL if (1..=4).contains(&least) => Ok(Self::Cells(what.index, least as u8)),
+            CELL if (1..=u64::from(u8::MAX)).contains(&least) => {
+                Ok(Self::Cells(what.index, least as u8))
+            }
             _ => Err("no free memory is of that kind"),
         }
     }

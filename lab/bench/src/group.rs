@@ -227,8 +227,10 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let memory_bytes = sizing::memory(c, &first.workload, bytes_per_key(&g.system, c));
     let began = clock::now();
     let peak = Peak::begin();
-    let spec = pool_spec(c, memory_bytes, sizing::tables(c, memory_bytes))?;
-    let opened = Opened::create(g.system.name, &options_for(&g.system, c), &spec)?;
+    let options = options_for(&g.system, c);
+    let tables = sizing::tables(c, memory_bytes) + sizing::images(&options.typed(), c);
+    let spec = pool_spec(c, memory_bytes, tables)?;
+    let opened = Opened::create(g.system.name, &options, &spec)?;
     let plan = first.plan()?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;

@@ -2,6 +2,7 @@
 
 use dmtree_parts::peer::leaf_bytes_per_key;
 use dmtree_workload::{KeyForm, OpKind, Workload};
+use serde_json::Value;
 
 use crate::bytes::Bytes;
 use crate::config::Config;
@@ -93,6 +94,13 @@ pub fn largest(c: &Config) -> u64 {
 pub fn tables(c: &Config, memory: u64) -> u64 {
     let all = memory.saturating_mul(u64::from(c.mns));
     rounded_up((all / 6 / u64::from(c.cns) + 8 * MIB).max(all / 32), 64)
+}
+
+/// Bytes of each compute node's region for images of leaves: the share of the cache budget that
+/// the options of a system give them, twice, since the segments of a region double.
+pub fn images(options: &Value, c: &Config) -> u64 {
+    let share = options.get("images").and_then(Value::as_f64).unwrap_or(0.0);
+    rounded_up((c.cache_bytes.0 as f64 * share * 2.0) as u64, 64)
 }
 
 /// Bytes of memory that this machine has available; a default when unknown.

@@ -42,7 +42,8 @@ use crate::hop::{NO_FENCE, Places};
 use crate::inner::{InnerLocks, InnerNodes, LockedInner, record_of};
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
-    Blocks, Entries, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones, Unwritten,
+    Blocks, Entries, Images, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
+    Unwritten, image_at,
 };
 use crate::lock::{LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::write_many;
@@ -79,6 +80,10 @@ pub(crate) async fn format(c: &Client) -> Result<()> {
     let s = LeafMemory(c).take(c.node.capacity(), &[]).await?;
     let mut image = LeafImage::new(c, &s, (&NodeHeader::of_leaf(&g, &s), fence_tag(None))).await?;
     (0..s.capacity).for_each(|i| image.free(i));
+    if s.route(0).is_imaged() {
+        let copy = Images(c).copy_of(&image.bytes[..g.leaf_image(s.capacity)]).await?;
+        c.ep.write(image_at(s.table_at, s.capacity), copy).await?;
+    }
     c.ep.write(s.grant.addr, image.bytes).await?;
     if c.node.has_tables() {
         let mut table = Table::new(s.grant.addr, s.ver(), fence_tag(None), s.capacity);
@@ -183,7 +188,12 @@ impl<'c> Load<'c> {
         all: (Pairs, &mut LeafPairs<'_>),
     ) -> Result<Loaded> {
         let c = self.c;
-        let (pairs, root) = match self.build(all).await {
+        let built = async {
+            let built = self.build(all).await?;
+            Images(c).close(&l).await?;
+            Ok::<_, Error>(built)
+        };
+        let (pairs, root) = match built.await {
             Ok(built) => built,
             Err(mut e) => {
                 // They end first: none comes behind the removal.
@@ -370,6 +380,12 @@ impl<'c> Load<'c> {
         let body = TableLocks(c).body(&mut table, s.table).await?;
         Blocks(c).write(&mut later).await?;
         let table_at = s.table_at.plus(BODY_AT as u64);
+        if s.route(0).is_imaged() {
+            let copy = Images(c).copy_of(&image.bytes[..c.node.g.leaf_image(s.capacity)]).await?;
+            let copy = write_verb(image_at(s.table_at, s.capacity), copy);
+            let leaf = (write_verb(addr, image.bytes), write_verb(table_at, body), copy);
+            return c.ep.batch(leaf).await.map(|_| ());
+        }
         c.ep.batch((write_verb(addr, image.bytes), write_verb(table_at, body))).await.map(|_| ())
     }
 

@@ -32,7 +32,9 @@ use crate::format::{FenceArea, MAX_RANGE, SlotState, put_slot};
 use crate::hop::Places;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
-use crate::leaf::{Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones};
+use crate::leaf::{
+    Blocks, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NodeHeader, Tombstones,
+};
 use crate::lock::{LeafLocks, Locked};
 use crate::router::{Router, route_of};
 use crate::{Chore, Client, KeyHash, Mark, Mutant, Route, Unlock, fence_tag, invariants};
@@ -163,6 +165,7 @@ impl<'c> Merge<'c> {
         let (a, b) = (self.copy_a.addr, self.copy_b.addr);
         self.begin_early(&image).await?;
         Tombstones(c).forward(b, a).await?; // m2
+        let shown = self.shown(&image).await?;
         c.ep.write(a, image).await?; // m3
         if !c.node.has(Mutant::MergeNoBlank) {
             Tombstones(c).blank(&self.copy_b, &self.b.table, a).await?; // m4
@@ -172,6 +175,9 @@ impl<'c> Merge<'c> {
         match c.node.has(Mutant::MergeNextDetached) {
             false => c.ep.write_word(next_at, next).await?, // m5
             true => c.ep.detach(write_word(next_at, next), None),
+        }
+        if let Some(shown) = shown {
+            Images(c).show(&self.a, shown).await?;
         }
         self.finish().await
     }
@@ -197,9 +203,15 @@ impl<'c> Merge<'c> {
             }
             a.table.set(to, b.table.fps()[from]);
         }
-        if staged.is_empty() {
+        if moves.is_empty() {
             Mark::MergeEmpty.hit();
-        } else {
+        }
+        if b.route.is_imaged() && !c.node.has(Mutant::ImagedNotClosed) {
+            // B's keys are A's from the commit on.
+            let (at, zeros) = Images(c).closing(b).await?;
+            staged.write(at, zeros);
+        }
+        if !staged.is_empty() {
             c.ep.step(Step::Structure);
             c.ep.batch(staged).await?;
         }
@@ -226,6 +238,18 @@ impl<'c> Merge<'c> {
             copy_a.addr
         );
         Ok(image.bytes)
+    }
+
+    /// A's image as m5 leaves the leaf, if it has one.
+    async fn shown(&self, image: &[u8]) -> Result<Option<Buf>> {
+        let (c, g) = (self.c, &self.c.node.g);
+        if !self.a.route.is_imaged() {
+            return Ok(None);
+        }
+        let mut shown = Images(c).copy_of(&image[..g.leaf_image(self.copy_a.capacity)]).await?;
+        let next = self.copy_b.header(c).next.bits();
+        shown[g.next_at()..][..8].copy_from_slice(&next.to_le_bytes());
+        Ok(Some(shown))
     }
 
     /// With its mutants only: steps before the commit that belong behind it.

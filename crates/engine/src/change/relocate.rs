@@ -33,11 +33,12 @@ use crate::format::Table;
 use crate::inner::{InnerLocks, LockedInner, Records};
 use crate::invariants::LeafState;
 use crate::leaf::{
-    Blocks, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
+    Blocks, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Tombstones,
+    image_at,
 };
 use crate::lock::{LeafLocks, Locked};
 use crate::router::{Router, route_of};
-use crate::{Chore, Client, Mark, Mutant, Route, Unlock, invariants, is_away};
+use crate::{Chore, Client, Mark, Mutant, Route, Unlock, invariants, is_away, reached};
 
 /// A relocation in progress, under the lock of its leaf.
 pub(crate) struct Relocation<'c> {
@@ -85,10 +86,18 @@ impl<'c> Relocation<'c> {
         };
         let table = match this.write_new(&mut l).await {
             Ok(table) => table,
+            Err(e) if is_away(&e) && Images(c).is_away(&l).await => {
+                // Nothing has been committed: the write starts over, and waits for the next owner
+                // of the leaf without a lock.
+                c.unlock(parent).await?;
+                c.op.give_up(l.tag);
+                return Ok(None);
+            }
             Err(e) if is_away(&e) && this.is_owner_away().await => {
                 // The owner of the new table is away: handled like missing memory.
                 LeafMemory(c).give_back(&this.new);
                 c.unlock(parent).await?;
+                Images(c).reopen(&l, &this.leaf).await?;
                 return Ok(Some(l));
             }
             Err(e) => return Err(e),
@@ -182,6 +191,15 @@ pub(crate) async fn unlink(c: &Client, lo: &[u8], tombstone: &Route) -> Result<b
         if successor != next {
             let at = route.leaf.plus(c.node.g.next_at() as u64);
             c.ep.write_word(at, successor.bits()).await?;
+            if route.is_imaged() {
+                let next = Images(c).copy_of(&successor.bits().to_le_bytes()).await?;
+                let at = image_at(left.at, route.capacity).plus(c.node.g.next_at() as u64);
+                if reached(c.ep.write(at, next).await.map(|_| ()))?.is_none() {
+                    // Its readers still hop to the tombstone.
+                    c.unlock(left).await?;
+                    return Ok(false);
+                }
+            }
         }
         c.unlock(left).await?;
         if !through && !reaches {

@@ -43,7 +43,8 @@ use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
-    Blocks, Entries, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader, Unwritten,
+    Blocks, Entries, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader,
+    Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
@@ -245,12 +246,22 @@ impl<'c> Split<'c> {
         pair: KeyValue<'_>,
     ) -> Result<Option<Written>> {
         let prepared = Self::prepare(c, &mut l, pair).await;
+        if let Err(e) = &prepared
+            && is_away(e)
+            && Images(c).is_away(&l).await
+        {
+            // Nothing has been committed: the write starts over, and waits for the next owner
+            // without a lock.
+            c.op.give_up(l.tag);
+            return Ok(None);
+        }
         let (mut l, (split, lower)) = c.under(l, prepared).await?;
         let has_pair = split.has_pair;
         if has_pair {
             let appended = Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await;
             if appended.is_err() {
                 LeafMemory(c).give_back(&split.new);
+                Images(c).reopen(&l, &split.leaf).await?;
             }
             (l, ()) = c.under(l, appended).await?;
         }
@@ -346,7 +357,15 @@ impl<'c> Split<'c> {
         if c.node.has(Mutant::PublishBeforeImage) {
             Records(c).publish(low, &child).await?;
         }
+        let shown = match l.route.is_imaged() {
+            false => None,
+            true => Some(self.shown(&image, &pending).await?),
+        };
         self.commit(&l, image, pending).await?;
+        if let Some(shown) = shown {
+            // Readers wait for it, since the image was closed.
+            Images(c).show(&l, shown).await?;
+        }
         l.table = table;
         l.route.fence = l.table.fence;
         if c.node.has(Mutant::UnlockBeforePublish) {
@@ -359,6 +378,16 @@ impl<'c> Split<'c> {
         Router(c).fill_mirror(low, &route, self.new_table.fps());
         Router(c).fill_mirror(&Leaves(c).low_of(&self.leaf).await?, &l.route, l.table.fps());
         LeafLocks(c).unlock_with_table(l).await
+    }
+
+    /// The old leaf's image as the commit makes it.
+    async fn shown(&self, image: &[u8], pending: &Option<(usize, Buf)>) -> Result<Buf> {
+        let (c, g) = (self.c, &self.c.node.g);
+        let mut shown = Images(c).copy_of(&image[..g.leaf_image(self.leaf.capacity)]).await?;
+        if let Some((slot, entry)) = pending {
+            shown[g.slot_at(*slot)..][..entry.len()].copy_from_slice(entry);
+        }
+        Ok(shown)
     }
 
     /// Step 3.

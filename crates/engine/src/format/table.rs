@@ -35,6 +35,12 @@ pub fn lines(capacity: usize) -> u8 {
     bytes(capacity).div_ceil(64) as u8
 }
 
+/// Lines of a cell with a table and an image of `image_bytes` behind it; `None` when there are no
+/// cells so large.
+pub fn imaged_lines(capacity: usize, image_bytes: usize) -> Option<u8> {
+    u8::try_from(usize::from(lines(capacity)) + image_bytes.div_ceil(64)).ok()
+}
+
 /// Identifies a lock's holder: node 16, incarnation 16, client 16, acquisition 16 bits. Unique, so
 /// that a client that reads its own tag back holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -286,11 +286,22 @@ impl Entries<'_> {
         pair: KeyValue<'_>,
         replaces: Option<u32>,
     ) -> Result<()> {
+        let images = self.images(l, place, pair, replaces).await?;
+        self.write_images(l, place, pair, (replaces, images)).await
+    }
+
+    /// WRITEs an entry that was encoded.
+    pub(crate) async fn write_images(
+        self,
+        l: &Locked,
+        place: Place,
+        pair: KeyValue<'_>,
+        (replaces, (block, shadow, entry)): (Option<u32>, EntryImages),
+    ) -> Result<()> {
         let c = self.0;
         let is_live = l.table.fps()[place.slot] != 0;
         debug_assert!(c.op.holds(l.tag), "an entry of {} is written without its lock", place.leaf);
         debug_assert_eq!(is_live, replaces.is_some(), "F: the table has the replaced slots only");
-        let (block, shadow, entry) = self.images(l, place, pair, replaces).await?;
         // Nothing that other clients can reach has been written under the lock.
         c.check_lease_untouched()?;
         Journaled(c).append(&[effect(pair.0, Some(pair.2))]).await?;

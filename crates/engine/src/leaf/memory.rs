@@ -1,14 +1,15 @@
 //! Memory of leaves and of their tables: taken together, written together, and given back or
 //! retired together.
 
-use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, GlobalAddr, NodeId, Result, Role, Step};
+use dmtree_fabric::verb::{VerbVec, write as write_verb};
+use dmtree_fabric::{Buf, ErrorKind, GlobalAddr, NodeId, Result, Role, Step};
 use dmtree_pool::{Grant, TableId};
 
 use crate::format::table::lines;
 use crate::format::{BODY_AT, Child, Table, Ver};
+use crate::leaf::{Images, image_at};
 use crate::lock::{Locked, TableLocks, WordLocks};
-use crate::{Client, Mutant, Route, Tables};
+use crate::{Client, Mark, Mutant, Route, Tables};
 
 /// Memory of leaves and of their tables.
 #[derive(Clone, Copy)]
@@ -32,11 +33,24 @@ impl LeafMemory<'_> {
             node.pool.give_back(arena, grant);
             e
         };
-        let (index, what) = (node.root.index, (lines(capacity), side));
-        let table = node.pool.alloc_table_beside(&self.0.ep, index, what, silent).await;
+        let table = self.take_cell(capacity, side, silent).await;
         let table = table.map_err(give_back)?;
         let table_at = node.pool.resolve(&self.0.ep, table).await.map_err(give_back)?;
         Ok(NewLeaf { grant, table, table_at, capacity })
+    }
+
+    /// A cell: with an image where an owner has room for one.
+    async fn take_cell(self, capacity: usize, side: Role, silent: &[NodeId]) -> Result<TableId> {
+        let (node, ep, index) = (&self.0.node, &self.0.ep, self.0.node.root.index);
+        if let Some(lines) = node.imaged_lines(capacity) {
+            match node.pool.alloc_table_beside(ep, index, (lines, side), silent).await {
+                Err(e) if matches!(e.kind(), ErrorKind::Full | ErrorKind::Unreachable) => {
+                    Mark::ImagesFull.hit();
+                }
+                cell => return cell,
+            }
+        }
+        node.pool.alloc_table_beside(ep, index, (lines(capacity), side), silent).await
     }
 
     /// Gives back memory that no pointer leads to.
@@ -65,6 +79,9 @@ impl LeafMemory<'_> {
         if l.is_word() {
             return WordLocks(c).begin_change(&mut [l], Some((s.grant, image))).await;
         }
+        if c.node.has_images() {
+            return self.write_with_images(l, s, image, table).await;
+        }
         let body = TableLocks(c).body(table, s.table).await?;
         c.ep.step(Step::Structure);
         let leaf = write_verb(s.grant.addr, image);
@@ -78,6 +95,32 @@ impl LeafMemory<'_> {
             return c.ep.chain(leaf).await.map(|_| ());
         }
         c.ep.batch((leaf, table)).await.map(|_| ())
+    }
+
+    /// The same where leaves may have images: the new leaf's image lands with it, and the image of
+    /// the locked leaf, which is to lose keys, is closed.
+    async fn write_with_images(
+        self,
+        l: &Locked,
+        s: &NewLeaf,
+        image: Buf,
+        table: &mut Table,
+    ) -> Result<()> {
+        let (c, mut batch) = (self.0, VerbVec::new());
+        if s.route(0).is_imaged() {
+            let len = c.node.g.leaf_image(s.capacity);
+            let copy = Images(c).copy_of(&image[..len]).await?;
+            batch.write(image_at(s.table_at, s.capacity), copy);
+        }
+        if l.route.is_imaged() && !c.node.has(Mutant::ImagedNotClosed) {
+            let (at, zeros) = Images(c).closing(l).await?;
+            batch.write(at, zeros);
+        }
+        let body = TableLocks(c).body(table, s.table).await?;
+        batch.write(s.table_at.plus(BODY_AT as u64), body);
+        batch.write(s.grant.addr, image);
+        c.ep.step(Step::Structure);
+        c.ep.batch(batch).await.map(|_| ())
     }
 
     /// A leaf that no pointer leads to any more.

@@ -14,12 +14,14 @@
 mod blocks;
 mod entry;
 mod header;
+mod images;
 mod memory;
 mod tombstone;
 
 pub(crate) use blocks::{Blocks, Unwritten, Validation, replace};
 pub(crate) use entry::{Entries, EntryImages, Looked, Pair, Probe, block_of, block_pair, pair_of};
 pub(crate) use header::{LeafImage, NodeHeader};
+pub(crate) use images::{Images, image_at};
 pub(crate) use memory::{LeafMemory, NewLeaf};
 pub(crate) use tombstone::Tombstones;
 
@@ -86,6 +88,30 @@ impl<'c> Leaves<'c> {
             Mark::LeafTorn.hit();
             c.op.retried.set(true);
             self.wait_for(&mut backoff, addr, HELP_AFTER).await?;
+        }
+    }
+
+    /// The leaf of a route, as clients without its lock may see it: from its image, if it has one.
+    pub(crate) async fn current(self, route: &Route) -> Result<LeafCopy> {
+        match route.is_imaged() {
+            true => Box::pin(Images(self.0).read(route)).await,
+            false => self.read(route.leaf, route.capacity).await,
+        }
+    }
+
+    /// The same for a leaf that another one names.
+    pub(crate) async fn current_at(self, addr: GlobalAddr, capacity: usize) -> Result<LeafCopy> {
+        loop {
+            let leaf = self.read(addr, capacity).await?;
+            let route = NodeHeader::of(&self.0.node.g, addr, &leaf.bytes).route(addr);
+            if !self.0.node.has_images() || !route.is_imaged() {
+                return Ok(leaf);
+            }
+            let leaf = self.current(&route).await?;
+            if leaf.header(self.0).ver.generation == route.generation {
+                return Ok(leaf);
+            }
+            self.0.ep.check_deadline("a leaf that keeps its generation", addr.bits())?;
         }
     }
 
@@ -194,6 +220,11 @@ impl<'c> Leaves<'c> {
 
     /// The image of a locked leaf.
     pub(crate) async fn image_of(self, l: &mut Locked) -> Result<LeafCopy> {
+        if l.route.is_imaged()
+            && let Some(image) = Images(self.0).whole_in(l.at, &l.route).await?
+        {
+            return Ok(image);
+        }
         match l.image.take() {
             Some(image) if image.is_whole() => Ok(image),
             _ => self.read(l.route.leaf, l.route.capacity).await,

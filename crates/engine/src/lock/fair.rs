@@ -29,7 +29,7 @@ use dmtree_fabric::{GlobalAddr, Nanos, Result, Sampled, Step};
 use dmtree_parts::fairness::{Next, Said, WORDS};
 use dmtree_parts::fifo_mutex::FifoGuard;
 
-use crate::format::{BODY_AT, Table};
+use crate::format::BODY_AT;
 use crate::lock::HeldLock;
 use crate::{Client, Mark, Route, is_away, reached};
 
@@ -179,15 +179,16 @@ impl Contenders<'_> {
         self.0.node.contenders.took(route.table.bits(), said.map(stamps).as_ref());
     }
 
-    /// As [`Client::try_for`] a leaf's lock; in company it READs the stamps in the same round trip.
+    /// As [`Client::try_for`] a leaf's lock, with so many bytes behind it; in company it READs the
+    /// stamps in the same round trip.
     pub(crate) async fn try_for(
         self,
         route: &Route,
         lock: HeldLock,
         at: GlobalAddr,
-        fifo_guard: &FifoGuard,
+        (fifo_guard, len): (&FifoGuard, usize),
     ) -> Result<(u64, Sampled, Option<Sampled>)> {
-        let (body, len) = (at.plus(BODY_AT as u64), Table::body_len(route.capacity));
+        let body = at.plus(BODY_AT as u64);
         let Some(words) = self.stamps_at(route, at, fifo_guard) else {
             let (was, body) = self.0.try_for(lock, (at, 0), body, len).await?;
             return Ok((was, body, None));

@@ -95,6 +95,9 @@ pub(crate) const LONG_WAIT: u32 = 64;
 /// Pause of a waiter for which nothing changes soon, ns.
 const LONG_PAUSE_NS: u64 = 200_000;
 
+/// A slot, and its bytes.
+pub(crate) type NearSlot = (usize, Vec<u8>);
+
 /// A locked leaf, with its table as it was under the lock.
 pub(crate) struct Locked {
     pub route: Route,
@@ -106,6 +109,8 @@ pub(crate) struct Locked {
     pub fifo_guard: LeafFifoGuard,
     /// Without tables: the leaf as READ under the lock.
     pub image: Option<LeafCopy>,
+    /// A slot of the leaf's image, as READ under the lock.
+    pub near: Option<NearSlot>,
 }
 
 impl Locked {
@@ -122,7 +127,7 @@ impl Locked {
         fifo_guard: FifoGuard,
     ) -> Self {
         let fifo_guard = LeafFifoGuard::Table(Some(fifo_guard));
-        Self { route: *route, at, tag, table, fifo_guard, image: None }
+        Self { route: *route, at, tag, table, fifo_guard, image: None, near: None }
     }
 }
 
@@ -146,6 +151,17 @@ impl LeafLocks<'_> {
 
     /// The same for an operation on this key alone: its neighbourhood is enough to know.
     pub(crate) async fn of_pair(self, (key, hash): HashedKey<'_>) -> Result<Locked> {
+        if self.0.node.has_images()
+            && let Some((route, slots)) = Router(self.0).cached_route(key, hash.fingerprint())
+            && route.is_imaged()
+        {
+            // The slot that the mirror names comes with the table.
+            let near = slots.and_then(|mut slots| slots.next());
+            if let Some(locked) = TableLocks(self.0).lock(&route, near).await? {
+                return Ok(locked);
+            }
+            Router(self.0).fresh_route(key).await?;
+        }
         self.of_part(key, self.0.node.places.reach(hash)).await
     }
 
@@ -168,7 +184,7 @@ impl LeafLocks<'_> {
     /// leaf's lock.
     pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
         match self.0.node.has_tables() {
-            true => TableLocks(self.0).lock(route).await,
+            true => TableLocks(self.0).lock(route, None).await,
             false => WordLocks(self.0).lock(route, None).await,
         }
     }

@@ -17,14 +17,19 @@
 //! instant, and the READ executes behind it. By F the table is then exact at the CAS, or at a later
 //! WRITE within the operation.
 
+use std::ops::Range;
+
 use dmtree_fabric::verb::{cas, read, write as write_verb};
 use dmtree_fabric::{Buf, Effect, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_pool::TableId;
 
 use crate::format::{BODY_AT, LockTag, Table, View};
+use crate::leaf::image_at;
 use crate::lock::tag::closed;
-use crate::lock::{Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, TakenLock};
+use crate::lock::{
+    Contenders, HeldLock, LOCK_PAUSE_NS, LeafLocks, Lockable, Locked, NearSlot, TakenLock,
+};
 use crate::recovery::{LeafRecovery, recover_locks_while_waiting};
 use crate::{Client, Mark, Mutant, Route, is_away, reached};
 
@@ -87,8 +92,8 @@ impl TableLocks<'_> {
         }
     }
 
-    /// As [`LeafLocks::lock`](crate::lock::LeafLocks::lock).
-    pub(crate) async fn lock(self, route: &Route) -> Result<Option<Locked>> {
+    /// As [`LeafLocks::lock`](crate::lock::LeafLocks::lock), with a slot of an imaged leaf.
+    pub(crate) async fn lock(self, route: &Route, near: Option<usize>) -> Result<Option<Locked>> {
         let c = self.0;
         c.ep.stage_cost(Stage::LocalQueue, 1);
         let quiescent = c.op.quiescent_section();
@@ -98,12 +103,13 @@ impl TableLocks<'_> {
         Contenders(c).yield_lock(route).await?;
         let mut backoff = c.ep.backoff_within("leaf lock", route.leaf, LOCK_PAUSE_NS);
         let mut tag = c.tags.next();
+        let of = (route, near, &fifo_guard);
         // The cell at which an earlier try with this tag may have succeeded.
         let mut doubt = None;
         loop {
             let at = c.cell(route.table).await?;
             let tried = match at {
-                Some(at) => self.try_cell((route, &fifo_guard), at, tag, doubt == Some(at)).await,
+                Some(at) => self.try_cell(of, at, tag, doubt == Some(at)).await,
                 None => {
                     Mark::Unowned.hit();
                     Ok(Tried::InDoubt)
@@ -117,10 +123,11 @@ impl TableLocks<'_> {
             doubt = at.filter(|_| matches!(tried, Tried::InDoubt));
             let cell = at.unwrap_or(GlobalAddr::NULL);
             match tried {
-                Tried::Got(table) => {
+                Tried::Got(table, near) => {
                     c.hold(tag, Lockable::Leaf(*route));
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
-                    return Ok(Some(Locked::by_table(route, (cell, tag), table, fifo_guard)));
+                    let got = Locked::by_table(route, (cell, tag), table, fifo_guard);
+                    return Ok(Some(Locked { near, ..got }));
                 }
                 Tried::Stale => {
                     Contenders(c).announce_taken(route, cell, &fifo_guard);
@@ -156,8 +163,8 @@ impl TableLocks<'_> {
         };
         let Some(at) = self.0.cell(route.table).await? else { return Ok(None) };
         let tag = self.0.tags.next();
-        match self.try_cell((route, &fifo_guard), at, tag, false).await {
-            Ok(Tried::Got(table)) => {
+        match self.try_cell((route, None, &fifo_guard), at, tag, false).await {
+            Ok(Tried::Got(table, _)) => {
                 self.0.hold(tag, Lockable::Leaf(*route));
                 Ok(Some(Locked::by_table(route, (at, tag), table, fifo_guard)))
             }
@@ -174,14 +181,18 @@ impl TableLocks<'_> {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_cell(
         self,
-        (route, fifo_guard): (&Route, &FifoGuard),
+        (route, near, fifo_guard): (&Route, Option<usize>, &FifoGuard),
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,
     ) -> Result<Tried> {
         self.0.ep.step(Step::Lock);
         let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
-        let tried = Contenders(self.0).try_for(route, lock, at, fifo_guard).await;
+        // Image and table are neighbours: one READ has both.
+        let (slot, mut len) =
+            (near.map(|slot| self.near(route, slot)), Table::body_len(route.capacity));
+        len = slot.as_ref().map_or(len, |slot| slot.end);
+        let tried = Contenders(self.0).try_for(route, lock, at, (fifo_guard, len)).await;
         let (was, body, said) = tried?;
         if was != 0 && !(doubt && was == tag.0) {
             Mark::LockHeld.hit();
@@ -193,7 +204,8 @@ impl TableLocks<'_> {
         let mut table = self.0.spare_table();
         let is_whole = body.extract(|b| table.load(route.table, route.capacity, b));
         if is_whole && (route.matches(&table) || self.0.node.has(Mutant::LockAnyTable)) {
-            return Ok(Tried::Got(table));
+            let bytes = |slot: Range<usize>| body.extract(|b| b[slot].to_vec());
+            return Ok(Tried::Got(table, near.zip(slot.map(bytes))));
         }
         self.0.keep_table(table);
         let other = match body.extract(|b| Table::view(route.table, route.capacity, b)) {
@@ -205,6 +217,13 @@ impl TableLocks<'_> {
         };
         self.free(route, at, tag, None).await?;
         Ok(other)
+    }
+
+    /// Where a slot of the image is behind the beginning of the table's body.
+    fn near(self, route: &Route, slot: usize) -> Range<usize> {
+        let (image, g) = (image_at(GlobalAddr::NULL, route.capacity).offset(), &self.0.node.g);
+        let first = image as usize + g.slot_at(slot) - BODY_AT;
+        first..first + g.entry()
     }
 
     /// Unlocks a leaf with an unchanged table.
@@ -337,7 +356,7 @@ pub(crate) fn is_memory(at: GlobalAddr) -> bool {
 
 /// Result of a try.
 enum Tried {
-    Got(Box<Table>),
+    Got(Box<Table>, Option<NearSlot>),
     Stale,
     /// The lock is held by this tag; 0: the cell was never written since it was zeroed, its owner
     /// is new.

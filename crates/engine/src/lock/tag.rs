@@ -6,9 +6,10 @@
 use std::cell::Cell;
 
 use dmtree_fabric::verb::{cas, write as write_verb};
-use dmtree_fabric::{Endpoint, GlobalAddr, Result, Step};
+use dmtree_fabric::{Buf, Endpoint, GlobalAddr, Result, Step};
 
 use crate::format::{BODY_AT, LockTag, Table, Ver, View};
+use crate::leaf::image_at;
 use crate::lock::{TableLocks, WordLocks};
 use crate::{Client, DmNode, Route};
 
@@ -60,8 +61,13 @@ impl TakenLock {
     }
 
     /// Unlocks behind the WRITE of the table, if there is one: F holds again before the lock is
-    /// free.
-    pub async fn unlock_with(self, c: &Client, table: &mut Table) -> Result<()> {
+    /// free. The image comes before the table.
+    pub async fn unlock_with(
+        self,
+        c: &Client,
+        table: &mut Table,
+        image: Option<Buf>,
+    ) -> Result<()> {
         let Self { route, at, tag, table: was } = self;
         if was.is_none() {
             c.ep.step(Step::Lock);
@@ -70,6 +76,12 @@ impl TakenLock {
         }
         let body = TableLocks(c).body(table, route.table).await?;
         c.ep.step(Step::Table);
+        if let Some(image) = image {
+            let image = write_verb(image_at(at, route.capacity), image);
+            let list = (image, write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
+            let done = c.ep.chain(list).await.map(|_| ());
+            return c.unlocked(tag, done);
+        }
         let list = (write_verb(at.plus(BODY_AT as u64), body), cas(at, tag.0, 0));
         let done = c.ep.chain(list).await.map(|_| ());
         c.unlocked(tag, done)

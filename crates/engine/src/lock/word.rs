@@ -305,7 +305,7 @@ impl<'c> WordLocks<'c> {
         };
         let table = Table::new(route.leaf, crate::format::Ver { generation: 0, range: 0 }, 0, 0);
         let table = Box::new(table);
-        let l = Locked { route: *route, at, tag, table, fifo_guard, image: None };
+        let l = Locked { route: *route, at, tag, table, fifo_guard, image: None, near: None };
         let (mut l, opened) = self.0.under(l, opened).await?;
         let Some((image, table)) = opened else {
             Mark::LockStale.hit();

@@ -206,8 +206,12 @@ impl Collection<'_> {
             Err(e) => return Err(e),
         };
         let mut cell = line;
-        for capacity in [32, 64, 128] {
-            let lines = crate::format::table::lines(capacity);
+        let sizes = [32, 64, 128].into_iter().flat_map(|capacity| {
+            let plain = crate::format::table::lines(capacity);
+            let imaged = self.0.node.imaged_lines(capacity);
+            std::iter::once(plain).chain(imaged).map(move |lines| (capacity, lines))
+        });
+        for (capacity, lines) in sizes {
             let Some(wide) = line.with_lines(lines) else { continue };
             if !wide.each().all(|l| lost.binary_search(&l).is_ok()) {
                 continue;

@@ -343,7 +343,7 @@ impl<'c> Direct<'c> {
                 self.0.hold(leaf.tag, Lockable::Leaf(leaf.route));
                 let (route, at, tag, table) = (leaf.route, leaf.at, leaf.tag, leaf.table);
                 let fifo_guard = LeafFifoGuard::Table(None);
-                let locked = Locked { route, at, tag, table, fifo_guard, image: None };
+                let locked = Locked { route, at, tag, table, fifo_guard, image: None, near: None };
                 let (scope, pin) = (op.go_on(), pin.lasting());
                 DirectWrite::Locked(Box::new(LockedWrite { scope, pin, locked, steps, looked }))
             }

@@ -18,6 +18,9 @@
 //! So a read waits neither for a lock nor for an owner. It waits for a half-written image only, and
 //! repairs it when the writer has died.
 //!
+//! A leaf with an image at its owner (`leaf/images.rs`) is READ there in all three steps. A read of
+//! such a leaf waits for the next owner when there is none, and every answer needs the lease.
+//!
 //! On memory of this process the first two steps run without a wait (`direct.rs`), and the rest of
 //! the read goes on from what they have found.
 //!
@@ -39,10 +42,10 @@ use dmtree_parts::slots::Slots;
 
 use crate::format::Place;
 use crate::hop::Neighbourhoods;
-use crate::leaf::{Blocks, Entries, Found, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
+use crate::leaf::{Blocks, Entries, Found, Images, LeafCopy, Leaves, Looked, Pair, Probe, pair_of};
 use crate::lock::{Confirmed, TableLocks};
 use crate::point::{Direct, DirectGet, candidates, end, verdict};
-use crate::recovery::recover_locks_due;
+use crate::recovery::{LeafRecovery, recover_locks_due};
 use crate::router::{MAX_CANDIDATES, Router};
 use crate::{Client, HashedKey, KeyHash, Mark, Mutant, Route};
 
@@ -228,8 +231,17 @@ impl<'c> Reads<'c> {
         out: &mut Vec<u8>,
     ) -> Result<Answer> {
         for slot in slots {
-            let place = Place { leaf: route.leaf, slot };
-            let probe = Entries(self.0).probe(place, looked.take(), key, out).await?;
+            let probe = match route.is_imaged() {
+                false => {
+                    let place = Place { leaf: route.leaf, slot };
+                    Entries(self.0).probe(place, looked.take(), key, out).await?
+                }
+                // What is torn there is not waited for: the table says what goes on.
+                true => match Images(self.0).glance(route, slot, key, out).await? {
+                    Some(probe) => probe,
+                    None => return Ok(Answer::Absent),
+                },
+            };
             if probe.ver().generation != route.generation
                 && !self.0.node.has(Mutant::MirrorOtherGeneration)
             {
@@ -261,6 +273,15 @@ impl<'c> Reads<'c> {
                 c.op.retried.set(true);
                 return self.by_leaf((route, None), (key, hash), (out, Learn::No)).await;
             }
+            // The leaf answers only when its image is there again.
+            odd if route.is_imaged() => {
+                c.op.retried.set(true);
+                if matches!(odd, Confirmed::Unbuilt) {
+                    Mark::GetUnbuilt.hit();
+                    Box::pin(LeafRecovery(c).help_route(route)).await?;
+                }
+                return Ok(Answer::Stale);
+            }
             odd => {
                 if matches!(odd, Confirmed::Unbuilt) {
                     Mark::GetUnbuilt.hit();
@@ -276,8 +297,16 @@ impl<'c> Reads<'c> {
             return self.by_leaf((route, None), (key, hash), (out, Learn::No)).await;
         };
         for slot in candidates {
-            let place = Place { leaf: route.leaf, slot };
-            let probe = Entries(c).probe(place, None, (key, hash), out).await?;
+            let probe = match route.is_imaged() {
+                false => {
+                    let place = Place { leaf: route.leaf, slot };
+                    Entries(c).probe(place, None, (key, hash), out).await?
+                }
+                true => match Images(c).probe(route, slot, (key, hash), out).await? {
+                    Some(probe) => probe,
+                    None => return Ok(Answer::Stale),
+                },
+            };
             if let Some(answer) = verdict(&probe, route, &table) {
                 return Ok(answer);
             }
@@ -311,7 +340,7 @@ impl<'c> Reads<'c> {
         let c = self.0;
         let mut leaf = match read {
             Some(leaf) => leaf,
-            None => Leaves(c).read(route.leaf, route.capacity).await?,
+            None => Leaves(c).current(route).await?,
         };
         if leaf.header(c).ver.generation != route.generation {
             return Ok(Answer::Stale);
@@ -357,7 +386,7 @@ impl<'c> Reads<'c> {
             if hops > FREE_HOPS {
                 Router(c).paced_walk(&mut backoff, &leaf).await?;
             }
-            leaf = Leaves(c).read(on, leaf.capacity).await?;
+            leaf = Leaves(c).current_at(on, leaf.capacity).await?;
         }
     }
 

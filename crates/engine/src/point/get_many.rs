@@ -7,10 +7,10 @@ use dmtree_fabric::{OpKind, OpOutcome, Result, Step};
 use dmtree_parts::{Values, check_key};
 
 use crate::format::Place;
-use crate::leaf::{Entries, Looked};
+use crate::leaf::{Entries, Images, Looked, image_at};
 use crate::point::Reads;
 use crate::router::Router;
-use crate::{Client, KeyHash};
+use crate::{Client, KeyHash, is_away};
 
 /// Keys of one batch of READs.
 const READ_TOGETHER: usize = 64;
@@ -36,7 +36,7 @@ pub(crate) async fn get_many(c: &Client, keys: &[&[u8]], out: &mut Values) -> Re
         let hashes: Vec<KeyHash> = chunk.iter().map(|key| KeyHash::of(key)).collect();
         let mut seen = first_candidates(c, chunk, &hashes, n * READ_TOGETHER, out).await?;
         for (i, (key, hash)) in chunk.iter().zip(hashes).enumerate() {
-            let done = match seen[i].take() {
+            let done = match seen.get_mut(i).and_then(Option::take) {
                 None => false,
                 Some(First::Done) => continue,
                 Some(First::Looked(looked, generation)) => {
@@ -66,7 +66,15 @@ async fn first_candidates(
     let (mut reads, mut places) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
     Router(c).cached_routes(keys, hashes, |i, (route, candidates)| {
         if let Some(slot) = candidates.and_then(|mut slots| slots.next()) {
-            reads.push((route.leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
+            let leaf = match route.is_imaged() {
+                false => Some(route.leaf),
+                true => {
+                    let cell = c.node.pool.resolve_cached(route.table);
+                    cell.map(|cell| image_at(cell, route.capacity))
+                }
+            };
+            let Some(leaf) = leaf else { return };
+            reads.push((leaf.plus(g.slot_at(slot) as u64), g.entry() as u32));
             places.push((i, Place { leaf: route.leaf, slot }, route.generation));
         }
     });
@@ -90,11 +98,18 @@ async fn first_candidates(
         None => {
             let mut batch = VerbVec::new();
             reads.iter().for_each(|(at, len)| _ = batch.read(*at, *len));
-            let mut results = c.ep.batch(batch).await?;
+            let mut results = match c.ep.batch(batch).await {
+                // An owner: its keys, and the others, go alone.
+                Err(e) if is_away(&e) && c.node.has_images() => return Ok(Vec::new()),
+                results => results?,
+            };
             for read in 0..reads.len() {
                 results.take_sampled(read).extract(|bytes| look(read, bytes));
             }
         }
+    }
+    if c.node.has_images() {
+        Images(c).vouch()?;
     }
     Ok(seen)
 }

@@ -39,7 +39,7 @@ use crate::change::{Relocation, Split, must_relocate};
 use crate::format::{BODY_AT, Place, slot};
 use crate::hop::{Neighbourhoods, Places, Shift};
 use crate::journal::{Journaled, effect};
-use crate::leaf::{Blocks, Entries, Found, Leaves, Looked};
+use crate::leaf::{Blocks, Entries, Found, Images, Leaves, Looked, Probe, image_at};
 use crate::lock::{Change, LeafLocks, Locked, TableLocks, WordLocks};
 use crate::point::{Direct, DirectWrite, LockedWrite, Next, PointWrite, Present, end};
 use crate::recovery::recover_locks_due;
@@ -235,8 +235,7 @@ impl<'c> Writes<'c> {
         loop {
             match steps.next(&l.table) {
                 Next::Probe(slot) => {
-                    let place = Place { leaf: l.route.leaf, slot };
-                    let probed = Entries(c).probe(place, looked.take(), key, &mut steps.old).await;
+                    let probed = Self::probe(c, &l, slot, looked.take(), key, &mut steps.old).await;
                     let probe;
                     (l, probe) = c.under(l, probed).await?;
                     steps.saw(slot, &probe);
@@ -244,6 +243,33 @@ impl<'c> Writes<'c> {
                 next => return Ok((l, next)),
             }
         }
+    }
+
+    /// READs a slot of a locked leaf against a key: of its image, if it has one and the owner
+    /// answers. Under the lock the leaf at the memory node is as good.
+    async fn probe(
+        c: &Client,
+        l: &Locked,
+        slot: usize,
+        looked: Option<Looked>,
+        key: HashedKey<'_>,
+        old: &mut Vec<u8>,
+    ) -> Result<Probe> {
+        let place = Place { leaf: l.route.leaf, slot };
+        if let Some((near, bytes)) = &l.near
+            && *near == slot
+        {
+            let looked = Entries(c).look(place, bytes, key, old);
+            if let Some(probe) = Entries(c).judge_looked(looked, key.0, old).await? {
+                return Ok(probe);
+            }
+        }
+        if l.route.is_imaged()
+            && let Some(probe) = Images(c).slot_in(l.at, &l.route, slot, key, old).await?
+        {
+            return Ok(probe);
+        }
+        Entries(c).probe(place, looked, key, old).await
     }
 
     /// The value to be written: the flight's, sealed now, or the caller's.
@@ -339,6 +365,9 @@ impl<'c> Writes<'c> {
             }
             return WordLocks(c).unlock_with(l, place, Change::Entry(images)).await;
         }
+        if l.route.is_imaged() {
+            return self.store_imaged(l, place, pair, replaces).await;
+        }
         let written = Entries(c).write(&l, place, pair, replaces).await;
         let (mut l, ()) = c.under(l, written).await?;
         if replaces.is_some() {
@@ -347,6 +376,36 @@ impl<'c> Writes<'c> {
         l.table.set(slot, pair.1.fingerprint());
         Router(c).note_mirror(pair.0, &l.route, slot, pair.1.fingerprint());
         LeafLocks(c).unlock_with_table(l).await
+    }
+
+    /// The same for an imaged leaf: durable at the memory node, then shown, then acknowledged.
+    async fn store_imaged(
+        self,
+        l: Locked,
+        place: Place,
+        pair: KeyValue<'_>,
+        replaces: Option<u32>,
+    ) -> Result<()> {
+        let c = self.0;
+        let images = async {
+            let images = Entries(c).images(&l, place, pair, replaces).await?;
+            let copy = Images(c).copy_of(&images.2).await?;
+            Ok((images, copy))
+        };
+        let images = images.await;
+        let (l, (images, copy)) = c.under(l, images).await?;
+        let offset = c.node.g.slot_at(place.slot);
+        if c.node.has(Mutant::ImagedFirst) {
+            let early = Images(c).copy_of(&copy).await?;
+            c.ep.write(image_at(l.at, l.route.capacity).plus(offset as u64), early).await?;
+        }
+        let written = Entries(c).write_images(&l, place, pair, (replaces, images)).await;
+        let (mut l, ()) = c.under(l, written).await?;
+        if replaces.is_none() {
+            l.table.set(place.slot, pair.1.fingerprint());
+            Router(c).note_mirror(pair.0, &l.route, place.slot, pair.1.fingerprint());
+        }
+        Images(c).unlock(l, (offset, copy), replaces.is_none()).await
     }
 
     async fn delete(self, mut l: Locked, key: &[u8], p: Present) -> Result<Written> {
@@ -376,7 +435,12 @@ impl<'c> Writes<'c> {
             }
             l.table.set(p.slot, 0);
             Router(c).note_mirror(key, &l.route, p.slot, 0);
-            LeafLocks(c).unlock_with_table(l).await?;
+            if l.route.is_imaged() {
+                let word = Images(c).copy_of(&free.to_le_bytes()).await?;
+                Images(c).unlock(l, (c.node.g.slot_at(p.slot), word), true).await?;
+            } else {
+                LeafLocks(c).unlock_with_table(l).await?;
+            }
         }
         Blocks(c).retire(p.block);
         if is_small {

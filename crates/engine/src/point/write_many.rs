@@ -156,13 +156,16 @@ impl<'c, 'w> Round<'c, 'w> {
         }
     }
 
-    /// Adds write `i`; false when another one has its key, or when there is no room for its leaf.
+    /// Adds write `i`, or leaves one that must be shown in an image alone; false when another one
+    /// has its key, or when there is no room for its leaf.
     fn add(&mut self, i: usize, route: Route) -> bool {
-        let mut members = self.leaves.iter().flat_map(|(_, group)| group);
+        let mut members = self.leaves.iter().flat_map(|(_, group)| group).chain(&self.alone);
         if members.any(|m| self.writes[*m].0 == self.writes[i].0) {
             return false;
         }
         match self.leaves.iter().position(|(r, _)| r.table == route.table) {
+            None if route.is_imaged() && self.alone.len() == MAX_LEAVES => return false,
+            None if route.is_imaged() => self.alone.push(i),
             Some(leaf) => self.leaves[leaf].1.push(i),
             None if self.leaves.len() == MAX_LEAVES => return false,
             None => self.leaves.push((route, vec![i])),

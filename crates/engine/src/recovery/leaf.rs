@@ -38,7 +38,7 @@ use crate::format::{
 };
 use crate::hop::{Places, replica, settle};
 use crate::inner::Records;
-use crate::leaf::{Blocks, LeafImage, Leaves, NodeHeader};
+use crate::leaf::{Blocks, Images, LeafImage, Leaves, NodeHeader};
 use crate::lock::{LeafLocks, TakenLock};
 use crate::recovery::WordRecovery;
 use crate::router::Router;
@@ -83,6 +83,11 @@ impl LeafRecovery<'_> {
     /// reassigned, or its index was dropped. The table is built anew, if under the lock the leaf
     /// still names it.
     pub(crate) async fn rebuild_table(self, route: &Route) -> Result<()> {
+        self.rebuild(route, false).await
+    }
+
+    /// `is_torn`: the image behind the table has been found torn.
+    async fn rebuild(self, route: &Route, is_torn: bool) -> Result<()> {
         if !self.0.node.has_tables() {
             return Ok(());
         }
@@ -91,11 +96,25 @@ impl LeafRecovery<'_> {
         let own = |t: &Table| t.leaf == route.leaf && t.ver.generation == route.generation;
         let h = NodeHeader::read(self.0, route.leaf).await?;
         let alive = h.is_of(route) && h.level == 0 && h.forward.is_null();
-        if !alive || matches!(&taken.table, Some(View::Whole(t)) if own(t)) {
+        let is_own = matches!(&taken.table, Some(View::Whole(t)) if own(t));
+        if !alive || (is_own && !is_torn) {
             return taken.give_back(self.0).await;
         }
         Mark::TableForeign.hit();
         DamagedLeaf::repair(self.0, taken).await
+    }
+
+    /// A reader has met a torn image for long: its writer may be dead, its owner new, or the image
+    /// overwritten by a late WRITE of a table. False: the leaf is gone.
+    pub(crate) async fn help_image(self, route: &Route) -> Result<bool> {
+        let h = NodeHeader::read(self.0, route.leaf).await?;
+        if !h.is_of(route) || h.level != 0 {
+            return Ok(false);
+        }
+        if self.help_route(route).await? == Inspected::Done {
+            self.0.op.part(self.rebuild(route, true)).await?;
+        }
+        Ok(h.forward.is_null())
     }
 
     /// A reader has met a torn leaf for long: when the writer is dead, the reader repairs it.
@@ -188,18 +207,25 @@ impl<'c> DamagedLeaf<'c> {
         match &right {
             Right::End => {}
             Right::Sibling(addr, n) => publish_right(c, *addr, n).await?,
-            Right::Merged(addr, b) => LeafRecovery(c).finish_merge(&route, *addr, b).await?,
+            Right::Merged(addr, b) => {
+                let next = LeafRecovery(c).finish_merge(&route, *addr, b).await?;
+                leaf.image[g.next_at()..][..8].copy_from_slice(&next.bits().to_le_bytes());
+            }
         }
+        let shown = match route.is_imaged() {
+            false => None,
+            true => Some(Images(c).copy_of(&leaf.image[..g.leaf_image(route.capacity)]).await?),
+        };
         let mut table = Table::new(route.leaf, ver, fence_tag(high.as_deref()), route.capacity);
         let none = c.node.has(Mutant::RecoverOldTable);
         for (i, key) in leaf.kept.iter().filter(|_| !none) {
             table.set(*i, KeyHash::of(key).fingerprint());
         }
         if taken.table.is_none() {
-            return taken.unlock_with(c, &mut table).await;
+            return taken.unlock_with(c, &mut table, None).await;
         }
         let low = Blocks(c).fence_key(&leaf.header.lo).await?.unwrap_or_default();
-        taken.unlock_with(c, &mut table).await?;
+        taken.unlock_with(c, &mut table, shown).await?;
         Router(c).fill_mirror(&low, &Route { fence: table.fence, ..route }, table.fps());
         Ok(())
     }
@@ -262,8 +288,8 @@ impl<'c> DamagedLeaf<'c> {
 
     /// WRITEs the leaf anew under one version, if it is damaged. Only word0s, the upper fence and
     /// `next` differ from what is there.
-    async fn restamp(&self, (hi, fence): (FenceArea, u32), next: GlobalAddr) -> Result<Ver> {
-        let (c, g, route) = (self.c, self.c.node.g, &self.route);
+    async fn restamp(&mut self, (hi, fence): (FenceArea, u32), next: GlobalAddr) -> Result<Ver> {
+        let (c, g, route) = (self.c, self.c.node.g, self.route);
         let mut ver = Ver { generation: route.generation, range: self.range };
         if !self.is_damaged {
             Mark::RecoverNothing.hit();
@@ -281,6 +307,8 @@ impl<'c> DamagedLeaf<'c> {
                 _ => image.free(i),
             }
         }
+        let len = image.bytes.len();
+        self.image[..len].copy_from_slice(&image.bytes);
         c.ep.step(Step::Structure);
         if c.node.has(Mutant::RecoverDetached) {
             c.ep.detach(write_verb(route.leaf, image.bytes), None);

@@ -57,13 +57,13 @@ impl LeafRecovery<'_> {
     }
 
     /// From m4 on: the neighbour's slots, `next`, its record, its table. Its entries are all in the
-    /// successor: m1 was awaited before m2.
+    /// successor: m1 was awaited before m2. Returns the successor's new `next`.
     pub(crate) async fn finish_merge(
         self,
         a: &Route,
         addr: GlobalAddr,
         b: &NodeHeader,
-    ) -> Result<()> {
+    ) -> Result<GlobalAddr> {
         let c = self.0;
         Tombstones(c).blank_unvalidated(addr, b).await?;
         let next = NodeHeader::read(c, addr).await?.next;
@@ -71,15 +71,15 @@ impl LeafRecovery<'_> {
         let low = Blocks(c).fence_key(&b.lo).await?.unwrap_or_default();
         Records(c).drop_record(&low, addr).await?;
         let route = b.route(addr);
-        let Some((at, was)) = LeafLocks(c).abandoned(&route).await? else { return Ok(()) };
-        let Some(taken) = LeafLocks(c).take_over(&route, at, was).await? else { return Ok(()) };
+        let Some((at, was)) = LeafLocks(c).abandoned(&route).await? else { return Ok(next) };
+        let Some(taken) = LeafLocks(c).take_over(&route, at, was).await? else { return Ok(next) };
         if taken.is_closed() {
-            return taken.give_back(c).await;
+            return taken.give_back(c).await.map(|()| next);
         }
         if taken.close(c).await? {
             LeafMemory(c).retire(&route);
         }
-        Ok(())
+        Ok(next)
     }
 
     /// A tombstone with an abandoned lock: first its successor, then itself. As

@@ -266,7 +266,7 @@ impl<'c> Router<'c> {
     /// memory for the parent): headers tell everything. `None` when the walk shows that the route
     /// is stale in another way.
     pub(crate) async fn walk_route(self, key: &[u8], from: &Route) -> Result<Option<Route>> {
-        let mut leaf = Leaves(self.0).read(from.leaf, from.capacity).await?;
+        let mut leaf = Leaves(self.0).current(from).await?;
         if leaf.header(self.0).ver.generation != from.generation {
             return Ok(None);
         }
@@ -294,7 +294,7 @@ impl<'c> Router<'c> {
                 Mark::RouteWalkTombstone.hit();
             }
             self.paced_walk(&mut backoff, &leaf).await?;
-            leaf = Leaves(self.0).read(on, leaf.capacity).await?;
+            leaf = Leaves(self.0).current_at(on, leaf.capacity).await?;
         }
     }
 

@@ -248,7 +248,7 @@ impl<'a> Scan<'a> {
             }
             self.c.ep.check_deadline("the end of a walk", leaf.next().bits())?;
             Mark::ScanDownWalk.hit();
-            let copy = Leaves(self.c).read(leaf.next(), route.capacity).await?;
+            let copy = Leaves(self.c).current_at(leaf.next(), route.capacity).await?;
             let Ok(next) = LeafReader(self.c).see_copy(copy).await? else { return Ok(None) };
             leaf = next;
         }
@@ -257,7 +257,7 @@ impl<'a> Scan<'a> {
     /// The successor of a tombstone, as long as the record names the tombstone.
     async fn read_successor(&self, route: &Route) -> Result<Option<ScanLeaf>> {
         let c = self.c;
-        let mut copy = Leaves(c).read(route.leaf, route.capacity).await?;
+        let mut copy = Leaves(c).current(route).await?;
         if copy.header(c).ver.generation != route.generation {
             return Ok(None);
         }
@@ -267,7 +267,7 @@ impl<'a> Scan<'a> {
                 break;
             }
             c.ep.check_deadline("the end of a chain of tombstones", forward.bits())?;
-            copy = Leaves(c).read(forward, copy.capacity).await?;
+            copy = Leaves(c).current_at(forward, copy.capacity).await?;
         }
         match LeafReader(c).see_copy(copy).await? {
             Ok(leaf) => Ok(Some(leaf)),

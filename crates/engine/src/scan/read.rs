@@ -11,7 +11,7 @@ use dmtree_parts::cache::CachedNode;
 
 use crate::format::{BODY_AT, MAX_BODY, Table, Ver, View, check_header, unchecked_header};
 use crate::hop::Places;
-use crate::leaf::{Blocks, LeafCopy, Leaves, block_pair};
+use crate::leaf::{Blocks, Images, LeafCopy, Leaves, block_pair, image_at};
 use crate::point::Direct;
 use crate::router::route_of;
 use crate::scan::{Collected, Fence, ScanLeaf};
@@ -98,9 +98,13 @@ impl LeafReader<'_> {
             Some(images) => images,
             None => self.sample_posted(group).await?,
         };
+        if self.0.node.has_images() {
+            Images(self.0).vouch()?;
+        }
         let mut leaves = Vec::with_capacity(images.len());
         for (wanted, bytes) in group.leaves.iter().zip(images) {
-            let seen = match self.judge(wanted, bytes) {
+            let judged = bytes.ok_or(Refused::Torn).and_then(|bytes| self.judge(wanted, bytes));
+            let seen = match judged {
                 Ok((found, image)) if found.is_alone => {
                     leaves.push(Some(self.accept(image, found)));
                     continue;
@@ -121,18 +125,33 @@ impl LeafReader<'_> {
         Ok(leaves)
     }
 
-    /// Steps 1 and 2, posted.
-    async fn sample_posted(self, group: &mut LeafGroup<'_>) -> Result<Vec<Sampled>> {
-        if self.0.node.has_tables() {
+    /// Steps 1 and 2, posted. `None` for an image that its owner did not give.
+    async fn sample_posted(self, group: &mut LeafGroup<'_>) -> Result<Vec<Option<Sampled>>> {
+        let c = self.0;
+        if c.node.has_tables() {
             self.ask_tables(group).await?;
         }
         let mut batch = VerbVec::new();
+        let mut reads = Vec::with_capacity(group.leaves.len());
         for Wanted { route, slots, .. } in &group.leaves {
-            batch.read(route.leaf, self.0.node.g.leaf_part(*slots) as u32);
+            let at = match route.is_imaged() {
+                false => Some(route.leaf),
+                true => c.cell(route.table).await?.map(|cell| image_at(cell, route.capacity)),
+            };
+            reads.push(at.map(|at| batch.read(at, c.node.g.leaf_part(*slots) as u32)));
         }
-        self.0.ep.step(Step::Entry);
-        let mut images = self.0.ep.batch(batch).await?;
-        Ok((0..images.len()).map(|i| images.take_sampled(i)).collect())
+        c.ep.step(Step::Entry);
+        let mut images = match batch.is_empty() {
+            true => batch,
+            false => match c.ep.batch(batch).await {
+                Err(e) if is_away(&e) && c.node.has_images() => {
+                    Mark::OwnerAway.hit();
+                    return Ok(reads.iter().map(|_| None).collect());
+                }
+                images => images?,
+            },
+        };
+        Ok(reads.into_iter().map(|i| i.map(|i| images.take_sampled(i))).collect())
     }
 
     async fn ask_tables(self, group: &mut LeafGroup<'_>) -> Result<()> {
@@ -141,6 +160,10 @@ impl LeafReader<'_> {
         for (asked, wanted) in asked.iter_mut().zip(&mut group.leaves) {
             let route = wanted.route;
             *wanted = Wanted::whole(route);
+            if route.is_imaged() {
+                // Its image is READ whole, and proves itself.
+                continue;
+            }
             // An owner that is dead or cut off is not asked: its leaf is read whole.
             match self.0.node.pool.resolve(&self.0.ep, route.table).await {
                 Ok(at) => {
@@ -171,6 +194,7 @@ impl LeafReader<'_> {
                     let lock = tables.word(at);
                     tables.take_sampled(at + 1).extract(|body| self.heed(group, i, lock, body));
                 }
+                None if group.leaves[i].route.is_imaged() => {}
                 None => Mark::ScanOddTable.hit(),
             }
         }
@@ -200,7 +224,7 @@ impl LeafReader<'_> {
     }
 
     /// Steps 1 and 2 on memory of this process; `None` when they have to be posted.
-    fn sample_direct(self, group: &mut LeafGroup<'_>) -> Option<Vec<Sampled>> {
+    fn sample_direct(self, group: &mut LeafGroup<'_>) -> Option<Vec<Option<Sampled>>> {
         let mut tables = [GlobalAddr::NULL; MAX_GROUP];
         let nodes = |leaf: GlobalAddr, table: GlobalAddr| (leaf.node(), table.node());
         let first = group.leaves.first().filter(|_| self.0.is_direct)?.route.leaf;
@@ -221,10 +245,10 @@ impl LeafReader<'_> {
             self.heed(group, i, lock, body);
         }
         op.list();
-        let image = |wanted: &Wanted| {
+        let mut image = |wanted: &Wanted| {
             op.sample(wanted.route.leaf, self.0.node.g.leaf_part(wanted.slots) as u32).ok()
         };
-        let images = group.leaves.iter().map(image).collect();
+        let images: Option<Vec<_>> = group.leaves.iter().map(|w| image(w).map(Some)).collect();
         op.go_on();
         images
     }
@@ -233,7 +257,7 @@ impl LeafReader<'_> {
     pub async fn read_one(self, route: &Route) -> Result<Option<ScanLeaf>> {
         let mut backoff = self.0.ep.backoff("leaf being written", route.leaf);
         loop {
-            let copy = Leaves(self.0).read(route.leaf, route.capacity).await?;
+            let copy = Leaves(self.0).current(route).await?;
             if copy.header(self.0).ver.generation != route.generation {
                 return Ok(None);
             }

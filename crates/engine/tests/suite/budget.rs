@@ -199,3 +199,33 @@ fn membership_costs_nothing_on_the_way() {
     };
     assert_eq!(costs(false), costs(true));
 }
+
+/// Imaged leaves cost the memory node one WRITE for each write, and nothing else; what lies in this
+/// node's own memory costs no verb at all.
+#[test]
+fn images_at_owners() {
+    let o = Options { images: 0.5, ..Options::default() };
+    let (_test_cluster, mut c) = warm(&o);
+    let ops = 5_000;
+    (0..ops).for_each(|n| assert!(c.get(&key(n)).expect("get").is_some()));
+    let t = c.take_counts().total(&[OpKind::Get]);
+    // Five of six leaves are another node's.
+    let trips = t.counts.round_trips as f64 / ops as f64;
+    assert_eq!((t.counts.mn.verbs(), t.ops), (0, ops), "{t:?}");
+    assert!((0.8..=1.04).contains(&trips) && t.counts.cn.verbs() <= ops + ops / 20, "{t:?}");
+    (0..ops).for_each(|n| _ = c.write(&key(n), Write::Update(b"12345678")).expect("update"));
+    let t = c.take_counts().total(&[OpKind::Update]);
+    let mn = t.counts.mn;
+    assert_eq!((mn.verbs(), mn.write, mn.read, mn.atomic), (ops, ops, 0, 0), "{t:?}");
+    assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");
+    let new = |n: u64| key(2 * N + n);
+    (0..1_000).for_each(|n| _ = c.write(&new(n), Write::Insert(b"12345678")).expect("insert"));
+    let t = c.take_counts().total(&[OpKind::Insert]);
+    let (mn, ops) = (t.counts.mn, t.ops);
+    // Splits READ and WRITE inner nodes, and WRITE leaves.
+    assert!(mn.write < ops + ops / 4 && mn.read < ops / 8, "{t:?}");
+    assert!(t.counts.round_trips as f64 / (ops as f64) < 3.6, "{t:?}");
+    (0..1_000).for_each(|n| _ = c.write(&key(n), Write::Delete).expect("delete"));
+    let t = c.take_counts().total(&[OpKind::Delete]);
+    assert_eq!((t.counts.mn.verbs(), t.counts.mn.write), (1_000, 1_000), "{t:?}");
+}

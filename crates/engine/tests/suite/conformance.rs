@@ -17,13 +17,14 @@ fn loads_as_random_inserts_would() {
 
 fn peer(local: Vec<Row>) -> Peer {
     let mut subjects = dmtree_engine::systems();
-    subjects.truncate(1);
+    subjects.truncate(2);
     let setting = |grants| Setting { grants, ..Setting::default() };
     let crashes = setting(NOTHING).faults(NodeFaultSet::Crash);
     Peer {
         systems: vec![
             ("dmtree", Options::default().into()),
             ("small nodes", small(Options::default()).into()),
+            ("dmtree-images", images().into()),
         ],
         // A split of small nodes leaves verbs that are not awaited.
         repeats: which(|o: &Options| o.fanout > 8),
@@ -31,11 +32,17 @@ fn peer(local: Vec<Row>) -> Peer {
         sound: vec![
             ("dmtree", setting(NOTHING), 0..200),
             ("dmtree", setting(EVERYTHING), 0..8),
-            ("dmtree", crashes, 1_000_060..1_000_108),
+            ("dmtree", crashes.clone(), 1_000_060..1_000_108),
+            ("dmtree-images", setting(NOTHING), 0..100),
+            ("dmtree-images", crashes, 1_000_000..1_000_048),
         ],
         interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         ..Peer::of(subjects)
     }
+}
+
+fn images() -> Options {
+    Options { images: 0.5, ..Options::default() }
 }
 
 fn small(o: Options) -> Options {
@@ -80,7 +87,30 @@ fn local() -> Vec<Row> {
         let row = model("switches", Keys::Hashed24, 1_500, 8_000).seed(20 + off);
         row.options(move |o| switched_off(off, o))
     }));
-    rows.into_iter().map(|row| row.on("dmtree")).collect()
+    let rows = rows.into_iter().map(|row| row.on("dmtree"));
+    rows.chain(local_images().into_iter().map(|row| row.on("dmtree-images"))).collect()
+}
+
+fn local_images() -> Vec<Row> {
+    let mut rows = of_any_length();
+    rows.extend([
+        model("images, one of two leaves", Keys::Hashed24, 3_000, 20_000)
+            .seed(6)
+            .options(|o| Options { images: 0.9, ..small(o) })
+            .pool(|p| p.memory_nodes = 2)
+            .cache(0, 20),
+        model("images, few generations", Keys::Hashed24, 2_000, 30_000)
+            .seed(10)
+            .pool(|p| p.generation_bits = 2)
+            .options(small),
+        model("images, high trees", Keys::Ascending, 10_000, 40_000).seed(9).options(small),
+        load(Keys::LongPrefix, 5_000).options(small),
+    ]);
+    rows.extend([(8, 0), (8, 8), (64, 64)].map(|(k, v)| {
+        let row = model("images, inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
+        row.options(move |o| Options { key_inline_bytes: k, value_inline_bytes: v, ..o })
+    }));
+    rows
 }
 
 /// Options without the techniques with a set bit; the second bit puts tables on memory nodes.

@@ -173,7 +173,12 @@ fn full_compute_nodes_fall_back_to_memory_nodes() {
     fails(run(&ep, node.alloc_table(&ep, ANY_INDEX, 2, Role::Memory)), "full", ErrorKind::Full);
     fails(
         run(&ep, node.alloc_table(&ep, ANY_INDEX, 5, Role::Compute)),
-        "too large",
+        "no room for an image",
+        ErrorKind::Full,
+    );
+    fails(
+        run(&ep, node.alloc_table(&ep, ANY_INDEX, 0, Role::Compute)),
+        "of no line",
         ErrorKind::InvalidArgument,
     );
 }

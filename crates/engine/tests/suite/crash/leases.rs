@@ -6,6 +6,7 @@ use std::cell::Cell;
 use dmtree_engine::Mutant;
 use dmtree_fabric::SeededRandom;
 
+use super::images::imaged;
 use super::one_leaf;
 use super::scenario::{Op, PAUSE_NS, Scenario, Script, get, key, perform, value, with_mutant};
 
@@ -15,9 +16,9 @@ const SLOW: u16 = 1;
 const PATIENCE_NS: u64 = 20_000_000;
 
 /// Refusals and wrong answers of the slow node.
-fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
+fn reads_behind_the_lease(script: Script, mutant: Option<Mutant>) -> Result<u32, String> {
     let load = ((0..200).map(|n| n * 10).collect(), 0.5);
-    let script = Script { name: "behind the lease", load, ..one_leaf() };
+    let script = Script { name: "behind the lease", load, ..script };
     let script = match mutant {
         Some(mutant) => with_mutant(script, mutant),
         None => script,
@@ -44,10 +45,13 @@ fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
         for k in &new {
             perform(&mut c, &Op::Insert(*k, value(*k))).await.expect("its tables have new owners");
         }
+        for k in &script.load.0 {
+            perform(&mut c, &Op::Update(*k, value(*k + 3))).await.expect("they have");
+        }
         slow.endpoint().set_timeout(PATIENCE_NS);
         for k in script.load.0.iter().chain(&new) {
             match get(&mut slow, *k).await {
-                Ok(v) if v == Some(value(*k)) => {}
+                Ok(v) if v == Some(value(*k / 10 * 10 + 3)) => {}
                 Ok(v) => return scenario.complain()(format!("key {k} is {v:?}")),
                 Err(_) => refused.set(refused.get() + 1),
             }
@@ -60,9 +64,15 @@ fn reads_behind_the_lease(mutant: Option<Mutant>) -> Result<u32, String> {
 /// date.
 #[test]
 fn a_revoked_node_returns_no_stale_value() {
-    let refused = reads_behind_the_lease(None).expect("nothing old");
+    let refused = reads_behind_the_lease(one_leaf(), None).expect("nothing old");
     assert!(refused >= 200, "{refused}");
-    let found = reads_behind_the_lease(Some(Mutant::NoLease));
+    let found = reads_behind_the_lease(one_leaf(), Some(Mutant::NoLease));
     eprintln!("NoLease: {found:?}");
+    assert!(found.is_err(), "{found:?}");
+    // So do images there.
+    let refused = reads_behind_the_lease(imaged(one_leaf()), None).expect("nothing old");
+    assert!(refused >= 200, "{refused}");
+    let found = reads_behind_the_lease(imaged(one_leaf()), Some(Mutant::ImagedNoLease));
+    eprintln!("ImagedNoLease: {found:?}");
     assert!(found.is_err(), "{found:?}");
 }

@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
 mod drops;
+mod images;
 mod late;
 mod late_scripts;
 mod leases;

@@ -1,0 +1,326 @@
+//! Images of leaves at the owners of their tables.
+//!
+//! An image lies behind the table in the same cell, and is the leaf byte for byte, header and
+//! slots. Its checksums name the leaf, so bytes of another leaf, or none, are refused as torn.
+//!
+//! *Readers* take what they answer from the image (I1), or READ the whole of it, and check the
+//! lease behind the READ (I6). What they find torn is being changed, or closed, or was never built:
+//! the table says which. They hold no lock and let tables move while they wait, so the cell is
+//! resolved again for every READ.
+//!
+//! *Writers* WRITE the memory node first, awaited (I2), then `[WRITE image, WRITE table, CAS
+//! tag->0]`, awaited, and acknowledge (I4). When the owner does not answer, the write *rests*: it
+//! has happened, but a client that has not heard of the owner's death may still read the old image.
+//! So it is acknowledged when the lock is free again, at this owner after a repair, or at the next
+//! one, whose cells are zero.
+//!
+//! A change that takes keys away from a leaf *closes* the image before it commits: zeros, awaited.
+//! From then on no client reads a frozen copy there, whatever becomes of the owner.
+//!
+//! A crash leaves a lock, or a cell of a new owner; recovery writes image and table together from
+//! the leaf (`recovery/leaf.rs`).
+
+use dmtree_fabric::verb::{cas, write as write_verb};
+use dmtree_fabric::{Backoff, Buf, Error, GlobalAddr, Result, Sampled, Step};
+
+use crate::format::{BODY_AT, LockTag, Place, check_slots, table};
+use crate::leaf::{Entries, HELP_AFTER, LeafCopy, Leaves, Probe};
+use crate::lock::{Confirmed, HeldLock, LONG_WAIT, Lockable, Locked, TableLocks};
+use crate::point::MAX_ENTRY;
+use crate::recovery::{LeafRecovery, diagnose_leaf, recover_lock};
+use crate::{Client, HashedKey, Mark, Mutant, Route, is_away, reached};
+
+/// Pause between two looks for the owner of a write that rests, ns.
+const REST_NS: u64 = 20_000;
+
+/// Images of leaves.
+#[derive(Clone, Copy)]
+pub(crate) struct Images<'c>(pub &'c Client);
+
+/// Where the image is in a cell.
+pub(crate) fn image_at(cell: GlobalAddr, capacity: usize) -> GlobalAddr {
+    cell.plus(u64::from(table::lines(capacity)) * 64)
+}
+
+impl Images<'_> {
+    /// An answer from an image counts only within the lease (I6).
+    pub(crate) fn vouch(self) -> Result<()> {
+        match self.0.node.has(Mutant::ImagedNoLease) {
+            false => self.0.check_lease(),
+            true => Ok(()),
+        }
+    }
+
+    /// One READ of a slot at the owner of its leaf, or a look into this node's own memory, against
+    /// a key; `None` when it is torn or the
+    /// owner is away. An inline value of a hit replaces `out`.
+    pub(crate) async fn glance(
+        self,
+        route: &Route,
+        slot: usize,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Probe>> {
+        let Some(cell) = self.0.cell(route.table).await? else { return Ok(None) };
+        let probe = self.slot_in(cell, route, slot, key, out).await?;
+        self.vouch()?;
+        Ok(probe)
+    }
+
+    /// The same for a cell of a lock that this operation holds, or that was resolved just now.
+    pub(crate) async fn slot_in(
+        self,
+        cell: GlobalAddr,
+        route: &Route,
+        slot: usize,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Probe>> {
+        let (c, place) = (self.0, Place { leaf: route.leaf, slot });
+        let image = match c.node.has(Mutant::ImagedLeafRead) {
+            false => image_at(cell, route.capacity),
+            true => route.leaf,
+        };
+        let (at, len) = (image.plus(c.node.g.slot_at(slot) as u64), c.node.g.entry());
+        let mut own = [0; MAX_ENTRY];
+        if at.node() == c.ep.node()
+            && len <= MAX_ENTRY
+            && let Some(memory) = c.ep.own_memory()
+        {
+            memory.read(at.offset(), &mut own[..len])?;
+            drop(memory);
+            let looked = Entries(c).look(place, &own[..len], key, out);
+            return Entries(c).judge_looked(looked, key.0, out).await;
+        }
+        c.ep.step(Step::Entry);
+        let read = c.ep.read(at, len as u32);
+        match reached(read.await)? {
+            Some(bytes) => Entries(c).judge(place, &bytes, key, out).await,
+            None => Ok(None),
+        }
+    }
+
+    /// READs a slot until it is whole. `None`: the route is stale, or the owner is away.
+    pub(crate) async fn probe(
+        self,
+        route: &Route,
+        slot: usize,
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Probe>> {
+        let mut backoff = self.0.ep.backoff("entry being written", route.leaf);
+        while let Some(cell) = self.0.cell(route.table).await? {
+            if let Some(probe) = self.slot_in(cell, route, slot, key, out).await? {
+                self.vouch()?;
+                return Ok(Some(probe));
+            }
+            Mark::EntryTorn.hit();
+            self.0.op.retried.set(true);
+            if !self.wait(&mut backoff, route).await? {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// READs the image of a leaf until it is whole. A leaf that has no image there any more is a
+    /// tombstone, or has another generation: then it is READ at its memory node.
+    pub(crate) async fn read(self, route: &Route) -> Result<LeafCopy> {
+        let c = self.0;
+        let mut backoff = c.ep.backoff("leaf being written", route.leaf);
+        loop {
+            if let Some(cell) = c.cell(route.table).await? {
+                let copy = self.whole_in(cell, route).await?;
+                self.vouch()?;
+                if let Some(copy) = copy {
+                    return Ok(copy);
+                }
+                if let Some(copy) = self.without_image(route).await? {
+                    return Ok(copy);
+                }
+            }
+            Mark::LeafTorn.hit();
+            c.op.retried.set(true);
+            self.wait(&mut backoff, route).await?;
+        }
+    }
+
+    /// One READ of the image in a cell; `None` when it is not whole, or the owner is away.
+    pub(crate) async fn whole_in(
+        self,
+        cell: GlobalAddr,
+        route: &Route,
+    ) -> Result<Option<LeafCopy>> {
+        let (c, g) = (self.0, &self.0.node.g);
+        c.ep.step(Step::Structure);
+        let read = c.ep.read(image_at(cell, route.capacity), g.leaf_image(route.capacity) as u32);
+        let Some(bytes) = reached(read.await)? else { return Ok(None) };
+        Ok(self.accept(bytes, route))
+    }
+
+    fn accept(self, bytes: Sampled, route: &Route) -> Option<LeafCopy> {
+        let g = &self.0.node.g;
+        let whole = bytes.check(|b| {
+            let header = check_slots(g, route.leaf, b, (route.capacity, false), |_, _| ());
+            let is_of = |h: &crate::format::Header<'_>| {
+                h.slots == route.capacity && h.ver.generation == route.generation
+            };
+            header.filter(is_of).map(|_| ()).ok_or(())
+        });
+        let ((), bytes) = whole.ok()?;
+        Some(LeafCopy::whole(g, route.leaf, route.capacity, bytes))
+    }
+
+    /// A leaf without an image at its owner: as its memory node has it, when the table is closed or
+    /// another leaf's and the leaf is gone; else `None`, and what is missing is built.
+    async fn without_image(self, route: &Route) -> Result<Option<LeafCopy>> {
+        let c = self.0;
+        let is_built = match TableLocks(c).confirm(route.table, route.capacity).await? {
+            Confirmed::Locked | Confirmed::Odd => return Ok(None),
+            Confirmed::Exact(t) if !t.closed && route.is_of(&t) => return Ok(None),
+            Confirmed::Exact(_) => true,
+            Confirmed::Unbuilt => false,
+        };
+        let copy = Leaves(c).read(route.leaf, route.capacity).await?;
+        let h = copy.header(c);
+        let is_there = h.forward.is_null()
+            && h.ver.generation == route.generation
+            && h.table == route.table
+            && copy.capacity == route.capacity;
+        if !is_there {
+            return Ok(Some(copy));
+        }
+        match is_built {
+            true => Box::pin(LeafRecovery(c).rebuild_table(route)).await?,
+            false => _ = Box::pin(LeafRecovery(c).help_route(route)).await?,
+        }
+        Ok(None)
+    }
+
+    /// As [`Leaves::wait_for`], for an image. False: the route is stale.
+    async fn wait(self, backoff: &mut Backoff<'_>, route: &Route) -> Result<bool> {
+        let mut is_there = true;
+        if backoff.steps() >= HELP_AFTER {
+            is_there = Box::pin(LeafRecovery(self.0).help_image(route)).await?;
+        }
+        if backoff.steps() > 0 && backoff.steps().is_multiple_of(LONG_WAIT) {
+            Box::pin(diagnose_leaf(self.0, route.leaf)).await?;
+        }
+        self.0.op.quiescent_point();
+        backoff.step().await?;
+        Ok(is_there)
+    }
+
+    /// A copy of bytes that go to both places.
+    pub(crate) async fn copy_of(self, bytes: &[u8]) -> Result<Buf> {
+        let mut copy = self.0.ep.buf(bytes.len() as u32).await?;
+        copy.copy_from_slice(bytes);
+        Ok(copy)
+    }
+
+    /// The WRITE that closes the image of a locked leaf. Zeros are no image.
+    pub(crate) async fn closing(self, l: &Locked) -> Result<(GlobalAddr, Buf)> {
+        let mut zeros = self.0.ep.buf(self.0.node.g.leaf_image(l.route.capacity) as u32).await?;
+        zeros.fill(0);
+        Ok((image_at(l.at, l.route.capacity), zeros))
+    }
+
+    /// Whether the owner of a locked leaf with an image is away.
+    pub(crate) async fn is_away(self, l: &Locked) -> bool {
+        l.route.is_imaged() && self.0.ep.cas(l.at, 0, 0).await.is_err_and(|e| is_away(&e))
+    }
+
+    /// Closes the image of a locked leaf, awaited.
+    pub(crate) async fn close(self, l: &Locked) -> Result<()> {
+        if !l.route.is_imaged() || self.0.node.has(Mutant::ImagedNotClosed) {
+            return Ok(());
+        }
+        let (at, zeros) = self.closing(l).await?;
+        self.0.ep.write(at, zeros).await.map(|_| ())
+    }
+
+    /// The change for which an image was closed does not take place.
+    pub(crate) async fn reopen(self, l: &Locked, leaf: &LeafCopy) -> Result<()> {
+        if !l.route.is_imaged() {
+            return Ok(());
+        }
+        let len = self.0.node.g.leaf_image(leaf.capacity);
+        let image = self.copy_of(&leaf.bytes[..len]).await?;
+        self.show(l, image).await
+    }
+
+    /// WRITEs the whole image of a locked leaf, as its memory node has it now, awaited. Without an
+    /// answer nothing is lost: the owner's tables are built anew.
+    pub(crate) async fn show(self, l: &Locked, image: Buf) -> Result<()> {
+        let at = image_at(l.at, l.route.capacity);
+        reached(self.0.ep.write(at, image).await.map(|_| ())).map(|_| ())
+    }
+
+    /// Shows a write of some bytes of the leaf, and unlocks behind it, awaited: the write may be
+    /// acknowledged.
+    pub(crate) async fn unlock(
+        self,
+        l: Locked,
+        (offset, bytes): (usize, Buf),
+        has_table: bool,
+    ) -> Result<()> {
+        let c = self.0;
+        let Locked { route, at, tag, mut table, fifo_guard, .. } = l;
+        let image = write_verb(image_at(at, route.capacity).plus(offset as u64), bytes);
+        let body = match has_table {
+            true => Some(TableLocks(c).body(&mut table, route.table).await?),
+            false => None,
+        };
+        let body = body.map(|body| write_verb(at.plus(BODY_AT as u64), body));
+        c.keep_table(table);
+        let free = cas(at, tag.0, 0);
+        c.ep.step(Step::Table);
+        if c.node.has(Mutant::ImagedAckEarly) {
+            match body {
+                None => c.ep.detach((image, free), None),
+                Some(body) => c.ep.detach((image, body, free), None),
+            }
+            c.op.let_go(tag);
+            return Ok(());
+        }
+        let done = match body {
+            None => c.ep.chain((image, free)).await.map(|(_, was)| was),
+            Some(body) => c.ep.chain((image, body, free)).await.map(|(_, _, was)| was),
+        };
+        match done {
+            Ok(was) if was == tag.0 => {
+                c.op.let_go(tag);
+                Ok(())
+            }
+            Ok(_) => Err(Error::corrupt(format!("the lock at {at} was lost")).effect_unknown()),
+            Err(e) if is_away(&e) => {
+                drop(fifo_guard);
+                Box::pin(self.rest(tag, &route)).await.map_err(Error::effect_unknown)
+            }
+            Err(e) => Err(e.effect_unknown()),
+        }
+    }
+
+    /// A write has happened, and its owner does not answer: returns when no client can read what
+    /// was there before.
+    async fn rest(self, tag: LockTag, route: &Route) -> Result<()> {
+        let c = self.0;
+        Mark::ImageRests.hit();
+        c.op.give_up(tag);
+        let mut pause = c.ep.backoff("the owner of an image", route.leaf);
+        loop {
+            c.op.quiescent_point();
+            c.ep.sleep(REST_NS).await;
+            pause.step().await?;
+            let Some(at) = c.cell(route.table).await? else { continue };
+            match reached(c.ep.cas(at, 0, 0).await)? {
+                Some(0) => return Ok(()),
+                Some(was) if was == tag.0 => {
+                    let lock = HeldLock { tag, on: Lockable::Leaf(*route) };
+                    reached(Box::pin(recover_lock(c, lock)).await)?;
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Leaves with images at their owners: a crash at every verb of what changes both, of the client
+//! and, in turn, of the node that owns the image.
+
+use dmtree_check::scenario::sweeps::at_least;
+use dmtree_engine::Options;
+
+use super::scenario::{Op, Script, changes, value};
+use super::{double_crash, everywhere, in_blocks, merging, one_leaf, relocating, splitting};
+
+/// A script whose leaves have images.
+pub(super) fn imaged(script: Script) -> Script {
+    let options = Options { images: 0.5, ..script.options.typed() };
+    let cache_bytes = script.cache_bytes.max(1 << 20);
+    Script { options: options.into(), cache_bytes, ..script }
+}
+
+#[test]
+fn insert_update_delete_set() {
+    let script = imaged(Script { ops: changes(), ..one_leaf() });
+    assert!(at_least(everywhere(&script, 1).points, 300));
+}
+
+#[test]
+fn values_in_blocks() {
+    everywhere(&imaged(in_blocks()), 1);
+}
+
+#[test]
+fn split() {
+    for new in [5, 185, 999] {
+        everywhere(&imaged(splitting(new)), 1);
+    }
+}
+
+#[test]
+fn several_at_once() {
+    let load = ((0..96).map(|n| n * 10).collect(), 0.5);
+    let ops = vec![Op::Many((0..8).map(|n| (n * 77, value(n))).collect())];
+    everywhere(&imaged(Script { name: "several at once", load, ops, ..one_leaf() }), 1);
+}
+
+#[test]
+fn merge() {
+    everywhere(&imaged(merging()), 1);
+}
+
+#[test]
+fn relocation() {
+    // A small cache relocates a full leaf to more slots; one image fits.
+    let ops = vec![Op::Insert(5, value(1)), Op::Insert(405, value(1)), Op::Maintain];
+    let script = relocating(64);
+    let least: Options = script.options.typed();
+    let cache_bytes = script.cache_bytes * 2 + 16 * 1_024;
+    let options = Options { images: 0.5, ..least };
+    everywhere(&Script { ops, options: options.into(), cache_bytes, ..script }, 1);
+}
+
+#[test]
+fn two_deaths() {
+    double_crash(&imaged(splitting(5)), (5, 7));
+    double_crash(&imaged(Script { ops: changes(), ..one_leaf() }), (7, 11));
+}
