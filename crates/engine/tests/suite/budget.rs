@@ -2,12 +2,13 @@
 //! figures are those of DESIGN.md section 7, at the published geometry (24-byte keys, 8-byte
 //! values, 32 slots), warm and uncontended.
 
+use dmtree_check::conformance::above;
 use dmtree_check::peer::prelude::*;
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_engine::{Options, Tables, Techniques};
 use dmtree_fabric::OpKind;
 use dmtree_fabric::local::Knobs;
-use dmtree_parts::Write;
+use dmtree_parts::{Page, Write};
 use dmtree_pool::PoolOptions;
 
 const N: u64 = 40_000;
@@ -218,6 +219,12 @@ fn images_at_owners() {
     let mn = t.counts.mn;
     assert_eq!((mn.verbs(), mn.write, mn.read, mn.atomic), (ops, ops, 0, 0), "{t:?}");
     assert!((3.0..=3.05).contains(&(t.counts.round_trips as f64 / ops as f64)), "{t:?}");
+    let mut page = Page::new();
+    (0..200).for_each(|n| _ = c.scan(&above(&key(n), 50), &mut page).expect("scan"));
+    let t = c.take_counts().total(&[OpKind::Scan]);
+    // One READ for each leaf: a scan of 50 pairs meets three or four of them.
+    assert_eq!((t.counts.mn.verbs(), t.counts.cn.atomic, t.ops), (0, 0, 200), "{t:?}");
+    assert!(t.counts.round_trips <= 300 && t.counts.cn.read <= 800, "{t:?}");
     let new = |n: u64| key(2 * N + n);
     (0..1_000).for_each(|n| _ = c.write(&new(n), Write::Insert(b"12345678")).expect("insert"));
     let t = c.take_counts().total(&[OpKind::Insert]);
