@@ -235,7 +235,15 @@ impl Cluster {
         for _ in 1..options.memory_nodes {
             memory.push(MemoryNode::join(&place, options.memory_bytes_per_node)?);
         }
-        Self::gather((&place, false), options.compute_nodes, memory, None)
+        let cluster = Self::gather((&place, false), options.compute_nodes, memory, None)?;
+        // As in a pool of one process, which begins with tables at every compute node: a node that
+        // had none yet when it was asked for cells would be left out for a while.
+        for i in 0..options.compute_nodes {
+            let node = cluster.compute_node(i)?;
+            let ep = node.endpoint(0)?;
+            ep.block_on(await_tables(&node, &ep, false))?;
+        }
+        Ok(cluster)
     }
 
     fn gather(
@@ -303,7 +311,7 @@ fn join_one(
     let membership_agent = MembershipAgent::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.block_on(check_heads(&ep, &node))?;
-    ep.block_on(await_share(&node, &ep))?;
+    ep.block_on(await_tables(&node, &ep, true))?;
     Ok((node, membership_agent))
 }
 
@@ -346,11 +354,13 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
 }
 
 /// Tables that are made while no compute node owns any go to memory nodes, and stay there. So a
-/// newcomer waits until it owns tables itself or another compute node answers: the deaths of former
-/// members may have to complete first.
-async fn await_share(node: &PoolNode, ep: &Endpoint) -> Result<()> {
+/// newcomer waits until it owns tables itself or (`or_peer`) another compute node answers: the
+/// deaths of former members may have to complete first.
+async fn await_tables(node: &PoolNode, ep: &Endpoint, or_peer: bool) -> Result<()> {
     let until = ep.now() + SHARE_WITHIN_LEASES * node.lease_ns();
-    while ep.now() < until && !(node.serves_tables() || node.has_answering_peer(ep).await) {
+    while ep.now() < until
+        && !(node.serves_tables() || or_peer && node.has_answering_peer(ep).await)
+    {
         ep.renew_deadline();
         ep.sleep(1_000_000).await;
     }
