@@ -21,8 +21,10 @@ const OF_THE_FIRST: [Seeds; 5] = [
     ("all", "802..803"),
     ("restarts", "0..60"),
 ];
-/// Of the first system of each other family, if it recovers from crashes.
+/// Of the first system of each other family, if it recovers from crashes, and of [`VARIANTS`].
 const OF_FAMILIES: [Seeds; 3] = [("none", "0..400"), ("crash", "0..200"), ("all", "0..200")];
+/// Systems with a protocol of their own beside the first of their family.
+const VARIANTS: [&str; 1] = ["dmtree-images"];
 /// Of sound systems that do not recover.
 const OF_OTHERS: [Seeds; 1] = [("none", "0..100")];
 
@@ -34,7 +36,7 @@ fn plan(list: &Value) -> Vec<(&str, Seeds)> {
         let leads = systems[..i].iter().all(|earlier| earlier["family"] != s["family"]);
         let seeds = match (i, s["recovers"] == true, s["sound"] == true) {
             (0, ..) => &OF_THE_FIRST[..],
-            (_, true, _) if leads => &OF_FAMILIES,
+            (_, true, _) if leads || VARIANTS.iter().any(|v| s["name"] == **v) => &OF_FAMILIES,
             (_, false, true) => &OF_OTHERS,
             _ => &[],
         };
@@ -184,12 +186,14 @@ mod tests {
         let system = |name, family, sound, recovers| serde_json::json!({"name": name, "family": family, "sound": sound, "recovers": recovers});
         let list = serde_json::json!({"systems": [
             system("a", "a", true, true), system("a-without", "a", true, true),
+            system("dmtree-images", "a", true, true),
             system("b", "b", true, true), system("b-published", "b", false, false),
             system("c", "b", true, false),
         ]});
         let plan = plan(&list);
         let of = |name| plan.iter().filter(|(n, _)| *n == name).count();
-        assert_eq!(["a", "a-without", "b", "b-published", "c"].map(of), [5, 0, 3, 0, 1]);
+        let names = ["a", "a-without", "dmtree-images", "b", "b-published", "c"];
+        assert_eq!(names.map(of), [5, 0, 3, 3, 0, 1]);
     }
 
     #[test]

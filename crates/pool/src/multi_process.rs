@@ -239,7 +239,7 @@ impl Cluster {
         // As in a pool of one process, which begins with tables at every compute node: a node that
         // had none yet when it was asked for cells would be left out for a while.
         for i in 0..options.compute_nodes {
-            let node = cluster.compute_node(i)?;
+            let node = cluster.compute_node(usize::from(i))?;
             let ep = node.endpoint(0)?;
             ep.block_on(await_tables(&node, &ep, false))?;
         }
