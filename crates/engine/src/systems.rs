@@ -50,7 +50,7 @@ fn mutants(o: &Options) -> Vec<peer::Mutant> {
         ("ImagedAckEarly", soon(NodeFaultSet::None, 6, "history")),
         ("ImagedFirst", soon(NodeFaultSet::None, 6, "access")),
         ("ImagedLeafRead", soon(NodeFaultSet::Crash, 60, "history")),
-        ("ImagedNotClosed", soon(NodeFaultSet::Crash, 8, "history")),
+        ("ImagedNotClosed", soon(NodeFaultSet::Crash, 16, "history")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
         _ if o.images > 0.0 => Some("Imaged"),

@@ -74,8 +74,8 @@ fn the_documented_file_is_an_experiment() {
     std::fs::write(file.path(), example.expect("an example")).unwrap();
     let experiment = Experiment::find(file.path().to_str().unwrap()).unwrap();
     let resolved = resolve(&experiment, &Flags::of(&["--jobs=1"]).unwrap()).unwrap();
-    // Two systems, workloads and distributions; the sweep has two points for dmtree.
-    assert_eq!(run::cells(&resolved).unwrap().len(), 2 * 2 * 2);
+    // Two workloads and distributions; the sweep has two points for dmtree, and leaves sherman.
+    assert_eq!(run::cells(&resolved).unwrap().len(), (2 + 1) * 2 * 2);
     let leaf = &resolved.config.options["dmtree"]["leaf_capacity"];
     assert_eq!(leaf.as_u64(), Some(64));
 }
