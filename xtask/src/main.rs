@@ -222,8 +222,8 @@ fn hostile() -> Result<()> {
         .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
-/// Systems whose sound form is the engine with other leaves or models, with crash suites of a
-/// quarter of an hour. Their crash points repeat the engine's but for those.
+/// Systems that are, in their sound form, the engine with other leaves or models. Their crash
+/// suites take a quarter of an hour, and repeat the engine's crash points but for those.
 const VARIANTS: [&str; 2] = ["dmtree-chime", "dmtree-rolex"];
 
 /// The distance of the crash points of [`VARIANTS`], unless all are asked for.

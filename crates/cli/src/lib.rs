@@ -2,7 +2,7 @@
 //! checks and compares systems.
 //!
 //! The binary `dmtree` is [`main`]. A crate with an index of its own has the same command line,
-//! with its systems among the others, in a binary whose `main` is
+//! with its systems among the others, in a binary with this `main`:
 //! `dmtree_cli::main_with(its_crate::systems())` (`docs/write-an-index.md`).
 #![forbid(unsafe_code)]
 

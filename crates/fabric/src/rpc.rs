@@ -198,8 +198,8 @@ pub(crate) struct WithoutCalls<T> {
     transport: Rc<T>,
     /// Notes what the service charges, instead of the transport.
     charged: Option<Rc<Charged>>,
-    /// A job reaches the memory of its node alone: nodes whose jobs waited for each other could
-    /// not revoke anything.
+    /// A job reaches the memory of its node alone: nodes with jobs that waited for each other
+    /// could not revoke anything.
     own_only: bool,
 }
 

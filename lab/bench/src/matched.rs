@@ -14,7 +14,7 @@ pub const SETTING: &str = "mn-cores";
 /// A system with data services beside one without.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Matched {
-    /// The system whose memory nodes have cores.
+    /// The system that uses cores of memory nodes.
     pub system: String,
     /// The system that it is to match.
     pub other: String,

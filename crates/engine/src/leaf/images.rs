@@ -12,7 +12,7 @@
 //! tag->0]`, awaited, and acknowledge (I4). When the owner does not answer, the write *rests*: it
 //! has happened, but a client that has not heard of the owner's death may still read the old image.
 //! So it is acknowledged when the lock is free again, at this owner after a repair, or at the next
-//! one, whose cells are zero.
+//! one, which begins with zero cells.
 //!
 //! A change that takes keys away from a leaf *closes* the image before it commits: zeros, awaited.
 //! From then on no client reads a frozen copy there, whatever becomes of the owner.

@@ -81,8 +81,8 @@ impl SimTransport {
         })
     }
 
-    /// Starts workers for the jobs that calls have begun: each is a thread with a core of its own,
-    /// whose future runs on the executor of the clients.
+    /// Starts workers for the jobs that calls have begun: each is a thread with a core of its own.
+    /// Its future runs on the executor of the clients.
     fn start_jobs(&self, core: &Core) {
         for (host, job) in self.begun.take() {
             let worker = Self::new(self.shared.clone(), host.node, Some(job.caller));

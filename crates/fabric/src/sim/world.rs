@@ -88,7 +88,7 @@ pub(super) struct Thread {
     pub own: Arc<Host>,
     /// Its number among the threads of its node.
     pub number: u32,
-    /// The member whose job it runs.
+    /// The member that it runs a job of.
     pub(super) job_of: Option<Member>,
     queue_pairs: Vec<QueuePair>,
     /// Lists that have completed and wait for the CPU.

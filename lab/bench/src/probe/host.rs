@@ -30,7 +30,7 @@ const STEPS: u8 = 64;
 /// Medians of one thread, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steps {
-    /// A call whose handler does nothing.
+    /// A call of a handler that does nothing.
     pub call_ns: f64,
     /// A search in a page that is in no cache.
     pub node_ns: f64,

@@ -7,7 +7,7 @@ use dmtree_engine::Options;
 use super::scenario::{Op, Script, changes, value};
 use super::{double_crash, everywhere, in_blocks, merging, one_leaf, relocating, splitting};
 
-/// A script whose leaves have images.
+/// A script over leaves with images.
 pub(super) fn imaged(script: Script) -> Script {
     let options = Options { images: 0.5, ..script.options.typed() };
     let cache_bytes = script.cache_bytes.max(1 << 20);
