@@ -156,8 +156,10 @@ impl Pool {
         Ok(all.into_iter().filter(|e| e.state == IndexState::Ready).map(|e| e.name).collect())
     }
 
-    /// Removes an index. Operations on handles that are still there end in `Closed`.
-    /// Its memory is *not* given back to the pool yet.
+    /// Removes an index. Operations on handles that are still there end in `Closed`, in other
+    /// processes, too. Its memory goes back to the pool when the operations that run in it have
+    /// ended in all processes; while one of them does not answer, a later call, or a write that
+    /// finds the pool full, gives it back.
     ///
     /// # Errors
     /// `NotFound` when there is none of this name.
@@ -199,15 +201,18 @@ impl Pool {
     fn opened(&self, entry: &IndexEntry) -> Result<Index> {
         let mut opened = locked(&self.0.opened);
         let known = opened.get(&entry.name).filter(|o| o.id == entry.id).cloned();
-        let open = match known {
-            Some(open) => open,
-            None => {
-                let open = Arc::new(self.0.open_entry(entry)?);
-                opened.insert(entry.name.clone(), open.clone());
-                open
-            }
-        };
+        if let Some(open) = known {
+            return Ok(Index::new(self.0.clone(), open));
+        }
+        let open = Arc::new(self.0.open_entry(entry)?);
+        opened.insert(entry.name.clone(), open.clone());
         drop(opened);
+        // The entry may be older than this incarnation, and the index dropped and purged before it.
+        let listed = self.0.admin(true, |a| a.run(a.node.find_index(&a.ep, &entry.name)))?;
+        if listed.is_none_or(|listed| listed.id != entry.id) {
+            open.close();
+            return Err(Error::not_found(format!("the index {:?} was removed", entry.name)));
+        }
         Ok(Index::new(self.0.clone(), open))
     }
 }

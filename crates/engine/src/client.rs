@@ -126,10 +126,13 @@ impl Client {
     }
 
     /// An operation begins.
-    pub(crate) fn pin(&self) -> Pinned<'_, DmNode> {
+    ///
+    /// # Errors
+    /// `Closed` when the index was dropped.
+    pub(crate) fn pin(&self) -> Result<Pinned<'_, DmNode>> {
         match self.node.has(Mutant::NoEpoch) {
             false => self.op.pin(),
-            true => self.op.unannounced(),
+            true => Ok(self.op.unannounced()),
         }
     }
 

@@ -326,7 +326,7 @@ impl DmNode {
             // No other client knows of it until it is retired.
             let bytes = self.leaf_bytes(route.capacity);
             let table = self.has_tables().then_some(route.table);
-            self.pool.log_pending(route.leaf, bytes, table);
+            self.pool.log_pending(self.root.index, (route.leaf, bytes), table);
         }
         self.maintenance.push(chore);
     }
@@ -361,6 +361,10 @@ impl LockNode for DmNode {
 
     fn pool(&self) -> &PoolNode {
         &self.pool
+    }
+
+    fn index(&self) -> u32 {
+        self.root.index
     }
 
     fn abandon(&self, lock: HeldLock) {

@@ -155,7 +155,7 @@ fn reads_again(
     });
     alone(scenario, |c| async move {
         let before = hits(mark);
-        let _pin = c.client.pin();
+        let _pin = c.client.pin().expect("open");
         let (at, right) = wrong(&c).await;
         went.set(true);
         c.client.ep.sleep(A_WHILE_NS).await;
@@ -230,7 +230,7 @@ fn an_inner_node_that_was_merged_away_gets_no_record() {
         let before = hits(Mark::PublishTombstone);
         let merged = gone.len() as u64;
         for (low, child) in gone {
-            let _pin = c.client.pin();
+            let _pin = c.client.pin().expect("open");
             Records(&c.client).insert(2, &low, &child).await.expect("there is nothing to do");
         }
         assert!(merged > 0 && hits(Mark::PublishTombstone) == before + merged, "{merged} merged");
@@ -247,7 +247,7 @@ fn a_tombstone_is_closed_when_its_fence_is_gone() {
         let options = Options { key_inline_bytes: 24, ..small() };
         let scenario = scenario(options, (0..100).map(long_key));
         alone(&scenario, |mut c| async move {
-            let pin = c.client.pin();
+            let pin = c.client.pin().expect("open");
             let route = route_to(&c, &long_key(50)).await;
             let l = locked_leaf(&c, &route).await;
             let (at, fence) = (l.at, l.table.fence);
@@ -317,7 +317,7 @@ fn a_leaf_without_a_record_does_not_move() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
-        let pin = c.client.pin();
+        let pin = c.client.pin().expect("open");
         let route = route_to(&c, &key(50)).await;
         let (low, child) = lose_record(&c, &key(50)).await;
         let l = locked_leaf(&c, &route).await;
@@ -340,7 +340,7 @@ fn a_tombstone_without_its_sibling_record_is_unlinked_later() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
-        let pin = c.client.pin();
+        let pin = c.client.pin().expect("open");
         let route = route_to(&c, &key(50)).await;
         let l = locked_leaf(&c, &route).await;
         relocate(&c, l).await;
@@ -376,7 +376,7 @@ fn a_tombstone_that_no_list_names_is_unlinked_by_a_gc() {
     let _one = one_at_a_time();
     let scenario = scenario(small(), (0..100).map(key));
     alone(&scenario, |mut c| async move {
-        let pin = c.client.pin();
+        let pin = c.client.pin().expect("open");
         let route = route_to(&c, &key(50)).await;
         let l = locked_leaf(&c, &route).await;
         relocate(&c, l).await;
@@ -402,7 +402,7 @@ fn leaves_that_are_no_neighbours_are_not_merged() {
         for n in (0..200).filter(|n| n % 20 != 0) {
             c.write(&key(n), Write::Delete).await.expect("works");
         }
-        let pin = c.client.pin();
+        let pin = c.client.pin().expect("open");
         let parent =
             Router(&c.client).descend_to(&key(0), 1).await.expect("works").expect("a bottom level");
         assert!(parent.len() > 2, "a leaf lies between two others");
@@ -427,7 +427,7 @@ fn a_table_that_a_late_write_has_overwritten_is_built_anew() {
     for torn in [false, true] {
         let scenario = scenario(small(), (0..100).map(key));
         alone(&scenario, |mut c| async move {
-            let pin = c.client.pin();
+            let pin = c.client.pin().expect("open");
             let route = route_to(&c, &key(50)).await;
             let l = locked_leaf(&c, &route).await;
             let at = l.at.plus(BODY_AT as u64);

@@ -104,10 +104,12 @@ impl RangeIndex for DmTree {
         cx.cache_bytes = cx.cache_bytes.max(o.least_cache_bytes());
         let client = Client::new(ep.clone(), Arc::new(DmNode::new(&cx, o, root)?));
         let scope = client.ep.begin(OpKind::Admin);
+        let pin = client.pin()?;
         if !client.node.has_tables() {
             client.node.lock_tables().format(ep, &client.node.pool, root).await?;
         }
         format(&client).await?;
+        drop(pin);
         scope.end(OpOutcome::Other);
         Ok(())
     }

@@ -62,7 +62,7 @@ pub(crate) struct Walk<'c> {
 impl<'c> Walk<'c> {
     pub(crate) async fn run(c: &'c Client) -> Result<Shape> {
         let scope = c.ep.begin(OpKind::Admin);
-        let _pin = c.pin();
+        let _pin = c.pin()?;
         let root = Router(c).read_root().await?;
         let InnerRead::Whole(top) = Router(c).read_inner(root, None, None).await? else {
             return Err(broken("the root is a tombstone", root));

@@ -1,7 +1,8 @@
 //! The pin and the locks of a running operation, and the abandoned locks of a compute node.
 //!
 //! *Pins.* Every operation runs under a pin ([`Pinned`]): the client's epoch slot announces it, so
-//! that no object that it may reach is reused before it ends. A caller may drop the operation's
+//! that no object that it may reach is reused before it ends. An index that was dropped gives no
+//! pin: its memory is about to be another index's. A caller may drop the operation's
 //! future at any await. Its verbs in flight execute all the same; announcement and locks are kept
 //! until they have completed.
 //!
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dmtree_fabric::{Effect, Endpoint, Error, OpOutcome, Result};
-use dmtree_pool::{EpochHandle, PoolNode, QuiescentSection};
+use dmtree_pool::{EpochHandle, Gate, PoolNode, QuiescentSection};
 
 use crate::op::counted;
 
@@ -53,6 +54,8 @@ pub trait LockNode: 'static {
 
     /// Its memory.
     fn pool(&self) -> &PoolNode;
+    /// The number of its index.
+    fn index(&self) -> u32;
     /// An operation has left a lock. None of its verbs executes any more.
     fn abandon(&self, lock: Self::Lock);
     /// An operation was dropped with verbs in flight.
@@ -64,6 +67,7 @@ pub struct Running<N: LockNode> {
     ep: Endpoint,
     node: Arc<N>,
     epoch: RefCell<Rc<EpochHandle>>,
+    gate: Arc<Gate>,
     held: RefCell<Vec<N::Lock>>,
     tries: RefCell<Vec<N::Lock>>,
     /// Something has forced it to repeat a step.
@@ -134,6 +138,7 @@ impl<N: LockNode> Running<N> {
             ep: ep.clone(),
             node: node.clone(),
             epoch: RefCell::new(Rc::new(node.pool().register())),
+            gate: node.pool().gate(node.index()),
             held: RefCell::default(),
             tries: RefCell::default(),
             retried: Cell::new(false),
@@ -141,16 +146,25 @@ impl<N: LockNode> Running<N> {
     }
 
     /// An operation begins.
-    pub fn pin(&self) -> Pinned<'_, N> {
-        self.pin_briefly().lasting()
+    ///
+    /// # Errors
+    /// `Closed` when the index was dropped.
+    pub fn pin(&self) -> Result<Pinned<'_, N>> {
+        Ok(self.pin_briefly()?.lasting())
     }
 
     /// An operation begins, and may end before it has anything to clean up.
+    ///
+    /// # Errors
+    /// `Closed` when the index was dropped.
     #[inline]
-    pub fn pin_briefly(&self) -> BriefPin<'_, N> {
+    pub fn pin_briefly(&self) -> Result<BriefPin<'_, N>> {
         self.epoch.borrow().enter();
+        let pin = BriefPin(self);
+        // Behind the announcement: see the head of the pool's `gates.rs`.
+        self.gate.check()?;
         self.retried.set(false);
-        BriefPin(self)
+        Ok(pin)
     }
 
     /// The same without the announcement, for a mutant.

@@ -16,7 +16,7 @@ use dmtree_fabric::{
     Buf, Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result, Stage, Step,
     Verified,
 };
-use dmtree_pool::{Bump, PoolNode};
+use dmtree_pool::{Bump, PoolNode, Ungated};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -52,13 +52,14 @@ pub struct Base {
     /// Lookups in its cache.
     pub lookups: Arc<Lookups>,
     limits: Limits,
+    _open: Ungated,
 }
 
 impl Base {
     /// Of an index with options that were checked.
     ///
     /// # Errors
-    /// `InvalidArgument` for a cache budget that is too small.
+    /// `InvalidArgument` for a cache budget that is too small; `Closed` for an index that was dropped.
     pub fn new(cx: &NodeContext, root: Root, limits: Limits) -> Result<Self> {
         let least = limits.least_cache;
         if cx.cache_bytes < least {
@@ -67,7 +68,9 @@ impl Base {
                 cx.cache_bytes
             )));
         }
-        Ok(Self { pool: cx.pool.clone(), root, lookups: Arc::default(), limits })
+        // Operations of these designs are not announced.
+        let open = cx.pool.open_ungated(root.index)?;
+        Ok(Self { pool: cx.pool.clone(), root, lookups: Arc::default(), limits, _open: open })
     }
 }
 

@@ -70,6 +70,11 @@ impl BlockSpace {
         }
     }
 
+    /// The index.
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Takes a block back; false when it is no block of these nodes, or free already.
     pub(crate) fn put(&self, b: BlockPtr, layout: &NodeLayout) -> bool {
         let (offset, count) = (b.addr().offset(), chunks_for(b.capacity(), self.chunk_bytes));

@@ -4,14 +4,15 @@
 //! A slot has a line of words (state with id, root word, aux word, deaths counted by garbage
 //! collection, directory word, claim of it) and a body with a checksum: id, name, system, options,
 //! creator. **Create** finds a free slot, draws the next id (an addition on memory node 0), writes
-//! the body, zeroes the words, and writes the state *last*. **Drop** writes 0 to the state word.
+//! the body, zeroes the words, and writes the state *last*. **Drop** changes the state to `Dropped`:
+//! the name is free, and the index is as it was to all that serve memory. **Purge** (`purge.rs`)
+//! frees the slot with a compare-and-swap, when no operation of the index can run any more.
 //! **Publish**, in `creation.rs`, is a compare-and-swap of the state word by the creator itself.
 //!
 //! Invariants. Ids are never given again. A name is in at most one slot: the calls of the service
 //! run one at a time, so what one has read stays true until it writes. The body carries the id of
 //! the state word, so an image that was read across a drop and a creation does not match, and is
-//! read again. Slots are used in turn, so that a verb of a client that does not know of a drop yet
-//! seldom meets the next index.
+//! read again. A slot is used again when no client of its former index runs an operation.
 //!
 //! Crashes. The service goes with memory node 0, and the pool with it. A call with a lost answer
 //! leaves a slot in state `Creating`. Its name is free again when its creator is gone or has
@@ -87,6 +88,8 @@ pub enum IndexState {
     Creating,
     /// It can be opened.
     Ready,
+    /// It has no name any more, and operations of clients that have opened it may still run.
+    Dropped,
 }
 
 impl IndexState {
@@ -94,6 +97,7 @@ impl IndexState {
         let state = match self {
             Self::Creating => 1,
             Self::Ready => 2,
+            Self::Dropped => 3,
         };
         u64::from(id) << 8 | state
     }
@@ -102,6 +106,7 @@ impl IndexState {
         let state = match word & 0xff {
             1 => Self::Creating,
             2 => Self::Ready,
+            3 => Self::Dropped,
             _ => return None,
         };
         Some((state, u32::try_from(word >> 8).ok()?))
@@ -150,6 +155,10 @@ impl IndexEntry {
                 Err(Error::invalid(format!("{} is no root word of the catalog", self.root_word)))
             }
         }
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        self.state != IndexState::Dropped && self.name == name
     }
 
     /// Its state word while it is being created.
@@ -232,7 +241,7 @@ fn check_name(name: &str) -> Result<()> {
 pub(crate) fn exists(e: &IndexEntry) -> Error {
     let doing = match e.state {
         IndexState::Creating => format!(" ({} is creating it)", e.creator.member),
-        IndexState::Ready => String::new(),
+        IndexState::Ready | IndexState::Dropped => String::new(),
     };
     let name = &e.name;
     let text = format!(
@@ -269,7 +278,7 @@ pub(crate) fn counted_word(root_word: GlobalAddr) -> GlobalAddr {
     root_word.plus(COUNTED_WORD - ROOT_WORD)
 }
 
-/// The ids of all indexes. One READ.
+/// The numbers of all indexes with memory, those that were dropped included. One READ.
 pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
     Ok(read_all(ep).await?.into_iter().map(|(_, e)| e.id).collect())
 }
@@ -289,7 +298,7 @@ impl CatalogService {
         creator: Creator,
     ) -> Result<(u64, u32)> {
         let taken = read_all(ep).await?;
-        if let Some((_, e)) = taken.iter().find(|(_, e)| e.name == new.name) {
+        if let Some((_, e)) = taken.iter().find(|(_, e)| e.is_named(new.name)) {
             return Err(exists(e));
         }
         let first = *locked(&self.next);
@@ -318,9 +327,9 @@ impl CatalogService {
 
     async fn remove(&self, ep: &Endpoint, name: &str) -> Result<()> {
         let taken = read_all(ep).await?;
-        let found = taken.iter().find(|(_, e)| e.name == name);
-        let (slot, _) = found.ok_or_else(|| not_found(name))?;
-        ep.write_word(slot_at(*slot), 0).await
+        let found = taken.iter().find(|(_, e)| e.is_named(name));
+        let (slot, e) = found.ok_or_else(|| not_found(name))?;
+        ep.write_word(slot_at(*slot), IndexState::Dropped.word(e.id)).await
     }
 }
 
@@ -421,25 +430,40 @@ impl PoolNode {
     pub async fn find_index(&self, ep: &Endpoint, name: &str) -> Result<Option<IndexEntry>> {
         check_name(name)?;
         let all = read_all(ep).await?;
-        Ok(all.into_iter().map(|(_, e)| e).find(|e| e.name == name))
+        Ok(all.into_iter().map(|(_, e)| e).find(|e| e.is_named(name)))
     }
 
     /// All indexes, by name.
     pub async fn list_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
         let mut all: Vec<_> = read_all(ep).await?.into_iter().map(|(_, e)| e).collect();
+        all.retain(|e| e.state != IndexState::Dropped);
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
-    /// Unregisters a name; its id is never given again, and no client may use the index any more.
-    /// Its chunks stay recorded as the index's and are not reused: giving them to others takes an
-    /// acknowledged purge of every node's caches.
+    /// Removes an index. Its operations that run come to their end, later ones fail with `Closed` on
+    /// every node, and its memory goes back to the pool. What cannot be given back now, because a
+    /// node does not answer or an operation does not end, is left to a later purge
+    /// ([`PoolNode::purge_dropped`]). Call it between operations.
     ///
     /// # Errors
     /// `NotFound`; those of the fabric.
     pub async fn drop_index(&self, ep: &Endpoint, name: &str) -> Result<()> {
         let me = Creator { member: self.member(), ticket: 0 };
         let dropped = NewIndex { name, system: "", options: &[] };
-        call(ep, CallKind::Drop, dropped, me).await.map(|_| ())
+        call(ep, CallKind::Drop, dropped, me).await?;
+        let _ = Box::pin(self.purge_dropped(ep)).await;
+        Ok(())
+    }
+
+    /// The indexes that were dropped and not purged.
+    pub(crate) async fn dropped_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
+        let all = read_all(ep).await?.into_iter().map(|(_, e)| e);
+        Ok(all.filter(|e| e.state == IndexState::Dropped).collect())
+    }
+
+    /// No operation of a dropped index can run any more: its slot is free.
+    pub(crate) async fn free_slot(&self, ep: &Endpoint, e: &IndexEntry) -> Result<()> {
+        ep.cas(e.state_word()?, IndexState::Dropped.word(e.id), 0).await.map(drop)
     }
 }

@@ -6,8 +6,9 @@
 //! - **alloc** (use, index, kind, size, count): answers first with deposits of the same kind
 //!   (`deposits.rs`), else with a run of free chunks. Zeroes chunks that were used before (not for
 //!   blocks), writes the records *from the back*, the head last, and then answers. 0 means full.
-//! - **free** (offset, count): takes a whole run back. Erases the records *from the front*, the
-//!   head first, and then marks the chunks free.
+//! - **free** (index, offset, count): takes a whole run back. Erases the records *from the front*,
+//!   the head first, and then marks the chunks free.
+//! - **purge** (index): drops the deposits of a dropped index, and takes its runs back.
 //! - **deposit** (pieces), **take** (kind): stores and hands out free memory that its holder does
 //!   not need. Space that makes a whole chunk goes the way of *free*.
 //! - **retired**, **stamp**, **release**: counts, stamps and frees runs of the node's own services
@@ -20,6 +21,9 @@
 //! its first grant. Single chunks come from the front and longer runs from the back, so that they
 //! get into each other's way late.
 //!
+//! The index of a run is in the bookkeeping, too. What comes back is of that index, or is refused: a
+//! call with a lost answer may arrive when the chunks have another index.
+//!
 //! Crashes. The bookkeeping is as volatile as the memory. A client that dies between the grant and
 //! the first use leaves a recorded run that garbage collection finds; so does a grant with a
 //! lost answer. A *free* that ends in an error half way keeps the run taken in the bookkeeping and
@@ -28,7 +32,7 @@
 use std::sync::Mutex;
 
 use dmtree_fabric::{
-    Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, Member, NodeId, Result, Service, ServiceId,
+    Endpoint, Error, GlobalAddr, MAX_BUF_BYTES, Member, NodeId, Result, Role, Service, ServiceId,
 };
 use postcard::fixint;
 use serde::{Deserialize, Serialize};
@@ -56,12 +60,7 @@ enum Call {
         incarnation: u32,
     },
     /// Returns a run.
-    Free {
-        #[serde(with = "fixint::le")]
-        count: u32,
-        #[serde(with = "fixint::le")]
-        offset: u64,
-    },
+    Free(ReturnedRun),
     /// Deposits the pieces that follow.
     Deposit,
     /// Takes deposited pieces.
@@ -79,6 +78,19 @@ enum Call {
     Stamp(Stamp),
     /// No operation holds the first so many of them.
     Release(Word),
+    /// No operation of any index of this number runs, and none begins.
+    Purge(Half),
+}
+
+/// A run that a compute node returns.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct ReturnedRun {
+    #[serde(with = "fixint::le")]
+    pub(crate) index: u32,
+    #[serde(with = "fixint::le")]
+    pub(crate) count: u32,
+    #[serde(with = "fixint::le")]
+    pub(crate) offset: u64,
 }
 
 /// Answers of [`Call::Alloc`] and [`Call::Take`].
@@ -122,9 +134,17 @@ impl RunRequest {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
     Free,
-    /// The first of a run of this many.
-    Head(u32),
+    /// The first of a run.
+    Head(Run),
     Behind,
+}
+
+/// A run that was handed out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Run {
+    chunks: u32,
+    /// The index, if compute nodes have it for one.
+    index: Option<u32>,
 }
 
 /// Volatile bookkeeping; the records say the same, and more.
@@ -166,10 +186,10 @@ impl ChunkService {
     }
 
     /// Finds and marks a free run: single chunks from the front, longer runs from the back.
-    fn find(&self, count: u32) -> Option<u32> {
+    fn find(&self, run: Run) -> Option<u32> {
         let mut chunk_map = locked(&self.chunk_map);
         let free = |run: &[ChunkState]| run.iter().all(|c| *c == ChunkState::Free);
-        let count = count as usize;
+        let count = run.chunks as usize;
         if count == 0 || count > chunk_map.chunks.len() {
             return None;
         }
@@ -181,7 +201,7 @@ impl ChunkService {
                 .find(|i| free(&chunk_map.chunks[*i..*i + count]))?
         };
         chunk_map.chunks[at..at + count].fill(ChunkState::Behind);
-        chunk_map.chunks[at] = ChunkState::Head(count as u32);
+        chunk_map.chunks[at] = ChunkState::Head(run);
         Some(at as u32)
     }
 
@@ -198,7 +218,9 @@ impl ChunkService {
         owner: Member,
         r: RunRequest,
     ) -> Result<Option<u64>> {
-        let Some(first) = self.find(r.count) else { return Ok(None) };
+        let is_for_index = owner.node.role() == Role::Compute && r.used_for != ChunkUse::Tables;
+        let run = Run { chunks: r.count, index: is_for_index.then_some(r.index) };
+        let Some(first) = self.find(run) else { return Ok(None) };
         if let Err(e) = self.prepare(ep, first, owner, r).await {
             self.set_free(first, r.count);
             return Err(e);
@@ -246,11 +268,11 @@ impl ChunkService {
         Ok(())
     }
 
-    async fn give_back(&self, ep: &Endpoint, offset: u64, count: u32) -> Result<()> {
-        let layout = &self.layout;
+    async fn give_back(&self, ep: &Endpoint, offset: u64, run: Run) -> Result<()> {
+        let (layout, count) = (&self.layout, run.chunks);
         let known = layout
             .chunk_at(offset)
-            .filter(|i| locked(&self.chunk_map).chunks[*i as usize] == ChunkState::Head(count));
+            .filter(|i| locked(&self.chunk_map).chunks[*i as usize] == ChunkState::Head(run));
         let Some(first) = known else {
             return Err(Error::invalid(format!(
                 "{} has no run of {count} chunks at {offset:#x} to take back",
@@ -265,8 +287,39 @@ impl ChunkService {
         Ok(())
     }
 
+    /// Takes back everything that compute nodes have for an index; how many chunks.
+    async fn purge(&self, ep: &Endpoint, index: u32) -> Result<u64> {
+        locked(&self.deposits).forget_index(index);
+        let heads = |(i, state): (usize, &ChunkState)| match state {
+            ChunkState::Head(run) if run.index == Some(index) => Some((i as u32, *run)),
+            _ => None,
+        };
+        let runs: Vec<_> =
+            locked(&self.chunk_map).chunks.iter().enumerate().filter_map(heads).collect();
+        let mut chunks = 0;
+        for (first, run) in runs {
+            ep.renew_deadline();
+            self.give_back(ep, self.layout.chunk(first), run).await?;
+            chunks += u64::from(run.chunks);
+        }
+        Ok(chunks)
+    }
+
     fn take_deposits(&self, wanted: Wanted) -> Vec<Piece> {
         locked(&self.deposits).take(wanted, &self.layout)
+    }
+
+    /// Whether the chunk of a piece is that of its index.
+    fn is_of_its_index(&self, piece: &Piece) -> bool {
+        let (index, at) = match *piece {
+            Piece::Object(key, g) => (key.index, g.addr),
+            Piece::Fresh(key, at, _) => (key.index, at),
+            Piece::Space(index, at, _) => (index, at),
+            Piece::Cell(..) => return true,
+        };
+        let run = ChunkState::Head(Run { chunks: 1, index: Some(index) });
+        let chunk = self.layout.chunk_of(at.offset());
+        chunk.is_some_and(|i| locked(&self.chunk_map).chunks[i as usize] == run)
     }
 
     /// Stores pieces. Returns how many are implausible: those are refused and left alone.
@@ -275,7 +328,7 @@ impl ChunkService {
         let mut refused = 0;
         for (piece, retired) in pieces {
             // Memory that operations may still read cannot be deposited.
-            if retired || !deposits.put(piece, &self.layout) {
+            if retired || !self.is_of_its_index(&piece) || !deposits.put(piece, &self.layout) {
                 refused += 1;
             }
         }
@@ -287,7 +340,7 @@ impl Service for ChunkService {
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let mut rest = request;
         let call = wire::take_call("the chunk service", &mut rest)?;
-        if matches!(call, Call::Free { .. } | Call::Deposit)
+        if matches!(call, Call::Free(_) | Call::Deposit)
             && self.mutants.has(Mutant::NothingComesBack)
         {
             return Ok(Vec::new());
@@ -304,15 +357,17 @@ impl Service for ChunkService {
                 let offset = self.take(ep, Member { node: from, incarnation }, run).await?;
                 Ok(wire::encode(&Answer::Granted(Word(offset.unwrap_or(0)))))
             }
-            Call::Free { count, offset } => {
-                self.give_back(ep, offset, count).await?;
+            Call::Free(ReturnedRun { index, count, offset }) => {
+                let run = Run { chunks: count, index: Some(index) };
+                self.give_back(ep, offset, run).await?;
                 Ok(Vec::new())
             }
             Call::Deposit => {
                 let refused = self.deposit(pieces::decode(rest)?);
                 let whole = locked(&self.deposits).take_whole(self.layout.chunk_bytes);
-                for offset in whole {
-                    self.give_back(ep, offset, 1).await?;
+                for (index, offset) in whole {
+                    let run = Run { chunks: 1, index: Some(index) };
+                    self.give_back(ep, offset, run).await?;
                 }
                 Ok(wire::encode(&Half(refused)))
             }
@@ -336,11 +391,12 @@ impl Service for ChunkService {
             Call::Release(Word(counted)) => {
                 let mut chunks = 0;
                 for (offset, count) in self.retired.release(counted)? {
-                    self.give_back(ep, offset, count).await?;
+                    self.give_back(ep, offset, Run { chunks: count, index: None }).await?;
                     chunks += u64::from(count);
                 }
                 Ok(wire::encode(&Word(chunks)))
             }
+            Call::Purge(Half(index)) => Ok(wire::encode(&Word(self.purge(ep, index).await?))),
         }
     }
 }
@@ -422,8 +478,14 @@ pub(crate) async fn ask_list(ep: &Endpoint, of: NodeId, number: u64) -> Result<V
 }
 
 /// Returns a run.
-pub(crate) async fn return_run(ep: &Endpoint, node: NodeId, offset: u64, count: u32) -> Result<()> {
-    ask(ep, node, &Call::Free { count, offset }).await.map(|_| ())
+pub(crate) async fn return_run(ep: &Endpoint, node: NodeId, run: ReturnedRun) -> Result<()> {
+    ask(ep, node, &Call::Free(run)).await.map(|_| ())
+}
+
+/// Lets a memory node take back what compute nodes had for an index; how many chunks that are.
+pub(crate) async fn ask_purge(ep: &Endpoint, node: NodeId, index: u32) -> Result<u64> {
+    let Word(chunks) = wire::decode(&ask(ep, node, &Call::Purge(Half(index))).await?)?;
+    Ok(chunks)
 }
 
 /// What the services of a memory node have retired; `None` when none of it waits.
@@ -454,13 +516,14 @@ mod tests {
         let run = RunRequest { used_for, kind, index, object_bytes, count: 7, least: 1 << 40 };
         let lengths = [
             Call::Alloc { run, incarnation: 300 },
-            Call::Free { count: 1, offset: 1 << 30 },
+            Call::Free(ReturnedRun { index: 1, count: 1, offset: 1 << 30 }),
+            Call::Purge(Half(1 << 20)),
             Call::Deposit,
             Call::Take(Wanted::Objects(key)),
             Call::List { number: 1, first: 3000 },
         ]
         .map(|call| wire::encode(&call).len());
-        assert_eq!(lengths, [27, 13, 1, 19, 13]);
+        assert_eq!(lengths, [27, 17, 5, 1, 19, 13]);
         assert_eq!(wire::encode(&Answer::Granted(Word(0))).len(), 9);
     }
 }

@@ -30,6 +30,7 @@ use crate::multi_process::{MembershipAgent, MemoryNode};
 use crate::node::PoolNode;
 use crate::options::{PoolJournal, PoolOptions};
 use crate::owners::{CELL_SERVICE, OwnerService};
+use crate::purge::{PURGE_SERVICE, PurgeService};
 use crate::segments::SegmentSpace;
 use crate::services::{DATA_SERVICE, DataServices};
 use crate::wire::locked;
@@ -248,6 +249,7 @@ pub(crate) fn start_node(
     let (epochs, shape) = ((epochs, images), shape.clone());
     let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape, epochs, membership));
     fabric.serve(cn, GC_LOG_SERVICE, Arc::new(GcLogService(Arc::downgrade(&node))))?;
+    fabric.serve(cn, PURGE_SERVICE, Arc::new(PurgeService(Arc::downgrade(&node))))?;
     Ok(node)
 }
 

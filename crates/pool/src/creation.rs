@@ -20,7 +20,7 @@
 //! Crashes and drops. A creator that dies before registering leaves nothing; later, it leaves a
 //! slot that is over once its access is revoked. A dropped future frees its name itself, as soon as
 //! nothing that was posted for it executes any more. The chunks that a failed creation has taken
-//! stay with its id, like those of a dropped index. Others wait at most 30 s for a living creator.
+//! stay with its id until a purge (`purge.rs`). Others wait at most 30 s for a living creator.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -187,9 +187,15 @@ impl PoolNode {
         new: NewIndex<'_>,
     ) -> Result<Creation> {
         let mut waits = Waits::new(ep);
+        let mut purges = true;
         loop {
             match self.try_begin(ep, new).await {
                 Err(e) if e.kind() == ErrorKind::Exists => {}
+                // Dropped indexes have slots of the catalog until they are purged.
+                Err(e) if e.kind() == ErrorKind::Full && std::mem::take(&mut purges) => {
+                    self.purge_dropped(ep).await.map_err(|_| e)?;
+                    continue;
+                }
                 done => return done,
             }
             match self.find_index(ep, new.name).await? {

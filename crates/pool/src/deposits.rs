@@ -74,9 +74,18 @@ impl Deposits {
         true
     }
 
-    /// Takes out the chunks that are free as a whole: they belong to no index any more.
-    pub(crate) fn take_whole(&mut self, chunk_bytes: u64) -> Vec<u64> {
-        self.spaces.values_mut().flat_map(|s| s.take_whole(chunk_bytes, 0)).collect()
+    /// Takes out the chunks that are free as a whole, with the index of each: they belong to it no
+    /// more.
+    pub(crate) fn take_whole(&mut self, chunk_bytes: u64) -> Vec<(u32, u64)> {
+        let whole = self.spaces.iter_mut().map(|(index, s)| (*index, s.take_whole(chunk_bytes, 0)));
+        whole.flat_map(|(index, all)| all.into_iter().map(move |at| (index, at))).collect()
+    }
+
+    /// Drops the deposits of an index.
+    pub(crate) fn forget_index(&mut self, index: u32) {
+        self.arenas.retain(|key, _| key.index != index);
+        self.spaces.remove(&index);
+        self.cells.retain(|(of, _), _| *of != index);
     }
 
     /// Takes out pieces of the wanted kind, at most as much as a chunk holds.
@@ -182,7 +191,7 @@ mod tests {
         assert!(d.take(Wanted::Space(4, 8192), &l).is_empty());
         assert_eq!(d.take(Wanted::Space(4, 1024), &l), [space(1, 0, 128), space(1, 1024, 4096)]);
         assert!(d.put(space(0, 64, CHUNK - 64), &l));
-        assert_eq!(d.take_whole(CHUNK), [l.chunk(0)]);
+        assert_eq!(d.take_whole(CHUNK), [(4, l.chunk(0))]);
         assert!(d.spans(&l).is_empty());
     }
 }

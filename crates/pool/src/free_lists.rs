@@ -275,6 +275,13 @@ impl Tables {
         Ok(GlobalAddr::from_bits(p.segments[segment]).plus(offset))
     }
 
+    /// Drops the free cells of an index.
+    pub(crate) fn forget_index(&self, index: u32) {
+        for h in self.owners() {
+            locked(&h.free_lists).retain(|(of, _), _| *of != index);
+        }
+    }
+
     /// Owners that had no cell are asked again.
     pub(crate) fn reopen(&self) {
         for h in self.owners() {

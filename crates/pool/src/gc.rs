@@ -41,7 +41,7 @@ use dmtree_fabric::{
 };
 
 use crate::arena::{ArenaKey, Grant};
-use crate::catalog::counted_word;
+use crate::catalog::{counted_word, live_indexes};
 use crate::chunks::ask_list;
 use crate::gc_log::{Call, Span, Told, WINDOW_HELD_NS, ask_collect, tell};
 use crate::ids::{LINE, TableId};
@@ -197,7 +197,7 @@ impl PoolNode {
         let runs = self.runs_of(ep, index).await?;
         gc.runs.retain(|r| runs.contains(r));
         // An index that took a cell before the windows opened is in the catalog by now.
-        let alone = self.list_indexes(ep).await?.iter().all(|e| e.id == index);
+        let alone = live_indexes(ep).await?.iter().all(|id| *id == index);
         let mark = |s: &DirectoryEntry| (s.partition.number, s.partition.lines);
         let counts = |s: &&DirectoryEntry| match s.partition.index {
             ANY_INDEX => alone,
@@ -226,7 +226,7 @@ impl PoolNode {
     }
 
     /// The members that run operations, or may.
-    fn windows(&self) -> Result<Vec<Member>> {
+    pub(crate) fn windows(&self) -> Result<Vec<Member>> {
         let all = self.fabric.members()?.into_iter();
         let member =
             |node| Member { node, incarnation: self.fabric.incarnation(node).unwrap_or(0) };

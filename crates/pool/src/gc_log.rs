@@ -146,6 +146,13 @@ struct Window {
     list: Vec<Span>,
 }
 
+/// Spans that are pending together, and the index that is to retire them.
+#[derive(Clone, Debug)]
+struct Pending {
+    index: Option<u32>,
+    spans: Vec<Span>,
+}
+
 /// The log of one node.
 #[derive(Debug, Default)]
 pub(crate) struct GcLog {
@@ -153,7 +160,7 @@ pub(crate) struct GcLog {
     window: Mutex<Option<Window>>,
     /// Spans that are neither in use nor on a list: the index will retire them later, or they are
     /// on their way to a memory node. By the place of the first of each group.
-    pending: Mutex<BTreeMap<u64, Vec<Span>>>,
+    pending: Mutex<BTreeMap<u64, Pending>>,
 }
 
 impl GcLog {
@@ -218,12 +225,13 @@ impl GcLog {
     }
 
     /// Lists spans as pending until [`GcLog::unpend`].
-    pub(crate) fn pend(&self, spans: &[Span]) {
+    pub(crate) fn pend(&self, index: Option<u32>, spans: &[Span]) {
         for s in spans {
             self.add(|| *s);
         }
         if let Some(first) = spans.first() {
-            locked(&self.pending).insert(first.place(), spans.to_vec());
+            let pending = Pending { index, spans: spans.to_vec() };
+            locked(&self.pending).insert(first.place(), pending);
         }
     }
 
@@ -234,24 +242,30 @@ impl GcLog {
 
     /// The same for the group that begins at this [`Span::place`].
     pub(crate) fn unpend_place(&self, place: u64) {
-        let spans = locked(&self.pending).get(&place).cloned();
-        spans.iter().flatten().for_each(|s| self.add(|| *s));
+        let pending = locked(&self.pending).get(&place).cloned();
+        pending.iter().flat_map(|p| &p.spans).for_each(|s| self.add(|| *s));
         locked(&self.pending).remove(&place);
     }
 
     pub(crate) fn pending(&self) -> Vec<Span> {
-        locked(&self.pending).values().flatten().copied().collect()
+        locked(&self.pending).values().flat_map(|p| &p.spans).copied().collect()
+    }
+
+    /// The index retires nothing any more.
+    pub(crate) fn unpend_index(&self, index: u32) {
+        locked(&self.pending).retain(|_, pending| pending.index != Some(index));
     }
 }
 
 impl PoolNode {
     /// An object and its table were unlinked, and this node is to retire them some time later:
     /// until then it holds them.
-    pub fn log_pending(&self, at: GlobalAddr, bytes: u64, table: Option<TableId>) {
+    pub fn log_pending(&self, index: u32, object: (GlobalAddr, u64), table: Option<TableId>) {
+        let (at, bytes) = object;
         let object = Span::object(at, bytes);
         match table {
-            Some(table) => self.gc_log.pend(&[object, Span::table(table)]),
-            None => self.gc_log.pend(&[object]),
+            Some(table) => self.gc_log.pend(Some(index), &[object, Span::table(table)]),
+            None => self.gc_log.pend(Some(index), &[object]),
         }
     }
 
@@ -459,7 +473,7 @@ mod tests {
         let n = GcLog::default();
         let at = GlobalAddr::new(NodeId::memory(0), 4096);
         let (object, table) = (Span::object(at, 64), Span::lines(3, 5, 1));
-        n.pend(&[object, table]);
+        n.pend(None, &[object, table]);
         assert_eq!(n.pending(), [object, table]);
         n.begin(1, 0).expect("the first");
         n.unpend(at);

@@ -147,7 +147,7 @@ impl PoolNode {
         for m in 0..self.shape.memory.len() {
             let here = pieces.iter().filter(|p| p.holder() == m).map(Piece::span);
             let here: Vec<_> = here.collect();
-            here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(some));
+            here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(None, some));
         }
     }
 

@@ -28,6 +28,7 @@ mod extents;
 mod free_lists;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gates;
 mod gc;
 mod gc_log;
 mod holder;
@@ -48,6 +49,7 @@ mod options;
 mod owners;
 mod pieces;
 mod pool_config;
+mod purge;
 mod ranges;
 mod reassign;
 mod reclaim;
@@ -69,6 +71,7 @@ pub use crate::catalog::{
 pub use crate::cluster::Cluster;
 pub use crate::creation::{Creation, Creator, Opening};
 pub use crate::epoch::{EpochGuard, EpochHandle, QuiescentSection};
+pub use crate::gates::{Gate, Ungated};
 pub use crate::gc::{Gc, Held, Lost};
 pub use crate::gc_log::{Span, Told};
 pub use crate::holder::{MemoryHolder, TakenRun};

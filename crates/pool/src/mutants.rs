@@ -3,4 +3,6 @@
 dmtree_fabric::mutants! {
     /// A memory node acknowledges returned memory, and drops it.
     NothingComesBack,
+    /// A purge does not wait for operations that run.
+    PurgeAtOnce,
 }

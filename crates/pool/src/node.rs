@@ -38,15 +38,17 @@ use dmtree_fabric::{
 
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockRequest, BlockSpace};
-use crate::chunks::{Granted, RunRequest, ask_run, return_run};
+use crate::chunks::{Granted, ReturnedRun, RunRequest, ask_run, return_run};
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::free_lists::Tables;
+use crate::gates::{Gate, Gates, Ungated};
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
 use crate::image_room::ImageRoom;
 use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
+use crate::mutants::{Mutant, Mutants};
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
 use crate::status::IndexReports;
@@ -151,6 +153,7 @@ pub struct PoolNode {
     pub(crate) epochs: Arc<Epochs>,
     pub(crate) limbo_list: LimboList,
     pub(crate) gc_log: Arc<GcLog>,
+    pub(crate) gates: Arc<Gates>,
     /// Indexes that this incarnation is creating.
     pub(crate) creating: Arc<Tickets>,
     /// Things given back or retired that cannot have been granted: counted, and left alone.
@@ -162,6 +165,7 @@ pub struct PoolNode {
     found_full: Box<[AtomicUsize]>,
     /// The room for images on this node.
     images: Arc<ImageRoom>,
+    mutants: Mutants,
     /// For the status of the pool.
     pub(crate) index_reports: Mutex<Option<IndexReports>>,
 }
@@ -202,11 +206,13 @@ impl PoolNode {
             epochs,
             limbo_list: LimboList::default(),
             gc_log: Arc::default(),
+            gates: Arc::default(),
             creating: Arc::default(),
             refused: AtomicUsize::new(0),
             cells_asked: AtomicUsize::new(0),
             found_full,
             images,
+            mutants: Mutants::default(),
             index_reports: Mutex::default(),
         }
     }
@@ -284,6 +290,24 @@ impl PoolNode {
     /// A client's announcement of its operations; one per client.
     pub fn register(&self) -> EpochHandle {
         self.epochs.register()
+    }
+
+    /// The gate of an index on this node: every operation looks at it behind its announcement.
+    pub fn gate(&self, index: u32) -> Arc<Gate> {
+        self.gates.of(index)
+    }
+
+    /// Opens an index in a design that does not announce its operations: while it is open, its
+    /// memory stays its own when it is dropped.
+    ///
+    /// # Errors
+    /// `Closed` when it was dropped.
+    pub fn open_ungated(&self, index: u32) -> Result<Ungated> {
+        self.gates.open_ungated(index)
+    }
+
+    pub(crate) fn has(&self, mutant: Mutant) -> bool {
+        self.mutants.has(mutant)
     }
 
     // ---- objects ----------------------------------------
@@ -618,11 +642,17 @@ impl PoolNode {
         let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
         let first = |node, offset, count| {
             let bytes = u64::from(count) * self.shape.chunk_bytes;
-            self.gc_log.pend(&[Span::Bytes(place(node, offset).bits(), bytes)]);
+            self.gc_log.pend(None, &[Span::Bytes(place(node, offset).bits(), bytes)]);
         };
-        for (node, offset, count) in spaces.iter().flat_map(|s| s.take_whole(keep, first)) {
-            let in_transit = InTransit(ep, &self.gc_log, place(node, offset).bits());
-            let returned = return_run(ep, self.shape.memory[node].node, offset, count).await;
+        let whole = spaces.iter().flat_map(|s| {
+            let runs = s.take_whole(keep, first).into_iter();
+            runs.map(|(node, offset, count)| {
+                (node, ReturnedRun { index: s.index(), offset, count })
+            })
+        });
+        for (node, run) in whole {
+            let in_transit = InTransit(ep, &self.gc_log, place(node, run.offset).bits());
+            let returned = return_run(ep, self.shape.memory[node].node, run).await;
             if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
                 // The call may be carried out later: the chunk stays pending for as long as this
                 // node lives.
@@ -631,6 +661,11 @@ impl PoolNode {
             outcome = outcome.and(returned);
         }
         outcome
+    }
+
+    /// Memory nodes have free chunks again: each is asked.
+    pub(crate) fn found_room(&self) {
+        self.found_full.iter().for_each(|full| full.store(0, Ordering::Relaxed));
     }
 
     fn full(&self, r: RunRequest) -> Error {

@@ -293,8 +293,7 @@ impl OwnerService {
         Ok(place(&locked(&self.state)).number())
     }
 
-    /// Frees the partitions of dropped indexes. Only operations that began before the drop still
-    /// look for their tables, and those find the table of another leaf, or none: checksums tell.
+    /// Frees the partitions of indexes that were purged: no operation looks for their tables.
     async fn forget_dropped(&self, ep: &Endpoint) -> Result<()> {
         let owned = |p: &&Partition| !matches!(p.index, NO_INDEX | ANY_INDEX);
         let owned: Vec<_> = locked(&self.state).partitions.iter().filter(owned).cloned().collect();

@@ -62,6 +62,13 @@ pub(crate) enum Retired {
 }
 
 impl Retired {
+    pub(crate) fn index(&self) -> u32 {
+        match *self {
+            Self::Object(key, _) => key.index,
+            Self::Block(index, _) | Self::Table(index, _) | Self::Space(index, ..) => index,
+        }
+    }
+
     pub(crate) fn span(&self) -> Span {
         match *self {
             Self::Object(key, g) => Span::object(g.addr, u64::from(key.object_bytes)),

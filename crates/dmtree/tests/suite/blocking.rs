@@ -321,3 +321,30 @@ fn sessions_of_a_thread_end_with_their_index() {
     let errors = pairs.filter_map(Result::err).map(|e| e.kind()).collect::<Vec<_>>();
     assert_eq!(errors, [ErrorKind::Closed]);
 }
+
+/// A pool of two compute nodes gives the memory of a dropped index to the next ones, however often.
+#[test]
+fn dropped_indexes_give_their_memory_back() {
+    let pool = Pool::embedded().compute_nodes(2).memory("64MiB").open().expect("a pool");
+    let used = |pool: &Pool| pool.stats().expect("stats").memory_nodes[0].used_bytes;
+    let mut first = None;
+    for round in 0..100u32 {
+        let index = pool.create("t", Options::default()).expect("room for another index");
+        let pair = |n: u32| (n.to_be_bytes().to_vec(), vec![round as u8; 100]);
+        index.load((0..5_000).map(pair), LoadOrder::Sorted).expect("room for its pairs");
+        // Both compute nodes have free memory of the index.
+        for session in 0..2 {
+            let mut session = index.session_on(session).expect("a session");
+            for n in 5_000..6_000u32 {
+                let (key, value) = pair(n);
+                session.put(&key, &value).expect("room");
+                session.delete(&n.to_be_bytes()).expect("there");
+            }
+        }
+        assert_eq!(index.get(7u32.to_be_bytes()).expect("get"), Some(vec![round as u8; 100]));
+        pool.drop_index("t").expect("dropped");
+        assert_eq!(index.get(7u32.to_be_bytes()).expect_err("gone").kind(), ErrorKind::Closed);
+        let left = used(&pool);
+        assert_eq!(*first.get_or_insert(left), left, "round {round}");
+    }
+}

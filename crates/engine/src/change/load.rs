@@ -146,7 +146,7 @@ impl<'c> Load<'c> {
             return Ok(Loaded::default());
         }
         // Deadlines bound waiting for other clients; a load is long by itself.
-        let pin = c.pin();
+        let pin = c.pin()?;
         if let Some((l, r0)) = self.lock_empty().await? {
             return self.replace_empty(l, r0, (first, pairs)).await;
         }

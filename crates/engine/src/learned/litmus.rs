@@ -150,7 +150,7 @@ fn a_directory_of_any_age_makes_no_answer_wrong() {
 fn half_a_split(c: &mut DmTree, key: &[u8]) -> GlobalAddr {
     now(c, async |c| {
         let c = &c.client;
-        let (scope, pin) = (c.ep.begin(OpKind::Insert), c.pin());
+        let (scope, pin) = (c.ep.begin(OpKind::Insert), c.pin().expect("open"));
         let route = Router(c).fresh_route(key).await?;
         let mut locked = LeafLocks(c).lock(&route).await?.expect("the route is fresh");
         let pair = (key, KeyHash::of(key), &b"unstored"[..]);

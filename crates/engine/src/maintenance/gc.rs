@@ -244,12 +244,12 @@ impl Collector for Collection<'_> {
     }
 
     async fn first(&self) -> Result<Position> {
-        let _pin = self.0.pin();
+        let _pin = self.0.pin()?;
         Ok(Position::Nodes(Sweep(self.0).top_level().await?, Vec::new()))
     }
 
     async fn mark(&self, from: Position, gc_run: &mut GcRun) -> Result<Option<Position>> {
-        let _pin = self.0.pin();
+        let _pin = self.0.pin()?;
         if let (Position::Nodes(_, from), Some(models)) = (&from, &self.0.node.models)
             && from.is_empty()
         {
@@ -289,7 +289,7 @@ impl Collector for Collection<'_> {
     /// Objects that another client still works on are left out.
     async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
         let (objects, moved) = (gc_run.lost.objects.len(), gc_run.own.moved.len());
-        let _pin = self.0.pin();
+        let _pin = self.0.pin()?;
         if let Some((key, at)) = gc_run.lost.objects.get(i).copied() {
             if let Some(generation) = self.free_object(key, at, &gc_run.lost).await? {
                 gc_run.objects.push((key, Grant { addr: at, generation }));
@@ -310,7 +310,7 @@ impl Collector for Collection<'_> {
     }
 
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
-        let _pin = self.0.pin();
+        let _pin = self.0.pin()?;
         let noted = match self.0.node.has(Mutant::GcNoLog) {
             true => Held::default(),
             false => self.0.node.pool.collect(&self.0.ep, &gc_run.gc, Told::GcLog).await?,

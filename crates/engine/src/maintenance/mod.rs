@@ -81,7 +81,7 @@ async fn build_some(c: &Client) -> Result<Work> {
         }
         Ok(Work::Some)
     };
-    let pin = c.pin();
+    let pin = c.pin()?;
     let built = builds.await;
     pin.end();
     let built = built?;
@@ -96,7 +96,7 @@ async fn do_one(c: &Client, chore: Chore) -> Result<Work> {
     // The next delete finds a merge again, and the next searches a training; nothing finds the
     // other chores again.
     let is_found = is_training || matches!(chore, Chore::Merge(_) | Chore::MergeInner(..));
-    let pin = c.pin();
+    let pin = c.pin()?;
     let begun = c.begun((!is_found).then(|| chore.clone()));
     let did = match chore {
         Chore::Train(key) => train(c, key).await,
@@ -166,7 +166,7 @@ pub(crate) async fn train_all(c: &Client) {
     let mut next = Some(Vec::new());
     while let Some(key) = next {
         let scope = c.ep.begin(OpKind::Train);
-        let pin = c.pin();
+        let Ok(pin) = c.pin() else { return };
         let trained = Box::pin(Trainer(c, models).run(&key)).await;
         pin.end();
         next = trained.map(|trained| trained.next).unwrap_or_else(|_| {

@@ -46,7 +46,7 @@ impl Sweep<'_> {
         let mut from = Vec::new();
         loop {
             self.0.ep.renew_deadline();
-            let _pin = self.0.pin();
+            let _pin = self.0.pin()?;
             match self.node(&from, false).await? {
                 Some(next) => from = next,
                 None => return Ok(()),

@@ -137,7 +137,11 @@ impl<'c> Direct<'c> {
     /// A point read, as far as it need not wait.
     pub(crate) fn get(self, key: &[u8], hash: KeyHash, out: &mut Vec<u8>) -> DirectGet<'c> {
         let Some(mut op) = self.0.begin_direct(OpKind::Get) else { return DirectGet::Posted };
-        let pin = self.0.op.pin_briefly();
+        // The posted operation says why it is refused.
+        let Ok(pin) = self.0.op.pin_briefly() else {
+            op.cancel();
+            return DirectGet::Posted;
+        };
         let r = reading();
         let Some(parent) = Router(self.0).cached(key, &r) else {
             return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
@@ -323,7 +327,10 @@ impl<'c> Direct<'c> {
         let fits = key.len() <= g.k && write.value().is_none_or(|v| v.len() <= g.v);
         let Some(parent) = parent.filter(|_| fits) else { return DirectWrite::Posted };
         let Some(mut op) = self.0.begin_direct(write.kind()) else { return DirectWrite::Posted };
-        let pin = self.0.op.pin_briefly();
+        let Ok(pin) = self.0.op.pin_briefly() else {
+            op.cancel();
+            return DirectWrite::Posted;
+        };
         let Some((mut leaf, old)) = self.lock(&mut op, parent, hash.fingerprint()) else {
             return match op.has_begun() {
                 true => DirectWrite::Again(op.go_on()),

@@ -150,7 +150,7 @@ impl<'c> Reads<'c> {
 
     pub(crate) async fn alone(self, key: HashedKey<'_>, out: &mut Vec<u8>) -> Result<bool> {
         self.0.stop_for_death().await;
-        let _pin = self.0.pin();
+        let _pin = self.0.pin()?;
         self.pinned(key, out).await
     }
 

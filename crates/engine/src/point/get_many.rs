@@ -30,7 +30,7 @@ pub(crate) async fn get_many(c: &Client, keys: &[&[u8]], out: &mut Values) -> Re
     }
     out.reset(keys.len());
     let scope = c.ep.begin(OpKind::GetMany);
-    let _pin = c.pin();
+    let _pin = c.pin()?;
     let mut value = Vec::new();
     for (n, chunk) in keys.chunks(READ_TOGETHER).enumerate() {
         let hashes: Vec<KeyHash> = chunk.iter().map(|key| KeyHash::of(key)).collect();

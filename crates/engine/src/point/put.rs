@@ -144,7 +144,7 @@ impl<'c> Writes<'c> {
         flight: &mut Option<LeaderGuard>,
     ) -> Result<Written> {
         self.0.stop_for_death().await;
-        let pin = self.0.pin();
+        let pin = self.0.pin()?;
         let written = self.pinned(key, w, flight).await;
         pin.end();
         written

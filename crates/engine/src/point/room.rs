@@ -7,7 +7,8 @@
 //! 2. A garbage collection, when a node has died or left since the last one. A live node that does
 //!    not answer is waited for: it answers, or is dead when its lease has ended. One client of a
 //!    node collects at a time.
-//! 3. For a new value of an existing key: the reserved memory. The old value's block is retired by
+//! 3. A purge of indexes that were dropped.
+//! 4. For a new value of an existing key: the reserved memory. The old value's block is retired by
 //!    the same write, so the reserve fills again.
 //!
 //! The write itself is repeated from its beginning. All memory of a change is taken before its
@@ -31,6 +32,13 @@ use crate::{Client, HashedKey, KeyHash};
 
 /// Pieces of maintenance that a write in a full pool executes.
 const PIECES: usize = 256;
+
+/// Where a write in a full pool looks for memory.
+enum Search {
+    Maintenance,
+    Collection,
+    Purge,
+}
 
 /// One client of a node collects at a time; the flag is also cleared when its caller drops it.
 struct Counting<'a>(&'a AtomicBool);
@@ -66,10 +74,11 @@ pub(crate) async fn write_with_room(
         Err(e) if is_without_room(&e) => e,
         done => return done,
     };
-    for collect in [false, true] {
-        let found = match collect {
-            false => Box::pin(make_free(c)).await,
-            true => Box::pin(collect_lost(c)).await,
+    for search in [Search::Maintenance, Search::Collection, Search::Purge] {
+        let found = match search {
+            Search::Maintenance => Box::pin(make_free(c)).await,
+            Search::Collection => Box::pin(collect_lost(c)).await,
+            Search::Purge => Box::pin(pool.purge_dropped(&c.ep)).await.map(|chunks| chunks > 0),
         };
         let before = std::mem::replace(&mut released, pool.released());
         // A node that does not report its epoch keeps freed memory from being used; that is no

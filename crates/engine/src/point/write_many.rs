@@ -186,7 +186,7 @@ impl<'c, 'w> Round<'c, 'w> {
             self.alone.extend(pending.drain(..));
             return Ok(());
         }
-        let pin = c.pin();
+        let pin = c.pin()?;
         let mut later = Vec::new();
         let mut routed = Ok(());
         while self.len() < MAX_WRITES && later.len() < MAX_LATER {

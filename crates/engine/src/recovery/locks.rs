@@ -56,7 +56,7 @@ pub(crate) async fn recover_locks_due(c: &Client) {
     c.node.abandoned_locks.answers(&h.key(), false);
     let scope = c.ep.begin(dmtree_fabric::OpKind::Maintain);
     // A failed recovery is tried again later.
-    let pin = c.pin();
+    let Ok(pin) = c.pin() else { return };
     let recovered = Box::pin(recover_lock(c, h)).await;
     pin.end();
     if recovered.is_ok() {

@@ -75,7 +75,7 @@ impl<'a> Scan<'a> {
         let (c, r) = (self.c, self.r);
         let mut cursor = r.ends().0.map_or(Vec::new(), <[u8]>::to_vec);
         let mut backoff = c.ep.backoff("a consistent view of a leaf", c.node.root.word);
-        let mut pin = c.pin();
+        let mut pin = c.pin()?;
         // A leaf found by walking, because no record names it.
         let mut walked: Option<Route> = None;
         let mut models = c.node.models.as_ref();
@@ -141,7 +141,7 @@ impl<'a> Scan<'a> {
             }
             // Renewed group by group, so that a long scan does not hold up reclamation.
             drop(pin);
-            pin = c.pin();
+            pin = c.pin()?;
         }
     }
 
@@ -182,7 +182,7 @@ impl<'a> Scan<'a> {
             if cursor.as_ref().is_some_and(Vec::is_empty) {
                 return Ok(None);
             }
-            let _pin = c.pin();
+            let _pin = c.pin()?;
             let node = Router(c).descend_below(cursor.as_deref()).await?;
             let found = match node.keys().below(cursor.as_deref()) {
                 Some(i) => {

@@ -142,7 +142,7 @@ impl Collector for Smart {
     }
 
     async fn mark(&self, from: Vec<u8>, gc_run: &mut GcRun) -> Result<Option<Vec<u8>>> {
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         self.mark_some(&from, &mut gc_run.live).await
     }
 
@@ -156,7 +156,7 @@ impl Collector for Smart {
 
     async fn check_lost(&self, gc_run: &mut GcRun, i: usize) -> Result<bool> {
         let Some((key, at)) = gc_run.lost.objects.get(i).copied() else { return Ok(false) };
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         if let Some(generation) = self.last_generation(key, at).await? {
             gc_run.objects.push((key, Grant { addr: at, generation }));
         }
@@ -164,7 +164,7 @@ impl Collector for Smart {
     }
 
     async fn take_lost(&self, gc_run: &mut GcRun) -> Result<()> {
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         let pool = &self.node.pool;
         let logged = pool.collect(&self.ep, &gc_run.gc, Told::GcLog).await?;
         for (key, g) in std::mem::take(&mut gc_run.objects) {

@@ -91,7 +91,7 @@ impl Smart {
             leader.close(out);
         }
         let found = {
-            let _pin = self.op.pin();
+            let _pin = self.op.pin()?;
             self.get_pinned(key, out).await
         };
         if let Some(leader) = leader {

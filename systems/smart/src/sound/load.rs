@@ -58,7 +58,7 @@ impl Smart {
             check_key(key).and_then(|()| check_value(value))
         })?;
         let scope = self.ep.begin(OpKind::Load);
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         let root_grant = self.root_grant().await?;
         let root = self.find_until(&[], 0).await?.node;
         let mut loaded = Loaded { pairs: all.len() as u64, leaves: 0 };

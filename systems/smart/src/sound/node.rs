@@ -127,6 +127,10 @@ impl LockNode for SmartNode {
         &self.pool
     }
 
+    fn index(&self) -> u32 {
+        self.root.index
+    }
+
     fn abandon(&self, lock: LeafLock) {
         self.abandoned_locks.add(lock);
     }

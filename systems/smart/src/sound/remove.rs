@@ -134,7 +134,7 @@ impl Smart {
         }
         if let Some((lock, _)) = self.node.abandoned_locks.nth(self.next_round(), |_| true) {
             let scope = self.ep.begin(OpKind::Maintain);
-            let _pin = self.op.pin();
+            let _pin = self.op.pin()?;
             match self.recover_lock(lock.at).await {
                 Ok(()) => {
                     scope.end(OpOutcome::Other);
@@ -154,7 +154,7 @@ impl Smart {
 
     async fn run_task(&self, task: Task) -> Result<Work> {
         let scope = self.ep.begin(OpKind::Maintain);
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         let done = match &task {
             Task::Prune(prefix) => self.prune(prefix).await,
             Task::Unlink(key) => self.unlink_leaf(key).await,

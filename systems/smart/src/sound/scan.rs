@@ -41,7 +41,7 @@ impl Smart {
         page.clear();
         r.check()?;
         let scope = self.ep.begin(OpKind::Scan);
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         let resume = self.scan_pinned(r, page).await?;
         self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
         scope.end(OpOutcome::Other);

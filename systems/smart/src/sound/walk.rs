@@ -16,7 +16,7 @@ use super::format::slot::{Child, Slot};
 
 impl Smart {
     pub(crate) async fn walk_op(&self) -> Result<Shape> {
-        let _pin = self.op.pin();
+        let _pin = self.op.pin()?;
         let top = self.find_until(&[], 0).await?.node;
         let mut shape = Shape { fill: vec![0; 2], ..Shape::default() };
         let mut path: Vec<View> = Vec::new();

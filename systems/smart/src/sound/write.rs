@@ -49,7 +49,7 @@ impl Smart {
             }
         }
         let written = {
-            let _pin = self.op.pin();
+            let _pin = self.op.pin()?;
             self.write_pinned(key, w, &mut leader).await
         };
         if let Some(leader) = leader {
