@@ -153,6 +153,30 @@ fn batches_and_names_survive_a_loss() {
     a.stats().expect("a member");
 }
 
+/// Handles of the other process, which work meanwhile, end in `Closed`.
+#[test]
+fn an_index_that_another_process_removes_gives_its_memory_back() {
+    let first = memory_at("127.0.0.1:0");
+    let (a, b) = (connect(&first), connect(&first));
+    let used = || b.stats().expect("stats").memory_nodes[0].used_bytes;
+    let before = used();
+    for _ in 0..3 {
+        let here = a.open_or_create("t", Options::default()).expect("new");
+        let there = b.open_or_create("t", Options::default()).expect("there");
+        there.put("first", "v").expect("put");
+        let works = std::thread::spawn(move || {
+            let mut puts = 0usize..;
+            let put = |n| here.put(key(n % 5_000), vec![1; n % 300]).err();
+            puts.find_map(put).expect("an error")
+        });
+        within("the other process works", || there.len().expect("a count") > 500);
+        b.drop_index("t").expect("there");
+        assert_eq!(works.join().expect("ends").kind(), ErrorKind::Closed);
+        assert_eq!(there.get("first").expect_err("removed").kind(), ErrorKind::Closed);
+        assert_eq!(used(), before);
+    }
+}
+
 #[test]
 fn an_index_that_was_removed_meanwhile_is_closed() {
     let first = memory_at("127.0.0.1:0");
