@@ -59,7 +59,7 @@ impl Base {
     /// Of an index with options that were checked.
     ///
     /// # Errors
-    /// `InvalidArgument` for a cache budget that is too small; `Closed` for an index that was dropped.
+    /// `InvalidArgument` for a cache budget that is too small; `Closed` for a dropped index.
     pub fn new(cx: &NodeContext, root: Root, limits: Limits) -> Result<Self> {
         let least = limits.least_cache;
         if cx.cache_bytes < least {

@@ -4,9 +4,10 @@
 //! A slot has a line of words (state with id, root word, aux word, deaths counted by garbage
 //! collection, directory word, claim of it) and a body with a checksum: id, name, system, options,
 //! creator. **Create** finds a free slot, draws the next id (an addition on memory node 0), writes
-//! the body, zeroes the words, and writes the state *last*. **Drop** changes the state to `Dropped`:
-//! the name is free, and the index is as it was to all that serve memory. **Purge** (`purge.rs`)
-//! frees the slot with a compare-and-swap, when no operation of the index can run any more.
+//! the body, zeroes the words, and writes the state *last*. **Drop** changes the state to
+//! `Dropped`: the name is free, and the index is as it was to all that serve memory. **Purge**
+//! (`purge.rs`) frees the slot with a compare-and-swap, when no operation of the index can run any
+//! more.
 //! **Publish**, in `creation.rs`, is a compare-and-swap of the state word by the creator itself.
 //!
 //! Invariants. Ids are never given again. A name is in at most one slot: the calls of the service
@@ -441,7 +442,7 @@ impl PoolNode {
         Ok(all)
     }
 
-    /// Removes an index. Its operations that run come to their end, later ones fail with `Closed` on
+    /// Removes an index. Operations that run come to their end, later ones fail with `Closed` on
     /// every node, and its memory goes back to the pool. What cannot be given back now, because a
     /// node does not answer or an operation does not end, is left to a later purge
     /// ([`PoolNode::purge_dropped`]). Call it between operations.

@@ -21,8 +21,8 @@
 //! its first grant. Single chunks come from the front and longer runs from the back, so that they
 //! get into each other's way late.
 //!
-//! The index of a run is in the bookkeeping, too. What comes back is of that index, or is refused: a
-//! call with a lost answer may arrive when the chunks have another index.
+//! The index of a run is in the bookkeeping, too. What comes back is of that index, or is refused:
+//! a call with a lost answer may arrive when the chunks have another index.
 //!
 //! Crashes. The bookkeeping is as volatile as the memory. A client that dies between the grant and
 //! the first use leaves a recorded run that garbage collection finds; so does a grant with a

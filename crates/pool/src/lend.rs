@@ -30,11 +30,12 @@
 
 use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Effect, Endpoint, ErrorKind, NodeId, Result};
+use dmtree_fabric::{Effect, Endpoint, ErrorKind, GlobalAddr, NodeId, Result};
 
 use crate::arena::Arena;
-use crate::chunks::{ask_deposit, ask_deposited};
+use crate::chunks::{ReturnedRun, ask_deposit, ask_deposited, return_run};
 use crate::epoch::ask_epoch;
+use crate::gc_log::Span;
 use crate::gc_log::ask_lend;
 use crate::node::{InTransit, PoolNode, Turn};
 use crate::pieces::{MAX_PIECES, Piece, Wanted};
@@ -75,6 +76,35 @@ impl PoolNode {
         if !fits {
             self.refused.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk that is not
+    /// returned is lost until garbage collection.
+    pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
+        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
+        let mut outcome = Ok(());
+        let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
+        let first = |node, offset, count| {
+            let bytes = u64::from(count) * self.shape.chunk_bytes;
+            self.gc_log.pend(None, &[Span::Bytes(place(node, offset).bits(), bytes)]);
+        };
+        let whole = spaces.iter().flat_map(|s| {
+            let runs = s.take_whole(keep, first).into_iter();
+            runs.map(|(node, offset, count)| {
+                (node, ReturnedRun { index: s.index(), offset, count })
+            })
+        });
+        for (node, run) in whole {
+            let in_transit = InTransit(ep, &self.gc_log, place(node, run.offset).bits());
+            let returned = return_run(ep, self.shape.memory[node].node, run).await;
+            if returned.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
+                // The call may be carried out later: the chunk stays pending for as long as this
+                // node lives.
+                std::mem::forget(in_transit);
+            }
+            outcome = outcome.and(returned);
+        }
+        outcome
     }
 
     /// Hands in all that is free here, before this node leaves: retired memory as soon as the

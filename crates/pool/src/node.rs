@@ -38,7 +38,7 @@ use dmtree_fabric::{
 
 use crate::arena::{Arena, ArenaKey, Grant};
 use crate::blocks::{BlockRequest, BlockSpace};
-use crate::chunks::{Granted, ReturnedRun, RunRequest, ask_run, return_run};
+use crate::chunks::{Granted, RunRequest, ask_run};
 use crate::creation::Tickets;
 use crate::epoch::{EpochHandle, Epochs};
 use crate::free_lists::Tables;
@@ -632,35 +632,6 @@ impl PoolNode {
         let handle = self.epochs.register();
         handle.enter();
         Transfer(handle)
-    }
-
-    /// Returns idle chunks to their memory nodes; `keep` of each space stay. A chunk that is not
-    /// returned is lost until garbage collection.
-    pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
-        let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
-        let mut outcome = Ok(());
-        let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
-        let first = |node, offset, count| {
-            let bytes = u64::from(count) * self.shape.chunk_bytes;
-            self.gc_log.pend(None, &[Span::Bytes(place(node, offset).bits(), bytes)]);
-        };
-        let whole = spaces.iter().flat_map(|s| {
-            let runs = s.take_whole(keep, first).into_iter();
-            runs.map(|(node, offset, count)| {
-                (node, ReturnedRun { index: s.index(), offset, count })
-            })
-        });
-        for (node, run) in whole {
-            let in_transit = InTransit(ep, &self.gc_log, place(node, run.offset).bits());
-            let returned = return_run(ep, self.shape.memory[node].node, run).await;
-            if returned.as_ref().is_err_and(|e| e.effect() == dmtree_fabric::Effect::Unknown) {
-                // The call may be carried out later: the chunk stays pending for as long as this
-                // node lives.
-                std::mem::forget(in_transit);
-            }
-            outcome = outcome.and(returned);
-        }
-        outcome
     }
 
     /// Memory nodes have free chunks again: each is asked.

@@ -1,19 +1,19 @@
 //! The purge of dropped indexes: their memory becomes free.
 //!
-//! Memory belongs to its index until no node can access it for that index any more. Any compute node
-//! may purge, between its operations ([`PoolNode::purge_dropped`]):
+//! Memory belongs to its index until no node can access it for that index any more. Any compute
+//! node may purge, between its operations ([`PoolNode::purge_dropped`]):
 //!
 //! 1. It READs the chunk records, and then the catalog. The dropped indexes are those in state
 //!    `Dropped`, and those that have chunks and are not listed: their creations were given up. The
 //!    number of an index is registered before its first chunk is granted, and is never given again.
 //! 2. Every member *closes the gate* of the index (`gates.rs`): no operation of it begins there.
 //! 3. A barrier, as in `reclaim.rs`: every operation that ran then has ended, with its verbs.
-//! 4. Every member *forgets* the index: free lists, fresh ranges, what waits on the limbo list, what
-//!    is pending.
+//! 4. Every member *forgets* the index: free lists, fresh ranges, what waits on the limbo list,
+//!    what is pending.
 //! 5. A second barrier: pieces that were on their way between holders have arrived. (Such a
 //!    transfer is announced, too.)
-//! 6. If the members are still those of step 2, every memory node *purges*: it drops the deposits of
-//!    the index, erases the records of its runs, heads first, and marks the chunks free.
+//! 6. If the members are still those of step 2, every memory node *purges*: it drops the deposits
+//!    of the index, erases the records of its runs, heads first, and marks the chunks free.
 //! 7. The slots of the catalog are freed. Only then do owners of tables free the partitions of the
 //!    index (`owners.rs`), because it is not listed any more.
 //!
@@ -24,8 +24,8 @@
 //! when its opener reads the catalog again. Late calls of the chunk service (a return or deposit
 //! with a lost answer) name the index, and the service compares it with that of the chunk.
 //!
-//! *What stays.* Runs of memory nodes' own services (`holder.rs`). An index that a member has opened
-//! without a gate stays whole, with its slot, as long as that member has clients of it.
+//! *What stays.* Runs of memory nodes' own services (`holder.rs`). An index that a member has
+//! opened without a gate stays whole, with its slot, as long as that member has clients of it.
 //!
 //! Crashes. Every step may be repeated, also by another node at the same time: a closed gate stays
 //! closed, and a memory node that has purged finds nothing more. A purge that is cut short leaves
