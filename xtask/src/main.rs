@@ -89,7 +89,7 @@ const VERBS: &[Verb] = &[
     ),
     (
         "seeds [N] [--whole]",
-        "all suites in the release profile, with N seeds (default 300) of the interleaved and adversarial ones; --whole: every crash point of CHIME and ROLEX, too",
+        "all suites, with N seeds (default 300) of the interleaved and adversarial ones; --whole: every crash point of CHIME and ROLEX, too",
         seeds,
     ),
     (
@@ -229,7 +229,7 @@ const VARIANTS: [&str; 2] = ["dmtree-chime", "dmtree-rolex"];
 /// The distance of the crash points of [`VARIANTS`], unless all are asked for.
 const VARIANTS_STEP: &str = "8";
 
-/// The suites of the engine, and of every crate of systems, optimized and with assertions: every
+/// The suites of the engine, and of every crate of systems, as `cargo test` builds them: every
 /// crash point (of [`VARIANTS`] some) and every step of the conformance suites; then so many seeds
 /// of the interleaved suites, and of the adversarial ones of the engine.
 fn seeds(args: &[String]) -> Result<()> {
@@ -243,7 +243,7 @@ fn seeds(args: &[String]) -> Result<()> {
     }
     let suites = |packages: &[String]| {
         let mut c = Command::new("cargo");
-        c.args(["test", "--profile", "seeds", "--test", "suite"]);
+        c.args(["test", "--test", "suite"]);
         packages.iter().for_each(|p| _ = c.args(["-p", p]));
         c
     };

@@ -89,6 +89,12 @@ impl Index {
         Ok(len)
     }
 
+    /// About how many keys there are, from 64 samples of the structure: some hundred READs, whatever
+    /// its size. [`Index::len`] counts.
+    pub fn len_estimate(&self) -> Result<u64> {
+        self.here(|s| s.len_estimate())
+    }
+
     /// The value of a key; one that is absent gets this value. Atomic: of several callers one
     /// inserts its value, and all get it.
     pub fn get_or_insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Vec<u8>> {

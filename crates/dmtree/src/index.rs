@@ -84,7 +84,7 @@ impl Index {
         Session::new(&self.0.pool, &self.0.open, compute_node)
     }
 
-    fn here<T>(&self, f: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    pub(crate) fn here<T>(&self, f: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         thread_sessions::with(&self.0, f)
     }
 
@@ -155,6 +155,31 @@ impl Index {
         expected: impl AsRef<[u8]>,
     ) -> Result<Outcome> {
         self.here(|s| s.compare_and_delete(key.as_ref(), expected.as_ref()))
+    }
+
+    /// Sets a value and returns the former one. See [`Session::replace`].
+    pub fn replace(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.here(|s| s.replace(key.as_ref(), value.as_ref()))
+    }
+
+    /// Removes a key and returns its value. See [`Session::take`].
+    pub fn take(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.here(|s| s.take(key.as_ref()))
+    }
+
+    /// Sets a value in the place of another, and returns what the key had. See
+    /// [`Session::compare_and_swap`].
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        new: impl AsRef<[u8]>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.here(|s| s.compare_and_swap(key.as_ref(), expected.as_ref(), new.as_ref()))
     }
 
     /// Applies several writes with fewer round trips than one by one. **Not atomic.** See

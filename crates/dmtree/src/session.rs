@@ -246,6 +246,57 @@ impl Session {
         self.write(key, Write::CompareAndSet { expected, new: None })
     }
 
+    /// Sets a value and returns the former one, in the round trips of [`Session::put`]; `None` when
+    /// the key was absent. Atomic.
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn replace(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.exchange(key, Write::Put(value))
+    }
+
+    /// Removes a key and returns its value, in the round trips of [`Session::delete`]; `None` when
+    /// it was absent. Atomic.
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn take(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.exchange(key, Write::Delete)
+    }
+
+    /// As [`Session::compare_and_set`], and returns the value that the key had: the new one is set
+    /// when that is `expected`. Atomic.
+    ///
+    /// # Errors
+    /// As [`Session::put`].
+    pub fn compare_and_swap(
+        &mut self,
+        key: &[u8],
+        expected: &[u8],
+        new: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        self.exchange(key, Write::CompareAndSet { expected, new: Some(new) })
+    }
+
+    /// A write that returns the value that the key had.
+    fn exchange(&mut self, key: &[u8], w: Write<'_>) -> Result<Option<Vec<u8>>> {
+        self.ready()?;
+        let exchange = |s: &mut Client| {
+            let outcome = match s.tree.begin_exchange(key, w) {
+                Begun::Ended(outcome) => outcome?,
+                Begun::Waits(rest) => s.ep.block_on(pin!(rest))?,
+            };
+            let former = s.tree.former();
+            if s.tree.maintenance_due() {
+                maintain_now(s);
+            }
+            Ok((outcome, former))
+        };
+        let result = self.attempt(false, exchange);
+        self.count(Operation::of(w), result.as_ref().map(|(outcome, _)| *outcome).map_err(drop));
+        result.map(|(_, former)| former)
+    }
+
     fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
         self.ready()?;
         let write = |s: &mut Client| {
@@ -346,6 +397,11 @@ impl Session {
             }
         }
         Ok(pieces)
+    }
+
+    pub(crate) fn len_estimate(&mut self) -> Result<u64> {
+        self.ready()?;
+        self.attempt(true, |s| s.ep.block_on(Box::pin(s.tree.len_estimate())))
     }
 
     pub(crate) fn walk(&mut self) -> Result<Shape> {

@@ -123,6 +123,24 @@ where
         self.index.delete(encode(key))
     }
 
+    /// Sets a value and returns the former one. See [`Session::replace`](crate::Session::replace).
+    pub fn replace<Q>(&self, key: &Q, value: &V) -> Result<Option<V>>
+    where
+        K: Borrow<Q>,
+        Q: EncodeKey + ?Sized,
+    {
+        self.index.replace(encode(key), bytes(value)?)?.map(|old| self::value(&old)).transpose()
+    }
+
+    /// Removes a key and returns its value. See [`Session::take`](crate::Session::take).
+    pub fn take<Q>(&self, key: &Q) -> Result<Option<V>>
+    where
+        K: Borrow<Q>,
+        Q: EncodeKey + ?Sized,
+    {
+        self.index.take(encode(key))?.map(|old| self::value(&old)).transpose()
+    }
+
     /// Sets the value of a key that has the value `expected`.
     pub fn compare_and_set<Q>(&self, key: &Q, expected: &V, new: &V) -> Result<Outcome>
     where

@@ -35,6 +35,10 @@ pub(crate) struct Client {
     pub tags: Tags,
     /// Memory of the last write, for the next one: the value that it found, and its table.
     pub found: Cell<Vec<u8>>,
+    /// Whether the last write has found its key.
+    pub had: Cell<bool>,
+    /// The running write joins no group: its caller wants to know what it has found.
+    pub alone: Cell<bool>,
     table: Cell<Option<Box<Table>>>,
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub spare: Cell<bool>,
@@ -113,6 +117,8 @@ impl Client {
             inner_hook: UnlockHook::of(&node, &node.inner_fifo),
             tags: Tags::new(&ep, &node),
             found: Cell::default(),
+            had: Cell::default(),
+            alone: Cell::default(),
             table: Cell::default(),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),

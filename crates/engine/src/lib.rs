@@ -10,7 +10,8 @@
 
 mod change;
 mod client;
-pub mod format;
+pub mod estimate;
+mod format;
 mod hop;
 mod inner;
 mod invariants;

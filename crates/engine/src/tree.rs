@@ -11,6 +11,7 @@ use dmtree_parts::{
 };
 
 use crate::change::{Load, format};
+use crate::estimate::estimated_keys;
 use crate::maintenance::{Collection, Sweep, maintain, train_all};
 use crate::point::{
     Begun, DirectGet, DirectWrite, Reads, Writes, get_many, write_many, write_rest_with_room,
@@ -77,6 +78,35 @@ impl DmTree {
             Ok((begun, hash)) => Begun::Waits(write_with_room(&self.client, begun, (key, hash), w)),
             Err(e) => Begun::Ended(Err(e)),
         }
+    }
+
+    /// As [`DmTree::begin_write`], for a write that joins no group of writers: [`DmTree::former`]
+    /// says what its key had.
+    pub fn begin_exchange<'a>(
+        &'a self,
+        key: &'a [u8],
+        w: Write<'a>,
+    ) -> Begun<Outcome, impl Future<Output = Result<Outcome>> + 'a> {
+        let begun = self.begin_write(key, w);
+        self.client.alone.set(true);
+        begun
+    }
+
+    /// About how many keys there are, from samples: some hundred READs, whatever the size.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn len_estimate(&self) -> Result<u64> {
+        estimated_keys(&self.client).await
+    }
+
+    /// The value that the key of the last exchange had when that took effect, or was refused; `None`
+    /// when the key was absent.
+    pub fn former(&self) -> Option<Vec<u8>> {
+        let found = self.client.found.take();
+        let former = self.client.had.get().then(|| found.clone());
+        self.client.found.set(found);
+        former
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dmtree::{ErrorKind, Index, Options, Pool, Result};
+use dmtree::{ErrorKind, Index, LoadOrder, OpKind, Options, Pool, Result, Session};
 use proptest::prelude::*;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -21,6 +21,11 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(0u8..4, 1..4)
 }
 
+/// In a slot, or so long that it lies in a block.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![bytes(), any::<u8>().prop_map(|b| vec![b; 700])]
+}
+
 #[derive(Clone, Debug)]
 enum Call {
     Put(Vec<u8>, Vec<u8>),
@@ -29,6 +34,8 @@ enum Call {
     GetOrInsert(Vec<u8>, Vec<u8>),
     Append(Vec<u8>, u8),
     Take(Vec<u8>),
+    Replace(Vec<u8>, Vec<u8>),
+    CompareAndSwap(Vec<u8>, Vec<u8>, Vec<u8>),
     DeleteRange(Vec<u8>, Vec<u8>),
     Retain(u8),
     Clear,
@@ -42,6 +49,8 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (bytes(), bytes()).prop_map(|(k, v)| Call::GetOrInsert(k, v)),
         2 => (bytes(), any::<u8>()).prop_map(|(k, b)| Call::Append(k, b)),
         2 => bytes().prop_map(Call::Take),
+        4 => (bytes(), value()).prop_map(|(k, v)| Call::Replace(k, v)),
+        4 => (bytes(), bytes(), value()).prop_map(|(k, v, new)| Call::CompareAndSwap(k, v, new)),
         1 => (bytes(), bytes()).prop_map(|(a, b)| Call::DeleteRange(a.clone().min(b.clone()), a.max(b))),
         1 => (0u8..4).prop_map(Call::Retain),
         1 => Just(Call::Clear),
@@ -73,8 +82,19 @@ proptest! {
                     model.entry(k).or_default().push(b);
                 }
                 Call::Take(k) => {
-                    let old = index.fetch_update(&k, |_| None).expect("updated");
+                    let old = index.take(&k).expect("taken");
                     prop_assert_eq!(old, model.remove(&k));
+                }
+                Call::Replace(k, v) => {
+                    let old = index.replace(&k, &v).expect("replaced");
+                    prop_assert_eq!(old, model.insert(k, v));
+                }
+                Call::CompareAndSwap(k, expected, new) => {
+                    let old = index.compare_and_swap(&k, &expected, &new).expect("swapped");
+                    prop_assert_eq!(old.as_ref(), model.get(&k));
+                    if old.is_some_and(|old| old == expected) {
+                        model.insert(k, new);
+                    }
                 }
                 Call::DeleteRange(a, b) => {
                     let deleted = index.delete_range(&a[..]..&b[..]).expect("deleted");
@@ -185,4 +205,91 @@ proptest! {
         prop_assert_eq!(all(pairs).len() as u64, left.min(model.len() as u64));
         prop_assert_eq!(all(index.keys().rev()), keys.into_iter().rev().collect::<Vec<_>>());
     }
+}
+
+/// Each value that was set is what one other call has found, or is there in the end: also while
+/// writers of the key share their verbs.
+#[test]
+fn every_value_is_the_former_one_of_one_other() {
+    let (_pool, index) = index();
+    let threads = 4u32;
+    let found: Vec<Vec<u8>> = std::thread::scope(|s| {
+        let worker = |thread: u32| {
+            let index = index.clone();
+            s.spawn(move || {
+                let mut found = Vec::new();
+                for n in 0..2_000u32 {
+                    let value = (n << 3 | thread).to_be_bytes();
+                    let old = match n % 4 {
+                        3 => index.take("key"),
+                        _ => index.replace("key", value),
+                    };
+                    found.extend(old.expect("a former value"));
+                }
+                found
+            })
+        };
+        let workers: Vec<_> = (0..threads).map(worker).collect();
+        workers.into_iter().flat_map(|w| w.join().expect("a thread")).collect()
+    });
+    let mut seen: Vec<_> = found.into_iter().chain(index.get("key").expect("get")).collect();
+    seen.sort();
+    let set =
+        (0..2_000u32).filter(|n| n % 4 != 3).flat_map(|n| (0..threads).map(move |t| n << 3 | t));
+    let mut set: Vec<_> = set.map(|n| n.to_be_bytes().to_vec()).collect();
+    set.sort();
+    assert_eq!(seen, set);
+}
+
+/// A former value costs no verb more than the write.
+#[test]
+fn former_values_cost_nothing() {
+    let (_pool, index) = index();
+    index
+        .load((0..1_000u32).map(|n| (n.to_be_bytes().to_vec(), b"v".to_vec())), LoadOrder::Sorted)
+        .expect("room");
+    let costs = |kind, call: &dyn Fn(&mut Session, &[u8])| {
+        let total = || {
+            let total = index.stats().expect("stats").costs.total(&[kind]);
+            [total.ops, total.counts.mn.verbs(), total.counts.cn.verbs()]
+        };
+        let before = total();
+        let mut session = index.session().expect("a session");
+        (100..900u32).for_each(|n| call(&mut session, &n.to_be_bytes()));
+        drop(session);
+        let after = total();
+        [0, 1, 2].map(|i| after[i] - before[i])
+    };
+    let put = |s: &mut Session, k: &[u8]| _ = s.put(k, b"w").expect("put");
+    // The first pass learns fingerprints.
+    costs(OpKind::Put, &put);
+    let put = costs(OpKind::Put, &put);
+    let replace = |s: &mut Session, k: &[u8]| assert!(s.replace(k, b"x").expect("put").is_some());
+    assert_eq!(put[0], 800);
+    assert_eq!(costs(OpKind::Put, &replace), put);
+    let set = |s: &mut Session, k: &[u8]| _ = s.compare_and_set(k, b"x", b"y").expect("set");
+    let set = costs(OpKind::CompareAndSet, &set);
+    let swap = |s: &mut Session, k: &[u8]| _ = s.compare_and_swap(k, b"y", b"z").expect("set");
+    assert_eq!(costs(OpKind::CompareAndSet, &swap), set);
+}
+
+#[test]
+fn an_estimate_is_near_the_count() {
+    let (_pool, index) = index();
+    let near = |keys: u64| {
+        let estimate = index.len_estimate().expect("an estimate");
+        assert_eq!(index.len().expect("a count"), keys);
+        assert!(estimate.abs_diff(keys) <= keys / 5, "{estimate} of {keys} keys");
+    };
+    near(0);
+    index.put("one", "1").expect("put");
+    near(1);
+    index.clear().expect("cleared");
+    let key = |n: u32| (n.wrapping_mul(0x9e37_79b1)).to_be_bytes();
+    index
+        .load((0..50_000).map(|n| (key(n).to_vec(), b"v".to_vec())), LoadOrder::Unsorted)
+        .expect("room");
+    near(50_000);
+    (0..50_000).step_by(3).for_each(|n| _ = index.delete(key(n)).expect("deleted"));
+    near(33_333);
 }

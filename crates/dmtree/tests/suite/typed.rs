@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
     fn typed_calls_give_what_a_map_gives(
-        puts in proptest::collection::vec((key(), order(), 0u8..6), 0..60),
+        puts in proptest::collection::vec((key(), order(), 0u8..8), 0..60),
         (a, b) in (key(), key()),
     ) {
         let (_pool, orders) = orders();
@@ -63,6 +63,14 @@ proptest! {
                     if let Some(old) = old {
                         model.insert(k, Order { cents: old.cents.wrapping_add(1), ..old });
                     }
+                }
+                5 => {
+                    let former = orders.replace(&k, &v).expect("replaced");
+                    prop_assert_eq!(former, model.insert(k, v));
+                }
+                6 => {
+                    let former = orders.take(&k).expect("taken");
+                    prop_assert_eq!(former, model.remove(&k));
                 }
                 _ => {
                     let found = orders.get_or_insert(&k, &v).expect("got");

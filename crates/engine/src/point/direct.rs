@@ -343,6 +343,7 @@ impl<'c> Direct<'c> {
         let mut steps = PointWrite::new(key, hash, write, old);
         match self.run(&mut op, &mut leaf, &mut steps) {
             Ok(done) => {
+                self.0.had.set(steps.is_present());
                 self.0.found.set(steps.old);
                 DirectWrite::Ended(self.unlock(op, leaf, key, done))
             }

@@ -76,6 +76,7 @@ impl<'c> Writes<'c> {
         w.check()?;
         let hash = KeyHash::of(key);
         self.0.spare.set(false);
+        self.0.alone.set(false);
         Ok((Direct(self.0).write((key, hash), w), hash))
     }
 
@@ -117,7 +118,8 @@ impl<'c> Writes<'c> {
 
     async fn shared(self, key: &[u8], hash: KeyHash, w: Write<'_>) -> Result<Written> {
         let mut leader = None;
-        if let Some(intent) = w.intent().filter(|_| self.0.node.o.techniques.combining) {
+        let joins = self.0.node.o.techniques.combining && !self.0.alone.get();
+        if let Some(intent) = w.intent().filter(|_| joins) {
             let (writers, none) = (&self.0.node.writers, &mut Vec::new());
             let rest = || self.0.op.quiescent_section();
             match writers.turn(&self.0.ep, (key, hash), &intent, none, rest).await? {
@@ -177,6 +179,7 @@ impl<'c> Writes<'c> {
     ) -> Result<Option<Written>> {
         let (l, next) = self.find(l, &mut steps, looked).await?;
         let pair = (steps.key, steps.hash, steps.write.value().unwrap_or(&[]));
+        self.0.had.set(steps.is_present());
         self.0.found.set(steps.old);
         match next {
             Next::Probe(_) => unreachable!("all are READ"),

@@ -67,6 +67,12 @@ impl<'w> PointWrite<'w> {
         Self { key, hash, write, old, present: None, from: 0 }
     }
 
+    /// Whether the key was found.
+    #[inline]
+    pub fn is_present(&self) -> bool {
+        self.present.is_some()
+    }
+
     /// The next step. Asked twice, it is the same.
     #[inline]
     pub fn next(&self, table: &Table) -> Next {
