@@ -89,8 +89,8 @@ impl Index {
         Ok(len)
     }
 
-    /// About how many keys there are, from 64 samples of the structure: some hundred READs, whatever
-    /// its size. [`Index::len`] counts.
+    /// About how many keys there are, from 64 samples of the structure: some hundred READs for any
+    /// size. [`Index::len`] counts.
     pub fn len_estimate(&self) -> Result<u64> {
         self.here(|s| s.len_estimate())
     }

@@ -100,8 +100,8 @@ impl DmTree {
         estimated_keys(&self.client).await
     }
 
-    /// The value that the key of the last exchange had when that took effect, or was refused; `None`
-    /// when the key was absent.
+    /// The value that the key of the last exchange had when that took effect, or was refused;
+    /// `None` when the key was absent.
     pub fn former(&self) -> Option<Vec<u8>> {
         let found = self.client.found.take();
         let former = self.client.had.get().then(|| found.clone());
