@@ -1,8 +1,8 @@
 //! An estimate of the number of keys, from samples.
 //!
 //! A sample goes from the root down to a leaf, to one of the children at each node. The numbers of
-//! children on its way, multiplied, times the keys of its leaf estimate the number of keys without a
-//! bias when every child is as likely as its siblings (D. E. Knuth, "Estimating the Efficiency of
+//! children on its way, multiplied, times the keys of its leaf estimate the number of keys without
+//! a bias when every child is as likely as its siblings (D. E. Knuth, "Estimating the Efficiency of
 //! Backtrack Programs", 1975, section 2). The samples here are spread evenly over the children
 //! instead of drawn: multiples of the golden ratio, modulo 1, name the places, and a node takes the
 //! part of the place that it divides, and leaves the rest to the node below.
