@@ -143,17 +143,9 @@ impl DmNode {
     /// `InvalidArgument` for invalid options or too small a budget.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
+        check_cache(cx.cache_bytes, o)?;
         let g = o.geometry();
         let least = Self::least_cache_bytes(&g);
-        if cx.cache_bytes < o.least_cache_bytes() {
-            let what =
-                if o.images > 0.0 { "one inner node and one image" } else { "one inner node" };
-            return Err(Error::invalid(format!(
-                "a cache of {} bytes cannot hold {what}: give it {} at least",
-                cx.cache_bytes,
-                o.least_cache_bytes()
-            )));
-        }
         let image_bytes = o.image_bytes(cx.cache_bytes);
         if image_bytes > 0 {
             cx.pool.give_images(root.index, image_bytes);
@@ -354,6 +346,16 @@ impl DmNode {
         self.builds_waiting.store(builds.len() as u32, Ordering::Relaxed);
         route
     }
+}
+
+fn check_cache(bytes: u64, o: &Options) -> Result<()> {
+    let least = o.least_cache_bytes();
+    if bytes >= least {
+        return Ok(());
+    }
+    let what = if o.images > 0.0 { "one inner node and one image" } else { "one inner node" };
+    let text = format!("a cache of {bytes} bytes cannot hold {what}: give it {least} at least");
+    Err(Error::invalid(text))
 }
 
 impl LockNode for DmNode {

@@ -46,6 +46,10 @@ pub(crate) enum Confirmed {
     Locked,
 }
 
+/// The subject of a try: the route of the leaf, a slot to be READ along, the place in the queue of
+/// the node.
+type TryOf<'t> = (&'t Route, Option<usize>, &'t FifoGuard);
+
 /// Locks of leaves in their tables.
 #[derive(Clone, Copy)]
 pub(crate) struct TableLocks<'c>(pub &'c Client);
@@ -108,18 +112,7 @@ impl TableLocks<'_> {
         let mut doubt = None;
         loop {
             let at = c.cell(route.table).await?;
-            let tried = match at {
-                Some(at) => self.try_cell(of, at, tag, doubt == Some(at)).await,
-                None => {
-                    Mark::Unowned.hit();
-                    Ok(Tried::InDoubt)
-                }
-            };
-            let tried = match tried {
-                // Tables of a memory node are not reassigned: its loss is the operation's error.
-                Err(e) if is_away(&e) && !at.is_some_and(is_memory) => Tried::InDoubt,
-                tried => tried?,
-            };
+            let tried = self.try_at(of, at, tag, doubt).await?;
             doubt = at.filter(|_| matches!(tried, Tried::InDoubt));
             let cell = at.unwrap_or(GlobalAddr::NULL);
             match tried {
@@ -156,6 +149,26 @@ impl TableLocks<'_> {
         }
     }
 
+    /// One try, at a cell that may have no owner now. `doubt`: the cell at which an earlier one may
+    /// have succeeded.
+    async fn try_at(
+        self,
+        of: TryOf<'_>,
+        at: Option<GlobalAddr>,
+        tag: LockTag,
+        doubt: Option<GlobalAddr>,
+    ) -> Result<Tried> {
+        let Some(cell) = at else {
+            Mark::Unowned.hit();
+            return Ok(Tried::InDoubt);
+        };
+        match self.try_cell(of, cell, tag, doubt == at).await {
+            // Tables of a memory node are not reassigned: its loss is the operation's error.
+            Err(e) if is_away(&e) && !is_memory(cell) => Ok(Tried::InDoubt),
+            tried => tried,
+        }
+    }
+
     /// As [`LeafLocks::try_lock`](crate::lock::LeafLocks::try_lock).
     pub(crate) async fn try_lock(self, route: &Route) -> Result<Option<Locked>> {
         let Some(fifo_guard) = self.0.node.leaf_fifo.try_lock(route.table.bits()) else {
@@ -181,7 +194,7 @@ impl TableLocks<'_> {
     /// `doubt`: an earlier try with this tag may have succeeded.
     async fn try_cell(
         self,
-        (route, near, fifo_guard): (&Route, Option<usize>, &FifoGuard),
+        (route, near, fifo_guard): TryOf<'_>,
         at: GlobalAddr,
         tag: LockTag,
         doubt: bool,

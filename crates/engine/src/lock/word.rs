@@ -467,6 +467,30 @@ impl<'c> WordLocks<'c> {
         let c = self.0;
         let Locked { route, at, tag, fifo_guard, .. } = l;
         let LeafFifoGuard::Word(fifo_guard) = fifo_guard else { unreachable!("locked by a word") };
+        let mut list = self.change_list(&route, place, change).await?;
+        c.ep.step(Step::Entry);
+        if !tag.is_changing() && fifo_guard.may_hand_over() {
+            c.ep.batch(list).await?;
+            return self.unlock(at, tag, fifo_guard).await;
+        }
+        if c.node.has(Mutant::WordBesideEntry) {
+            c.ep.detach(cas(at, tag.0, 0), None);
+            c.ep.batch(list).await?;
+        } else {
+            let unlock = behind(&mut list).cas(at, tag.0, 0);
+            let done = c.ep.batch(list).await?;
+            if done.word(unlock) != tag.0 {
+                return Err(lost(at));
+            }
+        }
+        c.op.let_go(tag);
+        fifo_guard.leave();
+        Ok(())
+    }
+
+    /// The WRITEs of a change of one entry. A block of another node than the leaf is written first.
+    async fn change_list(&self, route: &Route, place: Place, change: Change) -> Result<VerbVec> {
+        let c = self.0;
         let mut list = VerbVec::new();
         let (image, change) = match change {
             Change::Moved(image, entry) => (Some(image), Change::Entry(entry)),
@@ -508,24 +532,7 @@ impl<'c> WordLocks<'c> {
         if let Some(image) = late {
             behind(&mut list).write(route.leaf, image);
         }
-        c.ep.step(Step::Entry);
-        if !tag.is_changing() && fifo_guard.may_hand_over() {
-            c.ep.batch(list).await?;
-            return self.unlock(at, tag, fifo_guard).await;
-        }
-        if c.node.has(Mutant::WordBesideEntry) {
-            c.ep.detach(cas(at, tag.0, 0), None);
-            c.ep.batch(list).await?;
-        } else {
-            let unlock = behind(&mut list).cas(at, tag.0, 0);
-            let done = c.ep.batch(list).await?;
-            if done.word(unlock) != tag.0 {
-                return Err(lost(at));
-            }
-        }
-        c.op.let_go(tag);
-        fifo_guard.leave();
-        Ok(())
+        Ok(list)
     }
 
     /// Hands a lock over to the next client of this node, if one waits and the bound allows it;

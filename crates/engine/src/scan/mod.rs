@@ -80,22 +80,7 @@ impl<'a> Scan<'a> {
         let mut walked: Option<Route> = None;
         let mut models = c.node.models.as_ref();
         loop {
-            let predicted = match models.filter(|_| walked.is_none()) {
-                Some(models) => self.predicted(models, &cursor).await?,
-                None => None,
-            };
-            let (mut skips, route) = (predicted.is_some(), walked.take());
-            let leaves = match (predicted, route) {
-                (Some(leaves), _) => leaves,
-                (None, Some(route)) => vec![LeafReader(c).read_one(&route).await?],
-                (None, None) => {
-                    let node = self.bottom(&cursor).await?;
-                    let first = node.keys().floor(&cursor).unwrap_or(0);
-                    let mut group =
-                        LeafGroup::of(&node, first, (r.limit - self.page.len(), c.node.places), r);
-                    LeafReader(c).read_group(&mut group).await?
-                }
-            };
+            let (leaves, mut skips) = self.leaves_at(&cursor, walked.take(), models).await?;
             let live: usize = leaves.iter().flatten().map(ScanLeaf::len).sum();
             self.page.reserve(live.min(r.limit - self.page.len()), c.node.g.k + c.node.g.v);
             let mut stale = false;
@@ -143,6 +128,30 @@ impl<'a> Scan<'a> {
             drop(pin);
             pin = c.pin()?;
         }
+    }
+
+    /// Leaves from a key on: the one of a route that was walked to, those that models predict, or
+    /// those that the bottom node has. Whether the first of them may lie left of the key.
+    async fn leaves_at(
+        &self,
+        cursor: &[u8],
+        walked: Option<Route>,
+        models: Option<&NodeModels>,
+    ) -> Result<(Vec<Option<ScanLeaf>>, bool)> {
+        let (c, r) = (self.c, self.r);
+        if let Some(route) = walked {
+            return Ok((vec![LeafReader(c).read_one(&route).await?], false));
+        }
+        if let Some(models) = models
+            && let Some(leaves) = self.predicted(models, cursor).await?
+        {
+            return Ok((leaves, true));
+        }
+        let node = self.bottom(cursor).await?;
+        let first = node.keys().floor(cursor).unwrap_or(0);
+        let left = (r.limit - self.page.len(), c.node.places);
+        let mut group = LeafGroup::of(&node, first, left, r);
+        Ok((LeafReader(c).read_group(&mut group).await?, false))
     }
 
     /// The leaves that models predict from a key on.
