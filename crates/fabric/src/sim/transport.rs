@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use super::costs::Costs;
 use super::meter::Meter;
 use super::world::{Call, Cpu};
 use super::{Picos, SimShared};
@@ -61,7 +62,7 @@ impl SimTransport {
         let thread = w
             .add_thread(node, cpu.clone(), job_of)
             .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
-        let stages = w.costs.stages;
+        let stages = w.costs.stages(node);
         drop(w);
         let measured = shared.measured.load(Ordering::Relaxed);
         let factor = shared.profile.cpu.measured_factor;
@@ -121,7 +122,8 @@ impl SimTransport {
         let mut services = self.services.borrow_mut();
         let known = services.get(&call.to).is_some_and(|(of, ..)| Arc::ptr_eq(of, host));
         if !known {
-            let charged = Rc::new(Charged { prices: self.stages, sum: Cell::new(0) });
+            let prices = Costs::new(&self.shared.profile).stages(call.to);
+            let charged = Rc::new(Charged { prices, sum: Cell::new(0) });
             let ep = self.local.service_on(host, Some(charged.clone()));
             services.insert(call.to, (host.clone(), ep, charged));
         }
