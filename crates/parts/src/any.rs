@@ -44,6 +44,7 @@ macro_rules! any_client {
             fn ops(&self) -> OpSet;
             fn endpoint(&self) -> &Endpoint;
             fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;
+            fn is_settled(&self) -> bool;
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out>;)*
         }
 
@@ -56,6 +57,9 @@ macro_rules! any_client {
             }
             fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
                 RangeIndex::place_of(self, key)
+            }
+            fn is_settled(&self) -> bool {
+                RangeIndex::is_settled(self)
             }
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out> {
                 let ep = RangeIndex::endpoint(self);

@@ -731,6 +731,13 @@ pub trait RangeIndex: Sized + 'static {
         Ok(Pause::For(u64::MAX))
     }
 
+    /// Whether no background work is due or under way for this compute node, at a worker or at a
+    /// memory node: what a run waits for that measures until all is done. It may answer `false`
+    /// until its workers have looked once more.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Recovers at once all locks and changes that crashed nodes have left unfinished and no
     /// operation has met since.
     async fn sweep(&mut self) -> Result<()> {

@@ -128,7 +128,7 @@ fields! {
     "rpc.handler_ns", "ns", 0 ..= 1e9, C, "eRPC and UCX reports", "time of a remote call's handler on the node's core";
     "rpc.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores that serve remote calls";
     "rpc.atomics", "0 or 1", 0 ..= 1, C, "device attributes", "1: the NIC has no atomics; they are remote calls";
-    "host.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores of a memory node that run data services";
+    "host.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores of a memory node that run data services, and as many that run jobs";
     "host.call_ns", "ns", 0 ..= 1e9, B, ERPC, "CPU time of a data call beside its handler: taking the request, sending the reply";
     "host.node_ns", "ns", 0 ..= 1e6, C, HERE, "a handler's visit of a page of its own memory";
     "host.entry_ns", "ns", 0 ..= 1e6, C, HERE, "a handler's look at, or change of, an entry";

@@ -91,6 +91,7 @@ macro_rules! shipped {
 }
 shipped!(
     "dmtree-artifact-100g",
+    "cx4-100g",
     "cx5-100g",
     "cx6-100g",
     "cx6-200g",

@@ -57,11 +57,14 @@ impl SimTransport {
         job_of: Option<Member>,
     ) -> Result<Self> {
         let local = Rc::new(shared.nodes.transport(node)?);
-        let cpu = Arc::new(Cpu::default());
         let mut w = shared.world();
-        let thread = w
-            .add_thread(node, cpu.clone(), job_of)
-            .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
+        let cpu = match job_of {
+            Some(_) => w.job_core(node),
+            None => Some(Arc::default()),
+        };
+        let thread = cpu.and_then(|cpu| Some((w.add_thread(node, cpu.clone(), job_of)?, cpu)));
+        let (thread, cpu) =
+            thread.ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
         let stages = w.costs.stages(node);
         drop(w);
         let measured = shared.measured.load(Ordering::Relaxed);
@@ -82,7 +85,8 @@ impl SimTransport {
         })
     }
 
-    /// Starts workers for the jobs that calls have begun: each is a thread with a core of its own.
+    /// Starts workers for the jobs that calls have begun: each is a thread on one of the
+    /// node's cores for jobs.
     /// Its future runs on the executor of the clients.
     fn start_jobs(&self, core: &Core) {
         for (host, job) in self.begun.take() {

@@ -248,6 +248,10 @@ impl RangeIndex for Toy {
         o.workers
     }
 
+    fn is_settled(&self) -> bool {
+        self.node.unseen.load(Ordering::Relaxed) == 0
+    }
+
     async fn work(&mut self) -> Result<Pause> {
         let take = |n: u64| n.checked_sub(1);
         if self.node.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
