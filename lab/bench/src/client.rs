@@ -66,6 +66,8 @@ pub struct Orders {
     pub maintain_every: u64,
     /// Records the cell over time.
     pub series: Option<Recorder>,
+    /// Client threads of a compute node.
+    pub threads: u32,
     /// Which operations the figures cover, if there is a window.
     pub measure: Measure,
     /// Whether the time of operations is measured step by step.

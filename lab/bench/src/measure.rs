@@ -107,6 +107,7 @@ fn orders(
         counted: OnceLock::new(),
         series: c.series_us.map(|us| Recorder::new(us, opened.nodes())),
         maintain_every: c.maintain_every.into(),
+        threads: c.threads,
         measure: c.measure,
         steps: c.steps,
     }
@@ -121,13 +122,13 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
         let span = w.span(start);
         m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
         let (usage, hash) = w.at_end();
-        let nodes = simulated::nodes(&usage);
+        let nodes = simulated::nodes(&usage, o.threads as usize);
         m.sim = Some(SimFigures {
             trace_hash: format!("{hash:016x}"),
             window_ns: (span.from_ns, span.to_ns),
             window_ops: span.ops,
             mn_cpu_ns_per_op: {
-                let busy: u64 = usage.nodes.iter().map(|n| n.data_ns).sum();
+                let busy: u64 = usage.nodes.iter().map(|n| n.data_ns + n.job_ns).sum();
                 busy as f64 / (span.ops.max(1)) as f64
             },
             busiest: simulated::busiest(&nodes),
