@@ -10,7 +10,7 @@
 //! that wait, the oldest ones leave, as long as they are flushed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::NodeId;
@@ -85,8 +85,9 @@ pub(crate) struct Shard {
     snapshots: Arc<Snapshots>,
     /// Writers, where they queue.
     pub(crate) queue: FifoMutex,
-    /// The last flush has found no memory.
-    full: AtomicBool,
+    /// The last flush or compaction has found no memory; before this time none tries again. 0: it has
+    /// found some.
+    full_until: AtomicU64,
 }
 
 /// Why a writer cannot have another MemTable now.
@@ -146,7 +147,7 @@ impl Shard {
             state: Mutex::new(State { tables, ..State::default() }),
             snapshots: snapshots.clone(),
             queue: FifoMutex::new(),
-            full: AtomicBool::new(false),
+            full_until: AtomicU64::new(0),
         }
     }
 
@@ -276,7 +277,7 @@ impl Shard {
         }
         view.version = version.into();
         self.install(view);
-        self.full.store(false, Ordering::Relaxed);
+        self.full_until.store(0, Ordering::Relaxed);
     }
 
     /// Begins the compaction that is most in need.
@@ -300,15 +301,17 @@ impl Shard {
         version.remove(pick.level, &pick.upper);
         version.remove(pick.level + 1, &pick.lower);
         tables.into_iter().for_each(|table| version.add(pick.level + 1, table, false));
+        self.full_until.store(0, Ordering::Relaxed);
         self.install(View { version: version.into(), ..view });
     }
 
-    /// Whether the last flush has found no memory.
-    pub(crate) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+    /// Whether a flush or a compaction has found no memory, and it is too early for another one.
+    pub(crate) fn is_full(&self, now: u64) -> bool {
+        now < self.full_until.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_full(&self) {
-        self.full.store(true, Ordering::Relaxed);
+    /// A flush or a compaction has found no memory.
+    pub(crate) fn set_full(&self, until: u64) {
+        self.full_until.store(until.max(1), Ordering::Relaxed);
     }
 }

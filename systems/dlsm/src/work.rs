@@ -28,7 +28,7 @@ const LEFT_NS: (u32, u64) = (10, 20_000);
 /// A worker without work looks again after this time, ns.
 const IDLE_NS: u64 = 10_000_000;
 /// A worker whose work finds no memory tries again after this time, ns.
-const FULL_NS: u64 = 1_000_000;
+const FULL_NS: u64 = 5_000_000;
 /// Pauses between two questions about a job: the first and the longest, ns.
 const ASK_NS: (u64, u64) = (10_000, 1_000_000);
 /// Longest request of a job, bytes.
@@ -74,9 +74,18 @@ impl Dlsm {
     /// Waits until there may be room for another MemTable of a shard.
     ///
     /// # Errors
-    /// `Full` when a flush finds no memory, and nothing is left that could free some.
+    /// `Full` when flushes and compactions find no memory, and nothing is left that could free some.
     pub(crate) async fn wait_for_room(&self, shard: &Shard) -> Result<()> {
         let node = &self.node;
+        let full = || {
+            Error::full(
+                "memory nodes have no room for a flush, and MemTables are full: delete the index, \
+                 or give the pool more memory",
+            )
+        };
+        if shard.is_full(self.ep.now()) {
+            return Err(full());
+        }
         let before = node.progress.load(Ordering::SeqCst);
         node.signal.raise();
         let (steps, ns) = LEFT_NS;
@@ -92,10 +101,7 @@ impl Dlsm {
             return Ok(());
         }
         match self.piece().await? {
-            Piece::Full if shard.is_full() => Err(Error::full(
-                "memory nodes have no room for a flush, and MemTables are full: delete the index, \
-                 or give the pool more memory",
-            )),
+            Piece::Full if shard.is_full(self.ep.now()) => Err(full()),
             _ => Ok(()),
         }
     }
@@ -159,7 +165,7 @@ impl Dlsm {
                 Ok(Piece::Done)
             }
             Err(e) if e.kind() == ErrorKind::Full => {
-                shard.set_full();
+                shard.set_full(self.ep.now() + FULL_NS);
                 Ok(Piece::Full)
             }
             Err(e) => Err(e.context("a flush")),
@@ -238,7 +244,10 @@ impl Dlsm {
                 self.has_progressed();
                 Ok(Piece::Done)
             }
-            Err(e) if e.kind() == ErrorKind::Full => Ok(Piece::Full),
+            Err(e) if e.kind() == ErrorKind::Full => {
+                shard.set_full(self.ep.now() + FULL_NS);
+                Ok(Piece::Full)
+            }
             Err(e) => Err(e.context("a compaction")),
         }
     }

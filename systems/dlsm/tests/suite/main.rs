@@ -23,7 +23,7 @@ fn small(o: Options) -> Options {
 fn peer() -> Peer {
     let peer = Peer::of(dmtree_dlsm::systems());
     let rows = vec![
-        row("dlsm-published", "get", cost(1, [1, 0, 0, 48, 0])),
+        row("dlsm-published", "get", cost(1, [1, 0, 0, 48, 0])).share(0.999),
         row("dlsm-published", "get absent, update, insert, delete", cost(0, [0; 5])),
     ];
     let budget = Budget { keys: 5_000, ..Budget::new(peer.presets(), rows) };
