@@ -137,6 +137,7 @@ struct IndexType {
     pairs_per_leaf: u64,
     check: fn(&Value) -> Result<(), serde_json::Error>,
     carries: fn(&Value) -> Result<bool>,
+    any_node: fn(&Value) -> Result<bool>,
     workers: fn(&Value) -> Result<u32>,
     check_options: fn(&Value, &NodeContext) -> Result<()>,
     format: for<'a> fn(&'a Endpoint, &'a NodeContext, &Value, Root) -> Running<'a, ()>,
@@ -152,6 +153,7 @@ impl IndexType {
                 pairs_per_leaf: I::PAIRS_PER_LEAF,
                 check: |o| serde_json::from_value::<I::Options>(o.clone()).map(drop),
                 carries: |o| Ok(I::carries(&options_of::<I>(o)?)),
+                any_node: |o| Ok(I::any_node(&options_of::<I>(o)?)),
                 workers: |o| Ok(I::workers(&options_of::<I>(o)?)),
                 check_options: |o, cx| I::check_options(&options_of::<I>(o)?, cx),
                 format: |ep, cx, o, root| {
@@ -279,6 +281,11 @@ impl AnyOptions {
     /// As [`RangeIndex::carries`].
     pub fn carries(&self) -> Result<bool> {
         (self.index.carries)(&self.value)
+    }
+
+    /// As [`RangeIndex::any_node`].
+    pub fn any_node(&self) -> Result<bool> {
+        (self.index.any_node)(&self.value)
     }
 
     /// As [`RangeIndex::workers`].

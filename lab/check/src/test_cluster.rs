@@ -173,9 +173,13 @@ impl TestCluster {
         self
     }
 
-    /// How many compute nodes can have clients.
+    /// How many compute nodes can have clients, with any key: the first one alone, where it owns all
+    /// keys.
     pub fn places(&self) -> usize {
-        self.nodes.len() + self.remote_clients.len()
+        match self.options.any_node() {
+            Ok(false) => 1,
+            _ => self.nodes.len() + self.remote_clients.len(),
+        }
     }
 
     /// Starts a compute node that has come back, and opens the index on it.
