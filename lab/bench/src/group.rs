@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dmtree_check::checked::System;
 use dmtree_fabric::Snapshot;
 use dmtree_fabric::net::NicConfig;
-use dmtree_parts::Shape;
+use dmtree_parts::{AnyOptions, Shape};
 use dmtree_workload::{Distribution, Plan, Workload};
 
 use crate::access::access;
@@ -223,17 +223,21 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
 }
 
 /// A fresh pool for the cells of a group, whose memory is that of the first one, with an empty
-/// index.
+/// index of options that `change` has changed.
 ///
 /// # Errors
 /// Impossible settings.
-pub(crate) fn size_and_open(g: &Group, first: &CellPlan) -> Result<Opened> {
+pub(crate) fn size_and_open(
+    g: &Group,
+    first: &CellPlan,
+    change: impl FnOnce(AnyOptions) -> Result<AnyOptions>,
+) -> Result<Opened> {
     let c = &first.config;
     let memory_bytes = sizing::memory(c, &first.workload, bytes_per_key(&g.system, c));
     let options = options_for(&g.system, c);
     let tables = sizing::tables(c, memory_bytes) + sizing::images(&options.typed(), c);
     let spec = pool_spec(c, memory_bytes, tables)?;
-    Opened::create(g.system.name, &options, &spec)
+    Opened::create(g.system.name, &change(options)?, &spec)
 }
 
 /// Measures the cells of a group on a fresh pool.
@@ -249,7 +253,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let c = &first.config;
     let began = clock::now();
     let peak = Peak::begin();
-    let opened = size_and_open(g, first)?;
+    let opened = size_and_open(g, first, Ok)?;
     let plan = first.plan()?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;

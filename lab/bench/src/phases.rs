@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dmtree_fabric::Endpoint;
-use dmtree_parts::{AnyIndex, Shape, Work};
-use dmtree_workload::{OpKind, Phase, Workload};
+use dmtree_parts::{AnyIndex, AnyOptions, Shape, Work};
+use dmtree_workload::{LoadOrder, OpKind, Phase, Plan, Workload};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::client::{Ended, Tally};
 use crate::failure::{Failure, Result};
@@ -142,7 +143,8 @@ pub(crate) fn run_phases(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let Some(first) = g.cells.first() else { return Ok(()) };
     let peak = Peak::begin();
     let written = Arc::new(Written::new(first.config.keys));
-    let opened = size_and_open(g, first)?;
+    let cut = |options| with_borders(options, &*first.plan()?);
+    let opened = size_and_open(g, first, cut)?;
     let pool = Pool { group: g, opened, oracle: None, foretold: 0, written: Some(written.clone()) };
     let mut shape = Shape::default();
     if first.workload.phase != Some(Phase::Fill) {
@@ -160,6 +162,29 @@ pub(crate) fn run_phases(g: &Group, host: &mut Host<'_>) -> Result<()> {
         report(&pool, cell, host, (m, &shape, &peak));
     }
     Ok(())
+}
+
+/// Options of an index whose shards (`owners` times `shards`) have `borders`, with those that give
+/// each shard as many of the numbers, unless there are some: nothing is loaded that could say where
+/// to cut.
+fn with_borders(options: AnyOptions, plan: &Plan) -> Result<AnyOptions> {
+    let number = |name: &str| options.get(name).and_then(Value::as_u64);
+    let shards = number("owners").unwrap_or(1) * number("shards").unwrap_or(1);
+    let is_open = options.get("borders").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    if !is_open || shards < 2 || plan.spec.records < shards {
+        return Ok(options);
+    }
+    let sorted = plan.load(LoadOrder::Sorted);
+    let first_of = |shard: u64| {
+        let at = plan.spec.records * shard / shards;
+        let mut key = Vec::new();
+        sorted.records(at..at + 1).for_each(|record| plan.key(record, &mut key));
+        key
+    };
+    let borders: Vec<Vec<u8>> = (1..shards).map(first_of).collect();
+    let mut changed = Value::clone(&options);
+    changed["borders"] = serde_json::to_value(borders).unwrap_or_default();
+    Ok(options.with(changed))
 }
 
 /// Runs a phase; after one that writes, the structure, which must hold the numbers that were put.
