@@ -182,6 +182,11 @@ impl TestCluster {
         }
     }
 
+    /// Those of them in this process: the first ones.
+    pub fn local_places(&self) -> usize {
+        self.places().min(self.nodes.len())
+    }
+
     /// Starts a compute node that has come back, and opens the index on it.
     pub fn revive(&self, cn: usize) -> Result<AnyNode> {
         self.open(self.cluster.revive(cn)?)

@@ -67,12 +67,7 @@ impl<'s, S: Store> Builder<'s, S> {
         self.data_bytes + self.dense.len() as u64 + self.block.len() as u64
     }
 
-    /// The key of the last version.
-    pub(crate) fn last(&self) -> &[u8] {
-        &self.last
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.entries == 0
     }
 

@@ -95,11 +95,6 @@ impl Cursor {
         }
     }
 
-    /// How many runs there are.
-    pub(crate) fn children(&self) -> usize {
-        self.children.len()
-    }
-
     /// Takes the versions of the next key, the newest first; `None` behind the last one.
     ///
     /// # Errors

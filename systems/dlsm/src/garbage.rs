@@ -62,6 +62,12 @@ impl Garbage {
         Some((node, number, batch))
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        let lists = locked(&self.0);
+        lists.own.is_empty() && lists.sent.is_empty() && lists.theirs.values().all(Vec::is_empty)
+    }
+
     /// The memory node has taken it.
     pub(crate) fn acknowledged(&self, node: NodeId, number: u64) {
         let mut lists = locked(&self.0);

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::{
-    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex, Resume, Root,
-    ScanRequest, Shape, Write, check_key,
+    BatchWrite, CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex,
+    Resume, Root, ScanRequest, Shape, SnapshotId, Write, check_batch, check_key,
 };
 
 use crate::client::Dlsm;
 use crate::format::entry_bytes;
 use crate::node::DlsmNode;
 use crate::options::{Merging, Options};
+
+/// Most writes of a batch.
+const MOST_WRITES: u32 = 4096;
 
 impl Dlsm {
     /// Refuses pairs that no MemTable has room for.
@@ -24,13 +27,28 @@ impl Dlsm {
             false => Ok(()),
         }
     }
+
+    /// Refuses what only an index with one shard of each owner has.
+    fn one_shard(&self, what: &str) -> Result<()> {
+        match self.node.o.shards {
+            1 => Ok(()),
+            n => Err(Error::unsupported(format!("{n} shards have no {what}: set shards = 1"))),
+        }
+    }
 }
 
 impl RangeIndex for Dlsm {
-    const OPS: OpSet = OpSet::ALL;
+    const OPS: OpSet = OpSet { snapshots: true, ..OpSet::ALL };
     const NEEDS: Capabilities = Capabilities::NONE;
     type Options = Options;
     type Node = DlsmNode;
+
+    /// A snapshot, and a batch, is of one shard.
+    fn ops(o: &Options) -> OpSet {
+        let one = o.shards == 1;
+        let batch_writes = if one { MOST_WRITES } else { 0 };
+        OpSet { snapshots: one, batch_writes, ..Self::OPS }
+    }
 
     fn carries(_: &Options) -> bool {
         false
@@ -92,7 +110,45 @@ impl RangeIndex for Dlsm {
     }
 
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
-        self.scan_page(r, page).await
+        self.scan_page(r, None, page).await
+    }
+
+    async fn take_snapshot(&mut self) -> Result<SnapshotId> {
+        self.one_shard("snapshots")?;
+        let scope = self.ep.begin(OpKind::Admin);
+        let taken = self.snapshot().await?;
+        scope.end(OpOutcome::Other);
+        Ok(taken)
+    }
+
+    async fn get_at(&mut self, s: SnapshotId, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        check_key(key)?;
+        let scope = self.ep.begin(OpKind::Get);
+        let found = self.read_at(s, key, out).await?;
+        scope.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
+        Ok(found)
+    }
+
+    async fn scan_at(
+        &mut self,
+        s: SnapshotId,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        self.scan_page(r, Some(s), page).await
+    }
+
+    async fn release_snapshot(&mut self, s: SnapshotId) -> Result<()> {
+        self.node.snapshots.release(s).map(drop)
+    }
+
+    async fn write_batch(&mut self, batch: &[BatchWrite<'_>]) -> Result<()> {
+        self.one_shard("atomic batches")?;
+        check_batch(batch, MOST_WRITES)?;
+        let scope = self.ep.begin(OpKind::WriteMany);
+        self.write_batch_op(batch).await?;
+        scope.end(OpOutcome::Other);
+        Ok(())
     }
 
     async fn load(
@@ -110,6 +166,10 @@ impl RangeIndex for Dlsm {
 
     async fn work(&mut self) -> Result<Pause> {
         self.work_piece().await
+    }
+
+    fn is_settled(&self) -> bool {
+        self.node.is_settled()
     }
 
     async fn walk(&mut self) -> Result<Shape> {

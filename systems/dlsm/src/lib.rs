@@ -29,6 +29,7 @@ mod shard;
 mod store;
 mod systems;
 mod table;
+mod turns;
 mod version;
 mod wire;
 mod work;

@@ -5,9 +5,10 @@
 //! tables are disjoint, and a newer table has newer versions only. Sealing shrinks the interval to
 //! the numbers that were drawn: the next table begins behind them.
 //!
-//! *Completion.* A number is complete when its version is in the list, or never will be (its
-//! [`Number`] was dropped). The contiguous prefix of complete numbers only grows. A sealed table
-//! whose prefix is all of it has no writer any more.
+//! *Completion.* A number is complete when its versions are in the list, or never will be (its
+//! [`Number`] was dropped). The contiguous prefix of complete numbers only grows: what it covers is
+//! visible. A batch has one number for all of its versions. A sealed table whose prefix is all of it
+//! has no writer any more.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -56,8 +57,8 @@ impl Number {
         self.table.first + self.index
     }
 
-    /// Stores the version of this number; `None` is a deletion.
-    pub(crate) fn store(self, user: &[u8], value: Option<&[u8]>) {
+    /// Stores a version with this number; `None` is a deletion.
+    pub(crate) fn put(&self, user: &[u8], value: Option<&[u8]>) {
         let tag = Tag::new(self.seq(), value.is_some());
         let value = value.unwrap_or_default();
         let bytes = user.len() as u64 + value.len() as u64 + 8 + NODE_BYTES;
@@ -114,8 +115,12 @@ impl MemTable {
         self.drawn.load(Ordering::SeqCst).min(self.end.load(Ordering::SeqCst))
     }
 
-    /// Whether its first so many numbers are complete.
-    pub(crate) fn has_completed(&self, numbers: u64) -> bool {
+    /// The last number before which, itself included, all are complete.
+    pub(crate) fn visible(&self) -> Seq {
+        self.first + self.prefix.load(Ordering::SeqCst) - 1
+    }
+
+    fn has_completed(&self, numbers: u64) -> bool {
         self.prefix.load(Ordering::SeqCst) >= numbers
     }
 
@@ -123,15 +128,6 @@ impl MemTable {
     pub(crate) fn is_complete(&self) -> bool {
         self.drawn.load(Ordering::SeqCst) >= SEALED
             && self.has_completed(self.end.load(Ordering::SeqCst))
-    }
-
-    /// The last number of its interval, of a sealed table with numbers.
-    pub(crate) fn last(&self) -> Seq {
-        self.first + self.assigned().max(1) - 1
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.versions.is_empty()
     }
 
     /// Bytes that it takes.
@@ -213,12 +209,12 @@ mod tests {
         let mut numbers: Vec<_> = (0..130).map(|_| table.draw()).collect();
         assert!(table.draw().is_none());
         let first = numbers[0].take();
-        numbers.into_iter().flatten().for_each(|n| n.store(b"k", Some(b"v")));
+        numbers.into_iter().flatten().for_each(|n| n.put(b"k", Some(b"v")));
         assert!(!table.has_completed(1) && !table.is_complete());
         // Dropped without a version: complete, too.
         drop(first);
         assert!(table.has_completed(130) && !table.is_complete(), "it is not sealed");
-        assert_eq!((table.seal(), table.last()), (131, 130));
+        assert_eq!(table.seal(), 131);
         assert!(table.is_complete());
     }
 
@@ -226,10 +222,11 @@ mod tests {
     fn sealing_shrinks_the_interval() {
         let table = MemTable::new(10, 100, u64::MAX);
         let open = table.draw().expect("room");
-        table.draw().expect("room").store(b"k", None);
+        table.draw().expect("room").put(b"k", None);
         assert_eq!(table.seal(), 12);
         assert!(table.draw().is_none() && !table.is_complete());
-        open.store(b"k", Some(b"old"));
+        open.put(b"k", Some(b"old"));
+        drop(open);
         assert!(table.is_complete());
         let mut out = Vec::new();
         assert_eq!(table.get(b"k", Tag::NEWEST, &mut out), Some(Tag::new(11, false)));
@@ -243,7 +240,7 @@ mod tests {
     fn bytes_are_bounded_too() {
         let table = MemTable::new(1, 1000, 500);
         let stored =
-            std::iter::from_fn(|| table.draw()).take(100).map(|n| n.store(b"k", Some(&[0; 100])));
+            std::iter::from_fn(|| table.draw()).take(100).map(|n| n.put(b"k", Some(&[0; 100])));
         assert_eq!(stored.count(), 3);
     }
 
@@ -251,7 +248,7 @@ mod tests {
     fn pages_go_both_ways() {
         let table = MemTable::new(1, 100, u64::MAX);
         for key in [b"a", b"b", b"b", b"c"] {
-            table.draw().expect("room").store(key, Some(key));
+            table.draw().expect("room").put(key, Some(key));
         }
         let keys = |from, reverse| {
             let page = table.page(from, reverse, 3);

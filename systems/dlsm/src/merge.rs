@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dmtree_fabric::{Endpoint, Result};
+use dmtree_fabric::{Endpoint, Result, Stage};
 
 use crate::build::{Builder, Built};
 use crate::cursor::Cursor;
@@ -50,17 +50,17 @@ pub(crate) async fn merge<S: Store>(
     };
     let mut cursor = Cursor::new(wide, false, AHEAD.1);
     runs.iter().for_each(|run| cursor.add_tables(run, AHEAD.0));
-    write_all((ep, fetch), store, cursor, rule).await
+    write_all((ep, fetch), store, (cursor, Stage::MergeEntry), rule).await
 }
 
-/// Writes what a cursor yields as tables.
+/// Writes what a cursor yields as tables; an entry costs a stage.
 ///
 /// # Errors
 /// As [`merge`].
 pub(crate) async fn write_all<S: Store>(
     (ep, fetch): (&Endpoint, &impl Fetch),
     store: &mut S,
-    mut cursor: Cursor,
+    (mut cursor, stage): (Cursor, Stage),
     rule: &Rule,
 ) -> Result<Vec<Built>> {
     let mut tables = Vec::new();
@@ -68,6 +68,7 @@ pub(crate) async fn write_all<S: Store>(
     let (mut keys, mut skip) = (0, rule.skips_one);
     while let Some(mut versions) = cursor.next(fetch).await? {
         keys += 1;
+        ep.stage_cost(stage, versions.len() as u32);
         if keys % TOGETHER == 0 {
             ep.renew_deadline();
             ep.yield_now().await;

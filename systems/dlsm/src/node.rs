@@ -5,16 +5,17 @@
 //! the tables that a load has made of each. An owner sets its word when it opens its shards. What it
 //! writes from then on is in its memory alone, so nothing opens them a second time.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use dmtree_fabric::cpu::crc32c;
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Endpoint, Error, ErrorKind, GlobalAddr, NodeId, Result};
-use dmtree_parts::fifo_mutex::FifoMutexes;
 use dmtree_parts::op::Lookups;
 use dmtree_parts::worker::WorkerSignal;
-use dmtree_parts::{CacheStats, NodeContext, Root};
+use dmtree_parts::{CacheStats, NodeContext, Root, SnapshotTable};
 use dmtree_pool::{PoolNode, provide};
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +23,9 @@ use crate::fetch::{Fetch, Remote};
 use crate::garbage::Garbage;
 use crate::host::Host;
 use crate::options::Options;
-use crate::shard::Shard;
+use crate::shard::{Shard, Snapshots};
 use crate::table::{Meta, Table};
+use crate::turns::Turns;
 use crate::version::Version;
 use crate::wire::{self, SERVICE};
 
@@ -63,8 +65,13 @@ pub struct DlsmNode {
     pub(crate) root: Root,
     pub(crate) o: Arc<Options>,
     pub(crate) router: OnceLock<Router>,
-    /// One write of a key at a time, and one attempt to open the shards.
-    pub(crate) mutexes: Arc<FifoMutexes>,
+    /// One write of a key at a time.
+    pub(crate) turns: Turns,
+    /// One attempt at a time to open the shards.
+    opening: Turns,
+    pub(crate) snapshots: Arc<Snapshots>,
+    /// The threads that have written.
+    threads: Mutex<BTreeSet<usize>>,
     pub(crate) garbage: Arc<Garbage>,
     pub(crate) signal: Arc<WorkerSignal>,
     pub(crate) flushes: AtomicU32,
@@ -99,7 +106,10 @@ impl DlsmNode {
             root,
             o: Arc::new(o.clone()),
             router: OnceLock::new(),
-            mutexes: FifoMutexes::new(MUTEXES),
+            turns: Turns::new(MUTEXES),
+            opening: Turns::new(1),
+            snapshots: Arc::new(SnapshotTable::new(root.index, member)),
+            threads: Mutex::default(),
             garbage: Arc::default(),
             signal: Arc::default(),
             flushes: AtomicU32::new(0),
@@ -134,7 +144,7 @@ impl DlsmNode {
     /// of the fabric.
     pub(crate) async fn opened(&self, ep: &Endpoint) -> Result<Option<&Router>> {
         if self.router.get().is_none() {
-            let _turn = self.mutexes.lock(ep, u64::MAX).await?;
+            let _turn = self.opening.take(ep, [0]).await?;
             if self.router.get().is_none() {
                 let word = ep.read(self.root.directory(), 8).await?.word(0);
                 if word == 0 {
@@ -217,7 +227,7 @@ impl DlsmNode {
                     version.add(usize::from(*level), table, false);
                 }
             }
-            all.push(Shard::new(o, self.home(number), version));
+            all.push(Shard::new(o, self.home(number), version, &self.snapshots));
         }
         Ok(Router { borders: directory.borders, first: own.start, shards: all })
     }
@@ -251,6 +261,20 @@ impl DlsmNode {
             true => Err(broken("it names a level that no tree has")),
             false => Ok(directory),
         }
+    }
+
+    /// A thread writes; how many do.
+    pub(crate) fn writes(&self, thread: usize) -> u32 {
+        let mut threads = locked(&self.threads);
+        threads.insert(thread);
+        threads.len() as u32
+    }
+
+    /// Whether nothing is to be done, or under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        let running = [&self.flushes, &self.compactions].map(|n| n.load(Ordering::SeqCst));
+        let mut shards = self.router.get().into_iter().flat_map(|router| &router.shards);
+        running == [0, 0] && self.garbage.is_empty() && shards.all(Shard::is_settled)
     }
 
     /// Index, filters and MemTables of this node.

@@ -1,24 +1,21 @@
 //! Scans: pages of a merge of MemTables and tables, as of a number.
 //!
 //! A page takes a view first and its number after it: the view has every version up to the number,
-//! and what is flushed or merged later changes nothing in it. It waits until all numbers up to its
-//! own are complete, so that what it shows is one instant's.
+//! and what is flushed or merged later changes nothing in it. All numbers up to it are complete, so
+//! what a page shows is one instant's.
 
 use std::ops::Bound;
 
 use dmtree_fabric::GlobalAddr;
 use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::published::must;
-use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, Shape};
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, Shape, SnapshotId};
 
 use crate::client::Dlsm;
 use crate::cursor::Cursor;
 use crate::key::{KeyRange, Seq};
 use crate::shard::View;
 use crate::table::Table;
-
-/// A pause of a reader that waits for numbers, ns.
-const WAIT_NS: u64 = 200;
 
 /// The smallest key above another one.
 fn above(key: &[u8]) -> Vec<u8> {
@@ -43,23 +40,31 @@ fn range_of(r: &ScanRequest<'_>, (low, high): (Option<&[u8]>, Option<&[u8]>)) ->
 }
 
 impl Dlsm {
+    /// Fills a page as of now, or as of a snapshot.
     pub(crate) async fn scan_page(
         &self,
         r: &ScanRequest<'_>,
+        at: Option<SnapshotId>,
         page: &mut Page,
     ) -> Result<Option<Resume>> {
         page.clear();
         r.check()?;
+        let at = at.map(|s| self.node.snapshots.note(s)).transpose()?;
         let scope = self.ep.begin(OpKind::Scan);
         self.ep.stage_cost(Stage::Operation, 1);
-        let resume = self.scan_shards(r, page).await?;
+        let resume = self.scan_shards(r, at, page).await?;
         self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
         scope.end(OpOutcome::Other);
         Ok(resume)
     }
 
     /// The shards of this node, one after the other: the slice of the node ends the scan.
-    async fn scan_shards(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+    async fn scan_shards(
+        &self,
+        r: &ScanRequest<'_>,
+        at: Option<Seq>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
         let node = &self.node;
         let Some(router) = node.opened(&self.ep).await? else { return Ok(None) };
         let n = router.shards.len();
@@ -70,8 +75,7 @@ impl Dlsm {
                 continue;
             }
             let view = router.shards[own].view();
-            let number = view.last_number(&node.o);
-            self.completed(&view, number).await?;
+            let number = at.unwrap_or_else(|| view.snapshot(&node.o));
             if self.fill(&view, number, (r, range), page).await? {
                 let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
                 return Ok(last.map(|key| Resume(Bound::Excluded(key))));
@@ -80,13 +84,12 @@ impl Dlsm {
         Ok(None)
     }
 
-    /// Waits until all numbers up to one are complete.
-    async fn completed(&self, view: &View, number: Seq) -> Result<()> {
-        while !self.node.o.hazards.incomplete && !view.has_completed(number) {
-            self.ep.check_deadline("numbers of writes", number)?;
-            self.ep.sleep(WAIT_NS).await;
-        }
-        Ok(())
+    /// Takes a snapshot: the number up to which all are complete.
+    pub(crate) async fn snapshot(&self) -> Result<SnapshotId> {
+        let router = self.node.opened(&self.ep).await?;
+        let shard = router.and_then(|router| router.shards.first());
+        let number = || shard.map_or(0, |shard| shard.view().snapshot(&self.node.o));
+        self.node.snapshots.take(number)
     }
 
     /// Adds the pairs of a view, as of a number, to a page; whether it is full.
@@ -100,6 +103,7 @@ impl Dlsm {
         let mut cursor = self.cursor(view, range, r.reverse, r.limit - page.len());
         let fetch = self.node.remote(&self.ep);
         while let Some(versions) = cursor.next(&fetch).await? {
+            self.ep.stage_cost(Stage::IterEntry, versions.len() as u32);
             let Some(newest) = versions.iter().find(|pair| pair.tag.seq() <= number) else {
                 continue;
             };
@@ -139,7 +143,6 @@ impl Dlsm {
         for shard in &router.shards {
             let view = shard.view();
             check(&view)?;
-            self.completed(&view, view.last_number(&self.node.o)).await?;
             let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
             let fetch = self.node.remote(&self.ep);
             while let Some(versions) = cursor.next(&fetch).await? {

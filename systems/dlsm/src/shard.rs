@@ -16,8 +16,9 @@ use std::sync::{Arc, Mutex};
 use dmtree_fabric::NodeId;
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::wait::FifoMutex;
+use dmtree_parts::SnapshotTable;
 
-use crate::key::Seq;
+use crate::key::{Seq, Tag};
 use crate::memtable::{MemTable, Number};
 use crate::options::Options;
 use crate::table::Table;
@@ -33,17 +34,24 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The number of a snapshot of now: later writes have higher ones.
-    pub(crate) fn last_number(&self, o: &Options) -> Seq {
-        self.active.first + self.active.assigned() - 1 + u64::from(o.hazards.next_number)
+    /// The number up to which all numbers are complete: what a reader of this view sees. A write
+    /// returns when its number is visible, so the order of numbers is that of effects.
+    pub(crate) fn visible(&self, o: &Options) -> Seq {
+        if o.hazards.incomplete {
+            return self.active.first + self.active.assigned() - 1;
+        }
+        let unfinished = self.immutables.iter().rev().find(|table| !table.is_complete());
+        unfinished.unwrap_or(&self.active).visible()
     }
 
-    /// Whether all numbers up to this one are complete.
-    pub(crate) fn has_completed(&self, number: Seq) -> bool {
-        self.immutables.iter().chain([&self.active]).all(|table| {
-            let numbers = (number + 1).saturating_sub(table.first).min(table.assigned());
-            table.has_completed(numbers)
-        })
+    /// The number of a snapshot of now.
+    pub(crate) fn snapshot(&self, o: &Options) -> Seq {
+        self.visible(o) + u64::from(o.hazards.next_number)
+    }
+
+    /// The tag with which a read finds the newest version that it may see.
+    pub(crate) fn newest(&self, o: &Options) -> Tag {
+        if o.hazards.incomplete { Tag::NEWEST } else { Tag::up_to(self.visible(o)) }
     }
 }
 
@@ -58,16 +66,11 @@ struct State {
     busy: BTreeSet<u64>,
     /// Where the next compaction of each level goes on.
     from: [Vec<u8>; LEVELS],
-    snapshots: BTreeMap<Seq, u32>,
     tables: u64,
 }
 
-impl State {
-    /// The oldest snapshot.
-    fn oldest(&self) -> Seq {
-        self.snapshots.first_key_value().map_or(Seq::MAX, |(number, _)| *number)
-    }
-}
+/// The open snapshots of a compute node, by the number of each.
+pub(crate) type Snapshots = SnapshotTable<Seq>;
 
 /// A shard.
 #[derive(Debug)]
@@ -79,6 +82,7 @@ pub(crate) struct Shard {
     /// The MemTable that writers use, as published: it may be no part of the view yet.
     early: Mutex<Arc<MemTable>>,
     state: Mutex<State>,
+    snapshots: Arc<Snapshots>,
     /// Writers, where they queue.
     pub(crate) queue: FifoMutex,
     /// The last flush has found no memory.
@@ -124,7 +128,12 @@ impl Drop for Compaction<'_> {
 }
 
 impl Shard {
-    pub(crate) fn new(o: &Arc<Options>, home: NodeId, version: Version) -> Self {
+    pub(crate) fn new(
+        o: &Arc<Options>,
+        home: NodeId,
+        version: Version,
+        snapshots: &Arc<Snapshots>,
+    ) -> Self {
         let tables = version.tables().map(|table| table.number).max().unwrap_or(0);
         let last = version.tables().map(|table| table.meta.numbers.1).max().unwrap_or(0);
         let active = MemTable::new(last + 1, o.memtable_entries, o.memtable_bytes);
@@ -135,6 +144,7 @@ impl Shard {
             view: Mutex::new(view.into()),
             early: Mutex::new(active),
             state: Mutex::new(State { tables, ..State::default() }),
+            snapshots: snapshots.clone(),
             queue: FifoMutex::new(),
             full: AtomicBool::new(false),
         }
@@ -216,34 +226,18 @@ impl Shard {
         }
     }
 
-    /// Seals the active MemTable, if it has versions, so that all can be flushed.
-    pub(crate) fn seal(&self) {
-        let _state = locked(&self.state);
+    /// The oldest snapshot. One that is taken later has a number above all that is flushed, or sealed,
+    /// now.
+    fn oldest(&self) -> Seq {
+        self.snapshots.notes(|| ()).0.into_iter().min().unwrap_or(Seq::MAX)
+    }
+
+    /// Whether nothing is to be flushed or merged.
+    pub(crate) fn is_settled(&self) -> bool {
+        let state = locked(&self.state);
         let view = self.view();
-        let is_early = self.early().first != view.active.first;
-        if !view.active.is_empty() && !is_early {
-            let next = self.replace_active(&view);
-            self.install_active(&view, next);
-        }
-    }
-
-    /// Takes a snapshot: versions that it needs stay until it is released. Its number.
-    pub(crate) fn take_snapshot(&self) -> Seq {
-        let mut state = locked(&self.state);
-        let number = self.view().last_number(&self.o);
-        *state.snapshots.entry(number).or_default() += 1;
-        number
-    }
-
-    /// Releases a snapshot; whether there was one.
-    pub(crate) fn release_snapshot(&self, number: Seq) -> bool {
-        let mut state = locked(&self.state);
-        let Some(count) = state.snapshots.get_mut(&number) else { return false };
-        *count -= 1;
-        if *count == 0 {
-            state.snapshots.remove(&number);
-        }
-        true
+        let picked = view.version.pick(&self.o, &state.busy, &state.from);
+        view.immutables.is_empty() && state.busy.is_empty() && picked.is_none()
     }
 
     /// Begins the flush of the oldest MemTable that waits for one.
@@ -256,7 +250,7 @@ impl Shard {
             !begun && !state.flushed.contains_key(&table.first) && table.is_complete()
         })?;
         state.flushing.insert(table.first);
-        let oldest = state.oldest();
+        let oldest = self.oldest();
         Some(Flush { shard: self, table: table.clone(), oldest })
     }
 
@@ -293,7 +287,7 @@ impl Shard {
         if let Some(last) = pick.upper.last().filter(|_| pick.level > 0) {
             state.from[pick.level] = last.index.smallest().to_vec();
         }
-        let oldest = state.oldest();
+        let oldest = self.oldest();
         Some(Compaction { shard: self, pick, oldest })
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dmtree_fabric::{Error, ErrorKind, JobNumber, NodeId, OpKind, OpOutcome, Result};
+use dmtree_fabric::{Error, ErrorKind, JobNumber, NodeId, OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::Pause;
 use dmtree_pool::DATA_SERVICE;
 
@@ -187,7 +187,7 @@ impl Dlsm {
         let rule = Rule { table_bytes: u64::MAX, ..self.rule(KeyRange::default(), oldest) };
         let mut store = self.blocks(shard.home, o.ring);
         let fetch = self.node.remote(&self.ep);
-        match write_all((&self.ep, &fetch), &mut store, cursor, &rule).await {
+        match write_all((&self.ep, &fetch), &mut store, (cursor, Stage::TableEntry), &rule).await {
             Ok(built) => {
                 store.keep();
                 let last = self.tables_of(shard, built).await?.pop();

@@ -42,7 +42,11 @@ fn local() -> Vec<Row> {
     let mut rows = of_any_length();
     rows.extend(fills(EmptyLeaves::GoBack));
     rows.push(three_memory_nodes(2_000, 10_000));
-    rows.push(full::<Options>(1_000, |_| false));
+    rows.push(
+        full::<Options>(3_000, |_| false)
+            .options(small)
+            .pool(|p| p.memory_bytes_per_node = 1 << 20),
+    );
     rows.push(model("small tables", Keys::Short, 600, 10_000).options(small));
     rows.push(
         model("small tables, long keys", Keys::AnyLength, 600, 6_000).seed(20).options(small),
