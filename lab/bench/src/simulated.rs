@@ -90,6 +90,19 @@ pub struct Busiest {
 }
 
 impl Busiest {
+    /// What limits a run by it: merging, flushing, the CPU of clients, a wire or a NIC; or waiting,
+    /// when no server is busy for most of the time.
+    pub fn limit(&self) -> &'static str {
+        match self.server.as_str() {
+            _ if self.utilization < 0.8 => "waiting",
+            "jobs" | "cores" => "merge",
+            "workers" => "flush",
+            "cpu" => "CPU",
+            "in-wire" | "out-wire" => "wire",
+            _ => "NIC",
+        }
+    }
+
     /// As text: `mn0 responder 98 %`.
     pub fn text(&self) -> String {
         format!("{} {} {:.0} %", self.node, self.server, self.utilization * 100.0)
