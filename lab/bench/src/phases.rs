@@ -175,10 +175,17 @@ fn with_borders(options: AnyOptions, plan: &Plan) -> Result<AnyOptions> {
         return Ok(options);
     }
     let sorted = plan.load(LoadOrder::Sorted);
-    let first_of = |shard: u64| {
-        let at = plan.spec.records * shard / shards;
+    let key_at = |at: u64| {
         let mut key = Vec::new();
         sorted.records(at..at + 1).for_each(|record| plan.key(record, &mut key));
+        key
+    };
+    // The shortest bytes above the last key below: options have little room.
+    let first_of = |shard: u64| {
+        let at = plan.spec.records * shard / shards;
+        let (below, mut key) = (key_at(at - 1), key_at(at));
+        let common = below.iter().zip(&key).take_while(|(a, b)| a == b).count();
+        key.truncate(common + 1);
         key
     };
     let borders: Vec<Vec<u8>> = (1..shards).map(first_of).collect();
