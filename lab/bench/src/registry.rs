@@ -26,6 +26,7 @@ fn described() -> Vec<SystemSpec> {
         dmtree_chime::systems(),
         dmtree_rolex::systems(),
         dmtree_rpc::systems(),
+        dmtree_dlsm::systems(),
     ];
     let all = crates.into_iter().flatten();
     all.map(|spec| SystemSpec { charges_cpu: true, ..spec }).collect()
@@ -176,7 +177,7 @@ mod tests {
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
         let families =
-            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime", "rolex", "rpc"];
+            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime", "rolex", "rpc", "dlsm-published"];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);
