@@ -31,14 +31,14 @@ const LOOK_NS: u64 = 20_000;
 pub struct Written {
     bits: Vec<AtomicU64>,
     /// A put has failed: it may have taken effect.
-    doubtful: AtomicBool,
+    has_failed: AtomicBool,
 }
 
 impl Written {
     /// None of so many.
     pub fn new(numbers: u64) -> Self {
         let bits = (0..numbers.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self { bits, doubtful: AtomicBool::new(false) }
+        Self { bits, has_failed: AtomicBool::new(false) }
     }
 
     /// A put was acknowledged.
@@ -47,8 +47,8 @@ impl Written {
     }
 
     /// A put has failed.
-    pub fn doubt(&self) {
-        self.doubtful.store(true, Ordering::Relaxed);
+    pub fn failed(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     /// Whether a put was acknowledged.
@@ -68,7 +68,7 @@ impl Written {
     pub fn check(&self, number: u64, was: bool, found: bool, writes: bool) -> Result<(), String> {
         match found {
             false if was => Err("a key that was put is reported absent".to_owned()),
-            true if !was && !writes && !self.doubtful.load(Ordering::Relaxed) => {
+            true if !was && !writes && !self.has_failed.load(Ordering::Relaxed) => {
                 Err(format!("number {number}, which was never put, is found"))
             }
             _ => Ok(()),
