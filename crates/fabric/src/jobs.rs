@@ -2,9 +2,9 @@
 //!
 //! A client starts a job of a service ([`Endpoint::start_job`]) and has its number at once. The
 //! service's handler ([`RpcHandler::job`]) runs on a worker of the node: a thread, or in a
-//! simulator a thread in virtual time with a core of its own. It reaches the memory of its node,
-//! and lasts until it returns, is cancelled, or its caller loses its access. Its result stays at
-//! the node until it is forgotten.
+//! simulator a thread in virtual time on one of the node's cores for jobs. It reaches the memory of
+//! its node, and lasts until it returns, is cancelled, or its caller loses its access. Its result
+//! stays at the node until it is forgotten.
 //!
 //! *Messages* are calls to a data service of every node ([`JOBS`]): at most once, and lost, delayed
 //! and repeated as other calls are.

@@ -156,6 +156,24 @@ listed! {
         ServerEntry,
         /// A data service: copying; charged per KiB.
         ServerCopy,
+        /// Writing a line that other threads of the node write, too; charged per other thread.
+        /// Unlike a polled line it delays a busy thread as well.
+        SharedLine,
+        /// Inserting into a MemTable; charged per entry.
+        MemTablePut,
+        /// Searching a MemTable; charged per MemTable.
+        MemTableProbe,
+        /// Looking into the filter of a table, or searching its index; charged per filter and per
+        /// index.
+        TableProbe,
+        /// Building a table from a MemTable: the entry's copy, its index record, its bits of the
+        /// filter; charged per entry.
+        TableEntry,
+        /// Merging tables, and building the new ones; charged per entry read. Memory nodes do it
+        /// faster.
+        MergeEntry,
+        /// An iterator over tables: decoding and merging; charged per entry passed.
+        IterEntry,
     }
 }
 

@@ -262,9 +262,9 @@ fn a_job_that_outlives_its_fenced_caller_is_found() {
     assert!(!in_simulator(&f));
 }
 
-/// A job has a core of its own: what it charges takes time, and no core of the data services.
+/// What a job charges takes time, and no core of the data services.
 #[test]
-fn a_job_has_a_core_of_its_own() {
+fn a_job_takes_no_core_of_the_data_services() {
     let f = sim(&[("host.cores", "1"), ("host.call_ns", "1000"), ("host.node_ns", "100")]);
     served(&f);
     let ep = endpoint(&f, CN);
@@ -276,10 +276,29 @@ fn a_job_has_a_core_of_its_own() {
     let took = f.now() - began;
     assert!((250_000..450_000).contains(&took), "{took}");
     let usage = f.usage();
-    let worker = usage.threads.iter().find(|t| t.node == MN).expect("a thread of its own");
-    assert_eq!(worker.cpu_ns, 200_000, "its time is known");
     let mn = &usage.nodes[0];
+    assert_eq!(mn.job_ns, 200_000, "its time is known");
     assert_eq!(mn.data_ns, 1000 * mn.rpcs, "the data cores have answered messages alone");
+}
+
+/// Jobs beyond a node's cores take turns on them.
+#[test]
+fn jobs_share_the_cores_of_their_node() {
+    let took = |cores: &str, jobs: usize| {
+        let sets = [("host.node_ns", "100"), ("host.cores", cores)];
+        let f = sim(&sets);
+        served(&f);
+        let ep = endpoint(&f, CN);
+        let began = f.now();
+        let numbers: Vec<_> = (0..jobs).map(|_| start(&ep, b"w").expect("started")).collect();
+        numbers.into_iter().for_each(|n| _ = on(&ep, ep.job(MN, n)).expect("ends"));
+        assert_eq!(f.usage().nodes[0].job_ns, 200_000 * jobs as u64);
+        f.now() - began
+    };
+    let one = took("2", 1);
+    assert!(took("2", 2) < one * 5 / 4 && took("4", 4) < one * 5 / 4, "a core for each");
+    let (two, four) = (took("1", 2), took("1", 4));
+    assert!(two >= 400_000 && four >= 800_000, "{one} {two} {four}");
 }
 
 /// Messages are lost and repeated: a job is started once.

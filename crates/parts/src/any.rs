@@ -22,6 +22,7 @@ use crate::contract::{
     Root, ScanRequest, Shape, Values, Work, Write,
 };
 use crate::fill::Fill;
+use crate::snapshots::{BatchWrite, SnapshotId};
 use crate::worker::Pause;
 
 /// A running operation.
@@ -43,6 +44,7 @@ macro_rules! any_client {
             fn ops(&self) -> OpSet;
             fn endpoint(&self) -> &Endpoint;
             fn place_of(&self, key: &[u8]) -> Option<KeyPlace>;
+            fn is_settled(&self) -> bool;
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out>;)*
         }
 
@@ -55,6 +57,9 @@ macro_rules! any_client {
             }
             fn place_of(&self, key: &[u8]) -> Option<KeyPlace> {
                 RangeIndex::place_of(self, key)
+            }
+            fn is_settled(&self) -> bool {
+                RangeIndex::is_settled(self)
             }
             $(fn $name<'a>(&'a mut self, $($argument: $type),*) -> Running<'a, $out> {
                 let ep = RangeIndex::endpoint(self);
@@ -75,6 +80,11 @@ any_client! {
     fn scan(r: &'a ScanRequest<'_>, page: &'a mut Page) -> Option<Resume>;
     fn get_many(keys: &'a [&[u8]], out: &'a mut Values) -> ();
     fn write_many(writes: &'a [(&[u8], Write<'_>)], out: &'a mut Vec<Result<Outcome>>) -> ();
+    fn take_snapshot() -> SnapshotId;
+    fn get_at(s: SnapshotId, key: &'a [u8], out: &'a mut Vec<u8>) -> bool;
+    fn scan_at(s: SnapshotId, r: &'a ScanRequest<'_>, page: &'a mut Page) -> Option<Resume>;
+    fn release_snapshot(s: SnapshotId) -> ();
+    fn write_batch(batch: &'a [BatchWrite<'a>]) -> ();
     fn foretell(keys: ToldKeys<'a>) -> bool;
     fn load(pairs: LoadPairs<'a>, sorted: bool, fill: Fill) -> Loaded;
     fn maintain() -> Work;
@@ -127,6 +137,7 @@ struct IndexType {
     pairs_per_leaf: u64,
     check: fn(&Value) -> Result<(), serde_json::Error>,
     carries: fn(&Value) -> Result<bool>,
+    any_node: fn(&Value) -> Result<bool>,
     workers: fn(&Value) -> Result<u32>,
     check_options: fn(&Value, &NodeContext) -> Result<()>,
     format: for<'a> fn(&'a Endpoint, &'a NodeContext, &Value, Root) -> Running<'a, ()>,
@@ -142,6 +153,7 @@ impl IndexType {
                 pairs_per_leaf: I::PAIRS_PER_LEAF,
                 check: |o| serde_json::from_value::<I::Options>(o.clone()).map(drop),
                 carries: |o| Ok(I::carries(&options_of::<I>(o)?)),
+                any_node: |o| Ok(I::any_node(&options_of::<I>(o)?)),
                 workers: |o| Ok(I::workers(&options_of::<I>(o)?)),
                 check_options: |o, cx| I::check_options(&options_of::<I>(o)?, cx),
                 format: |ep, cx, o, root| {
@@ -269,6 +281,11 @@ impl AnyOptions {
     /// As [`RangeIndex::carries`].
     pub fn carries(&self) -> Result<bool> {
         (self.index.carries)(&self.value)
+    }
+
+    /// As [`RangeIndex::any_node`].
+    pub fn any_node(&self) -> Result<bool> {
+        (self.index.any_node)(&self.value)
     }
 
     /// As [`RangeIndex::workers`].

@@ -3,6 +3,10 @@
 //! Point operations are linearizable across threads, coroutines and compute nodes. A scan yields
 //! keys in order, each at most once; each pair was current at some instant of the scan; a key
 //! present during the whole scan is never missed.
+//!
+//! An index that keeps old versions may have snapshots, and a log of writes may take several at
+//! once ([`OpSet`]). A snapshot shows the index as it was at one instant, however it is read. An
+//! atomic batch takes effect at one instant: reads at a snapshot see all of it or nothing.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -14,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::combine::Intent;
 use crate::fill::Fill;
+use crate::snapshots::{BatchWrite, SnapshotId, check_batch, lacks};
 use crate::worker::Pause;
 
 /// Longest key, bytes. The shortest has one.
@@ -384,12 +389,22 @@ pub struct OpSet {
     pub reverse_scan: bool,
     /// Keys and values of any length the contract allows.
     pub any_length: bool,
+    /// Reads at a snapshot.
+    pub snapshots: bool,
+    /// The most writes of an atomic batch; 0: it has none.
+    pub batch_writes: u32,
 }
 
 impl OpSet {
-    /// Everything the contract has.
-    pub const ALL: Self =
-        Self { delete: true, compare_and_set: true, reverse_scan: true, any_length: true };
+    /// Everything but what only some kinds of indexes can have: snapshots and atomic batches.
+    pub const ALL: Self = Self {
+        delete: true,
+        compare_and_set: true,
+        reverse_scan: true,
+        any_length: true,
+        snapshots: false,
+        batch_writes: 0,
+    };
 }
 
 /// The resources that a compute node gives to an index.
@@ -573,6 +588,12 @@ pub trait RangeIndex: Sized + 'static {
         true
     }
 
+    /// Whether a client of any compute node takes any key. A design with an owner of each key refuses
+    /// the keys of other compute nodes.
+    fn any_node(_: &Self::Options) -> bool {
+        true
+    }
+
     /// Refuses options that contradict each other or the pool.
     ///
     /// # Errors
@@ -630,6 +651,53 @@ pub trait RangeIndex: Sized + 'static {
         Ok(())
     }
 
+    /// Takes a snapshot. It shows the index as it is at one instant between call and return, to the
+    /// clients of this compute node, until it is released.
+    ///
+    /// # Errors
+    /// `Unsupported` without [`OpSet::snapshots`]; `InvalidArgument` when
+    /// [`MAX_SNAPSHOTS`](crate::MAX_SNAPSHOTS) are open on this node.
+    async fn take_snapshot(&mut self) -> Result<SnapshotId> {
+        Err(lacks("snapshots"))
+    }
+    /// As [`Self::get`], at a snapshot.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a snapshot of another index or node, or one that was released.
+    async fn get_at(&mut self, _s: SnapshotId, _key: &[u8], _out: &mut Vec<u8>) -> Result<bool> {
+        Err(lacks("snapshots"))
+    }
+    /// As [`Self::scan`], at a snapshot: all pages of it show the same instant.
+    ///
+    /// # Errors
+    /// As [`Self::get_at`].
+    async fn scan_at(
+        &mut self,
+        _s: SnapshotId,
+        _r: &ScanRequest<'_>,
+        _page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        Err(lacks("snapshots"))
+    }
+    /// Releases a snapshot: old versions that it alone kept may go.
+    ///
+    /// # Errors
+    /// As [`Self::get_at`]: a snapshot is released once.
+    async fn release_snapshot(&mut self, _s: SnapshotId) -> Result<()> {
+        Err(lacks("snapshots"))
+    }
+
+    /// Applies several writes at one instant; of writes of one key the last one counts. When it
+    /// fails, all of them took effect or none.
+    ///
+    /// # Errors
+    /// Nothing is written: `Unsupported` without [`OpSet::batch_writes`], `InvalidArgument` for
+    /// more writes than that, for a key or value that the index does not take, and for more bytes
+    /// than it has room for at once.
+    async fn write_batch(&mut self, batch: &[BatchWrite<'_>]) -> Result<()> {
+        check_batch(batch, 0)
+    }
+
     /// Hears of keys, ascending, that inserts will use: an index that learns where keys lie trains
     /// on them. Called before the first pair is stored. Returns whether the index listens.
     ///
@@ -667,6 +735,13 @@ pub trait RangeIndex: Sized + 'static {
     /// Those of the fabric; the work stays due.
     async fn work(&mut self) -> Result<Pause> {
         Ok(Pause::For(u64::MAX))
+    }
+
+    /// Whether no background work is due or under way for this compute node, at a worker or at a
+    /// memory node: what a run waits for that measures until all is done. It may answer `false`
+    /// until its workers have looked once more.
+    fn is_settled(&self) -> bool {
+        true
     }
 
     /// Recovers at once all locks and changes that crashed nodes have left unfinished and no

@@ -7,9 +7,9 @@
 //! and their page tree ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
 //! and by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), what
 //! operations count ([`op`]), their pins and locks ([`held`]), versions in the lines of nodes
-//! ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]), maintenance queues
-//! ([`maintenance`]), the driver of garbage collections ([`gc`]),
-//! fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines through sorted
+//! ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]), snapshots and atomic batches
+//! ([`snapshots`]), maintenance queues ([`maintenance`]), the driver of garbage collections
+//! ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines through sorted
 //! keys ([`plr`]).
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ pub mod plr;
 pub mod published;
 pub mod sharing;
 pub mod slots;
+pub mod snapshots;
 pub mod sync;
 pub mod tree;
 pub mod worker;
@@ -52,4 +53,5 @@ pub use contract::{
 };
 pub use dmtree_fabric::mutants;
 pub use fill::Fill;
+pub use snapshots::{BatchWrite, MAX_SNAPSHOTS, SnapshotId, SnapshotTable, check_batch};
 pub use worker::Pause;

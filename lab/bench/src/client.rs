@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use dmtree_check::conformance::above;
+use dmtree_check::conformance::{above, everything};
 use dmtree_fabric::{Effect, Error, ErrorKind, Snapshot};
-use dmtree_parts::{AnyIndex, Outcome, Page, Write};
-use dmtree_workload::{Op, OpKind, Plan, Seed};
+use dmtree_parts::{AnyIndex, Outcome, Page, Resume, Write};
+use dmtree_workload::{Op, OpKind, Phase, Plan, Seed};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -17,6 +17,7 @@ use crate::latency::ByKind;
 use crate::offered::Arrivals;
 use crate::opened::PlacedClient;
 use crate::oracle::{Oracle, shown};
+use crate::phases::{Written, settle};
 use crate::series::Recorder;
 use crate::window::{Ending, Window};
 
@@ -66,6 +67,10 @@ pub struct Orders {
     pub maintain_every: u64,
     /// Records the cell over time.
     pub series: Option<Recorder>,
+    /// Client threads of a compute node.
+    pub threads: u32,
+    /// The numbers that phases have put, if this is one.
+    pub written: Option<Arc<Written>>,
     /// Which operations the figures cover, if there is a window.
     pub measure: Measure,
     /// Whether the time of operations is measured step by step.
@@ -117,6 +122,8 @@ pub struct Tally {
     pub latency: ByKind,
     /// Time from the start of the phase to its end.
     pub elapsed: Duration,
+    /// The same to the end of the background work that was due then.
+    pub settled: Duration,
     /// Why the client stopped.
     pub ended: Ended,
 }
@@ -137,11 +144,11 @@ impl Tally {
 
     /// Counts an acknowledged operation.
     fn acknowledged(&mut self, op: &Op<'_>, b: &Buffers) {
-        self.all_ops += 1;
+        self.all_ops += b.counts(op);
         match op.kind {
             OpKind::Insert => self.inserted += 1,
             OpKind::Delete => self.deleted += 1,
-            OpKind::Scan => {
+            OpKind::Scan | OpKind::Pass => {
                 self.scans.0 += 1;
                 self.scans.1 += b.found().map(Page::len).sum::<usize>() as u64;
             }
@@ -169,6 +176,7 @@ impl Tally {
         self.samples.extend(other.samples.iter().take(room).cloned());
         self.latency.add(&other.latency);
         self.elapsed = self.elapsed.max(other.elapsed);
+        self.settled = self.settled.max(other.settled);
         self.ended = self.ended.max(other.ended);
     }
 }
@@ -183,9 +191,23 @@ struct Buffers {
     used: usize,
     /// Whether the index has reported that nothing follows.
     exhausted: bool,
+    /// Where a pass goes on.
+    resume: Option<Resume>,
+    /// Whether entries count, not operations that read them.
+    entries_count: bool,
 }
 
 impl Buffers {
+    /// As how many operations the last one counts.
+    fn counts(&self, op: &Op<'_>) -> u64 {
+        match op.kind {
+            OpKind::Scan | OpKind::Pass if self.entries_count => {
+                self.found().map(Page::len).sum::<usize>() as u64
+            }
+            _ => 1,
+        }
+    }
+
     /// The pages of the last scan.
     fn found(&self) -> impl Iterator<Item = &Page> {
         self.pages[..self.used].iter()
@@ -195,7 +217,8 @@ impl Buffers {
 /// The measured phase of a client.
 pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
     let mut t = Tally::default();
-    let mut b = Buffers::default();
+    let entries_count = o.written.is_some();
+    let mut b = Buffers { entries_count, ..Buffers::default() };
     let number = o.first_stream.wrapping_add(placed.number);
     let mut stream = o.plan.stream_of(number, placed.cn as u32);
     placed.ep.reset_counters();
@@ -215,13 +238,14 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
             break Ended::Memory;
         }
         if let Some(w) = &o.window {
-            w.begin();
+            w.begin(placed.ep.now());
         }
         let began = due.unwrap_or_else(|| placed.ep.now());
         let result = one(&mut placed.client, &o, &op, &mut b).await;
         let ended = placed.ep.now();
-        let inside = turns.end(&placed, ended);
-        t.counted += u64::from(inside);
+        let counts = b.counts(&op);
+        let inside = turns.end(&placed, ended, counts);
+        t.counted += if inside { counts } else { 0 };
         match result {
             Ok(checked) => {
                 t.acknowledged(&op, &b);
@@ -230,7 +254,7 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
                     series.ended(&placed.ep, ended.saturating_sub(turns.start), op.kind, took);
                 }
                 if inside {
-                    t.ops += 1;
+                    t.ops += counts;
                     placed.latency.borrow_mut().record(op.kind, took);
                 }
                 if let Err(wrong) = checked.and_then(|()| check_scan(&o, &op, &b)) {
@@ -248,9 +272,18 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
         if turns.late(ended, t.ops) {
             break Ended::Duration;
         }
+        if op.kind == OpKind::Pass && b.exhausted {
+            break Ended::Operations;
+        }
     };
     turns.run_dry(&placed);
     t.elapsed = Duration::from_nanos(placed.ep.now().saturating_sub(turns.start));
+    if o.plan.spec.workload.phase.is_some_and(Phase::writes) {
+        if let Err(why) = settle(&mut placed.client, &placed.ep).await {
+            t.wrong(|| why);
+        }
+        t.settled = Duration::from_nanos(placed.ep.now().saturating_sub(turns.start));
+    }
     stream.acknowledge();
     turns.report(&t);
     if let Err(e) = placed.ep.drain().await {
@@ -288,7 +321,9 @@ impl<'o> Turns<'o> {
             start,
             deadline: o.time.map(|d| start + clock::nanos(d)).filter(|_| o.window.is_none()),
             windowed: o.window.is_some() && o.measure == Measure::Window,
-            writes: mix.weight(OpKind::Insert) > 0 || mix.weight(OpKind::Delete) > 0,
+            writes: [OpKind::Insert, OpKind::Delete, OpKind::Put]
+                .into_iter()
+                .any(|kind| mix.weight(kind) > 0),
             turn: 0,
             reported: 0,
         }
@@ -332,8 +367,9 @@ impl<'o> Turns<'o> {
     }
 
     /// Records the end of an operation; returns whether it counts.
-    fn end(&self, placed: &PlacedClient, now: u64) -> bool {
-        let ending = self.o.window.as_ref().map_or(Ending::Inside, |w| w.end(self.start, now));
+    fn end(&self, placed: &PlacedClient, now: u64, counts: u64) -> bool {
+        let window = self.o.window.as_ref();
+        let ending = window.map_or(Ending::Inside, |w| w.end(self.start, now, counts));
         match (self.windowed, ending) {
             (true, Ending::Opens) => {
                 if let Some(series) = &self.o.series {
@@ -426,6 +462,27 @@ async fn one(
             outcome => return other("the delete of a stored key", outcome),
         },
         OpKind::Scan => scan(client, key, op.len as usize, b).await.map(Ok)?,
+        OpKind::Pass => pass(client, op.len as usize, b).await.map(Ok)?,
+        OpKind::Get => {
+            let was = o.written.as_ref().is_some_and(|w| w.has(op.record));
+            let found = client.get(key, &mut b.value).await?;
+            let value = if found { o.plan.check_value(key, &b.value) } else { Ok(()) };
+            let writes = o.plan.spec.workload.mix().weight(OpKind::Put) > 0;
+            let known =
+                o.written.as_ref().map_or(Ok(()), |w| w.check(op.record, was, found, writes));
+            value.map_err(|m| m.to_string()).and(known)
+        }
+        OpKind::Put => match client.write(key, Write::Put(value)).await {
+            Ok(Outcome::Done) => {
+                o.written.iter().for_each(|w| w.add(op.record));
+                Ok(())
+            }
+            Ok(outcome) => return other("a put", outcome),
+            Err(e) => {
+                o.written.iter().for_each(|w| w.failed());
+                return Err(e);
+            }
+        },
     })
 }
 
@@ -449,6 +506,20 @@ async fn scan(client: &mut AnyIndex, key: &[u8], len: usize, b: &mut Buffers) ->
     Ok(())
 }
 
+/// The next entries of a pass.
+async fn pass(client: &mut AnyIndex, len: usize, b: &mut Buffers) -> Result<(), Error> {
+    if b.pages.is_empty() {
+        b.pages.push(Page::new());
+    }
+    b.used = 1;
+    b.pages[0].clear();
+    let all = everything(len);
+    let next = client.scan(&all.after(b.resume.as_ref()), &mut b.pages[0]).await?;
+    b.exhausted = next.is_none();
+    b.resume = next;
+    Ok(())
+}
+
 fn updated(outcome: Outcome, deletes: bool) -> Checked {
     match outcome {
         Outcome::Done => Ok(()),
@@ -460,7 +531,7 @@ fn updated(outcome: Outcome, deletes: bool) -> Checked {
 /// Checks the result of a scan: order, range, values, number, and that no stored key was passed
 /// over.
 fn check_scan(o: &Orders, op: &Op<'_>, b: &Buffers) -> Checked {
-    if op.kind != OpKind::Scan {
+    if !matches!(op.kind, OpKind::Scan | OpKind::Pass) {
         return Ok(());
     }
     let Op { record, key: from, len, .. } = *op;
@@ -487,7 +558,7 @@ fn check_scan(o: &Orders, op: &Op<'_>, b: &Buffers) -> Checked {
     if pairs > len {
         return Err(format!("{pairs} pairs where {len} were asked for"));
     }
-    if pairs == 0 && !shrinks {
+    if pairs == 0 && !shrinks && o.written.is_none() {
         return Err("a scan that starts at a stored key returns nothing".to_owned());
     }
     check.map_or(Ok(()), |c| c.end(&o.plan, before, b.exhausted && pairs < len))

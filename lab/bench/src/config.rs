@@ -63,7 +63,9 @@ settings! {
         /// Systems: names, `families` (one per family), or `all`.
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         systems: Vec<String> = vec!["families".to_owned()],
-        /// Workloads: search, insert, update, scan, ycsb-a, ...
+        /// Workloads: search, insert, update, scan, ycsb-a, ...; those of db_bench (fillrandom,
+        /// readrandom, readrandomwriterandom(R), readseq, readrandomrange) over an index that
+        /// begins empty, one after the other.
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         workloads: Vec<Workload> = each(&["search", "insert", "update", "scan"]),
         /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.
@@ -170,7 +172,7 @@ settings! {
         #[arg(long, value_name = "SOURCE", hide_possible_values = true)]
         #[serde(skip_serializing_if = "Option::is_none")]
         cpu: Option<CpuSource> = None,
-        /// How keys are made: hashed24, u64, sequential, sequential24, random(MIN..=MAX),
+        /// How keys are made: hashed24, u64, sequential, sequential24, db-bench, random(MIN..=MAX),
         /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH).
         #[arg(long, value_name = "FORM")]
         key_form: KeyForm = KeyForm::Hashed24,

@@ -58,7 +58,7 @@ impl Claims {
 
     /// The speedups for the given cells; none under other settings than the published ones.
     pub fn beside(&self, c: &Config, cells: &[Cell]) -> Gains {
-        let applies = self.applies(c);
+        let applies = self.applies(c, "", "");
         let mut rows = Vec::new();
         for ([claim, workload, system, over], gain) in self.rows.iter().filter(|_| applies) {
             let of = |system: &'static str| {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use dmtree_check::checked::System;
 use dmtree_fabric::Snapshot;
 use dmtree_fabric::net::NicConfig;
+use dmtree_parts::{AnyOptions, Shape};
 use dmtree_workload::{Distribution, Plan, Workload};
 
 use crate::access::access;
@@ -20,6 +21,7 @@ use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
 use crate::opened::{Opened, PoolSpec};
 use crate::oracle::Oracle;
+use crate::phases::{DrainFigures, run_phases};
 use crate::prepare::{Pool, foretell, load, walk, warm_up};
 use crate::results::MemoryFigures;
 use crate::series::Series;
@@ -47,7 +49,7 @@ pub struct CellPlan {
 
 impl CellPlan {
     /// What its clients do.
-    fn plan(&self) -> Result<Arc<Plan>> {
+    pub(crate) fn plan(&self) -> Result<Arc<Plan>> {
         let workload = self.config.workload(&self.workload, self.distribution);
         workload.build().map_err(Failure::refused)
     }
@@ -82,6 +84,10 @@ pub struct Measured {
     pub warmed: f64,
     /// Keys of inserts that the index was told of, and listened, before it was loaded.
     pub foretold: u64,
+    /// Hits and misses of the caches of all compute nodes, before it and after it.
+    pub lookups: ((u64, u64), (u64, u64)),
+    /// What was due when the clock of a phase stopped.
+    pub drain: Option<DrainFigures>,
     /// Memory per key.
     pub memory: Option<MemoryFigures>,
     /// The operations that the throughput covers, and their time, s.
@@ -216,6 +222,24 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
     Some(oracle)
 }
 
+/// A fresh pool for the cells of a group, whose memory is that of the first one, with an empty
+/// index of options that `change` has changed.
+///
+/// # Errors
+/// Impossible settings.
+pub(crate) fn size_and_open(
+    g: &Group,
+    first: &CellPlan,
+    change: impl FnOnce(AnyOptions) -> Result<AnyOptions>,
+) -> Result<Opened> {
+    let c = &first.config;
+    let memory_bytes = sizing::memory(c, &first.workload, bytes_per_key(&g.system, c));
+    let options = options_for(&g.system, c);
+    let tables = sizing::tables(c, memory_bytes) + sizing::images(&options.typed(), c);
+    let spec = pool_spec(c, memory_bytes, tables)?;
+    Opened::create(g.system.name, &change(options)?, &spec)
+}
+
 /// Measures the cells of a group on a fresh pool.
 ///
 /// # Errors
@@ -223,19 +247,18 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
 /// operations are counted instead.
 pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
     let Some(first) = g.cells.first() else { return Ok(()) };
+    if first.workload.phase.is_some() {
+        return run_phases(g, host);
+    }
     let c = &first.config;
-    let memory_bytes = sizing::memory(c, &first.workload, bytes_per_key(&g.system, c));
     let began = clock::now();
     let peak = Peak::begin();
-    let options = options_for(&g.system, c);
-    let tables = sizing::tables(c, memory_bytes) + sizing::images(&options.typed(), c);
-    let spec = pool_spec(c, memory_bytes, tables)?;
-    let opened = Opened::create(g.system.name, &options, &spec)?;
+    let opened = size_and_open(g, first, Ok)?;
     let plan = first.plan()?;
     let scans = g.cells.iter().any(|cell| cell.workload.mix().scan > 0);
     let needs_order = scans || c.load_by == LoadBy::Bulk;
     let oracle = if needs_order { oracle(host, c, &plan, scans) } else { None };
-    let mut pool = Pool { group: g, opened, oracle, foretold: 0 };
+    let mut pool = Pool { group: g, opened, oracle, foretold: 0, written: None };
     pool.foretold = foretell(&pool, c, &first.workload, &plan)?;
     load(&pool, c, host, &plan)?;
     host.stopped()?;
@@ -264,7 +287,7 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
         let plan = cell.plan()?;
         let before = lookups(&pool.opened);
         let mut m = measure(&pool, (cell, &plan), host)?;
-        let after = lookups(&pool.opened);
+        m.lookups = (before, lookups(&pool.opened));
         if m.tally.ended == Ended::Interrupted {
             return Err(Failure::Interrupted);
         }
@@ -285,25 +308,36 @@ pub fn run_group(g: &Group, host: &mut Host<'_>) -> Result<()> {
             }
         }
         (m.warmed, m.foretold) = (warmed, pool.foretold);
-        let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
-        let cache = |cn| pool.opened.cache_stats(cn);
-        let mut figures =
-            memory::figures(&shape, g.system.has_tables_on_memory_nodes, &clients, cache);
-        let fit = fit_of(c);
-        let pair = u64::from(fit.key_bytes) + u64::from(fit.value_bytes);
-        figures.leaf_metadata = memory::leaf_metadata(&shape, pair);
-        figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
-        let all_here = data_path(&c.fabric).is_none();
-        figures.peak_bytes = if all_here && host.is_alone { peak.bytes() } else { None };
-        m.memory = Some(figures);
-        (host.reports.1)(g, cell, m);
-        host.cells_left = host.cells_left.saturating_sub(1);
+        report(&pool, cell, host, (m, &shape, &peak));
     }
     Ok(())
 }
 
+/// Hands a measured cell on, with the memory that the index takes.
+pub(crate) fn report(
+    p: &Pool<'_>,
+    cell: &CellPlan,
+    host: &mut Host<'_>,
+    (mut m, shape, peak): (Measured, &Shape, &Peak),
+) {
+    let (Pool { group: g, opened, .. }, c) = (p, &cell.config);
+    let clients = m.per_cn.iter().map(|(_, clients)| *clients).collect::<Vec<_>>();
+    let cache = |cn| opened.cache_stats(cn);
+    let mut figures = memory::figures(shape, g.system.has_tables_on_memory_nodes, &clients, cache);
+    let fit = fit_of(c);
+    let pair = u64::from(fit.key_bytes) + u64::from(fit.value_bytes);
+    figures.leaf_metadata = memory::leaf_metadata(shape, pair);
+    let (before, after) = m.lookups;
+    figures.cache_hit_rate = memory::hit_rate(before, after, m.tally.all_ops);
+    let all_here = data_path(&c.fabric).is_none();
+    figures.peak_bytes = if all_here && host.is_alone { peak.bytes() } else { None };
+    m.memory = Some(figures);
+    (host.reports.1)(g, cell, m);
+    host.cells_left = host.cells_left.saturating_sub(1);
+}
+
 /// Hits and misses of all compute nodes so far.
-fn lookups(opened: &Opened) -> (u64, u64) {
+pub(crate) fn lookups(opened: &Opened) -> (u64, u64) {
     let stats = (0..opened.compute_nodes()).map(|cn| opened.cache_stats(cn));
     stats.fold((0, 0), |(hits, misses), s| (hits + s.hits, misses + s.misses))
 }

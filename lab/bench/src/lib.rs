@@ -26,6 +26,7 @@ pub mod memory;
 pub mod offered;
 pub mod opened;
 pub mod oracle;
+pub mod phases;
 mod place;
 mod prepare;
 pub mod probe;

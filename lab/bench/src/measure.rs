@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dmtree_fabric::Snapshot;
-use dmtree_workload::{Plan, Seed};
+use dmtree_workload::{Phase, Plan, Seed};
 
 use crate::client::{self, Orders, Tally};
 use crate::clock;
@@ -14,6 +14,7 @@ use crate::failure::Result;
 use crate::group::{CellPlan, Host, Measured, name};
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
+use crate::phases::{self, DrainFigures};
 use crate::prepare::Pool;
 use crate::series::Recorder;
 use crate::simulated::{self, START_SPREAD_NS, SimFigures};
@@ -72,13 +73,23 @@ fn orders(
     host: &Host<'_>,
     time: Option<Duration>,
 ) -> Orders {
-    let (Pool { group: g, opened, oracle, foretold }, c) = (p, &cell.config);
+    let (Pool { group: g, opened, oracle, foretold, written }, c) = (p, &cell.config);
     let clients = c.clients();
     let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, cell));
     let min_ops = if host.deadline.is_some() { MIN_OPS.div_ceil(u64::from(clients)) } else { 1 };
-    let whole = c.measure == Measure::All;
-    let budget = c.ops.filter(|_| opened.sim().is_none() || whole);
-    let extent = Extent { ops: c.ops.filter(|_| !whole), ns: time.map(clock::nanos) };
+    let phase = cell.workload.phase;
+    let whole = c.measure == Measure::All || phase.is_some();
+    let budget = match phase {
+        None => c.ops.filter(|_| opened.sim().is_none() || whole),
+        Some(_) => phases::budget(&cell.workload, c.keys, c.ops, c.scan_length.most()),
+    };
+    // A fill is as long as its keys are many.
+    let time = time.filter(|_| phase != Some(Phase::Fill) || c.budget.is_some());
+    let extent = Extent {
+        ops: c.ops.filter(|_| !whole),
+        ns: time.map(clock::nanos),
+        whole: phase.is_some(),
+    };
     let window = opened.sim().map(|sim| Window::new(sim.clone(), clients, START_SPREAD_NS, extent));
     let arrivals = match c.load {
         LoadShape::Closed => None,
@@ -107,7 +118,9 @@ fn orders(
         counted: OnceLock::new(),
         series: c.series_us.map(|us| Recorder::new(us, opened.nodes())),
         maintain_every: c.maintain_every.into(),
-        measure: c.measure,
+        threads: c.threads,
+        written: written.clone(),
+        measure: if phase.is_some() { Measure::All } else { c.measure },
         steps: c.steps,
     }
 }
@@ -121,13 +134,13 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
         let span = w.span(start);
         m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
         let (usage, hash) = w.at_end();
-        let nodes = simulated::nodes(&usage);
+        let nodes = simulated::nodes(&usage, o.threads as usize);
         m.sim = Some(SimFigures {
             trace_hash: format!("{hash:016x}"),
             window_ns: (span.from_ns, span.to_ns),
             window_ops: span.ops,
             mn_cpu_ns_per_op: {
-                let busy: u64 = usage.nodes.iter().map(|n| n.data_ns).sum();
+                let busy: u64 = usage.nodes.iter().map(|n| n.data_ns + n.job_ns).sum();
                 busy as f64 / (span.ops.max(1)) as f64
             },
             busiest: simulated::busiest(&nodes),
@@ -136,6 +149,11 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
             real_verbs,
             sim_verbs_per_s: real_verbs as f64 / real_seconds.max(1e-9),
         });
+        if o.plan.spec.workload.phase.is_some_and(Phase::writes) {
+            let to_end = start + clock::nanos(m.tally.settled);
+            let to_end = to_end.saturating_sub(span.from_ns) as f64 / 1e9;
+            m.drain = Some(DrainFigures::new(m.rate, to_end));
+        }
         if let Some(a) = &o.arrivals {
             let (from, to) = (span.from_ns - start, span.to_ns - start);
             let backlog = a.due(0, to).saturating_sub(span.begun);
@@ -147,6 +165,9 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
         let due = a.due(0, clock::nanos(m.tally.elapsed));
         let backlog = due.saturating_sub(m.tally.all_ops + u64::from(clients));
         m.open = Some(OpenFigures::judge(a.ops_per_s, due, m.tally.all_ops, backlog));
+    }
+    if o.window.is_none() && o.plan.spec.workload.phase.is_some_and(Phase::writes) {
+        m.drain = Some(DrainFigures::new(m.rate, m.tally.settled.as_secs_f64()));
     }
 }
 

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::group::{CellPlan, Group, Host, name};
 use crate::opened::{Loop, Opened, PlacedClient};
 use crate::oracle::Oracle;
+use crate::phases::Written;
 use crate::sizing;
 use crate::system::bytes_per_key;
 
@@ -25,6 +26,8 @@ pub(crate) struct Pool<'g> {
     pub oracle: Option<Arc<Oracle>>,
     /// How many keys of inserts the index was told of, and listened to: no others are inserted.
     pub foretold: u64,
+    /// The numbers that phases have put.
+    pub written: Option<Arc<Written>>,
 }
 
 pub(crate) fn load(p: &Pool<'_>, c: &Config, host: &mut Host<'_>, plan: &Arc<Plan>) -> Result<()> {

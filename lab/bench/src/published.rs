@@ -5,16 +5,20 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
+use crate::registry::find;
 use crate::results::distinct;
 
 /// The tables: name and text.
-const TABLES: [(&str, &str); 2] = [
+const TABLES: [(&str, &str); 3] = [
     ("fast26-micro", include_str!("../../experiments/published/fast26-micro.csv")),
+    ("dlsm-readme", include_str!("../../experiments/published/dlsm-readme.csv")),
     ("sherman-slides", include_str!("../../experiments/published/sherman-slides.csv")),
 ];
 
-/// A published table: by distribution, system and workload, million operations per second.
-pub type Table = Sheet<3>;
+/// A published table: by distribution, system and workload, million operations per second. A row
+/// may hold under conditions of its own, `threads=N` or `OPTION=value` of its system, and say where
+/// it comes from: `R` a text, `F` a figure, read off it.
+pub type Table = Sheet<5>;
 
 impl Table {
     /// A shipped table by name.
@@ -27,7 +31,7 @@ impl Table {
 
     /// Systems of the table, each once, in its order.
     pub fn systems(&self) -> Vec<&str> {
-        distinct(self.rows.iter().map(|([_, system, _], _)| *system))
+        distinct(self.rows.iter().map(|([_, system, ..], _)| *system))
     }
 
     /// Systems of the table without a counterpart in these settings.
@@ -37,12 +41,17 @@ impl Table {
         self.systems().into_iter().map(str::to_owned).filter(|s| !have.contains(s)).collect()
     }
 
-    /// A published figure, million operations per second. Zipf laws of any form are the table's
-    /// `zipfian`.
-    pub fn mops(&self, system: &str, workload: &str, distribution: &str) -> Option<f64> {
+    /// The rows of a published figure, million operations per second, with their conditions and
+    /// origins. Zipf laws of any form are the table's `zipfian`.
+    pub fn rows(
+        &self,
+        [system, workload, distribution]: CellName<'_>,
+    ) -> impl Iterator<Item = (&'static str, &'static str, f64)> {
         let law = if distribution.starts_with("zipfian") { "zipfian" } else { distribution };
-        let found = self.rows.iter().find(|(row, _)| *row == [law, system, workload]);
-        found.map(|(_, mops)| *mops)
+        let of = move |([d, s, w, conditions, origin], mops): &([&'static str; 5], f64)| {
+            ([*d, *s, *w] == [law, system, workload]).then_some((*conditions, *origin, *mops))
+        };
+        self.rows.iter().filter_map(of)
     }
 
     /// The published figure of a cell, and the ratio to it; `None` without a figure, or under other
@@ -53,15 +62,16 @@ impl Table {
         let one_client = workload == "scan" && self.one_client_scans.iter().any(|s| s == row);
         // The figures of these scans hold for one client a thread; those of others for any number.
         let coroutines = if one_client { c.coroutines.max(self.setup[3]) } else { c.coroutines };
-        if !self.applies(&Config { coroutines, ..c.clone() }) {
-            return None;
-        }
-        let published = self.mops(row, workload, distribution)?;
+        let c = &Config { coroutines, ..c.clone() };
+        let applies = |conditions| self.applies(c, system, conditions);
+        let mut rows = self.rows([row, workload, distribution]);
+        let (_, origin, published) = rows.find(|(conditions, ..)| applies(conditions))?;
         let bound = c.bounds.iter().rev().find(|b| b.covers(cell));
         let ratio = mops / published;
         Some(Reference {
             row: row.to_owned(),
             mops: published,
+            digitized: origin == "F",
             ratio,
             bounds: bound.map(|b| b.ratio),
             outside: bound.is_some_and(|b| b.excludes(ratio)),
@@ -112,23 +122,44 @@ impl<const NAMES: usize> Sheet<NAMES> {
             found.ok_or_else(|| Failure::input(format!("{kind} {name}: its setup has no {key}")))
         };
         let setup = [number("cns")?, number("mns")?, number("threads")?, number("coroutines")?];
+        let mut lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty());
+        // Names that the head does not have are empty.
+        let width = lines.next().map_or(0, |head| head.split(',').count());
         let row = |line: &'static str| {
             let (names, number) = line.rsplit_once(',')?;
-            let names = names.split(',').collect::<Vec<_>>().try_into().ok()?;
-            Some((names, number.parse().ok()?))
+            let mut names: Vec<&str> = names.split(',').collect();
+            if names.len() + 1 != width {
+                return None;
+            }
+            names.resize(NAMES.max(names.len()), "");
+            Some((names.try_into().ok()?, number.parse().ok()?))
         };
-        let lines = text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).skip(1);
         let bad = |line| Failure::input(format!("{kind} {name}: {line}"));
         let rows = lines.map(|line| row(line).ok_or_else(|| bad(line))).collect::<Result<_>>()?;
         Ok(Self { name, source, setup, one_client_scans, rows })
     }
 
-    /// Whether the figures hold for these settings: the same nodes, threads and coroutines, and a
-    /// closed load. The number of keys may be smaller, because the settings that depend on it are
-    /// scaled.
-    pub fn applies(&self, c: &Config) -> bool {
+    /// Whether figures hold for these settings of a system: the same nodes, threads and coroutines,
+    /// a closed load, and the conditions of a row. The number of keys may be smaller, because the
+    /// settings that depend on it are scaled.
+    pub fn applies(&self, c: &Config, system: &str, conditions: &str) -> bool {
+        let conditions: Vec<_> =
+            conditions.split_whitespace().filter_map(|word| word.split_once('=')).collect();
+        let threads = conditions.iter().find(|(name, _)| *name == "threads");
+        let threads = threads.and_then(|(_, n)| n.parse().ok()).unwrap_or(self.setup[2]);
+        let [cns, mns, _, coroutines] = self.setup;
         let here = [c.cns.into(), c.mns.into(), c.threads, c.coroutines];
-        c.simulated() && here == self.setup && c.load == LoadShape::Closed
+        let option = |name: &str| {
+            let given = c.options.get(system).and_then(|options| options.get(name)).cloned();
+            given.or_else(|| find(system).ok()?.options.get(name).cloned())
+        };
+        let holds = |(name, value): &(&str, &str)| {
+            *name == "threads" || option(name).is_some_and(|v| v.to_string() == *value)
+        };
+        c.simulated()
+            && here == [cns, mns, threads, coroutines]
+            && c.load == LoadShape::Closed
+            && conditions.iter().all(holds)
     }
 }
 
@@ -142,6 +173,9 @@ pub struct Reference {
     pub row: String,
     /// Million operations per second, published.
     pub mops: f64,
+    /// Whether it was read off a figure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub digitized: bool,
     /// Measured here by published.
     pub ratio: f64,
     /// The bounds of the ratio, if the experiment has some.
@@ -228,11 +262,30 @@ mod tests {
         let t = Table::named("fast26-micro").unwrap();
         assert_eq!(t.systems(), ["dmtree", "fptree", "sherman", "smart", "rolex", "dlsm", "chime"]);
         assert_eq!(t.rows.len(), 7 * 4 * 2);
-        assert_eq!(t.mops("fptree", "scan", "zipfian-exact(0.99)"), Some(2.659991));
-        assert_eq!(t.mops("dmtree", "search", "uniform"), Some(49.69586));
-        assert_eq!(t.mops("dmtree", "search", "latest"), None);
+        let mops = |name| t.rows(name).map(|(.., mops)| mops).next();
+        assert_eq!(mops(["fptree", "scan", "zipfian-exact(0.99)"]), Some(2.659991));
+        assert_eq!(mops(["dmtree", "search", "uniform"]), Some(49.69586));
+        assert_eq!(mops(["dmtree", "search", "latest"]), None);
         assert!(t.source.contains("FAST'26"));
         assert!(Table::named("x").unwrap_err().to_string().contains("fast26-micro"));
+    }
+
+    /// Rows that hold for so many threads, and for options of their system.
+    #[test]
+    fn rows_have_conditions() {
+        let t = Table::named("dlsm-readme").unwrap();
+        assert_eq!(t.rows.len(), 130);
+        let of = |threads: u32, options: &[(&str, u64)]| {
+            let mut c = sim(&["--cns=1", "--coroutines=1", &format!("--threads={threads}")]);
+            c.published_rows.insert("dlsm-published".into(), "dlsm".into());
+            let own = options.iter().map(|(name, v)| ((*name).to_owned(), (*v).into()));
+            c.options.insert("dlsm-published".to_owned(), own.collect());
+            t.reference(&c, &["dlsm-published", "fillrandom", "uniform"], 1.0)
+        };
+        assert_eq!(of(4, &[]).map(|r| (r.mops, r.digitized)), Some((2.29, false)));
+        assert_eq!(of(4, &[("level0_stop", 1 << 20)]).map(|r| r.mops), Some(2.91));
+        assert_eq!(of(3, &[]), None);
+        assert_eq!(of(4, &[("shards", 2)]), None);
     }
 
     fn sim(flags: &[&str]) -> Config {
@@ -266,7 +319,7 @@ mod tests {
         assert!(t.reference(&c, &["other", "search", "uniform"], 1.0).is_none());
         let fewer = sim(&["--threads=71"]);
         assert!(t.reference(&fewer, &cell, 1.0).is_none(), "published for 72 threads");
-        assert!(!t.applies(&sim(&["--load=open:1M"])));
+        assert!(!t.applies(&sim(&["--load=open:1M"]), "mine", ""));
         assert!(any([2.0, 1.0]).check().is_err());
     }
 }

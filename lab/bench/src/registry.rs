@@ -26,6 +26,7 @@ fn described() -> Vec<SystemSpec> {
         dmtree_chime::systems(),
         dmtree_rolex::systems(),
         dmtree_rpc::systems(),
+        dmtree_dlsm::systems(),
     ];
     let all = crates.into_iter().flatten();
     all.map(|spec| SystemSpec { charges_cpu: true, ..spec }).collect()
@@ -175,8 +176,17 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        let families =
-            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime", "rolex", "rpc"];
+        let families = [
+            "dmtree",
+            "fptree",
+            "dmtree-published",
+            "sherman",
+            "smart",
+            "chime",
+            "rolex",
+            "rpc",
+            "dlsm-published",
+        ];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

@@ -12,6 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::gains::Gains;
 use crate::matched::Matched;
 use crate::offered::OpenFigures;
+use crate::phases::DrainFigures;
 use crate::place::{DISTRIBUTION, Place};
 use crate::published::{CellName, Reference};
 use crate::series::Series;
@@ -369,6 +370,9 @@ pub struct Cell {
     /// Figures of a simulated cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sim: Option<SimFigures>,
+    /// What was due when the clock of a phase stopped, in the last round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainFigures>,
     /// Time of an average operation by kind and step, ns, if steps are timed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps_ns: BTreeMap<String, BTreeMap<String, f64>>,

@@ -10,7 +10,7 @@ use dmtree_fabric::{
     Divided, NodeId, OpCounts, OpKind as Kind, OpOutcome, Role, SideCounts, Snapshot, Stage, Step,
     StepTimes, Totals,
 };
-use dmtree_workload::OpKind;
+use dmtree_workload::{OpKind, Phase};
 
 use crate::config::{Config, Resolved};
 use crate::fabrics::{LOCAL, VERBS, data_path};
@@ -101,7 +101,8 @@ pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result
             continue;
         }
         let mix = cell.workload.mix();
-        let own = mix.insert > 0 || mix.delete > 0;
+        let mixed = matches!(cell.workload.phase, Some(Phase::Mixed(_)));
+        let own = mix.insert > 0 || mix.delete > 0 || mixed;
         let pool = (!own).then(|| pool_name(&system, &cell));
         match groups.iter_mut().find(|(name, _)| name.is_some() && *name == pool) {
             Some((_, g)) => g.cells.push(cell),
@@ -111,10 +112,11 @@ pub fn groups(r: &Resolved, skip: &dyn Fn(&System, &CellPlan) -> bool) -> Result
     let mut groups: Vec<Group> = groups.into_iter().map(|(_, g)| g).collect();
     for g in &mut groups {
         // The values that a cell leaves (of another version) must not help the next one, so reads
-        // come first.
+        // come first; of phases the fill.
         g.cells.sort_by_key(|cell| {
             let mix = cell.workload.mix();
-            mix.update + mix.read_modify_write > 0
+            let fills = cell.workload.phase == Some(Phase::Fill);
+            (mix.update + mix.read_modify_write > 0, !fills)
         });
     }
     Ok(groups)
@@ -142,6 +144,9 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
     let swept = cell.variant.as_deref().and_then(Place::of);
     name += &swept.map_or(String::new(), |place| format!(" {}", place.setting));
     name += &c.mn_cores.map_or(String::new(), |cores| format!(" {cores} cores"));
+    if cell.workload.phase.is_some() {
+        name += &format!(" phases {:?}", cell.variant);
+    }
     if !c.simulated() {
         name += &format!(" {} {:?}", cell.distribution, cell.variant);
     }
@@ -205,6 +210,7 @@ impl Sum {
         }
         all.memory = m.memory.or(all.memory.take());
         all.sim = m.sim.or(all.sim.take());
+        all.drain = m.drain.or(all.drain);
         all.open = m.open.or(all.open.take());
         all.series = m.series.or(all.series.take());
     }
@@ -376,6 +382,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         }),
         open: m.open,
         sim: m.sim.clone(),
+        drain: m.drain,
         steps_ns: steps(&m.counts),
         mops: summary.average,
         mops_summary: summary,

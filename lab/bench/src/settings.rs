@@ -132,6 +132,9 @@ pub struct CellSettings {
     /// Cache budget of a compute node for 1e9 keys, scaled to the number of keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_at_billion: Option<Bytes>,
+    /// Keys that a client draws.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
     /// Keys loaded before a cell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keys: Option<u64>,
@@ -168,6 +171,7 @@ impl CellSettings {
         c.fill = self.fill.unwrap_or(c.fill);
         c.key_form = self.key_form.clone().unwrap_or_else(|| c.key_form.clone());
         c.cache_at_billion = self.cache_at_billion.or(c.cache_at_billion);
+        c.affinity = self.affinity.unwrap_or(c.affinity);
         c.keys = self.keys.unwrap_or(c.keys);
         let share = self.ops_of_keys.map(|s| (c.keys as f64 * s) as u64);
         c.ops = share.or(self.ops).or(c.ops);
@@ -184,6 +188,7 @@ impl CellSettings {
             "fill" => self.fill = None,
             "key-form" => self.key_form = None,
             "cache-bytes" | "cache-at-billion" => self.cache_at_billion = None,
+            "affinity" => self.affinity = None,
             "keys" => self.keys = None,
             "series-us" => self.series_us = None,
             "steps" => self.steps = None,

@@ -82,13 +82,27 @@ pub struct Busiest {
     pub node: String,
     /// The server: `in-wire` and `out-wire`, the wires towards the node and from it; `responder`
     /// and `initiator`, the pipelines of its NIC that serve and issue verbs; `cores`, those that
-    /// run its data services; `cpu`, its client threads.
+    /// run its data services, `jobs`, those that run jobs; `cpu`, its client threads, `workers`,
+    /// those of the index's workers.
     pub server: String,
     /// The share of the window that it was busy, 0 to 1.
     pub utilization: f64,
 }
 
 impl Busiest {
+    /// What limits a run by it: merging, flushing, the CPU of clients, a wire or a NIC; or waiting,
+    /// when no server is busy for most of the time.
+    pub fn limit(&self) -> &'static str {
+        match self.server.as_str() {
+            _ if self.utilization < 0.8 => "waiting",
+            "jobs" | "cores" => "merge",
+            "workers" => "flush",
+            "cpu" => "CPU",
+            "in-wire" | "out-wire" => "wire",
+            _ => "NIC",
+        }
+    }
+
     /// As text: `mn0 responder 98 %`.
     pub fn text(&self) -> String {
         format!("{} {} {:.0} %", self.node, self.server, self.utilization * 100.0)
@@ -127,22 +141,38 @@ pub struct NodeUse {
     /// How many there are.
     #[serde(default)]
     pub cores: u32,
+    /// Cores that ran jobs, on average; there are as many of them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub job_cores: f64,
     /// Share of the window that each of its client threads was busy, in their order.
     pub cpu: Vec<f64>,
+    /// The same of the threads of its workers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<f64>,
 }
 
 impl NodeUse {
-    fn servers(&self) -> [(&'static str, f64); 6] {
+    fn servers(&self) -> [(&'static str, f64); 8] {
         [
             ("in-wire", self.in_wire),
             ("out-wire", self.out_wire),
             ("responder", self.responder),
             ("initiator", self.initiator),
             ("cores", (self.busy_cores / f64::from(self.cores.max(1))).min(1.0)),
+            ("jobs", (self.job_cores / f64::from(self.cores.max(1))).min(1.0)),
             // The average thread.
-            ("cpu", self.cpu.iter().sum::<f64>() / self.cpu.len().max(1) as f64),
+            ("cpu", mean(&self.cpu)),
+            ("workers", mean(&self.workers)),
         ]
     }
+}
+
+fn mean(shares: &[f64]) -> f64 {
+    shares.iter().sum::<f64>() / shares.len().max(1) as f64
+}
+
+fn is_zero(n: &f64) -> bool {
+    *n == 0.0
 }
 
 /// Additional figures of a simulated cell, of the last round.
@@ -172,14 +202,19 @@ pub struct SimFigures {
     pub sim_verbs_per_s: f64,
 }
 
-/// Usage counters as shares of the time they cover.
-pub fn nodes(u: &Usage) -> Vec<NodeUse> {
+/// Usage counters as shares of the time they cover. Of a node's threads that were busy, the first
+/// `clients` are those of clients, the others those of workers.
+pub fn nodes(u: &Usage, clients: usize) -> Vec<NodeUse> {
     let ns = u.until_ns.saturating_sub(u.since_ns).max(1) as f64;
     // Work counts when a server accepts it, so a saturated server may exceed the window by a
     // little.
     let share = |busy: u64| (busy as f64 / ns).min(1.0);
     let sum = |busy: u64| busy as f64 / ns;
     let per_second = |n: u64| n as f64 / ns * 1e9;
+    let threads = |node| {
+        let mine = u.threads.iter().filter(move |t| t.node == node && t.cpu_ns > 0);
+        mine.map(|t| share(t.cpu_ns))
+    };
     let one = |n: &NodeUsage| NodeUse {
         node: n.node.to_string(),
         mverbs: per_second(n.reads + n.writes + n.atomics) / 1e6,
@@ -193,11 +228,10 @@ pub fn nodes(u: &Usage) -> Vec<NodeUse> {
         same_word: sum(n.same_word_wait_ns),
         rpc: sum(n.rpc_ns),
         busy_cores: sum(n.data_ns),
+        job_cores: sum(n.job_ns),
         cores: n.data_cores,
-        cpu: {
-            let mine = u.threads.iter().filter(|t| t.node == n.node && t.cpu_ns > 0);
-            mine.map(|t| share(t.cpu_ns)).collect()
-        },
+        cpu: threads(n.node).take(clients).collect(),
+        workers: threads(n.node).skip(clients).collect(),
     };
     u.nodes.iter().map(one).collect()
 }

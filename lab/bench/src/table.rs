@@ -199,6 +199,11 @@ fn columns(r: &Results) -> Vec<Column<&Cell>> {
             c.published_figure.as_ref().map_or("-".to_owned(), Reference::text)
         }));
     }
+    if r.cells.iter().any(|c| c.drain.is_some()) {
+        out.push(("to drain", |c| c.drain.map_or("-".to_owned(), |d| mops(d.mops))));
+        out.push(("drain s", |c| c.drain.map_or("-".to_owned(), |d| format!("{:.3}", d.seconds))));
+        out.push(("limit", |c| limit(c).to_owned()));
+    }
     out.push(("p50", |c| percentile(c, c.latency.p50_ns)));
     out.push(("p90", |c| percentile(c, c.latency.p90_ns)));
     out.push(("p99", |c| percentile(c, c.latency.p99_ns)));
@@ -229,6 +234,11 @@ fn columns(r: &Results) -> Vec<Column<&Cell>> {
     out.push(("combined", |c| c.combined.to_string()));
     out.push(("errors", |c| c.errors.to_string()));
     out
+}
+
+/// What limits a phase.
+fn limit(c: &Cell) -> &'static str {
+    c.sim.as_ref().and_then(|s| s.busiest.as_ref()).map_or("-", Busiest::limit)
 }
 
 /// A figure of the leaves that inserts divided, per cent; `-` where there is none.

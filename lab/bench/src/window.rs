@@ -20,6 +20,8 @@ pub struct Extent {
     pub ops: Option<u64>,
     /// It closes after this long, ns.
     pub ns: Option<u64>,
+    /// It opens with the first operation, without a ramp-up.
+    pub whole: bool,
 }
 
 /// A measuring window, shared by all clients of a cell. All of them run on one thread, so it
@@ -93,14 +95,19 @@ impl Window {
         self.seen().closed_ns.is_some()
     }
 
-    /// Records that a client begins an operation.
-    pub fn begin(&self) {
+    /// Records that a client begins an operation at `now`.
+    pub fn begin(&self, now: u64) {
         let mut seen = self.seen();
+        if self.extent.whole && seen.opened_ns.is_none() {
+            self.sim.reset_usage();
+            seen.opened_ns = Some(now);
+        }
         seen.begun += u64::from(seen.closed_ns.is_none());
     }
 
-    /// Records that an operation has ended at `now`; the phase began at `start`.
-    pub fn end(&self, start: u64, now: u64) -> Ending {
+    /// Records that an operation, which counts as so many, has ended at `now`; the phase began at
+    /// `start`.
+    pub fn end(&self, start: u64, now: u64, counts: u64) -> Ending {
         let mut seen = self.seen();
         if seen.closed_ns.is_some() {
             return Ending::Outside;
@@ -115,7 +122,7 @@ impl Window {
             seen.opened_ns = Some(now);
             return Ending::Opens;
         };
-        seen.inside += 1;
+        seen.inside += counts;
         let full = self.extent.ops.is_some_and(|ops| seen.inside >= ops);
         let over = self.extent.ns.is_some_and(|ns| now >= from.saturating_add(ns));
         if full || over {
@@ -179,36 +186,46 @@ mod tests {
 
     #[test]
     fn ramps_are_left_out() {
-        let w = window(2, Extent { ops: Some(3), ns: None });
+        let w = window(2, Extent { ops: Some(3), ns: None, whole: false });
         // The ramp-up is four operations and 1000 ns.
         for now in [100, 200, 300, 400, 900] {
-            assert_eq!(w.end(0, now), Ending::Outside);
+            assert_eq!(w.end(0, now, 1), Ending::Outside);
         }
         assert_eq!(w.seen().opened_ns, None);
-        assert_eq!(w.end(0, 1100), Ending::Opens);
-        assert_eq!([w.end(0, 1200), w.end(0, 1300)], [Ending::Inside; 2]);
-        assert_eq!(w.end(0, 1400), Ending::Closes);
-        assert_eq!(w.end(0, 1500), Ending::Outside, "the ramp-down");
+        assert_eq!(w.end(0, 1100, 1), Ending::Opens);
+        assert_eq!([w.end(0, 1200, 1), w.end(0, 1300, 1)], [Ending::Inside; 2]);
+        assert_eq!(w.end(0, 1400, 1), Ending::Closes);
+        assert_eq!(w.end(0, 1500, 1), Ending::Outside, "the ramp-down");
         assert_eq!(w.span(0), Span { from_ns: 1100, to_ns: 1400, ops: 3, begun: 0 });
     }
 
     #[test]
+    fn whole_windows_have_no_ramp() {
+        let w = window(2, Extent { ops: None, ns: None, whole: true });
+        w.begin(50);
+        w.begin(60);
+        assert_eq!([w.end(40, 100, 7), w.end(40, 110, 1)], [Ending::Inside; 2]);
+        assert!(w.run_dry(120));
+        assert_eq!(w.span(40), Span { from_ns: 50, to_ns: 120, ops: 8, begun: 2 });
+    }
+
+    #[test]
     fn long_windows_have_long_ramps() {
-        let w = window(1, Extent { ops: Some(400), ns: None });
-        (0..99).for_each(|i| assert_eq!(w.end(0, 2000 + i), Ending::Outside));
-        assert_eq!(w.end(0, 3000), Ending::Opens, "a quarter of 400");
+        let w = window(1, Extent { ops: Some(400), ns: None, whole: false });
+        (0..99).for_each(|i| assert_eq!(w.end(0, 2000 + i, 1), Ending::Outside));
+        assert_eq!(w.end(0, 3000, 1), Ending::Opens, "a quarter of 400");
     }
 
     #[test]
     fn time_closes_it_too_and_short_phases_count_whole() {
-        let w = window(1, Extent { ops: None, ns: Some(500) });
-        w.end(0, 500);
-        w.end(0, 1000);
+        let w = window(1, Extent { ops: None, ns: Some(500), whole: false });
+        w.end(0, 500, 1);
+        w.end(0, 1000, 1);
         assert!(w.seen().opened_ns.is_some());
-        assert_eq!([w.end(0, 1499), w.end(0, 1500)], [Ending::Inside, Ending::Closes]);
+        assert_eq!([w.end(0, 1499, 1), w.end(0, 1500, 1)], [Ending::Inside, Ending::Closes]);
         assert_eq!(w.span(0).ops, 2);
-        let w = window(100, Extent { ops: Some(10), ns: None });
-        w.end(7, 50);
+        let w = window(100, Extent { ops: Some(10), ns: None, whole: false });
+        w.end(7, 50, 1);
         assert!(w.run_dry(60) && !w.run_dry(70));
         assert_eq!(w.span(7), Span { from_ns: 7, to_ns: 60, ops: 1, begun: 0 });
     }

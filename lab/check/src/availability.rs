@@ -114,7 +114,8 @@ impl Availability {
         if self.bound_ns == 0 {
             return;
         }
-        let writes = !matches!(call, Some(Call::Get(_) | Call::Scan(..) | Call::ScanDown(..)));
+        let reads = |c: Call| matches!(c, Call::Get(_)) || c.reads_range().is_some();
+        let writes = !call.is_some_and(reads);
         let (key, beside) = (call.and_then(Call::key), self.is_out());
         let place = key.and_then(place);
         let mut new = Open { cn, writes, key, place, since_ns: now, beside, crowded: false };

@@ -42,12 +42,20 @@ impl System {
         let case = Case::of_seed(self.name, seed, (*grants, *node_faults), &|d| {
             self.drawn(options.as_ref(), &mut |n| d.below(n))
         });
-        self.with_clients(case, clients)
+        self.with_clients(self.owned(case), clients)
     }
 
     /// The small case of a seed; it has few enough orders to try all.
     pub fn tiny(&self, seed: u64, grants: Capabilities) -> Case {
-        Case::tiny(self.name, seed, grants, &|d| self.drawn(None, &mut |n| d.below(n)))
+        self.owned(Case::tiny(self.name, seed, grants, &|d| self.drawn(None, &mut |n| d.below(n))))
+    }
+
+    /// On one compute node, where one owns all keys.
+    fn owned(&self, mut case: Case) -> Case {
+        if let Ok(false) = self.options.with(case.options.clone()).any_node() {
+            case.pool.compute_nodes = 1;
+        }
+        case
     }
 
     fn with_clients(&self, mut case: Case, clients: &Clients) -> Case {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use dmtree_fabric::{Error, ErrorKind, Result, Snapshot};
 use dmtree_parts::{
-    AnyIndex, Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape, Values, Work, Write,
+    AnyIndex, BatchWrite, Fill, Found, Loaded, Outcome, Page, Resume, ScanRequest, Shape,
+    SnapshotId, Values, Work, Write,
 };
 
 use crate::remote_client::{Answer, Ask, RemoteClient};
@@ -65,6 +66,45 @@ impl Client {
             *page = found;
             Ok(next)
         })
+    }
+
+    /// Takes a snapshot.
+    pub fn take_snapshot(&mut self) -> Result<SnapshotId> {
+        wait!(self, |index| index.take_snapshot(), |remote| remote.ask(&Ask::TakeSnapshot))
+    }
+
+    /// Reads a key at a snapshot.
+    pub fn get_at(&mut self, s: SnapshotId, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut out = Vec::new();
+        let get = wait!(self, |index| index.get_at(s, key, &mut out), |remote| return remote
+            .ask(&Ask::GetAt(s, key)));
+        Ok(get?.then_some(out))
+    }
+
+    /// Fills a page at a snapshot.
+    pub fn scan_at(
+        &mut self,
+        s: SnapshotId,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        wait!(self, |index| index.scan_at(s, r, page), |remote| {
+            let (found, next): (Page, _) = remote.ask(&Ask::ScanAt(s, *r))?;
+            *page = found;
+            Ok(next)
+        })
+    }
+
+    /// Releases a snapshot.
+    pub fn release_snapshot(&mut self, s: SnapshotId) -> Result<()> {
+        wait!(self, |index| index.release_snapshot(s), |remote| remote
+            .ask(&Ask::ReleaseSnapshot(s)))
+    }
+
+    /// Applies an atomic batch.
+    pub fn write_batch(&mut self, batch: &[BatchWrite<'_>]) -> Result<()> {
+        wait!(self, |index| index.write_batch(batch), |remote| remote
+            .ask(&Ask::WriteBatch(batch.to_vec())))
     }
 
     /// Calls `each` for every pair of a range, in order, page by page, until `each` returns false.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Fifo, Policy, Worker};
-use dmtree_parts::AnyIndex;
+use dmtree_parts::{AnyIndex, OpSet};
 
 use crate::case::{Case, KeyForm, Schedule};
 use crate::conformance::divided;
@@ -88,12 +88,13 @@ pub(crate) fn run_clients<F: Future<Output = ()>>(
 /// threads.
 struct Shared {
     stress: Stress,
+    ops: OpSet,
     case: Case,
     log: Mutex<Log>,
 }
 
 impl Shared {
-    fn new(stress: Stress) -> Self {
+    fn new(stress: Stress, ops: OpSet) -> Self {
         let case = Case {
             clients: u32::MAX,
             keys: stress.keys as u32,
@@ -103,7 +104,7 @@ impl Shared {
             wave_ops: stress.wave_ops as u32,
             ..Case::of_any_system(stress.seed, Some(stress.value_bytes as u32))
         };
-        Self { stress, case, log: Mutex::new(Log::new(1, stress.keys)) }
+        Self { stress, ops, case, log: Mutex::new(Log::new(1, stress.keys)) }
     }
 
     async fn client(&self, number: u64, mut index: AnyIndex) {
@@ -111,7 +112,7 @@ impl Shared {
         let mut rng = Rng::new(s.seed ^ number.wrapping_mul(0xff51_afd7_ed55_8ccd));
         let mut seen = None;
         for op in 0..s.ops as u32 {
-            let call = plan::operation(&self.case, index.ops(), (client, op), &mut rng, seen);
+            let call = plan::operation(&self.case, self.ops, (client, op), &mut rng, seen);
             let record = locked(&self.log).call(client, 0, call);
             let answer = operate(&mut index, &self.case, call, &mut rng).await;
             let answer = answer.unwrap_or_else(|e| panic!("{call}: {e}"));
@@ -134,18 +135,18 @@ impl Shared {
 /// Runs clients of one thread as coroutines, spread over all compute nodes, in the order that a
 /// policy picks. Needs the suspending knob of the fabric.
 pub fn coroutines(test_cluster: &TestCluster, s: Stress, policy: &mut dyn Policy) -> Log {
-    let nodes = test_cluster.nodes.len();
+    let nodes = test_cluster.local_places();
     let clients = test_cluster.coroutines((0..s.coroutines).map(|n| n % nodes)).expect("attach");
-    let shared = Shared::new(s);
+    let shared = Shared::new(s, test_cluster.ops());
     run_clients(clients, 0, policy, |number, index| shared.client(number, index));
     shared.into_log()
 }
 
 /// Real threads over all compute nodes, with coroutines on each.
 pub fn threads(test_cluster: &TestCluster, s: Stress) -> Log {
-    let shared = Shared::new(s);
+    let shared = Shared::new(s, test_cluster.ops());
     let thread = |t: usize| {
-        let cn = t % test_cluster.nodes.len();
+        let cn = t % test_cluster.local_places();
         let clients = test_cluster.coroutines((0..s.coroutines).map(|_| cn)).expect("attach");
         let client = |number, index| shared.client(number, index);
         run_clients(clients, t * s.coroutines, &mut Fifo, client);

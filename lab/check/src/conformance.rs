@@ -3,6 +3,10 @@
 //! index lacks ([`TestCluster::ops`]) is called only once, to be refused. An index without
 //! [`dmtree_parts::OpSet::any_length`] gets keys of the family's one length and values of 8 bytes.
 
+mod at_once;
+
+pub use at_once::snapshots_and_batches;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -650,6 +654,11 @@ pub fn parts(ops: OpSet, seed: u64, steps: u64, together: bool) -> Vec<Part> {
         ("model", Box::new(move |c| model(c, seed, keys, few.max(50), steps))),
         ("load", Box::new(move |c| load(c, keys, few))),
     ];
+    if ops.snapshots || ops.batch_writes > 0 {
+        let check =
+            move |c: &TestCluster| snapshots_and_batches(c, seed, neighbours, 60, few.max(50));
+        parts.push(("snapshots and batches", Box::new(check)));
+    }
     if together {
         parts.push(("at once", Box::new(move |c| run_at_once(c, neighbours, few))));
     }

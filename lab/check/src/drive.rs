@@ -2,6 +2,7 @@
 //! failure.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::{Bound, Deref};
 use std::pin::Pin;
@@ -9,13 +10,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dmtree_fabric::{Endpoint, Error, ErrorKind};
-use dmtree_parts::{AnyIndex, OpSet, Page, ScanRequest, Write};
+use dmtree_parts::{AnyIndex, BatchWrite, OpSet, Outcome, Page, ScanRequest, SnapshotId, Write};
 use dmtree_pool::PoolNode;
 
 use crate::availability::Availability;
 use crate::case::{Case, KeyForm};
 use crate::harness::Harness;
 use crate::history::ValueId;
+use crate::instants::batch_keys;
 use crate::log::{Answer, Call, Log, Record};
 use crate::node_states::{Issuer, NodeCondition, NodeStates};
 use crate::plan;
@@ -493,14 +495,54 @@ pub(crate) async fn operate(
             let w = Write::CompareAndSet { expected: &expected, new: Some(&new) };
             index.write(&key(k), w).await?
         }
-        Call::Scan(a, b) => return scan(index, case.key_form, (a, b, false), rng).await,
-        Call::ScanDown(a, b) => return scan(index, case.key_form, (a, b, true), rng).await,
+        Call::Scan(a, b) => return scan(index, None, case.key_form, (a, b, false), rng).await,
+        Call::ScanDown(a, b) => return scan(index, None, case.key_form, (a, b, true), rng).await,
+        Call::Snapshot(a, b) => {
+            let s = index.take_snapshot().await?;
+            let answer = snapshot(index, s, case.key_form, (a, b), rng).await;
+            index.release_snapshot(s).await?;
+            return answer;
+        }
+        Call::Batch(low, high, step, v) => {
+            let value = bytes(v);
+            let keys: Vec<Vec<u8>> = batch_keys(low, high, step).map(key).collect();
+            let batch: Vec<BatchWrite<'_>> =
+                keys.iter().map(|k| (&k[..], Some(&value[..]))).collect();
+            index.write_batch(&batch).await?;
+            Outcome::Done
+        }
     };
     Ok(outcome.into())
 }
 
+/// What a snapshot shows, read twice: page by page, and later some keys one by one.
+async fn snapshot(
+    index: &mut AnyIndex,
+    s: SnapshotId,
+    form: KeyForm,
+    (a, b): (u64, u64),
+    rng: &mut Rng,
+) -> Result<Answer, Error> {
+    let shown = scan(index, Some(s), form, (a, b, false), rng).await?;
+    let Answer::Pairs(pairs) = &shown else { return Ok(shown) };
+    let (pairs, mut out): (BTreeMap<u64, ValueId>, _) =
+        (pairs.iter().copied().collect(), Vec::new());
+    for _ in 0..3 {
+        index.endpoint().yield_now().await;
+        let k = a + rng.below(b - a + 1);
+        let found = index.get_at(s, &plan::key(form, k), &mut out).await?;
+        let (found, wanted) = (found_as(found.then_some(&out)), pairs.get(&k).copied());
+        if found != Answer::Found(wanted) {
+            let wanted = Answer::Found(wanted);
+            return Ok(Answer::Torn(format!("a snapshot's k{k} was {wanted}, then {found}")));
+        }
+    }
+    Ok(shown)
+}
+
 async fn scan(
     index: &mut AnyIndex,
+    at: Option<SnapshotId>,
     form: KeyForm,
     (a, b, reverse): (u64, u64, bool),
     rng: &mut Rng,
@@ -510,7 +552,11 @@ async fn scan(
     let (mut page, mut pairs, mut resume) = (Page::new(), Vec::new(), None);
     loop {
         let r = ScanRequest { low, high, reverse, limit: 1 + rng.below(40) as usize };
-        resume = index.scan(&r.after(resume.as_ref()), &mut page).await?;
+        let rest = r.after(resume.as_ref());
+        resume = match at {
+            None => index.scan(&rest, &mut page).await?,
+            Some(s) => index.scan_at(s, &rest, &mut page).await?,
+        };
         for (k, v) in page.iter() {
             let Some(number) = plan::number(form, k) else {
                 return Ok(Answer::Torn(format!("a key that no write stored: {k:?}")));

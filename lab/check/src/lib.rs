@@ -20,6 +20,7 @@ pub mod fault;
 pub mod file;
 pub mod harness;
 pub mod history;
+mod instants;
 pub mod log;
 pub mod network;
 mod node_states;

@@ -8,6 +8,7 @@ use dmtree_parts::Outcome;
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Event, Op, Swap, ValueId, Violation, check_key};
+use crate::instants::{batch_keys, narrowed};
 
 /// A client's call. Keys are numbers, in the order of their bytes; values are identities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,10 @@ pub enum Call {
     Scan(u64, u64),
     /// The same downwards.
     ScanDown(u64, u64),
+    /// Takes a snapshot, reads all keys from the first to the second there, and releases it.
+    Snapshot(u64, u64),
+    /// Sets keys from the first to the second, one in so many, to one value in an atomic batch.
+    Batch(u64, u64, u64, ValueId),
 }
 
 impl Call {
@@ -41,14 +46,23 @@ impl Call {
             | Self::Update(k, _)
             | Self::Delete(k)
             | Self::CompareAndSet(k, ..) => (k, k),
-            Self::Scan(low, high) | Self::ScanDown(low, high) => (low, high),
+            Self::Scan(low, high)
+            | Self::ScanDown(low, high)
+            | Self::Snapshot(low, high)
+            | Self::Batch(low, high, ..) => (low, high),
         }
     }
 
     /// The key of a call on one key.
     pub fn key(self) -> Option<u64> {
-        let is_scan = matches!(self, Self::Scan(..) | Self::ScanDown(..));
-        (!is_scan).then_some(self.range().0)
+        let is_of_many = self.reads_range().is_some() || matches!(self, Self::Batch(..));
+        (!is_of_many).then_some(self.range().0)
+    }
+
+    /// The range of a call that reads one.
+    pub fn reads_range(self) -> Option<(u64, u64)> {
+        let reads = matches!(self, Self::Scan(..) | Self::ScanDown(..) | Self::Snapshot(..));
+        reads.then_some(self.range())
     }
 }
 
@@ -231,12 +245,14 @@ impl Log {
         (self.stride > 1 && !key.is_multiple_of(self.stride)).then(|| loaded(key))
     }
 
-    /// The operations of every key; scans count as reads of all keys in their range.
+    /// The operations of every key; scans count as reads of all keys in their range, batches as
+    /// writes of all their keys.
     ///
     /// # Errors
     /// An answer that is wrong by itself: bytes that no write stored, a scan out of order, out of
-    /// range, or with a key twice.
+    /// range, or with a key twice; a snapshot of no one instant, or with a part of a batch.
     pub fn per_key(&self) -> Result<BTreeMap<u64, Vec<Op>>, Wrong> {
+        let instants = narrowed(self)?;
         let mut keys: BTreeMap<u64, Vec<Op>> = BTreeMap::new();
         for (i, r) in self.records.iter().enumerate() {
             if matches!(&r.ret, Some(Return { answer: Answer::Refused(_), .. })) {
@@ -245,12 +261,23 @@ impl Log {
             let ret = r.ret.as_ref().filter(|ret| !matches!(ret.answer, Answer::Failed(_)));
             let (at, answer) = (ret.map(|ret| ret.at), ret.map(|ret| &ret.answer));
             let wrong = |why: String| Wrong::Answer { record: i, why };
-            if let Call::Scan(low, high) | Call::ScanDown(low, high) = r.call {
+            let (called, at) = instants.get(&i).copied().unwrap_or((r.called, at));
+            if let Call::Batch(low, high, step, v) = r.call {
+                if !matches!(answer, None | Some(Answer::Done)) {
+                    return Err(wrong(wrong_answer(r.call, answer.unwrap_or(&Answer::Done))));
+                }
+                for key in batch_keys(low, high, step) {
+                    let op = Op { call: called, ret: at, event: Event::Put(v) };
+                    keys.entry(key).or_default().push(op);
+                }
+                continue;
+            }
+            if let Some((low, high)) = r.call.reads_range() {
                 let Some(answer) = answer else { continue };
                 let found = scanned(r.call, (low, high), answer).map_err(wrong)?;
                 for key in (low..=high).take_while(|key| *key < self.numbers) {
                     let event = Event::Get(found.get(&key).copied());
-                    keys.entry(key).or_default().push(Op { call: r.called, ret: at, event });
+                    keys.entry(key).or_default().push(Op { call: called, ret: at, event });
                 }
                 continue;
             }
@@ -324,7 +351,9 @@ pub(crate) fn event(call: Call, answer: Option<&Answer>) -> Result<(u64, Event),
             (k, Event::CompareAndSet(e, v, Swap::NotFound))
         }
         (_, Some(other)) => return Err(wrong_answer(call, other)),
-        (Call::Scan(..) | Call::ScanDown(..), None) => return Err("no point operation".to_owned()),
+        (Call::Scan(..) | Call::ScanDown(..) | Call::Snapshot(..) | Call::Batch(..), None) => {
+            return Err("no point operation".to_owned());
+        }
     })
 }
 
@@ -341,6 +370,10 @@ impl fmt::Display for Call {
             }
             Self::Scan(a, b) => write!(f, "scan k{a}..=k{b}"),
             Self::ScanDown(a, b) => write!(f, "scan k{b}..=k{a} downwards"),
+            Self::Snapshot(a, b) => write!(f, "snapshot of k{a}..=k{b}"),
+            Self::Batch(a, b, step, v) => {
+                write!(f, "batch k{a}..=k{b} by {step} = {}", name(*v))
+            }
         }
     }
 }

@@ -85,6 +85,9 @@ pub fn operation(
         let down = ops.reverse_scan && rng.below(3) == 0;
         return if down { Call::ScanDown(low, high) } else { Call::Scan(low, high) };
     }
+    if let Some(call) = of_many(case, ops, value_of(client, u64::from(op)), rng) {
+        return call;
+    }
     let k = rng.below(u64::from(case.keys)) * case.stride();
     let v = value_of(client, u64::from(op));
     let waves = case.wave_ops > 0;
@@ -108,6 +111,25 @@ pub fn operation(
             Call::CompareAndSet(key, expected, v)
         }
     }
+}
+
+/// The most keys of a batch.
+const MAX_BATCH: u64 = 6;
+
+/// A snapshot or an atomic batch, now and then, of an index that has them. For others nothing is
+/// drawn: their seeds are as they were before there was any of both.
+fn of_many(case: &Case, ops: OpSet, v: ValueId, rng: &mut Rng) -> Option<Call> {
+    if ops.snapshots && rng.below(12) == 0 {
+        let (a, b) = (rng.below(case.numbers()), rng.below(case.numbers()));
+        return Some(Call::Snapshot(a.min(b), a.max(b)));
+    }
+    if ops.batch_writes > 0 && rng.below(12) == 0 {
+        let first = rng.below(u64::from(case.keys));
+        let most = MAX_BATCH.min(ops.batch_writes.into()).min(u64::from(case.keys) - first);
+        let (stride, last) = (case.stride(), first + rng.below(most));
+        return Some(Call::Batch(first * stride, last * stride, stride, v));
+    }
+    None
 }
 
 /// A churn client removes one neighbour after the other, then puts them back, and repeats. The

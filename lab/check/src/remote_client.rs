@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Error, ErrorKind, Failure, Result};
-use dmtree_parts::{Fill, Outcome, Page, ScanRequest, Write};
+use dmtree_parts::{BatchWrite, Fill, Outcome, Page, ScanRequest, SnapshotId, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,12 @@ pub enum Ask<'a> {
     GetMany(Vec<&'a [u8]>),
     #[serde(borrow)]
     WriteMany(Vec<(&'a [u8], Write<'a>)>),
+    TakeSnapshot,
+    GetAt(SnapshotId, &'a [u8]),
+    ScanAt(SnapshotId, #[serde(borrow)] ScanRequest<'a>),
+    ReleaseSnapshot(SnapshotId),
+    #[serde(borrow)]
+    WriteBatch(Vec<BatchWrite<'a>>),
     Foretell(Vec<Vec<u8>>),
     Load(Vec<(Vec<u8>, Vec<u8>)>, bool, Fill),
     Maintain,
@@ -116,6 +122,15 @@ pub fn serve(c: &mut Client, pipe: &mut Pipe) -> Result<()> {
                 let all = c.write_many(&writes);
                 pipe.give(all.map(|all| all.into_iter().map(sent).collect::<Vec<_>>()))
             }
+            Ask::TakeSnapshot => pipe.give(c.take_snapshot()),
+            Ask::GetAt(s, key) => pipe.give(c.get_at(s, key)),
+            Ask::ScanAt(s, r) => {
+                let mut page = Page::new();
+                let next = c.scan_at(s, &r, &mut page);
+                pipe.give(next.map(|next| (page, next)))
+            }
+            Ask::ReleaseSnapshot(s) => pipe.give(c.release_snapshot(s)),
+            Ask::WriteBatch(batch) => pipe.give(c.write_batch(&batch)),
             Ask::Foretell(keys) => pipe.give(c.foretell(keys)),
             Ask::Load(pairs, sorted, fill) => pipe.give(c.load(pairs, sorted, fill)),
             Ask::Maintain => pipe.give(c.maintain()),

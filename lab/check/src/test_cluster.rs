@@ -173,9 +173,18 @@ impl TestCluster {
         self
     }
 
-    /// How many compute nodes can have clients.
+    /// How many compute nodes can have clients, with any key: the first one alone, where it owns all
+    /// keys.
     pub fn places(&self) -> usize {
-        self.nodes.len() + self.remote_clients.len()
+        match self.options.any_node() {
+            Ok(false) => 1,
+            _ => self.nodes.len() + self.remote_clients.len(),
+        }
+    }
+
+    /// Those of them in this process: the first ones.
+    pub fn local_places(&self) -> usize {
+        self.places().min(self.nodes.len())
     }
 
     /// Starts a compute node that has come back, and opens the index on it.

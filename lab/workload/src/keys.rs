@@ -23,7 +23,7 @@ pub const MAX_KEY: usize = 1024;
 const ABSENT: u64 = 1 << 63;
 
 /// The form of keys. As text (experiment files, command lines, results): `hashed24`, `u64`,
-/// `sequential`, `random(16..=32)`, `shifting(600000:1, 300000:0.1, ascending)`,
+/// `sequential`, `db-bench`, `random(16..=32)`, `shifting(600000:1, 300000:0.1, ascending)`,
 /// `file(/path/to/keys)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,6 +41,8 @@ pub enum KeyForm {
     Sequential,
     /// The same in 24 bytes, behind zeros.
     Sequential24,
+    /// 20 bytes: the record number, big endian in 8, then ASCII `0`: the keys of db_bench.
+    DbBench,
     /// Random bytes; the length is uniform over a range and fixed per record. The first bytes (up
     /// to 8, and at most `min`) are a bijection of the record number, so no two keys are equal.
     Random {
@@ -64,6 +66,7 @@ impl fmt::Display for KeyForm {
             KeyForm::U64 => f.write_str("u64"),
             KeyForm::Sequential => f.write_str("sequential"),
             KeyForm::Sequential24 => f.write_str("sequential24"),
+            KeyForm::DbBench => f.write_str("db-bench"),
             KeyForm::Random { min, max } => write!(f, "random({min}..={max})"),
             KeyForm::Shifting(shifts) => write!(f, "shifting({shifts})"),
             KeyForm::File(path) => write!(f, "file({})", path.display()),
@@ -85,6 +88,7 @@ impl FromStr for KeyForm {
             ("u64", []) => KeyForm::U64,
             ("sequential", []) => KeyForm::Sequential,
             ("sequential24", []) => KeyForm::Sequential24,
+            ("db-bench", []) => KeyForm::DbBench,
             ("random", [range]) => {
                 let (min, max) = text::range32("key length", range)?;
                 KeyForm::Random { min, max }
@@ -94,7 +98,7 @@ impl FromStr for KeyForm {
                 return Err(Error::unknown(
                     "key form",
                     text,
-                    "hashed24, u64, sequential, sequential24, random(MIN..=MAX), shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH)",
+                    "hashed24, u64, sequential, sequential24, db-bench, random(MIN..=MAX), shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH)",
                 ));
             }
         };
@@ -110,6 +114,7 @@ pub enum KeySpace {
     Hashed24,
     U64 { bijection: Permutation },
     Sequential { bytes: usize },
+    DbBench,
     Random { bijection: Permutation, embed: usize, min: u32, max: u32, seed: Seed },
     Shifting(Shifting),
     File(Arc<KeyFile>),
@@ -129,6 +134,7 @@ impl KeySpace {
             }
             KeyForm::Sequential => KeySpace::Sequential { bytes: 8 },
             KeyForm::Sequential24 => KeySpace::Sequential { bytes: 24 },
+            KeyForm::DbBench => KeySpace::DbBench,
             &KeyForm::Random { min, max } => {
                 if min == 0 || min > max || max as usize > MAX_KEY {
                     return Err(Error::new(format!(
@@ -162,6 +168,7 @@ impl KeySpace {
             KeySpace::Hashed24 => 24,
             KeySpace::U64 { .. } | KeySpace::Shifting(_) => 8,
             KeySpace::Sequential { bytes } => *bytes,
+            KeySpace::DbBench => 20,
             KeySpace::Random { max, .. } => *max as usize,
             // An absent key may be one byte longer than the longest, see `KeyFile::absent`.
             KeySpace::File(keys) => keys.longest + 1,
@@ -203,6 +210,10 @@ impl KeySpace {
                 out.resize(bytes - 8, 0);
                 out.extend_from_slice(&number.to_be_bytes());
             }
+            KeySpace::DbBench => {
+                out.extend_from_slice(&number.to_be_bytes());
+                out.resize(20, b'0');
+            }
             KeySpace::Random { bijection, embed, min, max, seed } => {
                 out.extend_from_slice(&bijection.apply(number).to_be_bytes()[8 - embed..]);
                 let state = mix64(seed.0 ^ mix64(number));
@@ -227,7 +238,7 @@ impl KeySpace {
             KeySpace::U64 { bijection } | KeySpace::Random { bijection, .. } => {
                 bijection.apply(record)
             }
-            KeySpace::Sequential { .. } => record,
+            KeySpace::Sequential { .. } | KeySpace::DbBench => record,
             KeySpace::Shifting(all) => all.apply(record),
             KeySpace::File(keys) => keys.rank(record as usize),
         }
@@ -272,6 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn db_bench_keys_are_numbers_behind_which_are_zeros() {
+        let mut wanted = vec![0, 0, 0, 0, 0, 0, 1, 2];
+        wanted.extend_from_slice(b"000000000000");
+        assert_eq!(key(&space("db-bench"), 258), wanted);
+        let refused = "dbbench".parse::<KeyForm>().unwrap_err().to_string();
+        assert!(refused.contains("unknown key form") && refused.contains("db-bench"), "{refused}");
+    }
+
+    #[test]
     fn sequential_is_in_order_and_u64_is_not() {
         let (sequential, scattered) = (space("sequential"), space("u64"));
         assert_eq!(key(&sequential, 258), [0, 0, 0, 0, 0, 0, 1, 2]);
@@ -299,8 +319,14 @@ mod tests {
             (0..3000u32).flat_map(|i| format!("k{:04}\n", i * 7 % 3001).into_bytes()).collect(),
         );
         let file = KeySpace::File(Arc::new(file.unwrap()));
-        let forms =
-            ["hashed24", "u64", "sequential", "random(2..=40)", "shifting(1000:1, 9:0.1, 1)"];
+        let forms = [
+            "hashed24",
+            "u64",
+            "sequential",
+            "db-bench",
+            "random(2..=40)",
+            "shifting(1000:1, 9:0.1, 1)",
+        ];
         for space in forms.map(space).into_iter().chain([file]) {
             let n = 3000;
             let mut all: Vec<(u64, Vec<u8>)> =
@@ -330,9 +356,15 @@ mod tests {
     #[test]
     fn forms_survive_their_text() {
         let shifting = "shifting(600000:1, 3:0.1, ascending)";
-        for text in
-            ["hashed24", "u64", "sequential", "random(16..=32)", shifting, "file(/a (b), c)"]
-        {
+        for text in [
+            "hashed24",
+            "u64",
+            "sequential",
+            "db-bench",
+            "random(16..=32)",
+            shifting,
+            "file(/a (b), c)",
+        ] {
             assert_eq!(text.parse::<KeyForm>().unwrap().to_string(), text);
         }
         for bad in ["", "hash", "random", "random(5..=3)", "random(1", "u64(3)"] {

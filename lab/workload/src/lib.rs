@@ -53,7 +53,7 @@ mod values;
 pub use dist::{Distribution, MAX_NOMINAL, THETA};
 pub use error::{Error, Result, TraceError};
 pub use keys::{KeyForm, MAX_KEY};
-pub use mix::{Mix, OpKind, Workload};
+pub use mix::{Mix, OpKind, Phase, Workload};
 pub use plan::{LOADED, Load, LoadOrder, Plan};
 pub use rng::{Rng, Seed, fnv1a, mix64};
 pub use scan_len::{MAX_SCAN, ScanLength};

@@ -29,11 +29,17 @@ pub enum OpKind {
     Scan,
     /// A search and then a write of the same key; it is not atomic.
     ReadModifyWrite,
+    /// Search of a key that may be absent.
+    Get,
+    /// Write of a key that may be absent.
+    Put,
+    /// The next entries of a pass over all keys, ascending.
+    Pass,
 }
 
 impl OpKind {
     /// Every kind, in the order in which [`Mix`] draws them.
-    pub const ALL: [OpKind; 7] = [
+    pub const ALL: [OpKind; 10] = [
         OpKind::Read,
         OpKind::ReadAbsent,
         OpKind::Insert,
@@ -41,6 +47,9 @@ impl OpKind {
         OpKind::Delete,
         OpKind::Scan,
         OpKind::ReadModifyWrite,
+        OpKind::Get,
+        OpKind::Put,
+        OpKind::Pass,
     ];
 
     /// The name in files and results.
@@ -53,6 +62,9 @@ impl OpKind {
             OpKind::Delete => "delete",
             OpKind::Scan => "scan",
             OpKind::ReadModifyWrite => "read-modify-write",
+            OpKind::Get => "get",
+            OpKind::Put => "put",
+            OpKind::Pass => "pass",
         }
     }
 }
@@ -75,6 +87,16 @@ pub struct Mix {
     pub delete: u32,
     pub scan: u32,
     pub read_modify_write: u32,
+    #[serde(skip_serializing_if = "is_none")]
+    pub get: u32,
+    #[serde(skip_serializing_if = "is_none")]
+    pub put: u32,
+    #[serde(skip_serializing_if = "is_none")]
+    pub pass: u32,
+}
+
+fn is_none(weight: &u32) -> bool {
+    *weight == 0
 }
 
 impl Mix {
@@ -88,6 +110,9 @@ impl Mix {
             OpKind::Delete => self.delete,
             OpKind::Scan => self.scan,
             OpKind::ReadModifyWrite => self.read_modify_write,
+            OpKind::Get => self.get,
+            OpKind::Put => self.put,
+            OpKind::Pass => self.pass,
         }
     }
 
@@ -136,7 +161,60 @@ pub struct Workload {
     /// The distribution that this workload always has, also if another one is requested: `latest`
     /// for YCSB D.
     pub distribution: Option<Distribution>,
+    /// What it does to an index that begins empty, if it is a benchmark of db_bench.
+    pub phase: Option<Phase>,
 }
+
+/// A benchmark of db_bench, LevelDB's tool: one of several that run one after the other on an index
+/// that begins empty. Keys are uniform numbers below the number of records, which nothing loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// As many puts as there are records: `fillrandom`.
+    Fill,
+    /// Of a hundred operations of a client first so many gets, then puts:
+    /// `readrandomwriterandom(R)`.
+    Mixed(u32),
+    /// Reads: `readrandom` (gets; missing keys count), `readseq` (a pass over all entries),
+    /// `readrandomrange` (entries from a number on).
+    Read,
+}
+
+impl Phase {
+    /// Whether it writes.
+    pub fn writes(self) -> bool {
+        self != Self::Read
+    }
+
+    /// The phase of these names, and its mix; `None` for other names.
+    fn named(name: &str) -> Result<Option<(Self, Mix)>> {
+        let none = Mix::default();
+        let phase = match name {
+            "fillrandom" => (Self::Fill, Mix { put: 100, ..none }),
+            "readrandom" => (Self::Read, Mix { get: 100, ..none }),
+            "readseq" => (Self::Read, Mix { pass: 100, ..none }),
+            "readrandomrange" => (Self::Read, Mix { scan: 100, ..none }),
+            _ => {
+                let Some(reads) = name
+                    .strip_prefix("readrandomwriterandom(")
+                    .and_then(|rest| rest.strip_suffix(')'))
+                else {
+                    return Ok(None);
+                };
+                let get = reads.parse().ok().filter(|reads| *reads <= 100).ok_or_else(|| {
+                    Error::new(format!(
+                        "the readwritepercent of {name:?} is {reads}: give the gets of a hundred operations, 0 to 100"
+                    ))
+                })?;
+                (Self::Mixed(get), Mix { get, put: 100 - get, ..none })
+            }
+        };
+        Ok(Some(phase))
+    }
+}
+
+/// The names of phases, with one of those that have a number.
+const PHASES: [&str; 5] =
+    ["fillrandom", "readrandom", "readrandomwriterandom(50)", "readseq", "readrandomrange"];
 
 /// Name, name in the published tables, mix, own distribution.
 type Builtin = (&'static str, &'static str, Mix, Option<Distribution>);
@@ -168,6 +246,15 @@ impl Workload {
     /// # Errors
     /// A name that is neither; the message lists the valid ones.
     pub fn named(name: &str) -> Result<Self> {
+        if let Some((phase, mix)) = Phase::named(name)? {
+            return Ok(Workload {
+                name: name.to_owned(),
+                csv_name: name.to_owned(),
+                mix,
+                distribution: Some(Distribution::Uniform),
+                phase: Some(phase),
+            });
+        }
         let by = |pick: fn(&Builtin) -> &'static str| BUILTIN.iter().find(|b| pick(b) == name);
         let Some(&(name, csv_name, mix, distribution)) = by(|b| b.0).or_else(|| by(|b| b.1)) else {
             return Err(Error::unknown(
@@ -176,7 +263,13 @@ impl Workload {
                 &Self::names().collect::<Vec<_>>().join(", "),
             ));
         };
-        Ok(Workload { name: name.to_owned(), csv_name: csv_name.to_owned(), mix, distribution })
+        Ok(Workload {
+            name: name.to_owned(),
+            csv_name: csv_name.to_owned(),
+            mix,
+            distribution,
+            phase: None,
+        })
     }
 
     /// A custom mix; `name` is its name in results.
@@ -196,18 +289,30 @@ impl Workload {
                 "workload {name:?} is built in: give your own mix another name"
             )));
         }
+        if mix.pass > 0 {
+            return Err(Error::new(format!(
+                "workload {name:?} has a pass over all keys: only readseq has one"
+            )));
+        }
         if mix.total() == 0 {
             return Err(Error::new(format!(
                 "workload {name:?} has no operations: give at least one kind a weight above 0"
             )));
         }
-        Ok(Workload { name: name.to_owned(), csv_name: name.to_owned(), mix, distribution })
+        Ok(Workload {
+            name: name.to_owned(),
+            csv_name: name.to_owned(),
+            mix,
+            distribution,
+            phase: None,
+        })
     }
 
-    /// The names of the built-in workloads, and then their other names in the published tables.
+    /// The names of the built-in workloads, those of phases, and then their other names in the
+    /// published tables.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let published = BUILTIN.iter().map(|b| b.1).filter(|n| BUILTIN.iter().all(|b| b.0 != *n));
-        BUILTIN.iter().map(|b| b.0).chain(published)
+        BUILTIN.iter().map(|b| b.0).chain(PHASES).chain(published)
     }
 
     /// The name.
@@ -242,7 +347,7 @@ struct Custom {
     /// Its name.
     name: String,
     /// Weights of operations, of which only the ratio counts: read, read-absent, insert, update,
-    /// delete, scan, read-modify-write.
+    /// delete, scan, read-modify-write, get, put (of keys that may be absent).
     mix: Mix,
     /// The distribution of keys that it always has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -325,7 +430,7 @@ mod tests {
     fn drawn_kinds_have_their_share() {
         let mix = Mix { read: 50, insert: 10, delete: 5, scan: 35, ..Mix::default() };
         let mut rng = Seed(1).rng();
-        let mut hits = [0.0f64; 7];
+        let mut hits = [0.0f64; OpKind::ALL.len()];
         for _ in 0..100_000 {
             hits[mix.draw(&mut rng) as usize] += 1.0;
         }
@@ -351,6 +456,26 @@ mod tests {
         for name in Workload::names() {
             assert!(message.contains(name) && Workload::named(name).is_ok(), "{message}");
         }
+    }
+
+    #[test]
+    fn phases_are_those_of_db_bench() {
+        let of = |name| Workload::named(name).unwrap();
+        assert_eq!(of("fillrandom").phase, Some(Phase::Fill));
+        assert_eq!(of("readrandomwriterandom(95)").phase, Some(Phase::Mixed(95)));
+        assert_eq!(
+            *of("readrandomwriterandom(95)").mix(),
+            Mix { get: 95, put: 5, ..Mix::default() }
+        );
+        assert!(of("readrandomwriterandom(0)").phase.unwrap().writes());
+        assert!(!of("readseq").phase.unwrap().writes() && of("scan").phase.is_none());
+        for bad in ["101", "-1", "", "x"] {
+            let e = Workload::named(&format!("readrandomwriterandom({bad})")).unwrap_err();
+            assert!(e.to_string().contains("0 to 100") && !e.to_string().contains('\n'), "{e}");
+        }
+        let json = serde_json::to_string(&of("readrandomwriterandom(5)")).unwrap();
+        assert_eq!(json, "\"readrandomwriterandom(5)\"");
+        assert!(Workload::custom("mine", Mix { pass: 1, ..Mix::default() }, None).is_err());
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl Default for ScanLength {
 }
 
 impl ScanLength {
+    /// The longest scan, entries.
+    pub fn most(&self) -> u32 {
+        self.ends().1
+    }
+
     fn ends(&self) -> (u32, u32) {
         match *self {
             ScanLength::Fixed(len) => (len, len),

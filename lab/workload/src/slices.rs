@@ -37,8 +37,8 @@ impl WorkloadSpec {
             KeyForm::Shifting(_) if mix.insert + mix.read_absent > 0 => {
                 "new and absent keys of the form shifting lie in no slice of the loaded ones: give another key form, or a workload without them".to_owned()
             }
-            KeyForm::Sequential | KeyForm::Sequential24 if mix.insert + mix.read_absent > 0 => {
-                "new and absent keys of the form sequential lie in no slice but the last: give another key form, or a workload without them".to_owned()
+            KeyForm::Sequential | KeyForm::Sequential24 | KeyForm::DbBench if mix.insert + mix.read_absent > 0 => {
+                "new and absent keys in the order of their numbers lie in no slice but the last: give another key form, or a workload without them".to_owned()
             }
             _ if slices == 0 || u64::from(slices) > self.records.max(1) => format!(
                 "{slices} slices of {} records: give 1 to as many slices as there are records",

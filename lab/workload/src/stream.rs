@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::inserts::Ticket;
-use crate::mix::OpKind;
+use crate::mix::{OpKind, Phase};
 use crate::plan::{LOADED, Plan};
 use crate::rng::{Rng, Seed};
 use crate::slices::Side;
@@ -18,15 +18,18 @@ pub struct Op<'a> {
     /// The number of its record, for checks; for an absent key, the record that the key was derived
     /// from.
     pub record: u64,
-    /// Its key; for a scan, the start key, which is included.
+    /// Its key; for a scan, the start key, which is included; for a pass, nothing.
     pub key: &'a [u8],
     /// The version of its value, from which [`Plan::value`] makes the same value again.
     pub version: u32,
     /// The value that it writes; empty where it writes none.
     pub value: &'a [u8],
-    /// The most entries of a scan; 0 for another kind.
+    /// The most entries of a scan, or of this part of a pass; 0 for another kind.
     pub len: u32,
 }
+
+/// Entries of one operation of a pass.
+const PASS_ENTRIES: u32 = 10_000;
 
 /// Why a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,8 @@ pub enum Exhausted {
 pub struct OpStream {
     plan: Arc<Plan>,
     slice: usize,
+    /// Operations so far.
+    drawn: u64,
     kinds: Rng,
     records: Rng,
     lengths: Rng,
@@ -59,8 +64,12 @@ pub struct OpStream {
 
 impl OpStream {
     pub(crate) fn new(plan: Arc<Plan>, slice: usize, seed: Seed) -> Self {
+        // Each phase draws numbers of its own.
+        let workload = &plan.spec.workload;
+        let seed = if workload.phase.is_some() { seed.child(workload.name()) } else { seed };
         OpStream {
             slice,
+            drawn: 0,
             kinds: seed.child("kinds").rng(),
             records: seed.child("records").rng(),
             lengths: seed.child("scan lengths").rng(),
@@ -81,7 +90,7 @@ impl OpStream {
         if self.exhausted.is_some() {
             return None;
         }
-        let kind = self.plan.spec.workload.mix().draw(&mut self.kinds);
+        let kind = self.kind();
         let record = match kind {
             OpKind::Insert => match self.side().inserts.take() {
                 Some(ticket) => {
@@ -104,23 +113,37 @@ impl OpStream {
             },
         };
         let (mut version, mut value, mut len) = (LOADED, &[][..], 0);
-        if kind == OpKind::ReadAbsent {
+        if kind == OpKind::Pass {
+            self.key.clear();
+        } else if kind == OpKind::ReadAbsent {
             let keys = &self.plan.keys;
             keys.absent(self.plan.sides[self.slice].absent(keys, record), &mut self.key);
         } else {
             self.plan.key(record, &mut self.key);
         }
         match kind {
-            OpKind::Insert | OpKind::Update | OpKind::ReadModifyWrite => {
+            OpKind::Insert | OpKind::Update | OpKind::ReadModifyWrite | OpKind::Put => {
                 // Never the loaded version.
                 version = self.versions.next_u32().max(LOADED + 1);
                 self.plan.value(record, &self.key, version, &mut self.value);
                 value = &self.value;
             }
             OpKind::Scan => len = self.plan.scans.draw(&mut self.lengths),
-            OpKind::Read | OpKind::ReadAbsent | OpKind::Delete => {}
+            OpKind::Pass => len = PASS_ENTRIES,
+            OpKind::Read | OpKind::ReadAbsent | OpKind::Delete | OpKind::Get => {}
         }
         Some(Op { kind, record, key: &self.key, version, value, len })
+    }
+
+    /// The kind of the next operation.
+    fn kind(&mut self) -> OpKind {
+        let workload = &self.plan.spec.workload;
+        self.drawn += 1;
+        match workload.phase {
+            Some(Phase::Mixed(reads)) if (self.drawn - 1) % 100 < u64::from(reads) => OpKind::Get,
+            Some(Phase::Mixed(_)) => OpKind::Put,
+            _ => workload.mix().draw(&mut self.kinds),
+        }
     }
 
     /// Marks the last operation as done, without a request for another one. Call it when a run

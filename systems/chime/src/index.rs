@@ -16,8 +16,13 @@ use crate::node::ChimeNode;
 use crate::options::{Options, Scan};
 
 impl Published for Chime {
-    const HAS: OpSet =
-        OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
+    const HAS: OpSet = OpSet {
+        delete: false,
+        compare_and_set: false,
+        reverse_scan: false,
+        any_length: false,
+        ..OpSet::ALL
+    };
     type Settings = Options;
     type Shared = ChimeNode;
 

@@ -19,8 +19,13 @@ use crate::options::Options;
 use crate::parent::Node;
 
 impl Published for FpTree {
-    const HAS: OpSet =
-        OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
+    const HAS: OpSet = OpSet {
+        delete: false,
+        compare_and_set: false,
+        reverse_scan: false,
+        any_length: false,
+        ..OpSet::ALL
+    };
     type Settings = Options;
     type Shared = FpNode;
 

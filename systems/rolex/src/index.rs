@@ -14,8 +14,13 @@ use crate::node::RolexNode;
 use crate::options::Options;
 
 impl Published for Rolex {
-    const HAS: OpSet =
-        OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
+    const HAS: OpSet = OpSet {
+        delete: false,
+        compare_and_set: false,
+        reverse_scan: false,
+        any_length: false,
+        ..OpSet::ALL
+    };
     type Settings = Options;
     type Shared = RolexNode;
 

@@ -16,8 +16,7 @@ use crate::node::ShermanNode;
 use crate::options::Options;
 
 impl Published for Sherman {
-    const HAS: OpSet =
-        OpSet { delete: true, compare_and_set: true, reverse_scan: false, any_length: false };
+    const HAS: OpSet = OpSet { reverse_scan: false, any_length: false, ..OpSet::ALL };
     type Settings = Options;
     type Shared = ShermanNode;
 

@@ -15,8 +15,13 @@ use crate::node::SmartNode;
 use crate::options::Options;
 
 impl Published for Smart {
-    const HAS: OpSet =
-        OpSet { delete: false, compare_and_set: false, reverse_scan: false, any_length: false };
+    const HAS: OpSet = OpSet {
+        delete: false,
+        compare_and_set: false,
+        reverse_scan: false,
+        any_length: false,
+        ..OpSet::ALL
+    };
     const LEAF_PAIRS: u64 = 1;
     type Settings = Options;
     type Shared = SmartNode;

@@ -3,6 +3,7 @@
 
 use super::Picos;
 use super::profile::Profile;
+use crate::addr::{NodeId, Role};
 use crate::scope::Stage;
 use crate::transport::{Opcode, WorkRequest};
 
@@ -66,8 +67,10 @@ pub(super) struct Costs {
     hold_per_sharer: Picos,
     pub post: Picos,
     pub round: Picos,
-    /// CPU time of each step of an operation.
-    pub stages: [Picos; Stage::ALL.len()],
+    /// CPU time of each step of an operation, on a compute node.
+    stages: [Picos; Stage::ALL.len()],
+    /// How much faster a memory node merges.
+    merge_ratio: f64,
     pub handler: Picos,
     pub rpc_cores: usize,
     pub atomics_by_call: bool,
@@ -143,8 +146,16 @@ impl Costs {
                 p.host.node_ns,
                 p.host.entry_ns,
                 p.host.copy_ns,
+                c.polled_line_ns,
+                c.mem_table_put_ns,
+                c.mem_table_probe_ns,
+                c.table_probe_ns,
+                c.table_entry_ns,
+                c.merge_entry_ns,
+                c.iter_entry_ns,
             ]
             .map(picos),
+            merge_ratio: p.host.merge_ratio,
             handler: picos(p.rpc.handler_ns),
             rpc_cores: p.rpc.cores as usize,
             call: picos(p.host.call_ns),
@@ -154,6 +165,16 @@ impl Costs {
             line: picos(p.load_store.line_ns),
             in_flight: p.load_store.in_flight as u64,
         }
+    }
+
+    /// CPU time of each step on a node.
+    pub(super) fn stages(&self, node: NodeId) -> [Picos; Stage::ALL.len()] {
+        let mut stages = self.stages;
+        if node.role() == Role::Memory {
+            let merge = &mut stages[Stage::MergeEntry as usize];
+            *merge = (*merge as f64 / self.merge_ratio).round() as Picos;
+        }
+        stages
     }
 
     /// Time of `bytes` on the wire.
@@ -230,7 +251,7 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::{GlobalAddr, NodeId};
+    use crate::addr::GlobalAddr;
 
     fn verb(op: Opcode, len: u32) -> WorkRequest {
         let at = GlobalAddr::new(NodeId::memory(0), 64);
@@ -252,6 +273,23 @@ mod tests {
         assert_eq!(c.ack, 56);
         // 12.3 bytes per nanosecond.
         assert_eq!(c.wire(123_000), 9_999_999);
+    }
+
+    #[test]
+    fn a_memory_node_merges_faster() {
+        let mut p = Profile::named("ideal").unwrap();
+        p.set("cpu.merge_entry_ns", "1700").unwrap();
+        p.set("cpu.polled_line_ns", "90").unwrap();
+        let c = Costs::new(&p);
+        let price = |node, stage: Stage| c.stages(node)[stage as usize];
+        let (cn, mn) = (NodeId::compute(0), NodeId::memory(0));
+        assert_eq!(price(cn, Stage::MergeEntry), 1_700_000);
+        assert_eq!(price(mn, Stage::MergeEntry), 800_000);
+        for node in [cn, mn] {
+            assert_eq!(price(node, Stage::SharedLine), 90_000);
+            assert_eq!(price(node, Stage::PolledLine), 90_000);
+            assert_eq!(price(node, Stage::TableEntry), 0);
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Field {
     pub low: f64,
     /// Greatest value allowed.
     pub high: f64,
+    /// The value in a file that is older than the field; `None`: such a file is refused.
+    pub older: Option<f64>,
 }
 
 const SPEC: &str = "packet formats of RoCEv2 and InfiniBand";
@@ -38,10 +40,22 @@ const SMART: &str = "micro-benchmarks published with Smart (ASPLOS'24), ConnectX
 const BREAKDOWN: &str = "operation breakdown of the FAST'26 paper (its table 1)";
 const ERPC: &str = "10 M small calls per core and second, published with eRPC (NSDI'19)";
 const HERE: &str = "operations of `dmtree bench quick --fabric local --systems rpc` on one thread of a virtual machine";
+const LSM: &str = "1.01 M puts a second of one thread, published with dLSM (ICDE'23)";
+const LSM_READ: &str = "0.20 M gets a second of one thread, published with dLSM (ICDE'23)";
+const LSM_MERGE: &str =
+    "2.64 M puts a second of 16 threads, which merging bounds, published with dLSM (ICDE'23)";
+const LSM_RULE: &str = "the rule of dLSM's authors that places compactions";
 const GUESS: &str = "no measurement found";
 
+const fn first(values: &[f64]) -> Option<f64> {
+    match values {
+        [] => None,
+        [value, ..] => Some(*value),
+    }
+}
+
 macro_rules! fields {
-    ($($path:literal, $unit:literal, $low:literal ..= $high:literal, $confidence:ident, $source:expr, $doc:literal;)*) => {
+    ($($path:literal, $unit:literal, $low:literal ..= $high:literal, $confidence:ident, $source:expr, $doc:literal $(, or $older:literal)?;)*) => {
         /// Every numeric field, in the order of the file.
         pub const FIELDS: &[Field] = &[$(Field {
             path: $path,
@@ -51,6 +65,7 @@ macro_rules! fields {
             confidence: Confidence::$confidence,
             low: $low as f64,
             high: $high as f64,
+            older: first(&[$($older)?]),
         }),*];
     };
 }
@@ -99,19 +114,26 @@ fields! {
     "cpu.entry_check_ns", "ns", 0 ..= 1e6, D, GUESS, "checking an entry";
     "cpu.node_image_slot_ns", "ns", 0 ..= 1e6, D, GUESS, "checking or building a node image, per slot";
     "cpu.local_queue_ns", "ns", 0 ..= 1e6, D, GUESS, "a local queue: delegation, combining, turns";
-    "cpu.polled_line_ns", "ns", 0 ..= 1e6, C, "core-to-core latencies of servers with two sockets", "a cache line that threads poll goes from one to the next";
+    "cpu.polled_line_ns", "ns", 0 ..= 1e6, C, "core-to-core latencies of servers with two sockets", "a cache line that threads poll, or write, goes from one to the next";
     "cpu.cache_fill_ns", "ns", 0 ..= 1e6, D, GUESS, "putting a node into the cache";
     "cpu.scan_collect_pair_ns", "ns", 0 ..= 1e6, D, GUESS, "copying a pair of a scan";
+    "cpu.mem_table_put_ns", "ns", 0 ..= 1e6, B, LSM, "inserting an entry into a MemTable", or 690.0;
+    "cpu.mem_table_probe_ns", "ns", 0 ..= 1e6, D, GUESS, "searching a MemTable", or 500.0;
+    "cpu.table_probe_ns", "ns", 0 ..= 1e6, B, LSM_READ, "looking into the filter of a sorted table, or searching its index", or 1015.0;
+    "cpu.table_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "adding an entry of a MemTable to a sorted table", or 500.0;
+    "cpu.merge_entry_ns", "ns", 0 ..= 1e6, B, LSM_MERGE, "merging an entry of sorted tables on a compute node", or 960.0;
+    "cpu.iter_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "an entry that an iterator over sorted tables passes", or 100.0;
     "cpu.measured_factor", "ratio", 0 ..= 1000, D, GUESS, "time on this hardware's processor for a unit of time on the machine that simulates, where CPU is measured and not charged (`--cpu measured`)";
     "pcie.gbps", "Gb/s", 0 ..= 3200, C, "PCIe generation and width", "payload rate between NIC and memory, each direction; 0: no limit";
     "rpc.handler_ns", "ns", 0 ..= 1e9, C, "eRPC and UCX reports", "time of a remote call's handler on the node's core";
     "rpc.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores that serve remote calls";
     "rpc.atomics", "0 or 1", 0 ..= 1, C, "device attributes", "1: the NIC has no atomics; they are remote calls";
-    "host.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores of a memory node that run data services";
+    "host.cores", "cores", 1 ..= 1024, C, "memory nodes have next to no CPU", "cores of a memory node that run data services, and as many that run jobs";
     "host.call_ns", "ns", 0 ..= 1e9, B, ERPC, "CPU time of a data call beside its handler: taking the request, sending the reply";
     "host.node_ns", "ns", 0 ..= 1e6, C, HERE, "a handler's visit of a page of its own memory";
     "host.entry_ns", "ns", 0 ..= 1e6, C, HERE, "a handler's look at, or change of, an entry";
     "host.copy_ns", "ns", 0 ..= 1e6, D, GUESS, "a handler's copy of a KiB";
+    "host.merge_ratio", "ratio", 0.01 ..= 1000, B, LSM_RULE, "entries that a core of a memory node merges while one of a compute node merges one", or 2.125;
     "on_chip.bytes", "B", 0 ..= 1e9, B, "device attributes", "memory of the NIC that verbs reach; 0: none";
     "load_store.line_ns", "ns", 0 ..= 1e6, C, "CXL latency reports", "a verb is a run of 64-byte accesses by the client's CPU with this latency; 0: a NIC does it";
     "load_store.in_flight", "lines", 1 ..= 1024, C, "line-fill buffers", "such accesses in flight per thread";

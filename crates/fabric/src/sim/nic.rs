@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::Picos;
 use super::costs::Costs;
+use super::world::Cpu;
 use crate::addr::NodeId;
 use crate::host::Host;
 use crate::rng::golden_hash;
@@ -104,6 +106,8 @@ pub(super) struct Nic {
     pcie_out: Server,
     pub cores: Vec<Server>,
     pub data_cores: DataCores,
+    /// As many for jobs. Jobs on one core take turns.
+    pub job_cores: Vec<Arc<Cpu>>,
     pub doorbells: Vec<Server>,
     pub threads: u32,
     /// Verbs posted by this node's clients and not delivered.
@@ -129,6 +133,7 @@ impl Nic {
             pcie_out: Server::default(),
             cores: vec![Server::default(); c.rpc_cores],
             data_cores: DataCores { idle: c.data_cores, waiting: VecDeque::new(), busy: 0 },
+            job_cores: (0..c.data_cores).map(|_| Arc::default()).collect(),
             doorbells: vec![Server::default(); c.doorbell_slots as usize],
             threads: 0,
             outstanding: 0,
@@ -239,6 +244,7 @@ impl Nic {
         }
         self.cores.iter_mut().for_each(|s| s.busy = 0);
         self.data_cores.busy = 0;
+        self.job_cores.iter().for_each(|core| core.busy.store(0, Ordering::Relaxed));
         self.same_word = 0;
         self.served = Served::default();
     }

@@ -41,6 +41,7 @@ sections! {
     Cpu {
         post_ns, round_ns, operation_ns, cache_lookup_ns, fingerprint_scan_ns, entry_check_ns, node_image_slot_ns,
         local_queue_ns, polled_line_ns, cache_fill_ns, scan_collect_pair_ns,
+        mem_table_put_ns, mem_table_probe_ns, table_probe_ns, table_entry_ns, merge_entry_ns, iter_entry_ns,
         measured_factor,
     }
     /// Between NIC and memory.
@@ -48,7 +49,7 @@ sections! {
     /// Remote calls.
     Rpc { handler_ns, cores, atomics }
     /// The cores of a memory node that run data services.
-    Host { cores, call_ns, node_ns, entry_ns, copy_ns }
+    Host { cores, call_ns, node_ns, entry_ns, copy_ns, merge_ratio }
     /// Memory on the NIC.
     OnChip { bytes }
     /// Memory that the client's CPU reaches itself.
@@ -90,6 +91,7 @@ macro_rules! shipped {
 }
 shipped!(
     "dmtree-artifact-100g",
+    "cx4-100g",
     "cx5-100g",
     "cx6-100g",
     "cx6-200g",
@@ -122,8 +124,9 @@ impl Profile {
         }
     }
 
-    /// Reads a profile's text; `from` names it in messages. Every field must be there, unless it
-    /// names a shipped profile as its `base`, which has the others.
+    /// Reads a profile's text; `from` names it in messages. Every field must be there that has no
+    /// value for older files, unless it names a shipped profile as its `base`, which has the
+    /// others.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the file, the field and the allowed range.
@@ -158,7 +161,7 @@ impl Profile {
         whole
     }
 
-    fn from_table(from: &str, table: Table) -> Result<Self> {
+    fn from_table(from: &str, mut table: Table) -> Result<Self> {
         let refuse = |m: String| Err(Error::invalid(format!("{from}: {m}")));
         for (path, value) in leaves(&table) {
             let known = FIELDS.iter().any(|f| f.path == path);
@@ -169,6 +172,12 @@ impl Profile {
                 }
                 (false, _) => return refuse(unknown(&path)),
                 (true, _) => {}
+            }
+        }
+        for (field, value) in FIELDS.iter().filter_map(|f| Some((f, f.older?))) {
+            let (section, name) = field.path.split_once('.').unwrap_or_default();
+            if let Some(Value::Table(section)) = table.get_mut(section) {
+                section.entry(name).or_insert(Value::Float(value));
             }
         }
         for field in FIELDS {
@@ -360,6 +369,23 @@ mod tests {
         assert!(refused("base = \"ideal\"\n", "link = 5\n").contains("my.toml"));
         let e = Profile::parse("my.toml", "base = \"ideal\"\n").unwrap_err().to_string();
         assert!(e.contains("name"), "{e}");
+    }
+
+    /// A file from before a field was there has that field's value for older files.
+    #[test]
+    fn older_profiles_are_read() {
+        let new = Profile::named("dmtree-artifact-100g").unwrap();
+        let older = |line: &str| {
+            let name = line.split(" = ").next().unwrap();
+            FIELDS.iter().any(|f| f.older.is_some() && f.path.ends_with(&format!(".{name}")))
+        };
+        let text = new.to_toml();
+        let old: Vec<&str> = text.lines().filter(|line| !older(line)).collect();
+        let read = Profile::parse("old.toml", &old.join("\n")).unwrap();
+        for f in FIELDS {
+            assert_eq!(read.get(f.path), f.older.or(new.get(f.path)), "{}", f.path);
+        }
+        assert!(text.lines().count() > old.len());
     }
 
     #[test]

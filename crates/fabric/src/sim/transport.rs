@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use super::costs::Costs;
 use super::meter::Meter;
 use super::world::{Call, Cpu};
 use super::{Picos, SimShared};
@@ -56,12 +57,15 @@ impl SimTransport {
         job_of: Option<Member>,
     ) -> Result<Self> {
         let local = Rc::new(shared.nodes.transport(node)?);
-        let cpu = Arc::new(Cpu::default());
         let mut w = shared.world();
-        let thread = w
-            .add_thread(node, cpu.clone(), job_of)
-            .ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
-        let stages = w.costs.stages;
+        let cpu = match job_of {
+            Some(_) => w.job_core(node),
+            None => Some(Arc::default()),
+        };
+        let thread = cpu.and_then(|cpu| Some((w.add_thread(node, cpu.clone(), job_of)?, cpu)));
+        let (thread, cpu) =
+            thread.ok_or_else(|| Error::not_found(format!("{node} is no node of this fabric")))?;
+        let stages = w.costs.stages(node);
         drop(w);
         let measured = shared.measured.load(Ordering::Relaxed);
         let factor = shared.profile.cpu.measured_factor;
@@ -81,7 +85,8 @@ impl SimTransport {
         })
     }
 
-    /// Starts workers for the jobs that calls have begun: each is a thread with a core of its own.
+    /// Starts workers for the jobs that calls have begun: each is a thread on one of the
+    /// node's cores for jobs.
     /// Its future runs on the executor of the clients.
     fn start_jobs(&self, core: &Core) {
         for (host, job) in self.begun.take() {
@@ -121,7 +126,8 @@ impl SimTransport {
         let mut services = self.services.borrow_mut();
         let known = services.get(&call.to).is_some_and(|(of, ..)| Arc::ptr_eq(of, host));
         if !known {
-            let charged = Rc::new(Charged { prices: self.stages, sum: Cell::new(0) });
+            let prices = Costs::new(&self.shared.profile).stages(call.to);
+            let charged = Rc::new(Charged { prices, sum: Cell::new(0) });
             let ep = self.local.service_on(host, Some(charged.clone()));
             services.insert(call.to, (host.clone(), ep, charged));
         }

@@ -25,6 +25,8 @@ pub struct NodeUsage {
     pub rpc_ns: Nanos,
     /// Cores that run data services, all together.
     pub data_ns: Nanos,
+    /// Cores that run jobs, all together: as many as for data services.
+    pub job_ns: Nanos,
     /// The number of these cores.
     pub data_cores: u32,
     /// Bytes that came by the wire, headers included.
@@ -75,6 +77,7 @@ pub(super) fn of(w: &World, since: Nanos, until: Nanos) -> Usage {
         same_word_wait_ns: n.same_word / 1000,
         rpc_ns: n.cores.iter().map(|c| c.busy).sum::<u64>() / 1000,
         data_ns: n.data_cores.busy / 1000,
+        job_ns: n.job_cores.iter().map(|c| c.busy.load(Ordering::Relaxed)).sum::<u64>() / 1000,
         data_cores: w.costs.data_cores,
         in_bytes: n.served.in_bytes,
         out_bytes: n.served.out_bytes,
@@ -83,7 +86,7 @@ pub(super) fn of(w: &World, since: Nanos, until: Nanos) -> Usage {
         atomics: n.served.atomics,
         rpcs: n.served.calls,
     });
-    let threads = w.threads.iter().map(|t| ThreadUsage {
+    let threads = w.threads.iter().filter(|t| !t.is_job).map(|t| ThreadUsage {
         node: w.nics[t.nic as usize].node(),
         number: t.number,
         cpu_ns: t.cpu.busy.load(Ordering::Relaxed) / 1000,

@@ -60,6 +60,8 @@ pub(super) struct Cpu {
     pub busy: AtomicU64,
     /// Since when that is counted.
     pub since: AtomicU64,
+    /// Jobs that run on it, if it is a core for them.
+    pub jobs: AtomicU64,
 }
 
 impl Cpu {
@@ -90,6 +92,8 @@ pub(super) struct Thread {
     pub number: u32,
     /// The member that it runs a job of.
     pub(super) job_of: Option<Member>,
+    /// Whether it runs a job.
+    pub is_job: bool,
     queue_pairs: Vec<QueuePair>,
     /// Lists that have completed and wait for the CPU.
     pub done: VecDeque<u32>,
@@ -244,12 +248,22 @@ impl World {
         }
     }
 
+    /// The core of a node for one more job: the one with the fewest, and the first to be free.
+    pub(super) fn job_core(&self, node: NodeId) -> Option<Arc<Cpu>> {
+        let nic = self.nics.iter().find(|n| n.node() == node)?;
+        let load = |c: &&Arc<Cpu>| (c.jobs.load(Ordering::Relaxed), c.free.load(Ordering::Relaxed));
+        let core = nic.job_cores.iter().min_by_key(load)?;
+        core.jobs.fetch_add(1, Ordering::Relaxed);
+        Some(core.clone())
+    }
+
     pub(super) fn add_thread(
         &mut self,
         node: NodeId,
         cpu: Arc<Cpu>,
         job_of: Option<Member>,
     ) -> Option<u32> {
+        let is_job = job_of.is_some();
         let job_of = job_of.filter(|_| !self.keeps_jobs());
         let nic = self.nics.iter().position(|n| n.node() == node)?;
         let n = &mut self.nics[nic];
@@ -259,6 +273,7 @@ impl World {
             own: n.host.clone(),
             number: n.threads,
             job_of,
+            is_job,
             queue_pairs: Vec::new(),
             done: VecDeque::new(),
             resuming: false,
@@ -274,8 +289,11 @@ impl World {
 
     /// Removes a thread: it shares no doorbell any more.
     pub(super) fn drop_thread(&mut self, thread: u32) {
-        let nic = self.threads[thread as usize].nic;
-        let n = &mut self.nics[nic as usize];
+        let Thread { nic, is_job, cpu, .. } = &self.threads[thread as usize];
+        if *is_job {
+            cpu.jobs.fetch_sub(1, Ordering::Relaxed);
+        }
+        let n = &mut self.nics[*nic as usize];
         n.threads = n.threads.saturating_sub(1);
     }
 

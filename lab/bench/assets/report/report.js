@@ -233,6 +233,9 @@ const series = (c) => system(c) + (c.place?.besides ? `, ${c.place.besides}` : "
 const saturated = (c) => c.open?.saturated === true;
 /** The section of a cell: its distribution, unless that is what varies. */
 const group = (c) => c.place?.setting === "distribution" ? "distribution" : c.distribution;
+/** What limits a phase by its busiest server, as the table of the terminal says. */
+const LIMITS = { jobs: "merge", cores: "merge", workers: "flush", cpu: "CPU", "in-wire": "wire", "out-wire": "wire" };
+const limit = (b) => b.utilization < 0.8 ? "waiting" : LIMITS[b.server] ?? "NIC";
 const busiestText = (b) => `${b.node} ${b.server} ${(b.utilization * 100).toFixed(0)} %`;
 
 const MN_VERBS = "/mn/read+/mn/write+/mn/atomic";
@@ -336,6 +339,10 @@ function cellTables(r, cells) {
       ["ratio", (c) => c.published_figure
         ? [{ class: c.published_figure.outside ? "bad" : undefined, ...source(key(c), "/published_figure/ratio", c.published_figure.ratio) }, ratio(c.published_figure)]
         : "-", "w"],
+    ] : []),
+    ...(cells.some((c) => c.drain) ? [
+      shown("to the end\nof its work", "/drain/mops", mops), shown("work left\ns", "/drain/seconds", digits(3)),
+      ["limit", (c) => c.sim?.busiest ? limit(c.sim.busiest) : "-", "l"],
     ] : []),
     percentile("p50", "/p50_ns"), percentile("p90", "/p90_ns"), percentile("p99", "/p99_ns"), percentile("p99.9", "/p999_ns"),
     ["errors", (c) => [{ class: c.errors ? "bad" : undefined, ...source(key(c), "/errors", c.errors) }, String(c.errors)]],

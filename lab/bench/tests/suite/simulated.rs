@@ -325,3 +325,24 @@ fn a_series_shows_what_trainings_do() {
     let own = refused("[[where]]\nseries-us = 2_000_000");
     assert!(own.contains("[[where]]") && own.contains("series-us is 2000000"), "{own}");
 }
+
+/// The benchmarks of db_bench in a row over one index, on systems of three kinds.
+#[test]
+fn phases_run_on_every_kind_of_system() {
+    let text = "systems = [\"dmtree\", \"sherman-published\", \"rpc\"]\n\
+        workloads = [\"readrandom\", \"fillrandom\", \"readseq\", \"readrandomrange\", \"readrandomwriterandom(25)\"]\n\
+        key-form = \"db-bench\"\nvalue-size = 40\nops = 4000\n";
+    let r = small(text);
+    assert_eq!((r.errors(), r.cells.len()), (0, 15), "{}", table::render(&r));
+    for c in &r.cells {
+        let keys = c.memory.as_ref().unwrap().keys;
+        let writes = c.workload == "fillrandom" || c.workload.contains("write");
+        assert_eq!(c.drain.is_some(), writes, "{}", c.key());
+        if c.workload == "readrandom" {
+            let found = c.by_outcome["get hit"].ops as f64 / c.ops as f64;
+            assert!((0.58..0.69).contains(&found), "{}: {found}", c.key());
+        }
+        assert!(c.mops > 0.0 && (2300..2800).contains(&keys), "{}: {keys}", c.key());
+    }
+    assert!(table::render(&r).contains("to drain"));
+}

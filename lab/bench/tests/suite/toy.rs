@@ -119,3 +119,45 @@ fn a_time_limit_ends_a_cell() {
     assert_eq!(m.tally.ended, Ended::Duration);
     assert!(m.tally.ops > 0);
 }
+
+const PHASES: [&str; 5] =
+    ["fillrandom", "readrandom", "readrandomwriterandom(30)", "readseq", "readrandomrange"];
+
+/// A phase on an index that begins empty, and waits for its workers.
+#[test]
+fn phases_begin_empty_and_end_when_nothing_is_due() {
+    for (workload, fabric) in
+        PHASES.iter().flat_map(|w| [(w, &[][..]), (w, &["--fabric=sim", "--cns=3"])])
+    {
+        let options = Options { workers: 1, ..Options::default() };
+        let m = measure_until(false, options, workload, fabric).unwrap();
+        assert_eq!(m.tally.errors, 0, "{workload} {fabric:?}: {:?}", m.tally.samples);
+        assert_eq!(m.drain.is_some(), workload.contains("write") || *workload == "fillrandom");
+        let keys = m.memory.unwrap().keys;
+        assert!((1100..1400).contains(&keys), "{keys} of 2000 numbers in 2000 puts");
+        match *workload {
+            "fillrandom" => {
+                assert_eq!(m.tally.all_ops, 2000);
+                let work = m.counts.total(&[OpKind::Maintain]);
+                assert_eq!(work.ops, 2000, "the workers have seen every put");
+            }
+            // In a simulator the first pass that ends stops the others.
+            "readseq" if fabric.is_empty() => assert_eq!(m.tally.all_ops, 4 * keys),
+            "readseq" => assert!((keys..=4 * keys).contains(&m.tally.all_ops)),
+            _ => assert!(m.tally.all_ops >= 20_000),
+        }
+    }
+}
+
+#[test]
+fn phases_find_what_is_wrong() {
+    for (mutant, workload, word) in [
+        (Mutant::LosesKeys, "fillrandom", "keys where"),
+        (Mutant::ForgetsReads, "readrandom", "that was put is reported absent"),
+        (Mutant::WrongValues, "readrandomwriterandom(99)", "not written for this key"),
+        (Mutant::Unordered, "readrandomrange", "comes after"),
+    ] {
+        let t = measure(mutant, workload, &["--ops=200_000"]).unwrap().tally;
+        assert!(t.samples.iter().any(|s| s.contains(word)), "{mutant:?}: {:?}", t.samples);
+    }
+}

@@ -38,7 +38,7 @@ pub mod prelude {
     };
     pub use super::rows::{
         Site, chips, fills, full, load, model, of_any_length, of_one_length, random_fill,
-        three_memory_nodes,
+        snapshots_and_batches, three_memory_nodes,
     };
     pub use super::{Budget, Peer, Row, passes, which};
     pub use crate::conformance::{EmptyLeaves, Keys};

@@ -152,6 +152,14 @@ pub fn model(name: &str, keys: Keys, space: u64, steps: u64) -> Row {
     })
 }
 
+/// [`conformance::snapshots_and_batches`].
+pub fn snapshots_and_batches(keys: Keys, space: u64, steps: u64) -> Row {
+    Row::of("snapshots and batches", move |site| {
+        let (cluster, seed) = (site.cluster(), site.seed);
+        conformance::snapshots_and_batches(&cluster, seed, keys, space, scaled(steps));
+    })
+}
+
 /// [`conformance::load`].
 pub fn load(keys: Keys, n: u64) -> Row {
     let name = format!("load of {n} keys");
@@ -197,6 +205,7 @@ pub fn of_any_length() -> Vec<Row> {
         model("long prefixes", Keys::LongPrefix, 2_000, 20_000).seed(3),
         model("keys of any length", Keys::AnyLength, 1_000, 15_000).seed(4),
         model("suspended", Keys::Short, 2_000, 15_000).seed(11).suspended(3),
+        snapshots_and_batches(Keys::Short, 300, 6_000).seed(21),
         load(Keys::Hashed24, 20_000),
         load(Keys::AnyLength, 500),
         load(Keys::Hashed24, 20),

@@ -1,6 +1,6 @@
 //! A toy index that can be told to go wrong, to try on it what judges indexes. It keeps its pairs
 //! in a map of this process, and READs one word for each operation. Its workers READ it once more
-//! for each write.
+//! for each write. A snapshot is a copy of the map.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,12 +11,16 @@ use std::thread::ThreadId;
 use dmtree_fabric::{Capabilities, Endpoint, OpKind, OpOutcome, Result};
 use dmtree_parts::worker::WorkerSignal;
 use dmtree_parts::{
-    CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex, Resume, Root,
-    ScanRequest, Shape, Write, check_key,
+    BatchWrite, CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex,
+    Resume, Root, ScanRequest, Shape, SnapshotId, SnapshotTable, Write, check_batch, check_key,
 };
 use serde::{Deserialize, Serialize};
 
-type Map = Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>;
+type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
+type Map = Arc<Mutex<Pairs>>;
+
+/// The most writes of a batch.
+const BATCH_WRITES: u32 = 50;
 
 /// The maps of the process, by the number in the root word, minus one.
 static MAPS: Mutex<Vec<Map>> = Mutex::new(Vec::new());
@@ -44,6 +48,16 @@ pub enum Mutant {
     LosesInWork,
     /// A write acts on what was there before its verb, always.
     Races,
+    /// A half of a batch is there before its verb, always.
+    TearsBatches,
+    /// A batch over the limit is written up to it, always.
+    CutsBatches,
+    /// A half of a snapshot is copied before its verb, always.
+    TearsSnapshots,
+    /// A snapshot shows the present, always.
+    LooseSnapshots,
+    /// A snapshot can be released again, always.
+    ReleasesTwice,
 }
 
 /// Options of the toy.
@@ -62,10 +76,12 @@ dmtree_parts::any_options! { Options => Toy }
 #[derive(Debug)]
 pub struct Node {
     map: Map,
+    snapshots: SnapshotTable<Arc<Pairs>>,
     mutant: Mutant,
     calls: AtomicU64,
     /// Writes that no worker has seen.
     unseen: AtomicU64,
+    has_workers: bool,
     signal: Arc<WorkerSignal>,
     root: Root,
     made_by: ThreadId,
@@ -79,7 +95,7 @@ pub struct Toy {
 }
 
 impl Toy {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Vec<u8>>> {
+    fn map(&self) -> MutexGuard<'_, Pairs> {
         self.node.map.lock().expect("no panic under this lock")
     }
 
@@ -108,10 +124,52 @@ impl Toy {
         }
         Outcome::Done
     }
+
+    /// What a snapshot shows.
+    fn shown(&self, s: SnapshotId) -> Result<Arc<Pairs>> {
+        let copy = self.node.snapshots.note(s)?;
+        Ok(if self.is(Mutant::LooseSnapshots) { Arc::new(self.map().clone()) } else { copy })
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.node.mutant == mutant
+    }
+
+    fn apply(&self, batch: &[BatchWrite<'_>]) {
+        let mut map = self.map();
+        for (key, value) in batch {
+            match value {
+                Some(v) => _ = map.insert(key.to_vec(), v.to_vec()),
+                None => _ = map.remove(*key),
+            }
+        }
+    }
+
+    /// Fills a page. With a mutant pages are small, so that scans take several.
+    fn page_of(&self, map: &Pairs, r: &ScanRequest<'_>, page: &mut Page) -> Option<Resume> {
+        let limit = if self.is(Mutant::None) { r.limit } else { r.limit.min(7) };
+        let most = if r.reverse { usize::MAX } else { limit.saturating_add(1) };
+        let from = map.range::<[u8], _>((r.low, Bound::Unbounded));
+        let mut inside: Vec<_> = from.take_while(|(k, _)| r.contains(k)).take(most).collect();
+        if r.reverse {
+            inside.reverse();
+        }
+        let more = inside.len() > limit;
+        inside.truncate(limit);
+        let resume = inside.last().map(|(k, _)| Resume(Bound::Excluded((*k).clone())));
+        if inside.len() > 2 && self.misbehaves(Mutant::SkipsInScans) {
+            inside.remove(1);
+        }
+        if inside.len() > 2 && self.misbehaves(Mutant::Unordered) {
+            inside.swap(0, 1);
+        }
+        inside.iter().for_each(|(k, v)| page.push(k, v));
+        resume.filter(|_| more)
+    }
 }
 
 impl RangeIndex for Toy {
-    const OPS: OpSet = OpSet::ALL;
+    const OPS: OpSet = OpSet { snapshots: true, batch_writes: BATCH_WRITES, ..OpSet::ALL };
     const NEEDS: Capabilities = Capabilities::NONE;
     type Options = Options;
     type Node = Node;
@@ -131,9 +189,17 @@ impl RangeIndex for Toy {
         let ep = cx.pool.endpoint(0)?;
         let number = ep.core().block_on(ep.slot(), ep.faa(root.word, 0))?;
         let map = MAPS.lock().expect("no panic under this lock")[number as usize - 1].clone();
-        let made_by = std::thread::current().id();
-        let (calls, unseen, signal) = (AtomicU64::new(0), AtomicU64::new(0), Arc::default());
-        Ok(Arc::new(Node { map, mutant: o.mutant, calls, unseen, signal, root, made_by }))
+        Ok(Arc::new(Node {
+            map,
+            snapshots: SnapshotTable::new(root.index, cx.pool.member()),
+            mutant: o.mutant,
+            calls: AtomicU64::new(0),
+            unseen: AtomicU64::new(0),
+            has_workers: o.workers > 0,
+            signal: Arc::default(),
+            root,
+            made_by: std::thread::current().id(),
+        }))
     }
     fn client(ep: Endpoint, node: Arc<Node>) -> Self {
         let elsewhere = node.made_by != std::thread::current().id();
@@ -181,6 +247,10 @@ impl RangeIndex for Toy {
         o.workers
     }
 
+    fn is_settled(&self) -> bool {
+        !self.node.has_workers || self.node.unseen.load(Ordering::Relaxed) == 0
+    }
+
     async fn work(&mut self) -> Result<Pause> {
         let take = |n: u64| n.checked_sub(1);
         if self.node.unseen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
@@ -195,32 +265,71 @@ impl RangeIndex for Toy {
         Ok(Pause::None)
     }
 
-    /// With a mutant pages are small, so that scans take several.
     async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
         page.clear();
         let op = self.ep.begin(OpKind::Scan);
         self.ep.read(self.node.root.word, 8).await?;
-        let map = self.map();
-        let limit = if self.node.mutant == Mutant::None { r.limit } else { r.limit.min(7) };
-        let most = if r.reverse { usize::MAX } else { limit.saturating_add(1) };
-        let from = map.range::<[u8], _>((r.low, Bound::Unbounded));
-        let mut inside: Vec<_> = from.take_while(|(k, _)| r.contains(k)).take(most).collect();
-        if r.reverse {
-            inside.reverse();
-        }
-        let more = inside.len() > limit;
-        inside.truncate(limit);
-        let resume = inside.last().map(|(k, _)| Resume(Bound::Excluded((*k).clone())));
-        if inside.len() > 2 && self.misbehaves(Mutant::SkipsInScans) {
-            inside.remove(1);
-        }
-        if inside.len() > 2 && self.misbehaves(Mutant::Unordered) {
-            inside.swap(0, 1);
-        }
-        inside.iter().for_each(|(k, v)| page.push(k, v));
+        let resume = self.page_of(&self.map(), r, page);
         op.end(OpOutcome::Other);
         let early = self.misbehaves(Mutant::StopsScansEarly);
-        Ok(if more && !early { resume } else { None })
+        Ok(resume.filter(|_| !early))
+    }
+
+    async fn take_snapshot(&mut self) -> Result<SnapshotId> {
+        let op = self.ep.begin(OpKind::Admin);
+        let early = self.map().clone();
+        self.ep.read(self.node.root.word, 8).await?;
+        let torn = self.is(Mutant::TearsSnapshots);
+        let half = |k: &[u8]| torn && k.iter().fold(0, |sum, b| sum ^ b) % 2 == 1;
+        let s = self.node.snapshots.take(|| {
+            let mut copy = self.map().clone();
+            copy.retain(|k, _| !half(k));
+            copy.extend(early.into_iter().filter(|(k, _)| half(k)));
+            Arc::new(copy)
+        })?;
+        op.end(OpOutcome::Other);
+        Ok(s)
+    }
+
+    async fn get_at(&mut self, s: SnapshotId, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        check_key(key)?;
+        out.clear();
+        let shown = self.shown(s)?;
+        let found = shown.get(key);
+        out.extend_from_slice(found.map_or(&[], Vec::as_slice));
+        Ok(found.is_some())
+    }
+
+    async fn scan_at(
+        &mut self,
+        s: SnapshotId,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        page.clear();
+        Ok(self.page_of(&*self.shown(s)?, r, page))
+    }
+
+    async fn release_snapshot(&mut self, s: SnapshotId) -> Result<()> {
+        match self.node.snapshots.release(s) {
+            Err(_) if self.is(Mutant::ReleasesTwice) => Ok(()),
+            released => released.map(drop),
+        }
+    }
+
+    async fn write_batch(&mut self, batch: &[BatchWrite<'_>]) -> Result<()> {
+        let most = batch.len().min(BATCH_WRITES as usize);
+        if self.is(Mutant::CutsBatches) {
+            self.apply(&batch[..most]);
+        }
+        check_batch(batch, BATCH_WRITES)?;
+        let op = self.ep.begin(OpKind::WriteMany);
+        let before = if self.is(Mutant::TearsBatches) { batch.len() / 2 } else { 0 };
+        self.apply(&batch[..before]);
+        self.ep.read(self.node.root.word, 8).await?;
+        self.apply(&batch[before..]);
+        op.end(OpOutcome::Other);
+        Ok(())
     }
 
     async fn load(

@@ -83,7 +83,7 @@ fn six<F: Future<Output = ()>>(
     seed: u64,
     client: impl Fn(u64, AnyIndex) -> F,
 ) {
-    let nodes = test_cluster.nodes.len();
+    let nodes = test_cluster.local_places();
     let clients = test_cluster.coroutines((0..6).map(|n| n % nodes)).expect("attach");
     run_clients(clients, 0, &mut *policy(seed), client);
 }

@@ -328,3 +328,63 @@ fn other_versions_and_things_are_refused_with_the_line() {
     refused(&text.replace("\"client\":0", "\"client\":1"), 3, "before its last call");
     refused(&text.replace("\"ret\":\"done\"", "\"tell\":1"), 4, "tell");
 }
+
+/// A history of calls, each with the times of its call and its return, and its answer.
+fn history(ops: &[(u64, u64, Call, Answer)]) -> Log {
+    let mut log = Log::new(1, 10);
+    let mut ends = Vec::new();
+    for tick in 0..100 {
+        for (called, ret, call, answer) in ops {
+            if *called == tick {
+                ends.push((*ret, log.call(0, 0, *call), answer));
+            }
+        }
+        for (_, record, answer) in ends.extract_if(.., |(ret, ..)| *ret == tick) {
+            log.ret(record, 0, answer.clone());
+        }
+    }
+    log
+}
+
+/// Snapshots show one instant, and batches whole, though every key for itself is in order.
+#[test]
+fn histories_of_several_keys() {
+    let put = |called, ret, k, v| (called, ret, Call::Put(k, v), Answer::Done);
+    let snapshot = |called, ret, pairs: &[(u64, ValueId)]| {
+        (called, ret, Call::Snapshot(0, 9), Answer::Pairs(pairs.to_vec()))
+    };
+    let batch = |called, ret, v| (called, ret, Call::Batch(1, 3, 2, v), Answer::Done);
+    let get = |called, ret, k, v| (called, ret, Call::Get(k), Answer::Found(v));
+    let why = |ops: &[_]| history(ops).check().map_err(|wrong| wrong.to_string());
+    // Key 1 is replaced before key 2 is written.
+    let writes = [put(1, 3, 1, 11), put(4, 6, 1, 12), put(7, 9, 2, 21)];
+    let with = |shown: &[(u64, ValueId)]| [&writes[..], &[snapshot(2, 10, shown)]].concat();
+    for shown in [&[][..], &[(1, 11)], &[(1, 12)], &[(1, 12), (2, 21)]] {
+        assert_eq!(why(&with(shown)), Ok(()), "{shown:?}");
+    }
+    let e = why(&with(&[(1, 11), (2, 21)])).unwrap_err();
+    assert!(e.contains("no one instant: k1 = ") && e.contains("and k2 = "), "{e}");
+    assert!(why(&with(&[(2, 21)])).unwrap_err().contains("k1 = absent was over"));
+    // Two snapshots, one after the other, do not go back.
+    let back = [snapshot(2, 30, &[(1, 12)]), snapshot(31, 40, &[(1, 11)])];
+    assert!(why(&[&writes[..], &back].concat()).unwrap_err().contains("no one instant"));
+    // A part of a batch, at a snapshot, and by gets.
+    let torn = [put(1, 2, 3, 31), batch(3, 20, 5), snapshot(4, 8, &[(1, 5), (3, 31)])];
+    assert!(why(&torn).unwrap_err().contains("shows a part of a batch: k1 = "));
+    let absent = [batch(3, 20, 5), snapshot(4, 8, &[(3, 5)])];
+    assert!(why(&absent).unwrap_err().contains("but k1 = absent"));
+    let whole = [put(1, 2, 3, 31), batch(3, 20, 5), snapshot(4, 8, &[(1, 5), (3, 5)])];
+    assert_eq!(why(&whole), Ok(()));
+    let over = [put(1, 9, 3, 31), batch(3, 20, 5), snapshot(4, 10, &[(1, 5), (3, 31)])];
+    assert_eq!(why(&over), Ok(()), "a put beside the batch");
+    let gets = |second| [batch(3, 20, 5), get(4, 6, 1, Some(5)), get(8, 9, 3, second)];
+    assert!(why(&gets(None)).unwrap_err().contains("key k3"));
+    assert_eq!(why(&gets(Some(5))), Ok(()));
+    // A batch of unknown effect that was seen took effect whole.
+    let failed = (3, 5, Call::Batch(1, 3, 2, 5), Answer::Failed("gone".to_owned()));
+    let seen = |second| [failed.clone(), get(6, 7, 1, Some(5)), get(8, 9, 3, second)];
+    assert!(why(&seen(None)).is_err() && why(&seen(Some(5))).is_ok());
+    let refused = (3, 5, Call::Batch(1, 3, 2, 5), Answer::Refused("full".to_owned()));
+    assert!(why(&[refused.clone(), get(6, 7, 1, Some(5))]).is_err());
+    assert_eq!(why(&[refused, get(6, 7, 1, None)]), Ok(()));
+}

@@ -46,6 +46,34 @@ fn an_index_that_loses_a_key_fails() {
     one(&rows::apart(&loses), "toy, apart: ");
 }
 
+fn at_once(mutant: toy::Mutant) -> Vec<String> {
+    let local = vec![rows::snapshots_and_batches(Keys::Short, 100, 1_000)];
+    rows::local(&Peer { local, ..peer(Options { mutant, ..SOUND }) })
+}
+
+/// What needs no concurrency to be wrong.
+#[test]
+fn loose_snapshots_and_cut_batches_fail() {
+    assert_eq!(at_once(toy::Mutant::None), Vec::<String>::new());
+    let wrong = [toy::Mutant::LooseSnapshots, toy::Mutant::CutsBatches, toy::Mutant::ReleasesTwice];
+    for mutant in wrong {
+        one(&at_once(mutant), "toy: snapshots and batches: ");
+    }
+}
+
+/// A snapshot of two instants, and a batch in two parts, show in histories.
+#[test]
+fn histories_find_torn_snapshots_and_batches() {
+    for (mutant, words) in [
+        (toy::Mutant::TearsSnapshots, "snapshot of k"),
+        (toy::Mutant::TearsBatches, "part of a batch"),
+    ] {
+        assert_eq!(at_once(mutant), Vec::<String>::new(), "one client cannot see it");
+        let found = workloads::interleaved(&peer(Options { mutant, ..SOUND }));
+        assert!(found.iter().any(|f| f.contains(words)), "{mutant:?}: {found:?}");
+    }
+}
+
 #[test]
 fn seeds_that_must_find_nothing_find_a_race() {
     assert_eq!(defects::sound(&peer(SOUND)), Vec::<String>::new());

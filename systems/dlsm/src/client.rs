@@ -1,0 +1,305 @@
+//! A client: one fabric slot. Reads and writes of a key.
+//!
+//! A write is in the MemTable of its owner when it returns, and nowhere else. It holds a mutex of
+//! its key from before its number is drawn, so that versions of a key have the order of their
+//! writes, and a conditional write sees the one before. Whether a key is there follows from
+//! MemTables and indexes alone where an index has a record for each entry.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dmtree_fabric::{Endpoint, Error, OpOutcome, Result, Stage, WaitReason};
+use dmtree_parts::{BatchWrite, Outcome, SnapshotId, Write};
+
+use crate::bloom;
+use crate::fetch::Fetch;
+use crate::format::entry_bytes;
+use crate::key::Tag;
+use crate::memtable::Number;
+use crate::node::DlsmNode;
+use crate::shard::{Shard, Switch, View};
+use crate::table::{Found, Table};
+
+/// A pause of a writer that finds level 0 long, ns.
+const SLOW_NS: u64 = 1_000_000;
+
+/// A pause of a writer that waits for others to store their versions, ns.
+const VISIBLE_NS: u64 = 100;
+
+/// A client of the index. [`dmtree_parts::RangeIndex`] documents its operations.
+pub struct Dlsm {
+    pub(crate) ep: Endpoint,
+    pub(crate) node: Arc<DlsmNode>,
+    /// How many threads of its node write, as far as it knows; 0 before its first write.
+    threads: Cell<u32>,
+    puts: Cell<u32>,
+}
+
+impl std::fmt::Debug for Dlsm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dlsm({:?})", self.ep)
+    }
+}
+
+/// How much a read wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Whether the key is there.
+    Presence,
+    /// Its value, too.
+    Value,
+}
+
+impl Dlsm {
+    /// The client of one slot.
+    pub fn new(ep: Endpoint, node: Arc<DlsmNode>) -> Self {
+        ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
+        Self { ep, node, threads: Cell::new(0), puts: Cell::new(0) }
+    }
+
+    /// The shard of a key; `None` while there is none.
+    pub(crate) async fn shard_of(&self, user: &[u8]) -> Result<Option<&Shard>> {
+        let node = &self.node;
+        let Some(router) = node.opened(&self.ep).await? else { return Ok(None) };
+        let own = router.shard(user, &node.o, node.pool.cn())?;
+        Ok(router.shards.get(own))
+    }
+
+    /// Reads a key. Returns whether it is there; its value is in `out` then.
+    pub(crate) async fn read(&self, user: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.ep.stage_cost(Stage::Operation, 1);
+        out.clear();
+        let Some(shard) = self.shard_of(user).await? else { return Ok(false) };
+        let view = shard.view();
+        let newest = (user, view.newest(&self.node.o));
+        let found = self.find(&view, newest, Wanted::Value, out).await?;
+        if !found {
+            out.clear();
+        }
+        Ok(found)
+    }
+
+    /// Whether the newest version of a key up to a tag is a value.
+    async fn find(
+        &self,
+        view: &View,
+        (user, newest): (&[u8], Tag),
+        wanted: Wanted,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        for table in [&view.active].into_iter().chain(&view.immutables) {
+            self.ep.stage_cost(Stage::MemTableProbe, 1);
+            if let Some(tag) = table.get(user, newest, out) {
+                return Ok(tag.is_value());
+            }
+        }
+        let hash = bloom::hash(user);
+        for table in view.version.candidates(user) {
+            self.ep.stage_cost(Stage::TableProbe, 1);
+            if !table.may_have(hash) {
+                continue;
+            }
+            self.ep.stage_cost(Stage::TableProbe, 1);
+            let found = match table.find(user, newest) {
+                Found::Nothing => None,
+                Found::Version(tag, unit) => {
+                    let needs_value =
+                        wanted == Wanted::Value && (tag.is_value() || self.node.o.reads_deletions);
+                    if needs_value {
+                        self.unit(table, unit..unit + 1, (user, newest), out).await?;
+                    }
+                    Some(tag)
+                }
+                Found::Somewhere(units) => self.unit(table, units, (user, newest), out).await?,
+            };
+            if let Some(tag) = found {
+                return Ok(tag.is_value());
+            }
+        }
+        Ok(false)
+    }
+
+    /// READs units of a table, and finds a version there.
+    async fn unit(
+        &self,
+        table: &Table,
+        units: std::ops::Range<usize>,
+        (user, newest): (&[u8], Tag),
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Tag>> {
+        let places: Vec<_> = units.clone().map(|unit| table.unit(unit)).collect();
+        let read = self.node.remote(&self.ep).fetch(&places).await?;
+        let mut found: Option<Tag> = None;
+        for (unit, bytes) in units.zip(&read) {
+            table.decode(unit..unit + 1, bytes, &mut |its, tag, value| {
+                if found.is_none() && its == user && tag <= newest {
+                    found = Some(tag);
+                    out.clear();
+                    out.extend_from_slice(value);
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Writes a key.
+    pub(crate) async fn write_key(
+        &self,
+        user: &[u8],
+        w: Write<'_>,
+    ) -> Result<(Outcome, OpOutcome)> {
+        self.ep.stage_cost(Stage::Operation, 1);
+        let router = self.node.made(&self.ep).await?;
+        let own = router.shard(user, &self.node.o, self.node.pool.cn())?;
+        let shard = &router.shards[own];
+        let _turn = self.node.turns.take(&self.ep, [bloom::hash(user)]).await?;
+        let mut old = Vec::new();
+        let wanted = match w {
+            Write::Put(_) => None,
+            Write::CompareAndSet { .. } => Some(Wanted::Value),
+            Write::Insert(_) | Write::Update(_) | Write::Delete => Some(Wanted::Presence),
+        };
+        let mut is_there = true;
+        if let Some(wanted) = wanted {
+            // The writer before has this key's turn no more, so its number is visible.
+            let view = shard.view();
+            let newest = (user, view.newest(&self.node.o));
+            is_there = self.find(&view, newest, wanted, &mut old).await?;
+            if let Some(refused) = w.refused(is_there.then_some(&old[..])) {
+                return Ok(refused);
+            }
+        }
+        self.store(shard, &[(user, w.value())]).await?;
+        let counted = if is_there { OpOutcome::Hit } else { OpOutcome::InsertPlain };
+        Ok((Outcome::Done, counted))
+    }
+
+    /// Stores versions of keys with one number; `None` is a deletion.
+    pub(crate) async fn store(&self, shard: &Shard, batch: &[BatchWrite<'_>]) -> Result<()> {
+        let _queueing = match self.node.o.queue {
+            true => {
+                let why = WaitReason { what: "the queue of writers", at: 0 };
+                shard.queue.acquire(&self.ep, why).await?;
+                Some(Turn(shard))
+            }
+            false => None,
+        };
+        loop {
+            if let Some(number) = shard.draw() {
+                self.charge_put(batch.len() as u32);
+                self.ep.point().await;
+                for (i, (user, value)) in batch.iter().enumerate() {
+                    if i > 0 {
+                        self.ep.point().await;
+                    }
+                    number.put(user, *value);
+                }
+                return self.visible(shard, number).await;
+            }
+            self.switch(shard).await?;
+        }
+    }
+
+    /// Waits until a number is visible: until the writers with lower numbers have stored theirs.
+    async fn visible(&self, shard: &Shard, number: Number) -> Result<()> {
+        let seq = number.seq();
+        drop(number);
+        while shard.view().visible(&self.node.o) < seq && !self.node.o.hazards.incomplete {
+            self.ep.check_deadline("writes with lower numbers", seq)?;
+            self.ep.sleep(VISIBLE_NS).await;
+        }
+        Ok(())
+    }
+
+    /// The cost of insertions, and of the lines that the threads of the shard share.
+    fn charge_put(&self, entries: u32) {
+        self.ep.stage_cost(Stage::MemTablePut, entries);
+        let threads = match self.threads.get() {
+            0 => self.node.writes(self.ep.thread()),
+            known if self.puts.get() % 1024 > 0 => known,
+            _ => self.node.writes(self.ep.thread()),
+        };
+        self.threads.set(threads);
+        self.puts.set(self.puts.get() + 1);
+        let shards = self.node.router.get().map_or(1, |router| router.shards.len().max(1));
+        let others = threads.div_ceil(shards as u32).saturating_sub(1);
+        self.ep.stage_cost(Stage::SharedLine, others);
+    }
+
+    /// Writes several keys at one instant.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for keys of several shards, and for more bytes than a MemTable has.
+    pub(crate) async fn write_batch_op(&self, batch: &[BatchWrite<'_>]) -> Result<()> {
+        // Of writes of a key the last one counts.
+        let mut last: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
+        batch.iter().for_each(|(key, value)| _ = last.insert(key, *value));
+        let batch: Vec<BatchWrite<'_>> = last.into_iter().collect();
+        let bytes: usize = batch.iter().map(|(k, v)| entry_bytes(k, v.unwrap_or_default())).sum();
+        let most = self.node.o.memtable_bytes;
+        if bytes as u64 > most {
+            return Err(Error::invalid(format!(
+                "a batch of {bytes} bytes is over memtable_bytes, which is {most}: divide it"
+            )));
+        }
+        let Some((first, _)) = batch.first() else { return Ok(()) };
+        let router = self.node.made(&self.ep).await?;
+        let (o, me) = (&self.node.o, self.node.pool.cn());
+        let own = router.shard(first, o, me)?;
+        for (key, _) in &batch {
+            if router.shard(key, o, me)? != own {
+                return Err(Error::invalid("a batch has keys of several shards: divide it"));
+            }
+        }
+        let hashes = batch.iter().map(|(key, _)| bloom::hash(key));
+        let _turns = self.node.turns.take(&self.ep, hashes).await?;
+        self.store(&router.shards[own], &batch).await
+    }
+
+    /// Reads a key at a snapshot.
+    pub(crate) async fn read_at(
+        &self,
+        s: SnapshotId,
+        user: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let number = self.node.snapshots.note(s)?;
+        out.clear();
+        let Some(shard) = self.shard_of(user).await? else { return Ok(false) };
+        let newest = (user, Tag::up_to(number));
+        let found = self.find(&shard.view(), newest, Wanted::Value, out).await?;
+        if !found {
+            out.clear();
+        }
+        Ok(found)
+    }
+
+    /// Gets the writers of a shard another MemTable.
+    async fn switch(&self, shard: &Shard) -> Result<()> {
+        match shard.switch() {
+            Switch::Stalled => Box::pin(self.wait_for_room(shard)).await,
+            switched => {
+                if self.node.o.hazards.early_switch {
+                    self.ep.point().await;
+                    shard.catch_up();
+                }
+                self.node.signal.raise();
+                match switched {
+                    Switch::Slow => self.ep.sleep(SLOW_NS).await,
+                    _ => self.ep.yield_now().await,
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A writer's turn in the queue of a shard.
+struct Turn<'s>(&'s Shard);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.queue.release();
+    }
+}

@@ -1,0 +1,91 @@
+//! How the bytes of tables are read: by READs or calls of the owner, or by the processor of the
+//! memory node that has them.
+
+use dmtree_fabric::verb::VerbVec;
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result};
+use dmtree_pool::DATA_SERVICE;
+
+use crate::wire::{self, MOST_BYTES, Reply, Request};
+
+/// A source of bytes of memory nodes.
+#[allow(async_fn_in_trait, reason = "it is used by clients, which stay on their thread")]
+pub(crate) trait Fetch {
+    /// Reads some ranges, in one round trip where verbs read them.
+    async fn fetch(&self, ranges: &[(GlobalAddr, u32)]) -> Result<Vec<Vec<u8>>>;
+}
+
+/// READs of a client, or calls in their place.
+pub(crate) struct Remote<'e> {
+    pub(crate) ep: &'e Endpoint,
+    pub(crate) calls: bool,
+}
+
+impl Fetch for Remote<'_> {
+    async fn fetch(&self, ranges: &[(GlobalAddr, u32)]) -> Result<Vec<Vec<u8>>> {
+        let copied = |bytes: &[u8]| bytes.to_vec();
+        match ranges {
+            _ if self.calls => self.call(ranges).await,
+            [(at, bytes)] => Ok(vec![self.ep.read(*at, *bytes).await?.extract(copied)]),
+            many => {
+                let mut verbs = VerbVec::new();
+                for (at, bytes) in many {
+                    verbs.read(*at, *bytes);
+                }
+                let mut done = self.ep.batch(verbs).await?;
+                Ok((0..many.len()).map(|i| done.take_sampled(i).extract(copied)).collect())
+            }
+        }
+    }
+}
+
+impl Remote<'_> {
+    async fn call(&self, ranges: &[(GlobalAddr, u32)]) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::with_capacity(ranges.len());
+        for (at, bytes) in ranges {
+            let (mut whole, bytes) = (Vec::with_capacity(*bytes as usize), *bytes as usize);
+            while whole.len() < bytes {
+                let offset = at.offset() + whole.len() as u64;
+                let part = (bytes - whole.len()).min(MOST_BYTES) as u32;
+                match ask(self.ep, at.node(), &Request::Read { offset, bytes: part }).await? {
+                    Reply::Bytes(some) if some.len() == part as usize => whole.extend(some),
+                    _ => return Err(wire::unexpected(at.node())),
+                }
+            }
+            all.push(whole);
+        }
+        Ok(all)
+    }
+}
+
+/// A call to the service of a memory node.
+///
+/// # Errors
+/// Those of the service and of the fabric.
+pub(crate) async fn ask(ep: &Endpoint, to: NodeId, request: &Request<'_>) -> Result<Reply> {
+    let mut reply = Vec::new();
+    ep.rpc(to, DATA_SERVICE, &wire::message(request)?, &mut reply).await?;
+    wire::decode(&reply)
+}
+
+/// The memory of the node that a job runs on.
+pub(crate) struct Own<'e>(pub(crate) &'e Endpoint);
+
+/// A processor that reaches the memory of its node.
+pub(crate) fn no_processor(node: NodeId) -> Error {
+    Error::unsupported(format!("no processor reaches the memory of {node}: merge at the owner"))
+}
+
+impl Fetch for Own<'_> {
+    async fn fetch(&self, ranges: &[(GlobalAddr, u32)]) -> Result<Vec<Vec<u8>>> {
+        let node = self.0.node();
+        let memory = self.0.own_memory().ok_or_else(|| no_processor(node))?;
+        let read = |(at, bytes): &(GlobalAddr, u32)| {
+            if at.node() != node {
+                return Err(Error::invalid(format!("{node} does not merge what is at {at}")));
+            }
+            let mut out = vec![0; *bytes as usize];
+            memory.read(at.offset(), &mut out).map(|()| out)
+        };
+        ranges.iter().map(read).collect()
+    }
+}

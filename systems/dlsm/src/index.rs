@@ -1,0 +1,185 @@
+//! `RangeIndex` for `Dlsm`.
+
+use std::sync::Arc;
+
+use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::{
+    BatchWrite, CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex,
+    Resume, Root, ScanRequest, Shape, SnapshotId, Write, check_batch, check_key,
+};
+
+use crate::client::Dlsm;
+use crate::format::entry_bytes;
+use crate::node::DlsmNode;
+use crate::options::{Merging, Options};
+
+/// Most writes of a batch.
+const MOST_WRITES: u32 = 4096;
+
+impl Dlsm {
+    /// Refuses pairs that no MemTable has room for.
+    pub(crate) fn check_size(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (bytes, most) = (entry_bytes(key, value) as u64, self.node.o.memtable_bytes);
+        match bytes > most {
+            true => Err(Error::invalid(format!(
+                "a pair of {bytes} bytes is over memtable_bytes, which is {most}"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses what only an index with one shard of each owner has.
+    fn one_shard(&self, what: &str) -> Result<()> {
+        match self.node.o.shards {
+            1 => Ok(()),
+            n => Err(Error::unsupported(format!("{n} shards have no {what}: set shards = 1"))),
+        }
+    }
+}
+
+impl RangeIndex for Dlsm {
+    const OPS: OpSet = OpSet { snapshots: true, ..OpSet::ALL };
+    const NEEDS: Capabilities = Capabilities::NONE;
+    type Options = Options;
+    type Node = DlsmNode;
+
+    /// A snapshot, and a batch, is of one shard.
+    fn ops(o: &Options) -> OpSet {
+        let one = o.shards == 1;
+        let batch_writes = if one { MOST_WRITES } else { 0 };
+        OpSet { snapshots: one, batch_writes, ..Self::OPS }
+    }
+
+    fn carries(_: &Options) -> bool {
+        false
+    }
+
+    fn any_node(_: &Options) -> bool {
+        false
+    }
+
+    fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
+        DlsmNode::new(cx, o, Root { index: 0, word: GlobalAddr::NULL }).map(|_| ())
+    }
+
+    async fn format(ep: &Endpoint, _: &NodeContext, o: &Options, root: Root) -> Result<()> {
+        o.check()?;
+        if (o.merging == Merging::Near || o.calls) && ep.caps().mn_cores == 0 {
+            return Err(Error::unsupported(
+                "merging near the data needs cores of memory nodes: give --cores, or set merging = \
+                 \"owner\" (and calls = false)",
+            ));
+        }
+        let scope = ep.begin(OpKind::Admin);
+        // The root word says that there is an index; the directory says what it has.
+        if ep.cas(root.word, 0, 1).await? != 0 {
+            return Err(Error::exists("the index has a root already"));
+        }
+        scope.end(OpOutcome::Other);
+        Ok(())
+    }
+
+    fn node(cx: &NodeContext, o: &Options, root: Root) -> Result<Arc<DlsmNode>> {
+        DlsmNode::new(cx, o, root).map(Arc::new)
+    }
+
+    fn client(ep: Endpoint, node: Arc<DlsmNode>) -> Self {
+        Self::new(ep, node)
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.ep
+    }
+
+    async fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        check_key(key)?;
+        let scope = self.ep.begin(OpKind::Get);
+        let found = self.read(key, out).await?;
+        scope.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
+        Ok(found)
+    }
+
+    async fn write(&mut self, key: &[u8], w: Write<'_>) -> Result<Outcome> {
+        check_key(key)?;
+        w.check()?;
+        self.check_size(key, w.value().unwrap_or_default())?;
+        let scope = self.ep.begin(w.kind());
+        let (outcome, counted) = self.write_key(key, w).await?;
+        scope.end(counted);
+        Ok(outcome)
+    }
+
+    async fn scan(&mut self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>> {
+        self.scan_page(r, None, page).await
+    }
+
+    async fn take_snapshot(&mut self) -> Result<SnapshotId> {
+        self.one_shard("snapshots")?;
+        let scope = self.ep.begin(OpKind::Admin);
+        let taken = self.snapshot().await?;
+        scope.end(OpOutcome::Other);
+        Ok(taken)
+    }
+
+    async fn get_at(&mut self, s: SnapshotId, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        check_key(key)?;
+        let scope = self.ep.begin(OpKind::Get);
+        let found = self.read_at(s, key, out).await?;
+        scope.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
+        Ok(found)
+    }
+
+    async fn scan_at(
+        &mut self,
+        s: SnapshotId,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        self.scan_page(r, Some(s), page).await
+    }
+
+    async fn release_snapshot(&mut self, s: SnapshotId) -> Result<()> {
+        self.node.snapshots.release(s).map(drop)
+    }
+
+    async fn write_batch(&mut self, batch: &[BatchWrite<'_>]) -> Result<()> {
+        self.one_shard("atomic batches")?;
+        check_batch(batch, MOST_WRITES)?;
+        let scope = self.ep.begin(OpKind::WriteMany);
+        self.write_batch_op(batch).await?;
+        scope.end(OpOutcome::Other);
+        Ok(())
+    }
+
+    async fn load(
+        &mut self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: Fill,
+    ) -> Result<Loaded> {
+        self.load_op(pairs, sorted, fill).await
+    }
+
+    fn workers(o: &Options) -> u32 {
+        o.flush_workers + o.compaction_workers
+    }
+
+    async fn work(&mut self) -> Result<Pause> {
+        self.work_piece().await
+    }
+
+    fn is_settled(&self) -> bool {
+        self.node.is_settled()
+    }
+
+    async fn walk(&mut self) -> Result<Shape> {
+        let scope = self.ep.begin(OpKind::Admin);
+        let shape = self.walk_shards().await?;
+        scope.end(OpOutcome::Other);
+        Ok(shape)
+    }
+
+    fn cache_stats(node: &DlsmNode) -> CacheStats {
+        node.lookups.added_to(node.cache_use())
+    }
+}

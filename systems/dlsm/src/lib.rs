@@ -1,0 +1,41 @@
+//! dLSM as published, and its relatives: a log-structured merge tree on disaggregated memory.
+//!
+//! The paper ("dLSM: An LSM-Based Index for Memory Disaggregation", ICDE'23) keeps MemTables and
+//! all metadata on the compute node that owns the keys, sorted tables on memory nodes, and lets the
+//! cores there merge them. A write costs no verb, a read of a key in a table one READ of its pair.
+//! What is acknowledged is in the memory of its owner alone. `DESIGN.md` has layouts, invariants,
+//! and what is left as published.
+#![forbid(unsafe_code)]
+
+mod block;
+mod bloom;
+mod build;
+mod client;
+mod cursor;
+mod defects;
+mod fetch;
+mod format;
+mod garbage;
+mod host;
+mod index;
+mod key;
+mod load;
+mod memtable;
+mod merge;
+mod node;
+mod options;
+mod scan;
+mod shard;
+mod store;
+mod systems;
+mod table;
+mod turns;
+mod version;
+mod wire;
+mod work;
+
+pub use client::Dlsm;
+pub use format::Format;
+pub use node::DlsmNode;
+pub use options::{Hazards, Merging, Options};
+pub use systems::systems;

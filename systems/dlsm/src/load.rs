@@ -1,0 +1,110 @@
+//! Bulk load: an index without shards gets them, of as many pairs each, and whole tables at the
+//! first level that has room for all. Into another index pairs are put, by the owner of all keys.
+
+use dmtree_fabric::{OpKind, OpOutcome, Result};
+use dmtree_parts::pairs::Pairs;
+use dmtree_parts::{Fill, Loaded, Write, check_key, check_value};
+
+use crate::build::Builder;
+use crate::client::Dlsm;
+use crate::key::Tag;
+use crate::node::Directory;
+use crate::store::Store;
+use crate::table::Meta;
+use crate::version::Version;
+
+/// Pairs between two awaits.
+const TOGETHER: u64 = 1024;
+
+impl Dlsm {
+    pub(crate) async fn load_op(
+        &self,
+        pairs: &mut dyn Iterator<Item = (Vec<u8>, Vec<u8>)>,
+        sorted: bool,
+        fill: Fill,
+    ) -> Result<Loaded> {
+        fill.check()?;
+        let all = Pairs::collect(pairs, sorted, |key, value| {
+            check_key(key)?;
+            check_value(value)?;
+            self.check_size(key, value)
+        })?;
+        let loaded = Loaded { pairs: all.len() as u64, leaves: 0 };
+        if all.is_empty() {
+            return Ok(loaded);
+        }
+        let scope = self.ep.begin(OpKind::Load);
+        let is_cut = self.node.opened(&self.ep).await?.is_some();
+        let tables = if is_cut { None } else { self.load_tables(&all).await? };
+        scope.end(OpOutcome::Other);
+        if let Some(leaves) = tables {
+            return Ok(Loaded { leaves, ..loaded });
+        }
+        for (key, value) in (0..all.len()).map(|i| all.get(i)) {
+            self.ep.renew_deadline();
+            self.write_key(key, Write::Put(value)).await?;
+        }
+        Ok(loaded)
+    }
+
+    /// Loads all pairs as tables; `None` when another client was first.
+    async fn load_tables(&self, all: &Pairs) -> Result<Option<u64>> {
+        let o = &self.node.o;
+        let shards = o.owners as usize * o.shards as usize;
+        let mut borders = o.borders.clone();
+        if borders.is_empty() && all.len() >= shards {
+            borders = (1..shards).map(|i| all.key(i * all.len() / shards).to_vec()).collect();
+        }
+        let (mut from, mut loaded, mut tables) = (0, Vec::new(), 0);
+        for number in 0..=borders.len() {
+            let end = borders.get(number).map_or(all.len(), |border| {
+                let below = (from..all.len()).take_while(|i| all.key(*i) < &border[..]);
+                from + below.count()
+            });
+            let metas = self.load_shard(number, all, from..end).await?;
+            let bytes = metas.iter().map(Meta::data_bytes).sum();
+            tables += metas.len() as u64;
+            loaded.push((Version::level_for(o, bytes) as u8, metas));
+            from = end;
+        }
+        let directory = Directory { borders, loaded };
+        let is_first = self.node.publish(&self.ep, &directory).await?;
+        if !is_first {
+            directory.loaded.iter().flat_map(|(_, its)| its).for_each(|m| self.node.garbage.add(m));
+        }
+        Ok(is_first.then_some(tables))
+    }
+
+    async fn load_shard(
+        &self,
+        number: usize,
+        all: &Pairs,
+        range: std::ops::Range<usize>,
+    ) -> Result<Vec<Meta>> {
+        let o = &self.node.o;
+        let mut store = self.blocks(self.node.home(number), true);
+        let mut metas = Vec::new();
+        let built = async {
+            let mut builder = Builder::new(&mut store, o.format, o.piece_bytes);
+            for (seq, (key, value)) in (1..).zip(range.map(|i| all.get(i))) {
+                if seq % TOGETHER == 0 {
+                    self.ep.renew_deadline();
+                }
+                if builder.bytes() >= o.table_bytes {
+                    metas.extend(builder.finish().await?.map(|built| built.meta));
+                    builder = Builder::new(&mut store, o.format, o.piece_bytes);
+                }
+                builder.push(key, Tag::new(seq, true), value).await?;
+            }
+            metas.extend(builder.finish().await?.map(|built| built.meta));
+            store.settle().await
+        };
+        match built.await {
+            Ok(()) => Ok(metas),
+            Err(e) => {
+                store.abandon().await;
+                Err(e)
+            }
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The state that the clients of one compute node share, and how they learn which keys are theirs.
+//!
+//! The word `root.directory` names the *directory*, once the keys are cut: the length of its body
+//! (8 bytes), a checksum (8), a word for each owner, and the body: the borders of the shards, and
+//! the tables that a load has made of each. An owner sets its word when it opens its shards. What it
+//! writes from then on is in its memory alone, so nothing opens them a second time.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use dmtree_fabric::cpu::crc32c;
+use dmtree_fabric::sync::locked;
+use dmtree_fabric::{Endpoint, Error, ErrorKind, GlobalAddr, NodeId, Result};
+use dmtree_parts::op::Lookups;
+use dmtree_parts::worker::WorkerSignal;
+use dmtree_parts::{CacheStats, NodeContext, Root, SnapshotTable};
+use dmtree_pool::{PoolNode, provide};
+use serde::{Deserialize, Serialize};
+
+use crate::fetch::{Fetch, Remote};
+use crate::garbage::Garbage;
+use crate::host::Host;
+use crate::options::Options;
+use crate::shard::{Shard, Snapshots};
+use crate::table::{Meta, Table};
+use crate::turns::Turns;
+use crate::version::Version;
+use crate::wire::{self, SERVICE};
+
+/// Kind of the chunks of a directory, as the pool records it.
+const KIND: u8 = 1;
+/// Local mutexes of keys.
+const MUTEXES: usize = 4096;
+/// Longest directory, bytes.
+const LONGEST: u64 = 1 << 30;
+
+/// Memory nodes of this process, and those that it founds, have the service.
+pub(crate) fn provide_service() {
+    provide(SERVICE, Host::make);
+}
+
+/// The body of a directory.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Directory {
+    /// The first key of every shard but the first.
+    pub(crate) borders: Vec<Vec<u8>>,
+    /// The level and the tables of a load, of each shard.
+    pub(crate) loaded: Vec<(u8, Vec<Meta>)>,
+}
+
+/// Which shards there are, and those of this node.
+#[derive(Debug)]
+pub(crate) struct Router {
+    borders: Vec<Vec<u8>>,
+    first: usize,
+    pub(crate) shards: Vec<Shard>,
+}
+
+/// The shared state of one index on one compute node.
+#[derive(Debug)]
+pub struct DlsmNode {
+    pub(crate) pool: Arc<PoolNode>,
+    pub(crate) root: Root,
+    pub(crate) o: Arc<Options>,
+    pub(crate) router: OnceLock<Router>,
+    /// One write of a key at a time.
+    pub(crate) turns: Turns,
+    /// One attempt at a time to open the shards.
+    opening: Turns,
+    pub(crate) snapshots: Arc<Snapshots>,
+    /// The threads that have written.
+    threads: Mutex<BTreeSet<usize>>,
+    pub(crate) garbage: Arc<Garbage>,
+    pub(crate) signal: Arc<WorkerSignal>,
+    pub(crate) flushes: AtomicU32,
+    pub(crate) compactions: AtomicU32,
+    /// How many pieces of background work have ended.
+    pub(crate) progress: AtomicU64,
+    /// Where the next piece is looked for first.
+    pub(crate) turn: AtomicU64,
+    pub(crate) lookups: Arc<Lookups>,
+    /// Tells this opening of the index from all others.
+    pub(crate) me: u64,
+    cache_bytes: u64,
+}
+
+/// Openings of indexes by this process.
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
+
+impl DlsmNode {
+    /// The shared state of a compute node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options that cannot be.
+    pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
+        o.check()?;
+        provide_service();
+        let member = cx.pool.member();
+        let opening = OPENINGS.fetch_add(1, Ordering::Relaxed) + 1;
+        let me =
+            (u64::from(member.node.bits()) << 48) ^ (u64::from(member.incarnation) << 32) ^ opening;
+        Ok(Self {
+            pool: cx.pool.clone(),
+            root,
+            o: Arc::new(o.clone()),
+            router: OnceLock::new(),
+            turns: Turns::new(MUTEXES),
+            opening: Turns::new(1),
+            snapshots: Arc::new(SnapshotTable::new(root.index, member)),
+            threads: Mutex::default(),
+            garbage: Arc::default(),
+            signal: Arc::default(),
+            flushes: AtomicU32::new(0),
+            compactions: AtomicU32::new(0),
+            progress: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
+            lookups: Arc::default(),
+            me,
+            cache_bytes: cx.cache_bytes,
+        })
+    }
+
+    /// The memory node of a shard.
+    pub(crate) fn home(&self, shard: usize) -> NodeId {
+        let n = self.pool.memory_nodes();
+        NodeId::memory(((self.root.index as usize + shard) % n) as u16)
+    }
+
+    /// How tables are read.
+    pub(crate) fn remote<'e>(&self, ep: &'e Endpoint) -> Remote<'e> {
+        Remote { ep, calls: self.o.calls }
+    }
+
+    fn slot(&self) -> usize {
+        self.pool.cn().index()
+    }
+
+    /// The shards, opened if there are any yet.
+    ///
+    /// # Errors
+    /// `Corrupt` for a directory that is none; `Closed` when another opening has the shards; those
+    /// of the fabric.
+    pub(crate) async fn opened(&self, ep: &Endpoint) -> Result<Option<&Router>> {
+        if self.router.get().is_none() {
+            let _turn = self.opening.take(ep, [0]).await?;
+            if self.router.get().is_none() {
+                let word = ep.read(self.root.directory(), 8).await?.word(0);
+                if word == 0 {
+                    return Ok(None);
+                }
+                let router = self.open(ep, GlobalAddr::from_bits(word)).await?;
+                // The turn is this client's: nothing else sets it.
+                let _ = self.router.set(router);
+            }
+        }
+        Ok(self.router.get())
+    }
+
+    /// The shards; a write to an index without any makes them.
+    ///
+    /// # Errors
+    /// As [`DlsmNode::opened`].
+    pub(crate) async fn made(&self, ep: &Endpoint) -> Result<&Router> {
+        loop {
+            if let Some(router) = self.opened(ep).await? {
+                return Ok(router);
+            }
+            if self.o.borders.is_empty() && self.slot() > 0 {
+                return Err(foreign("an index without borders", 0, self.pool.cn()));
+            }
+            let borders = self.o.borders.clone();
+            self.publish(ep, &Directory { borders, loaded: Vec::new() }).await?;
+        }
+    }
+
+    /// Makes a directory the one of the index; false when there is one.
+    ///
+    /// # Errors
+    /// `Full`; those of the fabric.
+    pub(crate) async fn publish(&self, ep: &Endpoint, directory: &Directory) -> Result<bool> {
+        let body = wire::encode(directory)?;
+        let mut bytes = (body.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&u64::from(crc32c([0; 2], &body)).to_le_bytes());
+        bytes.resize(bytes.len() + 8 * self.o.owners as usize, 0);
+        bytes.extend(body);
+        let (pool, key) = (&self.pool, (self.root.index, KIND));
+        let at = pool.alloc_region(ep, key, bytes.len() as u64, self.home(0)).await?;
+        let mut behind = at;
+        for part in bytes.chunks(self.o.piece_bytes as usize & !7) {
+            ep.write_bytes(behind, part).await?;
+            behind = behind.plus(part.len() as u64);
+        }
+        Ok(ep.cas(self.root.directory(), 0, at.bits()).await? == 0)
+    }
+
+    async fn open(&self, ep: &Endpoint, at: GlobalAddr) -> Result<Router> {
+        let directory = self.read_directory(ep, at).await?;
+        let (o, slot) = (&self.o, self.slot());
+        // Without borders all keys are the first owner's, in one shard.
+        let shards = if directory.borders.is_empty() { 1 } else { o.shards as usize };
+        let own: Range<usize> = match directory.borders.is_empty() && slot > 0 {
+            true => 0..0,
+            false if slot < o.owners as usize => slot * shards..(slot + 1) * shards,
+            false => 0..0,
+        };
+        if !own.is_empty() {
+            let word = at.plus(16 + 8 * slot as u64);
+            let found = ep.cas(word, 0, self.me).await?;
+            if found != 0 {
+                return Err(Error::new(
+                    ErrorKind::Closed,
+                    "the shards of this compute node were opened before: what was written to \
+                     them since is lost with the memory of their owner; create another index",
+                ));
+            }
+        }
+        let mut all = Vec::new();
+        for number in own.clone() {
+            let mut version = Version::default();
+            if let Some((level, metas)) = directory.loaded.get(number) {
+                for (i, meta) in metas.iter().enumerate() {
+                    let fetch = self.remote(ep);
+                    let garbage = Some(self.garbage.clone());
+                    let table = Table::open(&fetch, meta.clone(), i as u64 + 1, garbage).await?;
+                    version.add(usize::from(*level), table, false);
+                }
+            }
+            all.push(Shard::new(o, self.home(number), version, &self.snapshots));
+        }
+        Ok(Router { borders: directory.borders, first: own.start, shards: all })
+    }
+
+    async fn read_directory(&self, ep: &Endpoint, at: GlobalAddr) -> Result<Directory> {
+        let broken = |what: &str| Error::corrupt(format!("the directory at {at}: {what}"));
+        let head = ep.read(at, 16).await?;
+        let (length, sum) = (head.word(0), head.word(1));
+        if length > LONGEST {
+            return Err(broken("it is too long"));
+        }
+        let mut body = Vec::new();
+        let from = at.plus(16 + 8 * u64::from(self.o.owners));
+        while (body.len() as u64) < length {
+            let part = (length - body.len() as u64).min(self.o.piece_bytes.into()) as u32;
+            let fetch = Remote { ep, calls: false };
+            fetch.fetch(&[(from.plus(body.len() as u64), part)]).await?.iter().for_each(|some| {
+                body.extend_from_slice(some);
+            });
+        }
+        if u64::from(crc32c([0; 2], &body)) != sum {
+            return Err(broken("its checksum fails"));
+        }
+        let directory: Directory = wire::decode(&body)?;
+        self.o.check_borders(&directory.borders).map_err(|e| broken(&e.to_string()))?;
+        match directory
+            .loaded
+            .iter()
+            .any(|(level, _)| usize::from(*level) >= crate::version::LEVELS)
+        {
+            true => Err(broken("it names a level that no tree has")),
+            false => Ok(directory),
+        }
+    }
+
+    /// A thread writes; how many do.
+    pub(crate) fn writes(&self, thread: usize) -> u32 {
+        let mut threads = locked(&self.threads);
+        threads.insert(thread);
+        threads.len() as u32
+    }
+
+    /// Whether nothing is to be done, or under way.
+    pub(crate) fn is_settled(&self) -> bool {
+        let running = [&self.flushes, &self.compactions].map(|n| n.load(Ordering::SeqCst));
+        let mut shards = self.router.get().into_iter().flat_map(|router| &router.shards);
+        running == [0, 0] && self.garbage.is_empty() && shards.all(Shard::is_settled)
+    }
+
+    /// Index, filters and MemTables of this node.
+    pub(crate) fn cache_use(&self) -> CacheStats {
+        let (mut nodes, mut tables, mut memory) = (0, 0, 0);
+        for shard in self.router.get().iter().flat_map(|router| &router.shards) {
+            let view = shard.view();
+            nodes += view.version.tables().count() as u64;
+            tables += view.version.tables().map(|table| table.cached_bytes()).sum::<u64>();
+            memory += view.immutables.iter().chain([&view.active]).map(|m| m.bytes()).sum::<u64>();
+        }
+        CacheStats {
+            budget_bytes: self.cache_bytes,
+            used_bytes: tables + memory,
+            mirror_bytes: memory,
+            nodes,
+            ..CacheStats::default()
+        }
+    }
+}
+
+/// A key of another compute node.
+#[cold]
+fn foreign(what: &str, owner: usize, me: NodeId) -> Error {
+    Error::invalid(format!(
+        "{what} belongs to compute node {owner}, not to {me}: every compute node has a slice of the \
+         keys, and takes no other (affinity own, and as many owners as compute nodes)"
+    ))
+}
+
+impl Router {
+    /// The number of the shard of a key, among this node's.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key of another node.
+    pub(crate) fn shard(&self, user: &[u8], o: &Options, me: NodeId) -> Result<usize> {
+        let number = self.borders.partition_point(|border| &border[..] <= user);
+        match number.checked_sub(self.first).filter(|own| *own < self.shards.len()) {
+            Some(own) => Ok(own),
+            None => Err(foreign("a key", number / o.shards as usize, me)),
+        }
+    }
+
+    /// The first key of a shard of this node, and the first behind it; `None` at the ends of the
+    /// key space.
+    pub(crate) fn ends(&self, own: usize) -> (Option<&[u8]>, Option<&[u8]>) {
+        let number = self.first + own;
+        let low = number.checked_sub(1).and_then(|i| self.borders.get(i));
+        (low.map(Vec::as_slice), self.borders.get(number).map(Vec::as_slice))
+    }
+}

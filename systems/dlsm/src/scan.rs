@@ -1,0 +1,181 @@
+//! Scans: pages of a merge of MemTables and tables, as of a number.
+//!
+//! A page takes a view first and its number after it: the view has every version up to the number,
+//! and what is flushed or merged later changes nothing in it. All numbers up to it are complete, so
+//! what a page shows is one instant's.
+
+use std::ops::Bound;
+
+use dmtree_fabric::GlobalAddr;
+use dmtree_fabric::{OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::published::must;
+use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, Shape, SnapshotId};
+
+use crate::client::Dlsm;
+use crate::cursor::Cursor;
+use crate::key::{KeyRange, Seq};
+use crate::shard::View;
+use crate::table::Table;
+
+/// The smallest key above another one.
+fn above(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// The keys of a request, and of a shard.
+fn range_of(r: &ScanRequest<'_>, (low, high): (Option<&[u8]>, Option<&[u8]>)) -> KeyRange {
+    let from = match r.low {
+        Bound::Included(key) => Some(key.to_vec()),
+        Bound::Excluded(key) => Some(above(key)),
+        Bound::Unbounded => None,
+    };
+    let to = match r.high {
+        Bound::Included(key) => Some(above(key)),
+        Bound::Excluded(key) => Some(key.to_vec()),
+        Bound::Unbounded => None,
+    };
+    let low = from.into_iter().chain(low.map(<[u8]>::to_vec)).max();
+    let high = to.into_iter().chain(high.map(<[u8]>::to_vec)).min();
+    KeyRange { low, high }
+}
+
+impl Dlsm {
+    /// Fills a page as of now, or as of a snapshot.
+    pub(crate) async fn scan_page(
+        &self,
+        r: &ScanRequest<'_>,
+        at: Option<SnapshotId>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        page.clear();
+        r.check()?;
+        let at = at.map(|s| self.node.snapshots.note(s)).transpose()?;
+        let scope = self.ep.begin(OpKind::Scan);
+        self.ep.stage_cost(Stage::Operation, 1);
+        let resume = self.scan_shards(r, at, page).await?;
+        self.ep.stage_cost(Stage::ScanCollect, page.len() as u32);
+        scope.end(OpOutcome::Other);
+        Ok(resume)
+    }
+
+    /// The shards of this node, one after the other: the slice of the node ends the scan.
+    async fn scan_shards(
+        &self,
+        r: &ScanRequest<'_>,
+        at: Option<Seq>,
+        page: &mut Page,
+    ) -> Result<Option<Resume>> {
+        let node = &self.node;
+        let Some(router) = node.opened(&self.ep).await? else { return Ok(None) };
+        let n = router.shards.len();
+        for i in 0..n {
+            let own = if r.reverse { n - 1 - i } else { i };
+            let range = range_of(r, router.ends(own));
+            if range.low.is_some() && range.high.is_some() && range.low >= range.high {
+                continue;
+            }
+            let view = router.shards[own].view();
+            let number = at.unwrap_or_else(|| view.snapshot(&node.o));
+            if self.fill(&view, number, (r, range), page).await? {
+                let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
+                return Ok(last.map(|key| Resume(Bound::Excluded(key))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a snapshot: the number up to which all are complete.
+    pub(crate) async fn snapshot(&self) -> Result<SnapshotId> {
+        let router = self.node.opened(&self.ep).await?;
+        let shard = router.and_then(|router| router.shards.first());
+        let number = || shard.map_or(0, |shard| shard.view().snapshot(&self.node.o));
+        self.node.snapshots.take(number)
+    }
+
+    /// Adds the pairs of a view, as of a number, to a page; whether it is full.
+    async fn fill(
+        &self,
+        view: &View,
+        number: Seq,
+        (r, range): (&ScanRequest<'_>, KeyRange),
+        page: &mut Page,
+    ) -> Result<bool> {
+        let mut cursor = self.cursor(view, range, r.reverse, r.limit - page.len());
+        let fetch = self.node.remote(&self.ep);
+        while let Some(versions) = cursor.next(&fetch).await? {
+            self.ep.stage_cost(Stage::IterEntry, versions.len() as u32);
+            let Some(newest) = versions.iter().find(|pair| pair.tag.seq() <= number) else {
+                continue;
+            };
+            if newest.tag.is_value() {
+                page.push(&newest.user, &newest.value);
+            }
+            if page.len() == r.limit || page.bytes() >= PAGE_BYTES {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A merge of all that a view has in a range, of which so many pairs are wanted.
+    fn cursor(&self, view: &View, range: KeyRange, reverse: bool, wanted: usize) -> Cursor {
+        let o = &self.node.o;
+        let mut cursor = Cursor::new(range, reverse, o.read_ahead.into());
+        cursor.share_buffer(o.hazards.shared_buffer);
+        for table in [&view.active].into_iter().chain(&view.immutables) {
+            cursor.add_memory(table.clone(), wanted);
+        }
+        let mean = |table: &Table| table.meta.data_bytes() / table.meta.entries.max(1);
+        let first = |table: &Table| mean(table).saturating_mul(wanted as u64);
+        for table in &view.version.levels[0] {
+            cursor.add_tables(std::slice::from_ref(table), first(table));
+        }
+        for tables in &view.version.levels[1..] {
+            cursor.add_tables(tables, tables.first().map_or(0, |table| first(table)));
+        }
+        cursor
+    }
+
+    /// Checks the shards of this node, and counts what they have.
+    pub(crate) async fn walk_shards(&self) -> Result<Shape> {
+        let mut shape = Shape::default();
+        let Some(router) = self.node.opened(&self.ep).await? else { return Ok(shape) };
+        for shard in &router.shards {
+            let view = shard.view();
+            check(&view)?;
+            let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
+            let fetch = self.node.remote(&self.ep);
+            while let Some(versions) = cursor.next(&fetch).await? {
+                shape.keys += u64::from(versions[0].tag.is_value());
+                if shape.keys.is_multiple_of(1024) {
+                    self.ep.renew_deadline();
+                }
+            }
+            for table in view.version.tables() {
+                let bytes = table.meta.extents().map(|e| u64::from(e.bytes)).sum::<u64>();
+                shape.structure_bytes += bytes;
+                shape.leaf_bytes += table.meta.data_bytes();
+            }
+            let deepest = view.version.level_bytes().iter().rposition(|bytes| *bytes > 0);
+            shape.levels = shape.levels.max(deepest.map_or(0, |level| level as u32 + 1));
+        }
+        Ok(shape)
+    }
+}
+
+/// The invariants of levels.
+fn check(view: &View) -> Result<()> {
+    let at = |table: &Table| table.meta.data.first().map_or(GlobalAddr::NULL, |e| e.at());
+    let levels = &view.version.levels;
+    for pair in levels[0].windows(2) {
+        let newer = pair[0].meta.numbers.0 > pair[1].meta.numbers.1;
+        must(newer, "a table of level 0 is not newer than the one behind", at(&pair[0]))?;
+    }
+    for tables in &levels[1..] {
+        for pair in tables.windows(2) {
+            let apart = pair[0].index.largest[..] < *pair[1].index.smallest();
+            must(apart, "tables of a level overlap", at(&pair[1]))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! A shard: a tree of its own, in the memory of its owner.
+//!
+//! What readers see is a [`View`]: the active MemTable, those that wait for their flush, and the
+//! tables. It is replaced whole, under the lock of [`State`]; a reader only copies the pointer. A
+//! view is in place before writers use a MemTable that it names, so that a write that was
+//! acknowledged is in every later view. The last holder of a table frees it: counts say when, so
+//! that runs of a simulator repeat.
+//!
+//! Flushes may end in any order. They enter level 0 in the order of their MemTables: of the MemTables
+//! that wait, the oldest ones leave, as long as they are flushed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dmtree_fabric::NodeId;
+use dmtree_fabric::sync::locked;
+use dmtree_fabric::wait::FifoMutex;
+use dmtree_parts::SnapshotTable;
+
+use crate::key::{Seq, Tag};
+use crate::memtable::{MemTable, Number};
+use crate::options::Options;
+use crate::table::Table;
+use crate::version::{LEVELS, Pick, Version};
+
+/// What a reader sees.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) active: Arc<MemTable>,
+    /// MemTables that wait for their flush, newest first.
+    pub(crate) immutables: Vec<Arc<MemTable>>,
+    pub(crate) version: Arc<Version>,
+}
+
+impl View {
+    /// The number up to which all numbers are complete: what a reader of this view sees. A write
+    /// returns when its number is visible, so the order of numbers is that of effects.
+    pub(crate) fn visible(&self, o: &Options) -> Seq {
+        if o.hazards.incomplete {
+            return self.active.first + self.active.assigned() - 1;
+        }
+        let unfinished = self.immutables.iter().rev().find(|table| !table.is_complete());
+        unfinished.unwrap_or(&self.active).visible()
+    }
+
+    /// The number of a snapshot of now.
+    pub(crate) fn snapshot(&self, o: &Options) -> Seq {
+        self.visible(o) + u64::from(o.hazards.next_number)
+    }
+
+    /// The tag with which a read finds the newest version that it may see.
+    pub(crate) fn newest(&self, o: &Options) -> Tag {
+        if o.hazards.incomplete { Tag::NEWEST } else { Tag::up_to(self.visible(o)) }
+    }
+}
+
+/// What is behind the lock of a shard.
+#[derive(Debug, Default)]
+struct State {
+    /// By the first number of their MemTable: flushes that run, and those that have ended, with
+    /// their table if there is one.
+    flushing: BTreeSet<Seq>,
+    flushed: BTreeMap<Seq, Option<Arc<Table>>>,
+    /// Tables that a compaction reads.
+    busy: BTreeSet<u64>,
+    /// Where the next compaction of each level goes on.
+    from: [Vec<u8>; LEVELS],
+    tables: u64,
+}
+
+/// The open snapshots of a compute node, by the number of each.
+pub(crate) type Snapshots = SnapshotTable<Seq>;
+
+/// A shard.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    /// The memory node that its tables are near.
+    pub(crate) home: NodeId,
+    o: Arc<Options>,
+    view: Mutex<Arc<View>>,
+    /// The MemTable that writers use, as published: it may be no part of the view yet.
+    early: Mutex<Arc<MemTable>>,
+    state: Mutex<State>,
+    snapshots: Arc<Snapshots>,
+    /// Writers, where they queue.
+    pub(crate) queue: FifoMutex,
+    /// The last flush or compaction has found no memory; before this time none tries again. 0: it has
+    /// found some.
+    full_until: AtomicU64,
+}
+
+/// Why a writer cannot have another MemTable now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switch {
+    /// It can: try again.
+    Done,
+    /// The same, after a pause: level 0 is long.
+    Slow,
+    /// MemTables wait for their flush, or level 0 is too long.
+    Stalled,
+}
+
+/// A MemTable that a client flushes; dropped before the end, another one may.
+pub(crate) struct Flush<'s> {
+    shard: &'s Shard,
+    pub(crate) table: Arc<MemTable>,
+    pub(crate) oldest: Seq,
+}
+
+/// Tables that a client merges; dropped before the end, another one may.
+pub(crate) struct Compaction<'s> {
+    shard: &'s Shard,
+    pub(crate) pick: Pick,
+    pub(crate) oldest: Seq,
+}
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        locked(&self.shard.state).flushing.remove(&self.table.first);
+    }
+}
+
+impl Drop for Compaction<'_> {
+    fn drop(&mut self) {
+        let mut state = locked(&self.shard.state);
+        self.pick.inputs().for_each(|table| _ = state.busy.remove(&table.number));
+    }
+}
+
+impl Shard {
+    pub(crate) fn new(
+        o: &Arc<Options>,
+        home: NodeId,
+        version: Version,
+        snapshots: &Arc<Snapshots>,
+    ) -> Self {
+        let tables = version.tables().map(|table| table.number).max().unwrap_or(0);
+        let last = version.tables().map(|table| table.meta.numbers.1).max().unwrap_or(0);
+        let active = MemTable::new(last + 1, o.memtable_entries, o.memtable_bytes);
+        let view = View { active: active.clone(), immutables: Vec::new(), version: version.into() };
+        Self {
+            home,
+            o: o.clone(),
+            view: Mutex::new(view.into()),
+            early: Mutex::new(active),
+            state: Mutex::new(State { tables, ..State::default() }),
+            snapshots: snapshots.clone(),
+            queue: FifoMutex::new(),
+            full_until: AtomicU64::new(0),
+        }
+    }
+
+    /// What a reader sees now.
+    pub(crate) fn view(&self) -> Arc<View> {
+        locked(&self.view).clone()
+    }
+
+    fn early(&self) -> Arc<MemTable> {
+        locked(&self.early).clone()
+    }
+
+    fn install(&self, view: View) {
+        // The view before may be the last holder of tables: they go outside of the lock.
+        let before = std::mem::replace(&mut *locked(&self.view), view.into());
+        drop(before);
+    }
+
+    /// Draws a number for a write; `None` when the active MemTable takes none.
+    pub(crate) fn draw(&self) -> Option<Number> {
+        match self.o.hazards.early_switch {
+            true => self.early().draw(),
+            false => self.view().active.draw(),
+        }
+    }
+
+    /// Makes another MemTable the active one, if the present one takes no more numbers.
+    pub(crate) fn switch(&self) -> Switch {
+        let state = locked(&self.state);
+        let view = self.view();
+        let flushed = view.version.levels[0].len();
+        if self.is_fresh(&view.active) {
+            return Switch::Done;
+        }
+        if view.immutables.len() >= self.o.immutables as usize
+            || flushed >= self.o.level0_stop as usize
+        {
+            return Switch::Stalled;
+        }
+        let next = self.replace_active(&view);
+        if !self.o.hazards.early_switch {
+            self.install_active(&view, next);
+        }
+        drop(state);
+        if flushed >= self.o.level0_slow as usize { Switch::Slow } else { Switch::Done }
+    }
+
+    /// Whether a MemTable takes numbers: another writer has switched.
+    fn is_fresh(&self, active: &MemTable) -> bool {
+        let early = self.early();
+        let is_latest = early.first == active.first;
+        let full =
+            active.assigned() >= self.o.memtable_entries || active.bytes() >= self.o.memtable_bytes;
+        !(is_latest && full)
+    }
+
+    fn replace_active(&self, view: &View) -> Arc<MemTable> {
+        let o = &self.o;
+        let next = MemTable::new(view.active.seal(), o.memtable_entries, o.memtable_bytes);
+        *locked(&self.early) = next.clone();
+        next
+    }
+
+    fn install_active(&self, view: &View, next: Arc<MemTable>) {
+        let mut immutables = vec![view.active.clone()];
+        immutables.extend(view.immutables.iter().cloned());
+        let view = View { active: next, immutables, version: view.version.clone() };
+        self.install(view);
+    }
+
+    /// As published: readers learn late of the MemTable that writers use.
+    pub(crate) fn catch_up(&self) {
+        let _state = locked(&self.state);
+        let (view, early) = (self.view(), self.early());
+        if early.first != view.active.first {
+            self.install_active(&view, early);
+        }
+    }
+
+    /// The oldest snapshot. One that is taken later has a number above all that is flushed, or sealed,
+    /// now.
+    fn oldest(&self) -> Seq {
+        self.snapshots.notes(|| ()).0.into_iter().min().unwrap_or(Seq::MAX)
+    }
+
+    /// Whether nothing is to be flushed or merged.
+    pub(crate) fn is_settled(&self) -> bool {
+        let state = locked(&self.state);
+        let view = self.view();
+        let picked = view.version.pick(&self.o, &state.busy, &state.from);
+        view.immutables.is_empty() && state.busy.is_empty() && picked.is_none()
+    }
+
+    /// Begins the flush of the oldest MemTable that waits for one.
+    pub(crate) fn begin_flush(&self) -> Option<Flush<'_>> {
+        let mut state = locked(&self.state);
+        let view = self.view();
+        let mut waiting = view.immutables.iter().rev();
+        let table = waiting.find(|table| {
+            let begun = state.flushing.contains(&table.first);
+            !begun && !state.flushed.contains_key(&table.first) && table.is_complete()
+        })?;
+        state.flushing.insert(table.first);
+        let oldest = self.oldest();
+        Some(Flush { shard: self, table: table.clone(), oldest })
+    }
+
+    /// A number for a new table.
+    pub(crate) fn next_number(&self) -> u64 {
+        let mut state = locked(&self.state);
+        state.tables += 1;
+        state.tables
+    }
+
+    /// A MemTable is flushed: into a table, unless all that it had was needless.
+    pub(crate) fn end_flush(&self, flush: &Flush<'_>, table: Option<Arc<Table>>) {
+        let mut state = locked(&self.state);
+        state.flushed.insert(flush.table.first, table);
+        let mut view = View::clone(&self.view());
+        let mut version = Version::clone(&view.version);
+        while let Some(oldest) = view.immutables.last() {
+            let Some(table) = state.flushed.remove(&oldest.first) else { break };
+            view.immutables.pop();
+            if let Some(table) = table {
+                version.add(0, table, self.o.hazards.unordered);
+            }
+        }
+        view.version = version.into();
+        self.install(view);
+        self.full_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Begins the compaction that is most in need.
+    pub(crate) fn begin_compaction(&self) -> Option<Compaction<'_>> {
+        let mut state = locked(&self.state);
+        let pick = self.view().version.pick(&self.o, &state.busy, &state.from)?;
+        pick.inputs().for_each(|table| _ = state.busy.insert(table.number));
+        if let Some(last) = pick.upper.last().filter(|_| pick.level > 0) {
+            state.from[pick.level] = last.index.smallest().to_vec();
+        }
+        let oldest = self.oldest();
+        Some(Compaction { shard: self, pick, oldest })
+    }
+
+    /// Its tables take the place of the ones that were merged.
+    pub(crate) fn end_compaction(&self, done: &Compaction<'_>, tables: Vec<Arc<Table>>) {
+        let _state = locked(&self.state);
+        let pick = &done.pick;
+        let view = View::clone(&self.view());
+        let mut version = Version::clone(&view.version);
+        version.remove(pick.level, &pick.upper);
+        version.remove(pick.level + 1, &pick.lower);
+        tables.into_iter().for_each(|table| version.add(pick.level + 1, table, false));
+        self.full_until.store(0, Ordering::Relaxed);
+        self.install(View { version: version.into(), ..view });
+    }
+
+    /// Whether a flush or a compaction has found no memory, and it is too early for another one.
+    pub(crate) fn is_full(&self, now: u64) -> bool {
+        now < self.full_until.load(Ordering::Relaxed)
+    }
+
+    /// A flush or a compaction has found no memory.
+    pub(crate) fn set_full(&self, until: u64) {
+        self.full_until.store(until.max(1), Ordering::Relaxed);
+    }
+}

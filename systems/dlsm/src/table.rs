@@ -1,0 +1,246 @@
+//! A table: what a compute node knows of a sorted run of versions on memory nodes.
+//!
+//! Its index and its filter are in the memory of the node, its data is not. What holds a table
+//! ([`Arc`]) may READ it. The last one that gives it up makes it garbage.
+
+use std::sync::Arc;
+
+use dmtree_fabric::{Error, GlobalAddr, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::bloom::Bloom;
+use crate::fetch::Fetch;
+use crate::format::{Format, Index, decode_unit};
+use crate::garbage::Garbage;
+use crate::key::{KeyRange, Seq, Tag};
+
+/// A piece of memory of a memory node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Extent {
+    /// Its address, packed.
+    at: u64,
+    /// Bytes in use.
+    pub(crate) bytes: u32,
+}
+
+impl Extent {
+    pub(crate) fn new(at: GlobalAddr, bytes: u32) -> Self {
+        Self { at: at.bits(), bytes }
+    }
+
+    pub(crate) fn at(&self) -> GlobalAddr {
+        GlobalAddr::from_bits(self.at)
+    }
+}
+
+/// What allocated the memory of a table, and takes it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Maker {
+    /// The owner, of its blocks.
+    Owner,
+    /// The memory node.
+    Memory,
+}
+
+/// Where a table is, and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Meta {
+    pub(crate) maker: Maker,
+    pub(crate) format: Format,
+    pub(crate) data: Vec<Extent>,
+    pub(crate) index: Vec<Extent>,
+    pub(crate) filter: Vec<Extent>,
+    pub(crate) entries: u64,
+    /// The lowest and the highest sequence number.
+    pub(crate) numbers: (Seq, Seq),
+}
+
+impl Meta {
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.data.iter().map(|e| u64::from(e.bytes)).sum()
+    }
+
+    pub(crate) fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.data.iter().chain(&self.index).chain(&self.filter)
+    }
+}
+
+/// A table of an open index.
+pub(crate) struct Table {
+    pub(crate) meta: Meta,
+    /// Its number among the tables of its shard; of level 0 the order in which they were drawn.
+    pub(crate) number: u64,
+    pub(crate) index: Index,
+    filter: Option<Bloom>,
+    garbage: Option<Arc<Garbage>>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Table({}, {} entries)", self.number, self.meta.entries)
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Some(garbage) = &self.garbage {
+            garbage.add(&self.meta);
+        }
+    }
+}
+
+/// What a table says of a key.
+pub(crate) enum Found {
+    /// It is not there.
+    Nothing,
+    /// The newest version is this, and its value is in that unit; for tables with a record for each
+    /// entry.
+    Version(Tag, usize),
+    /// It can be in these units.
+    Somewhere(std::ops::Range<usize>),
+}
+
+impl Table {
+    /// A table with its index and filter. Dropped, its memory becomes garbage, where there is any.
+    pub(crate) fn new(
+        meta: Meta,
+        number: u64,
+        (index, filter): (Index, Option<Bloom>),
+        garbage: Option<Arc<Garbage>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { meta, number, index, filter, garbage })
+    }
+
+    /// Reads index and filter of a table.
+    ///
+    /// # Errors
+    /// `Corrupt`; those of the fabric.
+    pub(crate) async fn open(
+        fetch: &impl Fetch,
+        meta: Meta,
+        number: u64,
+        garbage: Option<Arc<Garbage>>,
+    ) -> Result<Arc<Self>> {
+        let index = Index::decode(&section(fetch, &meta.index).await?, meta.data_bytes())?;
+        let filter = Bloom::decode(section(fetch, &meta.filter).await?)?;
+        Ok(Self::new(meta, number, (index, Some(filter)), garbage))
+    }
+
+    /// The same without its filter, for a merge.
+    pub(crate) async fn open_unfiltered(fetch: &impl Fetch, meta: Meta) -> Result<Arc<Self>> {
+        let index = Index::decode(&section(fetch, &meta.index).await?, meta.data_bytes())?;
+        Ok(Self::new(meta, 0, (index, None), None))
+    }
+
+    /// Whether its keys and the range overlap.
+    pub(crate) fn overlaps(&self, range: &KeyRange) -> bool {
+        !range.is_under(&self.index.largest) && !range.is_over(self.index.smallest())
+    }
+
+    /// The same for a range with both ends included.
+    pub(crate) fn meets(&self, smallest: &[u8], largest: &[u8]) -> bool {
+        &self.index.largest[..] >= smallest && self.index.smallest() <= largest
+    }
+
+    /// Whether a key lies between its smallest and its largest key.
+    pub(crate) fn covers(&self, user: &[u8]) -> bool {
+        self.meets(user, user)
+    }
+
+    /// Whether the filter may have a key.
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_have(hash))
+    }
+
+    /// The newest version of a key up to a tag.
+    pub(crate) fn find(&self, user: &[u8], newest: Tag) -> Found {
+        let before = |u: &[u8], t| crate::key::order((u, t), (user, newest)).is_lt();
+        let at = self.index.partition(before);
+        if self.meta.format == Format::Dense(1) {
+            return match (at < self.index.len()).then(|| self.index.first(at)) {
+                Some((its, tag)) if its == user => Found::Version(tag, at),
+                _ => Found::Nothing,
+            };
+        }
+        // The version may be in the unit before, or be the first of this one.
+        let first_is_it = at < self.index.len() && self.index.first(at).0 == user;
+        let range = at.saturating_sub(1)..at + usize::from(first_is_it);
+        if range.is_empty() { Found::Nothing } else { Found::Somewhere(range) }
+    }
+
+    /// Where a unit is.
+    pub(crate) fn unit(&self, i: usize) -> (GlobalAddr, u32) {
+        let (at, bytes) = self.index.place(i);
+        let (mut from, mut rest) = (0, self.meta.data.iter());
+        // A few dozen pieces at most.
+        let extent = rest.find(|extent| {
+            let here = at < from + extent.bytes;
+            from += if here { 0 } else { extent.bytes };
+            here
+        });
+        extent.map_or((GlobalAddr::NULL, 0), |e| (e.at().plus(u64::from(at - from)), bytes))
+    }
+
+    /// How many of the units from `from` (or before it, downwards) lie behind each other and have
+    /// at most so many bytes together; one at least.
+    pub(crate) fn stretch(&self, units: std::ops::Range<usize>, down: bool, most: u64) -> usize {
+        let mut bytes = 0;
+        let mut last: Option<(GlobalAddr, u32)> = None;
+        let at = |n: usize| if down { units.end - 1 - n } else { units.start + n };
+        let fits = |n: &usize| {
+            let (place, len) = self.unit(at(*n));
+            bytes += u64::from(len);
+            let adjacent = last.is_none_or(|(before, its)| match down {
+                true => place.plus(u64::from(len)) == before,
+                false => before.plus(u64::from(its)) == place,
+            });
+            last = Some((place, len));
+            adjacent && (*n == 0 || bytes <= most)
+        };
+        (0..units.len()).take_while(fits).count()
+    }
+
+    /// Decodes the bytes of these units. The first version of each must be what the index says:
+    /// these bytes came from a memory node.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn decode(
+        &self,
+        units: std::ops::Range<usize>,
+        bytes: &[u8],
+        each: &mut dyn FnMut(&[u8], Tag, &[u8]),
+    ) -> Result<()> {
+        let mut rest = bytes;
+        for i in units {
+            let unit = crate::format::take(&mut rest, self.index.place(i).1 as usize)?;
+            let (wanted, mut first) = (self.index.first(i), true);
+            let mut is_it = true;
+            decode_unit(self.meta.format, unit, &mut |user, tag, value| {
+                is_it &= !std::mem::take(&mut first) || (user, tag) == wanted;
+                each(user, tag, value);
+            })?;
+            if !is_it || first {
+                return Err(Error::corrupt(format!(
+                    "{self:?}: unit {i} is not what its index says"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes in the memory of the node.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        self.index.bytes() + self.filter.as_ref().map_or(0, Bloom::bytes)
+    }
+}
+
+/// Reads a section of a table.
+async fn section(fetch: &impl Fetch, extents: &[Extent]) -> Result<Vec<u8>> {
+    let mut whole = Vec::new();
+    for extent in extents {
+        let part = fetch.fetch(&[(extent.at(), extent.bytes)]).await?;
+        part.iter().for_each(|bytes| whole.extend_from_slice(bytes));
+    }
+    Ok(whole)
+}

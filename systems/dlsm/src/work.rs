@@ -1,0 +1,387 @@
+//! Background work: flushes, compactions, and memory that goes back.
+//!
+//! Workers of the compute node execute it piece by piece. A writer that waits for room raises their
+//! signal; where no worker takes a piece in time, because there is none, it executes one itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dmtree_fabric::{Error, ErrorKind, JobNumber, NodeId, OpKind, OpOutcome, Result, Stage};
+use dmtree_parts::Pause;
+use dmtree_pool::DATA_SERVICE;
+
+use crate::build::Built;
+use crate::client::Dlsm;
+use crate::cursor::Cursor;
+use crate::fetch::ask;
+use crate::key::KeyRange;
+use crate::merge::{merge, write_all};
+use crate::options::Merging;
+use crate::shard::{Compaction, Flush, Shard};
+use crate::store::{Remote, Store, block_of};
+use crate::table::{Meta, Table};
+use crate::version::Version;
+use crate::wire::{self, Merge, Reply, Request, Rule};
+
+/// How long a writer leaves a piece of work to the workers, in steps, ns.
+const LEFT_NS: (u32, u64) = (10, 20_000);
+/// A worker without work looks again after this time, ns.
+const IDLE_NS: u64 = 10_000_000;
+/// A worker whose work finds no memory tries again after this time, ns.
+const FULL_NS: u64 = 5_000_000;
+/// Pauses between two questions about a job: the first and the longest, ns.
+const ASK_NS: (u64, u64) = (10_000, 1_000_000);
+/// Longest request of a job, bytes.
+const LONGEST_JOB: usize = wire::MOST_BYTES / 2;
+
+/// How a piece of work went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// None was due.
+    None,
+    Done,
+    /// It was due, and there was no memory for it.
+    Full,
+}
+
+/// One of so many at a time.
+struct Running<'a>(&'a AtomicU32);
+
+impl<'a> Running<'a> {
+    fn one_of(count: &'a AtomicU32, most: u32) -> Option<Self> {
+        let more = |n: u32| (n < most).then_some(n + 1);
+        count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok().map(|_| Self(count))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Dlsm {
+    /// A worker's piece of work, and when the next one is due.
+    pub(crate) async fn work_piece(&self) -> Result<Pause> {
+        let rest = |ns| Pause::Until(self.node.signal.clone(), ns);
+        Ok(match self.piece().await? {
+            Piece::Done => Pause::None,
+            Piece::None => rest(IDLE_NS),
+            Piece::Full => Pause::For(FULL_NS),
+        })
+    }
+
+    /// Waits until there may be room for another MemTable of a shard.
+    ///
+    /// # Errors
+    /// `Full` when flushes and compactions find no memory, and nothing is left that could free some.
+    pub(crate) async fn wait_for_room(&self, shard: &Shard) -> Result<()> {
+        let node = &self.node;
+        let full = || {
+            Error::full(
+                "memory nodes have no room for a flush, and MemTables are full: delete the index, \
+                 or give the pool more memory",
+            )
+        };
+        if shard.is_full(self.ep.now()) {
+            return Err(full());
+        }
+        let before = node.progress.load(Ordering::SeqCst);
+        node.signal.raise();
+        let (steps, ns) = LEFT_NS;
+        for _ in 0..steps {
+            self.ep.sleep(ns).await;
+            if node.progress.load(Ordering::SeqCst) != before {
+                return Ok(());
+            }
+        }
+        self.ep.check_deadline("room for a write", 0)?;
+        let runs = [&node.flushes, &node.compactions].map(|n| n.load(Ordering::SeqCst));
+        if runs != [0, 0] {
+            return Ok(());
+        }
+        match self.piece().await? {
+            Piece::Full if shard.is_full(self.ep.now()) => Err(full()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Executes a piece of work, if any is due.
+    async fn piece(&self) -> Result<Piece> {
+        let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
+        let freed = self.free_garbage().await?;
+        let n = router.shards.len().max(1);
+        let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let mut full = false;
+        for shard in (0..n).filter_map(|i| router.shards.get((turn + i) % n)) {
+            match Box::pin(self.flush_one(shard)).await? {
+                Piece::Done => return Ok(Piece::Done),
+                piece => full |= piece == Piece::Full,
+            }
+        }
+        for shard in (0..n).filter_map(|i| router.shards.get((turn + i) % n)) {
+            match Box::pin(self.compact_one(shard)).await? {
+                Piece::Done => return Ok(Piece::Done),
+                piece => full |= piece == Piece::Full,
+            }
+        }
+        match (freed, full) {
+            (true, _) => Ok(Piece::Done),
+            (_, true) => Ok(Piece::Full),
+            _ => Ok(Piece::None),
+        }
+    }
+
+    /// Gives back what no table names any more; whether there was anything.
+    async fn free_garbage(&self) -> Result<bool> {
+        let node = &self.node;
+        let own = node.garbage.take_own();
+        for extent in &own {
+            node.pool.give_back_block(node.root.index, block_of(extent));
+        }
+        let Some((to, batch, extents)) = node.garbage.batch() else { return Ok(!own.is_empty()) };
+        let scope = self.ep.begin(OpKind::Maintain);
+        match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
+            Reply::Done => node.garbage.acknowledged(to, batch),
+            Reply::Bytes(_) => return Err(wire::unexpected(to)),
+        }
+        scope.end(OpOutcome::Other);
+        Ok(true)
+    }
+
+    async fn flush_one(&self, shard: &Shard) -> Result<Piece> {
+        let node = &self.node;
+        let Some(_running) = Running::one_of(&node.flushes, node.o.flush_workers) else {
+            return Ok(Piece::None);
+        };
+        let Some(flush) = shard.begin_flush() else { return Ok(Piece::None) };
+        let scope = self.ep.begin(OpKind::Maintain);
+        let built = self.flush(shard, &flush).await;
+        scope.end(OpOutcome::Other);
+        match built {
+            Ok(table) => {
+                shard.end_flush(&flush, table);
+                self.has_progressed();
+                Ok(Piece::Done)
+            }
+            Err(e) if e.kind() == ErrorKind::Full => {
+                shard.set_full(self.ep.now() + FULL_NS);
+                Ok(Piece::Full)
+            }
+            Err(e) => Err(e.context("a flush")),
+        }
+    }
+
+    fn has_progressed(&self) {
+        self.node.progress.fetch_add(1, Ordering::SeqCst);
+        self.node.signal.raise();
+    }
+
+    /// The store of an owner, near a memory node.
+    pub(crate) fn blocks(&self, near: NodeId, ring: bool) -> Remote<'_> {
+        let node = &self.node;
+        let (pool, index, calls) = (&*node.pool, node.root.index, node.o.calls);
+        Remote { ep: &self.ep, pool, index, near, ring, calls, put: Vec::new() }
+    }
+
+    /// Writes a MemTable as a table.
+    async fn flush(&self, shard: &Shard, flush: &Flush<'_>) -> Result<Option<Arc<Table>>> {
+        let o = &self.node.o;
+        let mut cursor = Cursor::new(KeyRange::default(), false, 0);
+        cursor.add_memory(flush.table.clone(), usize::MAX);
+        let oldest = if o.hazards.forgets_snapshots { u64::MAX } else { flush.oldest };
+        let rule = Rule { table_bytes: u64::MAX, ..self.rule(KeyRange::default(), oldest) };
+        let mut store = self.blocks(shard.home, o.ring);
+        let fetch = self.node.remote(&self.ep);
+        match write_all((&self.ep, &fetch), &mut store, (cursor, Stage::TableEntry), &rule).await {
+            Ok(built) => {
+                store.keep();
+                let last = self.tables_of(shard, built).await?.pop();
+                Ok(last)
+            }
+            Err(e) => {
+                store.abandon().await;
+                Err(e)
+            }
+        }
+    }
+
+    fn rule(&self, range: KeyRange, oldest: u64) -> Rule {
+        let o = &self.node.o;
+        let (format, table_bytes, piece_bytes) = (o.format, o.table_bytes, o.piece_bytes);
+        let (bottom, skips_one, splits) = (false, false, false);
+        Rule { range, oldest, bottom, format, table_bytes, piece_bytes, skips_one, splits }
+    }
+
+    /// Tables that this client has built.
+    async fn tables_of(&self, shard: &Shard, built: Vec<Built>) -> Result<Vec<Arc<Table>>> {
+        let (node, mut tables) = (&self.node, Vec::new());
+        for Built { meta, index, filter } in built {
+            let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
+            tables.push(match node.o.reads_back {
+                true => Table::open(&node.remote(&self.ep), meta, number, garbage).await?,
+                false => Table::new(meta, number, (index, Some(filter)), garbage),
+            });
+        }
+        Ok(tables)
+    }
+
+    async fn compact_one(&self, shard: &Shard) -> Result<Piece> {
+        let node = &self.node;
+        let Some(_running) = Running::one_of(&node.compactions, node.o.compaction_workers) else {
+            return Ok(Piece::None);
+        };
+        let Some(compaction) = shard.begin_compaction() else { return Ok(Piece::None) };
+        let scope = self.ep.begin(OpKind::Maintain);
+        let merged = match compaction.pick.is_move() {
+            true => Ok(compaction.pick.upper.clone()),
+            false => self.compact(shard, &compaction).await,
+        };
+        scope.end(OpOutcome::Other);
+        match merged {
+            Ok(tables) => {
+                shard.end_compaction(&compaction, tables);
+                self.has_progressed();
+                Ok(Piece::Done)
+            }
+            Err(e) if e.kind() == ErrorKind::Full => {
+                shard.set_full(self.ep.now() + FULL_NS);
+                Ok(Piece::Full)
+            }
+            Err(e) => Err(e.context("a compaction")),
+        }
+    }
+
+    /// Merges tables where the options say, or at the owner.
+    async fn compact(&self, shard: &Shard, compaction: &Compaction<'_>) -> Result<Vec<Arc<Table>>> {
+        let (node, pick) = (&self.node, &compaction.pick);
+        let near = self.near(compaction);
+        let borders = Version::borders(pick, node.o.subcompactions);
+        let hazards = &node.o.hazards;
+        let lows = [None].into_iter().chain(borders.iter().cloned().map(Some));
+        let highs = borders.iter().cloned().map(Some).chain([None]);
+        let rules = lows.zip(highs).map(|(low, high)| Rule {
+            bottom: pick.bottom,
+            // As published the owner knows of snapshots, and a job does not.
+            oldest: match hazards.forgets_snapshots && near.is_some() {
+                true => u64::MAX,
+                false => compaction.oldest,
+            },
+            skips_one: hazards.skips_keys && near.is_some() && low.is_some(),
+            splits: hazards.splits_keys && near.is_none(),
+            ..self.rule(KeyRange { low, high }, 0)
+        });
+        let rules: Vec<Rule> = rules.collect();
+        if let Some(memory) = near
+            && let Some(tables) = self.merge_near(shard, compaction, memory, &rules).await?
+        {
+            return Ok(tables);
+        }
+        let (fetch, runs) = (node.remote(&self.ep), pick.runs());
+        let mut tables = Vec::new();
+        for rule in &rules {
+            let mut store = self.blocks(shard.home, node.o.ring);
+            match merge((&self.ep, &fetch), &mut store, &runs, rule).await {
+                Ok(built) => {
+                    store.keep();
+                    tables.extend(self.tables_of(shard, built).await?);
+                }
+                Err(e) => {
+                    store.abandon().await;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(tables)
+    }
+
+    /// The memory node whose cores are to merge: the one that has all inputs.
+    fn near(&self, compaction: &Compaction<'_>) -> Option<NodeId> {
+        let node = &self.node;
+        let running = node.compactions.load(Ordering::SeqCst);
+        match node.o.merging {
+            Merging::Owner => return None,
+            Merging::Adaptive if running > self.ep.caps().mn_cores => return None,
+            Merging::Near | Merging::Adaptive => {}
+        }
+        let mut extents = compaction.pick.inputs().flat_map(|table| table.meta.extents());
+        let memory = extents.next()?.at().node();
+        extents.all(|extent| extent.at().node() == memory).then_some(memory)
+    }
+
+    /// Merges by jobs of a memory node, all parts at a time; `None` when it has no room for jobs, or
+    /// a job names more tables than a message.
+    async fn merge_near(
+        &self,
+        shard: &Shard,
+        compaction: &Compaction<'_>,
+        memory: NodeId,
+        rules: &[Rule],
+    ) -> Result<Option<Vec<Arc<Table>>>> {
+        let node = &self.node;
+        let metas = |run: Vec<Arc<Table>>| run.iter().map(|table| table.meta.clone()).collect();
+        let runs: Vec<Vec<Meta>> = compaction.pick.runs().into_iter().map(metas).collect();
+        let mut started = Vec::new();
+        for rule in rules {
+            let merge = Merge { index: node.root.index, runs: runs.clone(), rule: rule.clone() };
+            let message = wire::message(&Request::Merge(merge))?;
+            let job = match message.len() > LONGEST_JOB {
+                true => Err(Error::busy("too many tables")),
+                false => self.ep.start_job(memory, DATA_SERVICE, &message).await,
+            };
+            match job {
+                Ok(number) => started.push(number),
+                Err(e) => {
+                    self.forget(memory, &started).await?;
+                    return if e.kind() == ErrorKind::Busy { Ok(None) } else { Err(e) };
+                }
+            }
+        }
+        let mut made = Vec::new();
+        let mut failed = None;
+        for number in &started {
+            match self.ended(memory, *number).await.and_then(|answer| wire::decode(&answer)) {
+                Ok(metas) => made.extend::<Vec<Meta>>(metas),
+                Err(e) => failed = Some(e),
+            }
+        }
+        self.forget(memory, &started).await?;
+        let mut tables = Vec::new();
+        for meta in made {
+            let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
+            if failed.is_some() {
+                node.garbage.add(&meta);
+                continue;
+            }
+            match Table::open(&node.remote(&self.ep), meta.clone(), number, garbage).await {
+                Ok(table) => tables.push(table),
+                Err(e) => {
+                    node.garbage.add(&meta);
+                    failed = Some(e);
+                }
+            }
+        }
+        failed.map_or(Ok(Some(tables)), Err)
+    }
+
+    async fn forget(&self, memory: NodeId, jobs: &[JobNumber]) -> Result<()> {
+        for number in jobs {
+            self.ep.forget_job(memory, *number).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a job, however long it takes: it ends with its node, or with the access
+    /// of this one.
+    async fn ended(&self, memory: NodeId, number: JobNumber) -> Result<Vec<u8>> {
+        let (mut pause, longest) = ASK_NS;
+        loop {
+            self.ep.renew_deadline();
+            if let Some(answer) = self.ep.ask_job(memory, number).await? {
+                return Ok(answer);
+            }
+            self.ep.sleep(pause).await;
+            pause = (2 * pause).min(longest);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The tests of dLSM and its relatives in one program.
+
+use dmtree_check::peer::prelude::*;
+use dmtree_dlsm::Options;
+
+dmtree_check::peer_tests! {
+    dlsm: crate::peer();
+}
+
+/// Tables and levels so small that a few hundred keys reach every level.
+fn small(o: Options) -> Options {
+    Options {
+        memtable_entries: 40,
+        table_bytes: 2048,
+        piece_bytes: 4096,
+        level1_bytes: 4096,
+        read_ahead: 4096,
+        subcompactions: 4,
+        ..o
+    }
+}
+
+fn peer() -> Peer {
+    let peer = Peer::of(dmtree_dlsm::systems());
+    let rows = vec![
+        row("dlsm-published", "get", cost(1, [1, 0, 0, 48, 0])).share(0.999),
+        row("dlsm-published", "get absent, update, insert, delete", cost(0, [0; 5])),
+    ];
+    let budget = Budget { keys: 5_000, ..Budget::new(peer.presets(), rows) };
+    let sound = |name, options: Options| (name, Setting::new(&options, NOTHING), 0..8);
+    Peer {
+        repeats: which::<Options>(|_| true),
+        interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
+        local: local(),
+        sound: vec![sound("dlsm-published", Options::published().repaired())],
+        budgets: vec![budget],
+        ..peer
+    }
+}
+
+fn local() -> Vec<Row> {
+    let mut rows = of_any_length();
+    rows.extend(fills(EmptyLeaves::GoBack));
+    rows.push(three_memory_nodes(2_000, 10_000));
+    rows.push(
+        full::<Options>(3_000, |_| false)
+            .options(small)
+            .pool(|p| p.memory_bytes_per_node = 1 << 20),
+    );
+    rows.push(model("small tables", Keys::Short, 600, 10_000).options(small));
+    rows.push(
+        model("small tables, long keys", Keys::AnyLength, 600, 6_000).seed(20).options(small),
+    );
+    rows
+}
