@@ -203,9 +203,18 @@ impl Dlsm {
 
     /// Waits until a number is visible: until the writers with lower numbers have stored theirs.
     async fn visible(&self, shard: &Shard, number: Number) -> Result<()> {
-        let seq = number.seq();
+        let (seq, o) = (number.seq(), &self.node.o);
+        if o.hazards.incomplete {
+            return Ok(());
+        }
+        let table = number.table();
         drop(number);
-        while shard.view().visible(&self.node.o) < seq && !self.node.o.hazards.incomplete {
+        // As published a writer does not ask whether readers know of its MemTable.
+        let visible = || match o.hazards.early_switch {
+            true => table.visible(),
+            false => shard.view().visible(o),
+        };
+        while visible() < seq {
             self.ep.check_deadline("writes with lower numbers", seq)?;
             self.ep.sleep(VISIBLE_NS).await;
         }

@@ -57,6 +57,11 @@ impl Number {
         self.table.first + self.index
     }
 
+    /// The table of its interval.
+    pub(crate) fn table(&self) -> Arc<MemTable> {
+        self.table.clone()
+    }
+
     /// Stores a version with this number; `None` is a deletion.
     pub(crate) fn put(&self, user: &[u8], value: Option<&[u8]>) {
         let tag = Tag::new(self.seq(), value.is_some());

@@ -1,5 +1,10 @@
 //! The tests of dLSM and its relatives in one program.
 
+mod costs;
+mod deletions;
+mod owners;
+mod threads;
+
 use dmtree_check::peer::prelude::*;
 use dmtree_dlsm::Options;
 
@@ -8,7 +13,7 @@ dmtree_check::peer_tests! {
 }
 
 /// Tables and levels so small that a few hundred keys reach every level.
-fn small(o: Options) -> Options {
+pub fn small(o: Options) -> Options {
     Options {
         memtable_entries: 40,
         table_bytes: 2048,
