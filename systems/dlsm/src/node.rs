@@ -16,7 +16,7 @@ use dmtree_fabric::{Endpoint, Error, ErrorKind, GlobalAddr, NodeId, Result};
 use dmtree_parts::op::Lookups;
 use dmtree_parts::worker::WorkerSignal;
 use dmtree_parts::{CacheStats, NodeContext, Root, SnapshotTable};
-use dmtree_pool::{PoolNode, provide};
+use dmtree_pool::{PoolNode, Ungated, provide};
 use serde::{Deserialize, Serialize};
 
 use crate::fetch::{Fetch, Remote};
@@ -84,6 +84,8 @@ pub struct DlsmNode {
     /// Tells this opening of the index from all others.
     pub(crate) me: u64,
     cache_bytes: u64,
+    /// Operations are not announced: the memory is the index's while this is there.
+    _open: Ungated,
 }
 
 /// Openings of indexes by this process.
@@ -93,7 +95,7 @@ impl DlsmNode {
     /// The shared state of a compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for options that cannot be.
+    /// `InvalidArgument` for options that cannot be; `Closed` for a dropped index.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         provide_service();
@@ -119,6 +121,7 @@ impl DlsmNode {
             lookups: Arc::default(),
             me,
             cache_bytes: cx.cache_bytes,
+            _open: cx.pool.open_ungated(root.index)?,
         })
     }
 
