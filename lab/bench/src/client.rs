@@ -479,7 +479,7 @@ async fn one(
             }
             Ok(outcome) => return other("a put", outcome),
             Err(e) => {
-                o.written.iter().for_each(|w| w.doubt());
+                o.written.iter().for_each(|w| w.failed());
                 return Err(e);
             }
         },

@@ -64,8 +64,8 @@ settings! {
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         systems: Vec<String> = vec!["families".to_owned()],
         /// Workloads: search, insert, update, scan, ycsb-a, ...; those of db_bench (fillrandom,
-        /// readrandom, readrandomwriterandom(R), readseq, readrandomrange) over an index that begins
-        /// empty, one after the other.
+        /// readrandom, readrandomwriterandom(R), readseq, readrandomrange) over an index that
+        /// begins empty, one after the other.
         #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
         workloads: Vec<Workload> = each(&["search", "insert", "update", "scan"]),
         /// Distributions: uniform, zipfian, zipfian-exact(0.99), zipfian-ycsb(0.99), latest.

@@ -31,14 +31,14 @@ const LOOK_NS: u64 = 20_000;
 pub struct Written {
     bits: Vec<AtomicU64>,
     /// A put has failed: it may have taken effect.
-    doubtful: AtomicBool,
+    has_failed: AtomicBool,
 }
 
 impl Written {
     /// None of so many.
     pub fn new(numbers: u64) -> Self {
         let bits = (0..numbers.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Self { bits, doubtful: AtomicBool::new(false) }
+        Self { bits, has_failed: AtomicBool::new(false) }
     }
 
     /// A put was acknowledged.
@@ -47,8 +47,8 @@ impl Written {
     }
 
     /// A put has failed.
-    pub fn doubt(&self) {
-        self.doubtful.store(true, Ordering::Relaxed);
+    pub fn failed(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
     }
 
     /// Whether a put was acknowledged.
@@ -68,7 +68,7 @@ impl Written {
     pub fn check(&self, number: u64, was: bool, found: bool, writes: bool) -> Result<(), String> {
         match found {
             false if was => Err("a key that was put is reported absent".to_owned()),
-            true if !was && !writes && !self.doubtful.load(Ordering::Relaxed) => {
+            true if !was && !writes && !self.has_failed.load(Ordering::Relaxed) => {
                 Err(format!("number {number}, which was never put, is found"))
             }
             _ => Ok(()),
@@ -175,10 +175,17 @@ fn with_borders(options: AnyOptions, plan: &Plan) -> Result<AnyOptions> {
         return Ok(options);
     }
     let sorted = plan.load(LoadOrder::Sorted);
-    let first_of = |shard: u64| {
-        let at = plan.spec.records * shard / shards;
+    let key_at = |at: u64| {
         let mut key = Vec::new();
         sorted.records(at..at + 1).for_each(|record| plan.key(record, &mut key));
+        key
+    };
+    // The shortest bytes above the last key below: options have little room.
+    let first_of = |shard: u64| {
+        let at = plan.spec.records * shard / shards;
+        let (below, mut key) = (key_at(at - 1), key_at(at));
+        let common = below.iter().zip(&key).take_while(|(a, b)| a == b).count();
+        key.truncate(common + 1);
         key
     };
     let borders: Vec<Vec<u8>> = (1..shards).map(first_of).collect();

@@ -82,8 +82,8 @@ pub struct Busiest {
     pub node: String,
     /// The server: `in-wire` and `out-wire`, the wires towards the node and from it; `responder`
     /// and `initiator`, the pipelines of its NIC that serve and issue verbs; `cores`, those that
-    /// run its data services, `jobs`, those that run jobs; `cpu`, its client threads, `workers`, those
-    /// of the index's workers.
+    /// run its data services, `jobs`, those that run jobs; `cpu`, its client threads, `workers`,
+    /// those of the index's workers.
     pub server: String,
     /// The share of the window that it was busy, 0 to 1.
     pub utilization: f64,

@@ -125,7 +125,8 @@ impl Profile {
     }
 
     /// Reads a profile's text; `from` names it in messages. Every field must be there that has no
-    /// value for older files, unless it names a shipped profile as its `base`, which has the others.
+    /// value for older files, unless it names a shipped profile as its `base`, which has the
+    /// others.
     ///
     /// # Errors
     /// `InvalidArgument`, naming the file, the field and the allowed range.

@@ -81,6 +81,7 @@ pub struct Node {
     calls: AtomicU64,
     /// Writes that no worker has seen.
     unseen: AtomicU64,
+    has_workers: bool,
     signal: Arc<WorkerSignal>,
     root: Root,
     made_by: ThreadId,
@@ -188,18 +189,16 @@ impl RangeIndex for Toy {
         let ep = cx.pool.endpoint(0)?;
         let number = ep.core().block_on(ep.slot(), ep.faa(root.word, 0))?;
         let map = MAPS.lock().expect("no panic under this lock")[number as usize - 1].clone();
-        let made_by = std::thread::current().id();
-        let (calls, unseen, signal) = (AtomicU64::new(0), AtomicU64::new(0), Arc::default());
-        let snapshots = SnapshotTable::new(root.index, cx.pool.member());
         Ok(Arc::new(Node {
             map,
-            snapshots,
+            snapshots: SnapshotTable::new(root.index, cx.pool.member()),
             mutant: o.mutant,
-            calls,
-            unseen,
-            signal,
+            calls: AtomicU64::new(0),
+            unseen: AtomicU64::new(0),
+            has_workers: o.workers > 0,
+            signal: Arc::default(),
             root,
-            made_by,
+            made_by: std::thread::current().id(),
         }))
     }
     fn client(ep: Endpoint, node: Arc<Node>) -> Self {
@@ -249,7 +248,7 @@ impl RangeIndex for Toy {
     }
 
     fn is_settled(&self) -> bool {
-        self.node.unseen.load(Ordering::Relaxed) == 0
+        !self.node.has_workers || self.node.unseen.load(Ordering::Relaxed) == 0
     }
 
     async fn work(&mut self) -> Result<Pause> {
