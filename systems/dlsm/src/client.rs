@@ -226,7 +226,7 @@ impl Dlsm {
         self.ep.stage_cost(Stage::MemTablePut, entries);
         let threads = match self.threads.get() {
             0 => self.node.writes(self.ep.thread()),
-            known if self.puts.get() % 1024 > 0 => known,
+            known if !self.puts.get().is_multiple_of(1024) => known,
             _ => self.node.writes(self.ep.thread()),
         };
         self.threads.set(threads);
