@@ -41,7 +41,7 @@ pub(crate) struct Cursor {
     reverse: bool,
     children: Vec<Child>,
     most_ahead: u64,
-    /// [`crate::options::Hazards::shared_buffer`].
+    /// [`crate::options::Defects::shared_buffer`].
     shared_buffer: bool,
 }
 
