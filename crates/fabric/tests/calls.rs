@@ -37,6 +37,8 @@ impl Service for Desk {
                 ep.stage_cost(Stage::ServerNode, 3);
                 ep.stage_cost(Stage::ServerCopy, 2);
             }
+            // A memory node merges this at its own price.
+            Some(b'g') => ep.stage_cost(Stage::MergeEntry, 2),
             Some(b'w') => {
                 let memory = ep.own_memory().expect("a processor");
                 memory.write(128, &count.to_le_bytes().repeat(2 * WORDS))?;
@@ -147,6 +149,7 @@ fn calls_cost_what_their_handlers_charge() {
         ("host.call_ns", "1000"),
         ("host.node_ns", "100"),
         ("host.copy_ns", "50"),
+        ("cpu.merge_entry_ns", "850"),
     ];
     let f = sim(&sets);
     served(&f, None);
@@ -158,6 +161,9 @@ fn calls_cost_what_their_handlers_charge() {
     let f = sim(&sets);
     served(&f, None);
     assert_eq!(ends(&f, 3, b"c"), [2400, 2400, 3800], "three nodes and two KiB");
+    let f = sim(&sets);
+    served(&f, None);
+    assert_eq!(ends(&f, 1, b"g"), [2800], "two entries, in 8/17 of the time");
 }
 
 /// Requests and replies are lost: no handler runs twice for a call. A node that keeps the number of

@@ -588,8 +588,8 @@ pub trait RangeIndex: Sized + 'static {
         true
     }
 
-    /// Whether a client of any compute node takes any key. A design with an owner of each key refuses
-    /// the keys of other compute nodes.
+    /// Whether a client of any compute node takes any key. A design with an owner of each key
+    /// refuses the keys of other compute nodes.
     fn any_node(_: &Self::Options) -> bool {
         true
     }

@@ -9,8 +9,8 @@
 //! operations count ([`op`]), their pins and locks ([`held`]), versions in the lines of nodes
 //! ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]), snapshots and atomic batches
 //! ([`snapshots`]), maintenance queues ([`maintenance`]), the driver of garbage collections
-//! ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines through sorted
-//! keys ([`plr`]).
+//! ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines
+//! through sorted keys ([`plr`]).
 #![forbid(unsafe_code)]
 
 pub mod any;

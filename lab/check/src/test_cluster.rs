@@ -173,7 +173,7 @@ impl TestCluster {
         self
     }
 
-    /// How many compute nodes can have clients, with any key: the first one alone, where it owns all
+    /// How many compute nodes can have clients of any key: the first one alone, if it owns all
     /// keys.
     pub fn places(&self) -> usize {
         match self.options.any_node() {

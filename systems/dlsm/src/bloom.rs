@@ -17,7 +17,7 @@ pub(crate) struct Bloom(Vec<u8>);
 
 /// What a key's bits follow from.
 pub(crate) fn hash(user: &[u8]) -> u64 {
-    check64(user, 0x626c_6f6f_6d)
+    check64(user, 0x0062_6c6f_6f6d)
 }
 
 impl Bloom {

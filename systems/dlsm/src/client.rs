@@ -204,13 +204,13 @@ impl Dlsm {
     /// Waits until a number is visible: until the writers with lower numbers have stored theirs.
     async fn visible(&self, shard: &Shard, number: Number) -> Result<()> {
         let (seq, o) = (number.seq(), &self.node.o);
-        if o.hazards.incomplete {
+        if o.defects.incomplete {
             return Ok(());
         }
         let table = number.table();
         drop(number);
         // As published a writer does not ask whether readers know of its MemTable.
-        let visible = || match o.hazards.early_switch {
+        let visible = || match o.defects.early_switch {
             true => table.visible(),
             false => shard.view().visible(o),
         };
@@ -226,7 +226,7 @@ impl Dlsm {
         self.ep.stage_cost(Stage::MemTablePut, entries);
         let threads = match self.threads.get() {
             0 => self.node.writes(self.ep.thread()),
-            known if self.puts.get() % 1024 > 0 => known,
+            known if !self.puts.get().is_multiple_of(1024) => known,
             _ => self.node.writes(self.ep.thread()),
         };
         self.threads.set(threads);
@@ -289,7 +289,7 @@ impl Dlsm {
         match shard.switch() {
             Switch::Stalled => Box::pin(self.wait_for_room(shard)).await,
             switched => {
-                if self.node.o.hazards.early_switch {
+                if self.node.o.defects.early_switch {
                     self.ep.point().await;
                     shard.catch_up();
                 }

@@ -41,7 +41,7 @@ pub(crate) struct Cursor {
     reverse: bool,
     children: Vec<Child>,
     most_ahead: u64,
-    /// [`crate::options::Hazards::shared_buffer`].
+    /// [`crate::options::Defects::shared_buffer`].
     shared_buffer: bool,
 }
 
@@ -111,7 +111,7 @@ impl Cursor {
                 while child.head(self.reverse) == Some(&user[..]) {
                     let ended = &mut child.buffer;
                     all.extend(if self.reverse { ended.pop_back() } else { ended.pop_front() });
-                    more |= child.buffer.is_empty() && !child.ended;
+                    more |= child.buffer.is_empty() && child.may_go_on(&user, self.reverse);
                 }
             }
             if !more {
@@ -154,6 +154,18 @@ impl Child {
     fn head(&self, reverse: bool) -> Option<&[u8]> {
         let pair = if reverse { self.buffer.back() } else { self.buffer.front() };
         pair.map(|pair| &pair.user[..])
+    }
+
+    /// Whether versions of a key may come behind the buffer, which is empty: indexes say so, as far
+    /// as they have the version that is next.
+    fn may_go_on(&self, user: &[u8], reverse: bool) -> bool {
+        let Source::Tables { waiting } = &self.source else { return !self.ended };
+        let Some((table, units)) = waiting.front() else { return false };
+        let exact = table.meta.format == Format::Dense(1);
+        match reverse {
+            false => table.index.first(units.start).0 == user,
+            true => !exact || table.index.first(units.end - 1).0 == user,
+        }
     }
 
     /// Copies the next versions of a MemTable.

@@ -37,5 +37,5 @@ mod work;
 pub use client::Dlsm;
 pub use format::Format;
 pub use node::DlsmNode;
-pub use options::{Hazards, Merging, Options};
+pub use options::{Defects, Merging, Options};
 pub use systems::systems;

@@ -2,8 +2,8 @@
 //!
 //! The word `root.directory` names the *directory*, once the keys are cut: the length of its body
 //! (8 bytes), a checksum (8), a word for each owner, and the body: the borders of the shards, and
-//! the tables that a load has made of each. An owner sets its word when it opens its shards. What it
-//! writes from then on is in its memory alone, so nothing opens them a second time.
+//! the tables that a load has made of each. An owner sets its word when it opens its shards. Later
+//! writes are in its memory alone, so nothing opens them a second time.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -21,7 +21,7 @@ pub enum Merging {
 /// What is wrong as published, each by itself (`DESIGN.md`, section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Hazards {
+pub struct Defects {
     /// A snapshot is the next number, which no write has yet.
     pub next_number: bool,
     /// A snapshot covers numbers that are not complete.
@@ -92,7 +92,7 @@ pub struct Options {
     /// Most bytes that a scan READs of a table at once, 4096 to 2 MiB.
     pub read_ahead: u32,
     /// What is left as published.
-    pub hazards: Hazards,
+    pub defects: Defects,
     /// Longest time that one operation waits for others, ms.
     pub timeout_ms: u64,
 }
@@ -122,7 +122,7 @@ impl Default for Options {
             reads_back: true,
             reads_deletions: true,
             read_ahead: 1 << 20,
-            hazards: Hazards::default(),
+            defects: Defects::default(),
             timeout_ms: 30_000,
         }
     }
@@ -131,7 +131,7 @@ impl Default for Options {
 impl Options {
     /// As published, mistakes included.
     pub fn published() -> Self {
-        let hazards = Hazards {
+        let defects = Defects {
             next_number: true,
             incomplete: true,
             early_switch: true,
@@ -142,13 +142,13 @@ impl Options {
             keeps_deletions: true,
             shared_buffer: false,
         };
-        Self { hazards, ..Self::default() }
+        Self { defects, ..Self::default() }
     }
 
     /// The same without mistakes.
     #[must_use]
     pub fn repaired(&self) -> Self {
-        Self { hazards: Hazards::default(), ..self.clone() }
+        Self { defects: Defects::default(), ..self.clone() }
     }
 
     /// RocksDB over RDMA, with blocks of so many bytes.

@@ -121,7 +121,7 @@ impl Dlsm {
     fn cursor(&self, view: &View, range: KeyRange, reverse: bool, wanted: usize) -> Cursor {
         let o = &self.node.o;
         let mut cursor = Cursor::new(range, reverse, o.read_ahead.into());
-        cursor.share_buffer(o.hazards.shared_buffer);
+        cursor.share_buffer(o.defects.shared_buffer);
         for table in [&view.active].into_iter().chain(&view.immutables) {
             cursor.add_memory(table.clone(), wanted);
         }

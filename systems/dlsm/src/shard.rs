@@ -6,8 +6,8 @@
 //! acknowledged is in every later view. The last holder of a table frees it: counts say when, so
 //! that runs of a simulator repeat.
 //!
-//! Flushes may end in any order. They enter level 0 in the order of their MemTables: of the MemTables
-//! that wait, the oldest ones leave, as long as they are flushed.
+//! Flushes may end in any order. They enter level 0 in the order of their MemTables: of those that
+//! wait, the oldest ones leave, as long as they are flushed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ impl View {
     /// The number up to which all numbers are complete: what a reader of this view sees. A write
     /// returns when its number is visible, so the order of numbers is that of effects.
     pub(crate) fn visible(&self, o: &Options) -> Seq {
-        if o.hazards.incomplete {
+        if o.defects.incomplete {
             return self.active.first + self.active.assigned() - 1;
         }
         let unfinished = self.immutables.iter().rev().find(|table| !table.is_complete());
@@ -46,12 +46,12 @@ impl View {
 
     /// The number of a snapshot of now.
     pub(crate) fn snapshot(&self, o: &Options) -> Seq {
-        self.visible(o) + u64::from(o.hazards.next_number)
+        self.visible(o) + u64::from(o.defects.next_number)
     }
 
     /// The tag with which a read finds the newest version that it may see.
     pub(crate) fn newest(&self, o: &Options) -> Tag {
-        if o.hazards.incomplete { Tag::NEWEST } else { Tag::up_to(self.visible(o)) }
+        if o.defects.incomplete { Tag::NEWEST } else { Tag::up_to(self.visible(o)) }
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct Shard {
     snapshots: Arc<Snapshots>,
     /// Writers, where they queue.
     pub(crate) queue: FifoMutex,
-    /// The last flush or compaction has found no memory; before this time none tries again. 0: it has
-    /// found some.
+    /// The last flush or compaction has found no memory; before this time none tries again. 0: it
+    /// has found some.
     full_until: AtomicU64,
 }
 
@@ -168,7 +168,7 @@ impl Shard {
 
     /// Draws a number for a write; `None` when the active MemTable takes none.
     pub(crate) fn draw(&self) -> Option<Number> {
-        match self.o.hazards.early_switch {
+        match self.o.defects.early_switch {
             true => self.early().draw(),
             false => self.view().active.draw(),
         }
@@ -188,7 +188,7 @@ impl Shard {
             return Switch::Stalled;
         }
         let next = self.replace_active(&view);
-        if !self.o.hazards.early_switch {
+        if !self.o.defects.early_switch {
             self.install_active(&view, next);
         }
         drop(state);
@@ -227,8 +227,8 @@ impl Shard {
         }
     }
 
-    /// The oldest snapshot. One that is taken later has a number above all that is flushed, or sealed,
-    /// now.
+    /// The oldest snapshot. One that is taken later has a number above all that is flushed, or
+    /// sealed, now.
     fn oldest(&self) -> Seq {
         self.snapshots.notes(|| ()).0.into_iter().min().unwrap_or(Seq::MAX)
     }
@@ -272,7 +272,7 @@ impl Shard {
             let Some(table) = state.flushed.remove(&oldest.first) else { break };
             view.immutables.pop();
             if let Some(table) = table {
-                version.add(0, table, self.o.hazards.unordered);
+                version.add(0, table, self.o.defects.unordered);
             }
         }
         view.version = version.into();

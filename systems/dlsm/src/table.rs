@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bloom::Bloom;
 use crate::fetch::Fetch;
-use crate::format::{Format, Index, decode_unit};
+use crate::format::{Each, Format, Index, decode_unit};
 use crate::garbage::Garbage;
 use crate::key::{KeyRange, Seq, Tag};
 
@@ -209,7 +209,7 @@ impl Table {
         &self,
         units: std::ops::Range<usize>,
         bytes: &[u8],
-        each: &mut dyn FnMut(&[u8], Tag, &[u8]),
+        each: &mut Each<'_>,
     ) -> Result<()> {
         let mut rest = bytes;
         for i in units {

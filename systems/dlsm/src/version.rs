@@ -179,7 +179,7 @@ impl Version {
         let all = [&upper[..], &lower[..]].concat();
         let (smallest, largest) = hull(&all)?;
         let deeper = self.levels[level + 2..].iter().flatten();
-        let bottom = !o.hazards.keeps_deletions
+        let bottom = !o.defects.keeps_deletions
             && !deeper.into_iter().any(|table| table.meets(smallest, largest));
         Some(Pick { level, upper, lower, bottom })
     }

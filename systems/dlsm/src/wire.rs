@@ -33,9 +33,9 @@ pub(crate) struct Rule {
     pub(crate) format: Format,
     pub(crate) table_bytes: u64,
     pub(crate) piece_bytes: u32,
-    /// [`crate::options::Hazards::skips_keys`], in a part with a lower border.
+    /// [`crate::options::Defects::skips_keys`], in a part with a lower border.
     pub(crate) skips_one: bool,
-    /// [`crate::options::Hazards::splits_keys`]: the first version at the upper border belongs to
+    /// [`crate::options::Defects::splits_keys`]: the first version at the upper border belongs to
     /// this part, that at the lower border to the one before.
     pub(crate) splits: bool,
 }

@@ -27,7 +27,7 @@ use crate::wire::{self, Merge, Reply, Request, Rule};
 const LEFT_NS: (u32, u64) = (10, 20_000);
 /// A worker without work looks again after this time, ns.
 const IDLE_NS: u64 = 10_000_000;
-/// A worker whose work finds no memory tries again after this time, ns.
+/// After work that finds no memory a worker tries again after this time, ns.
 const FULL_NS: u64 = 5_000_000;
 /// Pauses between two questions about a job: the first and the longest, ns.
 const ASK_NS: (u64, u64) = (10_000, 1_000_000);
@@ -74,7 +74,7 @@ impl Dlsm {
     /// Waits until there may be room for another MemTable of a shard.
     ///
     /// # Errors
-    /// `Full` when flushes and compactions find no memory, and nothing is left that could free some.
+    /// `Full` when flushes and compactions find no memory, and nothing is left to free.
     pub(crate) async fn wait_for_room(&self, shard: &Shard) -> Result<()> {
         let node = &self.node;
         let full = || {
@@ -189,7 +189,7 @@ impl Dlsm {
         let o = &self.node.o;
         let mut cursor = Cursor::new(KeyRange::default(), false, 0);
         cursor.add_memory(flush.table.clone(), usize::MAX);
-        let oldest = if o.hazards.forgets_snapshots { u64::MAX } else { flush.oldest };
+        let oldest = if o.defects.forgets_snapshots { u64::MAX } else { flush.oldest };
         let rule = Rule { table_bytes: u64::MAX, ..self.rule(KeyRange::default(), oldest) };
         let mut store = self.blocks(shard.home, o.ring);
         let fetch = self.node.remote(&self.ep);
@@ -257,18 +257,18 @@ impl Dlsm {
         let (node, pick) = (&self.node, &compaction.pick);
         let near = self.near(compaction);
         let borders = Version::borders(pick, node.o.subcompactions);
-        let hazards = &node.o.hazards;
+        let defects = &node.o.defects;
         let lows = [None].into_iter().chain(borders.iter().cloned().map(Some));
         let highs = borders.iter().cloned().map(Some).chain([None]);
         let rules = lows.zip(highs).map(|(low, high)| Rule {
             bottom: pick.bottom,
             // As published the owner knows of snapshots, and a job does not.
-            oldest: match hazards.forgets_snapshots && near.is_some() {
+            oldest: match defects.forgets_snapshots && near.is_some() {
                 true => u64::MAX,
                 false => compaction.oldest,
             },
-            skips_one: hazards.skips_keys && near.is_some() && low.is_some(),
-            splits: hazards.splits_keys && near.is_none(),
+            skips_one: defects.skips_keys && near.is_some() && low.is_some(),
+            splits: defects.splits_keys && near.is_none(),
             ..self.rule(KeyRange { low, high }, 0)
         });
         let rules: Vec<Rule> = rules.collect();
@@ -295,7 +295,7 @@ impl Dlsm {
         Ok(tables)
     }
 
-    /// The memory node whose cores are to merge: the one that has all inputs.
+    /// The memory node that is to merge: the one that has all inputs.
     fn near(&self, compaction: &Compaction<'_>) -> Option<NodeId> {
         let node = &self.node;
         let running = node.compactions.load(Ordering::SeqCst);
@@ -309,8 +309,8 @@ impl Dlsm {
         extents.all(|extent| extent.at().node() == memory).then_some(memory)
     }
 
-    /// Merges by jobs of a memory node, all parts at a time; `None` when it has no room for jobs, or
-    /// a job names more tables than a message.
+    /// Merges by jobs of a memory node, all parts at a time; `None` when it has no room for jobs,
+    /// or a job names more tables than a message.
     async fn merge_near(
         &self,
         shard: &Shard,

@@ -2,7 +2,7 @@
 
 use dmtree_check::conformance::Keys;
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_dlsm::{Hazards, Merging, Options};
+use dmtree_dlsm::{Defects, Merging, Options};
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
 
@@ -31,12 +31,13 @@ fn left(o: &Options) -> u64 {
 #[test]
 fn deletions_are_dropped_at_the_bottom() {
     let o = small(Options::default());
-    let hazards = Hazards { keeps_deletions: true, ..Hazards::default() };
-    let (repaired, published) = (left(&o), left(&Options { hazards, ..o.clone() }));
+    let defects = Defects { keeps_deletions: true, ..Defects::default() };
+    let (repaired, published) = (left(&o), left(&Options { defects, ..o.clone() }));
     assert!(4 * repaired < published, "{repaired} bytes, and {published} as published");
 }
 
-/// A pool with room for a few copies of the data takes updates for ever, wherever tables are merged.
+/// A pool with room for a few copies of the data takes any number of updates, wherever tables are
+/// merged.
 #[test]
 fn stale_versions_take_no_memory_for_ever() {
     for merging in [Merging::Near, Merging::Owner, Merging::Adaptive] {

@@ -2,6 +2,7 @@
 
 mod costs;
 mod deletions;
+mod levels;
 mod owners;
 mod threads;
 
@@ -30,6 +31,7 @@ fn peer() -> Peer {
     let rows = vec![
         row("dlsm-published", "get", cost(1, [1, 0, 0, 48, 0])).share(0.999),
         row("dlsm-published", "get absent, update, insert, delete", cost(0, [0; 5])),
+        row("dlsm-published", "scan of 100", cost(1, [1, 0, 0, 4800, 0])),
     ];
     let budget = Budget { keys: 5_000, ..Budget::new(peer.presets(), rows) };
     let sound = |name, options: Options| (name, Setting::new(&options, NOTHING), 0..8);
