@@ -345,6 +345,11 @@ impl<'o> Turns<'o> {
             // The checks report what maintenance finds broken.
             let _ = placed.client.maintain().await;
         }
+        if self.o.written.is_some() && self.o.window.is_some() {
+            // An operation without verbs takes its thread's time alone: the clock of the fabric
+            // must follow before the next one, or other clients would not begin.
+            placed.ep.sleep(0).await;
+        }
         self.turn += 1;
         let closed = || self.o.window.as_ref().is_some_and(Window::closed);
         match &self.o.left {

@@ -154,7 +154,7 @@ impl<const NAMES: usize> Sheet<NAMES> {
             given.or_else(|| find(system).ok()?.options.get(name).cloned())
         };
         let holds = |(name, value): &(&str, &str)| {
-            *name == "threads" || option(name).is_some_and(|v| v.to_string() == *value)
+            *name == "threads" || option(name).map(|v| v.to_string()).as_deref() == Some(*value)
         };
         c.simulated()
             && here == [cns, mns, threads, coroutines]

@@ -66,8 +66,8 @@ pub fn find(name: &str) -> Result<System> {
         .ok_or_else(|| Failure::input(unknown("system", name, &names)))
 }
 
-/// Systems by names, in this order, each once. `families` is the first of each family, `all` is
-/// all.
+/// Systems by names, in this order, each once. `families` is the first of each family that takes
+/// any key from any compute node, `all` is all.
 ///
 /// # Errors
 /// An unknown name.
@@ -78,7 +78,10 @@ pub fn select(names: &[String]) -> Result<Vec<System>> {
         let mut families = BTreeSet::new();
         let some: Vec<System> = match name.as_str() {
             "all" => all.clone(),
-            "families" => all.iter().filter(|s| families.insert(s.family)).cloned().collect(),
+            "families" => {
+                let any = |s: &&System| s.options.any_node().unwrap_or(false);
+                all.iter().filter(any).filter(|s| families.insert(s.family)).cloned().collect()
+            }
             name => vec![find(name).map_err(|e| match e {
                 Failure::Input(m) => Failure::Input(format!("{m}; or families, or all")),
                 other => other,
@@ -176,17 +179,8 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        let families = [
-            "dmtree",
-            "fptree",
-            "dmtree-published",
-            "sherman",
-            "smart",
-            "chime",
-            "rolex",
-            "rpc",
-            "dlsm-published",
-        ];
+        let families =
+            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime", "rolex", "rpc"];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

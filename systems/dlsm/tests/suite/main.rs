@@ -8,6 +8,7 @@ mod threads;
 
 use dmtree_check::peer::prelude::*;
 use dmtree_dlsm::Options;
+use dmtree_parts::AnyOptions;
 
 dmtree_check::peer_tests! {
     dlsm: crate::peer();
@@ -34,12 +35,17 @@ fn peer() -> Peer {
         row("dlsm-published", "scan of 100", cost(1, [1, 0, 0, 4800, 0])),
     ];
     let budget = Budget { keys: 5_000, ..Budget::new(peer.presets(), rows) };
-    let sound = |name, options: Options| (name, Setting::new(&options, NOTHING), 0..8);
+    let presets: Vec<_> = peer.subjects.iter().map(|s| (s.name, s.options.clone())).collect();
+    let repaired = |(name, o): &(&'static str, AnyOptions)| {
+        let options = o.typed::<Options>().repaired();
+        (*name, Setting::new(&options, NOTHING), 0..if *name == "dlsm-published" { 40 } else { 8 })
+    };
+    let sound = presets.iter().map(repaired).collect();
     Peer {
         repeats: which::<Options>(|_| true),
         interleaved: Some((Tearing::AnyOrder, Box::new(|_| true))),
         local: local(),
-        sound: vec![sound("dlsm-published", Options::published().repaired())],
+        sound,
         budgets: vec![budget],
         ..peer
     }
