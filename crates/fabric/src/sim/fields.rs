@@ -121,7 +121,7 @@ fields! {
     "cpu.mem_table_probe_ns", "ns", 0 ..= 1e6, D, GUESS, "searching a MemTable", or 500.0;
     "cpu.table_probe_ns", "ns", 0 ..= 1e6, B, LSM_READ, "looking into the filter of a sorted table, or searching its index", or 1015.0;
     "cpu.table_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "adding an entry of a MemTable to a sorted table", or 500.0;
-    "cpu.merge_entry_ns", "ns", 0 ..= 1e6, B, LSM_MERGE, "merging an entry of sorted tables on a compute node", or 960.0;
+    "cpu.merge_entry_ns", "ns", 0 ..= 1e6, B, LSM_MERGE, "merging an entry of sorted tables on a compute node", or 975.0;
     "cpu.iter_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "an entry that an iterator over sorted tables passes", or 100.0;
     "cpu.measured_factor", "ratio", 0 ..= 1000, D, GUESS, "time on this hardware's processor for a unit of time on the machine that simulates, where CPU is measured and not charged (`--cpu measured`)";
     "pcie.gbps", "Gb/s", 0 ..= 3200, C, "PCIe generation and width", "payload rate between NIC and memory, each direction; 0: no limit";

