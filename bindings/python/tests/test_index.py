@@ -222,7 +222,9 @@ class Concurrency(Case):
 
     def interrupted(self, code):
         """Runs a program, and interrupts it once it has said that it begins."""
-        code = textwrap.dedent(code)
+        # Programs in the background of a shell ignore the signal unless they ask for it.
+        asks = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        code = asks + textwrap.dedent(code)
         program = subprocess.Popen(
             [sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
