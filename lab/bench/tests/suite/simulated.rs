@@ -341,7 +341,7 @@ fn phases_run_on_every_kind_of_system() {
         let mixed = c.workload.contains("write");
         assert!(c.mops > 0.0 && (mixed || (2300..2800).contains(&keys)), "{}: {keys}", c.key());
         if c.workload == "readrandom" {
-            // Of so many numbers drawn of as many, 1 - 1 / e were drawn: gets of others find nothing.
+            // Of as many draws as numbers, 1 - 1 / e were drawn: gets of others find nothing.
             let [hit, absent] = ["hit", "absent"].map(|of| c.by_outcome[of].ops as f64);
             let share = hit / (hit + absent);
             assert!((share - 0.632).abs() < 0.03, "{}: {share}", c.key());
