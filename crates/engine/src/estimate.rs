@@ -7,7 +7,7 @@
 //! instead of drawn: multiples of the golden ratio, modulo 1, name the places, and a node takes the
 //! part of the place that it divides, and leaves the rest to the node below.
 //!
-//! Other clients may change the structure meanwhile. A sample whose leaf is gone does not count.
+//! Other clients may change the structure meanwhile. A sample does not count when its leaf is gone.
 
 use dmtree_fabric::{Error, ErrorKind, OpKind, OpOutcome, Result};
 

@@ -8,7 +8,7 @@
 //!
 //! Invariants.
 //!
-//! - *Type.* Arena memory stays of its kind and size until the pool ends. So a stale READ or
+//! - *Type.* Arena memory stays of its kind and size until its index is purged. So a stale READ or
 //!   compare-and-swap on an address meets an object of the same kind, and only the generation tells
 //!   them apart.
 //! - *Generations grow.* A fresh object has generation 1; a reusable one is granted with its last

@@ -279,9 +279,14 @@ pub(crate) fn counted_word(root_word: GlobalAddr) -> GlobalAddr {
     root_word.plus(COUNTED_WORD - ROOT_WORD)
 }
 
-/// The numbers of all indexes with memory, those that were dropped included. One READ.
+/// All indexes with a slot, those that were dropped included. One READ.
+pub(crate) async fn all_indexes(ep: &Endpoint) -> Result<Vec<IndexEntry>> {
+    Ok(read_all(ep).await?.into_iter().map(|(_, e)| e).collect())
+}
+
+/// The numbers of [`all_indexes`].
 pub(crate) async fn live_indexes(ep: &Endpoint) -> Result<Vec<u32>> {
-    Ok(read_all(ep).await?.into_iter().map(|(_, e)| e.id).collect())
+    Ok(all_indexes(ep).await?.into_iter().map(|e| e.id).collect())
 }
 
 /// Creates and drops. Calls run one at a time, so what it reads stays true until it writes.
@@ -430,13 +435,12 @@ impl PoolNode {
     /// `InvalidArgument` for an impossible name; those of the fabric.
     pub async fn find_index(&self, ep: &Endpoint, name: &str) -> Result<Option<IndexEntry>> {
         check_name(name)?;
-        let all = read_all(ep).await?;
-        Ok(all.into_iter().map(|(_, e)| e).find(|e| e.is_named(name)))
+        Ok(all_indexes(ep).await?.into_iter().find(|e| e.is_named(name)))
     }
 
     /// All indexes, by name.
     pub async fn list_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
-        let mut all: Vec<_> = read_all(ep).await?.into_iter().map(|(_, e)| e).collect();
+        let mut all = all_indexes(ep).await?;
         all.retain(|e| e.state != IndexState::Dropped);
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
@@ -455,12 +459,6 @@ impl PoolNode {
         call(ep, CallKind::Drop, dropped, me).await?;
         let _ = Box::pin(self.purge_dropped(ep)).await;
         Ok(())
-    }
-
-    /// The indexes that were dropped and not purged.
-    pub(crate) async fn dropped_indexes(&self, ep: &Endpoint) -> Result<Vec<IndexEntry>> {
-        let all = read_all(ep).await?.into_iter().map(|(_, e)| e);
-        Ok(all.filter(|e| e.state == IndexState::Dropped).collect())
     }
 
     /// No operation of a dropped index can run any more: its slot is free.

@@ -40,7 +40,7 @@ use dmtree_fabric::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::{IndexEntry, live_indexes};
+use crate::catalog::{IndexEntry, IndexState, all_indexes};
 use crate::chunks::ask_purge;
 use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
 use crate::mutants::Mutant;
@@ -142,8 +142,9 @@ impl PoolNode {
                 runs.push((r.index, at, u64::from(r.run) * layout.chunk_bytes));
             }
         }
-        let listed = live_indexes(ep).await?;
-        let entries = self.dropped_indexes(ep).await?;
+        let mut entries = all_indexes(ep).await?;
+        let listed: BTreeSet<u32> = entries.iter().map(|entry| entry.id).collect();
+        entries.retain(|entry| entry.state == IndexState::Dropped);
         let mut indexes: BTreeSet<u32> = entries.iter().map(|entry| entry.id).collect();
         runs.retain(|(index, ..)| indexes.contains(index) || !listed.contains(index));
         indexes.extend(runs.iter().map(|(index, ..)| *index));

@@ -222,7 +222,7 @@ fn oracle(host: &mut Host<'_>, c: &Config, plan: &Plan, scans: bool) -> Option<A
     Some(oracle)
 }
 
-/// A fresh pool for the cells of a group, whose memory is that of the first one, with an empty
+/// A fresh pool for the cells of a group, with the memory of the first one, and an empty
 /// index of options that `change` has changed.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ const DRAIN_NS: u64 = 600_000_000_000;
 /// Pause between two looks at it, ns.
 const LOOK_NS: u64 = 20_000;
 
-/// The numbers whose puts were acknowledged.
+/// The numbers with acknowledged puts.
 #[derive(Debug)]
 pub struct Written {
     bits: Vec<AtomicU64>,
@@ -165,7 +165,7 @@ pub(crate) fn run_phases(g: &Group, host: &mut Host<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Options of an index whose shards (`owners` times `shards`) have `borders`, with those that give
+/// Options of an index with `borders` of its shards (`owners` times `shards`), with those that give
 /// each shard as many of the numbers, unless there are some: nothing is loaded that could say where
 /// to cut.
 fn with_borders(options: AnyOptions, plan: &Plan) -> Result<AnyOptions> {

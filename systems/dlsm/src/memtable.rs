@@ -7,8 +7,8 @@
 //!
 //! *Completion.* A number is complete when its versions are in the list, or never will be (its
 //! [`Number`] was dropped). The contiguous prefix of complete numbers only grows: what it covers is
-//! visible. A batch has one number for all of its versions. A sealed table whose prefix is all of
-//! it has no writer any more.
+//! visible. A batch has one number for all of its versions. A sealed table with a complete prefix
+//! has no writer any more.
 
 use std::ops::Bound;
 use std::sync::Arc;
