@@ -39,18 +39,18 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
 fn mutants(o: &Options) -> Vec<peer::Mutant> {
     let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
     let soon = [
-        ("RetireMergedEarly", soon(NodeFaultSet::None, 3, "access")),
+        ("RetireMergedEarly", soon(NodeFaultSet::None, 20, "access")),
         // Few writes are judged, because one beside another write of its leaf is not: of seeds
         // 0..800 none shows the mutant with a write.
-        ("StopForDeath", soon(NodeFaultSet::Crash, 500, "slow")),
-        ("WordBesideEntry", soon(NodeFaultSet::None, 6, "history")),
-        ("LearnFencesUnchecked", soon(NodeFaultSet::None, 6, "answer")),
-        ("LearnLeftBorder", soon(NodeFaultSet::None, 6, "structure")),
+        ("StopForDeath", soon(NodeFaultSet::Crash, 600, "slow")),
+        ("WordBesideEntry", soon(NodeFaultSet::None, 32, "history")),
+        ("LearnFencesUnchecked", soon(NodeFaultSet::None, 20, "answer")),
+        ("LearnLeftBorder", soon(NodeFaultSet::None, 32, "structure")),
         // An image without a lease is a lease test's (`tests/suite/crash/leases.rs`).
-        ("ImagedAckEarly", soon(NodeFaultSet::None, 6, "history")),
-        ("ImagedFirst", soon(NodeFaultSet::None, 6, "access")),
-        ("ImagedLeafRead", soon(NodeFaultSet::Crash, 60, "history")),
-        ("ImagedNotClosed", soon(NodeFaultSet::Crash, 16, "history")),
+        ("ImagedAckEarly", soon(NodeFaultSet::None, 20, "history")),
+        ("ImagedFirst", soon(NodeFaultSet::None, 60, "access")),
+        ("ImagedLeafRead", soon(NodeFaultSet::Crash, 6000, "history")),
+        ("ImagedNotClosed", soon(NodeFaultSet::Crash, 320, "history")),
     ];
     let own = match (o.techniques.tables, o.neighbourhood, o.techniques.models) {
         _ if o.images > 0.0 => Some("Imaged"),

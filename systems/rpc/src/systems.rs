@@ -29,9 +29,9 @@ fn spec(name: &'static str, about: &'static str, reads: Reads) -> SystemSpec {
     let soon = |seeds, kind| Soon { node_faults: NodeFaultSet::None, seeds, kind };
     let soon: &[(&str, Soon)] = match reads {
         Reads::Farm => {
-            &[("UncheckedRange", soon(4, "history")), ("MixedVersions", soon(60, "history"))]
+            &[("UncheckedRange", soon(30, "history")), ("MixedVersions", soon(1500, "history"))]
         }
-        Reads::Hybrid => &[("UncheckedRange", soon(20, "history"))],
+        Reads::Hybrid => &[("UncheckedRange", soon(150, "history"))],
         Reads::Call | Reads::Cell => &[],
     };
     let names = crate::Mutant::ALL.iter().map(|m| m.name());

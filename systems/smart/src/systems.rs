@@ -75,9 +75,9 @@ fn fit(options: &Value, fit: &Fit) -> Value {
 fn sound_spec() -> SystemSpec {
     let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
     let soon = [
-        ("SlotBeforeNode", soon(NodeFaultSet::All, 13, "history")),
-        ("RetireNamed", soon(NodeFaultSet::None, 2, "structure")),
-        ("CloseUnfrozen", soon(NodeFaultSet::None, 5, "history")),
+        ("SlotBeforeNode", soon(NodeFaultSet::All, 1300, "history")),
+        ("RetireNamed", soon(NodeFaultSet::None, 20, "structure")),
+        ("CloseUnfrozen", soon(NodeFaultSet::None, 60, "history")),
     ];
     SystemSpec {
         sound: true,
