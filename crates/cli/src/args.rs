@@ -1,6 +1,8 @@
 //! The command line.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use dmtree_command::access::access;
@@ -225,12 +227,23 @@ pub struct ImportArgs {
     pub files: Vec<PathBuf>,
 }
 
+/// A time between two checkpoints.
+fn period(text: &str) -> std::result::Result<Duration, String> {
+    let period = humantime::parse_duration(text)
+        .map_err(|e| format!("{e}; a time is a number and a unit, such as 30s, 10m or 1h"))?;
+    match period < Duration::from_secs(1) || period > Duration::from_secs(366 * 86_400) {
+        true => Err("it is between 1s and 366days".to_owned()),
+        false => Ok(period),
+    }
+}
+
 /// `checkpoint`.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("of").args(["connect", "durable"]).required(true)))]
 #[command(after_help = "Example:
   dmtree checkpoint --durable DIR --to /backups/monday
   dmtree checkpoint --connect 10.0.0.1:7000 --to /backups/monday    # of a pool with journal nodes
+  dmtree checkpoint --connect 10.0.0.1:7000 --to /backups --every 10m --keep 6
 
 The pool in DIR must not be open; a program that has it open calls Pool::checkpoint, and its shell has the command `checkpoint TO`. What is written is one instant's, over all indexes: Parquet files that other programs read, and MANIFEST.json, which comes last. A directory without it is no checkpoint. In a binary with the features durable and parquet.")]
 pub struct CheckpointArgs {
@@ -242,9 +255,17 @@ pub struct CheckpointArgs {
     pub durable: Option<PathBuf>,
     /// The directory of the checkpoint: a new one, or an empty one; in a binary with the feature
     /// cloud s3://BUCKET/PATH, with credentials, region and endpoint in the environment
-    /// (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT).
+    /// (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT). With --keep the place
+    /// of a series: each checkpoint gets the next number below it, such as DIR/000017.
     #[arg(long, value_name = "DIR|URL")]
     pub to: PathBuf,
+    /// A checkpoint of a series: older ones are removed, but for so many.
+    #[arg(long, value_name = "N", conflicts_with = "durable")]
+    pub keep: Option<NonZeroUsize>,
+    /// Again and again, such as 10m or 1h, until Ctrl-C or SIGTERM. What fails is said, and tried
+    /// again the next time.
+    #[arg(long, value_name = "TIME", requires = "keep", value_parser = period)]
+    pub every: Option<Duration>,
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,
@@ -455,6 +476,7 @@ pub enum JournalLevel {
 #[command(after_help = "Example:
   dmtree memnode --listen 10.0.0.1:7000 --key-file pool.key --journal 2
   dmtree journalnode --dir /var/lib/dmtree --join 10.0.0.1:7000 --key-file pool.key    # twice, on two machines
+  dmtree journalnode --dir DIR --join 10.0.0.1:7000 --checkpoint-to /backups --every 10m --keep 6
 
 A journal node that ends comes back with its directory. A pool that is founded over the directories of a former one has what they have.")]
 pub struct JournalnodeArgs {
@@ -474,6 +496,16 @@ pub struct JournalnodeArgs {
     /// What the pool must say, if it matters: the level is the pool's.
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub level: Option<JournalLevel>,
+    /// Write checkpoints of the whole pool, as `dmtree checkpoint` does: a series in this directory,
+    /// or at s3://BUCKET/PATH. One journal node of a pool is enough.
+    #[arg(long, value_name = "DIR|URL", requires = "every")]
+    pub checkpoint_to: Option<PathBuf>,
+    /// With --checkpoint-to: how often, such as 10m or 1h.
+    #[arg(long, value_name = "TIME", requires_all = ["checkpoint_to", "keep"], value_parser = period)]
+    pub every: Option<Duration>,
+    /// With --every: how many checkpoints stay.
+    #[arg(long, value_name = "N", requires = "every")]
+    pub keep: Option<NonZeroUsize>,
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,

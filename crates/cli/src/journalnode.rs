@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dmtree::JournalNode;
+use dmtree::{CheckpointSeries, JournalNode};
 use dmtree_command::{Failure, Result};
 use dmtree_pool::Place;
 
 use crate::args::{JournalLevel, JournalnodeArgs};
+use crate::checkpoint::repeat;
 use crate::metrics::Port;
+use crate::transfer::connect;
 use crate::{Hangup, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
@@ -38,8 +40,20 @@ pub fn run(a: &JournalnodeArgs) -> Result<()> {
         }
     ));
     port.serve(Arc::new(move || fabric.status()))?;
+    if let (Some(to), Some(every), Some(keep)) = (&a.checkpoint_to, a.every, a.keep) {
+        let (series, stop) = (CheckpointSeries::new(to, keep), stop.clone());
+        let (first, nic, access) = (a.join.clone(), a.nic.clone(), a.access.clone());
+        // What it is writing when the process ends is no checkpoint, and goes with older ones.
+        let open = move || connect(&first, &nic, &access);
+        spawn(move || repeat(&series, every, &stop, open));
+    }
     while !stop.load(Ordering::SeqCst) {
         std::thread::park_timeout(LOOK);
     }
     Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "it waits in real time")]
+fn spawn(run: impl FnOnce() + Send + 'static) {
+    std::thread::spawn(run);
 }

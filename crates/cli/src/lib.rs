@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod checkpoint;
 mod doctor;
 mod dumps;
 mod journalnode;
@@ -78,7 +79,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Shell(args) => shell::run(&args),
         Command::Export(args) => transfer::export(&args),
         Command::Import(args) => transfer::import(&args),
-        Command::Checkpoint(args) => transfer::checkpoint(&args),
+        Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Restore(args) => transfer::restore(&args),
         Command::Completions { shell } => {
             let mut text = Vec::new();

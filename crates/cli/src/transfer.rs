@@ -1,5 +1,4 @@
-//! `export` and `import`: an index of a running pool as files. `checkpoint` and `restore`: a whole
-//! pool.
+//! `export` and `import`: an index of a running pool as files. `restore`: a whole pool.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,9 +7,7 @@ use dmtree::{CheckpointSize, Index, Loaded, Pool};
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::ErrorKind;
 
-use crate::args::{
-    AccessArgs, CheckpointArgs, ExportArgs, ImportArgs, NicArgs, PoolArgs, RestoreArgs,
-};
+use crate::args::{AccessArgs, ExportArgs, ImportArgs, NicArgs, PoolArgs, RestoreArgs};
 use crate::output;
 
 /// How long to wait for a pool that is not ready.
@@ -43,18 +40,6 @@ pub fn import(a: &ImportArgs) -> Result<()> {
     Ok(())
 }
 
-/// `checkpoint`.
-pub fn checkpoint(a: &CheckpointArgs) -> Result<()> {
-    let size = match (&a.connect, &a.durable) {
-        (Some(first), _) => connect(first, &a.nic, &a.access)?.checkpoint(&a.to),
-        (None, Some(directory)) => dmtree::checkpoint_of(directory, &a.to),
-        (None, None) => return Err(Failure::input("name a pool: --connect or --durable")),
-    };
-    let size = size.map_err(failed)?;
-    say_all(size, "written to", &a.to);
-    Ok(())
-}
-
 /// `restore`.
 pub fn restore(a: &RestoreArgs) -> Result<()> {
     let pool = match (&a.connect, &a.durable) {
@@ -82,7 +67,7 @@ pub fn say_all(size: CheckpointSize, how: &str, place: &Path) {
 }
 
 /// A file or name that is there already, or is not, is bad input.
-fn failed(e: dmtree::Error) -> Failure {
+pub fn failed(e: dmtree::Error) -> Failure {
     match e.kind() {
         ErrorKind::Exists | ErrorKind::NotFound | ErrorKind::Busy => Failure::refused(e),
         _ => e.into(),

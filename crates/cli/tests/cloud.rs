@@ -8,10 +8,11 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{has, said};
@@ -143,4 +144,129 @@ fn a_checkpoint_goes_to_a_store_and_comes_back() {
     assert_ne!(status, Some(0), "{out}");
     has(&out, &["the object store"]);
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+}
+
+/// A process of a pool; killed when dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    /// Starts it, and reads its first line.
+    fn start(arguments: &[&str]) -> (Self, String) {
+        let mut command = common::dmtree(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut server = Self(command.spawn().expect("the binary"));
+        let mut line = String::new();
+        let out = server.0.stdout.take().expect("piped");
+        BufReader::new(out).read_line(&mut line).expect("it says where it is");
+        (server, line)
+    }
+
+    /// Two memory nodes, and journal nodes over these directories.
+    fn pool(journals: &[PathBuf]) -> (Vec<Self>, String) {
+        let here = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+        let count = journals.len().to_string();
+        let founding = ["memnode", "--memory-nodes", "2", "--journal", &count];
+        let (first, line) = Self::start(&[&founding[..], &here].concat());
+        let at = common::address(&line);
+        let (second, _) = Self::start(&[&["memnode", "--join", &at][..], &here].concat());
+        let mut all = vec![first, second];
+        for dir in journals {
+            all.push(Self::start(&["journalnode", "--join", &at, "--dir", text(dir)]).0);
+        }
+        (all, at)
+    }
+}
+
+fn joined(at: &str) -> Pool {
+    Pool::connect(at).wait(Duration::from_secs(60)).open().expect("joins")
+}
+
+/// Three compute nodes write to a pool with two memory nodes and two journal nodes. Checkpoints go to
+/// a store and to a directory meanwhile; all processes are killed and start again. Each checkpoint
+/// has the first writes of each writer, and the journals have all that were acknowledged.
+#[test]
+fn a_cluster_goes_to_a_store_and_outlives_all_processes() {
+    const WRITERS: u64 = 3;
+    let Some(store) = Store::start() else {
+        eprintln!("SKIPPED: there is no moto_server (pip install 'moto[server]')");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let journals = ["j0", "j1"].map(|name| dir.path().join(name));
+    let (servers, at) = Server::pool(&journals);
+    joined(&at).create("numbers", Options::default()).expect("new");
+    let stops = AtomicBool::new(false);
+    let directory = dir.path().join("files");
+    let places = [text(&directory), "s3://backups/cluster", "s3://backups/series/000002"];
+    // One writer's writes come one after the other: with one of them a checkpoint has all before it.
+    let write = |writer: u64| {
+        let pool = joined(&at);
+        let index = pool.open("numbers").expect("there");
+        let mut done = 0u64;
+        while !stops.load(Ordering::SeqCst) {
+            let key = [writer.to_be_bytes(), done.to_be_bytes()].concat();
+            index.put(key, done.to_be_bytes()).expect("put");
+            done += 1;
+        }
+        done
+    };
+    let write = &write;
+    let done: Vec<u64> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS).map(|n| scope.spawn(move || write(n))).collect();
+        for to in &places[..2] {
+            std::thread::sleep(Duration::from_millis(500));
+            let (status, out) = store.run(&["checkpoint", "--connect", &at, "--to", to]);
+            assert_eq!(status, Some(0), "{out}");
+            has(&out, &["1 index with", "written to", to]);
+        }
+        let series = ["checkpoint", "--connect", &at, "--to", "s3://backups/series", "--keep", "1"];
+        for said in ["written to s3://backups/series/000001", "s3://backups/series/000001 removed"]
+        {
+            let (status, out) = store.run(&series);
+            assert_eq!(status, Some(0), "{out}");
+            has(&out, &[said]);
+        }
+        stops.store(true, Ordering::SeqCst);
+        writers.into_iter().map(|writer| writer.join().expect("no panic")).collect()
+    });
+    drop(servers);
+    let (_servers, at) = Server::pool(&journals);
+    assert!(done.iter().all(|n| *n > 50), "{done:?} writes");
+    assert_eq!(counts(&joined(&at), WRITERS), done, "what was acknowledged");
+    let restore =
+        |from: &str, to: &Path| store.run(&["restore", "--durable", text(to), "--from", from]);
+    let mut former = vec![0; WRITERS as usize];
+    for (number, from) in places.iter().enumerate() {
+        let to = dir.path().join(format!("restored-{number}"));
+        let (status, out) = restore(from, &to);
+        assert_eq!(status, Some(0), "{out}");
+        let pool = Pool::embedded().memory("64MiB").durable(&to).open().expect("opened");
+        let found = counts(&pool, WRITERS);
+        assert!(found.iter().zip(&former).all(|(new, old)| new >= old), "{former:?}, {found:?}");
+        former = found;
+    }
+    let (status, out) = restore("s3://backups/series/000001", &dir.path().join("none"));
+    assert_eq!(status, Some(2), "{out}");
+    has(&out, &["no MANIFEST.json"]);
+}
+
+/// How many keys of each writer there are: the first ones, without a gap.
+fn counts(pool: &Pool, writers: u64) -> Vec<u64> {
+    let index = pool.open("numbers").expect("there");
+    let count = |writer: u64| {
+        let (low, high) = (writer.to_be_bytes(), (writer + 1).to_be_bytes());
+        let pairs = index.scan(&low[..]..&high[..]).pairs();
+        let number = |value: Vec<u8>| u64::from_be_bytes(value.try_into().expect("8 bytes"));
+        let numbers: Vec<u64> = pairs.map(|pair| number(pair.expect("read").1)).collect();
+        assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "a gap: {numbers:?}");
+        numbers.len() as u64
+    };
+    (0..writers).map(count).collect()
 }

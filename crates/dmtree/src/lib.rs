@@ -36,7 +36,7 @@ pub use crate::async_client::{AsyncClient, AsyncOptions, AsyncScan, Reply};
 pub use crate::batch::Batch;
 pub use crate::bounds::KeyRange;
 pub use crate::builder::{Connector, PoolBuilder};
-pub use crate::checkpoint::{CheckpointSize, checkpoint_of};
+pub use crate::checkpoint::{CheckpointSeries, CheckpointSize, WrittenCheckpoint, checkpoint_of};
 pub use crate::durable::OpenProgress;
 pub use crate::index::{Index, LoadOrder};
 pub use crate::journal_node::JournalNode;

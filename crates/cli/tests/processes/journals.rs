@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use dmtree::{ErrorKind, LoadOrder, Options, Pool};
 
 use crate::common::has;
-use crate::harness::{PATIENCE, Process, alone, compute, leases, run, serve, shell, within};
+use crate::harness::{
+    PATIENCE, Process, alone, compute, compute_within, leases, run, serve, shell, within,
+};
 
 /// Memory nodes and journal nodes of a pool; the latter have directories.
 struct Servers {
@@ -326,6 +328,52 @@ fn a_pool_in_use_goes_to_files_of_one_instant() {
         assert!(last > newest, "a later checkpoint has more");
         newest = last;
     }
+}
+
+/// A journal node writes checkpoints by itself, and the last two of them stay; a command goes on with
+/// the series.
+#[test]
+fn a_journal_node_writes_checkpoints_by_itself() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (j0, backups) = (dir.path().join("j0"), dir.path().join("backups"));
+    let founding = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--journal", "1"];
+    let (_memory, pool) = serve(&founding);
+    let node = ["journalnode", "--join", &pool, "--dir", text(&j0)];
+    let series = ["--checkpoint-to", text(&backups), "--every", "1s", "--keep", "2"];
+    let node = Process::start(&[&node[..], &series].concat());
+    assert!(node.line().starts_with("jn0 "));
+    let mut shell = compute_within(&pool, PATIENCE);
+    assert_eq!(shell.ask("put key value"), "done");
+    // The first may have been taken before the write.
+    for number in 1..=3 {
+        let line = node.line();
+        has(&line, &["written to", &format!("/00000{number}")]);
+    }
+    within(PATIENCE, || match backups.join("000001").exists() {
+        true => Err("the first one is still there".to_owned()),
+        false => Ok(()),
+    });
+    drop(node);
+    let arguments = ["checkpoint", "--connect", &pool, "--to", text(&backups), "--keep", "2"];
+    let (status, out) = run(&arguments);
+    assert_eq!(status, Some(2), "without its journal node: {out}");
+    let _node = journal_node(&pool, &j0);
+    let out = within(PATIENCE, || {
+        let (status, out) = run(&arguments);
+        (status == Some(0)).then_some(out.clone()).ok_or(out)
+    });
+    has(&out, &["1 index with 2 pairs written to", "removed"]);
+    let mut numbers: Vec<_> = std::fs::read_dir(&backups)
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|at| at.join("MANIFEST.json").exists())
+        .collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers.len(), 2, "{numbers:?}");
+    let restored = Pool::embedded().memory("64MiB").open().expect("opened");
+    restored.restore(&numbers[1]).expect("restored");
+    let index = restored.open("shell").expect("there");
+    assert_eq!(index.get("key").expect("a get").as_deref(), Some(&b"value"[..]));
 }
 
 /// One line each, a status of 2, and nothing changed.

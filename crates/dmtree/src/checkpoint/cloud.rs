@@ -1,9 +1,10 @@
 //! Checkpoints in an object store: S3, or what speaks its protocol.
 //!
 //! A checkpoint is written to a directory of this machine first, and read from one: Parquet files
-//! are read by place. The manifest is the last object that is put, and is put only when none is
-//! there: a checkpoint exists when its manifest does, and of two writers of one place one fails.
-//! What a writer that ends early has left is no checkpoint; another place is to be taken.
+//! are read by place. The first object that is put is the claim of the writer, and is put only when
+//! none is there: of two writers of one place one fails before it has changed anything. The last one
+//! is the manifest: a checkpoint exists when its manifest does. What a writer that ends early has
+//! left is no checkpoint; another place is to be taken.
 //!
 //! Credentials, region and endpoint come from the environment variables of the AWS tools
 //! (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
@@ -17,13 +18,16 @@ use dmtree_fabric::{Error, ErrorKind, Result};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path as At;
 use object_store::{
-    ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig, WriteMultipart,
+    ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig,
+    WriteMultipart,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::manifest::MANIFEST;
 
+/// The object of a writer that has taken a place.
+const CLAIM: &str = "CLAIM";
 /// How a place in an object store begins.
 const SCHEME: &str = "s3://";
 /// Bytes of a part of an object.
@@ -38,15 +42,14 @@ pub(super) fn is_place(text: &Path) -> bool {
     text.to_str().is_some_and(|text| text.starts_with(SCHEME))
 }
 
-/// A place in a store, and the directory that has the files meanwhile.
-pub(super) struct Place {
+/// A place in a store.
+pub(super) struct Store {
     store: AmazonS3,
     at: At,
-    spool: TempDir,
     runtime: Runtime,
 }
 
-impl Place {
+impl Store {
     /// Opens `s3://BUCKET/PATH`.
     pub(super) fn open(text: &Path) -> Result<Self> {
         let text = text.to_str().unwrap_or_default();
@@ -62,10 +65,79 @@ impl Place {
         let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
         let store = builder.with_client_options(client).build().map_err(|e| failed(&e))?;
         let at = At::parse(path).map_err(|e| Error::invalid(e.to_string()))?;
-        let spool = TempDir::new().map_err(|e| Error::file("make a directory", &e))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Error::busy(format!("no runtime: {e}")))?;
-        Ok(Self { store, at, spool, runtime })
+        Ok(Self { store, at, runtime })
+    }
+
+    /// The names of folders below it.
+    pub(super) fn folders(&self) -> Result<Vec<String>> {
+        let listed = self.runtime.block_on(self.store.list_with_delimiter(Some(&self.at)));
+        let folders = listed.map_err(|e| failed(&e))?.common_prefixes;
+        Ok(folders.iter().filter_map(|at| at.filename().map(str::to_owned)).collect())
+    }
+
+    /// Whether an object is there.
+    pub(super) fn has(&self, object: &At) -> Result<bool> {
+        match self.runtime.block_on(self.store.head(object)) {
+            Ok(_) => Ok(true),
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            Err(e) => Err(failed(&e)),
+        }
+    }
+
+    /// The object of the manifest of a folder.
+    pub(super) fn manifest(&self, folder: &str) -> At {
+        self.at.clone().join(folder).join(MANIFEST)
+    }
+
+    /// Takes a folder below it for one writer.
+    pub(super) fn claim(&self, folder: &str) -> Result<()> {
+        self.put_new(&self.at.clone().join(folder).join(CLAIM), PutPayload::new())
+    }
+
+    /// Puts an object that is not there. `Exists` when it is.
+    fn put_new(&self, object: &At, bytes: PutPayload) -> Result<()> {
+        let only_new = PutOptions::from(PutMode::Create);
+        let put = self.runtime.block_on(self.store.put_opts(object, bytes, only_new));
+        put.map(drop).map_err(|e| failed(&e))
+    }
+
+    /// Removes all of a folder: its manifest first, and the claim last, so that the number is not
+    /// given while others of its objects are there.
+    pub(super) fn remove(&self, folder: &str) -> Result<()> {
+        let within = self.at.clone().join(folder);
+        let claim = within.clone().join(CLAIM);
+        self.delete(&self.manifest(folder))?;
+        let listed = self.runtime.block_on(self.store.list_with_delimiter(Some(&within)));
+        for object in listed.map_err(|e| failed(&e))?.objects {
+            if object.location != claim {
+                self.delete(&object.location)?;
+            }
+        }
+        self.delete(&claim)
+    }
+
+    fn delete(&self, object: &At) -> Result<()> {
+        match self.runtime.block_on(self.store.delete(object)) {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(e) => Err(failed(&e)),
+        }
+    }
+}
+
+/// A checkpoint in a store, and the directory that has its files meanwhile.
+pub(super) struct Place {
+    store: Store,
+    spool: TempDir,
+}
+
+impl Place {
+    /// Opens `s3://BUCKET/PATH`.
+    pub(super) fn open(text: &Path) -> Result<Self> {
+        let store = Store::open(text)?;
+        let spool = TempDir::new().map_err(|e| Error::file("make a directory", &e))?;
+        Ok(Self { store, spool })
     }
 
     /// The directory.
@@ -73,35 +145,38 @@ impl Place {
         self.spool.path()
     }
 
-    /// Puts files of the directory, the manifest last.
-    pub(super) fn put(&self, files: &[&str]) -> Result<()> {
-        self.runtime.block_on(async {
-            if self.has(MANIFEST).await? {
-                return Err(Error::exists("there is a checkpoint already: name another place"));
-            }
-            for file in files {
-                self.put_file(file).await.map_err(|e| e.context(*file))?;
-            }
-            let path = self.spool.path().join(MANIFEST);
-            let text = std::fs::read(path).map_err(|e| Error::file("read it", &e))?;
-            let only_new = PutOptions::from(PutMode::Create);
-            let put = self.store.put_opts(&self.object(MANIFEST), text.into(), only_new).await;
-            put.map(drop).map_err(|e| failed(&e).context(MANIFEST))
+    /// Takes the place for this writer.
+    pub(super) fn claim(&self) -> Result<()> {
+        if self.store.has(&self.object(MANIFEST))? {
+            return Err(Error::exists("there is a checkpoint already: name another place"));
+        }
+        let claimed = self.store.put_new(&self.object(CLAIM), PutPayload::new());
+        claimed.map_err(|e| match e.kind() {
+            ErrorKind::Exists => Error::exists(format!(
+                "another writer has begun a checkpoint there (it has left {CLAIM}): name another \
+                 place"
+            )),
+            _ => e,
         })
     }
 
-    async fn has(&self, name: &str) -> Result<bool> {
-        match self.store.head(&self.object(name)).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(e) => Err(failed(&e)),
+    /// Puts files of the directory, the manifest last.
+    pub(super) fn put(&self, files: &[&str]) -> Result<()> {
+        for file in files {
+            let put = self.store.runtime.block_on(self.put_file(file));
+            put.map_err(|e| e.context(*file))?;
         }
+        let path = self.spool.path().join(MANIFEST);
+        let text = std::fs::read(path).map_err(|e| Error::file("read it", &e))?;
+        let put = self.store.put_new(&self.object(MANIFEST), text.into());
+        put.map_err(|e| e.context(MANIFEST))
     }
 
     async fn put_file(&self, name: &str) -> Result<()> {
         let unread = |e: io::Error| Error::file("read it", &e);
         let mut file = File::open(self.spool.path().join(name)).map_err(unread)?;
-        let upload = self.store.put_multipart(&self.object(name)).await.map_err(|e| failed(&e))?;
+        let upload =
+            self.store.store.put_multipart(&self.object(name)).await.map_err(|e| failed(&e))?;
         let mut parts = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
         let mut buffer = vec![0; PART_BYTES];
         loop {
@@ -116,15 +191,16 @@ impl Place {
 
     /// Gets an object into the directory.
     pub(super) fn get(&self, name: &str) -> Result<()> {
-        let got = self.runtime.block_on(async {
+        let store = &self.store.store;
+        let got = self.store.runtime.block_on(async {
             let object = self.object(name);
-            let bytes = self.store.head(&object).await.map_err(|e| failed(&e))?.size;
+            let bytes = store.head(&object).await.map_err(|e| failed(&e))?.size;
             let unwritten = |e: io::Error| Error::file("write it", &e);
             let mut file = File::create(self.spool.path().join(name)).map_err(unwritten)?;
             // By pieces, so that a large object takes no more memory than a small one.
             for at in (0..bytes).step_by(PART_BYTES) {
                 let end = (at + PART_BYTES as u64).min(bytes);
-                let piece = self.store.get_range(&object, at..end).await;
+                let piece = store.get_range(&object, at..end).await;
                 file.write_all(&piece.map_err(|e| failed(&e))?).map_err(unwritten)?;
             }
             Ok(())
@@ -133,7 +209,7 @@ impl Place {
     }
 
     fn object(&self, name: &str) -> At {
-        self.at.clone().join(name)
+        self.store.at.clone().join(name)
     }
 }
 

@@ -23,6 +23,7 @@ mod cloud;
 mod cloud;
 mod manifest;
 mod restore;
+mod series;
 mod write;
 
 use std::path::Path;
@@ -34,6 +35,7 @@ use crate::Pool;
 use crate::durable::Durable;
 use cloud::Place;
 use manifest::{MANIFEST, Manifest, corrupt};
+pub use series::{CheckpointSeries, WrittenCheckpoint};
 
 /// What a checkpoint has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,15 @@ pub struct CheckpointSize {
     pub pairs: u64,
     /// Bytes of all files but the manifest.
     pub file_bytes: u64,
+}
+
+/// Whether a writer has its place to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// It takes the place first.
+    IsDue,
+    /// It has.
+    IsTaken,
 }
 
 impl Pool {
@@ -59,7 +70,10 @@ impl Pool {
     /// without the feature `parquet`. `Exists` for a directory that has files, `Full` when the
     /// device is full, `InvalidArgument` when it cannot be written.
     pub fn checkpoint(&self, to: impl AsRef<Path>) -> Result<CheckpointSize> {
-        let to = to.as_ref();
+        self.write_checkpoint(to.as_ref(), Claim::IsDue)
+    }
+
+    fn write_checkpoint(&self, to: &Path, claim: Claim) -> Result<CheckpointSize> {
         let durable = self.inner().durable.as_ref().ok_or_else(|| {
             Error::unsupported(
                 "the pool is not durable, so that there is no instant to write down: open it with \
@@ -67,7 +81,7 @@ impl Pool {
             )
         })?;
         let memory_bytes = self.stats()?.total_bytes();
-        write(|| durable.cut(), Some(memory_bytes), to)
+        write(|| durable.cut(), Some(memory_bytes), (to, claim))
     }
 
     /// Loads everything that a checkpoint has into this pool, which is empty. Indexes appear
@@ -103,18 +117,21 @@ pub fn checkpoint_of(durable: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<
         return Err(Error::not_found(what));
     }
     let journal = Durable::new(durable.to_owned()).open()?;
-    write(|| journal.cut(), None, to)
+    write(|| journal.cut(), None, (to, Claim::IsDue))
 }
 
 /// Writes to a directory, or to a place in an object store.
 fn write(
     cut: impl Fn() -> Result<Box<dyn Cut>>,
     memory_bytes: Option<u64>,
-    to: &Path,
+    (to, claim): (&Path, Claim),
 ) -> Result<CheckpointSize> {
     let written = match cloud::is_place(to) {
         false => cut().and_then(|cut| write::write(&*cut, memory_bytes, to)),
         true => Place::open(to).and_then(|place| {
+            if claim == Claim::IsDue {
+                place.claim()?;
+            }
             let written = write::write(&*cut()?, memory_bytes, place.spool())?;
             place.put(&written.files())?;
             Ok(written)

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dmtree::{Error, ErrorKind, Index, LoadOrder, Options, Pool, Result};
+use dmtree::{
+    CheckpointSeries, Error, ErrorKind, Index, LoadOrder, Options, Pool, Result, WrittenCheckpoint,
+};
 use tempfile::TempDir;
 
 use crate::durable::SmallDevice;
@@ -227,6 +230,91 @@ fn an_index_that_can_be_opened_is_whole() {
             }
         }
     });
+}
+
+fn keeping(keep: usize, place: &Path) -> CheckpointSeries {
+    CheckpointSeries::new(place, NonZeroUsize::new(keep).expect("not zero"))
+}
+
+/// The last ones of a series stay; what was not finished goes with the older ones.
+#[test]
+fn a_series_keeps_its_last_checkpoints() {
+    let dir = TempDir::new().expect("a directory");
+    let (place, pool) = (dir.path().join("series"), durable(&dir.path().join("journal")));
+    let (series, index) = (keeping(2, &place), pool.create("a", Options::default()).expect("new"));
+    assert_eq!(series.list().expect("none"), [""; 0].map(PathBuf::from));
+    let write = |number: u64| -> WrittenCheckpoint {
+        index.put("number", number.to_be_bytes()).expect("put");
+        series.write(&pool).expect("written")
+    };
+    let at = |number: u64| place.join(format!("{number:06}"));
+    for number in 1..=2 {
+        let written = write(number);
+        assert_eq!((written.at, written.removed), (at(number), vec![]));
+    }
+    // A writer that was killed, and what is no part of the series.
+    fs::create_dir(at(3)).expect("made");
+    fs::write(at(3).join("index-0-shard-0-0.parquet"), "cut off").expect("written");
+    for other in ["notes", "0004", "0000004"] {
+        fs::create_dir(place.join(other)).expect("made");
+    }
+    let written = write(4);
+    assert_eq!((written.at, written.removed), (at(4), vec![at(1)]));
+    assert_eq!(series.list().expect("two"), [at(2), at(4)], "number 3 is no checkpoint");
+    let written = write(5);
+    assert_eq!((written.at, written.removed), (at(5), vec![at(2), at(3)]));
+    assert_eq!(series.list().expect("two"), [at(4), at(5)]);
+    for number in 4..=5u64 {
+        let restored = in_memory();
+        restored.restore(at(number)).expect("restored");
+        let found = restored.open("a").expect("there").get("number").expect("a get");
+        assert_eq!(found, Some(number.to_be_bytes().to_vec()));
+    }
+    // A removal that was cut off behind the manifest is ended by the next.
+    fs::remove_file(at(4).join("MANIFEST.json")).expect("removed");
+    assert_eq!(series.list().expect("one"), [at(5)]);
+    assert_eq!(write(6).removed, [at(4)]);
+    for other in ["notes", "0004", "0000004"] {
+        assert!(place.join(other).exists());
+    }
+    let last = place.join("999999");
+    fs::create_dir(&last).expect("made");
+    refused(series.write(&pool), ErrorKind::Full, &["last number", "another place"]);
+}
+
+/// Two writers of one series take different numbers.
+#[test]
+fn writers_of_one_series_take_different_numbers() {
+    let dir = TempDir::new().expect("a directory");
+    let (place, pool) = (dir.path().join("series"), durable(&dir.path().join("journal")));
+    pool.create("a", Options::default()).expect("new").put("key", "value").expect("put");
+    let series = keeping(100, &place);
+    let written = Mutex::new(Vec::new());
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for _ in 0..5 {
+                    let at = series.write(&pool).expect("written").at;
+                    written.lock().expect("no panic").push(at);
+                }
+            });
+        }
+    });
+    let mut written = written.into_inner().expect("no panic");
+    written.sort_unstable();
+    assert_eq!(written, (1..=20).map(|n| place.join(format!("{n:06}"))).collect::<Vec<_>>());
+    assert_eq!(series.list().expect("all"), written);
+}
+
+/// What cannot be written takes no number and removes nothing.
+#[test]
+fn a_series_of_a_pool_that_is_not_durable_is_refused() {
+    let dir = TempDir::new().expect("a directory");
+    let (series, pool) = (keeping(1, dir.path()), durable(&dir.path().join("journal")));
+    series.write(&pool).expect("written");
+    refused(series.write(&in_memory()), ErrorKind::Unsupported, &["not durable"]);
+    assert_eq!(series.list().expect("one"), [dir.path().join("000001")]);
+    assert!(!dir.path().join("000002").exists());
 }
 
 /// On a device that gets full there is no manifest, so that what is there is no checkpoint.
