@@ -212,7 +212,11 @@ fn a_cluster_goes_to_a_store_and_outlives_all_processes() {
         let mut done = 0u64;
         while !stops.load(Ordering::SeqCst) {
             let key = [writer.to_be_bytes(), done.to_be_bytes()].concat();
-            index.put(key, done.to_be_bytes()).expect("put");
+            // A busy device may take longer than an operation may: the same again is no harm.
+            let began = Instant::now();
+            while let Err(e) = index.put(&key, done.to_be_bytes()) {
+                assert!(began.elapsed() < Duration::from_secs(120), "put: {e}");
+            }
             done += 1;
         }
         done
