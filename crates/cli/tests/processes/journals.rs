@@ -356,7 +356,8 @@ fn a_journal_node_writes_checkpoints_by_itself() {
     drop(node);
     let arguments = ["checkpoint", "--connect", &pool, "--to", text(&backups), "--keep", "2"];
     let (status, out) = run(&arguments);
-    assert_eq!(status, Some(2), "without its journal node: {out}");
+    assert_ne!(status, Some(0), "without its journal node: {out}");
+    has(&out, &["jn0"]);
     let _node = journal_node(&pool, &j0);
     let out = within(PATIENCE, || {
         let (status, out) = run(&arguments);
