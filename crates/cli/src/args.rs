@@ -44,6 +44,8 @@ pub enum Command {
     Status(StatusArgs),
     /// The same, again and again, with rates.
     Top(TopArgs),
+    /// Ask a compute node of a running pool to hand its tables over and to end.
+    Drain(DrainArgs),
     /// The operations by hand.
     Shell(ShellArgs),
     /// Write an index of a running pool to a file, for other programs or for `import`.
@@ -341,6 +343,24 @@ pub struct TopArgs {
     /// Ends after so many looks; otherwise on Ctrl-C.
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
+}
+
+/// `drain`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  dmtree drain cn3 --connect 10.0.0.1:7000
+
+A `dmtree node` ends; a program of one's own sees it in Pool::is_asked_to_leave. Nothing is recovered, and no operation waits for a lease. The last compute node cannot be drained. Status 1 when the node has not left in time.")]
+pub struct DrainArgs {
+    /// The compute node, such as cn3 (`dmtree status` lists them).
+    #[arg(value_name = "NODE")]
+    pub node: String,
+    /// The pool.
+    #[command(flatten)]
+    pub pool: AskedArgs,
+    /// Seconds to wait until it has left.
+    #[arg(long, default_value_t = 60, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub wait: u64,
 }
 
 /// What a service shows of itself over HTTP.

@@ -9,6 +9,7 @@
 mod args;
 mod checkpoint;
 mod doctor;
+mod drain;
 mod dumps;
 mod journalnode;
 #[cfg(feature = "lab")]
@@ -76,6 +77,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Node(args) => node::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => status::top(&args),
+        Command::Drain(args) => drain::run(&args),
         Command::Shell(args) => shell::run(&args),
         Command::Export(args) => transfer::export(&args),
         Command::Import(args) => transfer::import(&args),

@@ -38,6 +38,10 @@ pub fn run(a: &NodeArgs) -> Result<()> {
     output::line(&format!("cn{} serves the pool of {}", former.0, a.connect));
     let mut missing = Vec::new();
     while !stop.load(Ordering::SeqCst) {
+        if pool.is_asked_to_leave() {
+            output::note("an operator asks this node to leave: it hands its tables over");
+            break;
+        }
         if let Ok(now) = pool.incarnation()
             && now != former
         {

@@ -133,7 +133,7 @@ fn member(m: &MemberStatus) -> Vec<String> {
         m.node.clone(),
         m.incarnation.to_string(),
         m.address.clone(),
-        m.standing.to_owned(),
+        format!("{}{}", m.standing, if m.is_asked_to_leave { ", asked to leave" } else { "" }),
         m.lease_ms.map_or("-".to_owned(), |ms| ms.to_string()),
         m.links.map_or("-".to_owned(), |links| links.to_string()),
         memory,

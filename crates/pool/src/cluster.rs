@@ -195,6 +195,11 @@ impl Cluster {
         self.0.membership_agents.first()?.status()
     }
 
+    /// Whether an operator has asked this process to leave the pool.
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.0.membership_agents.first().is_some_and(|agent| agent.is_asked_to_leave())
+    }
+
     /// How many compute nodes this process has: all, or one.
     pub fn compute_nodes(&self) -> usize {
         locked(&self.0.nodes).len()

@@ -35,6 +35,7 @@ mod holder;
 mod ids;
 mod image_room;
 mod layout;
+mod leave;
 mod lend;
 mod marks;
 mod membership_agent;
@@ -80,6 +81,7 @@ pub use crate::ids::{
     TABLE_LINES, TableId, block_class_bytes, block_class_of,
 };
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
+pub use crate::leave::Leaving;
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
 pub use crate::membership_status::MembershipStatus;

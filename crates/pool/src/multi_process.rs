@@ -392,6 +392,11 @@ impl MembershipAgent {
         Ok(membership_agent)
     }
 
+    /// Whether an operator has asked its node to leave.
+    pub(crate) fn is_asked_to_leave(&self) -> bool {
+        self.net.is_asked_to_leave()
+    }
+
     /// What its node says of itself.
     pub(crate) fn status(&self) -> Option<NodeStatus> {
         self.net.status()

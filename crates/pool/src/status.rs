@@ -146,6 +146,8 @@ pub struct MemberStatus {
     pub region_bytes: u64,
     /// Links of client threads of other processes; none when it does not answer.
     pub links: Option<u64>,
+    /// Whether an operator has asked it to leave the pool.
+    pub is_asked_to_leave: bool,
     /// Why it does not answer.
     pub trouble: Option<String>,
     /// What it says of its work.
@@ -161,10 +163,7 @@ impl PoolStatus {
     pub fn ask(first: &str, nic_config: &NicConfig) -> Result<Self> {
         let status = NetFabric::status_of(first, nic_config)?;
         let Some(m) = &status.membership else {
-            return Err(Error::invalid(format!(
-                "{first} is {}, and the first memory node knows the pool: ask that one",
-                status.member.node
-            )));
+            return Err(not_the_first(first, &status));
         };
         let nodes = members(m).map(|(member, standing)| {
             let here = (member == status.member).then(|| status.clone());
@@ -183,6 +182,14 @@ impl PoolStatus {
             nodes: nodes.collect(),
         })
     }
+}
+
+/// The error of a node that does not keep the membership.
+pub(crate) fn not_the_first(at: &str, status: &NodeStatus) -> Error {
+    let node = status.member.node;
+    Error::invalid(format!(
+        "{at} is {node}, and the first memory node knows the pool: ask that one"
+    ))
 }
 
 /// The nodes that are there, or that others wait for.
@@ -239,6 +246,7 @@ fn member_status(
         lease_ms: lease.map(|(_, ns)| ns / 1_000_000),
         region_bytes: entry.map_or(0, |e| e.region_bytes),
         links: answered.as_ref().ok().map(|status| status.links),
+        is_asked_to_leave: answered.as_ref().is_ok_and(|status| status.is_asked_to_leave),
         trouble: answered.err().map(|e| e.to_string()),
         report: report.unwrap_or_default(),
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::has;
-use crate::harness::{compute, first_node, leases, memnode, run, two_memory_nodes, within};
+use crate::harness::{
+    PATIENCE, compute, first_node, leases, memnode, run, two_memory_nodes, within,
+};
 
 fn json(first: &str) -> Value {
     let (status, out) = run(&["status", "--connect", first, "--json"]);
@@ -92,4 +94,42 @@ fn a_compute_node_without_a_program_serves_and_leaves() {
         if is_there { Err(status.to_string()) } else { Ok(()) }
     });
     shell.quit();
+}
+
+/// A node that an operator drains ends by itself, and its tables have another owner then; what cannot
+/// leave says why.
+#[test]
+fn a_drained_compute_node_leaves() {
+    let (_mn, at) = memnode();
+    let mut node = first_node(&at, &[]);
+    let drain =
+        |node: &str, more: &[&str]| run(&[&["drain", node, "--connect", &at][..], more].concat());
+    let refused = |node: &str, words: &[&str]| {
+        let (status, out) = drain(node, &[]);
+        assert_eq!(status, Some(2), "{out}");
+        has(&out, words);
+    };
+    refused("cn0", &["cn0 is the last compute node"]);
+    let mut shell = compute(&at);
+    assert_eq!(shell.ask("put ada 1815"), "done");
+    refused("mn0", &["mn0 keeps data", "compute nodes can leave"]);
+    refused("cn9", &["no compute node \"cn9\"", "cn0, cn1"]);
+    let (status, out) = drain("cn1", &["--wait", "1"]);
+    assert_eq!(status, Some(1), "a shell does not look: {out}");
+    has(&out, &["cn1", "is living after 1 s", "is_asked_to_leave"]);
+    has(&run(&["status", "--connect", &at]).1, &["living, asked to leave"]);
+
+    let (status, out) = drain("cn0", &[]);
+    assert_eq!(status, Some(0), "{out}");
+    has(&out, &["cn0", "has left the pool"]);
+    within(PATIENCE, || match node.child.try_wait().expect("a child") {
+        Some(status) => Ok(assert!(status.success(), "{status}")),
+        None => Err("it has not ended".to_owned()),
+    });
+    // No lease has to end: nothing waits.
+    let (answer, took) = shell.timed("get ada");
+    assert_eq!(answer, "1815");
+    assert!(took < leases(1), "{took:?}");
+    assert_eq!(shell.ask("put ada 1852"), "done");
+    refused("cn0", &["no compute node \"cn0\"", "cn1"]);
 }

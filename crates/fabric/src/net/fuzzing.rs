@@ -149,6 +149,7 @@ pub fn questions() -> Vec<u8> {
         Ask::Withdraw(me),
         Ask::Revoke(me),
         Ask::Status,
+        Ask::Leave(me),
     ];
     let mut out = Vec::new();
     for body in asks.iter().filter_map(|ask| wire::encode(ask).ok()) {

@@ -209,7 +209,7 @@ impl MembershipServer {
                 ready(m.propose(me, change, now))?;
                 Answer::Done
             }
-            Ask::Revoke(_) | Ask::Status => {
+            Ask::Revoke(_) | Ask::Status | Ask::Leave(_) => {
                 return Err(Error::invalid("hosts answer that, not the membership server"));
             }
         })

@@ -144,6 +144,8 @@ pub(crate) struct NodeShared {
     next_link: AtomicU64,
     listens: String,
     closing: AtomicBool,
+    /// Whether an operator has asked this compute node to leave.
+    is_asked_to_leave: AtomicBool,
     /// Whether this memory node acts for the membership.
     acts: AtomicBool,
     /// What the layer above says of this node.

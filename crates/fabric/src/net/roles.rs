@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | pool config, register | the first memory node | every process that has proven the pool's key |
 //! | status | every host | every process that has proven the pool's key |
+//! | leave | the compute node that it is about | every process that has proven the pool's key |
 //! | node directory, members | the first memory node | every member |
 //! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
 //! | ready | the first memory node | the memory node or journal node that it is about |
@@ -78,7 +79,7 @@ fn bytes(member: Member) -> [u8; 6] {
 /// its own.
 pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     let about = match ask {
-        Ask::PoolConfig | Ask::Register(_) | Ask::Status => return Ok(()),
+        Ask::PoolConfig | Ask::Register(_) | Ask::Status | Ask::Leave(_) => return Ok(()),
         Ask::NodeDirectory | Ask::Members | Ask::Revoke(_) => None,
         Ask::Ready { me, .. } | Ask::MembershipState { me, .. } => Some(*me),
         Ask::Withdraw(me) | Ask::Join(me) | Ask::Renew(me) | Ask::Propose(me, _) => Some(*me),
@@ -128,6 +129,7 @@ impl NodeShared {
                 self.revoke(member)?;
                 Ok(Answer::Done)
             }
+            (Ask::Leave(member), _) => self.ask_to_leave(member).map(|()| Answer::Done),
             (Ask::Status, _) => Ok(Answer::Status(Box::new(self.status()))),
             (ask, Some(membership_server)) => Ok(membership_server.answer(ask, ip, self.now())),
             (_, None) => Err(Error::invalid(format!(

@@ -294,6 +294,7 @@ impl<'a> Start<'a> {
             next_link: AtomicU64::new(1),
             listens: self.listens,
             closing: AtomicBool::new(false),
+            is_asked_to_leave: AtomicBool::new(false),
             acts: AtomicBool::new(false),
             report: Mutex::default(),
         });

@@ -13,7 +13,8 @@ use super::node_directory::NodeDirectory;
 use super::sockets::System;
 use super::wire::{Answer, Ask, PoolId};
 use super::{NetFabric, NodeShared};
-use crate::error::{Error, Result};
+use crate::addr::Role;
+use crate::error::{Error, ErrorKind, Result};
 use crate::membership::{Member, MembershipState};
 use crate::sync::locked;
 use crate::transport::Nanos;
@@ -34,6 +35,8 @@ pub struct NodeStatus {
     pub region_bytes: u64,
     /// Links of client threads of other processes.
     pub links: u64,
+    /// Whether an operator has asked it to leave the pool.
+    pub is_asked_to_leave: bool,
     /// What the layer above says; empty when it says nothing.
     pub report: Vec<u8>,
     /// What the membership server says, on the first memory node.
@@ -64,6 +67,20 @@ pub struct MembershipReport {
 pub type Report = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 impl NodeShared {
+    /// The process is told when it looks: it ends its work, and leaves in good order.
+    pub(super) fn ask_to_leave(&self, member: Member) -> Result<()> {
+        if member != self.me {
+            return Err(Error::not_found(format!("{member} is gone: this is {}", self.me)));
+        }
+        if member.node.role() != Role::Compute {
+            return Err(Error::unsupported(format!(
+                "{member} keeps data, which nothing moves elsewhere: compute nodes can leave"
+            )));
+        }
+        self.is_asked_to_leave.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
     pub(super) fn status(&self) -> NodeStatus {
         let report = locked(&self.report).clone();
         let report = report.map_or_else(Vec::new, |report| report());
@@ -73,6 +90,7 @@ impl NodeShared {
             data_path: self.common.data_path.name().to_owned(),
             region_bytes: self.host.region.len(),
             links: self.sessions.count(),
+            is_asked_to_leave: self.is_asked_to_leave.load(Ordering::SeqCst),
             report: if report.len() > MOST_REPORT_BYTES { Vec::new() } else { report },
             membership: self.membership_server.as_ref().map(|m| m.report(self.now())),
         }
@@ -86,6 +104,11 @@ impl NetFabric {
         (!shared.closing.load(Ordering::SeqCst)).then(|| shared.status())
     }
 
+    /// Whether an operator has asked this compute node to leave the pool.
+    pub fn is_asked_to_leave(&self) -> bool {
+        self.0.shared.is_asked_to_leave.load(Ordering::SeqCst)
+    }
+
     /// What the layer above says of this node.
     pub fn set_report(&self, report: Report) {
         *locked(&self.0.shared.report) = Some(report);
@@ -97,16 +120,38 @@ impl NetFabric {
     /// `Unreachable` when no answer comes within two seconds; `Incompatible` when another program
     /// or version answers, or the key is another.
     pub fn status_of(address: &str, nic_config: &NicConfig) -> Result<NodeStatus> {
-        let net: Arc<dyn Net> = Arc::new(System);
-        let mut trouble = None;
-        for at in net.resolve(address)? {
-            let admin = Admin::new(&net, at, None, nic_config.access.key.clone());
-            match admin.ask(&Ask::Status) {
-                Ok(Answer::Status(status)) => return Ok(*status),
-                Ok(other) => return Err(unexpected(&other)),
-                Err(e) => trouble = Some(e),
-            }
+        match ask_as_stranger(address, nic_config, &Ask::Status)? {
+            Answer::Status(status) => Ok(*status),
+            other => Err(unexpected(&other)),
         }
-        Err(trouble.unwrap_or_else(|| Error::invalid(format!("{address:?} is no address"))))
     }
+
+    /// Asks the compute node at an address to leave the pool, as a process without a place in it.
+    ///
+    /// # Errors
+    /// Those of [`NetFabric::status_of`]; `NotFound` when another node or incarnation listens there,
+    /// `Unsupported` for a memory node or journal node.
+    pub fn ask_to_leave(address: &str, nic_config: &NicConfig, member: Member) -> Result<()> {
+        match ask_as_stranger(address, nic_config, &Ask::Leave(member))? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Asks in the name of no member.
+fn ask_as_stranger(address: &str, nic_config: &NicConfig, ask: &Ask) -> Result<Answer> {
+    let net: Arc<dyn Net> = Arc::new(System);
+    let mut trouble = None;
+    for at in net.resolve(address)? {
+        match Admin::new(&net, at, None, nic_config.access.key.clone()).ask(ask) {
+            // The node itself has refused.
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
+                return Err(e);
+            }
+            Err(e) => trouble = Some(e),
+            answered => return answered,
+        }
+    }
+    Err(trouble.unwrap_or_else(|| Error::invalid(format!("{address:?} is no address"))))
 }

@@ -21,7 +21,7 @@ use crate::transport::Nanos;
 /// First bytes of every connection.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the membership server.
@@ -106,7 +106,7 @@ pub struct ShardMark {
     pub shard: u16,
 }
 
-/// Questions. All but the last two are for the first memory node.
+/// Questions. All but the last three are for the first memory node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     PoolConfig,
@@ -134,6 +134,8 @@ pub(super) enum Ask {
     Revoke(Member),
     /// For every host: what it says of itself.
     Status,
+    /// For the host of this compute node: an operator asks it to leave.
+    Leave(Member),
 }
 
 /// Answers.
