@@ -12,7 +12,7 @@ use crate::{output, root, run as execute, tracked};
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
 /// Most third-party crates of a build without dev-dependencies.
-const MOST_CRATES: usize = 81;
+const MOST_CRATES: usize = 82;
 /// The one package of `crates/` that may depend on packages of `systems/` and `lab/`, optionally.
 const BINARY: &str = "dmtree-cli";
 

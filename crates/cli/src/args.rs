@@ -516,8 +516,8 @@ pub struct JournalnodeArgs {
     /// What the pool must say, if it matters: the level is the pool's.
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub level: Option<JournalLevel>,
-    /// Write checkpoints of the whole pool, as `dmtree checkpoint` does: a series in this directory,
-    /// or at s3://BUCKET/PATH. One journal node of a pool is enough.
+    /// Write checkpoints of the whole pool, as `dmtree checkpoint` does: a series in this
+    /// directory, or at s3://BUCKET/PATH. One journal node of a pool is enough.
     #[arg(long, value_name = "DIR|URL", requires = "every")]
     pub checkpoint_to: Option<PathBuf>,
     /// With --checkpoint-to: how often, such as 10m or 1h.

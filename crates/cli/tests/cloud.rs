@@ -188,9 +188,10 @@ fn joined(at: &str) -> Pool {
     Pool::connect(at).wait(Duration::from_secs(60)).open().expect("joins")
 }
 
-/// Three compute nodes write to a pool with two memory nodes and two journal nodes. Checkpoints go to
-/// a store and to a directory meanwhile; all processes are killed and start again. Each checkpoint
-/// has the first writes of each writer, and the journals have all that were acknowledged.
+/// Three compute nodes write to a pool with two memory nodes and two journal nodes. Checkpoints go
+/// to a store and to a directory meanwhile; all processes are killed and start again. Each
+/// checkpoint has the first writes of each writer, and the journals have all that were
+/// acknowledged.
 #[test]
 fn a_cluster_goes_to_a_store_and_outlives_all_processes() {
     const WRITERS: u64 = 3;
@@ -205,7 +206,7 @@ fn a_cluster_goes_to_a_store_and_outlives_all_processes() {
     let stops = AtomicBool::new(false);
     let directory = dir.path().join("files");
     let places = [text(&directory), "s3://backups/cluster", "s3://backups/series/000002"];
-    // One writer's writes come one after the other: with one of them a checkpoint has all before it.
+    // A writer writes one after the other: with one of them a checkpoint has all before it.
     let write = |writer: u64| {
         let pool = joined(&at);
         let index = pool.open("numbers").expect("there");

@@ -198,8 +198,8 @@ impl Pool {
         Ok((member.node.index(), member.incarnation))
     }
 
-    /// Whether an operator has asked this process to leave the pool (`dmtree drain`). A program that
-    /// looks now and then ends its work, and drops its handles: its tables move to other compute
+    /// Whether an operator has asked this process to leave the pool (`dmtree drain`). A program
+    /// looks now and then, ends its work, and drops its handles: its tables move to other compute
     /// nodes, and the process may end. Never so for an embedded pool.
     pub fn is_asked_to_leave(&self) -> bool {
         self.0.incarnation().cluster.is_asked_to_leave()

@@ -330,8 +330,8 @@ fn a_pool_in_use_goes_to_files_of_one_instant() {
     }
 }
 
-/// A journal node writes checkpoints by itself, and the last two of them stay; a command goes on with
-/// the series.
+/// A journal node writes checkpoints by itself, and the last two of them stay; a command goes on
+/// with the series.
 #[test]
 fn a_journal_node_writes_checkpoints_by_itself() {
     let dir = tempfile::tempdir().expect("a directory");

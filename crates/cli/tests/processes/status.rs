@@ -96,8 +96,8 @@ fn a_compute_node_without_a_program_serves_and_leaves() {
     shell.quit();
 }
 
-/// A node that an operator drains ends by itself, and its tables have another owner then; what cannot
-/// leave says why.
+/// A node that an operator drains ends by itself, and its tables have another owner then; what
+/// cannot leave says why.
 #[test]
 fn a_drained_compute_node_leaves() {
     let (_mn, at) = memnode();

@@ -129,8 +129,8 @@ impl NetFabric {
     /// Asks the compute node at an address to leave the pool, as a process without a place in it.
     ///
     /// # Errors
-    /// Those of [`NetFabric::status_of`]; `NotFound` when another node or incarnation listens there,
-    /// `Unsupported` for a memory node or journal node.
+    /// Those of [`NetFabric::status_of`]; `NotFound` when another node or incarnation listens
+    /// there, `Unsupported` for a memory node or journal node.
     pub fn ask_to_leave(address: &str, nic_config: &NicConfig, member: Member) -> Result<()> {
         match ask_as_stranger(address, nic_config, &Ask::Leave(member))? {
             Answer::Done => Ok(()),
