@@ -3,6 +3,7 @@
 
 mod bindings;
 mod blocks;
+mod book;
 mod check;
 mod fields;
 mod fuzz;
@@ -66,6 +67,11 @@ const VERBS: &[Verb] = &[
         "blocks [DOCUMENT...]",
         "executes the commands of documents as they stand: those of docs/write-an-index.md build an index outside of the workspace",
         blocks::check,
+    ),
+    (
+        "book",
+        "every page is in the summary and every link of a document resolves; the book in target/book (needs mdbook; says so when it skips)",
+        book::build,
     ),
     (
         "check [--long]",

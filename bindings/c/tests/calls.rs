@@ -33,8 +33,13 @@ fn opened() -> (u64, u64) {
 }
 
 fn get(index: u64, key: &[u8]) -> (Status, Vec<u8>) {
+    given(|value| unsafe { dmtree_get(index, slice(key), value) })
+}
+
+/// What a call gives.
+fn given(call: impl FnOnce(*mut Bytes) -> Status) -> (Status, Vec<u8>) {
     let mut value = Bytes { data: null_mut(), len: 0 };
-    let status = unsafe { dmtree_get(index, slice(key), &mut value) };
+    let status = call(&mut value);
     let bytes = match value.data.is_null() {
         true => Vec::new(),
         false => unsafe { std::slice::from_raw_parts(value.data, value.len) }.to_vec(),
@@ -68,6 +73,43 @@ fn writes_say_what_they_have_done() {
     }
     assert_eq!(get(index, b"a"), (Status::Ok, Vec::new()), "the empty value is a value");
     assert_eq!(get(index, b"c"), (Status::Absent, Vec::new()));
+}
+
+#[test]
+fn former_values_are_given() {
+    let (_, index) = opened();
+    let (a, b, x, y) = (slice(b"a"), slice(b"b"), slice(b"x"), slice(b"y"));
+    let (long, none) = (vec![7; 700], Vec::new());
+    let replace = |value| given(|before| unsafe { dmtree_replace(index, a, value, before) });
+    let swap = |key, expected, value| {
+        given(|before| unsafe { dmtree_compare_and_swap(index, key, expected, value, before) })
+    };
+    let take = |key| given(|before| unsafe { dmtree_take(index, key, before) });
+    assert_eq!(replace(x), (Status::Absent, none.clone()), "there was none; it is stored");
+    assert_eq!(get(index, b"a"), (Status::Ok, b"x".to_vec()));
+    assert_eq!(replace(slice(&long)), (Status::Ok, b"x".to_vec()));
+    assert_eq!(replace(slice(b"")), (Status::Ok, long));
+    assert_eq!(replace(x), (Status::Ok, none.clone()), "the empty value is a value");
+    assert_eq!(swap(a, y, y), (Status::Mismatch, b"x".to_vec()));
+    assert_eq!(swap(a, x, y), (Status::Ok, b"x".to_vec()));
+    assert_eq!(swap(b, x, y), (Status::Absent, none.clone()));
+    let mut keys = 9;
+    assert_eq!(unsafe { dmtree_len_estimate(index, &mut keys) }, Status::Ok);
+    assert_eq!(keys, 1);
+    assert_eq!(take(a), (Status::Ok, b"y".to_vec()));
+    assert_eq!(take(a), (Status::Absent, none));
+    unsafe {
+        assert_eq!(dmtree_replace(index, a, x, null_mut()), Status::InvalidArgument);
+        assert_eq!(dmtree_take(index, a, null_mut()), Status::InvalidArgument);
+        let swapped = dmtree_compare_and_swap(index, a, x, y, null_mut());
+        assert_eq!(swapped, Status::InvalidArgument);
+        assert_eq!(dmtree_len_estimate(index, null_mut()), Status::InvalidArgument);
+        assert_eq!(dmtree_contains(index, a), Status::Absent, "nothing was done");
+        let mut before = Bytes { data: null_mut(), len: 3 };
+        assert_eq!(dmtree_replace(99, a, x, &mut before), Status::Closed);
+        assert!(before.data.is_null() && before.len == 0, "there is nothing to give back");
+        assert_eq!(dmtree_len_estimate(99, &mut keys), Status::Closed);
+    }
 }
 
 #[test]

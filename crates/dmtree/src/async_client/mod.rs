@@ -20,7 +20,7 @@ use crate::index::LoadOrder;
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
 use crate::scan::Cursor;
-use request::{Get, GetMany, Load, WriteMany, WriteOne};
+use request::{Exchange, Get, GetMany, LenEstimate, Load, WriteMany, WriteOne};
 
 pub(crate) use mailbox::{Door, Mailbox};
 pub use reply::Reply;
@@ -184,6 +184,43 @@ impl AsyncClient {
         let mut one = Batch::new();
         add(&mut one);
         Reply::new(&self.door, WriteOne(one))
+    }
+
+    /// Sets a value and returns the former one, in the round trips of a put. See
+    /// [`Session::replace`](crate::Session::replace).
+    pub fn replace(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Reply<Option<Vec<u8>>> {
+        self.exchange(|one| one.put(key, value))
+    }
+
+    /// Removes a key and returns its value. See [`Session::take`](crate::Session::take).
+    pub fn take(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
+        self.exchange(|one| one.delete(key))
+    }
+
+    /// Sets a value in the place of another, and returns what the key had. See
+    /// [`Session::compare_and_swap`](crate::Session::compare_and_swap).
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        new: impl AsRef<[u8]>,
+    ) -> Reply<Option<Vec<u8>>> {
+        self.exchange(|one| one.compare_and_set(key, expected, new))
+    }
+
+    fn exchange(&self, add: impl FnOnce(&mut Batch) -> &mut Batch) -> Reply<Option<Vec<u8>>> {
+        let mut one = Batch::new();
+        add(&mut one);
+        Reply::new(&self.door, Exchange(one, Outcome::Done))
+    }
+
+    /// About how many keys there are. See [`Index::len_estimate`](crate::Index::len_estimate).
+    pub fn len_estimate(&self) -> Reply<u64> {
+        Reply::new(&self.door, LenEstimate)
     }
 
     /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
