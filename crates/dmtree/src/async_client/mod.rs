@@ -128,7 +128,7 @@ impl AsyncClient {
         Ok(Self { door })
     }
 
-    /// Reads a key.
+    /// Reads a key. Atomic.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
         Reply::new(&self.door, Get(key.as_ref().to_vec()))
     }
@@ -139,28 +139,28 @@ impl AsyncClient {
         Reply::new(&self.door, GetMany(keys))
     }
 
-    /// Sets the value of a key, whether it is there or not.
+    /// Sets the value of a key, whether it is there or not. Atomic.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.put(key, value))
     }
 
-    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`]. Atomic.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.insert(key, value))
     }
 
-    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.update(key, value))
     }
 
-    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.delete(key))
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_set(
         &self,
         key: impl AsRef<[u8]>,
@@ -171,7 +171,7 @@ impl AsyncClient {
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_delete(
         &self,
         key: impl AsRef<[u8]>,
@@ -186,7 +186,7 @@ impl AsyncClient {
         Reply::new(&self.door, WriteOne(one))
     }
 
-    /// Sets a value and returns the former one, in the round trips of a put. See
+    /// Sets a value and returns the former one, in the round trips of a put. Atomic. See
     /// [`Session::replace`](crate::Session::replace).
     pub fn replace(
         &self,
@@ -196,12 +196,12 @@ impl AsyncClient {
         self.exchange(|one| one.put(key, value))
     }
 
-    /// Removes a key and returns its value. See [`Session::take`](crate::Session::take).
+    /// Removes a key and returns its value. Atomic. See [`Session::take`](crate::Session::take).
     pub fn take(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
         self.exchange(|one| one.delete(key))
     }
 
-    /// Sets a value in the place of another, and returns what the key had. See
+    /// Sets a value in the place of another, and returns what the key had. Atomic. See
     /// [`Session::compare_and_swap`](crate::Session::compare_and_swap).
     pub fn compare_and_swap(
         &self,
@@ -229,13 +229,13 @@ impl AsyncClient {
         Reply::new(&self.door, WriteMany::new(batch))
     }
 
-    /// Stores many pairs. See [`Session::load`](crate::Session::load). Keeps one worker busy until
-    /// it has ended.
+    /// Stores many pairs. **Not atomic.** See [`Session::load`](crate::Session::load). Keeps one
+    /// worker busy until it has ended.
     pub fn load(&self, pairs: Vec<(Vec<u8>, Vec<u8>)>, order: LoadOrder) -> Reply<Loaded> {
         Reply::new(&self.door, Load(pairs, order))
     }
 
-    /// Pairs in key order, a page at a time. See [`AsyncScan`].
+    /// Pairs in key order, a page at a time; not a snapshot. See [`AsyncScan`].
     pub fn scan(&self, range: impl KeyRange) -> AsyncScan {
         AsyncScan::asked_of(self.door.clone(), Cursor::new(&range))
     }
