@@ -179,7 +179,15 @@ fn packages() -> Result<()> {
     let mut command = Command::new("cargo");
     command.args(["publish", "--dry-run", "--allow-dirty", "--locked"]);
     for package in packages.iter().filter(|package| package["publish"].is_null()) {
-        command.arg("-p").arg(package["name"].as_str().context("a package without a name")?);
+        let name = package["name"].as_str().context("a package without a name")?;
+        let manifest = package["manifest_path"].as_str().context("a package without a place")?;
+        // A package has files of its own alone.
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let its = std::fs::read(Path::new(manifest).with_file_name(licence));
+            let whole = std::fs::read(root().join(licence))?;
+            ensure!(its.is_ok_and(|its| its == whole), "{name}: {licence} is not the repository's");
+        }
+        command.arg("-p").arg(name);
     }
     run(&mut command)
 }

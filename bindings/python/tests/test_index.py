@@ -189,12 +189,27 @@ class Wrong(Case):
         index = dmtree.Pool.embedded(memory="16MiB").create("b")
         index["k"] = "v"
         self.assertEqual(index["k"], b"v")
+        iterator = dmtree.Pool.embedded(memory="16MiB").create("b").items()
+        self.assertEqual(list(iterator), [])
+
+    def test_an_index_that_is_removed(self):
+        self.index.update({f"{i:04}": "x" for i in range(1000)})
+        iterator = self.index.items()
+        next(iterator)
+        self.pool.drop("a")
+        with self.assertRaises(errors.Closed):
+            self.index["0001"]
+        with self.assertRaises(errors.Closed):
+            list(iterator)
 
     def test_a_fork_has_no_handles_of_its_parent(self):
+        iterator = self.index.items()
         child = os.fork()
         if child == 0:
             status = 1
             try:
+                with self.assertRaisesRegex(errors.Closed, "forked"):
+                    next(iterator)
                 self.index["k"] = "v"
             except errors.Closed as e:
                 own = dmtree.Pool.embedded(memory="16MiB")
@@ -271,6 +286,19 @@ class Concurrency(Case):
             while True:
                 for pair in index.items():
                     pass
+            """
+        )
+
+    def test_ctrl_c_ends_a_long_count(self):
+        self.interrupted(
+            """
+            import dmtree
+            pool = dmtree.Pool.embedded(memory="64MiB")
+            index = pool.create("a")
+            index.load_pairs({f"{i:08}": "x" for i in range(300_000)})
+            print("begins")
+            while True:
+                len(index)
             """
         )
 
