@@ -150,7 +150,7 @@ proptest! {
             prop_assert_eq!(index.last().expect("last"), model.last_key_value().map(owned));
         }
         for (key, value) in &model {
-            prop_assert_eq!(index.get(key).expect("read").as_ref(), Some(value));
+            prop_assert_eq!(index.get(key).expect("read"), Some(value.clone()));
             prop_assert!(index.contains(key).expect("read"));
         }
         prop_assert_eq!(all(index.keys()), model.keys().cloned().collect::<Vec<_>>());
