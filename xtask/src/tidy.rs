@@ -13,8 +13,8 @@ use crate::{output, root, run as execute, tracked};
 const MOST_LINES: usize = 800;
 /// Most third-party crates of a build without dev-dependencies.
 const MOST_CRATES: usize = 81;
-/// Most third-party crates of the library's default build, build scripts and macros included. What a
-/// feature adds (TOML and the simulator by `sim`, Parquet, RDMA) is not to come back by default.
+/// Most third-party crates of the library's default build, build scripts and macros included. What
+/// a feature adds (TOML and the simulator by `sim`, Parquet, RDMA) must not come back by default.
 const MOST_DEFAULT_CRATES: usize = 42;
 /// The one package of `crates/` that may depend on packages of `systems/` and `lab/`, optionally.
 const BINARY: &str = "dmtree-cli";

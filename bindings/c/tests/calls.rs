@@ -266,7 +266,8 @@ fn every_call_refuses_a_handle_that_is_none() {
     assert!(last_error().contains("0x63 is no open pool"), "{}", last_error());
 }
 
-/// Every pointer to a result, and every text and array that is needed, as null; keys without memory.
+/// Every pointer to a result, and every text and array that is needed, as null; keys without
+/// memory.
 #[test]
 fn every_call_refuses_null_where_memory_is_needed() {
     let (pool, index) = opened();

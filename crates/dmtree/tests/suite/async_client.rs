@@ -78,7 +78,8 @@ fn on_pollster() {
     pollster::block_on(must_be_send(everything(client)));
 }
 
-/// Of writes at once of one key each former value is found by one, by coroutines of one worker, too.
+/// Of writes of one key at once each former value is found by one, also by coroutines of one
+/// worker.
 #[test]
 fn every_former_value_of_requests_at_once_is_found_once() {
     let i = index();

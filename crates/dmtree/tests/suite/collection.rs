@@ -66,9 +66,9 @@ fn call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     /// The 19 names that users of `BTreeMap` and of embedded stores try first: `get`, `contains`,
-    /// `insert`, `iter`, `range`, `prefix`, `keys`, `values`, `first`, `last`, `pop_first`, `pop_last`,
-    /// `len`, `is_empty`, `get_or_insert`, `fetch_update`, `delete_range`, `retain`, `clear`; and
-    /// `put`, `delete`, `fetch_add`, `replace`, `take`, `compare_and_swap`.
+    /// `insert`, `iter`, `range`, `prefix`, `keys`, `values`, `first`, `last`, `pop_first`,
+    /// `pop_last`, `len`, `is_empty`, `get_or_insert`, `fetch_update`, `delete_range`, `retain`,
+    /// `clear`; and `put`, `delete`, `fetch_add`, `replace`, `take`, `compare_and_swap`.
     #[test]
     fn they_give_what_a_map_gives(calls in proptest::collection::vec(call(), 0..120)) {
         let (_pool, index) = index();
