@@ -78,18 +78,18 @@ fn on_pollster() {
     pollster::block_on(must_be_send(everything(client)));
 }
 
-/// Of writes of one key at once each former value is found by one, also by coroutines of one
-/// worker.
+/// Of writes of one key at once each former value is found by one, also while writers of several
+/// workers wait for its lock.
 #[test]
 fn every_former_value_of_requests_at_once_is_found_once() {
     let i = index();
-    let client = i.async_client().expect("a client");
+    let client = i.async_client_with(AsyncOptions::new().workers(4)).expect("a client");
     let found: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let work = |thread: u32| {
             let client = client.clone();
             scope.spawn(move || {
                 let mut found = Vec::new();
-                for n in 0..500u32 {
+                for n in 0..2_000u32 {
                     let value = (n << 3 | thread).to_be_bytes();
                     found.extend(pollster::block_on(client.replace("key", value)).expect("set"));
                 }
@@ -101,11 +101,11 @@ fn every_former_value_of_requests_at_once_is_found_once() {
     });
     let mut seen: Vec<_> = found.into_iter().chain(i.get("key").expect("get")).collect();
     seen.sort();
-    let set = (0..500u32).flat_map(|n| (0..4).map(move |t| (n << 3 | t).to_be_bytes().to_vec()));
+    let set = (0..2_000u32).flat_map(|n| (0..4).map(move |t| (n << 3 | t).to_be_bytes().to_vec()));
     assert_eq!(seen, set.collect::<Vec<_>>());
     let stats = i.stats().expect("stats");
     let puts = stats.operations.iter().find(|(o, _)| *o == dmtree::Operation::Put);
-    assert_eq!(puts.expect("counted").1.done, 2_000);
+    assert_eq!(puts.expect("counted").1.done, 8_000);
 }
 
 #[test]
