@@ -20,7 +20,8 @@ pub fn check(_: &[String]) -> Result<()> {
         run(&mut command)
     };
     cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--release", "--all-targets", "--", "-D", "warnings"])?;
+    // A release is built with `--locked`: a lock file that is behind the manifests shows here.
+    cargo(&["clippy", "--locked", "--release", "--all-targets", "--", "-D", "warnings"])?;
     cargo(&["test", "--release", "-p", "dmtree-c"])?;
     let Some(python) = environment()? else { return Ok(()) };
     let wheel = wheel(&python)?;

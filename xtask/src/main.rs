@@ -3,6 +3,7 @@
 
 mod bindings;
 mod blocks;
+mod book;
 mod check;
 mod fields;
 mod fuzz;
@@ -66,6 +67,11 @@ const VERBS: &[Verb] = &[
         "blocks [DOCUMENT...]",
         "executes the commands of documents as they stand: those of docs/write-an-index.md build an index outside of the workspace",
         blocks::check,
+    ),
+    (
+        "book",
+        "every page is in the summary and every link of a document resolves; the book in target/book (needs mdbook; says so when it skips)",
+        book::build,
     ),
     (
         "check [--long]",
@@ -173,7 +179,15 @@ fn packages() -> Result<()> {
     let mut command = Command::new("cargo");
     command.args(["publish", "--dry-run", "--allow-dirty", "--locked"]);
     for package in packages.iter().filter(|package| package["publish"].is_null()) {
-        command.arg("-p").arg(package["name"].as_str().context("a package without a name")?);
+        let name = package["name"].as_str().context("a package without a name")?;
+        let manifest = package["manifest_path"].as_str().context("a package without a place")?;
+        // A package has files of its own alone.
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let its = std::fs::read(Path::new(manifest).with_file_name(licence));
+            let whole = std::fs::read(root().join(licence))?;
+            ensure!(its.is_ok_and(|its| its == whole), "{name}: {licence} is not the repository's");
+        }
+        command.arg("-p").arg(name);
     }
     run(&mut command)
 }

@@ -13,7 +13,7 @@ typedef enum {
   DMTREE_STATUS_OK = 0,
   // Nothing was changed: the key exists (insert).
   DMTREE_STATUS_EXISTS = 1,
-  // Nothing was changed, or nothing is there: the key is absent.
+  // The key is absent. Nothing was changed, but by `dmtree_replace`: it was absent before.
   DMTREE_STATUS_ABSENT = 2,
   // Nothing was changed: the value differs (compare-and-set).
   DMTREE_STATUS_MISMATCH = 3,
@@ -253,6 +253,40 @@ dmtree_status dmtree_compare_and_set(uint64_t index,
 // # Safety
 // Key and value are null or readable, for the time of the call.
 dmtree_status dmtree_compare_and_delete(uint64_t index, dmtree_slice key, dmtree_slice expected);
+
+// Stores a value, whether or not the key is there, and gives the former one, without another round
+// trip. `DMTREE_STATUS_ABSENT`: there was none, and the value is stored. Atomic.
+//
+// # Safety
+// Pointers are null or to what their types say, for the time of the call.
+dmtree_status dmtree_replace(uint64_t index,
+                             dmtree_slice key,
+                             dmtree_slice value,
+                             dmtree_bytes *before);
+
+// Deletes a key and gives its value, without another round trip; `DMTREE_STATUS_ABSENT` if it is
+// not there. Atomic.
+//
+// # Safety
+// Pointers are null or to what their types say, for the time of the call.
+dmtree_status dmtree_take(uint64_t index, dmtree_slice key, dmtree_bytes *before);
+
+// As `dmtree_compare_and_set`, and gives the value that the key had, whether it was `expected` or
+// not, without another round trip. Atomic.
+//
+// # Safety
+// Pointers are null or to what their types say, for the time of the call.
+dmtree_status dmtree_compare_and_swap(uint64_t index,
+                                      dmtree_slice key,
+                                      dmtree_slice expected,
+                                      dmtree_slice value,
+                                      dmtree_bytes *before);
+
+// About how many keys there are, from samples: some hundred READs for any size.
+//
+// # Safety
+// The pointer is null or to what its type says, for the time of the call.
+dmtree_status dmtree_len_estimate(uint64_t index, uint64_t *keys);
 
 // Adds to the number that a key has, 8 bytes little endian, 0 if it is absent; `before` is the
 // number before.

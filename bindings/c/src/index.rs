@@ -8,6 +8,17 @@ use crate::status::{Status, call};
 
 pub(crate) static INDEXES: Handles<Index> = Handles::new("index");
 
+/// Gives the caller what a key has, or had; `DMTREE_STATUS_ABSENT` when that is nothing.
+fn given(to: &mut Bytes, value: Option<Vec<u8>>) -> Status {
+    match value {
+        Some(value) => {
+            *to = Bytes::of(value);
+            Status::Ok
+        }
+        None => Status::Absent,
+    }
+}
+
 /// Reads the value of a key into `value`; `DMTREE_STATUS_ABSENT` without one.
 ///
 /// # Safety
@@ -18,13 +29,7 @@ pub unsafe extern "C" fn dmtree_get(index: u64, key: Slice, value: *mut Bytes) -
         // SAFETY: by the contract of the call.
         let (key, to) = unsafe { (key.bytes("key")?, result(value, "value")?) };
         *to = Bytes::NONE;
-        Ok(match INDEXES.get(index)?.get(key)? {
-            Some(value) => {
-                *to = Bytes::of(value);
-                Status::Ok
-            }
-            None => Status::Absent,
-        })
+        Ok(given(to, INDEXES.get(index)?.get(key)?))
     })
 }
 
@@ -172,6 +177,83 @@ pub unsafe extern "C" fn dmtree_compare_and_delete(
     };
     // SAFETY: by the contract of the call.
     unsafe { write(index, key, [expected, NOTHING], delete) }
+}
+
+/// Stores a value, whether or not the key is there, and gives the former one, without another round
+/// trip. `DMTREE_STATUS_ABSENT`: there was none, and the value is stored. Atomic.
+///
+/// # Safety
+/// Pointers are null or to what their types say, for the time of the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmtree_replace(
+    index: u64,
+    key: Slice,
+    value: Slice,
+    before: *mut Bytes,
+) -> Status {
+    call(|| {
+        // SAFETY: by the contract of the call.
+        let (key, value) = unsafe { (key.bytes("key")?, value.bytes("value")?) };
+        // SAFETY: as above.
+        let to = unsafe { result(before, "before")? };
+        *to = Bytes::NONE;
+        Ok(given(to, INDEXES.get(index)?.replace(key, value)?))
+    })
+}
+
+/// Deletes a key and gives its value, without another round trip; `DMTREE_STATUS_ABSENT` if it is
+/// not there. Atomic.
+///
+/// # Safety
+/// Pointers are null or to what their types say, for the time of the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmtree_take(index: u64, key: Slice, before: *mut Bytes) -> Status {
+    call(|| {
+        // SAFETY: by the contract of the call.
+        let (key, to) = unsafe { (key.bytes("key")?, result(before, "before")?) };
+        *to = Bytes::NONE;
+        Ok(given(to, INDEXES.get(index)?.take(key)?))
+    })
+}
+
+/// As `dmtree_compare_and_set`, and gives the value that the key had, whether it was `expected` or
+/// not, without another round trip. Atomic.
+///
+/// # Safety
+/// Pointers are null or to what their types say, for the time of the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmtree_compare_and_swap(
+    index: u64,
+    key: Slice,
+    expected: Slice,
+    value: Slice,
+    before: *mut Bytes,
+) -> Status {
+    call(|| {
+        // SAFETY: by the contract of the call.
+        let (key, expected) = unsafe { (key.bytes("key")?, expected.bytes("expected")?) };
+        // SAFETY: as above.
+        let (value, to) = unsafe { (value.bytes("value")?, result(before, "before")?) };
+        *to = Bytes::NONE;
+        let found = INDEXES.get(index)?.compare_and_swap(key, expected, value)?;
+        let differs = found.as_deref().is_some_and(|found| found != expected);
+        let status = given(to, found);
+        Ok(if differs { Status::Mismatch } else { status })
+    })
+}
+
+/// About how many keys there are, from samples: some hundred READs for any size.
+///
+/// # Safety
+/// The pointer is null or to what its type says, for the time of the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dmtree_len_estimate(index: u64, keys: *mut u64) -> Status {
+    call(|| {
+        // SAFETY: by the contract of the call.
+        let to = unsafe { result(keys, "keys")? };
+        *to = INDEXES.get(index)?.len_estimate()?;
+        Ok(Status::Ok)
+    })
 }
 
 /// Adds to the number that a key has, 8 bytes little endian, 0 if it is absent; `before` is the

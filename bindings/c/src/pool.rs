@@ -74,13 +74,12 @@ impl IndexOptions {
     }
 
     fn options(self) -> Options {
-        Options {
-            key_inline_bytes: self.key_inline_bytes,
-            value_inline_bytes: self.value_inline_bytes,
-            leaf_capacity: self.leaf_capacity,
-            fanout: self.fanout,
-            timeout_ms: self.timeout_ms,
-        }
+        Options::default()
+            .key_inline_bytes(self.key_inline_bytes)
+            .value_inline_bytes(self.value_inline_bytes)
+            .leaf_capacity(self.leaf_capacity)
+            .fanout(self.fanout)
+            .timeout_ms(self.timeout_ms)
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Status {
     Ok = 0,
     /// Nothing was changed: the key exists (insert).
     Exists = 1,
-    /// Nothing was changed, or nothing is there: the key is absent.
+    /// The key is absent. Nothing was changed, but by `dmtree_replace`: it was absent before.
     Absent = 2,
     /// Nothing was changed: the value differs (compare-and-set).
     Mismatch = 3,

@@ -33,8 +33,13 @@ fn opened() -> (u64, u64) {
 }
 
 fn get(index: u64, key: &[u8]) -> (Status, Vec<u8>) {
+    given(|value| unsafe { dmtree_get(index, slice(key), value) })
+}
+
+/// What a call gives.
+fn given(call: impl FnOnce(*mut Bytes) -> Status) -> (Status, Vec<u8>) {
     let mut value = Bytes { data: null_mut(), len: 0 };
-    let status = unsafe { dmtree_get(index, slice(key), &mut value) };
+    let status = call(&mut value);
     let bytes = match value.data.is_null() {
         true => Vec::new(),
         false => unsafe { std::slice::from_raw_parts(value.data, value.len) }.to_vec(),
@@ -68,6 +73,43 @@ fn writes_say_what_they_have_done() {
     }
     assert_eq!(get(index, b"a"), (Status::Ok, Vec::new()), "the empty value is a value");
     assert_eq!(get(index, b"c"), (Status::Absent, Vec::new()));
+}
+
+#[test]
+fn former_values_are_given() {
+    let (_, index) = opened();
+    let (a, b, x, y) = (slice(b"a"), slice(b"b"), slice(b"x"), slice(b"y"));
+    let (long, none) = (vec![7; 700], Vec::new());
+    let replace = |value| given(|before| unsafe { dmtree_replace(index, a, value, before) });
+    let swap = |key, expected, value| {
+        given(|before| unsafe { dmtree_compare_and_swap(index, key, expected, value, before) })
+    };
+    let take = |key| given(|before| unsafe { dmtree_take(index, key, before) });
+    assert_eq!(replace(x), (Status::Absent, none.clone()), "there was none; it is stored");
+    assert_eq!(get(index, b"a"), (Status::Ok, b"x".to_vec()));
+    assert_eq!(replace(slice(&long)), (Status::Ok, b"x".to_vec()));
+    assert_eq!(replace(slice(b"")), (Status::Ok, long));
+    assert_eq!(replace(x), (Status::Ok, none.clone()), "the empty value is a value");
+    assert_eq!(swap(a, y, y), (Status::Mismatch, b"x".to_vec()));
+    assert_eq!(swap(a, x, y), (Status::Ok, b"x".to_vec()));
+    assert_eq!(swap(b, x, y), (Status::Absent, none.clone()));
+    let mut keys = 9;
+    assert_eq!(unsafe { dmtree_len_estimate(index, &mut keys) }, Status::Ok);
+    assert_eq!(keys, 1);
+    assert_eq!(take(a), (Status::Ok, b"y".to_vec()));
+    assert_eq!(take(a), (Status::Absent, none));
+    unsafe {
+        assert_eq!(dmtree_replace(index, a, x, null_mut()), Status::InvalidArgument);
+        assert_eq!(dmtree_take(index, a, null_mut()), Status::InvalidArgument);
+        let swapped = dmtree_compare_and_swap(index, a, x, y, null_mut());
+        assert_eq!(swapped, Status::InvalidArgument);
+        assert_eq!(dmtree_len_estimate(index, null_mut()), Status::InvalidArgument);
+        assert_eq!(dmtree_contains(index, a), Status::Absent, "nothing was done");
+        let mut before = Bytes { data: null_mut(), len: 3 };
+        assert_eq!(dmtree_replace(99, a, x, &mut before), Status::Closed);
+        assert!(before.data.is_null() && before.len == 0, "there is nothing to give back");
+        assert_eq!(dmtree_len_estimate(99, &mut keys), Status::Closed);
+    }
 }
 
 #[test]
@@ -183,6 +225,106 @@ fn what_is_closed_is_refused() {
     let mut pair = Pair { key: slice(b""), value: slice(b"") };
     assert_eq!(unsafe { dmtree_scan_next(scan, &mut pair) }, Status::Ok, "still open");
     assert_eq!(dmtree_scan_close(scan), Status::Ok);
+}
+
+/// Every call that takes a handle, with one that is none, and whatever else it needs.
+#[test]
+fn every_call_refuses_a_handle_that_is_none() {
+    const NONE: u64 = 99;
+    let (k, mut other, mut number) = (slice(b"k"), 0, 0);
+    let pair = Pair { key: k, value: k };
+    let (keys, pairs, mut found) = ([k], [pair], [Status::Ok]);
+    let writes = [Write { kind: 0, key: k, value: k, expected: k }];
+    let (mut value, mut lent) = (Bytes { data: null_mut(), len: 0 }, pair);
+    let said = unsafe {
+        [
+            dmtree_get(NONE, k, &mut value),
+            dmtree_contains(NONE, k),
+            dmtree_get_many(NONE, keys.as_ptr(), 1, &mut value, found.as_mut_ptr()),
+            dmtree_put(NONE, k, k),
+            dmtree_insert(NONE, k, k),
+            dmtree_update(NONE, k, k),
+            dmtree_delete(NONE, k),
+            dmtree_compare_and_set(NONE, k, k, k),
+            dmtree_compare_and_delete(NONE, k, k),
+            dmtree_fetch_add(NONE, k, 1, &mut number),
+            dmtree_write_batch(NONE, writes.as_ptr(), 1, found.as_mut_ptr()),
+            dmtree_load(NONE, pairs.as_ptr(), 1, true),
+            dmtree_scan(NONE, null(), &mut other),
+            dmtree_scan_next(NONE, &mut lent),
+            dmtree_scan_close(NONE),
+            dmtree_index_close(NONE),
+            dmtree_index_create(NONE, c"a".as_ptr(), null(), &mut other),
+            dmtree_index_open(NONE, c"a".as_ptr(), &mut other),
+            dmtree_index_open_or_create(NONE, c"a".as_ptr(), null(), &mut other),
+            dmtree_index_drop(NONE, c"a".as_ptr()),
+            dmtree_pool_close(NONE),
+        ]
+    };
+    assert_eq!(said, [Status::Closed; 21]);
+    assert_eq!((found, other, value.len), ([Status::Ok], 0, 0), "nothing was written");
+    assert!(last_error().contains("0x63 is no open pool"), "{}", last_error());
+}
+
+/// Every pointer to a result, and every text and array that is needed, as null; keys without
+/// memory.
+#[test]
+fn every_call_refuses_null_where_memory_is_needed() {
+    let (pool, index) = opened();
+    let (k, wrong) = (slice(b"k"), Slice { data: null(), len: 3 });
+    let (keys, pairs) = ([wrong], [Pair { key: k, value: wrong }]);
+    let writes = [Write { kind: 0, key: k, value: k, expected: wrong }];
+    let mut value = Bytes { data: null_mut(), len: 0 };
+    let (mut found, mut other, mut number, mut scan) = ([Status::Ok], 0, 0, 0);
+    let odd = |low| ScanOptions {
+        low,
+        low_bound: 1,
+        high: k,
+        high_bound: 0,
+        prefix: k,
+        reverse: false,
+        limit: 0,
+    };
+    let said = unsafe {
+        assert_eq!(dmtree_scan(index, null(), &mut scan), Status::Ok);
+        [
+            dmtree_get(index, wrong, &mut value),
+            dmtree_contains(index, wrong),
+            dmtree_get_many(index, null(), 1, &mut value, found.as_mut_ptr()),
+            dmtree_get_many(index, keys.as_ptr(), 1, &mut value, found.as_mut_ptr()),
+            dmtree_get_many(index, &k, 1, null_mut(), found.as_mut_ptr()),
+            dmtree_get_many(index, &k, 1, &mut value, null_mut()),
+            dmtree_insert(index, k, wrong),
+            dmtree_update(index, wrong, k),
+            dmtree_delete(index, wrong),
+            dmtree_compare_and_set(index, k, wrong, k),
+            dmtree_compare_and_delete(index, k, wrong),
+            dmtree_fetch_add(index, k, 1, null_mut()),
+            dmtree_fetch_add(index, wrong, 1, &mut number),
+            dmtree_replace(index, k, wrong, &mut value),
+            dmtree_take(index, wrong, &mut value),
+            dmtree_compare_and_swap(index, k, wrong, k, &mut value),
+            dmtree_write_batch(index, null(), 1, found.as_mut_ptr()),
+            dmtree_write_batch(index, writes.as_ptr(), 1, found.as_mut_ptr()),
+            dmtree_write_batch(index, writes.as_ptr(), 1, null_mut()),
+            dmtree_load(index, pairs.as_ptr(), 1, false),
+            dmtree_load(index, pairs.as_ptr(), usize::MAX, false),
+            dmtree_scan(index, &odd(wrong), &mut other),
+            dmtree_scan_next(scan, null_mut()),
+            dmtree_index_create(pool, c"b".as_ptr(), null(), null_mut()),
+            dmtree_index_create(pool, null(), null(), &mut other),
+            dmtree_index_open_or_create(pool, null(), null(), &mut other),
+            dmtree_index_open_or_create(pool, c"b".as_ptr(), null(), null_mut()),
+            dmtree_index_drop(pool, null()),
+            dmtree_index_options_default(null_mut()),
+            dmtree_pool_connect(null(), null(), &mut other),
+            dmtree_pool_connect(c"127.0.0.1:1".as_ptr(), null(), null_mut()),
+        ]
+    };
+    assert_eq!(said, [Status::InvalidArgument; 31]);
+    assert_eq!(get(index, b"k").0, Status::Absent, "nothing was done");
+    let opened = unsafe { dmtree_index_open(pool, c"b".as_ptr(), &mut other) };
+    assert_eq!(opened, Status::NameNotFound, "nothing was created");
 }
 
 #[test]

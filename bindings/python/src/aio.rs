@@ -75,4 +75,29 @@ impl AsyncIndex {
     async fn compare_and_delete(&self, key: Data, expected: Data) -> PyResult<bool> {
         done(awaited(self.client()?.compare_and_delete(key.0, expected.0)).await)
     }
+
+    /// Sets the value of a key and returns the former one, or `None`.
+    async fn exchange(&self, key: Data, value: Data) -> PyResult<Option<Vec<u8>>> {
+        or_raise(awaited(self.client()?.replace(key.0, value.0)).await)
+    }
+
+    /// Removes a key and returns its value, or `None`.
+    async fn take(&self, key: Data) -> PyResult<Option<Vec<u8>>> {
+        or_raise(awaited(self.client()?.take(key.0)).await)
+    }
+
+    /// Sets a value in the place of another, and returns what the key had.
+    async fn compare_and_swap(
+        &self,
+        key: Data,
+        expected: Data,
+        new: Data,
+    ) -> PyResult<Option<Vec<u8>>> {
+        or_raise(awaited(self.client()?.compare_and_swap(key.0, expected.0, new.0)).await)
+    }
+
+    /// About how many keys there are, from samples.
+    async fn len_estimate(&self) -> PyResult<u64> {
+        or_raise(awaited(self.client()?.len_estimate()).await)
+    }
 }

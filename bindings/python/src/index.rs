@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dmtree::{Batch, LoadOrder, Outcome, Result};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice};
+use pyo3::types::{PyBytes, PySlice, PyTuple};
 
 use crate::aio::AsyncIndex;
 use crate::data::{all, data, pairs};
@@ -44,6 +44,15 @@ impl Index {
         write: impl FnOnce(&dmtree::Index) -> Result<Outcome> + Send,
     ) -> PyResult<bool> {
         Ok(self.call(py, write)? == Outcome::Done)
+    }
+
+    /// The value that a key had.
+    fn former(
+        &self,
+        py: Python<'_>,
+        write: impl FnOnce(&dmtree::Index) -> Result<Option<Vec<u8>>> + Send,
+    ) -> PyResult<Option<Py<PyBytes>>> {
+        Ok(self.call(py, write)?.map(|value| PyBytes::new(py, &value).unbind()))
     }
 
     fn items_of(&self, py: Python<'_>, what: What, over: &Over<'_>) -> PyResult<Items> {
@@ -168,6 +177,63 @@ impl Index {
     ) -> PyResult<bool> {
         let (key, expected) = (data(key, "key")?, data(expected, "value")?);
         self.write(py, |index| index.compare_and_delete(&key, &expected))
+    }
+
+    /// Sets the value of a key and returns the former one, `None` if there was none. Atomic, and no
+    /// further round trip.
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        key: &Bound_<'_>,
+        value: &Bound_<'_>,
+    ) -> PyResult<Option<Py<PyBytes>>> {
+        let (key, value) = (data(key, "key")?, data(value, "value")?);
+        self.former(py, |index| index.replace(&key, &value))
+    }
+
+    /// Removes a key and returns its value, `None` if there is none. Atomic, and no further round
+    /// trip.
+    fn take(&self, py: Python<'_>, key: &Bound_<'_>) -> PyResult<Option<Py<PyBytes>>> {
+        let key = data(key, "key")?;
+        self.former(py, |index| index.take(&key))
+    }
+
+    /// As `take`; a key that is absent gives `default`, or raises `KeyError` without one.
+    #[pyo3(signature = (key, *default))]
+    fn pop(
+        &self,
+        py: Python<'_>,
+        key: &Bound_<'_>,
+        default: &pyo3::Bound<'_, PyTuple>,
+    ) -> PyResult<Py<PyAny>> {
+        if default.len() > 1 {
+            let e = format!("pop takes a key and one default, not {}", default.len());
+            return Err(PyTypeError::new_err(e));
+        }
+        match (self.take(py, key)?, default.get_item(0)) {
+            (Some(value), _) => Ok(value.into_any()),
+            (None, Ok(default)) => Ok(default.unbind()),
+            (None, Err(_)) => Err(PyKeyError::new_err(key.clone().unbind())),
+        }
+    }
+
+    /// As `compare_and_set`, and returns the value that the key had: the new one is set when that
+    /// is `expected`. Atomic, and no further round trip.
+    fn compare_and_swap(
+        &self,
+        py: Python<'_>,
+        key: &Bound_<'_>,
+        expected: &Bound_<'_>,
+        new: &Bound_<'_>,
+    ) -> PyResult<Option<Py<PyBytes>>> {
+        let (key, expected) = (data(key, "key")?, data(expected, "value")?);
+        let new = data(new, "value")?;
+        self.former(py, |index| index.compare_and_swap(&key, &expected, &new))
+    }
+
+    /// About how many keys there are, from samples: soon, for any size. `len` counts.
+    fn len_estimate(&self, py: Python<'_>) -> PyResult<u64> {
+        self.call(py, |index| index.len_estimate())
     }
 
     /// Adds to a counter, 8 bytes in little endian, and returns the former number. Atomic.

@@ -33,7 +33,7 @@ class Mapping(Case):
         keys = [bytes([draw.randrange(4) for _ in range(draw.randrange(1, 4))]) for _ in range(60)]
         for n in range(4000):
             key, value = draw.choice(keys), str(n).encode()
-            what = draw.randrange(9)
+            what = draw.randrange(13)
             if what == 0:
                 self.index[key] = value
                 model[key] = value
@@ -61,6 +61,18 @@ class Mapping(Case):
                 self.assertEqual(done, key in model)
                 if done:
                     model[key] = value
+            elif what == 8:
+                self.assertEqual(self.index.exchange(key, value), model.get(key))
+                model[key] = value
+            elif what == 9:
+                self.assertEqual(self.index.take(key), model.pop(key, None))
+            elif what == 10:
+                self.assertEqual(self.index.pop(key, value), model.pop(key, value))
+            elif what == 11:
+                old = model.get(key, b"-") if n % 2 else b"other"
+                self.assertEqual(self.index.compare_and_swap(key, old, value), model.get(key))
+                if model.get(key) == old:
+                    model[key] = value
             else:
                 some = {draw.choice(keys): value for _ in range(5)}
                 self.index.update(some)
@@ -70,6 +82,7 @@ class Mapping(Case):
         self.assertEqual(list(reversed(self.index)), sorted(model, reverse=True))
         self.assertEqual(list(self.index.values()), [model[k] for k in sorted(model)])
         self.assertEqual(len(self.index), len(model))
+        self.assertAlmostEqual(self.index.len_estimate(), len(model), delta=len(model) / 5)
         self.assertEqual(self.index.first(), min(model.items()))
         self.assertEqual(self.index.pop_last(), max(model.items()))
 
@@ -125,6 +138,11 @@ class Wrong(Case):
             self.index["absent"]
         with self.assertRaises(KeyError):
             del self.index["absent"]
+        with self.assertRaises(KeyError):
+            self.index.pop("absent")
+        with self.assertRaisesRegex(TypeError, "one default, not 2"):
+            self.index.pop("absent", 1, 2)
+        self.assertIsNone(self.index.pop("absent", None))
         with self.assertRaises(errors.NotFound):
             self.pool.open("none")
         with self.assertRaises(errors.Exists):
@@ -155,8 +173,12 @@ class Wrong(Case):
             lambda: self.index["1"],
             lambda: next(iterator),
             lambda: len(self.index),
+            lambda: self.index.len_estimate(),
+            lambda: self.index.exchange("1", "y"),
+            lambda: self.index.pop("1", None),
             lambda: self.pool.list(),
             lambda: asyncio.run(waiting.get("1")),
+            lambda: asyncio.run(waiting.take("1")),
         ]
         for call in calls:
             with self.assertRaises(errors.Closed):
@@ -167,12 +189,27 @@ class Wrong(Case):
         index = dmtree.Pool.embedded(memory="16MiB").create("b")
         index["k"] = "v"
         self.assertEqual(index["k"], b"v")
+        iterator = dmtree.Pool.embedded(memory="16MiB").create("b").items()
+        self.assertEqual(list(iterator), [])
+
+    def test_an_index_that_is_removed(self):
+        self.index.update({f"{i:04}": "x" for i in range(1000)})
+        iterator = self.index.items()
+        next(iterator)
+        self.pool.drop("a")
+        with self.assertRaises(errors.Closed):
+            self.index["0001"]
+        with self.assertRaises(errors.Closed):
+            list(iterator)
 
     def test_a_fork_has_no_handles_of_its_parent(self):
+        iterator = self.index.items()
         child = os.fork()
         if child == 0:
             status = 1
             try:
+                with self.assertRaisesRegex(errors.Closed, "forked"):
+                    next(iterator)
                 self.index["k"] = "v"
             except errors.Closed as e:
                 own = dmtree.Pool.embedded(memory="16MiB")
@@ -207,7 +244,12 @@ class Concurrency(Case):
             self.assertFalse(await index.insert("0007", "9"))
             self.assertTrue(await index.replace("0007", "9"))
             self.assertFalse(await index.compare_and_delete("0007", "8"))
-            self.assertTrue(await index.delete("0007"))
+            self.assertEqual(await index.exchange("0007", "10"), b"9")
+            self.assertEqual(await index.compare_and_swap("0007", "9", "11"), b"10")
+            self.assertEqual(await index.take("0007"), b"10")
+            self.assertIsNone(await index.take("0007"))
+            self.assertGreater(await index.len_estimate(), 300)
+            self.assertFalse(await index.delete("0007"))
             with self.assertRaises(errors.InvalidArgument):
                 await index.put("", "x")
             with self.assertRaises(TypeError):
@@ -244,6 +286,19 @@ class Concurrency(Case):
             while True:
                 for pair in index.items():
                     pass
+            """
+        )
+
+    def test_ctrl_c_ends_a_long_count(self):
+        self.interrupted(
+            """
+            import dmtree
+            pool = dmtree.Pool.embedded(memory="64MiB")
+            index = pool.create("a")
+            index.load_pairs({f"{i:08}": "x" for i in range(300_000)})
+            print("begins")
+            while True:
+                len(index)
             """
         )
 

@@ -111,7 +111,7 @@ fn join(a: &ShellArgs, first: &str) -> Result<Pool> {
 
 /// What an index is made with: words that are typed stay inside of entries.
 fn options() -> Options {
-    Options { key_inline_bytes: 24, value_inline_bytes: 24, ..Options::default() }
+    Options::default().key_inline_bytes(24).value_inline_bytes(24)
 }
 
 /// The library's index.

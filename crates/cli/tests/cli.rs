@@ -309,6 +309,8 @@ fn completions_demo_help() {
     refused(&["completions", "tcsh"], &["bash"]);
     let demo = ok(&["demo"]);
     assert!(demo.contains("get nutmeg") && demo.contains("10008 keys"), "{demo}");
+    let recovered = "the lease of 8.0 ms ended, and the lock was recovered";
+    assert!(demo.contains(recovered) && demo.contains("get                     whole"), "{demo}");
     assert!(ok(&["--help"]).contains("bench quick"));
     assert!(ok(&["bench", "--help"]).contains("--cache-bytes"));
     assert!(ok(&["load", "--help"]).contains("lives in the memory of this process"));

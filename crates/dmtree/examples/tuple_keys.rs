@@ -7,8 +7,7 @@ use dmtree::{Batch, Options, Pool};
 
 fn main() -> dmtree::Result<()> {
     let pool = Pool::embedded().memory("64MiB").open()?;
-    let index =
-        pool.create("temperatures", Options { key_inline_bytes: 32, ..Options::default() })?;
+    let index = pool.create("temperatures", Options::default().key_inline_bytes(32))?;
 
     // (city, day, degrees): texts, signed integers and floats order as they should.
     let mut batch = Batch::new();

@@ -88,12 +88,12 @@ impl Index {
         thread_sessions::with(&self.0, f)
     }
 
-    /// Reads a key.
+    /// Reads a key. Atomic.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.here(|s| s.get(key.as_ref()))
     }
 
-    /// Whether a key is there.
+    /// Whether a key is there. Atomic.
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.here(|s| s.contains(key.as_ref()))
     }
@@ -111,33 +111,34 @@ impl Index {
         self.here(|s| s.get_many(keys))
     }
 
-    /// The values of several keys, into memory of the caller. See [`Session::get_many_into`].
+    /// The values of several keys, into memory of the caller; not a snapshot. See
+    /// [`Session::get_many_into`].
     pub fn get_many_into<K: AsRef<[u8]>>(&self, keys: &[K], out: &mut Values) -> Result<()> {
         self.here(|s| s.get_many_into(keys, out))
     }
 
-    /// Sets the value of a key, whether it is there or not.
+    /// Sets the value of a key, whether it is there or not. Atomic.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.put(key.as_ref(), value.as_ref()))
     }
 
-    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`]. Atomic.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.insert(key.as_ref(), value.as_ref()))
     }
 
-    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.update(key.as_ref(), value.as_ref()))
     }
 
-    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<Outcome> {
         self.here(|s| s.delete(key.as_ref()))
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_set(
         &self,
         key: impl AsRef<[u8]>,
@@ -148,7 +149,7 @@ impl Index {
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_delete(
         &self,
         key: impl AsRef<[u8]>,
@@ -157,7 +158,7 @@ impl Index {
         self.here(|s| s.compare_and_delete(key.as_ref(), expected.as_ref()))
     }
 
-    /// Sets a value and returns the former one. See [`Session::replace`].
+    /// Sets a value and returns the former one. Atomic. See [`Session::replace`].
     pub fn replace(
         &self,
         key: impl AsRef<[u8]>,
@@ -166,12 +167,12 @@ impl Index {
         self.here(|s| s.replace(key.as_ref(), value.as_ref()))
     }
 
-    /// Removes a key and returns its value. See [`Session::take`].
+    /// Removes a key and returns its value. Atomic. See [`Session::take`].
     pub fn take(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.here(|s| s.take(key.as_ref()))
     }
 
-    /// Sets a value in the place of another, and returns what the key had. See
+    /// Sets a value in the place of another, and returns what the key had. Atomic. See
     /// [`Session::compare_and_swap`].
     pub fn compare_and_swap(
         &self,
@@ -188,7 +189,7 @@ impl Index {
         self.here(|s| s.write_batch(batch))
     }
 
-    /// Stores many pairs. See [`Session::load`].
+    /// Stores many pairs. **Not atomic.** See [`Session::load`].
     pub fn load(
         &self,
         pairs: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>,
@@ -198,7 +199,7 @@ impl Index {
     }
 
     /// The pairs of a range in key order, fetched page by page while it is iterated over; the index
-    /// may be used meanwhile.
+    /// may be used meanwhile. Not a snapshot: see [`Scan`].
     ///
     /// ```
     /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
@@ -217,7 +218,7 @@ impl Index {
         Scan::new(self.clone(), range)
     }
 
-    /// The pairs with keys that begin with `prefix`, in key order.
+    /// The pairs with keys that begin with `prefix`, in key order; as [`Index::scan`].
     pub fn scan_prefix(&self, prefix: impl AsRef<[u8]>) -> Scan<Self> {
         self.scan(..).prefix(prefix)
     }

@@ -5,8 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// Layout of an index, and how long its operations wait. The layout is stored with the index and
 /// cannot change later.
+///
+/// ```
+/// let options = dmtree::Options::default().key_inline_bytes(32).timeout_ms(2_000);
+/// assert_eq!(options.key_inline_bytes, 32);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[non_exhaustive]
 pub struct Options {
     /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of
     /// 8, 8 to 256.
@@ -29,6 +35,36 @@ impl Default for Options {
 }
 
 impl Options {
+    /// These, with another [`key_inline_bytes`](#structfield.key_inline_bytes).
+    #[must_use]
+    pub fn key_inline_bytes(self, key_inline_bytes: u32) -> Self {
+        Self { key_inline_bytes, ..self }
+    }
+
+    /// These, with another [`value_inline_bytes`](#structfield.value_inline_bytes).
+    #[must_use]
+    pub fn value_inline_bytes(self, value_inline_bytes: u32) -> Self {
+        Self { value_inline_bytes, ..self }
+    }
+
+    /// These, with another [`leaf_capacity`](#structfield.leaf_capacity).
+    #[must_use]
+    pub fn leaf_capacity(self, leaf_capacity: u32) -> Self {
+        Self { leaf_capacity, ..self }
+    }
+
+    /// These, with another [`fanout`](#structfield.fanout).
+    #[must_use]
+    pub fn fanout(self, fanout: u32) -> Self {
+        Self { fanout, ..self }
+    }
+
+    /// These, with another [`timeout_ms`](#structfield.timeout_ms).
+    #[must_use]
+    pub fn timeout_ms(self, timeout_ms: u64) -> Self {
+        Self { timeout_ms, ..self }
+    }
+
     /// Those of an index.
     pub(crate) fn of(o: &dmtree_engine::Options) -> Self {
         Self {

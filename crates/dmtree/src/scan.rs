@@ -76,6 +76,24 @@ impl<S: PageSource> Scan<S> {
             back: None,
         }
     }
+
+    /// Begins, with keys and values as `bytes::Bytes`: parts of the memory of the page that they
+    /// came in, which stays until the last of them is dropped.
+    ///
+    /// ```
+    /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
+    /// # let index = pool.open_or_create("users", dmtree::Options::default())?;
+    /// # index.put("ada", "1815")?;
+    /// let (_, born) = index.scan("a"..).into_bytes().next().transpose()?.expect("a pair");
+    /// assert_eq!(born, "1815");
+    /// // What a get returns has its own memory, which `Bytes` takes over.
+    /// let born = index.get("ada")?.map(bytes::Bytes::from);
+    /// # Ok::<(), dmtree::Error>(())
+    /// ```
+    #[cfg(feature = "bytes")]
+    pub fn into_bytes(self) -> crate::BytesPairs<S> {
+        crate::BytesPairs::of(self.pairs())
+    }
 }
 
 impl<S: PageSource> IntoIterator for Scan<S> {
@@ -250,6 +268,23 @@ impl<S: PageSource> Pairs<S> {
             plan.taken(&self.front.page, self.front.at);
         }
         plan.encode()
+    }
+
+    /// The rest of the page at the front, or the next one; `None` at the end. For pairs that are
+    /// not taken from the other end.
+    #[cfg(feature = "bytes")]
+    pub(crate) fn next_page(&mut self) -> Result<Option<Page>> {
+        while self.front.page.is_empty() {
+            if !self.front.more || self.plan.left == 0 {
+                return Ok(None);
+            }
+            self.fetch(End::Front)?;
+        }
+        let page = std::mem::take(&mut self.front.page);
+        self.front.end = 0;
+        self.plan.taken(&page, page.len());
+        self.plan.left -= page.len() as u64;
+        Ok(Some(page))
     }
 
     #[inline(never)]

@@ -157,7 +157,7 @@ impl Session {
     // ---- reads ----------------------------------------
 
     /// Reads a key into a buffer and replaces its contents; false when the key is absent (the
-    /// buffer is empty then).
+    /// buffer is empty then). Atomic.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key and one over 1 KiB; `TimedOut`, `Closed`.
@@ -173,13 +173,13 @@ impl Session {
         result
     }
 
-    /// Reads a key.
+    /// Reads a key. Atomic.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
         Ok(self.get_into(key, &mut out)?.then_some(out))
     }
 
-    /// Whether a key is there.
+    /// Whether a key is there. Atomic.
     pub fn contains(&mut self, key: &[u8]) -> Result<bool> {
         self.get_into(key, &mut Vec::new())
     }
@@ -210,7 +210,7 @@ impl Session {
 
     // ---- writes ----------------------------------------
 
-    /// Sets the value of a key, whether it is there or not.
+    /// Sets the value of a key, whether it is there or not. Atomic.
     ///
     /// # Errors
     /// `InvalidArgument` for an empty key, one over 1 KiB, a value over 1 MiB; `Full`; `TimedOut`,
@@ -219,29 +219,29 @@ impl Session {
         self.write(key, Write::Put(value))
     }
 
-    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`]. Atomic.
     pub fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Insert(value))
     }
 
-    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Update(value))
     }
 
-    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn delete(&mut self, key: &[u8]) -> Result<Outcome> {
         self.write(key, Write::Delete)
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_set(&mut self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<Outcome> {
         self.write(key, Write::CompareAndSet { expected, new: Some(new) })
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_delete(&mut self, key: &[u8], expected: &[u8]) -> Result<Outcome> {
         self.write(key, Write::CompareAndSet { expected, new: None })
     }
@@ -340,10 +340,10 @@ impl Session {
         outcomes
     }
 
-    /// Stores many pairs; of equal keys the last one wins. An empty index gets whole leaves, which
-    /// is much faster than single writes and fills leaves to four fifths; into any other the pairs
-    /// are put. An empty index takes sorted pairs as leaves are written, and must not be written to
-    /// by their iterator; all others are held in memory meanwhile.
+    /// Stores many pairs; of equal keys the last one wins. **Not atomic.** An empty index gets whole
+    /// leaves, which is much faster than single writes and fills leaves to four fifths; into any
+    /// other the pairs are put. An empty index takes sorted pairs as leaves are written, and must
+    /// not be written to by their iterator; all others are held in memory meanwhile.
     ///
     /// # Errors
     /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys

@@ -1,9 +1,10 @@
 //! What an index and its pool report about themselves.
 
 use dmtree_engine::DmTree;
-use dmtree_fabric::Snapshot;
+use dmtree_fabric::{OpCounts, Snapshot};
 use dmtree_parts::{CacheStats, RangeIndex, Shape, Write};
 use dmtree_pool::PoolUsage;
+use serde::{Serialize, Serializer};
 
 use crate::open::OpenIndex;
 
@@ -63,7 +64,7 @@ impl Operation {
 }
 
 /// How often an operation ended in what way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OperationCounts {
     /// It took effect, or found its key.
     pub done: u64,
@@ -85,16 +86,20 @@ impl OperationCounts {
 }
 
 /// What [`Index::stats`](crate::Index::stats) reports. Cheap: nothing of the index is read.
-#[derive(Clone, Debug)]
+///
+/// Serialized, `operations` is a map from names, and `costs` a list of what `Snapshot::ops` has.
+#[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Operations by kind, in the order of [`Operation::ALL`]: all sessions since the index was
     /// opened, the ended ones too.
+    #[serde(serialize_with = "by_name")]
     pub operations: Vec<(Operation, OperationCounts)>,
     /// Sessions (and coroutines of async clients) that exist now.
     pub sessions: usize,
     /// What operations cost: verbs, bytes and round trips by kind and outcome. A session publishes
     /// its costs every 512 operations and when it ends, so this may lag behind `operations`.
+    #[serde(serialize_with = "by_kind")]
     pub costs: Snapshot,
     /// Pieces of maintenance that ended in an error (and are tried again).
     pub maintenance_errors: u64,
@@ -102,6 +107,31 @@ pub struct Stats {
     pub caches: Vec<CacheStats>,
     /// The pool.
     pub pool: PoolStats,
+}
+
+fn by_name<S: Serializer>(
+    operations: &[(Operation, OperationCounts)],
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    to.collect_map(operations.iter().map(|(operation, counts)| (operation.name(), counts)))
+}
+
+/// The operations of one kind and outcome, serialized.
+#[derive(Serialize)]
+struct Costs<'a> {
+    kind: &'static str,
+    outcome: &'static str,
+    ops: u64,
+    counts: &'a OpCounts,
+}
+
+fn by_kind<S: Serializer>(costs: &Snapshot, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(costs.ops.iter().map(|(kind, outcome, totals)| Costs {
+        kind: kind.name(),
+        outcome: outcome.name(),
+        ops: totals.ops,
+        counts: &totals.counts,
+    }))
 }
 
 impl Stats {
@@ -124,7 +154,7 @@ impl Stats {
 }
 
 /// How full a pool is. Memory is handed out in chunks: a used chunk may have room left.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PoolStats {
     /// One entry for every memory node.
@@ -134,7 +164,7 @@ pub struct PoolStats {
 }
 
 /// How full one memory node is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MemoryStats {
     /// Bytes of all its chunks.
@@ -167,7 +197,7 @@ impl PoolStats {
 }
 
 /// What [`Index::shape`](crate::Index::shape) found on a walk through the whole structure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ShapeStats {
     /// Keys, leaves, levels, bytes.

@@ -19,7 +19,7 @@ use crate::scan::Pairs;
 /// index, and bytes that were stored otherwise are an error when they are read.
 ///
 /// Atomic is what is atomic at the methods of [`Index`] with the same names. Two values are the
-/// same to [`Typed::compare_and_set`] when their bytes are.
+/// same to [`Typed::compare_and_set`] and [`Typed::compare_and_swap`] when their bytes are.
 ///
 /// ```
 /// # let pool = dmtree::Pool::embedded().memory("8MiB").open()?;
@@ -148,6 +148,17 @@ where
         Q: EncodeKey + ?Sized,
     {
         self.index.compare_and_set(encode(key), bytes(expected)?, bytes(new)?)
+    }
+
+    /// Sets a value in the place of another, and returns what the key had. See
+    /// [`Session::compare_and_swap`](crate::Session::compare_and_swap).
+    pub fn compare_and_swap<Q>(&self, key: &Q, expected: &V, new: &V) -> Result<Option<V>>
+    where
+        K: Borrow<Q>,
+        Q: EncodeKey + ?Sized,
+    {
+        let found = self.index.compare_and_swap(encode(key), bytes(expected)?, bytes(new)?)?;
+        found.map(|found| value(&found)).transpose()
     }
 
     /// The value of a key; one that is absent gets this value.

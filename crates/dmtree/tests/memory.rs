@@ -55,7 +55,7 @@ const MOST_BYTES: usize = 40 << 20;
 fn exports_and_imports_hold_little() {
     let dir = tempfile::tempdir().expect("a directory");
     let pool = Pool::embedded().memory("1GiB").open().expect("a pool");
-    let options = || Options { value_inline_bytes: 1000, ..Options::default() };
+    let options = || Options::default().value_inline_bytes(1000);
     let index = pool.create("pairs", options()).expect("a new index");
     let pair = |n: u32| (n.to_be_bytes().to_vec(), vec![n as u8; VALUE_BYTES]);
     let (loaded, bytes) = peak_bytes(|| index.load((0..PAIRS).map(pair), LoadOrder::Sorted));

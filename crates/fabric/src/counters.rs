@@ -3,12 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use serde::Serialize;
+
 use crate::addr::{ByNode, NodeId, Role};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::transport::{Nanos, Opcode, WorkRequest};
 
 /// Verbs and bytes towards one side (all memory nodes, all compute nodes, or one node).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SideCounts {
     /// READs.
     pub read: u64,
@@ -67,7 +69,7 @@ impl SideCounts {
 }
 
 /// Cost of one operation, or the sum over several.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OpCounts {
     /// Towards memory nodes, detached verbs included.
     pub mn: SideCounts,

@@ -17,6 +17,10 @@
 //!   atomic is unknown;
 //! - guarantees of a platform beyond this are named in [`Capabilities`].
 #![deny(clippy::undocumented_unsafe_blocks)]
+#![cfg_attr(
+    not(feature = "sim"),
+    expect(dead_code, reason = "the simulator alone uses some of what it shares with the fabrics")
+)]
 
 pub mod addr;
 pub mod caps;
@@ -45,9 +49,11 @@ mod rng;
 mod rpc;
 mod sampled;
 mod scope;
+#[cfg(feature = "sim")]
 pub mod sim;
 mod slab;
 mod slots;
+#[cfg(feature = "sim")]
 pub mod suggest;
 pub mod sync;
 mod tasks;

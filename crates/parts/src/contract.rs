@@ -343,6 +343,20 @@ impl Page {
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> + ExactSizeIterator {
         (0..self.len()).map(|i| self.get(i).expect("inside"))
     }
+
+    /// All pairs in order, each a part of the page's memory: none is copied, and the memory stays
+    /// until the last of them is dropped.
+    #[cfg(feature = "bytes")]
+    pub fn into_bytes(
+        self,
+    ) -> impl DoubleEndedIterator<Item = (bytes::Bytes, bytes::Bytes)> + ExactSizeIterator + use<>
+    {
+        let memory = bytes::Bytes::from(self.data);
+        self.spans.into_iter().map(move |(at, k, v)| {
+            let (at, k, v) = (at as usize, k as usize, v as usize);
+            (memory.slice(at..at + k), memory.slice(at + k..at + k + v))
+        })
+    }
 }
 
 /// Values of several keys in one reused piece of memory.
@@ -375,6 +389,16 @@ impl Values {
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         let (at, len) = (*self.spans.get(i)?)?;
         Some(&self.data[at as usize..(at + len) as usize])
+    }
+
+    /// The values of all keys, each a part of this memory: none is copied, and the memory stays
+    /// until the last of them is dropped.
+    #[cfg(feature = "bytes")]
+    pub fn into_bytes(self) -> impl ExactSizeIterator<Item = Option<bytes::Bytes>> + use<> {
+        let memory = bytes::Bytes::from(self.data);
+        self.spans
+            .into_iter()
+            .map(move |span| span.map(|(at, len)| memory.slice(at as usize..(at + len) as usize)))
     }
 }
 
@@ -525,7 +549,7 @@ impl Shape {
 }
 
 /// The memory of an index on a compute node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheStats {
     /// Budget, bytes.
     pub budget_bytes: u64,

@@ -10,6 +10,7 @@ use dmtree_fabric::OpKind;
 use dmtree_parts::{Outcome, ScanRequest, Write};
 
 use super::any_system::pool;
+use super::demo_crash;
 use crate::args::ToolArgs;
 use crate::output;
 use crate::words::shown;
@@ -144,6 +145,10 @@ pub fn run(a: &ToolArgs) -> Result<()> {
     if shape.keys != due {
         return Err(Failure::violation(format!("{} keys where {due} must be", shape.keys)));
     }
+    output::line(
+        "\n7. A simulated cluster of its own: a compute node dies in an update, with the lock of the leaf.",
+    );
+    demo_crash::run()?;
     output::line("\nNext: `dmtree shell` to try it by hand, `dmtree bench quick` to measure it.");
     Ok(())
 }

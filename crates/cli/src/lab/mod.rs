@@ -8,6 +8,7 @@ mod check;
 mod conform;
 mod crash;
 mod demo;
+mod demo_crash;
 mod drive;
 mod dumps;
 mod exhaustive;

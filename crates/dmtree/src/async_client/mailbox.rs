@@ -203,7 +203,9 @@ mod tests {
     impl crate::async_client::request::Request for One {
         type Out = u32;
         const READS: bool = true;
-        const WHAT: crate::Operation = crate::Operation::Get;
+        fn what(&self) -> Option<crate::Operation> {
+            None
+        }
         async fn run(&mut self, _tree: &mut dmtree_engine::DmTree) -> Result<u32> {
             Ok(1)
         }

@@ -20,7 +20,7 @@ use crate::index::LoadOrder;
 use crate::open::OpenIndex;
 use crate::pool::{PoolInner, locked};
 use crate::scan::Cursor;
-use request::{Get, GetMany, Load, WriteMany, WriteOne};
+use request::{Exchange, Get, GetMany, LenEstimate, Load, WriteMany, WriteOne};
 
 pub(crate) use mailbox::{Door, Mailbox};
 pub use reply::Reply;
@@ -128,7 +128,7 @@ impl AsyncClient {
         Ok(Self { door })
     }
 
-    /// Reads a key.
+    /// Reads a key. Atomic.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
         Reply::new(&self.door, Get(key.as_ref().to_vec()))
     }
@@ -139,28 +139,28 @@ impl AsyncClient {
         Reply::new(&self.door, GetMany(keys))
     }
 
-    /// Sets the value of a key, whether it is there or not.
+    /// Sets the value of a key, whether it is there or not. Atomic.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.put(key, value))
     }
 
-    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`].
+    /// Sets the value of a key that is absent; otherwise [`Outcome::Exists`]. Atomic.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.insert(key, value))
     }
 
-    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`].
+    /// Sets the value of a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn update(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.update(key, value))
     }
 
-    /// Removes a key that is there; otherwise [`Outcome::NotFound`].
+    /// Removes a key that is there; otherwise [`Outcome::NotFound`]. Atomic.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Reply<Outcome> {
         self.write(|one| one.delete(key))
     }
 
     /// Sets the value of a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_set(
         &self,
         key: impl AsRef<[u8]>,
@@ -171,7 +171,7 @@ impl AsyncClient {
     }
 
     /// Removes a key that has the value `expected`; otherwise [`Outcome::Mismatch`] or
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. Atomic.
     pub fn compare_and_delete(
         &self,
         key: impl AsRef<[u8]>,
@@ -186,19 +186,56 @@ impl AsyncClient {
         Reply::new(&self.door, WriteOne(one))
     }
 
+    /// Sets a value and returns the former one, in the round trips of a put. Atomic. See
+    /// [`Session::replace`](crate::Session::replace).
+    pub fn replace(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Reply<Option<Vec<u8>>> {
+        self.exchange(|one| one.put(key, value))
+    }
+
+    /// Removes a key and returns its value. Atomic. See [`Session::take`](crate::Session::take).
+    pub fn take(&self, key: impl AsRef<[u8]>) -> Reply<Option<Vec<u8>>> {
+        self.exchange(|one| one.delete(key))
+    }
+
+    /// Sets a value in the place of another, and returns what the key had. Atomic. See
+    /// [`Session::compare_and_swap`](crate::Session::compare_and_swap).
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        new: impl AsRef<[u8]>,
+    ) -> Reply<Option<Vec<u8>>> {
+        self.exchange(|one| one.compare_and_set(key, expected, new))
+    }
+
+    fn exchange(&self, add: impl FnOnce(&mut Batch) -> &mut Batch) -> Reply<Option<Vec<u8>>> {
+        let mut one = Batch::new();
+        add(&mut one);
+        Reply::new(&self.door, Exchange(one, Outcome::Done))
+    }
+
+    /// About how many keys there are. See [`Index::len_estimate`](crate::Index::len_estimate).
+    pub fn len_estimate(&self) -> Reply<u64> {
+        Reply::new(&self.door, LenEstimate)
+    }
+
     /// Applies several writes with fewer round trips than one by one. **Not atomic.** See
     /// [`Session::write_batch`](crate::Session::write_batch).
     pub fn write_batch(&self, batch: Batch) -> Reply<Vec<Result<Outcome>>> {
         Reply::new(&self.door, WriteMany::new(batch))
     }
 
-    /// Stores many pairs. See [`Session::load`](crate::Session::load). Keeps one worker busy until
-    /// it has ended.
+    /// Stores many pairs. **Not atomic.** See [`Session::load`](crate::Session::load). Keeps one
+    /// worker busy until it has ended.
     pub fn load(&self, pairs: Vec<(Vec<u8>, Vec<u8>)>, order: LoadOrder) -> Reply<Loaded> {
         Reply::new(&self.door, Load(pairs, order))
     }
 
-    /// Pairs in key order, a page at a time. See [`AsyncScan`].
+    /// Pairs in key order, a page at a time; not a snapshot. See [`AsyncScan`].
     pub fn scan(&self, range: impl KeyRange) -> AsyncScan {
         AsyncScan::asked_of(self.door.clone(), Cursor::new(&range))
     }

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 
-use dmtree_engine::DmTree;
+use dmtree_engine::{Begun, DmTree};
 use dmtree_fabric::{Error, ErrorKind, Result};
 use dmtree_parts::{Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Values};
 
@@ -23,13 +23,9 @@ pub(super) trait Request: Send + 'static {
     type Out: Send + 'static;
     /// Whether it may be repeated whatever an error says of its effect.
     const READS: bool;
-    /// As what it is counted.
-    const WHAT: Operation;
 
-    /// The same, where it depends on the request.
-    fn what(&self) -> Operation {
-        Self::WHAT
-    }
+    /// As what it is counted, if it is.
+    fn what(&self) -> Option<Operation>;
 
     /// Makes an attempt.
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out>;
@@ -40,7 +36,7 @@ pub(super) trait Request: Send + 'static {
     }
 
     /// How an answer is counted.
-    fn outcome(_out: &Self::Out) -> Outcome {
+    fn outcome(&self, _out: &Self::Out) -> Outcome {
         Outcome::Done
     }
 }
@@ -86,9 +82,10 @@ impl<R: Request> Errand for Asked<R> {
                 }
             };
             let result = self.request.end(result);
-            c.client
-                .counters
-                .count(self.request.what(), result.as_ref().map(R::outcome).map_err(drop));
+            let outcome = result.as_ref().map(|out| self.request.outcome(out)).map_err(drop);
+            if let Some(what) = self.request.what() {
+                c.client.counters.count(what, outcome);
+            }
             self.answer.send(result);
             if !R::READS {
                 maintain(&mut c.client.tree, &c.client.counters).await;
@@ -107,14 +104,17 @@ pub(super) struct Get(pub(super) Vec<u8>);
 impl Request for Get {
     type Out = Option<Vec<u8>>;
     const READS: bool = true;
-    const WHAT: Operation = Operation::Get;
+
+    fn what(&self) -> Option<Operation> {
+        Some(Operation::Get)
+    }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let mut out = Vec::new();
         Ok(tree.get(&self.0, &mut out).await?.then_some(out))
     }
 
-    fn outcome(out: &Self::Out) -> Outcome {
+    fn outcome(&self, out: &Self::Out) -> Outcome {
         if out.is_some() { Outcome::Done } else { Outcome::NotFound }
     }
 }
@@ -124,7 +124,10 @@ pub(super) struct GetMany(pub(super) Vec<Vec<u8>>);
 impl Request for GetMany {
     type Out = Vec<Option<Vec<u8>>>;
     const READS: bool = true;
-    const WHAT: Operation = Operation::GetMany;
+
+    fn what(&self) -> Option<Operation> {
+        Some(Operation::GetMany)
+    }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let keys: Vec<&[u8]> = self.0.iter().map(Vec::as_slice).collect();
@@ -140,10 +143,9 @@ pub(super) struct WriteOne(pub(super) Batch);
 impl Request for WriteOne {
     type Out = Outcome;
     const READS: bool = false;
-    const WHAT: Operation = Operation::WriteBatch;
 
-    fn what(&self) -> Operation {
-        self.0.writes().next().map_or(Self::WHAT, |(_, w)| Operation::of(w))
+    fn what(&self) -> Option<Operation> {
+        self.0.writes().next().map(|(_, w)| Operation::of(w))
     }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Outcome> {
@@ -153,8 +155,50 @@ impl Request for WriteOne {
         }
     }
 
-    fn outcome(out: &Outcome) -> Outcome {
+    fn outcome(&self, out: &Outcome) -> Outcome {
         *out
+    }
+}
+
+/// The first write of a batch, by itself, for the value that its key had; and how it ended.
+pub(super) struct Exchange(pub(super) Batch, pub(super) Outcome);
+
+impl Request for Exchange {
+    type Out = Option<Vec<u8>>;
+    const READS: bool = false;
+
+    fn what(&self) -> Option<Operation> {
+        self.0.writes().next().map(|(_, w)| Operation::of(w))
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
+        let Some((key, w)) = self.0.writes().next() else {
+            return Err(Error::invalid("a batch without a write"));
+        };
+        self.1 = match tree.begin_exchange(key, w) {
+            Begun::Ended(outcome) => outcome?,
+            Begun::Waits(rest) => rest.await?,
+        };
+        Ok(tree.former())
+    }
+
+    fn outcome(&self, _out: &Self::Out) -> Outcome {
+        self.1
+    }
+}
+
+pub(super) struct LenEstimate;
+
+impl Request for LenEstimate {
+    type Out = u64;
+    const READS: bool = true;
+
+    fn what(&self) -> Option<Operation> {
+        None
+    }
+
+    async fn run(&mut self, tree: &mut DmTree) -> Result<u64> {
+        tree.len_estimate().await
     }
 }
 
@@ -172,7 +216,10 @@ impl WriteMany {
 impl Request for WriteMany {
     type Out = Vec<Result<Outcome>>;
     const READS: bool = false;
-    const WHAT: Operation = Operation::WriteBatch;
+
+    fn what(&self) -> Option<Operation> {
+        Some(Operation::WriteBatch)
+    }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let writes: Vec<_> = self.batch.writes().collect();
@@ -190,7 +237,10 @@ pub(super) struct Load(pub(super) Vec<(Vec<u8>, Vec<u8>)>, pub(super) LoadOrder)
 impl Request for Load {
     type Out = Loaded;
     const READS: bool = false;
-    const WHAT: Operation = Operation::Load;
+
+    fn what(&self) -> Option<Operation> {
+        Some(Operation::Load)
+    }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Loaded> {
         let mut pairs = std::mem::take(&mut self.0).into_iter();
@@ -209,7 +259,10 @@ pub(super) struct ScanPage(pub(super) Cursor, pub(super) usize);
 impl Request for ScanPage {
     type Out = (Page, Option<Resume>);
     const READS: bool = true;
-    const WHAT: Operation = Operation::Scan;
+
+    fn what(&self) -> Option<Operation> {
+        Some(Operation::Scan)
+    }
 
     async fn run(&mut self, tree: &mut DmTree) -> Result<Self::Out> {
         let Self(plan, limit) = self;

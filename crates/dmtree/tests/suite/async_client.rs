@@ -33,6 +33,16 @@ async fn everything(c: AsyncClient) {
     let many = c.get_many(&["a", "c"]).await.expect("get_many");
     assert_eq!(many, [None, Some(b"4".to_vec())]);
     assert_eq!(c.delete("c").await.expect("delete"), Outcome::Done);
+    assert_eq!(c.replace("d", "5").await.expect("replace"), None);
+    assert_eq!(c.replace("d", vec![6; 700]).await.expect("replace"), Some(b"5".to_vec()));
+    let swapped = c.compare_and_swap("d", "5", "7").await.expect("swap");
+    assert_eq!(swapped, Some(vec![6; 700]), "another value: nothing changes");
+    let swapped = c.compare_and_swap("d", vec![6; 700], "7").await.expect("swap");
+    assert_eq!(swapped, Some(vec![6; 700]));
+    assert_eq!(c.compare_and_swap("e", "5", "7").await.expect("swap"), None);
+    assert_eq!(c.take("d").await.expect("take"), Some(b"7".to_vec()));
+    assert_eq!(c.take("d").await.expect("take"), None);
+    assert_eq!(c.len_estimate().await.expect("an estimate"), 0);
     assert_eq!(c.put("", "").await.expect_err("no key").kind(), ErrorKind::InvalidArgument);
 
     let pairs = (0..1000u32).map(|n| (n.to_be_bytes().to_vec(), vec![n as u8])).collect();
@@ -66,6 +76,36 @@ fn on_tokio() {
 fn on_pollster() {
     let client = index().async_client().expect("a client");
     pollster::block_on(must_be_send(everything(client)));
+}
+
+/// Of writes of one key at once each former value is found by one, also while writers of several
+/// workers wait for its lock.
+#[test]
+fn every_former_value_of_requests_at_once_is_found_once() {
+    let i = index();
+    let client = i.async_client_with(AsyncOptions::new().workers(4)).expect("a client");
+    let found: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let work = |thread: u32| {
+            let client = client.clone();
+            scope.spawn(move || {
+                let mut found = Vec::new();
+                for n in 0..2_000u32 {
+                    let value = (n << 3 | thread).to_be_bytes();
+                    found.extend(pollster::block_on(client.replace("key", value)).expect("set"));
+                }
+                found
+            })
+        };
+        let threads: Vec<_> = (0..4).map(work).collect();
+        threads.into_iter().flat_map(|t| t.join().expect("a thread")).collect()
+    });
+    let mut seen: Vec<_> = found.into_iter().chain(i.get("key").expect("get")).collect();
+    seen.sort();
+    let set = (0..2_000u32).flat_map(|n| (0..4).map(move |t| (n << 3 | t).to_be_bytes().to_vec()));
+    assert_eq!(seen, set.collect::<Vec<_>>());
+    let stats = i.stats().expect("stats");
+    let puts = stats.operations.iter().find(|(o, _)| *o == dmtree::Operation::Put);
+    assert_eq!(puts.expect("counted").1.done, 8_000);
 }
 
 #[test]

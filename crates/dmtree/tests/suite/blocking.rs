@@ -57,22 +57,22 @@ fn names_and_layouts() {
     assert_eq!(p.create("a", Options::default()).expect_err("taken").kind(), ErrorKind::Exists);
     a.put("k", "1").expect("put");
     // Every opening yields the same index; the timeout may differ, the layout may not.
-    let patient = Options { timeout_ms: 60_000, ..Options::default() };
+    let patient = Options::default().timeout_ms(60_000);
     for same in [p.open("a"), p.open_or_create("a", patient)] {
         assert_eq!(same.expect("it is there").get("k").expect("get").as_deref(), Some(&b"1"[..]));
     }
     let others = [
-        ("key_inline_bytes", Options { key_inline_bytes: 32, ..Options::default() }),
-        ("value_inline_bytes", Options { value_inline_bytes: 16, ..Options::default() }),
-        ("leaf_capacity", Options { leaf_capacity: 64, ..Options::default() }),
-        ("fanout", Options { fanout: 16, ..Options::default() }),
+        ("key_inline_bytes", Options::default().key_inline_bytes(32)),
+        ("value_inline_bytes", Options::default().value_inline_bytes(16)),
+        ("leaf_capacity", Options::default().leaf_capacity(64)),
+        ("fanout", Options::default().fanout(16)),
     ];
     for (option, other) in others {
         let e = p.open_or_create("a", other).expect_err("another layout");
         assert_eq!(e.kind(), ErrorKind::Incompatible);
         assert!(e.to_string().contains(option), "{e}");
     }
-    p.create("b", Options { fanout: 16, ..Options::default() }).expect("new");
+    p.create("b", Options::default().fanout(16)).expect("new");
     assert_eq!(p.list().expect("list"), ["a", "b"]);
     p.drop_index("a").expect("there");
     assert_eq!(p.list().expect("list"), ["b"]);
@@ -80,7 +80,7 @@ fn names_and_layouts() {
     assert_eq!(p.drop_index("a").expect_err("gone").kind(), ErrorKind::NotFound);
     let again = p.open_or_create("a", Options::default()).expect("a new one");
     assert_eq!(again.get("k").expect("get"), None);
-    let bad = p.create("c", Options { fanout: 2, ..Options::default() }).expect_err("too small");
+    let bad = p.create("c", Options::default().fanout(2)).expect_err("too small");
     assert_eq!(bad.kind(), ErrorKind::InvalidArgument);
     assert_eq!(p.list().expect("list"), ["a", "b"]);
 }
@@ -347,4 +347,23 @@ fn dropped_indexes_give_their_memory_back() {
         let left = used(&pool);
         assert_eq!(*first.get_or_insert(left), left, "round {round}");
     }
+}
+
+/// Reports of programs take what the index says of itself as it is.
+#[test]
+fn stats_are_serialized() {
+    let pool = Pool::embedded().memory("16MiB").open().expect("a pool");
+    let index = pool.create("a", Options::default()).expect("new");
+    index.put("a", "1").expect("put");
+    index.get("b").expect("get");
+    let found = index.stats().expect("stats");
+    let stats = serde_json::to_value(&found).expect("a document");
+    assert_eq!(stats["operations"]["put"]["done"], 1, "{stats}");
+    assert_eq!(stats["operations"]["get"]["not_found"], 1, "{stats}");
+    let puts = stats["costs"].as_array().expect("a list").iter().find(|c| c["kind"] == "put");
+    assert!(puts.expect("of puts")["counts"]["mn"]["write"].as_u64() >= Some(1), "{stats}");
+    let total = found.pool.total_bytes();
+    assert_eq!(stats["pool"]["memory_nodes"][0]["total_bytes"], total, "{stats}");
+    let shape = serde_json::to_value(index.shape().expect("a walk")).expect("a document");
+    assert_eq!(shape["shape"]["keys"], 1, "{shape}");
 }

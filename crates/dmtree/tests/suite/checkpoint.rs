@@ -51,7 +51,7 @@ fn fill(pool: &Pool) {
     (0..3000u32).step_by(7).for_each(|i| {
         numbers.delete(i.to_be_bytes()).expect("deleted");
     });
-    let options = Options { key_inline_bytes: 8, value_inline_bytes: 0, ..Options::default() };
+    let options = Options::default().key_inline_bytes(8).value_inline_bytes(0);
     let large = pool.create("large \u{fc}", options).expect("new");
     for i in 0..5u8 {
         large.put(vec![i; 1024], vec![i; 1 << 20]).expect("put");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dmtree::{ErrorKind, Index, LoadOrder, OpKind, Options, Pool, Result, Session};
+use dmtree::{ErrorKind, Index, LoadOrder, OpKind, Options, Outcome, Pool, Result, Session};
 use proptest::prelude::*;
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -29,6 +29,9 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
 #[derive(Clone, Debug)]
 enum Call {
     Put(Vec<u8>, Vec<u8>),
+    Insert(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    Add(Vec<u8>, i64),
     PopFirst,
     PopLast,
     GetOrInsert(Vec<u8>, Vec<u8>),
@@ -44,6 +47,9 @@ enum Call {
 fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
         12 => (bytes(), bytes()).prop_map(|(k, v)| Call::Put(k, v)),
+        2 => (bytes(), bytes()).prop_map(|(k, v)| Call::Insert(k, v)),
+        2 => bytes().prop_map(Call::Delete),
+        2 => (bytes(), any::<i64>()).prop_map(|(k, n)| Call::Add(k, n)),
         1 => Just(Call::PopFirst),
         1 => Just(Call::PopLast),
         2 => (bytes(), bytes()).prop_map(|(k, v)| Call::GetOrInsert(k, v)),
@@ -59,6 +65,10 @@ fn call() -> impl Strategy<Value = Call> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    /// The 19 names that users of `BTreeMap` and of embedded stores try first: `get`, `contains`,
+    /// `insert`, `iter`, `range`, `prefix`, `keys`, `values`, `first`, `last`, `pop_first`,
+    /// `pop_last`, `len`, `is_empty`, `get_or_insert`, `fetch_update`, `delete_range`, `retain`,
+    /// `clear`; and `put`, `delete`, `fetch_add`, `replace`, `take`, `compare_and_swap`.
     #[test]
     fn they_give_what_a_map_gives(calls in proptest::collection::vec(call(), 0..120)) {
         let (_pool, index) = index();
@@ -68,6 +78,26 @@ proptest! {
                 Call::Put(k, v) => {
                     index.put(&k, &v).expect("put");
                     model.insert(k, v);
+                }
+                Call::Insert(k, v) => {
+                    let done = index.insert(&k, &v).expect("insert") == Outcome::Done;
+                    prop_assert_eq!(done, !model.contains_key(&k));
+                    model.entry(k).or_insert(v);
+                }
+                Call::Delete(k) => {
+                    let done = index.delete(&k).expect("delete") == Outcome::Done;
+                    prop_assert_eq!(done, model.remove(&k).is_some());
+                    prop_assert!(!index.contains(&k).expect("read"));
+                    prop_assert_eq!(index.get(&k).expect("read"), None);
+                }
+                Call::Add(k, n) => {
+                    let old = model.get(&k).map_or(Some(0), |old| {
+                        Some(i64::from_le_bytes(old[..].try_into().ok()?))
+                    });
+                    prop_assert_eq!(index.fetch_add(&k, n).ok(), old, "an error if it is no counter");
+                    if let Some(old) = old {
+                        model.insert(k, old.wrapping_add(n).to_le_bytes().to_vec());
+                    }
                 }
                 Call::PopFirst => prop_assert_eq!(index.pop_first().expect("pop"), model.pop_first()),
                 Call::PopLast => prop_assert_eq!(index.pop_last().expect("pop"), model.pop_last()),
@@ -118,6 +148,10 @@ proptest! {
             let owned = |(k, v): (&Vec<u8>, &Vec<u8>)| (k.clone(), v.clone());
             prop_assert_eq!(index.first().expect("first"), model.first_key_value().map(owned));
             prop_assert_eq!(index.last().expect("last"), model.last_key_value().map(owned));
+        }
+        for (key, value) in &model {
+            prop_assert_eq!(index.get(key).expect("read"), Some(value.clone()));
+            prop_assert!(index.contains(key).expect("read"));
         }
         prop_assert_eq!(all(index.keys()), model.keys().cloned().collect::<Vec<_>>());
         prop_assert_eq!(all(index.values()), model.values().cloned().collect::<Vec<_>>());

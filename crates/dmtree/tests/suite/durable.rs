@@ -144,7 +144,7 @@ fn everything_that_writes_lasts() {
         let keys = if sync { 40u32 } else { 2_000 };
         let mut due = Pairs::new();
         let pool = open();
-        let options = || Options { value_inline_bytes: 16, ..Options::default() };
+        let options = || Options::default().value_inline_bytes(16);
         let loaded = pool.create("loaded", options()).expect("new");
         let pairs: Pairs = (0..5_000u32).map(|n| (n.to_be_bytes().to_vec(), vec![1; 8])).collect();
         loaded.load(pairs.clone(), LoadOrder::Sorted).expect("loaded");
@@ -319,7 +319,7 @@ impl FullDevice {
 fn a_full_device_refuses_writes_until_there_is_room() {
     let Some(device) = FullDevice::new(18, Duration::from_millis(100)) else { return };
     let pool = device.open();
-    let options = Options { value_inline_bytes: 1000, ..Options::default() };
+    let options = Options::default().value_inline_bytes(1000);
     let index = pool.create("a", options).expect("new");
     let (mut due, n, e) = FullDevice::fill(&index, Duration::ZERO);
     assert_eq!((e.kind(), e.effect()), (ErrorKind::Full, dmtree::Effect::Unknown), "{e}");
@@ -350,7 +350,7 @@ fn a_full_device_refuses_writes_until_there_is_room() {
 fn a_sync_that_finds_no_room_says_so() {
     let Some(device) = FullDevice::new(24, Duration::from_millis(19)) else { return };
     let pool = device.open();
-    let options = Options { value_inline_bytes: 1000, ..Options::default() };
+    let options = Options::default().value_inline_bytes(1000);
     let index = pool.create("a", options).expect("new");
     let (due, _, e) = FullDevice::fill(&index, Duration::from_millis(20));
     assert_eq!(e.kind(), ErrorKind::Full, "{e}");

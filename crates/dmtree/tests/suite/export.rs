@@ -17,7 +17,7 @@ fn pool() -> Pool {
 }
 
 fn index(pool: &Pool, name: &str, pairs: &Pairs) -> Index {
-    let options = Options { key_inline_bytes: 16, value_inline_bytes: 32, ..Options::default() };
+    let options = Options::default().key_inline_bytes(16).value_inline_bytes(32);
     let index = pool.create(name, options).expect("a new index");
     let pairs = pairs.iter().map(|(k, v)| (k.clone(), v.clone()));
     index.load(pairs, LoadOrder::Sorted).expect("loaded");

@@ -3,6 +3,7 @@
 
 mod async_client;
 mod blocking;
+mod bytes;
 mod checkpoint;
 mod collection;
 mod durable;

@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
     #[test]
     fn typed_calls_give_what_a_map_gives(
-        puts in proptest::collection::vec((key(), order(), 0u8..8), 0..60),
+        puts in proptest::collection::vec((key(), order(), 0u8..9), 0..60),
         (a, b) in (key(), key()),
     ) {
         let (_pool, orders) = orders();
@@ -71,6 +71,15 @@ proptest! {
                 6 => {
                     let former = orders.take(&k).expect("taken");
                     prop_assert_eq!(former, model.remove(&k));
+                }
+                7 => {
+                    let old = model.get(&k).cloned();
+                    let expected = old.clone().filter(|_| v.cents % 2 == 0).unwrap_or(v.clone());
+                    let found = orders.compare_and_swap(&k, &expected, &v).expect("swapped");
+                    prop_assert_eq!(&found, &old);
+                    if old.as_ref() == Some(&expected) {
+                        model.insert(k, v);
+                    }
                 }
                 _ => {
                     let found = orders.get_or_insert(&k, &v).expect("got");

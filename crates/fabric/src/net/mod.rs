@@ -54,6 +54,7 @@ mod start;
 mod status;
 mod transport;
 mod verdicts;
+#[cfg(feature = "sim")]
 pub mod virt;
 mod wire;
 
