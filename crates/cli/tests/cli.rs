@@ -109,8 +109,11 @@ fn quick_writes_valid_files_and_reports_read_them() {
     let small = words("bench quick --systems dmtree --budget 2 --keys 20000 --out");
     let table = ok(&[&small[..], &[o]].concat());
     assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
-    // The simulated table follows.
-    has(&table, &["quick-sim", "published"]);
+    // The simulated table comes first, and a line says what the times of the other one mean.
+    has(&table, &["quick-sim: ", "published"]);
+    let at = |words: &str| table.find(words).unwrap_or_else(|| panic!("{words}: {table}"));
+    assert!(at("quick-sim: ") < at("its times are those of this machine's CPU"), "{table}");
+    assert!(at("its times are those of this machine's CPU") < at("\nquick: "), "{table}");
     let simulated = out.join("quick-sim");
     assert!(simulated.join("results.json").exists() && simulated.join("report.html").exists());
     has(&table, &["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"]);
@@ -319,7 +322,7 @@ fn completions_demo_help() {
 fn an_interrupt_writes_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
-    let child = dmtree(&words("bench quick --systems dmtree --keys 5000 --duration 2 --out"))
+    let child = dmtree(&words("bench quick --fabric local --systems dmtree --keys 5000 --duration 2 --out"))
         .arg(&out)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -2,7 +2,7 @@
 
 use dmtree_workload::{Distribution, Workload, WorkloadSpec};
 
-use crate::config::{Config, FillBy, GivenOption};
+use crate::config::{Config, FillBy};
 use crate::fabrics::{FABRICS, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
@@ -181,8 +181,8 @@ impl Config {
             }
         }
         for (sweep, c) in self.sweep.within(self) {
-            let swept = sweep.options.keys().filter_map(|name| GivenOption::split(name));
-            if let Some((name, _)) = swept.into_iter().find(|(s, _)| !c.systems.contains(s)) {
+            let mut swept = sweep.systems_with_options();
+            if let Some(name) = swept.find(|system| !c.systems.contains(system)) {
                 return refuse(format!(
                     "a sweep over an option of {name}, which is not in the run: the systems are {}",
                     c.systems.join(", ")
