@@ -174,7 +174,8 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         cpu: Option<CpuSource> = None,
         /// How keys are made: hashed24, u64, sequential, sequential24, db-bench, random(MIN..=MAX),
-        /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH).
+        /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH) of lines, sosd(PATH) of
+        /// integers (the number of keys in 8 bytes, then keys of 4 or 8 bytes, little endian).
         #[arg(long, value_name = "FORM")]
         key_form: KeyForm = KeyForm::Hashed24,
         /// Keys that a client draws: any, or own: those in its compute node's slice of the key

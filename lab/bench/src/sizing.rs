@@ -34,6 +34,7 @@ pub fn longest_key(form: &KeyForm) -> u64 {
     match form {
         KeyForm::Hashed24 | KeyForm::Sequential24 => 24,
         KeyForm::U64 | KeyForm::Sequential | KeyForm::Shifting(_) => 8,
+        KeyForm::Sosd(_) => 8,
         KeyForm::DbBench => 20,
         KeyForm::Random { max, .. } => u64::from(*max),
         KeyForm::File(_) => 64,

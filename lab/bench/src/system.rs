@@ -43,7 +43,7 @@ pub fn bytes_per_key(system: &System, c: &Config) -> u64 {
 pub fn lacks(system: &System, c: &Config, w: &Workload) -> Option<String> {
     let one_key = match &c.key_form {
         KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential | KeyForm::Sequential24 => true,
-        KeyForm::Shifting(_) | KeyForm::DbBench => true,
+        KeyForm::Shifting(_) | KeyForm::DbBench | KeyForm::Sosd(_) => true,
         KeyForm::Random { min, max } => min == max,
         _ => false,
     };
