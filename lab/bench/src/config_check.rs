@@ -24,22 +24,7 @@ fn refuse<T>(message: impl Into<String>) -> Result<T> {
 impl Config {
     /// Refuses contradictions; names the setting, and its possible values.
     pub fn check(&self) -> Result<()> {
-        self.check_numbers()?;
-        if !FABRICS.contains(&self.fabric.as_str()) {
-            return refuse(format!(
-                "unknown fabric {:?}: give one of {}",
-                self.fabric,
-                FABRICS.join(", ")
-            ));
-        }
-        if self.nodes.is_some() && data_path(&self.fabric).is_none() {
-            return refuse(
-                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too",
-            );
-        }
-        if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
-            return refuse("a device is used on fabric verbs only: give --fabric verbs");
-        }
+        self.check_pool()?;
         let one_at_a_time = self.budget.is_some() || !self.simulated();
         if one_at_a_time && self.jobs.is_some_and(|n| n > 1) {
             return refuse(
@@ -65,6 +50,27 @@ impl Config {
                 ));
             }
             point.check_cells()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses an impossible pool: its fabric, and numbers.
+    pub(crate) fn check_pool(&self) -> Result<()> {
+        self.check_numbers()?;
+        if !FABRICS.contains(&self.fabric.as_str()) {
+            return refuse(format!(
+                "unknown fabric {:?}: give one of {}",
+                self.fabric,
+                FABRICS.join(", ")
+            ));
+        }
+        if self.nodes.is_some() && data_path(&self.fabric).is_none() {
+            return refuse(
+                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too",
+            );
+        }
+        if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
+            return refuse("a device is used on fabric verbs only: give --fabric verbs");
         }
         Ok(())
     }

@@ -340,7 +340,7 @@ fn results(
 }
 
 /// Where the CPU time of a system comes from follows from the system, if nothing is said of it.
-fn of_system(mut c: Config, system: &System) -> Config {
+pub(crate) fn of_system(mut c: Config, system: &System) -> Config {
     if c.simulated() && !system.charges_cpu {
         c.cpu.get_or_insert(CpuSource::Measured);
     }

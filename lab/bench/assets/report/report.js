@@ -31,7 +31,7 @@ const count = (v) => apart(String(v));
 const digits = (n, unit = "") => (v) => apart(v.toFixed(n)) + unit;
 const percent = (n) => (v) => `${(v * 100).toFixed(n)} %`;
 const mib = (v) => apart((v / 2 ** 20).toFixed(1));
-const mops = (v) => apart(v.toFixed(v >= 10 ? 2 : 3));
+const mops = (v) => apart(v.toFixed(v >= 10 ? 2 : v >= 0.1 || v === 0 ? 3 : 5));
 const number = (v) => count(Number(v.toFixed(v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : 3)));
 const distinct = (list) => [...new Set(list)];
 
