@@ -322,12 +322,14 @@ fn completions_demo_help() {
 fn an_interrupt_writes_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
-    let child = dmtree(&words("bench quick --fabric local --systems dmtree --keys 5000 --duration 2 --out"))
-        .arg(&out)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = dmtree(&words(
+        "bench quick --fabric local --systems dmtree --keys 5000 --duration 2 --out",
+    ))
+    .arg(&out)
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
     // The first cell takes two seconds, and each after it as well.
     std::thread::sleep(Duration::from_millis(3500));
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
-use crate::{csv, report};
 use crate::results::Results;
+use crate::{csv, report};
 
 /// Writes a file under a temporary name beside it, then renames it. A failure leaves nothing
 /// behind.

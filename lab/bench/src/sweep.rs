@@ -365,7 +365,8 @@ mod tests {
         assert_eq!((labels[0].as_str(), labels[5].as_str()), ("mns=1 cns=1", "mns=2 cns=3"));
         assert_eq!((points[4].1.mns, points[4].1.cns), (2, 2));
         assert_eq!(Sweep::default().points(&base()).unwrap().len(), 1);
-        let given = ["seed=1,2", "load=open:1M,closed", "theta=0.5"].map(|text| parse(text).unwrap());
+        let given =
+            ["seed=1,2", "load=open:1M,closed", "theta=0.5"].map(|text| parse(text).unwrap());
         let points = Sweep::crossed(given.to_vec()).points(&base()).unwrap();
         assert_eq!(points[3].0.as_deref(), Some("seed=2 theta=0.5 load=closed"));
         assert_eq!((points.len(), points[3].1.seed), (4, 2));
@@ -379,7 +380,8 @@ mod tests {
         let sim = ProfileText::find(None, &["link.gbps=50".to_owned()]).unwrap();
         let base = Config { profile: Some(sim.clone()), ..base() };
         let points = parse("profile.responder_ns.read=20,40").unwrap().points(&base).unwrap();
-        let read = |c: &Config| c.profile.as_ref().unwrap().profile().unwrap().get("responder_ns.read");
+        let read =
+            |c: &Config| c.profile.as_ref().unwrap().profile().unwrap().get("responder_ns.read");
         let at: Vec<_> = points.iter().map(|(_, c)| read(c)).collect();
         assert_eq!(at, [Some(20.0), Some(40.0)]);
         let set = &points[0].1.profile.as_ref().unwrap().set;

@@ -11,6 +11,8 @@ use crate::keys::MAX_KEY;
 
 /// Bytes before the keys of a binary file: their number.
 const COUNT: usize = 8;
+/// Bytes of a key that is a number.
+const NUMBER: usize = 8;
 
 /// The keys of a file, in the file's order. Held in memory: their bytes, 4 bytes per key, and 8 more
 /// where keys are lines.
@@ -29,8 +31,8 @@ pub struct KeyFile {
 enum Places {
     /// The start of each line, and one more: the position after the last one.
     Lines(Vec<usize>),
-    /// Every key has so many bytes.
-    Fixed(usize),
+    /// Every key has [`NUMBER`] bytes.
+    Numbers,
 }
 
 /// The form of a key file.
@@ -40,7 +42,8 @@ pub enum KeyFileForm {
     /// is trimmed.
     Lines,
     /// As of the benchmark SOSD: the number of keys, then the keys, integers of 4 or of 8 bytes,
-    /// all little endian. A key is stored big endian, so that keys have the order of the numbers.
+    /// all little endian. A key of the index has 8 bytes, big endian, so that keys have the order
+    /// of the numbers.
     Sosd,
 }
 
@@ -96,8 +99,12 @@ impl KeyFile {
     fn sosd(name: &str, mut bytes: Vec<u8>) -> Result<Self> {
         let width = width(name, &bytes, bytes.len() as u64)?;
         bytes.drain(..COUNT);
-        bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
-        Ok(KeyFile { bytes, places: Places::Fixed(width), sorted: Vec::new(), longest: width })
+        if width < NUMBER {
+            let keys = bytes.chunks_exact(width);
+            bytes = keys.flat_map(|key| [key, &[0; NUMBER][width..]].concat()).collect();
+        }
+        bytes.chunks_exact_mut(NUMBER).for_each(<[u8]>::reverse);
+        Ok(KeyFile { bytes, places: Places::Numbers, sorted: Vec::new(), longest: NUMBER })
     }
 
     fn lines(name: &str, bytes: Vec<u8>) -> Result<Self> {
@@ -153,7 +160,7 @@ impl KeyFile {
     pub fn len(&self) -> usize {
         match &self.places {
             Places::Lines(starts) => starts.len() - 1,
-            Places::Fixed(width) => self.bytes.len() / width,
+            Places::Numbers => self.bytes.len() / NUMBER,
         }
     }
 
@@ -169,8 +176,8 @@ impl KeyFile {
                 (Some(&start), Some(&next)) => (start, next - 1),
                 _ => return &[],
             },
-            Places::Fixed(width) if line < self.len() => (line * width, (line + 1) * width),
-            Places::Fixed(_) => return &[],
+            Places::Numbers if line < self.len() => (line * NUMBER, (line + 1) * NUMBER),
+            Places::Numbers => return &[],
         };
         &self.bytes[start..end]
     }
@@ -187,19 +194,18 @@ impl KeyFile {
     /// The number of the key at a position of the key order.
     fn number(&self, rank: usize) -> u64 {
         let bytes = self.get(self.sorted[rank] as usize);
-        bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        bytes.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
     /// A number that is no key: the next behind the key at a position of the key order, or else the
-    /// next before it. There are fewer keys than numbers of 4 bytes.
+    /// next before it. There are fewer keys than numbers.
     fn gap(&self, rank: usize) -> u64 {
         let (here, last) = (self.number(rank), self.len() - 1);
-        let most = u64::MAX >> (64 - 8 * self.longest);
         // Between two keys is no gap if their numbers differ by as much as their positions.
         let is_dense = |a: usize, b: usize| self.number(b) - self.number(a) == (b - a) as u64;
         let behind = |n: usize| is_dense(rank, rank + n);
         let run = run(last - rank, behind);
-        if let Some(next) = (here + run as u64).checked_add(1).filter(|next| *next <= most) {
+        if let Some(next) = (here + run as u64).checked_add(1) {
             return next;
         }
         let before = |n: usize| is_dense(rank - n, rank);
@@ -215,14 +221,14 @@ impl KeyFile {
     /// length, with another last byte. If all 255 changes are keys of the file, too, it is a key
     /// one byte longer than the longest.
     ///
-    /// Of keys of one length it is the next number behind that key that is no key, or else the next
+    /// Of numbers it is the next number behind that key that is no key, or else the next
     /// before it.
     pub(crate) fn absent(&self, line: u64, out: &mut Vec<u8>) {
         let start = out.len();
         let line = (line % self.len() as u64) as usize;
-        if let Places::Fixed(width) = self.places {
-            let wide = self.gap(self.rank(line) as usize).to_be_bytes();
-            out.extend_from_slice(&wide[8 - width..]);
+        if let Places::Numbers = self.places {
+            let number = self.gap(self.rank(line) as usize);
+            out.extend_from_slice(&number.to_be_bytes());
             return;
         }
         out.extend_from_slice(self.get(line));
@@ -304,7 +310,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(|l| file.rank(l)), [1, 0, 2]);
         let narrow: Vec<Vec<u8>> = [7u32, 9].iter().map(|k| k.to_le_bytes().to_vec()).collect();
         let file = sosd(2, &narrow).unwrap();
-        assert_eq!((file.get(1), file.longest), (&[0, 0, 0, 9][..], 4));
+        assert_eq!((file.get(1), file.longest), (&[0, 0, 0, 0, 0, 0, 0, 9][..], 8));
         assert!(file.get(2).is_empty());
     }
 
@@ -384,7 +390,8 @@ mod tests {
         }
         let longest = lines("t", &[b'x'; 1024]).unwrap();
         assert_eq!(longest.longest, 1024);
-        let missing = KeyFile::read(Path::new("/nonexistent/keys"), KeyFileForm::Lines).unwrap_err();
+        let missing =
+            KeyFile::read(Path::new("/nonexistent/keys"), KeyFileForm::Lines).unwrap_err();
         assert!(missing.to_string().starts_with("cannot read key file /nonexistent/keys"));
     }
 

@@ -8,6 +8,7 @@ use dmtree_parts::{Fill, Loaded, Shape, Write, check_key, check_value};
 use dmtree_parts::{Outcome, fill::SplitRule};
 
 use crate::client::{Rpc, unexpected};
+use crate::host::parcels::LONGEST;
 use crate::wire::{CALL_BYTES, Pair, Reply, Request};
 
 /// Writes of one batch where the index is not empty.
@@ -62,7 +63,7 @@ impl Rpc {
         }
     }
 
-    /// Sends leaves, as many as a call carries. A leaf that no call carries is cut into several.
+    /// Sends leaves, as many as a call carries. A leaf that no request carries is cut into several.
     async fn append_all(&self, all: &Pairs, fill: Fill) -> Result<u64> {
         let slots = self.node.o.leaf_slots;
         let rule = SplitRule::new(slots, slots / 2);
@@ -78,7 +79,7 @@ impl Rpc {
                 let fits = |i: &usize| {
                     let (key, value) = all.get(*i);
                     sum += key.len() + value.len() + 8;
-                    *i == from || sum <= CALL_BYTES / 2
+                    *i == from || sum <= LONGEST / 2
                 };
                 let here = (from..end).take_while(is_here).take_while(fits);
                 let to = here.last().map_or(from, |i| i + 1);

@@ -191,17 +191,18 @@ function curves(title, axis, across, rows) {
   return svg;
 }
 
-/** Curves along their points, in the order of the rows, which are {name, colour, x, y, label, source}; `log`: decades across. */
-function paths(title, axes, rows, log = false) {
+/** Curves along their points, in the order of the rows, which are {name, colour, x, y, label, source}; `share`: y up to 1, decades across. */
+function paths(title, axes, rows, share = false) {
   const f = frame(title, axes[1], rows.map((r) => r.y));
+  const decades = d3.range(...d3.extent(rows, (r) => Math.log10(r.x)).map((l, i) => i === 0 ? Math.floor(l) : Math.floor(l) + 2)).map((l) => 10 ** l);
   const svg = Plot.plot({
-    ...PLOT, y: f.y, height: HEIGHT + 22, width: 360, marginBottom: 36,
-    x: log ? { type: "log", nice: true } : { domain: [0, d3.max(rows, (r) => r.x) * 1.08 || 1] },
+    ...PLOT, y: share ? { domain: [0, 1] } : f.y, height: HEIGHT + 22, width: 360, marginBottom: 36, marginRight: 28,
+    x: share ? { type: "log", domain: [decades[0], decades.at(-1)] } : { domain: [0, d3.max(rows, (r) => r.x) * 1.08 || 1] },
     marks: [
       ...f.marks,
-      Plot.axisX({ ticks: 5, tickFormat: number, label: axes[0], labelAnchor: "center", labelArrow: "none", tickSize: 4 }),
+      Plot.axisX(...(share ? [decades] : []), { ticks: 5, tickFormat: number, label: axes[0], labelAnchor: "center", labelArrow: "none", tickSize: 4 }),
       Plot.line(rows, { x: "x", y: "y", z: "name", stroke: "colour", strokeWidth: 1.6 }),
-      Plot.dot(rows, { x: "x", y: "y", fill: "colour", r: log ? 1.2 : 3, className: "point", title: (r) => `${r.name}${r.label}: ${number(r.x)}, ${number(r.y)}` }),
+      Plot.dot(rows, { x: "x", y: "y", fill: "colour", r: share ? 1.2 : 3, className: "point", title: (r) => `${r.name}${r.label}: ${number(r.x)}, ${number(r.y)}` }),
     ],
   });
   nameSources(svg, "point", rows);
@@ -403,7 +404,7 @@ function facts(r) {
     ...own,
     c.profile && ["profile", profile(c.profile)],
     varied.length > 0 && ["varied", varied.join("; ")],
-    ["seed", set("seed", r.seed)], ["rounds", c.rounds], ["configuration", r.config_hash],
+    ["seed", set("seed", r.seed) === r.seed ? r.seed : "varied"], ["rounds", c.rounds], ["configuration", r.config_hash],
     ["made", `${made} UTC by dmtree ${r.version}${r.commit ? `, commit ${r.commit},` : ""} on ${r.machine.cpu} (${r.machine.cores} cores, ${r.machine.os})`],
   ];
   return h("dl", {}, rows.filter(Boolean).flatMap(([k, v]) => [h("dt", {}, k), h("dd", {}, String(v))]));
@@ -629,7 +630,8 @@ function experiment(r) {
   const legend = (f, cells) => {
     const published = f.published && cells.some((c) => c.published_figure);
     const mark = cells.some((c) => c.place && c.place.setting !== "seed") ? publishedDiamond : publishedLine;
-    return [...names.map((n, i) => keyOfLegend(n, colour(i))), published && mark()].filter(Boolean);
+    const mine = names.filter((n) => cells.some((c) => series(c) === n));
+    return [...mine.map((n) => keyOfLegend(n, colour(names.indexOf(n)))), published && mark()].filter(Boolean);
   };
   const parts = distinct(r.cells.map(group)).flatMap((d) => {
     const cells = r.cells.filter((c) => group(c) === d);

@@ -129,7 +129,9 @@ fn the_long_table_has_every_figure() {
         assert_eq!(row.len(), head.len());
         let at = |name: &str| row[head.iter().position(|n| *n == name).unwrap()];
         assert_eq!(at("seed"), at("swept_seed"));
-        assert_eq!(at("swept_scan-length"), at("entries_per_scan"), "a scan of so many");
+        let (asked, found) = (at("swept_scan-length"), at("entries_per_scan"));
+        let short = asked.parse::<f64>().unwrap() - found.parse::<f64>().unwrap();
+        assert!((0.0..0.2).contains(&short), "{found} of {asked}: scans near the end are shorter");
         assert_eq!(at("p99_ns"), c.latency.p99_ns.to_string());
         assert_eq!(at("mn_verbs").parse::<f64>().unwrap(), c.mn.verbs());
         assert_eq!(at("mops").parse::<f64>().unwrap(), c.mops);

@@ -326,9 +326,11 @@ mod tests {
 
     #[test]
     fn twitter_rows() {
-        let text = "0,a:b,c,5,100,7,get,0\n1,k,1,9,7,set,3600\n2,k,1,0,7,add,0\n3,k,1,0,7,delete,0\r\n";
+        let text =
+            "0,a:b,c,5,100,7,get,0\n1,k,1,9,7,set,3600\n2,k,1,0,7,add,0\n3,k,1,0,7,delete,0\r\n";
         let ops = parsed(Format::Twitter, text).unwrap();
-        let kinds: Vec<_> = ops.iter().map(|(kind, key, v)| (*kind, key.as_str(), v.len())).collect();
+        let kinds: Vec<_> =
+            ops.iter().map(|(kind, key, v)| (*kind, key.as_str(), v.len())).collect();
         assert_eq!(
             kinds,
             [
