@@ -49,6 +49,10 @@ impl Config {
                     point.clients()
                 ));
             }
+            for law in &point.distributions {
+                // A sweep over the exponent sets a number that no text was checked for.
+                law.to_string().parse::<Distribution>().map_err(Failure::refused)?;
+            }
             point.check_cells()?;
         }
         Ok(())

@@ -8,6 +8,7 @@ use dmtree_parts::worker::Workers;
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 
 use crate::config::Config;
+use crate::experiment::meant;
 use crate::failure::{Failure, Result};
 use crate::opened::{Opened, PoolSpec};
 use crate::sizing;
@@ -28,7 +29,7 @@ pub fn options_for(system: &System, c: &Config) -> AnyOptions {
 /// An unknown field, or a value of another type.
 pub fn checked_options(system: &System, c: &Config) -> Result<AnyOptions> {
     let options = options_for(system, c);
-    let wrong = |e| Failure::Input(format!("options.{}: {e}", system.name));
+    let wrong = |e| Failure::Input(format!("options.{}: {}", system.name, meant(&format!("{e}"))));
     options.check().map_err(wrong).map(|()| options)
 }
 
