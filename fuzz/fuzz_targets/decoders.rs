@@ -7,7 +7,8 @@ use dmtree_command::dump::{Dumper, read};
 use dmtree_fabric::net::fuzzing as net;
 use dmtree_fabric::sim::Profile;
 use dmtree_pool::fuzzing as pool;
-use dmtree_workload::trace::TraceReader;
+use dmtree_workload::trace::{Format, TraceReader};
+use dmtree_workload::{KeyFile, KeyFileForm};
 
 static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
     match std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET is the name of a decoder").as_str() {
@@ -24,6 +25,7 @@ static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
         "profile" => profile,
         "dump" => dump,
         "trace" => trace,
+        "keys" => keys,
         other => panic!("there is no decoder {other:?}"),
     }
 });
@@ -52,14 +54,21 @@ fn dump(data: &[u8]) {
     }
 }
 
-/// Traces of the YCSB client, plain or gzipped.
+/// Traces, plain or gzipped, in every form.
 fn trace(data: &[u8]) {
-    let from = std::io::Cursor::new(data.to_vec());
-    let Ok(trace) = TraceReader::from_reader("fuzz", from) else { return };
-    // A small file can unpack to very much.
-    for op in trace.with_line_limit(1 << 16).take(10_000) {
-        if op.is_err() {
-            return;
-        }
+    for format in Format::ALL {
+        let from = std::io::Cursor::new(data.to_vec());
+        let Ok(trace) = TraceReader::from_reader("fuzz", from) else { return };
+        // A small file can unpack to very much.
+        let mut ops = trace.with_format(format).with_line_limit(1 << 16).take(10_000);
+        while ops.next().is_some_and(|op| op.is_ok()) {}
+    }
+}
+
+/// Key files: each key of one is found, and an absent one is not.
+fn keys(data: &[u8]) {
+    for form in [KeyFileForm::Lines, KeyFileForm::Sosd] {
+        let Ok(file) = KeyFile::parse("fuzz", data.to_vec(), form) else { continue };
+        (0..file.len()).for_each(|at| assert!(file.contains(file.get(at))));
     }
 }

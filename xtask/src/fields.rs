@@ -33,6 +33,9 @@ struct Field {
     about: String,
 }
 
+/// The columns of the long table of a run.
+const CSV: (&str, &str, &str) = ("csv", "lab/bench/src/csv.rs", "const COLUMNS: ");
+
 /// Compares the tables with the sources; `--update` writes them.
 pub fn compare(args: &[String]) -> Result<()> {
     let update = match args {
@@ -57,6 +60,9 @@ pub fn compare(args: &[String]) -> Result<()> {
     let (name, file, begin) = PROFILE;
     let source = std::fs::read_to_string(root().join(file))?;
     after = replaced(&after, name, &profile_table(body(&source, begin).context(file)?)?)?;
+    let (name, file, begin) = CSV;
+    let source = std::fs::read_to_string(root().join(file))?;
+    after = replaced(&after, name, &csv_table(&source, begin).context(file)?)?;
     if update {
         std::fs::write(path, after)?;
     } else {
@@ -176,6 +182,20 @@ fn table(fields: &[Field]) -> String {
         format!("| {} |\n", cells.join(" | "))
     };
     rows.iter().map(line).collect()
+}
+
+/// The columns of a CSV table: name, meaning.
+fn csv_table(source: &str, begin: &str) -> Result<String> {
+    let (_, rest) = source.split_once(begin).context("no columns")?;
+    let lines = rest.lines().map(str::trim).take_while(|line| *line != "];");
+    let mut out = String::from("| column | what |\n|---|---|\n");
+    for line in lines.filter(|line| line.starts_with('(')) {
+        let texts: Vec<&str> = line.split('"').collect();
+        let [_, name, _, about, ..] = &texts[..] else { bail!("{line}") };
+        out += &format!("| `{name}` | {about} |\n");
+    }
+    ensure!(out.lines().count() > 2, "no column was understood");
+    Ok(out)
 }
 
 /// The fields of a profile: name, unit, range, meaning, confidence.

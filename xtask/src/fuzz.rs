@@ -17,7 +17,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address";
 
 /// Targets, and where there are more inputs to begin with than in `fuzz/corpus`.
-const TARGETS: [(&str, Option<&str>); 9] = [
+const TARGETS: [(&str, Option<&str>); 10] = [
     ("handshake", None),
     ("frames", None),
     ("messages", None),
@@ -27,6 +27,7 @@ const TARGETS: [(&str, Option<&str>); 9] = [
     ("profile", Some("crates/fabric/profiles")),
     ("dump", None),
     ("trace", None),
+    ("keys", None),
 ];
 
 /// `--seconds N` of each target, 120 by default; the names of targets: these alone.

@@ -17,13 +17,17 @@ const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "c
 const WIDTHS: [u32; 2] = [1300, 700];
 
 /// Small experiments: speedups beside published ones; bars beside published figures, with times by
-/// step; curves, one point of which was published; an open load; a node that dies. `GAINS` is an
-/// experiment with published speedups and its last two systems, `FIRST` the first system there is.
-const RUNS: [&str; 5] = [
+/// step; curves, one point of which was published; an open load; open loads over rates, with error
+/// bars over seeds; error bars over rounds, and two settings that vary; a node that dies. `GAINS`
+/// is an experiment with published speedups and its last two systems, `FIRST` the first system
+/// there is.
+const RUNS: [&str; 7] = [
     "GAINS --workloads ycsb-a --keys 20000 --ops 5000 -q",
     "quick-sim --systems FIRST --keys 20000 --ops 6000 --steps -q",
     "quick-sim --systems FIRST --keys 20000 --ops 3000 --sweep threads=1,12,72 -q",
     "quick-sim --systems FIRST --keys 20000 --ops 3000 --threads 4 --load open:1M -q",
+    "quick-sim --systems FIRST --workloads search,update --keys 20000 --ops 3000 --threads 4 --sweep load=open:500k,open:1M --sweep seed=1,2,3 -q",
+    "quick-sim --systems FIRST --workloads search,update --keys 20000 --ops 3000 --rounds 3 --sweep theta=0.5,0.99 --sweep profile.responder_ns.read=20,40 -q",
     "crash --keys 5000 --cns 3 --threads 2 --coroutines 2 --lease-us 2000 --crash-us 1000 --until-us 8000",
 ];
 
@@ -162,6 +166,15 @@ fn at(source: &Value, field: &str) -> Option<f64> {
     field.split('+').map(|pointer| source.pointer(pointer)?.as_f64()).sum()
 }
 
+/// Whether a setting varies in the sweep of a cell.
+fn varies(cell: &Value, setting: &str) -> bool {
+    let swept = cell["place"]["swept"].as_array();
+    swept.is_some_and(|all| all.iter().any(|one| one[0] == setting))
+}
+
+/// Settings over which a figure shows latency by throughput.
+const LOADS: [&str; 4] = ["load", "threads", "coroutines", "cns"];
+
 /// The numbers of a source that the page must show, and how often: in its table and in its charts.
 fn due(source: &Value) -> Vec<(String, usize)> {
     let numbered = |list: &str, fields: &[&str]| -> Vec<(String, usize)> {
@@ -197,10 +210,22 @@ fn due(source: &Value) -> Vec<(String, usize)> {
     ]));
     out.extend(plain(&[("/mn/bytes_read+/mn/bytes_written", 1)]));
     if source["open"]["saturated"] != true {
-        out.extend(plain(&[("/p99_ns", 2), ("/p50_ns", 1), ("/p90_ns", 1), ("/p999_ns", 1)]));
+        let by_load = LOADS.iter().any(|name| source["place"]["setting"] == *name);
+        let curves = usize::from(by_load);
+        out.extend(plain(&[("/p99_ns", 2 + curves), ("/p50_ns", 1 + curves)]));
+        out.extend(plain(&[("/p90_ns", 1), ("/p999_ns", 1)]));
+        out.extend(numbered("/cdf", &["{}/0"]));
+    }
+    let rounds = &source["mops_summary"];
+    if rounds["half_width_95"].is_number() {
+        out.extend(plain(&[("/mops_summary/half_width_95", 1)]));
+    } else if rounds["max"].is_number() && !varies(source, "seed") {
+        out.extend(plain(&[("/mops_summary/max", 1)]));
     }
     if !source["published_figure"].is_null() {
-        out.extend(plain(&[("/published_figure/mops", 2), ("/published_figure/ratio", 1)]));
+        // In a chart the cells that differ in the seed are one, and so is what was published.
+        let times = if varies(source, "seed") { 1 } else { 2 };
+        out.extend(plain(&[("/published_figure/mops", times), ("/published_figure/ratio", 1)]));
     }
     if !source["memory"].is_null() {
         out.extend(plain(&[("/memory/mn_bytes_per_key", 1), ("/memory/cache_used_bytes", 1)]));
@@ -237,6 +262,9 @@ fn compare(dom: &str, data: &Value) -> Result<usize> {
         {
             bail!("{cell}, {field}: the page shows {text:?}, the file has {due}");
         }
+        if text_of_cell(rest).is_some_and(|text| !is_apart(text)) {
+            bail!("{cell}, {field}: the thousands of the number stand together");
+        }
         *shown.entry((cell, field)).or_default() += 1;
         compared += 1;
     }
@@ -251,11 +279,17 @@ fn compare(dom: &str, data: &Value) -> Result<usize> {
     Ok(compared)
 }
 
+/// Whether the thousands of the number that a text begins with are apart.
+fn is_apart(text: &str) -> bool {
+    text.bytes().take_while(u8::is_ascii_digit).count() <= 3
+}
+
 /// Whether the text of a table begins with the rounded value, in the unit that it names (MiB for
 /// bytes).
 fn is_rounded(text: &str, value: f64, bytes: bool) -> bool {
-    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'));
+    let end = text.find(|c: char| !(c.is_ascii_digit() || ".,-".contains(c)));
     let (number, rest) = text.split_at(end.unwrap_or(text.len()));
+    let number = number.replace(',', "");
     let Ok(shown) = number.trim_end_matches('.').parse::<f64>() else {
         // A text that begins with a word: `mn0 responder 98 %`.
         let percent = text.strip_suffix(" %").and_then(|t| t.rsplit(' ').next()?.parse().ok());
@@ -311,9 +345,9 @@ mod tests {
             ("/cn/read+/cn/write+/cn/atomic", "0", "0.00"),
             ("/mn/bytes_read+/mn/bytes_written", "42", "42"),
             ("/p50_ns", "1000", "1.00us"),
-            ("/p90_ns", "1500", "1500ns"),
+            ("/p90_ns", "1500", "1,500ns"),
             ("/p99_ns", "2004", "2.00us"),
-            ("/p99_ns", "2004", "2004"),
+            ("/p99_ns", "2004", "2,004"),
             ("/p999_ns", "12340000", "12.3ms"),
             ("/errors", "0", "0"),
         ] {
@@ -330,6 +364,7 @@ mod tests {
             ("\"48.378\">48.38", "\"48.4\">48.38", "the file 48.378"),
             (">48.38<", ">49.38<", "shows \"49.38\""),
             (">2.00us<", ">2.01us<", "shows \"2.01us\""),
+            (">1,500ns<", ">1500ns<", "thousands"),
             ("/p50_ns", "/p51_ns", "has no /p51_ns"),
             ("s w d sim", "s w d local", "there is no"),
         ] {
@@ -341,6 +376,26 @@ mod tests {
         assert!(compare("", &results()).unwrap_err().to_string().contains("0 times"));
     }
 
+    /// Each new chart is missed where it is not drawn.
+    #[test]
+    fn charts_of_sweeps_and_rounds_are_due() {
+        let mut cell = results()["cells"][0].clone();
+        let plain = due(&cell).len();
+        let least = |cell: &Value, field: &str| {
+            due(cell).iter().find(|(f, _)| f == field).map_or(0, |(_, least)| *least)
+        };
+        assert_eq!((least(&cell, "/p99_ns"), least(&cell, "/p50_ns")), (2, 1));
+        cell["place"] = serde_json::json!({"setting": "load"});
+        assert_eq!((least(&cell, "/p99_ns"), least(&cell, "/p50_ns")), (3, 2));
+        cell["cdf"] = serde_json::json!([[900, 0.5], [2004, 1.0]]);
+        assert_eq!(due(&cell).len(), plain + 2);
+        assert_eq!(least(&cell, "/cdf/1/0"), 1);
+        cell["mops_summary"] = serde_json::json!({"max": 3.0});
+        assert_eq!(least(&cell, "/mops_summary/max"), 1);
+        cell["mops_summary"]["half_width_95"] = 0.1.into();
+        assert_eq!(least(&cell, "/mops_summary/half_width_95"), 1);
+    }
+
     #[test]
     fn texts_are_rounded_values_in_their_units() {
         for (text, value, bytes) in [
@@ -349,6 +404,7 @@ mod tests {
             ("1.5", 1_572_864.0, true),
             ("0.970 OUTSIDE 0.99..1.01", 0.9701, false),
             ("2.000 (1.000..3.000)", 2.0001, false),
+            ("1,234,567", 1_234_567.0, false),
         ] {
             assert!(is_rounded(text, value, bytes), "{text}");
             assert!(!is_rounded(text, value * 1.1, bytes), "{text}");

@@ -55,6 +55,10 @@ fn bad_input_is_status_2() {
     refused(&["bench", "quikc"], &["unknown experiment", "do you mean quick?"]);
     refused(&["bench", "quick", "--systems", "smrt"], &["do you mean smart?"]);
     refused(&["fabric", "show", "cx6-10g"], &["do you mean cx6-100g?"]);
+    refused(&["bench", "quick", "--workloads", "serach"], &["do you mean search?"]);
+    refused(&["bench", "quick", "--distributions", "unifrom"], &["do you mean uniform?"]);
+    let option = ["bench", "quick", "--option", "dmtree.fanuot=3"];
+    refused(&option, &["do you mean fanout?"]);
     refused(&["bench", "quick", "--systems", "btree"], &["unknown system", "dmtree-no-mirrors"]);
     refused(&["bench", "quick", "--workloads", "ycsb-z"], &["unknown workload", "ycsb-a"]);
     refused(&["bench", "quick", "--distributions", "normal"], &["unknown distribution", "uniform"]);
@@ -109,8 +113,11 @@ fn quick_writes_valid_files_and_reports_read_them() {
     let small = words("bench quick --systems dmtree --budget 2 --keys 20000 --out");
     let table = ok(&[&small[..], &[o]].concat());
     assert!(table.contains("in-process memory, no statement about a NIC"), "{table}");
-    // The simulated table follows.
-    has(&table, &["quick-sim", "published"]);
+    // The simulated table comes first, and a line says what the times of the other one mean.
+    has(&table, &["quick-sim: ", "published"]);
+    let at = |words: &str| table.find(words).unwrap_or_else(|| panic!("{words}: {table}"));
+    assert!(at("quick-sim: ") < at("its times are those of this machine's CPU"), "{table}");
+    assert!(at("its times are those of this machine's CPU") < at("\nquick: "), "{table}");
     let simulated = out.join("quick-sim");
     assert!(simulated.join("results.json").exists() && simulated.join("report.html").exists());
     has(&table, &["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"]);
@@ -217,6 +224,126 @@ fn traces_are_replayed_and_verified() {
     assert!(std::fs::read_to_string(dump).unwrap().contains("\nend 400 "));
 }
 
+/// Traces of other programs, and their hostile forms, on every fabric that this machine has.
+#[test]
+fn traces_of_other_forms_are_replayed_on_every_fabric() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rows = String::from("op,key,size,length\n");
+    let mut cache = String::new();
+    for i in 0..300 {
+        rows += &format!("put,k{i},{},\nget,k{i},,\nscan,k{i},,5\n", i * 7);
+        cache += &format!("{i},k,{i},4,{i},9,set,0\n{i},k,{i},4,0,9,get,0\n");
+    }
+    rows += "put,long,1000000,\nget,long,,\ndelete,k7,,\n";
+    let csv = file(dir.path(), "rows.csv", rows.as_bytes());
+    let twitter = file(dir.path(), "cache.csv", cache.as_bytes());
+    for fabric in ["local", "sim", "tcp"] {
+        let replayed = |format: &str, file: &str| {
+            let words = ["bench", "trace", file, "--format", format, "--fabric", fabric, "--json"];
+            parsed(&ok(&words))
+        };
+        let r = replayed("csv", &csv);
+        assert_eq!((&r["mismatches"], &r["keys"]), (&0.into(), &300.into()), "{fabric}: {r}");
+        assert_eq!((&r["by_kind"]["scan"]["ops"], &r["ops"]), (&300.into(), &903.into()));
+        assert!(r["note"].as_str().unwrap().starts_with(&format!("fabric {fabric}")), "{r}");
+        let r = replayed("twitter", &twitter);
+        assert_eq!((&r["mismatches"], &r["keys"]), (&0.into(), &300.into()), "{fabric}: {r}");
+    }
+    let simulated = ["bench", "trace", &csv, "--format", "csv", "--fabric", "sim", "--json"];
+    assert_eq!(ok(&simulated), ok(&simulated), "virtual time repeats");
+    let refused_as = |format, content: &str, due: &[&str]| {
+        let bad = file(dir.path(), "bad", content.as_bytes());
+        refused(&["bench", "trace", &bad, "--format", format], due);
+    };
+    refused_as("twitter", "1,k,1,4,9,set\n", &["bad, line 1", "timestamp,key,key size"]);
+    refused_as("twitter", "1,k,1,4,9,frob,0\n", &["bad, line 1", "none of get, gets, set"]);
+    refused_as("csv", "op,kee\n", &["bad, line 1", "unknown column", "op and key"]);
+    refused_as("csv", "op,key\nget,a\nfrob,a\n", &["bad, line 3", "none of read (get)"]);
+    refused_as("csv", "op,key\nget,a,b\n", &["bad, line 2", "more than 2 fields"]);
+    refused(&["bench", "trace", &csv, "--format", "twiter"], &["twitter"]);
+    refused(&["bench", "trace", &csv, "--fabric", "ether"], &["unknown fabric", "local, sim"]);
+    refused(&["bench", "trace", &csv, "--profile", "ideal"], &["--fabric sim"]);
+}
+
+/// Integers as the benchmark SOSD has them.
+#[test]
+fn binary_key_files_are_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |count: u64, width: usize| {
+        let keys = (0..500u64).flat_map(|k| (k * k).to_le_bytes()[..width].to_vec());
+        count.to_le_bytes().into_iter().chain(keys).collect::<Vec<u8>>()
+    };
+    let line = "bench quick --fabric local --systems dmtree,fptree --distributions uniform --keys 400 --ops 400 --workloads";
+    let bench = |workloads: &str, name: &str, bytes: &[u8]| {
+        let form = format!("sosd({})", file(dir.path(), name, bytes));
+        let words = [&words(line)[..], &[workloads, "--key-form", &form]].concat();
+        run(&words)
+    };
+    for width in [8, 4] {
+        let o = bench("search,search-absent,insert,scan", "keys", &of(500, width));
+        assert_eq!(o.status.code(), Some(0), "{}", text(&o.stderr));
+    }
+    for (bytes, words) in [
+        (of(501, 8), "its count is 501 keys, and 4000 bytes follow"),
+        (of(u64::MAX, 8), "keep to"),
+        (vec![1, 2], "has 2 bytes"),
+    ] {
+        let o = bench("search", "bad", &bytes);
+        assert_eq!(o.status.code(), Some(2));
+        has(&text(&o.stderr), &["bad", words]);
+    }
+}
+
+/// Results of long values are checked as those of short ones; a system that cannot hold them says so.
+#[test]
+fn values_have_a_mebibyte_at_most() {
+    let line = "bench quick --distributions uniform --keys 20 --ops 40 --threads 2 --coroutines 1 --value-size 1MiB --quiet --systems";
+    for fabric in ["local", "sim", "tcp"] {
+        let of = |system| [&words(line)[..], &[system, "--fabric", fabric]].concat();
+        ok(&of("dmtree"));
+        if fabric == "local" {
+            ok(&of("sherman,smart,chime,rolex,rpc"));
+            refused(&of("fptree"), &["fptree", "1048576", "0 to 1024"]);
+        }
+    }
+    refused(&["bench", "quick", "--value-size", "2MiB"], &["value size", "0..=1048576"]);
+}
+
+/// Everything that varies has a column and a place in the page.
+#[test]
+fn sweeps_vary_fields_of_profiles_load_seed_theta_and_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("r");
+    let small = "bench quick-sim --systems dmtree --workloads search --keys 2e3 --ops 500 --threads 2 --quiet";
+    let with = |more: &str| [words(small), words(more)].concat();
+    let sweeps = "--sweep load=open:100k,open:0.2M --sweep seed=1,2 --sweep theta=0.5 --sweep profile.responder_ns.read=20,40 --sweep dmtree.fanout=16";
+    let o = out.to_str().unwrap();
+    ok(&[with(sweeps), vec!["--out", o]].concat());
+    let table = std::fs::read_to_string(out.join("cells.csv")).unwrap();
+    let swept =
+        "swept_seed,swept_theta,swept_load,swept_dmtree.fanout,swept_profile.responder_ns.read";
+    assert!(table.lines().next().unwrap().ends_with(swept), "{table}");
+    assert_eq!(table.lines().count(), 9, "a head, and two of each of three");
+    assert!(table.lines().last().unwrap().ends_with("2,0.5,open:200000,16,40"), "{table}");
+    let r = results(&out);
+    let hashes: Vec<_> =
+        r["cells"].as_array().unwrap().iter().map(|c| &c["sim"]["trace_hash"]).collect();
+    assert!(hashes.iter().enumerate().all(|(i, hash)| !hashes[..i].contains(hash)), "{hashes:?}");
+    for (sweep, due) in [
+        ("thread=1", "do you mean threads?"),
+        ("profile.responder_ns.reed=1", "do you mean responder_ns.read?"),
+        ("dmtree.fanuot=1", "do you mean fanout?"),
+        ("theta=2000", "theta"),
+        ("load=fast", "open:1.5M"),
+        ("theta=x", "theta"),
+        ("seed=x", "seed"),
+    ] {
+        refused(&with(&format!("--sweep {sweep}")), &[due]);
+    }
+    let local = "bench quick --systems dmtree --sweep profile.responder_ns.read=1";
+    refused(&words(local), &["--fabric sim"]);
+}
+
 #[test]
 fn the_shell_reads_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
@@ -321,12 +448,14 @@ fn completions_demo_help() {
 fn an_interrupt_writes_what_is_finished() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
-    let child = dmtree(&words("bench quick --systems dmtree --keys 5000 --duration 2 --out"))
-        .arg(&out)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = dmtree(&words(
+        "bench quick --fabric local --systems dmtree --keys 5000 --duration 2 --out",
+    ))
+    .arg(&out)
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
     // The first cell takes two seconds, and each after it as well.
     std::thread::sleep(Duration::from_millis(3500));
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();

@@ -38,13 +38,9 @@ pub use crate::async_client::{AsyncClient, AsyncOptions, AsyncScan, Reply};
 pub use crate::batch::Batch;
 pub use crate::bounds::KeyRange;
 pub use crate::builder::{Connector, PoolBuilder};
-<<<<<<< HEAD
-pub use crate::checkpoint::{CheckpointSeries, CheckpointSize, WrittenCheckpoint, checkpoint_of};
-=======
 #[cfg(feature = "bytes")]
 pub use crate::bytes_pairs::BytesPairs;
-pub use crate::checkpoint::{CheckpointSize, checkpoint_of};
->>>>>>> lib-31
+pub use crate::checkpoint::{CheckpointSeries, CheckpointSize, WrittenCheckpoint, checkpoint_of};
 pub use crate::durable::OpenProgress;
 pub use crate::index::{Index, LoadOrder};
 pub use crate::journal_node::JournalNode;

@@ -17,6 +17,7 @@ use crate::profile::ProfileText;
 use crate::published::Bound;
 use crate::simulated::CpuSource;
 use crate::sizing;
+use crate::sweep::Sweep;
 use crate::sweeps::Sweeps;
 
 pub use crate::layers::{Flags, Origin, Origins, Resolved, cores, resolve};
@@ -173,7 +174,8 @@ settings! {
         #[serde(skip_serializing_if = "Option::is_none")]
         cpu: Option<CpuSource> = None,
         /// How keys are made: hashed24, u64, sequential, sequential24, db-bench, random(MIN..=MAX),
-        /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH).
+        /// shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH) of lines, sosd(PATH) of
+        /// integers (the number of keys in 8 bytes, then keys of 4 or 8 bytes, little endian).
         #[arg(long, value_name = "FORM")]
         key_form: KeyForm = KeyForm::Hashed24,
         /// Keys that a client draws: any, or own: those in its compute node's slice of the key
@@ -181,7 +183,7 @@ settings! {
         #[arg(long, value_name = "KEYS", hide_possible_values = true)]
         #[serde(skip_serializing_if = "Affinity::is_any")]
         affinity: Affinity = Affinity::Any,
-        /// Bytes of values: 8, or 16..=1024.
+        /// Bytes of values: 8, 64KiB, or 16..=1024; 1MiB at most.
         #[arg(long, value_name = "BYTES")]
         value_size: ValueSize = ValueSize::Fixed(8),
         /// Pairs that a scan asks for: 10, uniform(1..=100), zipfian(1..=100, 0.99).
@@ -226,9 +228,15 @@ settings! {
         /// How often every cell is measured.
         #[arg(long, value_name = "N")]
         rounds: u32 = 1,
-        /// Vary a setting, over usual values (threads) or given ones (threads=1,8,64).
-        #[arg(long, value_name = "SETTING[=V,...]")]
+        /// What varies.
+        #[arg(skip)]
         sweep: Sweeps = Sweeps::default(),
+        /// Vary a setting, over usual values (threads) or given ones (threads=1,8,64); an option of
+        /// a system (dmtree.fanout=16,32); or a field of the profile
+        /// (profile.responder_ns.read=20,40). If given several times, every combination.
+        #[arg(id = "sweep", long = "sweep", value_name = "SETTING[=V,...]")]
+        #[serde(skip)]
+        given_sweeps: Vec<Sweep> = Vec::new(),
         /// Settings of single cells; where several cover one, the last that gives a setting counts.
         #[arg(skip)]
         #[serde(rename = "where", skip_serializing_if = "Vec::is_empty")]
@@ -257,10 +265,10 @@ settings! {
         #[arg(skip)]
         #[serde(skip_serializing_if = "Vec::is_empty")]
         bounds: Vec<Bound> = Vec::new(),
-        /// An experiment that runs after this one.
+        /// An experiment that runs before this one.
         #[arg(skip)]
         #[serde(skip_serializing)]
-        followed_by: Option<String> = None,
+        led_by: Option<String> = None,
         /// Which cells share a loaded pool.
         #[arg(skip)]
         #[serde(skip_deserializing)]

@@ -2,7 +2,7 @@
 
 use dmtree_workload::{Distribution, Workload, WorkloadSpec};
 
-use crate::config::{Config, FillBy, GivenOption};
+use crate::config::{Config, FillBy};
 use crate::fabrics::{FABRICS, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::offered::LoadShape;
@@ -24,22 +24,7 @@ fn refuse<T>(message: impl Into<String>) -> Result<T> {
 impl Config {
     /// Refuses contradictions; names the setting, and its possible values.
     pub fn check(&self) -> Result<()> {
-        self.check_numbers()?;
-        if !FABRICS.contains(&self.fabric.as_str()) {
-            return refuse(format!(
-                "unknown fabric {:?}: give one of {}",
-                self.fabric,
-                FABRICS.join(", ")
-            ));
-        }
-        if self.nodes.is_some() && data_path(&self.fabric).is_none() {
-            return refuse(
-                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too",
-            );
-        }
-        if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
-            return refuse("a device is used on fabric verbs only: give --fabric verbs");
-        }
+        self.check_pool()?;
         let one_at_a_time = self.budget.is_some() || !self.simulated();
         if one_at_a_time && self.jobs.is_some_and(|n| n > 1) {
             return refuse(
@@ -64,7 +49,32 @@ impl Config {
                     point.clients()
                 ));
             }
+            for law in &point.distributions {
+                // A sweep over the exponent sets a number that no text was checked for.
+                law.to_string().parse::<Distribution>().map_err(Failure::refused)?;
+            }
             point.check_cells()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses an impossible pool: its fabric, and numbers.
+    pub(crate) fn check_pool(&self) -> Result<()> {
+        self.check_numbers()?;
+        if !FABRICS.contains(&self.fabric.as_str()) {
+            return refuse(format!(
+                "unknown fabric {:?}: give one of {}",
+                self.fabric,
+                FABRICS.join(", ")
+            ));
+        }
+        if self.nodes.is_some() && data_path(&self.fabric).is_none() {
+            return refuse(
+                "a running pool is on fabric tcp or verbs: give --fabric tcp, or --fabric verbs, too",
+            );
+        }
+        if (self.device.is_some() || self.gid_index.is_some()) && self.fabric != VERBS {
+            return refuse("a device is used on fabric verbs only: give --fabric verbs");
         }
         Ok(())
     }
@@ -181,8 +191,8 @@ impl Config {
             }
         }
         for (sweep, c) in self.sweep.within(self) {
-            let swept = sweep.options.keys().filter_map(|name| GivenOption::split(name));
-            if let Some((name, _)) = swept.into_iter().find(|(s, _)| !c.systems.contains(s)) {
+            let mut swept = sweep.systems_with_options();
+            if let Some(name) = swept.find(|system| !c.systems.contains(system)) {
                 return refuse(format!(
                     "a sweep over an option of {name}, which is not in the run: the systems are {}",
                     c.systems.join(", ")

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dmtree_fabric::suggest::unknown;
+use dmtree_fabric::suggest::{self, unknown};
 
 use crate::config::Config;
 use crate::failure::{Failure, Result};
@@ -43,7 +43,7 @@ impl Experiment {
         let refuse = |e: toml::de::Error| {
             let line = e.span().map(|s| 1 + text[..s.start.min(text.len())].matches('\n').count());
             let at = line.map(|l| format!(", line {l}")).unwrap_or_default();
-            Failure::input(format!("{from}{at}: {}", e.message().trim()))
+            Failure::input(format!("{from}{at}: {}", meant(e.message().trim())))
         };
         let config = toml::from_str(text).map_err(refuse)?;
         let given: toml::Table = toml::from_str(text).map_err(refuse)?;
@@ -70,6 +70,19 @@ impl Experiment {
                 Err(Failure::input(format!("{why}, or a file that ends with .toml")))
             }
         }
+    }
+}
+
+/// The refusal of a field, as serde says it, with the field that was meant.
+pub(crate) fn meant(refusal: &str) -> String {
+    let mut names = refusal.split('`').skip(1).step_by(2);
+    let (Some((what, expected)), Some(given)) = (refusal.split_once(", expected"), names.next())
+    else {
+        return refusal.to_owned();
+    };
+    match suggest::nearest(given, names).filter(|_| what.starts_with("unknown field")) {
+        Some(near) => format!("{what}: do you mean {near}? Expected{expected}"),
+        None => refusal.to_owned(),
     }
 }
 
@@ -121,7 +134,11 @@ mod tests {
     #[test]
     fn errors_have_lines() {
         let bad = |text: &str| Experiment::parse("x", "x.toml", text).unwrap_err().to_string();
-        assert!(bad("keys = 5\nkeyz = 6\n").starts_with("x.toml, line 2: unknown field `keyz`"));
+        assert!(
+            bad("keys = 5\nkeyz = 6\n")
+                .starts_with("x.toml, line 2: unknown field `keyz`: do you mean keys?")
+        );
+        assert!(bad("[[where]]\ncoroutine = 3").contains("do you mean coroutines?"));
         assert!(bad("\n\nworkloads = [\"nope\"]").contains("line 3"));
         assert!(bad("keys = ").contains("line 1"));
         assert!(bad("[sweep]\nfoo = [1]").contains("unknown setting \"foo\""));

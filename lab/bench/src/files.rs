@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
-use crate::report;
 use crate::results::Results;
+use crate::{csv, report};
 
 /// Writes a file under a temporary name beside it, then renames it. A failure leaves nothing
 /// behind.
@@ -50,7 +50,9 @@ pub fn write_results(dir: &Path, r: &Results) -> Result<PathBuf> {
 
 /// Writes all files that are derived from the results: tables, the report.
 pub fn render_all(dir: &Path, r: &Results) -> Result<Vec<PathBuf>> {
-    let files = report::tables(r).into_iter().chain([("report.html".to_owned(), report::html(r))]);
+    let whole = [(csv::CELLS, csv::cells(r)), ("report.html", report::html(r))];
+    let whole = whole.map(|(name, text)| (name.to_owned(), text));
+    let files = report::tables(r).into_iter().chain(whole);
     let write = |(name, text): (String, String)| {
         let path = dir.join(name);
         write_atomically(&path, text.as_bytes()).map(|()| path)

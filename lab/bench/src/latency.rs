@@ -23,6 +23,24 @@ pub fn percentiles(l: &Latency) -> Percentiles {
     Percentiles { p50_ns, p90_ns, p99_ns, p999_ns }
 }
 
+/// The points of a distribution function: latency, ns, and the share of operations that took no
+/// longer. Every twentieth up to 95 %, then closer; of points at one latency the last.
+pub fn cdf(l: &Latency) -> Vec<(u64, f64)> {
+    const TAIL: [f64; 8] = [0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9999, 1.0];
+    if l.is_empty() {
+        return Vec::new();
+    }
+    let shares = [0.001, 0.01].into_iter().chain((1..20).map(|n| f64::from(n) / 20.0)).chain(TAIL);
+    let mut points: Vec<(u64, f64)> = Vec::new();
+    for point in shares.map(|share| (l.value_at_quantile(share), share)) {
+        match points.last_mut() {
+            Some(last) if last.0 == point.0 => *last = point,
+            _ => points.push(point),
+        }
+    }
+    points
+}
+
 /// Latencies by kind of operation; kinds that do not occur take no memory.
 #[derive(Clone, Debug, Default)]
 pub struct ByKind([Option<Box<Latency>>; OpKind::ALL.len()]);
@@ -82,5 +100,13 @@ mod tests {
         assert_eq!(a.total().len(), 1001);
         assert!(a.total().max() >= LONGEST_NS);
         assert_eq!(percentiles(&empty()), Percentiles::default());
+        let points = cdf(read);
+        assert_eq!(points[2], (50, 0.05));
+        assert_eq!(points.last(), Some(&(1000, 1.0)));
+        assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "{points:?}");
+        assert_eq!(cdf(&empty()), []);
+        let mut one = empty();
+        one.record_n(7, 9).unwrap();
+        assert_eq!(cdf(&one), [(7, 1.0)]);
     }
 }

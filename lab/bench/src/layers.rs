@@ -13,6 +13,8 @@ use crate::config::{Config, GivenOption};
 use crate::experiment::Experiment;
 use crate::failure::{Failure, Result};
 use crate::profile::ProfileText;
+use crate::sweep::Sweep;
+use crate::sweeps::Sweeps;
 use crate::{registry, sizing};
 
 /// Operations of a simulated cell by default.
@@ -142,8 +144,8 @@ pub struct Resolved {
     pub config: Config,
     /// The origin of each setting.
     pub origins: Origins,
-    /// An experiment that runs after this one.
-    pub followed_by: Option<String>,
+    /// An experiment that runs before this one.
+    pub led_by: Option<String>,
 }
 
 /// The number of cores that this process may use.
@@ -162,6 +164,10 @@ pub fn resolve(e: &Experiment, flags: &Flags) -> Result<Resolved> {
     for GivenOption { system, field, value } in std::mem::take(&mut c.given_options) {
         c.options.entry(system).or_default().insert(field, value);
     }
+    let sweeps = std::mem::take(&mut c.given_sweeps);
+    if !sweeps.is_empty() {
+        c.sweep = Sweeps(vec![Sweep::crossed(sweeps)]);
+    }
     let keys = flags.given().into_iter().map(|a| a.get_id().as_str().replace('_', "-"));
     origins.extend(keys.map(|key| (key, Origin::CommandLine)));
     limits(&mut c, &mut origins)?;
@@ -173,7 +179,7 @@ pub fn resolve(e: &Experiment, flags: &Flags) -> Result<Resolved> {
     Ok(Resolved {
         name: e.name.clone(),
         description: std::mem::take(&mut c.description),
-        followed_by: c.followed_by.take(),
+        led_by: c.led_by.take(),
         config: c,
         origins,
     })

@@ -13,6 +13,7 @@ pub mod config;
 mod config_check;
 pub mod conform;
 pub mod crash;
+pub mod csv;
 pub mod experiment;
 pub mod files;
 pub mod gains;

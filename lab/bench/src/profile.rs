@@ -42,9 +42,25 @@ impl ProfileText {
             };
             profile.set(field.trim(), value.trim())?;
         }
+        Ok(Self::of(&profile, set.to_vec()))
+    }
+
+    /// The same profile with one more field set.
+    ///
+    /// # Errors
+    /// An unknown field, or a value out of its range.
+    pub fn with(&self, field: &str, value: &str) -> Result<Self> {
+        let mut profile = self.profile()?;
+        profile.set(field, value)?;
+        let mut set = self.set.clone();
+        set.push(format!("{field}={value}"));
+        Ok(Self::of(&profile, set))
+    }
+
+    fn of(profile: &Profile, set: Vec<String>) -> Self {
         let toml = profile.to_toml();
         let hash = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(toml.as_bytes()));
-        Ok(Self { name: profile.name.clone(), set: set.to_vec(), hash, toml })
+        Self { name: profile.name.clone(), set, hash, toml }
     }
 
     /// The parsed profile.

@@ -4,6 +4,7 @@
 //! and needs no network and no other file. The tables are `Index,Workload,Total,Node1,...`, million
 //! operations per second.
 
+use crate::csv::quoted;
 use crate::results::{Results, file_stem};
 
 /// The page, and the parts that its `{{name}}` stand for.
@@ -60,15 +61,6 @@ fn table(r: &Results, group: &str) -> String {
         out.push('\n');
     }
     out
-}
-
-/// A field, quoted if necessary.
-fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::gains::Gains;
 use crate::matched::Matched;
 use crate::offered::OpenFigures;
 use crate::phases::DrainFigures;
-use crate::place::{DISTRIBUTION, Place};
+use crate::place::{DISTRIBUTION, Place, THETA};
 use crate::published::{CellName, Reference};
 use crate::series::Series;
 use crate::simulated::{CpuSource, SimFigures};
@@ -64,6 +64,10 @@ pub struct Results {
     pub note: String,
     /// Version of the program.
     pub version: String,
+    /// The commit that it was built from, with `+` where its sources differed; none where it was
+    /// built without git.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// Time of the run, seconds since 1970.
     pub created_unix: u64,
     /// The machine.
@@ -392,6 +396,10 @@ pub struct Cell {
     /// Latencies.
     #[serde(flatten)]
     pub latency: Percentiles,
+    /// The distribution of latencies: a latency, ns, and the share of the operations that took no
+    /// longer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cdf: Vec<(u64, f64)>,
     /// Round trips up to the acknowledgement, per operation.
     pub round_trips: f64,
     /// 99th percentile of the same (64 stands for more).
@@ -471,7 +479,7 @@ impl Cell {
     /// The table that it stands in: its distribution, unless a sweep varies that.
     pub fn group(&self) -> &str {
         match &self.place {
-            Some(place) if place.setting == DISTRIBUTION => DISTRIBUTION,
+            Some(place) if [DISTRIBUTION, THETA].contains(&place.setting.as_str()) => DISTRIBUTION,
             _ => &self.distribution,
         }
     }

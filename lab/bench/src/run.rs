@@ -17,7 +17,7 @@ use crate::fabrics::{LOCAL, VERBS, data_path};
 use crate::failure::{Failure, Result};
 use crate::gains::Claims;
 use crate::group::{CellPlan, Group, Measured, Progress, pool_spec};
-use crate::latency::percentiles;
+use crate::latency::{cdf, percentiles};
 use crate::offered::CRITERION;
 use crate::opened::Opened;
 use crate::place::Place;
@@ -144,6 +144,8 @@ fn pool_name(system: &System, cell: &CellPlan) -> String {
     let swept = cell.variant.as_deref().and_then(Place::of);
     name += &swept.map_or(String::new(), |place| format!(" {}", place.setting));
     name += &c.mn_cores.map_or(String::new(), |cores| format!(" {cores} cores"));
+    name += &c.profile.as_ref().map_or(String::new(), |p| format!(" {}", p.hash));
+    name += &format!(" seed {}", c.seed);
     if cell.workload.phase.is_some() {
         name += &format!(" phases {:?}", cell.variant);
     }
@@ -312,6 +314,7 @@ fn results(
         description: r.description.clone(),
         note: note(c),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: Some(env!("DMTREE_COMMIT").to_owned()).filter(|commit| !commit.is_empty()),
         created_unix: clock::unix_seconds(),
         machine: Machine::here(),
         seed: c.seed,
@@ -337,7 +340,7 @@ fn results(
 }
 
 /// Where the CPU time of a system comes from follows from the system, if nothing is said of it.
-fn of_system(mut c: Config, system: &System) -> Config {
+pub(crate) fn of_system(mut c: Config, system: &System) -> Config {
     if c.simulated() && !system.charges_cpu {
         c.cpu.get_or_insert(CpuSource::Measured);
     }
@@ -363,6 +366,7 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
     let summary = Summary::of(&mops).unwrap_or_default();
     let (by_outcome, combined) = outcomes(&m.counts);
     let scans = m.tally.scans;
+    let latency = m.tally.latency.total();
     Cell {
         system: g.system.name.to_owned(),
         family: g.system.family.to_owned(),
@@ -390,7 +394,8 @@ fn cell(g: &Group, plan: &CellPlan, s: &Sum, table: Option<&Table>) -> Cell {
         combined,
         errors: m.tally.errors,
         error_samples: m.tally.samples.clone(),
-        latency: percentiles(&m.tally.latency.total()),
+        latency: percentiles(&latency),
+        cdf: cdf(&latency),
         round_trips: per(all.counts.round_trips, ops),
         round_trips_p99: all.round_trips_quantile(0.99),
         detached: per(all.counts.detached, ops),

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use dmtree_parts::Fill;
+use dmtree_pool::parse_count;
 use dmtree_workload::KeyForm;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -213,7 +214,7 @@ impl fmt::Display for CellSettings {
     }
 }
 
-/// A creation option of one system: `NAME.field=value`, the value as JSON, or a text.
+/// A creation option of one system: `NAME.field=value`, the value a number, JSON, or a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GivenOption {
     /// The system.
@@ -231,9 +232,10 @@ impl GivenOption {
         (!system.is_empty() && !field.is_empty()).then(|| (system.to_owned(), field.to_owned()))
     }
 
-    /// A value as JSON, or as a text.
+    /// A value: a number, also as 1e6, 1M or 1_000_000; as JSON; or as a text.
     pub fn value(text: &str) -> Value {
-        serde_json::from_str(text).unwrap_or_else(|_| text.into())
+        let as_written = || serde_json::from_str(text).unwrap_or_else(|_| text.into());
+        parse_count(text).map_or_else(|_| as_written(), Value::from)
     }
 }
 

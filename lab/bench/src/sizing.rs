@@ -18,6 +18,9 @@ pub const LEAST_CACHE: u64 = 64 << 10;
 /// The smallest scaled table chunk, bytes.
 pub const LEAST_TABLE_CHUNK: u64 = 4 << 10;
 
+/// Least number of inserts that a cell has room for, and bytes that they may take at most.
+const LEAST_INSERTS: (u64, u64) = (20_000, 256 * MIB);
+
 /// The next multiple. Settings may be of any size: what no machine has is refused later, and must
 /// not overflow here.
 fn rounded_up(bytes: u64, to: u64) -> u64 {
@@ -34,6 +37,7 @@ pub fn longest_key(form: &KeyForm) -> u64 {
     match form {
         KeyForm::Hashed24 | KeyForm::Sequential24 => 24,
         KeyForm::U64 | KeyForm::Sequential | KeyForm::Shifting(_) => 8,
+        KeyForm::Sosd(_) => 8,
         KeyForm::DbBench => 20,
         KeyForm::Random { max, .. } => u64::from(*max),
         KeyForm::File(_) => 64,
@@ -54,12 +58,15 @@ pub fn insert_room(c: &Config, w: &Workload, per_key: u64) -> u64 {
         return 0;
     }
     let share = f64::from(mix.weight(OpKind::Insert)) / mix.total() as f64;
-    let by_ops = c.ops.map(|ops| ((ops as f64 * share * 1.1) as u64).saturating_add(10_000));
+    let per_key = per_key.max(1);
+    let (least, bytes) = LEAST_INSERTS;
+    let least = least.min(bytes / per_key).max(1);
+    let by_ops = c.ops.map(|ops| ((ops as f64 * share * 1.1) as u64).saturating_add(least / 2));
     let by_time =
         c.duration.or(c.budget).map(|s| ((s * 1.5e6 * share) as u64).saturating_add(20_000));
     let room = by_ops.or(by_time).unwrap_or(c.keys);
     let third_free = available() / 3;
-    room.min(40_000_000).min((third_free / per_key.max(1)).max(20_000))
+    room.min(40_000_000).min((third_free / per_key).max(least))
 }
 
 /// Bytes per key of an ordinary index for these settings.
@@ -141,6 +148,17 @@ pub fn check(c: &Config) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What inserts of long values reserve is what this machine has.
+    #[test]
+    fn room_for_inserts_follows_their_length() {
+        let c = Config { ops: Some(1000), budget: None, duration: None, ..Config::default() };
+        let insert: Workload = "insert".parse().unwrap();
+        assert_eq!(insert_room(&c, &insert, 100), 1100 + 10_000);
+        assert!(insert_room(&c, &insert, 2 * MIB) * 2 * MIB < 3 << 30);
+        let timed = Config { ops: None, duration: Some(100.0), ..c };
+        assert!(insert_room(&timed, &insert, 2 * MIB) * 2 * MIB <= available().max(768 * MIB) / 3);
+    }
 
     #[test]
     fn more_keys_need_a_larger_cache() {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
+use dmtree_fabric::suggest;
+use dmtree_pool::parse_count;
 use dmtree_workload::{Distribution, KeyForm, ScanLength, ValueSize, Workload};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -13,9 +15,12 @@ use serde_json::Value;
 use crate::bytes::Bytes;
 use crate::config::{CellSettings, Config, GivenOption};
 use crate::failure::{Failure, Result};
+use crate::offered::LoadShape;
 
 /// A value of one setting: its label, and a function that sets it.
-type Choice = (String, Box<dyn Fn(&mut Config)>);
+type Choice = (String, Box<dyn Fn(&mut Config) -> Result<()>>);
+/// What stands before a field of the profile, as a system before its creation option.
+const PROFILE: &str = "profile";
 
 /// The settings that a sweep can vary: type, usual values, what a value sets.
 macro_rules! swept {
@@ -41,7 +46,8 @@ macro_rules! swept {
             #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
             pub cells: Option<CellSettings>,
             $($(#[$about])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $field: Vec<$type>,)*
-            /// Creation options of systems: `NAME.field`.
+            /// Creation options of systems, `NAME.field`, and fields of the profile,
+            /// `profile.FIELD`.
             #[serde(flatten, deserialize_with = "options")]
             pub options: BTreeMap<String, Vec<Value>>,
         }
@@ -57,6 +63,14 @@ macro_rules! swept {
                 all.into_iter().filter(|list| !list.is_empty()).collect()
             }
 
+            /// Adds the lists of another sweep.
+            fn join(&mut self, other: Self) {
+                $(self.$field.extend(other.$field);)*
+                other.options.into_iter().for_each(|(name, values)| {
+                    self.options.entry(name).or_default().extend(values);
+                });
+            }
+
             /// Sets the list of a field from texts.
             fn fill(&mut self, field: &str, values: &[&str]) -> Result<(), String> {
                 $(if field == stringify!($field) {
@@ -69,6 +83,8 @@ macro_rules! swept {
 }
 
 swept! {
+    /// Seeds: cells that differ by chance alone. Charts show them as one with an error bar.
+    seed: u64 = "1,2,3,4,5" => |c, v| c.seed = v,
     /// Numbers of memory nodes.
     mns: u16 = "1,2,4,8" => |c, v| c.mns = v,
     /// Numbers of cores of a memory node that run data services.
@@ -85,6 +101,10 @@ swept! {
     key_form: KeyForm = "random(8..=8),random(16..=16),random(64..=64)" => |c, v| c.key_form = v,
     /// Distributions.
     distribution: Distribution = "zipfian(0.5),zipfian(0.9),zipfian(0.99)" => |c, v| c.distributions = vec![v],
+    /// Exponents of the zipf laws among the distributions, or of `zipfian-exact` if there is none.
+    theta: f64 = "0.5,0.9,0.99" => |c, v| c.distributions = with_theta(&c.distributions, v),
+    /// How operations are offered: a rate after each other.
+    load: LoadShape = "open:500k,open:1M,open:2M,open:4M" => |c, v| c.load = v,
     /// Lengths of values.
     value_size: ValueSize = "8,16,32,64,128" => |c, v| c.value_size = v,
     /// Lengths of scans.
@@ -107,25 +127,49 @@ fn choices<T: Clone + Display + 'static>(
         let set = move |c: &mut Config| {
             c.overrule(&setting);
             set(c, value.clone());
+            Ok(())
         };
         (format!("{name}={v}"), Box::new(set))
     };
     values.iter().map(one).collect()
 }
 
-/// One choice per value of a creation option.
+/// One choice per value of a creation option, or of a field of the profile.
 fn option_choices(name: &str, values: &[Value]) -> Vec<Choice> {
     let one = |v: &Value| -> Choice {
         let (at, v) = (GivenOption::split(name), v.clone());
-        let label = format!("{name}={}", v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+        let text = v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+        let label = format!("{name}={text}");
         let set = move |c: &mut Config| {
-            if let Some((system, field)) = &at {
+            let Some((system, field)) = &at else { return Ok(()) };
+            if system != PROFILE {
                 c.options.entry(system.clone()).or_default().insert(field.clone(), v.clone());
+                return Ok(());
             }
+            let Some(profile) = &c.profile else {
+                return Err(Failure::input(
+                    "a sweep over a field of the profile is of simulated hardware: give --fabric sim, too",
+                ));
+            };
+            c.profile = Some(profile.with(field, &text)?);
+            Ok(())
         };
         (label, Box::new(set))
     };
     values.iter().map(one).collect()
+}
+
+/// The zipf laws of these distributions with another exponent.
+fn with_theta(all: &[Distribution], theta: f64) -> Vec<Distribution> {
+    let zipf = all.iter().filter_map(|d| match d {
+        Distribution::ZipfExact { .. } => Some(Distribution::ZipfExact { theta }),
+        Distribution::ZipfYcsb { .. } => Some(Distribution::ZipfYcsb { theta }),
+        Distribution::Latest { .. } => Some(Distribution::Latest { theta }),
+        _ => None,
+    });
+    let mut laws: Vec<Distribution> = zipf.collect();
+    laws.dedup();
+    if laws.is_empty() { vec![Distribution::ZipfExact { theta }] } else { laws }
 }
 
 /// Whatever is no setting is an option of a system.
@@ -137,8 +181,11 @@ fn options<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, Vec<Value
     }
 }
 
+/// A value; a number may be given as 1e6, 1M or 1_000_000.
 fn parsed<T: FromStr<Err: Display>>(text: &&str) -> Result<T, String> {
-    text.trim().parse().map_err(|e| format!("{text:?}: {e}"))
+    let text = text.trim();
+    let count = || parse_count(text).ok()?.to_string().parse().ok();
+    text.parse().or_else(|e| count().ok_or(e)).map_err(|e| format!("{text:?}: {e}"))
 }
 
 /// Those of `all` that are in `some`, or all if that is empty.
@@ -147,6 +194,20 @@ fn narrowed<T: Clone + PartialEq>(all: &[T], some: &[T]) -> Vec<T> {
 }
 
 impl Sweep {
+    /// Every combination of several sweeps, as the command line gives them.
+    pub fn crossed(given: Vec<Self>) -> Self {
+        let mut all = Self::default();
+        given.into_iter().for_each(|one| all.join(one));
+        all.cross = all.lists().len() > 1;
+        all
+    }
+
+    /// The systems whose creation options vary.
+    pub fn systems_with_options(&self) -> impl Iterator<Item = String> {
+        let named = self.options.keys().filter_map(|name| GivenOption::split(name));
+        named.map(|(system, _)| system).filter(|system| system != PROFILE)
+    }
+
     /// The settings of an experiment for the cells of this sweep; `None` if it has none of them.
     pub fn within(&self, base: &Config) -> Option<Config> {
         let mut c = base.clone();
@@ -172,13 +233,13 @@ impl Sweep {
             let longer = points.iter().flat_map(|(label, config)| {
                 list.iter().map(move |(name, set)| {
                     let mut c = config.clone();
-                    set(&mut c);
+                    set(&mut c)?;
                     let label =
                         label.as_ref().map_or_else(|| name.clone(), |l| format!("{l} {name}"));
-                    (Some(label), c)
+                    Ok((Some(label), c))
                 })
             });
-            points = longer.collect();
+            points = longer.collect::<Result<_>>()?;
         }
         Ok(points)
     }
@@ -189,9 +250,11 @@ fn names() -> impl Iterator<Item = String> {
 }
 
 fn unknown(name: &str) -> String {
+    let names: Vec<String> = names().collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let which = suggest::unknown("setting", name, &names);
     format!(
-        "unknown setting {name:?} to sweep over: give one of {}, alone or with values such as threads=1,8,64; or an option of a system with values, such as dmtree.fanout=16,32",
-        names().collect::<Vec<_>>().join(", ")
+        "{which}, alone or with values such as threads=1,8,64; or with values an option of a system (dmtree.fanout=16,32), or a field of the profile (profile.responder_ns.read=20,40)"
     )
 }
 
@@ -238,6 +301,7 @@ fn comma_values(text: &str) -> Vec<&str> {
 mod tests {
     use super::*;
     use crate::config::CellSettings;
+    use crate::profile::ProfileText;
 
     fn base() -> Config {
         Config { keys: 1000, ..Config::default() }
@@ -256,12 +320,16 @@ mod tests {
             assert!(points.len() >= 3, "{name}");
             assert!(points[0].0.as_ref().unwrap().starts_with(&name));
         }
+        let keys = parse("keys=1e3,2k,1_000,4000").unwrap().keys;
+        assert_eq!(keys, [1000, 2000, 1000, 4000]);
         let threads = parse("threads").unwrap().threads;
         assert_eq!(threads, [1, 6, 12, 24, 36, 48, 60, 72]);
         assert_eq!(parse("threads=3,5").unwrap().threads, [3, 5]);
         let s = parse("scan-length=zipfian(1..=9, 0.5),4").unwrap();
         assert_eq!(s.scan_length.len(), 2);
         assert!(parse("size").unwrap_err().contains("value-size"));
+        let misspelt = parse("thread=1").unwrap_err();
+        assert!(misspelt.contains("do you mean threads?") && misspelt.contains("profile."));
         assert!(parse("threads=x").unwrap_err().contains("\"x\""));
     }
 
@@ -297,5 +365,36 @@ mod tests {
         assert_eq!((labels[0].as_str(), labels[5].as_str()), ("mns=1 cns=1", "mns=2 cns=3"));
         assert_eq!((points[4].1.mns, points[4].1.cns), (2, 2));
         assert_eq!(Sweep::default().points(&base()).unwrap().len(), 1);
+        let given =
+            ["seed=1,2", "load=open:1M,closed", "theta=0.5"].map(|text| parse(text).unwrap());
+        let points = Sweep::crossed(given.to_vec()).points(&base()).unwrap();
+        assert_eq!(points[3].0.as_deref(), Some("seed=2 theta=0.5 load=closed"));
+        assert_eq!((points.len(), points[3].1.seed), (4, 2));
+        let law = points[0].1.distributions.iter().map(ToString::to_string);
+        assert_eq!(law.collect::<Vec<_>>(), ["zipfian-exact(0.5)"], "no other law has an exponent");
+        assert!(!Sweep::crossed(given[..1].to_vec()).cross);
+    }
+
+    #[test]
+    fn fields_of_the_profile_vary() {
+        let sim = ProfileText::find(None, &["link.gbps=50".to_owned()]).unwrap();
+        let base = Config { profile: Some(sim.clone()), ..base() };
+        let points = parse("profile.responder_ns.read=20,40").unwrap().points(&base).unwrap();
+        let read =
+            |c: &Config| c.profile.as_ref().unwrap().profile().unwrap().get("responder_ns.read");
+        let at: Vec<_> = points.iter().map(|(_, c)| read(c)).collect();
+        assert_eq!(at, [Some(20.0), Some(40.0)]);
+        let set = &points[0].1.profile.as_ref().unwrap().set;
+        assert_eq!(set[..], ["link.gbps=50", "responder_ns.read=20"]);
+        assert_eq!(points[1].0.as_deref(), Some("profile.responder_ns.read=40"));
+        for (text, what) in [
+            ("profile.responder_ns.reed=20", "do you mean responder_ns.read?"),
+            ("profile.responder_ns.read=-1", "responder_ns.read"),
+        ] {
+            let e = parse(text).unwrap().points(&base).unwrap_err().to_string();
+            assert!(e.contains(what), "{e}");
+        }
+        let e = parse("profile.responder_ns.read=1").unwrap().points(&self::base()).unwrap_err();
+        assert!(e.to_string().contains("--fabric sim"), "{e}");
     }
 }

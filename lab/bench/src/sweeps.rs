@@ -1,7 +1,6 @@
 //! The sweeps of an experiment: `[sweep]`, or several `[[sweep]]`, each for cells of its own.
 
 use std::fmt;
-use std::str::FromStr;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
@@ -80,14 +79,6 @@ impl Sweeps {
     pub(crate) fn forget(&mut self, setting: &str) {
         let cells = self.0.iter_mut().filter_map(|sweep| sweep.cells.as_mut());
         cells.for_each(|own| own.forget(setting));
-    }
-}
-
-impl FromStr for Sweeps {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Ok(Self(vec![text.parse()?]))
     }
 }
 
@@ -183,6 +174,10 @@ mod tests {
         assert!(points.iter().all(|(_, c)| c.for_cell("dmtree", &c.workloads[0]).ops == Some(5)));
         let c = given(SEVERAL, &["--sweep=threads=1,2"]).unwrap().config;
         assert_eq!(labels(&c), ["threads=1", "threads=2"]);
+        let crossed = ["--sweep=threads=1,2", "--sweep=seed=7", "--sweep=dmtree.fanout=8"];
+        let c = given(SEVERAL, &crossed).unwrap().config;
+        let first = "seed=7 threads=1 dmtree.fanout=8";
+        assert_eq!(labels(&c), [first, "seed=7 threads=2 dmtree.fanout=8"]);
     }
 
     #[test]

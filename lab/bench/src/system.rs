@@ -8,6 +8,7 @@ use dmtree_parts::worker::Workers;
 use dmtree_workload::{KeyForm, ValueSize, Workload};
 
 use crate::config::Config;
+use crate::experiment::meant;
 use crate::failure::{Failure, Result};
 use crate::opened::{Opened, PoolSpec};
 use crate::sizing;
@@ -28,7 +29,7 @@ pub fn options_for(system: &System, c: &Config) -> AnyOptions {
 /// An unknown field, or a value of another type.
 pub fn checked_options(system: &System, c: &Config) -> Result<AnyOptions> {
     let options = options_for(system, c);
-    let wrong = |e| Failure::Input(format!("options.{}: {e}", system.name));
+    let wrong = |e| Failure::Input(format!("options.{}: {}", system.name, meant(&format!("{e}"))));
     options.check().map_err(wrong).map(|()| options)
 }
 
@@ -43,7 +44,7 @@ pub fn bytes_per_key(system: &System, c: &Config) -> u64 {
 pub fn lacks(system: &System, c: &Config, w: &Workload) -> Option<String> {
     let one_key = match &c.key_form {
         KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential | KeyForm::Sequential24 => true,
-        KeyForm::Shifting(_) | KeyForm::DbBench => true,
+        KeyForm::Shifting(_) | KeyForm::DbBench | KeyForm::Sosd(_) => true,
         KeyForm::Random { min, max } => min == max,
         _ => false,
     };

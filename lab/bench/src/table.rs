@@ -51,7 +51,12 @@ pub fn time(ns: u64) -> String {
 
 /// Millions per second with the significant digits.
 pub fn mops(v: f64) -> String {
-    if v >= 10.0 { format!("{v:.2}") } else { format!("{v:.3}") }
+    match v {
+        10.0.. => format!("{v:.2}"),
+        0.1.. => format!("{v:.3}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{v:.5}"),
+    }
 }
 
 /// The header of a run: system, machine and settings.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use dmtree_fabric::suggest;
+
 /// An error in a workload, a key file, a trace or a stored record. Displays as one line: the cause,
 /// and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -20,8 +22,9 @@ impl Error {
         Error { message: message.into(), source: None }
     }
 
+    /// Refuses a name; `valid` are those that there are, with commas between them.
     pub(crate) fn unknown(what: &str, name: &str, valid: &str) -> Self {
-        Error::new(format!("unknown {what} {name:?}: give one of {valid}"))
+        Error::new(suggest::unknown(what, name, &valid.split(", ").collect::<Vec<_>>()))
     }
 
     pub(crate) fn io(what: &str, path: &Path, source: std::io::Error) -> Self {

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::key_file::KeyFile;
+use crate::key_file::{KeyFile, KeyFileForm};
 use crate::permute::Permutation;
 use crate::rng::{Seed, fnv1a, mix64};
 use crate::shifting::{Shifting, Shifts};
@@ -57,6 +57,9 @@ pub enum KeyForm {
     /// One key per line, in the file's order: the first `records` are loaded, later ones are
     /// inserted.
     File(PathBuf),
+    /// Integers of a binary file, as of the benchmark SOSD: their number (8 bytes), then the keys
+    /// (4 or 8 bytes each), little endian. Keys of an index are these bytes, big endian.
+    Sosd(PathBuf),
 }
 
 impl fmt::Display for KeyForm {
@@ -70,6 +73,7 @@ impl fmt::Display for KeyForm {
             KeyForm::Random { min, max } => write!(f, "random({min}..={max})"),
             KeyForm::Shifting(shifts) => write!(f, "shifting({shifts})"),
             KeyForm::File(path) => write!(f, "file({})", path.display()),
+            KeyForm::Sosd(path) => write!(f, "sosd({})", path.display()),
         }
     }
 }
@@ -79,8 +83,12 @@ impl FromStr for KeyForm {
 
     fn from_str(text: &str) -> Result<Self> {
         // A path may contain commas and parentheses, so it is taken whole.
-        if let Some(path) = text.trim().strip_prefix("file(").and_then(|t| t.strip_suffix(')')) {
+        let path = |name| text.trim().strip_prefix(name).and_then(|t| t.strip_suffix(')'));
+        if let Some(path) = path("file(") {
             return Ok(KeyForm::File(PathBuf::from(path)));
+        }
+        if let Some(path) = path("sosd(") {
+            return Ok(KeyForm::Sosd(PathBuf::from(path)));
         }
         let (name, args) = text::call(text)?;
         let form = match (name, args.as_slice()) {
@@ -98,7 +106,7 @@ impl FromStr for KeyForm {
                 return Err(Error::unknown(
                     "key form",
                     text,
-                    "hashed24, u64, sequential, sequential24, db-bench, random(MIN..=MAX), shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH)",
+                    "hashed24, u64, sequential, sequential24, db-bench, random(MIN..=MAX), shifting(RECORDS:SHARE, ..., SHARE|ascending), file(PATH), sosd(PATH)",
                 ));
             }
         };
@@ -148,7 +156,8 @@ impl KeySpace {
             KeyForm::Shifting(shifts) => {
                 KeySpace::Shifting(Shifting::new(shifts, seed.child("shifting")))
             }
-            KeyForm::File(path) => KeySpace::File(Arc::new(KeyFile::read(path)?)),
+            KeyForm::File(path) => KeySpace::File(KeyFile::read(path, KeyFileForm::Lines)?),
+            KeyForm::Sosd(path) => KeySpace::File(KeyFile::read(path, KeyFileForm::Sosd)?),
         })
     }
 
@@ -170,7 +179,7 @@ impl KeySpace {
             KeySpace::Sequential { bytes } => *bytes,
             KeySpace::DbBench => 20,
             KeySpace::Random { max, .. } => *max as usize,
-            // An absent key may be one byte longer than the longest, see `KeyFile::absent`.
+            // An absent key of lines may be one byte longer than the longest, see `KeyFile::absent`.
             KeySpace::File(keys) => keys.longest + 1,
         }
     }
@@ -317,6 +326,7 @@ mod tests {
         let file = KeyFile::parse(
             "t",
             (0..3000u32).flat_map(|i| format!("k{:04}\n", i * 7 % 3001).into_bytes()).collect(),
+            KeyFileForm::Lines,
         );
         let file = KeySpace::File(Arc::new(file.unwrap()));
         let forms = [
@@ -364,6 +374,7 @@ mod tests {
             "random(16..=32)",
             shifting,
             "file(/a (b), c)",
+            "sosd(/a (b), c)",
         ] {
             assert_eq!(text.parse::<KeyForm>().unwrap().to_string(), text);
         }

@@ -52,6 +52,7 @@ mod values;
 
 pub use dist::{Distribution, MAX_NOMINAL, THETA};
 pub use error::{Error, Result, TraceError};
+pub use key_file::{KeyFile, KeyFileForm};
 pub use keys::{KeyForm, MAX_KEY};
 pub use mix::{Mix, OpKind, Phase, Workload};
 pub use plan::{LOADED, Load, LoadOrder, Plan};

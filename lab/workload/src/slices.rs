@@ -30,7 +30,7 @@ impl WorkloadSpec {
         let mix = self.workload.mix();
         let why = match &self.keys {
             _ if slices == 1 => return Ok(()),
-            KeyForm::File(_) => {
+            KeyForm::File(_) | KeyForm::Sosd(_) => {
                 "the keys of a file have no slices: give a computed key form such as hashed24"
                     .to_owned()
             }

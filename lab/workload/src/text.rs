@@ -2,6 +2,8 @@
 //! experiment file and a result all write a setting in the same way, and the text in a result is
 //! valid input.
 
+use dmtree_pool::{parse_bytes, parse_count};
+
 use crate::error::{Error, Result};
 
 /// Splits `name(a, b)` into the name and its arguments; a bare name has none.
@@ -21,27 +23,44 @@ pub(crate) fn call(text: &str) -> Result<(&str, Vec<&str>)> {
     Ok((name.trim(), args))
 }
 
-/// A whole number; `_` may separate digits.
+/// A whole number, also as `1_000_000`, `1e6` or `1M`.
 pub(crate) fn number(what: &str, text: &str) -> Result<u64> {
-    let digits: String = text.trim().chars().filter(|&c| c != '_').collect();
-    digits.parse().map_err(|_| {
+    parse_count(text.trim()).map_err(|_| {
         Error::new(format!("{what} {text:?} is not a number: give one from 0 to 2^64-1"))
     })
 }
 
+/// A number of bytes, also as `64KiB` or `1M`.
+pub(crate) fn bytes32(what: &str, text: &str) -> Result<u32> {
+    let wide = parse_bytes(text.trim()).or_else(|_| number(what, text))?;
+    at_most_u32(what, wide)
+}
+
 /// A whole number below 2^32.
 pub(crate) fn number32(what: &str, text: &str) -> Result<u32> {
-    let wide = number(what, text)?;
+    at_most_u32(what, number(what, text)?)
+}
+
+fn at_most_u32(what: &str, wide: u64) -> Result<u32> {
     u32::try_from(wide)
         .map_err(|_| Error::new(format!("{what} {wide} is too large: give at most {}", u32::MAX)))
 }
 
 /// `a..=b`, or one number for both ends.
 pub(crate) fn range32(what: &str, text: &str) -> Result<(u32, u32)> {
+    range(what, text, number32)
+}
+
+/// The same of bytes.
+pub(crate) fn byte_range32(what: &str, text: &str) -> Result<(u32, u32)> {
+    range(what, text, bytes32)
+}
+
+fn range(what: &str, text: &str, end: fn(&str, &str) -> Result<u32>) -> Result<(u32, u32)> {
     let (min, max) = match text.split_once("..=") {
-        Some((a, b)) => (number32(what, a)?, number32(what, b)?),
+        Some((a, b)) => (end(what, a)?, end(what, b)?),
         None => {
-            let one = number32(what, text)?;
+            let one = end(what, text)?;
             (one, one)
         }
     };

@@ -19,7 +19,7 @@ pub const MAX_VALUE: u32 = 1 << 20;
 /// Shortest value with a version and a tag over it, bytes.
 const TAGGED: usize = 8;
 
-/// The lengths of values. As text: `8`, or `16..=1024` (uniform).
+/// The lengths of values. As text: `8`, `64KiB`, or `16..=1024` (uniform).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValueSize {
@@ -77,7 +77,7 @@ impl FromStr for ValueSize {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (min, max) = text::range32("value size", text)?;
+        let (min, max) = text::byte_range32("value size", text)?;
         let ranged = text.contains("..=");
         if ranged { ValueSize::Uniform { min, max } } else { ValueSize::Fixed(min) }.checked()
     }
@@ -244,7 +244,11 @@ mod tests {
         for text in ["0", "8", "16..=1024", "8..=8"] {
             assert_eq!(text.parse::<ValueSize>().unwrap().to_string(), text);
         }
-        for bad in ["", "-1", "9..=8", "0..=1048577", "8..16", "8 bytes"] {
+        for (text, bytes) in [("64KiB", 65_536), ("1MiB", 1 << 20), ("1e3", 1000), ("4k", 4096)] {
+            assert_eq!(text.parse::<ValueSize>().unwrap().max(), bytes, "{text}");
+        }
+        assert_eq!("1KiB..=1MiB".parse::<ValueSize>().unwrap().to_string(), "1024..=1048576");
+        for bad in ["", "-1", "2MiB", "9..=8", "0..=1048577", "8..16", "8 bytes"] {
             assert!(bad.parse::<ValueSize>().is_err(), "{bad}");
         }
     }

@@ -8,6 +8,7 @@ use dmtree_parts::{Fill, Loaded, Shape, Write, check_key, check_value};
 use dmtree_parts::{Outcome, fill::SplitRule};
 
 use crate::client::{Rpc, unexpected};
+use crate::host::parcels::LONGEST;
 use crate::wire::{CALL_BYTES, Pair, Reply, Request};
 
 /// Writes of one batch where the index is not empty.
@@ -62,7 +63,7 @@ impl Rpc {
         }
     }
 
-    /// Sends leaves, as many as a call carries.
+    /// Sends leaves, as many as a call carries. A leaf that no request carries is cut into several.
     async fn append_all(&self, all: &Pairs, fill: Fill) -> Result<u64> {
         let slots = self.node.o.leaf_slots;
         let rule = SplitRule::new(slots, slots / 2);
@@ -74,7 +75,14 @@ impl Rpc {
             while from < end {
                 let range = self.node.range_of(all.key(from));
                 let is_here = |i: &usize| self.node.range_of(all.key(*i)) == range;
-                let to = (from..end).take_while(is_here).last().map_or(from, |i| i + 1);
+                let mut sum = 0;
+                let fits = |i: &usize| {
+                    let (key, value) = all.get(*i);
+                    sum += key.len() + value.len() + 8;
+                    *i == from || sum <= LONGEST / 2
+                };
+                let here = (from..end).take_while(is_here).take_while(fits);
+                let to = here.last().map_or(from, |i| i + 1);
                 let leaf: Vec<_> = (from..to).map(|i| all.get(i)).collect();
                 let more = leaf.iter().map(|(k, v)| k.len() + v.len() + 8).sum::<usize>();
                 let first = leaves.first().map(|leaf| self.node.range_of(leaf[0].0));

@@ -36,23 +36,27 @@ pub fn experiment(name: &str, flags: &Flags, o: &Output) -> Result<()> {
         other.config.seed = seed;
         run::run(&other, &[], &stop, &mut run::Silent)?;
     }
-    let done = one(&resolved, o, place, &stop);
-    let next = followed_by(&resolved, flags, o)?;
-    match next {
-        Some(next) if done.is_ok() => {
-            output::out("\n");
-            let dir = place.map(|dir| dir.join(&next.name));
-            one(&next, o, dir.as_deref(), &stop)
+    if let Some(first) = led_by(&resolved, flags, o)? {
+        // What is impossible is refused before anything runs.
+        run::preflight(&resolved)?;
+        let dir = place.map(|dir| dir.join(&first.name));
+        if let Some(dir) = place {
+            files::prepare(dir)?;
         }
-        _ => done,
+        one(&first, o, dir.as_deref(), &stop)?;
+        output::out(&format!("\n{LOCAL_MEANS}\n\n"));
     }
+    one(&resolved, o, place, &stop)
 }
 
-/// The experiment that follows, with what the command line says about systems, workloads,
+/// What the times of a table of the fabric local say.
+const LOCAL_MEANS: &str = "Below: the same index code on memory of this process. Its counts hold anywhere; its times are those of this machine's CPU, without any network.";
+
+/// The experiment that comes first, with what the command line says about systems, workloads,
 /// distributions, keys and the seed. None when the command line asks for a fabric, or for JSON, of
 /// which there is one text only.
-fn followed_by(r: &Resolved, flags: &Flags, o: &Output) -> Result<Option<Resolved>> {
-    let Some(name) = &r.followed_by else { return Ok(None) };
+fn led_by(r: &Resolved, flags: &Flags, o: &Output) -> Result<Option<Resolved>> {
+    let Some(name) = &r.led_by else { return Ok(None) };
     if flags.has("fabric") || o.json || flags.has("sweep") {
         return Ok(None);
     }

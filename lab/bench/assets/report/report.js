@@ -25,17 +25,20 @@ function at(object, field) {
 }
 
 const source = (cell, field, value) => ({ "data-cell": cell, "data-field": field, "data-value": value });
-const digits = (n, unit = "") => (v) => v.toFixed(n) + unit;
+/** Thousands apart: 1,234,567.8. */
+const apart = (text) => text.replace(/^-?\d+/, (whole) => whole.replace(/\B(?=(\d{3})+$)/g, ","));
+const count = (v) => apart(String(v));
+const digits = (n, unit = "") => (v) => apart(v.toFixed(n)) + unit;
 const percent = (n) => (v) => `${(v * 100).toFixed(n)} %`;
-const mib = (v) => (v / 2 ** 20).toFixed(1);
-const mops = (v) => v.toFixed(v >= 10 ? 2 : 3);
-const number = (v) => String(Number(v.toFixed(v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : 3)));
+const mib = (v) => apart((v / 2 ** 20).toFixed(1));
+const mops = (v) => apart(v.toFixed(v >= 10 ? 2 : v >= 0.1 || v === 0 ? 3 : 5));
+const number = (v) => count(Number(v.toFixed(v >= 100 ? 0 : v >= 10 ? 1 : v >= 1 ? 2 : 3)));
 const distinct = (list) => [...new Set(list)];
 
 function time(ns) {
   if (ns < 1e3) return `${ns}ns`;
   if (ns < 1e5) return `${(ns / 1e3).toFixed(2)}us`;
-  return ns < 1e7 ? `${(ns / 1e3).toFixed(0)}us` : `${(ns / 1e6).toFixed(1)}ms`;
+  return ns < 1e7 ? `${count(Math.round(ns / 1e3))}us` : `${apart((ns / 1e6).toFixed(1))}ms`;
 }
 
 /** A table. A column is [head, row => text, or attributes and text of its cell], and "l" if it is left-aligned, "w" if it may wrap. */
@@ -91,17 +94,39 @@ function frame(title, axis, values) {
 /** Gives the drawn elements of a mark the sources of their rows. */
 function nameSources(svg, mark, rows, field = "source") {
   for (const e of svg.querySelectorAll(`g.${mark} > *`)) {
-    for (const [k, v] of Object.entries(rows[e.__data__][field])) e.setAttribute(k, v);
+    for (const [k, v] of Object.entries(rows[e.__data__][field] ?? {})) e.setAttribute(k, v);
   }
 }
 
-/** Bars; a row is {name, colour, value, source}, and {published, publishedSource} where a figure is published. */
+/**
+ * What says how sure rows are: a rule from low to high, and a dot for each run where a row stands for several. `x` gives the place of a
+ * row. A rule of the rounds of one cell has its source in `spreadSource`.
+ */
+function errors(rows, x) {
+  const spread = rows.filter((r) => r.low !== undefined);
+  const runs = rows.flatMap((r, i) => (r.runs ?? []).map((run) => ({ ...run, of: r, at: i })));
+  const marks = [
+    Plot.ruleX(spread, { x: (r) => x(r, rows.indexOf(r)), y1: "low", y2: "high", stroke: "#111", strokeWidth: 1.5, className: "spread", title: (r) => `${r.name}: ${number(r.low)} to ${number(r.high)}` }),
+    Plot.dot(runs, { x: (run) => x(run.of, run.at), y: "value", r: 2, fill: "white", stroke: "#111", className: "run", title: (run) => `${run.name}: ${number(run.value)}` }),
+  ];
+  const name = (svg) => {
+    nameSources(svg, "spread", spread, "spreadSource");
+    nameSources(svg, "run", runs);
+  };
+  return { marks, name };
+}
+
+/**
+ * Bars; a row is {name, colour, value, source}, {published, publishedSource} where a figure is published, {low, high, spreadSource} with
+ * an error bar, and {runs} where the value is the average of several cells.
+ */
 function bars(title, axis, rows) {
   const each = Math.min(Math.max(190 / rows.length, 34), 56);
   const place = (_, i) => i;
   const marked = rows.filter((r) => r.published !== undefined);
-  const top = (r) => Math.max(r.value, r.published ?? 0);
+  const top = (r) => Math.max(r.value, r.published ?? 0, r.high ?? 0);
   const f = frame(title, axis, rows.map(top));
+  const sure = errors(rows, (_, i) => i);
   const tick = (stroke, strokeWidth, className) =>
     Plot.tickY(marked, { x: (r) => rows.indexOf(r), y: "published", stroke, strokeWidth, className, inset: -3 });
   const svg = Plot.plot({
@@ -115,13 +140,14 @@ function bars(title, axis, rows) {
         x: place, y: "value", fill: "colour", className: "bar",
         title: (r) => `${r.name}: ${number(r.value)}` + (r.published === undefined ? "" : `; published ${number(r.published)}`),
       }),
-      tick("white", 5, "under"), tick("#111", 2.5, "published"),
+      tick("white", 5, "under"), tick("#111", 2.5, "published"), ...sure.marks,
       // The number stands above whatever is higher, bar or mark, so that the two never cross.
       Plot.text(rows, { x: place, y: top, text: (r) => number(r.value), dy: -8, fontSize: 10 }),
     ],
   });
   nameSources(svg, "bar", rows);
   nameSources(svg, "published", marked, "publishedSource");
+  sure.name(svg);
   return svg;
 }
 
@@ -142,7 +168,8 @@ function curves(title, axis, across, rows) {
     if (x - half <= free) labels.set(t, ""); else free = x + half + 3;
   }
   const marked = rows.filter((r) => r.published !== undefined);
-  const f = frame(title, axis, rows.flatMap((r) => [r.value, r.published ?? 0]));
+  const f = frame(title, axis, rows.flatMap((r) => [r.value, r.published ?? 0, r.high ?? 0]));
+  const sure = errors(rows, (r) => r.x);
   const svg = Plot.plot({
     ...PLOT, y: f.y, height: HEIGHT + 22, width: width + 78, marginBottom: 36,
     x: { type, domain: [low, high], insetLeft: 10, insetRight: 10 },
@@ -151,6 +178,7 @@ function curves(title, axis, across, rows) {
       Plot.axisX(ticks, { text: (t) => labels.get(t), label: across, labelAnchor: "center", labelArrow: "none", tickSize: 4 }),
       Plot.line(rows, { x: "x", y: "value", z: "name", stroke: "colour", strokeWidth: 2, sort: "x" }),
       Plot.dot(rows, { x: "x", y: "value", fill: "colour", r: 3, className: "point", title: (r) => `${r.name}, ${r.label}: ${number(r.value)}` }),
+      ...sure.marks,
       Plot.dot(marked, {
         x: "x", y: "published", stroke: "colour", strokeWidth: 2, r: 5, symbol: "diamond", className: "published",
         title: (r) => `${r.name}, published: ${number(r.published)}`,
@@ -159,6 +187,25 @@ function curves(title, axis, across, rows) {
   });
   nameSources(svg, "point", rows);
   nameSources(svg, "published", marked, "publishedSource");
+  sure.name(svg);
+  return svg;
+}
+
+/** Curves along their points, in the order of the rows, which are {name, colour, x, y, label, source}; `share`: y up to 1, decades across. */
+function paths(title, axes, rows, share = false) {
+  const f = frame(title, axes[1], rows.map((r) => r.y));
+  const decades = d3.range(...d3.extent(rows, (r) => Math.log10(r.x)).map((l, i) => i === 0 ? Math.floor(l) : Math.floor(l) + 2)).map((l) => 10 ** l);
+  const svg = Plot.plot({
+    ...PLOT, y: share ? { domain: [0, 1] } : f.y, height: HEIGHT + 22, width: 360, marginBottom: 36, marginRight: 28,
+    x: share ? { type: "log", domain: [decades[0], decades.at(-1)] } : { domain: [0, d3.max(rows, (r) => r.x) * 1.08 || 1] },
+    marks: [
+      ...f.marks,
+      Plot.axisX(...(share ? [decades] : []), { ticks: 5, tickFormat: number, label: axes[0], labelAnchor: "center", labelArrow: "none", tickSize: 4 }),
+      Plot.line(rows, { x: "x", y: "y", z: "name", stroke: "colour", strokeWidth: 1.6 }),
+      Plot.dot(rows, { x: "x", y: "y", fill: "colour", r: share ? 1.2 : 3, className: "point", title: (r) => `${r.name}${r.label}: ${number(r.x)}, ${number(r.y)}` }),
+    ],
+  });
+  nameSources(svg, "point", rows);
   return svg;
 }
 
@@ -232,7 +279,16 @@ const label = (c) => system(c) + (c.variant ? ` [${c.variant}]` : "");
 const series = (c) => system(c) + (c.place?.besides ? `, ${c.place.besides}` : "");
 const saturated = (c) => c.open?.saturated === true;
 /** The section of a cell: its distribution, unless that is what varies. */
-const group = (c) => c.place?.setting === "distribution" ? "distribution" : c.distribution;
+const group = (c) => ["distribution", "theta"].includes(c.place?.setting) ? "distribution" : c.distribution;
+const swept = (c) => new Map(c.place?.swept ?? []);
+/** Columns that name a cell: its system, each setting that varies, its workload. */
+function naming(cells, workload = (c) => c.workload) {
+  const settings = distinct(cells.flatMap((c) => [...swept(c).keys()]));
+  const columns = settings.map((s) => [s.replace(/[._-]/g, (mark) => mark + "\u200b"), (c) => swept(c).get(s) ?? "-", "l"]);
+  // Results of before have the settings in one text.
+  const all = cells.some((c) => c.variant && !c.place?.swept) ? label : system;
+  return [["system", all, "l"], ...columns, ["workload", workload, "l"]];
+}
 /** What limits a phase by its busiest server, as the table of the terminal says. */
 const LIMITS = { jobs: "merge", cores: "merge", workers: "flush", cpu: "CPU", "in-wire": "wire", "out-wire": "wire" };
 const limit = (b) => b.utilization < 0.8 ? "waiting" : LIMITS[b.server] ?? "NIC";
@@ -262,26 +318,70 @@ function across(setting, simulated, variant) {
   return {
     threads: simulated ? "threads of each compute node" : "threads", coroutines: "coroutines of a thread", cns: "compute nodes",
     mns: "memory nodes", "mn-cores": "cores of a memory node", "value-size": "bytes of a value", "scan-length": "pairs that a scan asks for",
-    "cache-bytes": "cache of a compute node", "cache-at-billion": "cache of a node, at 1e9 keys", "key-form": "bytes of a key",
+    load: "operations offered in a second", theta: "exponent of the law", "cache-bytes": "cache of a compute node", "cache-at-billion": "cache of a node, at 1e9 keys", "key-form": "bytes of a key",
   }[setting] ?? setting;
 }
 
-/** A chart per workload and setting that varies: bars, or curves where one does. */
+/** A row of a chart for cells at one place: one cell, or several that differ in the seed. */
+function row(f, mine, names) {
+  const [first] = mine;
+  const figures = mine.map((c) => ({ name: key(c), value: at(c, f.field) / (f.unit ?? 1), source: source(key(c), f.field, at(c, f.field)) }));
+  const values = figures.map((one) => one.value);
+  const published = f.published && first.published_figure ? at(first, f.published) : undefined;
+  const out = {
+    name: series(first), colour: colour(names.indexOf(series(first))), value: d3.mean(values), x: first.place?.x, label: first.place?.label,
+    published, publishedSource: source(key(first), f.published, published),
+  };
+  if (mine.length > 1) return { ...out, runs: figures, low: d3.min(values), high: d3.max(values) };
+  const s = first.mops_summary;
+  const half = s.half_width_95;
+  // The rounds of a cell: the 95 % interval of the average, of fewer than five the extremes.
+  const spread = f.field !== "/mops" || s.rounds < 2 ? {}
+    : half !== undefined ? { low: s.average - half, high: s.average + half, spreadSource: source(key(first), "/mops_summary/half_width_95", half) }
+    : { low: s.min, high: s.max, spreadSource: source(key(first), "/mops_summary/max", s.max) };
+  return { ...out, ...spread, source: figures[0].source };
+}
+
+/** A chart per workload and setting that varies: bars, or curves where one does that is not the seed. */
 function charts(f, cells, names) {
   const chart = (c) => `${c.workload} ${c.place?.setting ?? ""}`;
   return distinct(cells.map(chart)).map((one) => {
     const mine = cells.filter((c) => chart(c) === one);
-    const [varied, workload] = [mine.find((c) => c.place), mine[0].workload];
-    const rows = mine.filter((c) => !f.unless?.(c)).map((c) => {
-      const value = at(c, f.field);
-      const published = f.published && c.published_figure ? at(c, f.published) : undefined;
-      return {
-        name: series(c), colour: colour(names.indexOf(series(c))), value: value / (f.unit ?? 1), source: source(key(c), f.field, value),
-        published, publishedSource: source(key(c), f.published, published), x: c.place?.x, label: c.place?.label,
-      };
-    });
+    const [varied, workload] = [mine.find((c) => c.place && c.place.setting !== "seed"), mine[0].workload];
+    const place = (c) => `${series(c)} ${varied ? c.place.x : ""} ${c.distribution}`;
+    const rows = d3.groups(mine.filter((c) => !f.unless?.(c)), place).map(([, cells]) => row(f, cells, names));
     return varied ? curves(workload, f.axis, across(varied.place.setting, !!varied.sim, varied.variant), rows) : bars(workload, f.axis, rows);
   });
+}
+
+/** Settings that change the load: over them latency is shown by throughput. */
+const LOADS = ["load", "threads", "coroutines", "cns"];
+
+/** Latency over throughput, for what a sweep over the load has measured: a figure, or none. */
+function latencyByThroughput(stem, all, names) {
+  const cells = all.filter((c) => LOADS.includes(c.place?.setting) && !saturated(c));
+  if (cells.length === 0) return [];
+  const drawn = d3.groups(cells, (c) => `${c.workload}, ${c.place.setting}`).flatMap(([title, mine]) =>
+    [["median", "/p50_ns"], ["99th percentile", "/p99_ns"]].map(([what, field]) => paths(`${title}: ${what}`, ["million operations / s", "microseconds"],
+      d3.sort(mine, (c) => c.place.x).map((c) => ({
+        name: series(c), colour: colour(names.indexOf(series(c))), x: c.mops, y: at(c, field) / 1e3, label: `, ${c.place.setting} ${c.place.label}`,
+        source: source(key(c), field, at(c, field)),
+      })))));
+  return [figure(`latency_by_throughput_${stem}`, "Latency by throughput", distinct(cells.map(series)).map((n) => keyOfLegend(n, colour(names.indexOf(n)))), drawn)];
+}
+
+/** How latencies are distributed: a chart per workload, with a curve for each cell; where a setting varies, a chart per system. */
+function distributions(stem, all) {
+  const cells = all.filter((c) => c.cdf?.length && !saturated(c));
+  if (cells.length === 0) return [];
+  const curve = (c) => c.variant ?? system(c);
+  const names = distinct(cells.map(curve));
+  const chart = (c) => c.variant ? `${c.workload}, ${system(c)}` : c.workload;
+  const drawn = () => d3.groups(cells, chart).map(([title, mine]) => paths(title, ["microseconds", "share of the operations"],
+    mine.flatMap((c) => c.cdf.map(([ns, share], i) => ({
+      name: curve(c), colour: colour(names.indexOf(curve(c))), x: Math.max(ns, 1) / 1e3, y: share, label: "", source: source(key(c), `/cdf/${i}/0`, ns),
+    }))), true));
+  return [folded("Distribution of latencies", () => [figure(`cdf_${stem}`, "Operations that took no longer", names.map((n, i) => keyOfLegend(n, colour(i))), drawn())])];
 }
 
 function facts(r) {
@@ -291,16 +391,21 @@ function facts(r) {
   const places = d3.groups(r.cells.filter((x) => x.place), (x) => x.place.setting);
   const ends = (cells) => d3.extent(cells, (x) => x.place.x).map((end) => cells.find((x) => x.place.x === end).place.label);
   const varied = places.map(([setting, cells]) => `${setting} from ${ends(cells).join(" to ")}`);
+  const besides = distinct(r.cells.flatMap((x) => [...swept(x).keys()])).filter((s) => !places.some(([setting]) => setting === s));
+  const values = (s) => distinct(r.cells.map((x) => swept(x).get(s)).filter((v) => v !== undefined)).join(", ");
+  varied.push(...besides.map((s) => `${s} ${values(s)}`));
+  // Where a setting varies in every cell, its default says nothing.
+  const set = (name, text) => r.cells.length > 0 && r.cells.every((x) => swept(x).has(name)) ? `varied ${name}` : text;
   const made = new Date(r.created_unix * 1000).toISOString().slice(0, 16).replace("T", " ");
   const rows = [
-    ["nodes", `${c.cns} compute nodes, ${c.mns} memory nodes`],
-    ["clients", `${c.threads} threads x ${c.coroutines} coroutines${c.profile ? " per compute node" : ""}; load ${c.load}`],
-    ["data", `${c.keys} keys (${c["key-form"]}), values of ${c["value-size"]} bytes`],
+    ["nodes", `${set("cns", `${c.cns} compute nodes`)}, ${set("mns", `${c.mns} memory nodes`)}`],
+    ["clients", `${set("threads", `${c.threads} threads`)} x ${set("coroutines", `${c.coroutines} coroutines`)}${c.profile ? " per compute node" : ""}; ${set("load", `load ${c.load}`)}`],
+    ["data", `${set("keys", `${count(c.keys)} keys`)} (${set("key-form", c["key-form"])}), ${set("value-size", `values of ${c["value-size"]} bytes`)}`],
     ...own,
     c.profile && ["profile", profile(c.profile)],
     varied.length > 0 && ["varied", varied.join("; ")],
-    ["seed", r.seed], ["rounds", c.rounds], ["configuration", r.config_hash],
-    ["made", `${made} UTC by dmtree ${r.version} on ${r.machine.cpu} (${r.machine.cores} cores, ${r.machine.os})`],
+    ["seed", set("seed", r.seed) === r.seed ? r.seed : "varied"], ["rounds", c.rounds], ["configuration", r.config_hash],
+    ["made", `${made} UTC by dmtree ${r.version}${r.commit ? `, commit ${r.commit},` : ""} on ${r.machine.cpu} (${r.machine.cores} cores, ${r.machine.os})`],
   ];
   return h("dl", {}, rows.filter(Boolean).flatMap(([k, v]) => [h("dt", {}, k), h("dd", {}, String(v))]));
 }
@@ -330,7 +435,7 @@ function cellTables(r, cells) {
     + (s.half_width_95 !== undefined ? ` \u00b1${s.half_width_95.toFixed(3)}` : ` (${s.min.toFixed(3)}..${s.max.toFixed(3)})`);
   const percentile = (head, field) => [head, (c) => saturated(c) ? "saturated" : shown(head, field, time)[1](c)];
   const compared = cells.some((c) => c.published_figure);
-  const names = [["system", label, "l"], ["workload", (c) => c.workload, "l"]];
+  const names = naming(cells);
   const speed = [
     ...names,
     ["Mops", (c) => [source(key(c), "/mops", c.mops), summary(c.mops_summary) ?? mops(c.mops)], "w"],
@@ -345,7 +450,7 @@ function cellTables(r, cells) {
       ["limit", (c) => c.sim?.busiest ? limit(c.sim.busiest) : "-", "l"],
     ] : []),
     percentile("p50", "/p50_ns"), percentile("p90", "/p90_ns"), percentile("p99", "/p99_ns"), percentile("p99.9", "/p999_ns"),
-    ["errors", (c) => [{ class: c.errors ? "bad" : undefined, ...source(key(c), "/errors", c.errors) }, String(c.errors)]],
+    ["errors", (c) => [{ class: c.errors ? "bad" : undefined, ...source(key(c), "/errors", c.errors) }, count(c.errors)]],
   ];
   const cost = [
     ...names,
@@ -355,7 +460,7 @@ function cellTables(r, cells) {
     ...(cells.some((c) => c.splits) ? [
       shown("splits of\nan insert", "/splits/per_insert", percent(2)), shown("full at\na split", "/splits/load_factor", percent(1)),
     ] : []),
-    shown("shared", "/combined", String),
+    shown("shared", "/combined", count),
   ];
   return [
     h("div", { class: "figures" }, table(speed, cells), table(cost, cells)),
@@ -405,11 +510,11 @@ function steps(r) {
   if (rows.length === 0) return [];
   const names = distinct(rows.flatMap((row) => Object.keys(row.times)));
   const one = (name) => [name, ({ c, kind, times }) => name in times
-    ? [source(key(c), `/steps_ns/${kind}/${name}`, times[name]), times[name].toFixed(0)] : "0"];
+    ? [source(key(c), `/steps_ns/${kind}/${name}`, times[name]), digits(0)(times[name])] : "0"];
   return [
     h("h2", {}, "Time of an operation, step by step"), h("p", {}, "Nanoseconds of an average operation."),
     table([["cell", (row) => key(row.c), "l"], ["operation", (row) => row.kind, "l"], ...names.map(one),
-      ["together", (row) => d3.sum(Object.values(row.times)).toFixed(0)]], rows),
+      ["together", (row) => digits(0)(d3.sum(Object.values(row.times)))]], rows),
   ];
 }
 
@@ -476,7 +581,7 @@ function nodes(c) {
       of("initiator", "/initiator", percent(0)), of("busy\ncores", "/busy_cores", digits(2)), ["CPU of threads", ([n]) => n.cpu.length ? cpu(n) : "-"],
       ["", ([n]) => n.cpu.length ? strip(n) : "", "l"],
     ], c.sim.nodes.map((n, i) => [n, i])),
-    h("p", {}, `Window of ${((to - from) / 1e6).toFixed(3)} ms of virtual time with ${c.sim.window_ops} operations; trace ${c.sim.trace_hash}.`),
+    h("p", {}, `Window of ${((to - from) / 1e6).toFixed(3)} ms of virtual time with ${count(c.sim.window_ops)} operations; trace ${c.sim.trace_hash}.`),
   ];
 }
 
@@ -495,9 +600,9 @@ function resources(r) {
 function memory(r) {
   const of = (head, field, text) => shown(head, `/memory${field}`, text);
   const cells = r.cells.filter((c) => c.memory);
-  const names = [["system", label, "l"], ["workload", (c) => `${c.workload}, ${c.distribution}`, "l"]];
+  const names = naming(cells, (c) => `${c.workload}, ${c.distribution}`);
   const onNodes = [
-    ...names, of("keys", "/keys", String),
+    ...names, of("keys", "/keys", count),
     of("bytes per key\non memory nodes", "/mn_bytes_per_key", digits(1)), of("of a leaf\nbesides pairs", "/leaf_metadata", digits(0)), of("of tables,\nanywhere", "/table_bytes_per_key", digits(1)),
     ["MiB on all\nmemory nodes", (c) => mib(c.memory.mn_bytes_per_key * c.memory.keys)],
     of("process\npeak, MiB", "/peak_bytes", mib),
@@ -524,22 +629,25 @@ function experiment(r) {
   const names = distinct(r.cells.map(series));
   const legend = (f, cells) => {
     const published = f.published && cells.some((c) => c.published_figure);
-    const mark = cells.some((c) => c.place) ? publishedDiamond : publishedLine;
-    return [...names.map((n, i) => keyOfLegend(n, colour(i))), published && mark()].filter(Boolean);
+    const mark = cells.some((c) => c.place && c.place.setting !== "seed") ? publishedDiamond : publishedLine;
+    const mine = names.filter((n) => cells.some((c) => series(c) === n));
+    return [...mine.map((n) => keyOfLegend(n, colour(names.indexOf(n)))), published && mark()].filter(Boolean);
   };
   const parts = distinct(r.cells.map(group)).flatMap((d) => {
     const cells = r.cells.filter((c) => group(c) === d);
-    const all = [...FIGURES, ...(cells.some((c) => c.place) ? VARIED : [])];
+    const all = [...FIGURES, ...(cells.some((c) => c.place && c.place.setting !== "seed") ? VARIED : [])];
     const drawn = all.map((f) => [f, cells.filter((c) => !f.unless?.(c))]).filter(([, cells]) => cells.length > 0);
     const stem = d.replace(/[^A-Za-z0-9.]+/g, "-").replace(/^-|-$/g, "");
     return [
       h("h2", {}, d),
-      h("div", { class: "figures" }, drawn.map(([f, cells]) => figure(`${f.stem}_${stem}`, f.heading, legend(f, cells), charts(f, cells, names)))),
+      h("div", { class: "figures" }, drawn.map(([f, cells]) => figure(`${f.stem}_${stem}`, f.heading, legend(f, cells), charts(f, cells, names))),
+        latencyByThroughput(stem, cells, names)),
+      ...distributions(stem, cells),
       ...cellTables(r, cells),
     ];
   });
   const errors = r.cells.filter((c) => c.errors).flatMap((c) =>
-    [h("p", { class: "bad" }, `${c.errors} errors in ${key(c)}`), h("ul", {}, c.error_samples.map((s) => h("li", {}, s)))]);
+    [h("p", { class: "bad" }, `${count(c.errors)} errors in ${key(c)}`), h("ul", {}, c.error_samples.map((s) => h("li", {}, s)))]);
   return [
     h("h1", {}, r.experiment), h("p", {}, r.description), h("p", { class: "note" }, r.note),
     r.interrupted ? h("p", { class: "bad" }, "Interrupted: only finished cells are shown.") : undefined,
@@ -553,7 +661,7 @@ function experiment(r) {
 
 function crash(o) {
   const s = o.setup;
-  const title = `1 of ${s.cns} compute nodes ${s.hung ? "hangs" : "dies"}: ${s.keys} keys, ${s.update_percent} % updates`;
+  const title = `1 of ${s.cns} compute nodes ${s.hung ? "hangs" : "dies"}: ${count(s.keys)} keys, ${s.update_percent} % updates`;
   const both = (side) => (_, i) => `/${side}/${i}/reads+/${side}/${i}/updates`;
   const curve = (name, i, buckets, field) => buckets.map((b, n) => {
     const pointer = field(b, n);
@@ -593,8 +701,8 @@ function crash(o) {
   const findings = [
     ["survivors before, Mops", "/before_mops", mops], ["at least meanwhile, Mops", "/least_mops", mops], ["afterwards, Mops", "/after_mops", mops],
     ["longest read of a survivor from the crash on", "/longest_read_ns", ms], ["longest update", "/longest_update_ns", ms],
-    ["written keys looked up in the end", "/keys_checked", String], ["lost or wrong", "/keys_wrong", String],
-    ["unacknowledged updates of the dead node that took effect", "/taken_effect", String], ["failed operations of survivors", "/errors", String],
+    ["written keys looked up in the end", "/keys_checked", count], ["lost or wrong", "/keys_wrong", count],
+    ["unacknowledged updates of the dead node that took effect", "/taken_effect", count], ["failed operations of survivors", "/errors", count],
   ];
   const whole = [() => o, () => "crash"];
   return [

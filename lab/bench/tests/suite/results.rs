@@ -8,7 +8,7 @@ use dmtree_bench::config::{Flags, resolve};
 use dmtree_bench::experiment::Experiment;
 use dmtree_bench::results::{Cell, Results, SCHEMA_VERSION};
 use dmtree_bench::run::{self, Observer, Silent};
-use dmtree_bench::{files, report, table};
+use dmtree_bench::{csv, files, report, table};
 
 fn small(text: &str, flags: &[&str]) -> Results {
     let small = "keys = 3000\nops = 3000\nthreads = 2\ncoroutines = 1\ncns = 2\n";
@@ -105,6 +105,40 @@ fn sweeps_and_ablations_have_rows_of_their_own() {
     let (one, ten) = (("scan-length", 1.0), ("scan-length", 10.0));
     assert_eq!(axis, [one, one, ten, ten]);
     assert_eq!(r.errors(), 0);
+}
+
+/// One table with all figures: its columns are those of the document, and each swept setting has
+/// its own.
+#[test]
+fn the_long_table_has_every_figure() {
+    let sweeps = ["--sweep=scan-length=1,10", "--sweep=seed=3,4", "--rounds=2"];
+    let text = "workloads = [\"scan\"]\ndistributions = [\"uniform\"]\nsystems = [\"dmtree\"]\n";
+    let r = small(text, &sweeps);
+    let table = csv::cells(&r);
+    let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let document = include_str!("../../../../docs/experiments.md");
+    let rows = document.split("<!-- fields: csv -->").nth(1).unwrap();
+    let documented = rows.split("<!-- end -->").next().unwrap().lines().skip(3);
+    let documented: Vec<&str> = documented.map(|row| row.split('`').nth(1).unwrap()).collect();
+    let swept = ["swept_seed", "swept_scan-length"];
+    assert_eq!(head, [&documented[..], &swept].concat());
+    let rows: Vec<Vec<&str>> = lines.collect();
+    assert_eq!(rows.len(), 4);
+    for (row, c) in rows.iter().zip(&r.cells) {
+        assert_eq!(row.len(), head.len());
+        let at = |name: &str| row[head.iter().position(|n| *n == name).unwrap()];
+        assert_eq!(at("seed"), at("swept_seed"));
+        let (asked, found) = (at("swept_scan-length"), at("entries_per_scan"));
+        let short = asked.parse::<f64>().unwrap() - found.parse::<f64>().unwrap();
+        assert!((0.0..0.2).contains(&short), "{found} of {asked}: scans near the end are shorter");
+        assert_eq!(at("p99_ns"), c.latency.p99_ns.to_string());
+        assert_eq!(at("mn_verbs").parse::<f64>().unwrap(), c.mn.verbs());
+        assert_eq!(at("mops").parse::<f64>().unwrap(), c.mops);
+        assert!(at("mops_min").parse::<f64>().unwrap() <= c.mops);
+        assert_eq!((at("rounds"), at("profile"), at("published_mops")), ("2", "", ""));
+        assert_eq!(c.cdf.last().unwrap().1, 1.0);
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Operation traces in the text form that the YCSB client prints with its `basic` binding.
+//! Operation traces: in the text form that the YCSB client prints with its `basic` binding, which is
+//! described here, and in [other forms](Format).
 //!
 //! ```text
 //! INSERT usertable user6284781860667377211 [ field0=... field1=... ]
@@ -27,10 +28,12 @@
 //! [`Action::apply`] returns the effect of an operation on it.
 
 mod client_lines;
+mod formats;
 mod parse;
 mod reader;
 mod record;
 
+pub use formats::Format;
 pub use parse::{Action, Fields, TraceOp};
 pub use reader::{MAX_LINE, TraceCounts, TraceReader, shard};
 pub use record::Record;

@@ -124,7 +124,7 @@ fn word(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// The start of a line, for a message.
-fn shown(bytes: &[u8]) -> String {
+pub(super) fn shown(bytes: &[u8]) -> String {
     const SHOWN: usize = 60;
     let start = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]);
     if bytes.len() > SHOWN { format!("{start:?}...") } else { format!("{start:?}") }

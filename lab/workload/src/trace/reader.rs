@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::parse::{Action, TraceOp, parse_line};
+use super::formats::{Format, Parser};
+use super::parse::{Action, TraceOp};
 use crate::error::TraceError;
 
 /// The longest line, bytes: 16 MiB.
@@ -55,6 +56,7 @@ pub struct TraceReader {
     table: Option<Vec<u8>>,
     line: Vec<u8>,
     limit: usize,
+    format: Format,
     counts: TraceCounts,
 }
 
@@ -62,6 +64,7 @@ struct Source {
     name: PathBuf,
     from: Box<dyn BufRead + Send>,
     line: u64,
+    parser: Parser,
 }
 
 impl std::fmt::Debug for TraceReader {
@@ -106,7 +109,11 @@ impl TraceReader {
     pub fn from_reader(name: &str, from: impl Read + Send + 'static) -> Result<Self, TraceError> {
         let name = PathBuf::from(name);
         match unzipped(from) {
-            Ok(from) => Ok(TraceReader::over(Vec::new(), Some(Source { name, from, line: 0 }))),
+            Ok(from) => {
+                let parser = Parser::new(Format::default());
+                let now = Some(Source { name, from, line: 0, parser });
+                Ok(TraceReader::over(Vec::new(), now))
+            }
             Err(e) => Err(failed(&name, 0, format!("cannot read the trace: {e}"))),
         }
     }
@@ -118,8 +125,16 @@ impl TraceReader {
             table: None,
             line: Vec::new(),
             limit: MAX_LINE,
+            format: Format::default(),
             counts: TraceCounts::default(),
         }
+    }
+
+    /// Sets the form, before anything is read; the default is that of the YCSB client.
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.format = format;
+        self.now.iter_mut().for_each(|source| source.parser = Parser::new(format));
+        self
     }
 
     /// Sets the longest line, bytes; the default is [`MAX_LINE`].
@@ -140,7 +155,8 @@ impl TraceReader {
                 let opened = File::open(&name).and_then(unzipped);
                 let from =
                     opened.map_err(|e| failed(&name, 0, format!("cannot open the trace: {e}")))?;
-                self.now = Some(Source { name, from, line: 0 });
+                let parser = Parser::new(self.format);
+                self.now = Some(Source { name, from, line: 0, parser });
                 continue;
             };
             self.line.clear();
@@ -149,6 +165,7 @@ impl TraceReader {
             let more = bounded.read_until(b'\n', &mut self.line);
             source.line += 1;
             let fail = |why| Err(failed(&source.name, source.line, why));
+            let number = source.line;
             match more {
                 Ok(0) => {
                     self.now = None;
@@ -161,7 +178,7 @@ impl TraceReader {
                 Ok(_) => {}
                 Err(e) => return fail(format!("cannot read on: {e}")),
             }
-            match parse_line(&self.line) {
+            match source.parser.line(&self.line, number) {
                 Ok(None) => self.counts.client_lines += 1,
                 Ok(Some(op)) => {
                     let table = self.table.get_or_insert_with(|| op.table.clone());
@@ -201,9 +218,13 @@ fn failed(file: &Path, line: u64, why: String) -> TraceError {
 /// The text of a stream that may be gzipped.
 fn unzipped(mut from: impl Read + Send + 'static) -> io::Result<Box<dyn BufRead + Send>> {
     const GZIP: [u8; 2] = [0x1F, 0x8B];
-    let mut start = Vec::with_capacity(GZIP.len());
-    from.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
-    let zipped = start == GZIP;
+    const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
+    let mut start = Vec::with_capacity(ZSTD.len());
+    from.by_ref().take(ZSTD.len() as u64).read_to_end(&mut start)?;
+    if start == ZSTD {
+        return Err(io::Error::other("it is packed by zstd: unpack it with zstd -d"));
+    }
+    let zipped = start.starts_with(&GZIP);
     let whole = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(from));
     Ok(if zipped {
         Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(whole)))

@@ -49,6 +49,14 @@ impl Record {
         }
     }
 
+    /// Length of the encoding, bytes.
+    pub fn encoded_len(&self) -> usize {
+        let number = |n: u32| (32 - (n | 1).leading_zeros()).div_ceil(7) as usize;
+        let fields = self.0.iter();
+        let fields = fields.map(|(f, v)| number(*f) + number(v.len() as u32) + v.len());
+        HEADER + number(self.0.len() as u32) + fields.sum::<usize>()
+    }
+
     /// Replaces the content of `out` by the encoding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
@@ -197,6 +205,7 @@ mod tests {
         #[test]
         fn encodings_come_back(fields: BTreeMap<u32, Vec<u8>>) {
             let r = Record(fields);
+            prop_assert_eq!(r.encoded_len(), encoded(&r).len());
             prop_assert_eq!(Record::decode(&encoded(&r)).unwrap(), r);
         }
 

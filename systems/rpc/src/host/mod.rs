@@ -5,7 +5,7 @@
 //! that a death cuts is done or not done, and no latch has a holder that is gone.
 
 mod leaf;
-mod parcels;
+pub(crate) mod parcels;
 mod room;
 mod scan;
 mod tree;

@@ -15,7 +15,7 @@ use crate::wire::Head;
 type Client = (NodeId, u32);
 
 /// The longest request: a write with two values, and some framing.
-const LONGEST: usize = 2 * MAX_VALUE_BYTES + MAX_KEY_BYTES + 1024;
+pub(crate) const LONGEST: usize = 2 * MAX_VALUE_BYTES + MAX_KEY_BYTES + 1024;
 
 /// Bytes of a request or of a reply, and its number.
 #[derive(Default)]
