@@ -29,7 +29,7 @@ while IFS= read -r line; do
     [ -n "$line" ] || continue
     echo "$MARK run $line"
     began=$(cut -d' ' -f1 /proc/uptime)
-    (cd "$DIR" && timeout -s KILL 300 bash -c "$line") 2>&1
+    (cd "$DIR" && timeout -s KILL 600 bash -c "$line") 2>&1
     code=$?
     echo "$MARK done $code $began $(cut -d' ' -f1 /proc/uptime)"
     if [ "$code" != 0 ]; then status=$code; fi
