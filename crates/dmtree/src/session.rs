@@ -340,10 +340,10 @@ impl Session {
         outcomes
     }
 
-    /// Stores many pairs; of equal keys the last one wins. **Not atomic.** An empty index gets whole
-    /// leaves, which is much faster than single writes and fills leaves to four fifths; into any
-    /// other the pairs are put. An empty index takes sorted pairs as leaves are written, and must
-    /// not be written to by their iterator; all others are held in memory meanwhile.
+    /// Stores many pairs; of equal keys the last one wins. **Not atomic.** An empty index gets
+    /// whole leaves, which is much faster than single writes and fills leaves to four fifths; into
+    /// any other the pairs are put. An empty index takes sorted pairs as leaves are written, and
+    /// must not be written to by their iterator; all others are held in memory meanwhile.
     ///
     /// # Errors
     /// `InvalidArgument`, numbering the pair, when a key or value is out of range, or when keys

@@ -18,10 +18,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::contract::{
-    CacheStats, Found, KeyPlace, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume,
-    Root, ScanRequest, Shape, Values, Work, Write,
+    CacheStats, Found, KeyPlace, Loaded, NodeContext, OpSet, Outcome, RangeIndex, Resume, Root,
+    ScanRequest, Shape, Work, Write,
 };
 use crate::fill::Fill;
+use crate::page::{Page, Values};
 use crate::snapshots::{BatchWrite, SnapshotId};
 use crate::worker::Pause;
 

@@ -34,6 +34,7 @@ pub mod lock_words;
 pub mod maintenance;
 pub mod naming;
 pub mod op;
+pub mod page;
 pub mod pairs;
 pub mod peer;
 pub mod plr;
@@ -48,10 +49,11 @@ pub mod worker;
 pub use any::{AnyClient, AnyIndex, AnyNode, AnyOptions};
 pub use contract::{
     CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,
-    Outcome, PAGE_BYTES, Page, RangeIndex, Resume, Root, ScanRequest, Shape, Values, Work, Write,
-    behind_prefix, check_key, check_value,
+    Outcome, PAGE_BYTES, RangeIndex, Resume, Root, ScanRequest, Shape, Work, Write, behind_prefix,
+    check_key, check_value,
 };
 pub use dmtree_fabric::mutants;
 pub use fill::Fill;
+pub use page::{Page, Values};
 pub use snapshots::{BatchWrite, MAX_SNAPSHOTS, SnapshotId, SnapshotTable, check_batch};
 pub use worker::Pause;

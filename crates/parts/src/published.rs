@@ -21,12 +21,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::contract::{
-    CacheStats, Loaded, NodeContext, OpSet, Outcome, Page, RangeIndex, Resume, Root, ScanRequest,
-    Shape, Write,
+    CacheStats, Loaded, NodeContext, OpSet, Outcome, RangeIndex, Resume, Root, ScanRequest, Shape,
+    Write,
 };
 use crate::fill::Fill;
 use crate::lock_words::Attempts;
 use crate::op::{self, Hits, Lookups};
+use crate::page::Page;
 use crate::pairs::Pairs;
 
 /// What a design fixes when an index is created.

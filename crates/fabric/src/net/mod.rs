@@ -9,7 +9,7 @@
 //! One thread of a process serves all its connections (`server.rs`, `connection.rs`,
 //! `sessions.rs`); the resources that peers may take are limited (`limits.rs`). Sockets and the
 //! clock are behind an interface (`io.rs`): the operating system's (`sockets.rs`), or simulated
-//! ([`virt`]).
+//! (`virt`, feature `sim`).
 //!
 //! *An error means that the verbs are over.* A list is sent as one frame per host, which executes
 //! the frames of a link in their order. When a connection breaks, its frames are over when the host
