@@ -294,7 +294,8 @@ fn binary_key_files_are_keys() {
     }
 }
 
-/// Results of long values are checked as those of short ones; a system that cannot hold them says so.
+/// Results of long values are checked as those of short ones; a system that cannot hold them says
+/// so.
 #[test]
 fn values_have_a_mebibyte_at_most() {
     let line = "bench quick --distributions uniform --keys 20 --ops 40 --threads 2 --coroutines 1 --value-size 1MiB --quiet --systems";
@@ -314,8 +315,10 @@ fn values_have_a_mebibyte_at_most() {
 fn sweeps_vary_fields_of_profiles_load_seed_theta_and_options() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("r");
-    let small = "bench quick-sim --systems dmtree --workloads search --keys 2e3 --ops 500 --threads 2 --quiet";
-    let with = |more: &str| [words(small), words(more)].concat();
+    const TINY: &str = "bench quick-sim --systems dmtree --workloads search --keys 2e3 --ops 500 --threads 2 --quiet";
+    fn with(more: &str) -> Vec<&str> {
+        [words(TINY), words(more)].concat()
+    }
     let sweeps = "--sweep load=open:100k,open:0.2M --sweep seed=1,2 --sweep theta=0.5 --sweep profile.responder_ns.read=20,40 --sweep dmtree.fanout=16";
     let o = out.to_str().unwrap();
     ok(&[with(sweeps), vec!["--out", o]].concat());
@@ -338,7 +341,7 @@ fn sweeps_vary_fields_of_profiles_load_seed_theta_and_options() {
         ("theta=x", "theta"),
         ("seed=x", "seed"),
     ] {
-        refused(&with(&format!("--sweep {sweep}")), &[due]);
+        refused(&[with("--sweep"), vec![sweep]].concat(), &[due]);
     }
     let local = "bench quick --systems dmtree --sweep profile.responder_ns.read=1";
     refused(&words(local), &["--fabric sim"]);

@@ -132,7 +132,8 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
     m.series = o.series.as_ref().map(Recorder::series);
     if let Some(w) = &o.window {
         let span = w.span(start);
-        m.rate = (span.ops, (span.to_ns - span.from_ns) as f64 / 1e9);
+        let ops = acknowledged(span.ops, m.tally.ops, m.tally.counted);
+        m.rate = (ops, (span.to_ns - span.from_ns) as f64 / 1e9);
         let (usage, hash) = w.at_end();
         let nodes = simulated::nodes(&usage, o.threads as usize);
         m.sim = Some(SimFigures {
@@ -171,6 +172,13 @@ fn conclude(m: &mut Measured, o: &Orders, clients: u32, real: (f64, u64)) {
     }
 }
 
+/// How many of the operations of a window count for throughput: the share of the counted ones that
+/// was acknowledged. A failed operation ends, too, and has done nothing.
+fn acknowledged(window: u64, ops: u64, counted: u64) -> u64 {
+    let share = u128::from(window) * u128::from(ops) / u128::from(counted.max(1));
+    u64::try_from(share).unwrap_or(window).min(window)
+}
+
 fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measured {
     let mut tally = Tally::default();
     let mut counts = Snapshot::default();
@@ -190,5 +198,18 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
         law: plan.spec.distribution.to_string(),
         complete_scans,
         ..Measured::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cell whose operations all failed shows no throughput.
+    #[test]
+    fn failed_operations_are_no_throughput() {
+        assert_eq!(acknowledged(500, 800, 800), 500);
+        assert_eq!(acknowledged(500, 400, 800), 250);
+        assert_eq!((acknowledged(500, 0, 800), acknowledged(0, 0, 0)), (0, 0));
     }
 }

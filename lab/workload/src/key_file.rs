@@ -14,8 +14,8 @@ const COUNT: usize = 8;
 /// Bytes of a key that is a number.
 const NUMBER: usize = 8;
 
-/// The keys of a file, in the file's order. Held in memory: their bytes, 4 bytes per key, and 8 more
-/// where keys are lines.
+/// The keys of a file, in the file's order. Held in memory: their bytes, 4 bytes per key, and 8
+/// more where keys are lines.
 #[derive(Debug)]
 pub struct KeyFile {
     bytes: Vec<u8>,

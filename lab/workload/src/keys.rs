@@ -179,7 +179,7 @@ impl KeySpace {
             KeySpace::Sequential { bytes } => *bytes,
             KeySpace::DbBench => 20,
             KeySpace::Random { max, .. } => *max as usize,
-            // An absent key of lines may be one byte longer than the longest, see `KeyFile::absent`.
+            // An absent key of lines may be one byte longer than the longest.
             KeySpace::File(keys) => keys.longest + 1,
         }
     }

@@ -80,7 +80,7 @@ pub enum BenchCommand {
         json: bool,
     },
     /// Replay traces of the YCSB client's basic binding, and verify every read.
-    Trace(TraceArgs),
+    Trace(Box<TraceArgs>),
     /// Compare two results cell by cell.
     Compare(CompareArgs),
     /// Render table, CSV and the page again from a results.json.

@@ -1,5 +1,5 @@
-//! Operation traces: in the text form that the YCSB client prints with its `basic` binding, which is
-//! described here, and in [other forms](Format).
+//! Operation traces: in the text form that the YCSB client prints with its `basic` binding, which
+//! is described here, and in [other forms](Format).
 //!
 //! ```text
 //! INSERT usertable user6284781860667377211 [ field0=... field1=... ]
