@@ -117,8 +117,8 @@ impl Mutant {
 }
 
 /// Seeds that find a mutant: one of the first `seeds` with these faults of nodes, as a finding of
-/// this kind. The limit is ten times the mean number of seeds to a finding: what a seed does changes
-/// with every change of a protocol, and the search ends at the first finding.
+/// this kind. The limit is ten times the mean number of seeds to a finding: what a seed does
+/// changes with every change of a protocol, and the search ends at the first finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Soon {
     /// The faults of nodes.
