@@ -183,7 +183,7 @@ settings! {
         #[arg(long, value_name = "KEYS", hide_possible_values = true)]
         #[serde(skip_serializing_if = "Affinity::is_any")]
         affinity: Affinity = Affinity::Any,
-        /// Bytes of values: 8, 64KiB, or 16..=1024; 1MiB at most.
+        /// Bytes of values, 0 to 1MiB: a number such as 8 or 64KiB, or a range such as 16..=1024.
         #[arg(long, value_name = "BYTES")]
         value_size: ValueSize = ValueSize::Fixed(8),
         /// Pairs that a scan asks for: 10, uniform(1..=100), zipfian(1..=100, 0.99).

@@ -413,7 +413,7 @@ pub struct DumpArgs {
     /// How generated keys are made.
     #[arg(long, default_value = "hashed24", value_name = "FORM")]
     pub key_form: KeyForm,
-    /// Bytes of generated values.
+    /// Bytes of generated values, 0 to 1MiB: a number, or a range such as 16..=1024.
     #[arg(long, default_value = "8", value_name = "BYTES")]
     pub value_size: ValueSize,
     /// Seed of generated keys and values.
