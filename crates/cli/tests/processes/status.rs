@@ -122,10 +122,10 @@ fn a_drained_compute_node_leaves() {
     let (status, out) = drain("cn0", &[]);
     assert_eq!(status, Some(0), "{out}");
     has(&out, &["cn0", "has left the pool"]);
-    within(PATIENCE, || match node.child.try_wait().expect("a child") {
-        Some(status) => Ok(assert!(status.success(), "{status}")),
-        None => Err("it has not ended".to_owned()),
+    let status = within(PATIENCE, || {
+        node.child.try_wait().expect("a child").ok_or_else(|| "it has not ended".to_owned())
     });
+    assert!(status.success(), "{status}");
     // No lease has to end: nothing waits.
     let (answer, took) = shell.timed("get ada");
     assert_eq!(answer, "1815");
