@@ -212,7 +212,7 @@ mod tests {
             wire::decode::<Ask>(ask, "a test").expect("a question");
             (rest, n) = (tail, n + 1);
         }
-        assert_eq!(n, 13);
+        assert_eq!(n, 14);
         messages(&questions());
     }
 
