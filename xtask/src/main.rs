@@ -189,7 +189,33 @@ fn packages() -> Result<()> {
         }
         command.arg("-p").arg(name);
     }
+    forget_packages()?;
     run(&mut command)
+}
+
+/// Removes what cargo has unpacked of packages that it took from the folder in which it packs them:
+/// it would take a later package of the same version for unpacked. Such folders have no host in
+/// their names.
+fn forget_packages() -> Result<()> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| {
+        let home = std::env::var_os("HOME")?;
+        Some(Path::new(&home).join(".cargo"))
+    });
+    let sources = home.context("no home of cargo: set CARGO_HOME")?.join("registry/src");
+    let Ok(registries) = std::fs::read_dir(sources) else { return Ok(()) };
+    for registry in registries {
+        let registry = registry?;
+        if !registry.file_name().to_string_lossy().starts_with('-') {
+            continue;
+        }
+        for package in std::fs::read_dir(registry.path())? {
+            let package = package?;
+            if package.file_name().to_string_lossy().starts_with("dmtree-") {
+                std::fs::remove_dir_all(package.path())?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn loom() -> Result<()> {
