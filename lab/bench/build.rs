@@ -24,7 +24,7 @@ fn commit(root: &Path) -> Option<String> {
     Some(if is_clean { commit } else { commit + "+" })
 }
 
-/// The folders whose changes make another program, and the log of what was checked out.
+/// Folders that make another program when they change, and the log of checkouts.
 fn watched(root: &Path) -> Vec<PathBuf> {
     let log = git(root, &["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]);
     let mut all: Vec<PathBuf> = log.map(PathBuf::from).into_iter().collect();

@@ -350,7 +350,7 @@ pub struct TopArgs {
 #[command(after_help = "Example:
   dmtree drain cn3 --connect 10.0.0.1:7000
 
-A `dmtree node` ends; a program of one's own sees it in Pool::is_asked_to_leave. Nothing is recovered, and no operation waits for a lease. The last compute node cannot be drained. Status 1 when the node has not left in time.")]
+A `dmtree node` ends; an application sees it in Pool::is_asked_to_leave. Nothing is recovered, and no operation waits for a lease. The last compute node cannot be drained. Status 1 when the node has not left in time.")]
 pub struct DrainArgs {
     /// The compute node, such as cn3 (`dmtree status` lists them).
     #[arg(value_name = "NODE")]

@@ -1,17 +1,14 @@
 //! `checkpoint`: a whole pool as files, once, or again and again.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use dmtree::{CheckpointSeries, Pool};
 use dmtree_command::{Failure, Result};
 
 use crate::args::CheckpointArgs;
 use crate::transfer::{connect, failed, say_all};
-use crate::{Hangup, output, stop_flag};
-
-/// Longest wait between two looks at whether to stop.
-const LOOK: Duration = Duration::from_millis(100);
+use crate::{Hangup, clock, output, stop_flag};
 
 /// `checkpoint`.
 pub fn run(a: &CheckpointArgs) -> Result<()> {
@@ -62,21 +59,9 @@ pub fn repeat(
     stop: &AtomicBool,
     open: impl Fn() -> Result<Pool>,
 ) {
-    loop {
-        let due = now() + every;
-        while now() < due {
-            if stop.load(Ordering::SeqCst) {
-                return;
-            }
-            std::thread::park_timeout(LOOK.min(due.saturating_duration_since(now())));
-        }
+    while clock::reaches(clock::now() + every, stop) {
         if let Err(e) = open().and_then(|pool| write(series, &pool)) {
             output::error(&format!("no checkpoint: {e}; the next in {every:?}"));
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a service, in real time")]
-fn now() -> Instant {
-    Instant::now()
 }

@@ -1,13 +1,13 @@
 //! `drain`: ask a compute node of a running pool to leave it, and wait until it has.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::net::NicConfig;
 use dmtree_pool::Leaving;
 
 use crate::args::DrainArgs;
-use crate::output;
+use crate::{clock, output};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -16,12 +16,12 @@ const LOOK: Duration = Duration::from_millis(50);
 pub fn run(a: &DrainArgs) -> Result<()> {
     let nic_config = NicConfig::with(a.pool.access.access()?);
     let leaving = Leaving::ask(&a.pool.connect, &nic_config, &a.node).map_err(Failure::refused)?;
-    let (began, within) = (now(), Duration::from_secs(a.wait));
+    let (began, within) = (clock::now(), Duration::from_secs(a.wait));
     while let Some(standing) = leaving.standing()? {
         if began.elapsed() >= within {
             return Err(Failure::violation(format!(
-                "{} was asked to leave and is {standing} after {} s: a program of one's own looks at \
-                 Pool::is_asked_to_leave and drops its pool, or its process is ended",
+                "{} was asked to leave and is {standing} after {} s: an application looks at \
+                 Pool::is_asked_to_leave and drops its pool; otherwise its process is to be ended",
                 leaving.member(),
                 a.wait
             )));
@@ -30,9 +30,4 @@ pub fn run(a: &DrainArgs) -> Result<()> {
     }
     output::line(&format!("{} has left the pool", leaving.member()));
     Ok(())
-}
-
-#[expect(clippy::disallowed_methods, reason = "a command waits in real time")]
-fn now() -> Instant {
-    Instant::now()
 }

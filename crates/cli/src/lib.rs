@@ -8,6 +8,7 @@
 
 mod args;
 mod checkpoint;
+mod clock;
 mod doctor;
 mod drain;
 mod dumps;

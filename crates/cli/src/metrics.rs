@@ -15,7 +15,7 @@ use dmtree_pool::{NodeReport, metrics};
 use serde_json::json;
 
 use crate::args::MetricsArgs;
-use crate::output;
+use crate::{clock, output};
 
 /// Longest request, bytes.
 const MOST_BYTES: usize = 8 << 10;
@@ -68,16 +68,11 @@ fn serve(listener: &TcpListener, source: &Source) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the time of a peer")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 /// An answer: status line, content type, body.
 type Answer = (&'static str, &'static str, String);
 
 fn answer(stream: &mut TcpStream, source: &Source) -> std::io::Result<()> {
-    let until = now() + PATIENCE;
+    let until = clock::now() + PATIENCE;
     let (status, content, body) = match request(stream, until)? {
         Some(path) => to(&path, source),
         None => ("405 Method Not Allowed", TEXT, "GET is all that is answered here\n".to_owned()),
@@ -97,7 +92,7 @@ fn answer(stream: &mut TcpStream, source: &Source) -> std::io::Result<()> {
 fn request(stream: &mut TcpStream, until: Instant) -> std::io::Result<Option<String>> {
     let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(now());
+        let left = until.saturating_duration_since(clock::now());
         if left.is_zero() || head.len() > MOST_BYTES {
             return Err(Io::InvalidData.into());
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use dmtree_command::{Failure, Result};
@@ -10,10 +9,8 @@ use dmtree_fabric::net::NicConfig;
 use dmtree_pool::{IndexReport, MemberStatus, PoolStatus};
 
 use crate::args::{AskedArgs, StatusArgs, TopArgs};
-use crate::{Hangup, output, stop_flag};
+use crate::{Hangup, clock, output, stop_flag};
 
-/// Longest wait between two looks at whether to stop.
-const LOOK: Duration = Duration::from_millis(50);
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -38,7 +35,7 @@ pub fn top(a: &TopArgs) -> Result<()> {
     let stop = stop_flag(Hangup::Ends)?;
     let mut former: Option<(Instant, PoolStatus)> = None;
     for look in 1.. {
-        let (now, status) = (now(), ask(&a.pool)?);
+        let (now, status) = (clock::now(), ask(&a.pool)?);
         let since = former.as_ref().map(|(then, before)| (now - *then, before));
         let clear = if std::io::stdout().is_terminal() { CLEAR } else { "" };
         output::out(&format!("{clear}{}", text(&status, since)));
@@ -46,20 +43,11 @@ pub fn top(a: &TopArgs) -> Result<()> {
         if a.count == Some(look) {
             break;
         }
-        let until = now + Duration::from_secs(a.every);
-        while !stop.load(Ordering::SeqCst) && self::now() < until {
-            std::thread::park_timeout(LOOK);
-        }
-        if stop.load(Ordering::SeqCst) {
+        if !clock::reaches(now + Duration::from_secs(a.every), &stop) {
             break;
         }
     }
     Ok(())
-}
-
-#[expect(clippy::disallowed_methods, reason = "rates over real time")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn ask(a: &AskedArgs) -> Result<PoolStatus> {

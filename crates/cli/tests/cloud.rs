@@ -275,3 +275,40 @@ fn counts(pool: &Pool, writers: u64) -> Vec<u64> {
     };
     (0..writers).map(count).collect()
 }
+
+/// A writer that fails behind its claim leaves the place to the next one.
+#[test]
+fn a_checkpoint_that_failed_can_be_repeated_at_its_place() {
+    let Some(store) = Store::start() else {
+        eprintln!("SKIPPED: there is no moto_server (pip install 'moto[server]')");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let journals = ["j0", "j1"].map(|name| dir.path().join(name));
+    let (mut servers, at) = Server::pool(&journals);
+    let mut command = common::dmtree(&["shell", "--connect", &at]);
+    command.env("AWS_ENDPOINT", format!("http://{}", store.at)).env("AWS_REGION", "us-east-1");
+    command.envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")]);
+    let mut shell = Server(common::piped(&mut command).spawn().expect("the binary"));
+    let mut input = shell.0.stdin.take().expect("piped");
+    let mut said = BufReader::new(shell.0.stdout.take().expect("piped")).lines();
+    let mut errors = BufReader::new(shell.0.stderr.take().expect("piped")).lines();
+    writeln!(input, "put ada 1815").expect("written");
+    assert_eq!(said.next().expect("an answer").expect("text"), "done");
+    // Without this journal node there is no cut.
+    drop(servers.pop());
+    writeln!(input, "checkpoint s3://backups/again").expect("written");
+    let refused = errors.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("error")));
+    has(&refused.expect("an error").expect("text"), &["checkpoint s3://backups/again", "jn1"]);
+    servers.push(Server::start(&["journalnode", "--join", &at, "--dir", text(&journals[1])]).0);
+    let began = Instant::now();
+    loop {
+        let (status, out) =
+            store.run(&["checkpoint", "--connect", &at, "--to", "s3://backups/again"]);
+        if status == Some(0) {
+            has(&out, &["1 index with 1 pairs written to s3://backups/again"]);
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60) && !out.contains("CLAIM"), "{out}");
+    }
+}

@@ -53,9 +53,8 @@ impl Leaving {
 }
 
 fn membership(first: &str, nic_config: &NicConfig) -> Result<MembershipReport> {
-    let status = NetFabric::status_of(first, nic_config)?;
-    let other = not_the_first(first, &status);
-    status.membership.ok_or(other)
+    let mut status = NetFabric::status_of(first, nic_config)?;
+    status.membership.take().ok_or_else(|| not_the_first(first, &status))
 }
 
 /// The living compute node of this name, which is not the last one.

@@ -205,7 +205,7 @@ fn sum_up(left: &[Left<Tally>], cns: usize, plan: &Plan, ordered: bool) -> Measu
 mod tests {
     use super::*;
 
-    /// A cell whose operations all failed shows no throughput.
+    /// A cell shows no throughput when every operation of it has failed.
     #[test]
     fn failed_operations_are_no_throughput() {
         assert_eq!(acknowledged(500, 800, 800), 500);

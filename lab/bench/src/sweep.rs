@@ -202,7 +202,7 @@ impl Sweep {
         all
     }
 
-    /// The systems whose creation options vary.
+    /// The systems with creation options that vary.
     pub fn systems_with_options(&self) -> impl Iterator<Item = String> {
         let named = self.options.keys().filter_map(|name| GivenOption::split(name));
         named.map(|(system, _)| system).filter(|system| system != PROFILE)

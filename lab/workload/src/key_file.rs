@@ -260,7 +260,7 @@ fn run(most: usize, holds: impl Fn(usize) -> bool) -> usize {
     low
 }
 
-/// The bytes of a key of a binary file whose number of keys is `head`.
+/// The bytes of a key of a binary file that has `head` keys.
 fn width(name: &str, head: &[u8], len: u64) -> Result<usize> {
     let Some(count) = head.first_chunk::<COUNT>().map(|count| u64::from_le_bytes(*count)) else {
         return Err(Error::new(format!(

@@ -1,4 +1,4 @@
-//! The last stop of `demo`: a client dies with a lock in its hands, in virtual time.
+//! The last stop of `demo`: a compute node dies while it holds a lock, in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -3,8 +3,9 @@
 //! A checkpoint is written to a directory of this machine first, and read from one: Parquet files
 //! are read by place. The first object that is put is the claim of the writer, and is put only when
 //! none is there: of two writers of one place one fails before it has changed anything. The last
-//! one is the manifest: a checkpoint exists when its manifest does. What a writer that ends early
-//! has left is no checkpoint; another place is to be taken.
+//! one is the manifest: a checkpoint exists when its manifest does. A writer that fails removes what
+//! it has put. What a process that is killed has left is no checkpoint, and stays claimed: another
+//! place is to be taken.
 //!
 //! Credentials, region and endpoint come from the environment variables of the AWS tools
 //! (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
@@ -103,13 +104,17 @@ impl Store {
         put.map(drop).map_err(|e| failed(&e))
     }
 
-    /// Removes all of a folder: its manifest first, and the claim last, so that the number is not
-    /// given while others of its objects are there.
+    /// Removes all of a folder below it.
     pub(super) fn remove(&self, folder: &str) -> Result<()> {
-        let within = self.at.clone().join(folder);
+        self.remove_all(&self.at.clone().join(folder))
+    }
+
+    /// Removes the objects of a place: the manifest first, and the claim last, so that no other
+    /// writer takes the place while others of its objects are there.
+    fn remove_all(&self, within: &At) -> Result<()> {
         let claim = within.clone().join(CLAIM);
-        self.delete(&self.manifest(folder))?;
-        let listed = self.runtime.block_on(self.store.list_with_delimiter(Some(&within)));
+        self.delete(&within.clone().join(MANIFEST))?;
+        let listed = self.runtime.block_on(self.store.list_with_delimiter(Some(within)));
         for object in listed.map_err(|e| failed(&e))?.objects {
             if object.location != claim {
                 self.delete(&object.location)?;
@@ -158,6 +163,12 @@ impl Place {
             )),
             _ => e,
         })
+    }
+
+    /// Leaves the place to other writers, after an error of this one, which has it. What cannot be
+    /// removed stays claimed.
+    pub(super) fn give_up(&self) {
+        let _ = self.store.remove_all(&self.store.at);
     }
 
     /// Puts files of the directory, the manifest last.

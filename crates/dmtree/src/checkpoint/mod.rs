@@ -132,9 +132,12 @@ fn write(
             if claim == Claim::IsDue {
                 place.claim()?;
             }
-            let written = write::write(&*cut()?, memory_bytes, place.spool())?;
-            place.put(&written.files())?;
-            Ok(written)
+            let write = || {
+                let written = write::write(&*cut()?, memory_bytes, place.spool())?;
+                place.put(&written.files())?;
+                Ok(written)
+            };
+            write().inspect_err(|_| place.give_up())
         }),
     };
     written.map(|manifest| manifest.size()).map_err(|e| named(to, e))

@@ -60,6 +60,10 @@ impl Place {
         match *self {}
     }
 
+    pub(super) fn give_up(&self) {
+        match *self {}
+    }
+
     pub(super) fn put(&self, _: &[&str]) -> Result<()> {
         match *self {}
     }
