@@ -1,11 +1,11 @@
 //! Checkpoints in an object store: S3, or what speaks its protocol.
 //!
 //! A checkpoint is written to a directory of this machine first, and read from one: Parquet files
-//! are read by place. The first object that is put is the claim of the writer, and is put only when
-//! none is there: of two writers of one place one fails before it has changed anything. The last
-//! one is the manifest: a checkpoint exists when its manifest does. A writer that fails removes what
-//! it has put. What a process that is killed has left is no checkpoint, and stays claimed: another
-//! place is to be taken.
+//! are read by place. The first object that is put is the claim of the writer, and is put only
+//! when none is there: of two writers of one place one fails before it has changed anything. The
+//! last one is the manifest: a checkpoint exists when its manifest does. A writer that fails
+//! removes what it has put. What a process that is killed has left is no checkpoint, and stays
+//! claimed: another place is to be taken.
 //!
 //! Credentials, region and endpoint come from the environment variables of the AWS tools
 //! (`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
