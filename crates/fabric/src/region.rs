@@ -45,7 +45,8 @@ type Memory = memmap2::MmapRaw;
 #[cfg(miri)]
 type Memory = Vec<AtomicU64>;
 
-// SAFETY: the words are atomics, and the memory belongs to the region alone.
+// SAFETY: the words are atomics, and the memory belongs to the region alone, or is shared with the
+// operating system, which keeps what is stored and changes nothing.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -84,6 +85,23 @@ impl Region {
         Ok(Self { words, count, pages, _memory: memory })
     }
 
+    /// The bytes of a file, shared with the operating system: what is written survives the process.
+    /// No other process may have the file open. Its blocks are written before, so that a full device
+    /// refuses none of them later.
+    ///
+    /// # Errors
+    /// `Full` when the system refuses, `InvalidArgument` for a file of other than whole lines.
+    #[cfg(not(miri))]
+    pub fn of_file(file: &std::fs::File) -> Result<Self> {
+        let memory = memmap2::MmapRaw::map_raw(file)
+            .map_err(|e| Error::full(format!("the file cannot be mapped ({e})")))?;
+        if memory.len() == 0 || !memory.len().is_multiple_of(64) {
+            return Err(Error::invalid(format!("a file of {} bytes", memory.len())));
+        }
+        let (words, count) = (base(&memory), memory.len() / 8);
+        Ok(Self { words, count, pages: Pages::Ordinary, _memory: memory })
+    }
+
     /// The page kind of its memory.
     pub fn pages(&self) -> Pages {
         self.pages
@@ -96,8 +114,8 @@ impl Region {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the memory is at least `count` words, zeroed at first, aligned to a page, and
-        // lives as long as the region.
+        // SAFETY: the memory is at least `count` words, with a value each (zeroed at first, or a
+        // file's), aligned to a page, and lives as long as the region.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.count) }
     }
 

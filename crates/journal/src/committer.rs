@@ -1,4 +1,5 @@
-//! One thread that asks the device, for the appends of all sessions together.
+//! One thread that asks the device, for the appends of all sessions together, and moves staged
+//! records to the engine.
 //!
 //! An append is counted when the engine has it. The thread notes the count, asks the device, and
 //! announces the count: every append up to it is on the device. What is appended meanwhile is the
@@ -19,8 +20,22 @@ use crate::{Level, Ticket};
 /// Longest time that the next group is waited for.
 const LONGEST_GATHERING: Duration = Duration::from_millis(1);
 
-/// Asks the device to keep what the engine has.
-pub(crate) type Sync = Box<dyn Fn() -> Result<()> + Send>;
+/// What the thread does.
+pub(crate) struct Work {
+    /// Moves staged records to the engine, until few are left.
+    pub moves: Box<dyn Fn() -> Result<()> + Send>,
+    /// Asks the device to keep all that was appended.
+    pub sync: Box<dyn Fn() -> Result<()> + Send>,
+}
+
+/// What is next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    Move,
+    Sync,
+    /// A last sync.
+    End,
+}
 
 /// The thread, and what it shares with sessions that append.
 pub(crate) struct Committer {
@@ -35,6 +50,8 @@ struct Shared {
     synced: AtomicU64,
     failure: Mutex<Option<Error>>,
     news: WaitQueue,
+    /// Many records are staged.
+    is_called: AtomicBool,
     /// The journal ends.
     ends: AtomicBool,
     /// The thread waits at the doorbell, or looks once more before it does.
@@ -46,13 +63,14 @@ struct Shared {
 
 impl Committer {
     /// Starts the thread.
-    pub(crate) fn start(level: Level, sync: Sync) -> Result<Self> {
+    pub(crate) fn start(level: Level, work: Work) -> Result<Self> {
         let shared = Arc::new(Shared {
             level,
             appended: AtomicU64::new(0),
             synced: AtomicU64::new(0),
             failure: Mutex::default(),
             news: WaitQueue::new(),
+            is_called: AtomicBool::new(false),
             ends: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
             doorbell: Mutex::new(()),
@@ -61,7 +79,7 @@ impl Committer {
         let its = shared.clone();
         let thread = std::thread::Builder::new()
             .name("dmtree-journal".to_owned())
-            .spawn(move || its.run(&sync))
+            .spawn(move || its.run(&work))
             .map_err(|e| Error::full(format!("no thread for the journal: {e}")))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -74,6 +92,13 @@ impl Committer {
             self.shared.ring();
         }
         Ticket(number)
+    }
+
+    /// Many records are staged: they are to be moved.
+    pub(crate) fn call(&self) {
+        if !self.shared.is_called.swap(true, SeqCst) {
+            self.shared.ring();
+        }
     }
 
     /// Whether an append is accepted.
@@ -135,58 +160,71 @@ impl Shared {
         self.rung.notify_one();
     }
 
-    fn run(&self, sync: &Sync) {
-        let mut gather = Duration::ZERO;
+    fn run(&self, work: &Work) {
+        let (mut gather, mut last) = (Duration::ZERO, now());
         loop {
-            let ends = self.wait();
-            if !ends {
-                pause(gather);
+            let task = self.wait(last);
+            match task {
+                Task::Move => {
+                    if let Err(e) = (work.moves)() {
+                        self.fail(e);
+                    }
+                    continue;
+                }
+                Task::Sync => pause(gather),
+                Task::End => {}
             }
             let (before, upto) = (self.synced.load(SeqCst), self.appended.load(SeqCst));
+            last = now();
             if upto > before && !self.has_failed() {
-                let began = now();
-                match sync() {
+                match (work.sync)() {
                     Ok(()) => self.synced.store(upto, SeqCst),
                     Err(e) => self.fail(e),
                 }
                 gather = match upto - before {
                     1 => Duration::ZERO,
-                    _ => (began.elapsed() / 8).min(LONGEST_GATHERING),
+                    _ => (last.elapsed() / 8).min(LONGEST_GATHERING),
                 };
                 self.news.wake_all();
             }
-            if ends {
+            if task == Task::End {
                 return;
             }
         }
     }
 
-    /// Waits until there is a group, or its time has come; whether the journal ends.
-    fn wait(&self) -> bool {
+    /// Waits until there is something to do. `last`: when the device was last asked.
+    fn wait(&self, last: Instant) -> Task {
         let mut doorbell = self.doorbell();
         self.is_idle.store(true, SeqCst);
-        let ends = loop {
+        let task = loop {
             let is_due = self.appended.load(SeqCst) > self.synced.load(SeqCst);
             if self.ends.load(SeqCst) {
-                break true;
+                break Task::End;
             }
-            doorbell = match self.level {
-                Level::Sync if is_due && !self.has_failed() => break false,
-                Level::Sync | Level::Process { sync_every: None } => {
-                    self.rung.wait(doorbell).unwrap_or_else(PoisonError::into_inner)
-                }
+            let left = match self.level {
+                Level::Sync if is_due && !self.has_failed() => break Task::Sync,
+                Level::Sync | Level::Process { sync_every: None } => None,
                 Level::Process { sync_every: Some(time) } => {
-                    let woken = self.rung.wait_timeout(doorbell, time);
-                    let (doorbell, time) = woken.unwrap_or_else(PoisonError::into_inner);
-                    if time.timed_out() {
-                        break self.ends.load(SeqCst);
+                    let left = time.saturating_sub(last.elapsed());
+                    if left.is_zero() {
+                        break Task::Sync;
                     }
-                    doorbell
+                    Some(left)
+                }
+            };
+            if self.is_called.swap(false, SeqCst) {
+                break Task::Move;
+            }
+            doorbell = match left {
+                None => self.rung.wait(doorbell).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => {
+                    self.rung.wait_timeout(doorbell, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         };
         self.is_idle.store(false, SeqCst);
-        ends
+        task
     }
 
     fn fail(&self, e: Error) {

@@ -1,9 +1,10 @@
 //! The directory of a journal: what is in it, and that one process has it open.
 //!
 //! ```text
-//! dmtree-journal.json    {"format":1,"engine":"fjall"}; of a journal node also which part it is
+//! dmtree-journal.json    {"format":2,"engine":"fjall"}; of a journal node also which part it is
 //! lock                   locked by the process that has the journal open; its number is in it
 //! engine/                the engine's
+//! staged                 records that the engine does not have yet (staging.rs)
 //! ```
 
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -19,7 +20,10 @@ use serde::{Deserialize, Serialize};
 const MARK: &str = "dmtree-journal.json";
 const LOCK: &str = "lock";
 const ENGINE: &str = "engine";
-const FORMAT: u32 = 1;
+const STAGED: &str = "staged";
+const FORMAT: u32 = 2;
+/// Without staged records.
+const FORMER_FORMAT: u32 = 1;
 const LEAST_ROOM_BYTES: u64 = 32 << 20;
 /// How often, and how long each time, the lock of a pool that ends is waited for.
 const MOST_PAUSES: u32 = 100;
@@ -58,6 +62,11 @@ impl Directory {
         let part = match marked {
             Some(marked) => {
                 check_mark(&marked, engine)?;
+                if marked.format != FORMAT {
+                    // A former release, which would leave staged records out, refuses it from now on.
+                    write_mark(path, engine, marked.part)
+                        .map_err(|e| Error::file("write to it", &e))?;
+                }
                 marked.part
             }
             None => {
@@ -91,6 +100,11 @@ impl Directory {
         space.is_ok_and(|space| space.f_bavail * space.f_frsize < LEAST_ROOM_BYTES)
     }
 
+    /// Where staged records are.
+    pub(crate) fn staging(&self) -> PathBuf {
+        self.path.join(STAGED)
+    }
+
     /// Where the engine has its files.
     pub(crate) fn engine(&self) -> PathBuf {
         self.path.join(ENGINE)
@@ -122,7 +136,7 @@ fn check_empty(path: &Path) -> Result<()> {
 }
 
 fn check_mark(marked: &Marked, engine: &str) -> Result<()> {
-    if marked.format != FORMAT {
+    if ![FORMAT, FORMER_FORMAT].contains(&marked.format) {
         return Err(Error::incompatible(format!(
             "it has format {}, and this release opens format {FORMAT}: export it with the release that wrote it",
             marked.format

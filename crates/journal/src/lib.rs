@@ -32,6 +32,8 @@ mod committer;
 mod directory;
 #[cfg(feature = "durable")]
 mod durable;
+#[cfg(feature = "durable")]
+mod engine;
 mod merge;
 #[cfg(feature = "durable")]
 mod node;
@@ -39,6 +41,8 @@ mod protocol;
 mod sender;
 mod service;
 mod shards;
+#[cfg(feature = "durable")]
+mod staging;
 
 use std::fmt;
 use std::sync::Arc;
@@ -92,6 +96,15 @@ pub enum Record<'r> {
         /// The key.
         key: &'r [u8],
     },
+}
+
+impl<'r> Record<'r> {
+    /// Its key.
+    pub fn key(&self) -> &'r [u8] {
+        match *self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
 }
 
 /// An append, for asking whether it is accepted. A later one has a larger number.

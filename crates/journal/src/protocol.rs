@@ -135,6 +135,16 @@ pub(crate) fn put_record(out: &mut Vec<u8>, index: IndexNumber, record: &Record<
     }
 }
 
+/// The bytes of a record.
+#[cfg(feature = "durable")]
+pub(crate) fn record_bytes(record: &Record<'_>) -> u64 {
+    let value_bytes = match record {
+        Record::Put { value, .. } => value.len(),
+        Record::Delete { .. } => 0,
+    };
+    (11 + record.key().len() + value_bytes) as u64
+}
+
 /// Adds a pair to bytes.
 pub(crate) fn put_pair(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.extend((key.len() as u16).to_le_bytes());

@@ -124,8 +124,8 @@ fn a_directory_is_one_process_s_and_a_journal_s() {
     fs::write(at("file"), "").unwrap();
     refused(&at("file"), ErrorKind::InvalidArgument, &["cannot make the directory"]);
     let mark = at("j").join("dmtree-journal.json");
-    fs::write(&mark, "{\"format\":2,\"engine\":\"fjall\"}").unwrap();
-    refused(&at("j"), ErrorKind::Incompatible, &["format 2", "format 1"]);
+    fs::write(&mark, "{\"format\":3,\"engine\":\"fjall\"}").unwrap();
+    refused(&at("j"), ErrorKind::Incompatible, &["format 3", "format 2"]);
     fs::write(&mark, "{\"format\":1,\"engine\":\"rocksdb\"}").unwrap();
     refused(&at("j"), ErrorKind::Incompatible, &["rocksdb", "fjall"]);
     fs::write(&mark, "{\"form").unwrap();
@@ -224,4 +224,54 @@ fn a_cut_has_what_was_accepted_before_what_it_has() {
             assert_eq!(numbers(), found, "it has changed");
         }
     });
+}
+
+/// What a process that is killed has appended at the level `Process` is there for the next one: the
+/// directory is copied while it is open.
+#[test]
+fn what_is_staged_survives_the_process() {
+    let dir = TempDir::new().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let journal = open(&at("0"), PROCESS);
+    let (a, b) = (create(&journal, "a", ""), create(&journal, "b", ""));
+    let removed = create(&journal, "c", "");
+    journal.append(removed, &[put(b"k", b"gone")]).unwrap();
+    journal.append(a, &[put(b"k", b"1"), put(b"l", b"1")]).unwrap();
+    journal.append(b, &[put(b"k", b"2")]).unwrap();
+    journal.append(a, &[put(b"k", b"3"), Record::Delete { key: b"l" }]).unwrap();
+    copied(&at("0"), &at("1"));
+    journal.remove(removed).unwrap();
+    // A record that is too long to be staged comes behind those that are.
+    journal.append(b, &[put(b"k", &vec![8; 5 << 20])]).unwrap();
+    journal.append(b, &[put(b"l", b"9")]).unwrap();
+    copied(&at("0"), &at("2"));
+    drop(journal);
+    for level in [PROCESS, Level::Sync, PROCESS] {
+        let first = open(&at("1"), level);
+        assert_eq!(pairs(&first, a), [(b"k".to_vec(), b"3".to_vec())]);
+        assert_eq!(pairs(&first, b), [(b"k".to_vec(), b"2".to_vec())]);
+        assert_eq!(pairs(&first, removed), [(b"k".to_vec(), b"gone".to_vec())]);
+        let second = open(&at("2"), level);
+        assert_eq!(pairs(&second, a), [(b"k".to_vec(), b"3".to_vec())]);
+        let of_b = [(b"k".to_vec(), vec![8; 5 << 20]), (b"l".to_vec(), b"9".to_vec())];
+        assert_eq!(pairs(&second, b), of_b);
+        assert!(second.cut().unwrap().pairs(removed).is_err());
+    }
+}
+
+/// More is appended than the staging has room for: the engine takes it meanwhile.
+#[test]
+fn many_appends_wait_for_the_engine() {
+    let dir = TempDir::new().expect("a directory");
+    let journal = open(dir.path(), PROCESS);
+    let index = create(&journal, "a", "");
+    for n in 0..40_000u32 {
+        journal.append(index, &[put(&(n % 1000).to_be_bytes(), &[n as u8; 1000])]).unwrap();
+    }
+    drop(journal);
+    let journal = open(dir.path(), PROCESS);
+    let found = pairs(&journal, index);
+    assert_eq!(found.len(), 1000);
+    let is_last = |(i, (_, value)): (usize, &Pair)| value[0] == (39_000 + i) as u8;
+    assert!(found.iter().enumerate().all(is_last));
 }
