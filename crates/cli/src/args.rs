@@ -38,6 +38,9 @@ pub enum Command {
     Memnode(MemnodeArgs),
     /// Be a journal node: keep a part of what a pool has on a device.
     Journalnode(JournalnodeArgs),
+    /// Repair the journal of a running pool.
+    #[command(subcommand)]
+    Journal(JournalCommand),
     /// Be a compute node without a program: keep a share of the tables and locks.
     Node(NodeArgs),
     /// The nodes of a running pool, and what they do.
@@ -464,6 +467,13 @@ pub struct MemnodeArgs {
     /// With --journal: when a write is acknowledged.
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = JournalLevel::Process, requires = "journal")]
     pub level: JournalLevel,
+    /// With --journal: what writes do while a journal node is away.
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = JournalLoss::Wait, requires = "journal")]
+    pub on_journal_loss: JournalLoss,
+    /// With --journal: load what the directories have although acknowledged writes are missing in
+    /// some of them.
+    #[arg(long, requires = "journal")]
+    pub accept_gaps: bool,
     /// How many compute nodes the pool can have at a time.
     #[arg(long, value_name = "N", default_value_t = 16, conflicts_with = "join")]
     pub compute_nodes: u16,
@@ -491,6 +501,46 @@ pub enum JournalLevel {
     Sync,
 }
 
+/// What writes do while a journal node is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JournalLoss {
+    /// They wait for it, and fail at their deadlines with its name. Reads go on.
+    Wait,
+    /// They go on, and its part of the journal has a gap: `dmtree status` says so until `dmtree
+    /// journal refill` has written the part anew.
+    GoOn,
+}
+
+/// `journal`.
+#[derive(Debug, Subcommand)]
+pub enum JournalCommand {
+    /// Write a part of the journal that lacks acknowledged writes anew, from the memory of the pool,
+    /// which stays in use.
+    Refill(RefillArgs),
+}
+
+/// `journal refill`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  dmtree journal refill 1 --connect 10.0.0.1:7000
+  dmtree journalnode --dir NEW --join 10.0.0.1:7000 --index 1 --replace    # its directory is lost
+
+A part lacks writes when its journal node was away in a pool with `--on-journal-loss go-on`, or has begun a lost directory anew.")]
+pub struct RefillArgs {
+    /// Which part: the number of its journal node.
+    #[arg(value_name = "N")]
+    pub part: u16,
+    /// The running pool with its first memory node at this address.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: String,
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+    /// The key.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
 /// `journalnode`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -513,6 +563,9 @@ pub struct JournalnodeArgs {
     /// Which journal node a new directory is; any that is missing by default.
     #[arg(long, value_name = "N")]
     pub index: Option<u16>,
+    /// The directory of this part is lost: begin it anew, and write it with `dmtree journal refill`.
+    #[arg(long, requires = "index")]
+    pub replace: bool,
     /// What the pool must say, if it matters: the level is the pool's.
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub level: Option<JournalLevel>,

@@ -1,4 +1,4 @@
-//! `journalnode`: be a journal node.
+//! `journalnode`: be a journal node. `journal refill`: write the part of one anew.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use dmtree::{CheckpointSeries, JournalNode};
 use dmtree_command::{Failure, Result};
 use dmtree_pool::Place;
 
-use crate::args::{JournalLevel, JournalnodeArgs};
+use crate::args::{JournalLevel, JournalnodeArgs, RefillArgs};
 use crate::checkpoint::repeat;
 use crate::metrics::Port;
 use crate::transfer::connect;
@@ -27,7 +27,11 @@ pub fn run(a: &JournalnodeArgs) -> Result<()> {
     output::note(&format!("joining the pool of {first}"));
     let place = Place { first, listen, wanted: a.index, within, data_path: None, nic_config };
     let syncs = a.level.map(|level| level == JournalLevel::Sync);
-    let node = JournalNode::join(&place, &a.dir, syncs).map_err(Failure::refused)?;
+    let node = match a.replace {
+        true => JournalNode::replace(&place, &a.dir, syncs),
+        false => JournalNode::join(&place, &a.dir, syncs),
+    };
+    let node = node.map_err(Failure::refused)?;
     let fabric = node.fabric().clone();
     output::line(&format!(
         "{} serves {} at {}; an acknowledged write is {}",
@@ -50,6 +54,17 @@ pub fn run(a: &JournalnodeArgs) -> Result<()> {
     while !stop.load(Ordering::SeqCst) {
         std::thread::park_timeout(LOOK);
     }
+    Ok(())
+}
+
+/// `journal refill`.
+pub fn refill(a: &RefillArgs) -> Result<()> {
+    let pool = connect(&a.connect, &a.nic, &a.access)?;
+    let done = pool.refill_journal(a.part).map_err(Failure::refused)?;
+    output::line(&format!(
+        "part {} of the journal lacks nothing: {} pairs of {} indexes were written",
+        a.part, done.pairs, done.indexes
+    ));
     Ok(())
 }
 

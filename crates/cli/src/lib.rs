@@ -41,7 +41,7 @@ use dmtree_fabric::net::Key;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use args::{Cli, Command};
+use args::{Cli, Command, JournalCommand};
 
 /// Executes the command line of this process; its exit status.
 pub fn main() -> ExitCode {
@@ -75,6 +75,7 @@ fn run(cli: Cli) -> Result<()> {
         }
         Command::Memnode(args) => memnode::run(&args),
         Command::Journalnode(args) => journalnode::run(&args),
+        Command::Journal(JournalCommand::Refill(args)) => journalnode::refill(&args),
         Command::Node(args) => node::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => status::top(&args),

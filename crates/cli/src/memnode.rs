@@ -10,7 +10,7 @@ use dmtree_fabric::LeaseParameters;
 use dmtree_fabric::net::{DataPath, NicConfig};
 use dmtree_pool::{MemoryNode, Place, PoolJournal, PoolOptions};
 
-use crate::args::{JournalLevel, MemnodeArgs, carried};
+use crate::args::{JournalLevel, JournalLoss, MemnodeArgs, carried};
 use crate::metrics::Port;
 use crate::{Hangup, lab, output, stop_flag};
 
@@ -84,7 +84,12 @@ fn found(
         memory_bytes_per_node: a.memory_bytes.0,
         compute_bytes_per_node: a.compute_bytes.0,
         chunk_bytes: a.chunk_bytes.map(|Bytes(n)| n),
-        journal: a.journal.map(|nodes| PoolJournal { nodes, syncs: a.level == JournalLevel::Sync }),
+        journal: a.journal.map(|nodes| PoolJournal {
+            nodes,
+            syncs: a.level == JournalLevel::Sync,
+            goes_on: a.on_journal_loss == JournalLoss::GoOn,
+            accepts_gaps: a.accept_gaps,
+        }),
         ..PoolOptions::default()
     };
     let lease_parameters =

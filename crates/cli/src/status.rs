@@ -61,7 +61,10 @@ fn trouble(status: &PoolStatus) -> Option<String> {
     if ready < all {
         return Some(format!("the pool waits for its memory nodes: {ready} of {all} are there"));
     }
-    let away = status.nodes.iter().find(|n| matches!(n.standing, "missing" | "lost"));
+    let away = status
+        .nodes
+        .iter()
+        .find(|n| ["missing", "lost", "present;"].iter().any(|bad| n.standing.starts_with(bad)));
     away.map(|n| format!("{} is {}", n.node, n.standing))
 }
 

@@ -101,7 +101,8 @@ impl DurableIndexes {
         Ok(())
     }
 
-    fn journal(&self) -> Arc<dyn Journal> {
+    /// The journal of the present incarnation.
+    pub(crate) fn journal(&self) -> Arc<dyn Journal> {
         locked(&self.journal).clone()
     }
 
@@ -152,7 +153,9 @@ impl DurableIndexes {
 fn journal_of(cluster: &Cluster) -> Result<Option<Arc<dyn Journal>>> {
     let Some(journal) = cluster.journal() else { return Ok(None) };
     let me = cluster.compute_node(0)?.member();
-    Ok(Some(Arc::new(ShardedJournal::open(cluster.fabric(), me, journal.nodes)?)))
+    let (node, goes_on) = (cluster.compute_node(0)?, journal.goes_on);
+    let is_skipped = move |of| goes_on && node.skips_journal_node(of);
+    Ok(Some(Arc::new(ShardedJournal::open(cluster.fabric(), me, journal.nodes, is_skipped)?)))
 }
 
 /// An index as the journal knows it.

@@ -16,6 +16,17 @@ pub struct JournalNode {
 }
 
 impl JournalNode {
+    /// Joins a pool in the place of a journal node whose directory is lost: with an empty one, as the
+    /// part that `place` wants. The part has a gap until [`Pool::refill_journal`](crate::Pool::refill_journal)
+    /// has written what the pool's memory has; without it no write of the part is accepted.
+    ///
+    /// # Errors
+    /// Those of [`JournalNode::join`]; `InvalidArgument` for a directory that has indexes, and for a
+    /// journal of one part.
+    pub fn replace(place: &Place<'_>, directory: &Path, syncs: Option<bool>) -> Result<Self> {
+        Self::begin(place, directory, syncs, true)
+    }
+
     /// Joins a pool with a directory, which is made when there is none. `syncs` says whether the
     /// pool must be one at level `sync`, if it matters: the level is the pool's.
     ///
@@ -24,11 +35,20 @@ impl JournalNode {
     /// another level, and for a directory that is no part of its journal; `Busy` for a directory
     /// that a process has open, and for a part that another process serves.
     pub fn join(place: &Place<'_>, directory: &Path, syncs: Option<bool>) -> Result<Self> {
+        Self::begin(place, directory, syncs, false)
+    }
+
+    fn begin(
+        place: &Place<'_>,
+        directory: &Path,
+        syncs: Option<bool>,
+        replaces: bool,
+    ) -> Result<Self> {
         let options = open_pool_config(place.first, place.nic_config, place.within)?;
         let syncs = check(options.journal, syncs)?;
         let level = if syncs { Level::Sync } else { Level::default() };
         let journal = DirectoryJournal::open_part(directory, level)?;
-        let node = dmtree_journal::JournalNode::join(journal, |said| {
+        let node = dmtree_journal::JournalNode::join(journal, replaces, |said| {
             join_as_journal(place, said, |now| check(now, Some(syncs)).map(drop))
         });
         let node = node.map_err(|e| e.context(format!("journal {}", directory.display())))?;

@@ -22,6 +22,14 @@ impl JournalNode {
         )))
     }
 
+    /// Refuses.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn replace(place: &Place<'_>, directory: &Path, syncs: Option<bool>) -> Result<Self> {
+        Self::join(place, directory, syncs)
+    }
+
     /// Its fabric.
     #[doc(hidden)]
     pub fn fabric(&self) -> &NetFabric {

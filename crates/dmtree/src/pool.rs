@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 pub(crate) use dmtree_fabric::sync::locked;
-use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, Result};
+use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, NodeId, Result};
 use dmtree_journal::IndexJournal;
 use dmtree_parts::{NodeContext, naming};
 use dmtree_pool::{Cluster, Creation, IndexEntry, IndexState, NewIndex, Opening, PoolNode};
@@ -322,6 +322,16 @@ impl PoolInner {
     /// Removes an entry.
     pub(crate) fn remove_entry(self: &Arc<Self>, name: &str) -> Result<()> {
         self.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))
+    }
+
+    /// As [`PoolNode::begin_refill`].
+    pub(crate) fn begin_refill(self: &Arc<Self>, of: NodeId, waits_ns: u64) -> Result<()> {
+        self.admin(false, |a| a.run(a.node.begin_refill(&a.ep, of, waits_ns)))
+    }
+
+    /// As [`PoolNode::end_refill`].
+    pub(crate) fn end_refill(self: &Arc<Self>, of: NodeId) -> Result<()> {
+        self.admin(false, |a| a.run(a.node.end_refill(&a.ep, of)))
     }
 
     fn open_entry(&self, entry: &IndexEntry) -> Result<OpenIndex> {

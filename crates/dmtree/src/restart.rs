@@ -53,6 +53,7 @@ pub(crate) fn let_in(pool: &Arc<PoolInner>, within: Duration) -> Result<()> {
 /// Loads everything that the journal of a pool has.
 pub(crate) fn load(pool: &Arc<PoolInner>, report: Option<&Report>) -> Result<()> {
     let Some(durable) = &pool.durable else { return Ok(()) };
+    check_gaps(pool)?;
     let cut = durable.cut()?;
     let (mut filled, mut bytes) = (Vec::new(), 0);
     for known in cut.indexes() {
@@ -68,6 +69,20 @@ pub(crate) fn load(pool: &Arc<PoolInner>, report: Option<&Report>) -> Result<()>
     Unpublished::publish(filled)?;
     cut.indexes().iter().for_each(|known| durable.knows(&known.name, known.number));
     Ok(())
+}
+
+/// Refuses a journal that lacks acknowledged writes, unless the pool was founded to do without.
+fn check_gaps(pool: &Arc<PoolInner>) -> Result<()> {
+    let cluster = &pool.incarnation().cluster;
+    let accepts = cluster.journal().is_none_or(|journal| journal.accepts_gaps);
+    match cluster.compute_node(0)?.journal_gaps().first() {
+        Some(node) if !accepts => Err(Error::incompatible(format!(
+            "part {} of the journal lacks acknowledged writes: restore a checkpoint into a new pool, \
+             or found this one with `dmtree memnode --accept-gaps`, which loads what is there",
+            node.index()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Loads an index; `None` for one that is there already.

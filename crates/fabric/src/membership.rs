@@ -23,6 +23,11 @@
 //! this like a memory node: it refuses the appends of a dead node from the moment at which it has
 //! revoked its access.
 //!
+//! *Gaps.* In a pool that goes on without a journal node, the state that declares it missing says
+//! also that its part has a gap: no write skips a part before the membership knows that. A compute
+//! node refills the part from memory. It asks first that every compute node acknowledges: from then
+//! on every write waits for the part, and the writes that did not have ended.
+//!
 //! The rules are a value without a lock or a clock (`rules.rs`). The simulator, the membership
 //! server and the tests share them.
 
@@ -142,8 +147,13 @@ pub struct MemoryState {
     pub presence: Presence,
     /// The membership epoch since which that is so.
     pub since: u64,
-    /// While it is away: the compute nodes that post nothing to it any more.
+    /// While it is away: the compute nodes that post nothing to it any more. While it is refilled:
+    /// those whose writes all wait for it again.
     pub acknowledged: Vec<Member>,
+    /// Of a journal node: acknowledged writes are missing in its part, until it has been refilled.
+    pub gap: bool,
+    /// The compute node that refills it.
+    pub refill: Option<Member>,
 }
 
 /// A planned move of table partitions to another owner.
@@ -211,6 +221,17 @@ impl MembershipState {
     /// A memory node that has joined.
     pub fn memory_node(&self, node: NodeId) -> Option<&MemoryState> {
         self.memory.iter().find(|m| m.member.node == node)
+    }
+
+    /// The parts of the journal with a gap: bit n is that of journal node n.
+    pub fn gaps(&self) -> u64 {
+        let gaps = self.memory.iter().filter(|m| m.gap);
+        gaps.fold(0, |bits, m| bits | 1 << m.member.node.index())
+    }
+
+    /// Whether writes may skip a journal node: it has a gap, and is not refilled.
+    pub fn is_skipped(&self, node: NodeId) -> bool {
+        self.memory_node(node).is_some_and(|m| m.gap && m.refill.is_none())
     }
 
     /// Whether a memory node can be used. One that holds no lease can.
@@ -299,6 +320,13 @@ pub enum Change {
     Leave,
     /// The sender posts nothing more to a memory node that is away.
     Avoided(Member),
+    /// The sender refills a journal node with a gap.
+    Refill(Member),
+    /// Every write of the sender waits for a journal node that is refilled; those that did not have
+    /// ended.
+    Resumed(Member),
+    /// The sender has refilled it.
+    Filled(Member),
     /// The sender, a memory node that is away, has revoked the access of all members that were dead
     /// in this membership epoch.
     Returned(u64),

@@ -30,8 +30,14 @@ fn data_path() -> DataPath {
 
 fn found_with(nic_config: &NicConfig, listen: &str, memory_nodes: u16) -> Result<NetFabric> {
     let (data_path, options) = (data_path(), b"options".to_vec());
-    let pool_config =
-        PoolConfig { memory_nodes, compute_nodes: 4, journal_nodes: 0, data_path, options };
+    let pool_config = PoolConfig {
+        memory_nodes,
+        compute_nodes: 4,
+        journal_nodes: 0,
+        skips_journal: false,
+        data_path,
+        options,
+    };
     NetFabric::found(listen, 1 << 16, pool_config, LeaseParameters::default(), nic_config)
 }
 
@@ -417,6 +423,7 @@ fn found_with_journal() -> NetFabric {
         memory_nodes: 1,
         compute_nodes: 4,
         journal_nodes: 1,
+        skips_journal: false,
         data_path: data_path(),
         options: b"options".to_vec(),
     };
@@ -432,9 +439,11 @@ fn join_journal(first: &NetFabric, mark: Option<ShardMark>) -> Result<(NetFabric
     let (first, listen, nic_config) = (first.listens(), "127.0.0.1:0", &NicConfig::default());
     let within = Duration::from_secs(5);
     let place = Place { first, listen, wanted: None, within, data_path: None, nic_config };
-    NetFabric::join_journal(&place, JournalDirectory { mark, has_indexes: mark.is_some() }, |_| {
-        Ok(())
-    })
+    NetFabric::join_journal(
+        &place,
+        JournalDirectory { mark, has_indexes: mark.is_some(), replaces: false },
+        |_| Ok(()),
+    )
 }
 
 /// A compute node is dead when its journal nodes have revoked its access, and not before: what it

@@ -199,6 +199,31 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// As [`Journal::append`].
     fn clear(&self, index: IndexNumber) -> Result<()>;
 
+    /// Empties a part of a journal of several, and gives it these indexes: what else it lacks is
+    /// appended again.
+    ///
+    /// # Errors
+    /// `Unsupported` for a journal of one directory; as [`Journal::append`].
+    fn refill(&self, part: u16, indexes: &[KnownIndex]) -> Result<()> {
+        let _ = (part, indexes);
+        Err(Error::unsupported("the journal has one part"))
+    }
+
+    /// The indexes as a part has them that is not this one.
+    ///
+    /// # Errors
+    /// As [`Journal::indexes`].
+    fn indexes_beside(&self, part: u16) -> Result<Vec<KnownIndex>> {
+        let _ = part;
+        self.indexes()
+    }
+
+    /// The part that has the records of a key.
+    fn part_of(&self, key: &[u8]) -> u16 {
+        let _ = key;
+        0
+    }
+
     /// The indexes that it has now.
     ///
     /// # Errors

@@ -16,23 +16,33 @@ pub struct JournalNode {
 }
 
 impl JournalNode {
-    /// Serves a directory, in the place that `join` takes for it in a pool.
+    /// Serves a directory, in the place that `join` takes for it in a pool. `replaces`: the directory
+    /// of its part is lost, and it begins it anew.
     ///
     /// # Errors
     /// Those of `join`, and of a directory that cannot be read or marked.
     pub fn join(
         journal: DirectoryJournal,
+        replaces: bool,
         join: impl FnOnce(JournalDirectory) -> Result<(NetFabric, ShardMark)>,
     ) -> Result<Self> {
         let has_indexes = !journal.cut()?.indexes().is_empty();
         let mark = journal.part();
-        let (fabric, now) = join(JournalDirectory { mark, has_indexes })?;
+        let (fabric, now) = join(JournalDirectory { mark, has_indexes, replaces })?;
         // Before the pool opens: no index is in it that the mark does not say.
         if mark != Some(now) {
             journal.set_part(now)?;
         }
         let journal = Arc::new(journal);
-        let service = JournalService::new(journal.clone());
+        let has_gap = now.gaps >> now.shard & 1 == 1;
+        let service = JournalService::new(journal.clone(), has_gap && !has_indexes);
+        let marked = journal.clone();
+        fabric.hear_gaps(move |gaps| {
+            if let Some(mark) = marked.part().filter(|mark| mark.gaps != gaps) {
+                // One that fails is written when they are heard of again.
+                let _ = marked.set_part(ShardMark { gaps, ..mark });
+            }
+        });
         fabric.serve(fabric.me().node, JOURNAL_SERVICE, Arc::new(service))?;
         fabric.ready()?;
         Ok(Self { fabric, _journal: journal })

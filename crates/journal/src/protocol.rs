@@ -64,6 +64,10 @@ pub(crate) enum Ask<'r> {
     Page,
     /// The cut is not read any more.
     EndCut,
+    /// Removes all indexes: the part is refilled. It accepts no records until [`Ask::Fill`].
+    Empty,
+    /// It has its indexes again, and accepts records.
+    Fill,
 }
 
 /// What is answered.

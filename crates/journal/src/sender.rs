@@ -10,6 +10,9 @@
 //! It is not repeated with records that were given up. Calls of one journal node run one at a time
 //! in the order of their arrival: so an append of the lock's next holder, wherever it comes from,
 //! is behind.
+//!
+//! In a pool that goes on without a journal node, an attempt that has failed is the last one of its
+//! records when the membership says that the part has a gap.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,6 +38,12 @@ pub(crate) trait Line {
     /// Makes a call. When this returns the call is answered, or it is not begun later than now: an
     /// attempt takes longer than a host may take to begin a call.
     fn call(&mut self, request: &[u8]) -> Result<Vec<u8>>;
+
+    /// Whether the pool goes on without the journal node, as the membership knows: records for it
+    /// count as accepted, and it is refilled later.
+    fn is_skipped(&self) -> bool {
+        false
+    }
 }
 
 /// Makes the way, on the thread that uses it.
@@ -257,6 +266,10 @@ impl Sending {
                 Ok(other) => {
                     let e = unexpected(&other);
                     return appends.end(batch, |_| Some(e.clone()));
+                }
+                // The attempt has ended: nothing of it is appended later.
+                Err(e) if is_transient(&e) && self.line.is_skipped() => {
+                    return appends.end(batch, |_| None);
                 }
                 Err(e) if is_transient(&e) && !self.queue.closes() => {
                     appends.stay(&batch);

@@ -5,6 +5,10 @@
 //! before it, whether the call was executed or not. A compute node that the membership has declared
 //! dead is refused from the moment at which this node has revoked its access.
 //!
+//! *A part that is refilled* has no indexes at first, and refuses records as a node does that is not
+//! there. When it has them again, it accepts records, and the rest is up to the membership: it has a
+//! gap until memory has been written to it.
+//!
 //! *A cut over all parts.* While a cut is held this node changes nothing: it refuses what would,
 //! and senders try again. A sender takes the cuts of all parts, and then releases them. When every
 //! part says that its standstill has lasted until it was released, there was a moment, after the
@@ -13,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dmtree_fabric::{Endpoint, Error, Failure, NodeId, Result, Service, WaitReason};
@@ -36,6 +41,8 @@ pub struct JournalService {
     journal: Arc<dyn Journal>,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     hold: Mutex<Option<Hold>>,
+    /// The part lacks its indexes, until it is refilled.
+    is_empty: AtomicBool,
 }
 
 /// The standstill of a cut.
@@ -80,9 +87,24 @@ impl fmt::Debug for Reading {
 }
 
 impl JournalService {
-    /// Of a journal.
-    pub fn new(journal: Arc<dyn Journal>) -> Self {
-        Self { journal, peers: Mutex::default(), hold: Mutex::default() }
+    /// Of a journal. `is_empty`: it has begun anew, and lacks its indexes.
+    pub fn new(journal: Arc<dyn Journal>, is_empty: bool) -> Self {
+        let is_empty = AtomicBool::new(is_empty);
+        Self { journal, peers: Mutex::default(), hold: Mutex::default(), is_empty }
+    }
+
+    /// Refuses what needs the indexes of a part that lacks them.
+    fn check_filled(&self, ask: &Ask<'_>) -> Result<()> {
+        let needs = matches!(
+            ask,
+            Ask::Part { .. } | Ask::Append { .. } | Ask::Indexes(_) | Ask::Cut | Ask::Clear(_)
+        );
+        match needs && self.is_empty.load(SeqCst) {
+            true => Err(Error::busy(
+                "its directory was begun anew: `dmtree journal refill` writes what it lacks",
+            )),
+            false => Ok(()),
+        }
     }
 
     fn hold(&self) -> MutexGuard<'_, Option<Hold>> {
@@ -120,6 +142,7 @@ impl JournalService {
         ask: Ask<'_>,
     ) -> Result<Answer> {
         self.check_hold(ep, &ask)?;
+        self.check_filled(&ask)?;
         let staged = std::mem::take(&mut peer.staged);
         Ok(match ask {
             Ask::Part { at, .. } | Ask::Append { at, .. } if at != staged.len() as u64 => {
@@ -168,6 +191,17 @@ impl JournalService {
                 Answer::Done
             }
             Ask::Page => Answer::Page(peer.open_cut(ep)?.page()?),
+            Ask::Empty => {
+                self.is_empty.store(true, SeqCst);
+                for known in self.journal.indexes()? {
+                    self.journal.remove(known.number)?;
+                }
+                Answer::Done
+            }
+            Ask::Fill => {
+                self.is_empty.store(false, SeqCst);
+                Answer::Done
+            }
             Ask::EndCut => {
                 peer.cut = None;
                 Answer::Done

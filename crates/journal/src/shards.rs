@@ -41,16 +41,22 @@ impl fmt::Debug for ShardedJournal {
 
 impl ShardedJournal {
     /// The journal of a pool with so many journal nodes, for one incarnation of a compute node.
+    /// Records for a node that `is_skipped` count as accepted.
     ///
     /// # Errors
     /// `Full` when there is no thread.
-    pub fn open(fabric: &Arc<dyn Fabric>, me: Member, journal_nodes: u16) -> Result<Self> {
+    pub fn open(
+        fabric: &Arc<dyn Fabric>,
+        me: Member,
+        journal_nodes: u16,
+        is_skipped: impl Fn(NodeId) -> bool + Clone + Send + 'static,
+    ) -> Result<Self> {
         let dial = |n| -> (String, Dial) {
-            let (fabric, to) = (fabric.clone(), NodeId::journal(n));
+            let (fabric, to, is_skipped) = (fabric.clone(), NodeId::journal(n), is_skipped.clone());
             let dial = move || {
                 let ep = Endpoint::alone(fabric.attach(me.node)?, SLAB_BYTES);
                 ep.set_timeout(ATTEMPT_NS);
-                Ok(Box::new(Calls { ep, to }) as Box<dyn Line>)
+                Ok(Box::new(Calls { ep, to, is_skipped }) as Box<dyn Line>)
             };
             (to.to_string(), Box::new(dial))
         };
@@ -74,6 +80,14 @@ impl ShardedJournal {
         (xxh3_64(key) % self.shards.len() as u64) as usize
     }
 
+    fn shard(&self, part: u16) -> Result<&Sender> {
+        let shard = self.shards.get(usize::from(part));
+        shard.map(|shard| &**shard).ok_or_else(|| {
+            let last = self.shards.len() - 1;
+            Error::invalid(format!("no part {part}: the journal has parts 0 to {last}"))
+        })
+    }
+
     /// Has every part do something, the last one first.
     fn backwards(&self, ask: impl Fn() -> Ask<'static>) -> Result<()> {
         self.shards.iter().rev().try_for_each(|shard| done(shard.call(ask())?))
@@ -81,12 +95,17 @@ impl ShardedJournal {
 }
 
 /// The remote calls of a thread to one journal node.
-struct Calls {
+struct Calls<S> {
     ep: Endpoint,
     to: NodeId,
+    is_skipped: S,
 }
 
-impl Line for Calls {
+impl<S: Fn(NodeId) -> bool> Line for Calls<S> {
+    fn is_skipped(&self) -> bool {
+        (self.is_skipped)(self.to)
+    }
+
     fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         let mut reply = Vec::new();
         self.ep.renew_deadline();
@@ -114,10 +133,9 @@ impl Journal for ShardedJournal {
         let ticket = self.appends.begin(records.len());
         let mut parts: Vec<Vec<Entry>> = self.shards.iter().map(|_| Vec::new()).collect();
         for record in records {
-            let (Record::Put { key, .. } | Record::Delete { key }) = *record;
             let mut bytes = Vec::new();
             put_record(&mut bytes, index, record);
-            parts[self.shard_of(key)].push(Entry { ticket, index, bytes });
+            parts[self.shard_of(record.key())].push(Entry { ticket, index, bytes });
         }
         for (shard, entries) in self.shards.iter().zip(parts) {
             if !entries.is_empty() {
@@ -170,6 +188,27 @@ impl Journal for ShardedJournal {
 
     fn clear(&self, index: IndexNumber) -> Result<()> {
         self.backwards(|| Ask::Clear(index.0))
+    }
+
+    fn refill(&self, part: u16, indexes: &[KnownIndex]) -> Result<()> {
+        let shard = self.shard(part)?;
+        done(shard.call(Ask::Empty)?)?;
+        for known in indexes {
+            created(shard.call(Ask::Create(Some(known.number.0)))?)?;
+        }
+        for known in indexes {
+            done(shard.call(Ask::Name(vec![Row::from(known)]))?)?;
+        }
+        done(shard.call(Ask::Fill)?)
+    }
+
+    fn indexes_beside(&self, part: u16) -> Result<Vec<KnownIndex>> {
+        let other = if part == 0 && self.shards.len() > 1 { 1 } else { 0 };
+        list(self.shard(other)?, Ask::Indexes)
+    }
+
+    fn part_of(&self, key: &[u8]) -> u16 {
+        self.shard_of(key) as u16
     }
 
     fn indexes(&self) -> Result<Vec<KnownIndex>> {

@@ -54,6 +54,7 @@ mod purge;
 mod ranges;
 mod reassign;
 mod reclaim;
+mod refill;
 mod segments;
 mod services;
 mod shares;

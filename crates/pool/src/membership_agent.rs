@@ -15,7 +15,8 @@
 //!    the operations that run now is taken for every death and move that is draining.
 //! 3. **Acknowledge.** *Revoking*: revokes the access of the dead node at this host. *Draining*:
 //!    answers when the drain of step 2 is over. *Away*: answers that nothing is posted to that
-//!    memory node any more. A planned move likewise.
+//!    memory node any more. A planned move likewise. *Refilled* (a journal node with a gap):
+//!    answers when the drain of step 2 is over; what begins later waits for the journal node.
 //! 4. **Coordinate.** The first agent that finds every acknowledgement carries a death on: it
 //!    revokes the access at memory nodes that hold no lease themselves, claims the reassignment,
 //!    carries it out (`reassign.rs`) and reports it. The membership lets one claimant act at a
@@ -249,12 +250,19 @@ impl PoolNode {
         self.connect(state);
         let mut k = locked(&self.agent_state);
         k.drains.retain(|(of, since), _| match of {
+            Some(m) if m.node.role() == Role::Journal => {
+                state.memory_node(m.node).is_some_and(|n| n.refill.is_some() && n.since == *since)
+            }
             Some(m) => state.phase(*m) == Some(MemberPhase::Draining),
             None => state.planned.as_ref().is_some_and(|p| p.since == *since),
         });
         let draining = state.members.iter().filter(|m| m.phase == MemberPhase::Draining);
         for m in draining.filter(|m| !m.acknowledged.contains(&self.view.me)) {
             k.drains.entry((Some(m.member), 0)).or_insert_with(|| self.epochs.drain());
+        }
+        let refilled = state.memory.iter().filter(|m| m.refill.is_some());
+        for m in refilled.filter(|m| !m.acknowledged.contains(&self.view.me)) {
+            k.drains.entry((Some(m.member), m.since)).or_insert_with(|| self.epochs.drain());
         }
         let planned = state.planned.as_ref().filter(|p| p.phase == MemberPhase::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&self.view.me)) {
@@ -315,6 +323,13 @@ impl PoolNode {
         }
         for m in state.away().filter(|m| !m.acknowledged.contains(&me)) {
             self.membership.propose(me, Change::Avoided(m.member), ep.now()).await?;
+        }
+        let refilled = state.memory.iter().filter(|m| m.refill.is_some());
+        for m in refilled.filter(|m| !m.acknowledged.contains(&me)) {
+            if self.has_drained((Some(m.member), m.since)) {
+                self.membership.propose(me, Change::Resumed(m.member), ep.now()).await?;
+                locked(&self.agent_state).drains.remove(&(Some(m.member), m.since));
+            }
         }
         let planned = state.planned.as_ref().filter(|p| p.phase == MemberPhase::Draining);
         if let Some(p) = planned.filter(|p| !p.acknowledged.contains(&me))

@@ -115,6 +115,7 @@ impl MemoryNode {
             memory_nodes: options.memory_nodes,
             compute_nodes: options.compute_nodes,
             journal_nodes: options.journal.map_or(0, |journal| journal.nodes),
+            skips_journal: options.journal.is_some_and(|journal| journal.goes_on),
             data_path,
             options: pool_config::encode(options),
         };

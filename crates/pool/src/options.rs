@@ -48,12 +48,17 @@ pub struct PoolOptions {
 }
 
 /// The journal of a pool of several processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolJournal {
     /// How many journal nodes it has.
     pub nodes: u16,
     /// Whether an acknowledged write is on a device; a system has it otherwise.
     pub syncs: bool,
+    /// Whether writes go on without a journal node that is away. Its part has a gap then, until it
+    /// is refilled.
+    pub goes_on: bool,
+    /// Whether the pool is loaded also from parts that have gaps.
+    pub accepts_gaps: bool,
 }
 
 impl Default for PoolOptions {
@@ -182,8 +187,11 @@ mod tests {
             PoolOptions { memory_bytes_per_node: 400 * KIB, ..ok.clone() },
             PoolOptions { memory_bytes_per_node: u64::MAX, ..ok.clone() },
             PoolOptions { compute_bytes_per_node: 512, ..ok.clone() },
-            PoolOptions { journal: Some(PoolJournal { nodes: 0, syncs: false }), ..ok.clone() },
-            PoolOptions { journal: Some(PoolJournal { nodes: 65, syncs: true }), ..ok },
+            PoolOptions { journal: Some(PoolJournal::default()), ..ok.clone() },
+            PoolOptions {
+                journal: Some(PoolJournal { nodes: 65, ..PoolJournal::default() }),
+                ..ok
+            },
         ];
         for o in bad {
             let e = o.validate().expect_err("refused");

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::options::{PoolJournal, PoolOptions};
 use crate::wire::{self, Quarter, seal, sealed};
 
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// The fields after the version.
 #[derive(Serialize, Deserialize)]
@@ -28,6 +28,8 @@ struct PoolConfig {
     #[serde(with = "fixint::le")]
     journal_nodes: u16,
     journal_syncs: bool,
+    journal_goes_on: bool,
+    journal_accepts_gaps: bool,
 }
 
 /// The bytes of a pool config.
@@ -41,6 +43,8 @@ pub(crate) fn encode(o: &PoolOptions) -> Vec<u8> {
         generation_bits: o.generation_bits,
         journal_nodes: o.journal.map_or(0, |journal| journal.nodes),
         journal_syncs: o.journal.is_some_and(|journal| journal.syncs),
+        journal_goes_on: o.journal.is_some_and(|journal| journal.goes_on),
+        journal_accepts_gaps: o.journal.is_some_and(|journal| journal.accepts_gaps),
     };
     let mut out = wire::encode(&(Quarter(VERSION), pool_config));
     out.extend([0; 4]);
@@ -73,6 +77,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<PoolOptions> {
         journal: (pool_config.journal_nodes > 0).then_some(PoolJournal {
             nodes: pool_config.journal_nodes,
             syncs: pool_config.journal_syncs,
+            goes_on: pool_config.journal_goes_on,
+            accepts_gaps: pool_config.journal_accepts_gaps,
         }),
         ..PoolOptions::default()
     };
@@ -89,7 +95,12 @@ mod tests {
         let o = PoolOptions {
             compute_nodes: 7,
             memory_nodes: 2,
-            journal: Some(PoolJournal { nodes: 3, syncs: true }),
+            journal: Some(PoolJournal {
+                nodes: 3,
+                syncs: true,
+                goes_on: true,
+                accepts_gaps: false,
+            }),
             ..PoolOptions::default()
         };
         let bytes = encode(&o);

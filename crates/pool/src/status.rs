@@ -201,10 +201,13 @@ pub(crate) fn members(m: &MembershipReport) -> impl Iterator<Item = (Member, &'s
 fn standing(m: &MembershipReport, member: Member) -> Option<&'static str> {
     Some(match member.node.role() {
         Role::Memory | Role::Journal => {
-            match m.state.memory_node(member.node).map(|m| m.presence) {
-                Some(Presence::Present) => "present",
-                Some(Presence::Missing) => "missing",
-                Some(Presence::Lost) => "lost",
+            match m.state.memory_node(member.node).map(|m| (m.presence, m.gap)) {
+                Some((Presence::Present, false)) => "present",
+                Some((Presence::Present, true)) => "present; its part lacks writes: refill it",
+                Some((Presence::Missing, false)) => "missing",
+                Some((Presence::Lost, false)) => "lost",
+                Some((Presence::Missing, true)) => "missing; writes go on without it",
+                Some((Presence::Lost, true)) => "lost; writes go on without it",
                 // The first one keeps the membership, and holds no lease.
                 None if member.node == NodeId::memory(0) => "present",
                 None => "starting",
@@ -221,6 +224,11 @@ fn standing(m: &MembershipReport, member: Member) -> Option<&'static str> {
     })
 }
 
+fn is_away(m: &MembershipReport, member: Member) -> bool {
+    let memory = m.state.memory_node(member.node);
+    memory.is_some_and(|m| m.presence.is_away())
+}
+
 fn member_status(
     first: &str,
     nic_config: &NicConfig,
@@ -234,7 +242,7 @@ fn member_status(
     let lease = m.leases.iter().find(|(of, _)| *of == member);
     let answered = match here {
         Some(status) => Ok(status),
-        None if matches!(standing, "lost" | "missing") => Err(Error::unreachable("not asked")),
+        None if is_away(m, member) => Err(Error::unreachable("not asked")),
         None => ask_member(&address, nic_config, member),
     };
     let report = answered.as_ref().ok().and_then(NodeReport::of);

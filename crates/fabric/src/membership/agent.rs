@@ -18,17 +18,23 @@ pub struct MemoryAgent {
     /// The latest incarnation with revoked access at this host, by node.
     revoked: BTreeMap<NodeId, u32>,
     lease_ns: Nanos,
+    gaps: u64,
 }
 
 impl MemoryAgent {
     /// The agent of a node that has not joined.
     pub fn new(me: Member) -> Self {
-        Self { me, joined: false, renew_at: 0, revoked: BTreeMap::new(), lease_ns: 0 }
+        Self { me, joined: false, renew_at: 0, revoked: BTreeMap::new(), lease_ns: 0, gaps: 0 }
     }
 
     /// How long a lease is, ns; 0 before the first.
     pub fn lease_ns(&self) -> Nanos {
         self.lease_ns
+    }
+
+    /// The parts of the journal with a gap, as of the last step ([`MembershipState::gaps`]).
+    pub fn gaps(&self) -> u64 {
+        self.gaps
     }
 
     /// One step; joins at first. `now` is the node's reading of the fabric's clock; when `revoke`
@@ -54,6 +60,7 @@ impl MemoryAgent {
             self.renew_at = now + lease.for_ns / 4;
         }
         let state = membership.state(self.me, now).await?;
+        self.gaps = state.gaps();
         self.revoke(revoke, &state)?;
         for m in state.members.iter().filter(|m| m.phase == MemberPhase::Revoking) {
             if !m.acknowledged.contains(&self.me) {

@@ -42,6 +42,16 @@ impl InProcess {
         locked(&self.rules).agents = usize::from(memory_nodes);
     }
 
+    /// Whether writes go on without a journal node that is away: its part has a gap then.
+    pub fn set_skips_journal(&self, skips: bool) {
+        locked(&self.rules).skips_journal = skips;
+    }
+
+    /// The part of a journal node lacks writes.
+    pub fn lacks(&self, journal_node: NodeId) {
+        locked(&self.rules).lacks(journal_node);
+    }
+
     /// Judges leases. Called periodically, many times within a lease: from the first call on, half
     /// a lease without a call counts as a time in which this membership stood still, and ends no
     /// lease.

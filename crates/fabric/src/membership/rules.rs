@@ -16,7 +16,7 @@
 //! can execute any more. A member leaves in the same steps as a dead one, so that no verb of it
 //! executes later.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::policy::LeaseParameters;
@@ -93,6 +93,10 @@ pub(super) struct MembershipRules {
     move_asked: Nanos,
     /// The membership epoch in which the last member died.
     last_death: u64,
+    /// Writes go on without a journal node that is away.
+    pub(super) skips_journal: bool,
+    /// Journal nodes with a gap.
+    gaps: BTreeSet<NodeId>,
     /// For tests: how late news reaches a node, ns.
     pub(super) delays: BTreeMap<NodeId, Nanos>,
     pub(super) news: VecDeque<News>,
@@ -111,6 +115,8 @@ impl MembershipRules {
             asked: BTreeMap::new(),
             move_asked: 0,
             last_death: 0,
+            skips_journal: false,
+            gaps: BTreeSet::new(),
             delays: BTreeMap::new(),
             news: VecDeque::new(),
         }
@@ -192,7 +198,13 @@ impl MembershipRules {
     /// A memory node comes, goes, or turns out to be lost.
     fn set_presence(&mut self, member: Member, presence: Presence, why: &'static str) {
         self.asked.insert(member, self.now);
+        let is_skipped = self.skips_journal && member.node.role() == Role::Journal;
+        if is_skipped && presence.is_away() {
+            self.gaps.insert(member.node);
+        }
+        let gap = self.gaps.contains(&member.node);
         self.edit_memory(member.node, |m, epoch| {
+            (m.gap, m.refill) = (gap, None);
             if !m.presence.is_away() || !presence.is_away() {
                 (m.since, m.acknowledged) = (epoch, Vec::new());
             }
@@ -367,8 +379,10 @@ impl MembershipRules {
                     m.acknowledged.push(me);
                 }
             }
-            for m in s.memory.iter_mut().filter(|m| m.presence.is_away()) {
-                m.acknowledged.push(me);
+            for m in &mut s.memory {
+                if m.presence.is_away() || m.refill.is_some() {
+                    m.acknowledged.push(me);
+                }
             }
             if let Some(p) = &mut s.planned {
                 p.acknowledged.push(me);
@@ -404,10 +418,19 @@ impl MembershipRules {
                     0 => Presence::Present,
                     _ => Presence::Missing,
                 };
-                self.change(|s, epoch| {
+                let gap = self.gaps.contains(&me.node);
+                self.change(|s, since| {
                     let acknowledged = s.living().collect();
                     s.memory.retain(|m| m.member.node != me.node);
-                    s.memory.push(MemoryState { member: me, presence, since: epoch, acknowledged });
+                    let (member, refill) = (me, None);
+                    s.memory.push(MemoryState {
+                        member,
+                        presence,
+                        since,
+                        acknowledged,
+                        gap,
+                        refill,
+                    });
                     s.memory.sort_by_key(|m| m.member);
                 });
             }
@@ -559,6 +582,14 @@ impl MembershipRules {
                     self.change(|s, _| s.planned = None);
                 }
             }
+            Change::Refill(m) => self.refill(&latest, me, m)?,
+            Change::Resumed(m) => {
+                let open = |o: &&MemoryState| o.refill.is_some() && !o.acknowledged.contains(&me);
+                if latest.memory_node(m.node).filter(open).is_some_and(|o| o.member == m) {
+                    self.edit_memory(m.node, |m, _| m.acknowledged.push(me));
+                }
+            }
+            Change::Filled(m) => self.filled(&latest, me, m)?,
             // It goes through the steps of a death, so that no verb of it executes later; it owns
             // no table.
             Change::Leave => self.die(me, None),
@@ -566,6 +597,47 @@ impl MembershipRules {
                 return Err(Error::invalid(format!("{me} is no memory node that could be back")));
             }
         }
+        Ok(())
+    }
+
+    // ---- gaps of the journal
+    // ----------------------------------------------------------------------
+
+    /// A part of the journal lacks writes.
+    pub(super) fn lacks(&mut self, node: NodeId) {
+        self.gaps.insert(node);
+        if self.latest().memory_node(node).is_some_and(|m| !m.gap) {
+            self.edit_memory(node, |m, _| m.gap = true);
+        }
+    }
+
+    fn refill(&mut self, latest: &MembershipState, me: Member, of: Member) -> Result<()> {
+        let found = latest.memory_node(of.node).filter(|m| m.member == of);
+        let Some(m) = found.filter(|m| !m.presence.is_away() && m.gap) else {
+            return Err(Error::invalid(format!("{of} is away, or nothing is missing in its part")));
+        };
+        match m.refill {
+            Some(by) if by != me && latest.is_living(by) => {
+                Err(Error::busy(format!("{by} refills {of}")))
+            }
+            _ => {
+                self.edit_memory(of.node, |m, epoch| {
+                    (m.refill, m.since, m.acknowledged) = (Some(me), epoch, Vec::new());
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn filled(&mut self, latest: &MembershipState, me: Member, of: Member) -> Result<()> {
+        let is_whole = |m: &&MemoryState| {
+            m.member == of && m.refill == Some(me) && latest.is_acknowledged(&m.acknowledged)
+        };
+        if latest.memory_node(of.node).filter(is_whole).is_none() {
+            return Err(Error::busy(format!("{of} was away meanwhile: refill it again")));
+        }
+        self.gaps.remove(&of.node);
+        self.edit_memory(of.node, |m, _| (m.gap, m.refill) = (false, None));
         Ok(())
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::NodeShared;
 use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
 use super::membership_server::{MembershipServer, ready};
 use super::start::again_until;
 use super::wire::{Answer, Ask};
+use super::{NodeShared, locked};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::membership::{Member, Membership, MemoryAgent, Presence};
@@ -110,7 +110,11 @@ impl Acting {
             self.probe(membership_server);
         }
         let revoke = |dead| shared.revoke(dead);
-        self.agent.step(&*self.membership, &revoke, shared.now()).await
+        let is_quiet = self.agent.step(&*self.membership, &revoke, shared.now()).await?;
+        if let Some(hear) = &*locked(&shared.hears_gaps) {
+            hear(self.agent.gaps());
+        }
+        Ok(is_quiet)
     }
 
     /// Asks the hosts of memory nodes that are missing whether their processes have ended.

@@ -161,8 +161,14 @@ pub fn questions() -> Vec<u8> {
 
 fn membership_server() -> MembershipServer {
     let (data_path, options) = (DataPath::Frames, Vec::new());
-    let pool_config =
-        PoolConfig { memory_nodes: 2, compute_nodes: 3, journal_nodes: 0, data_path, options };
+    let pool_config = PoolConfig {
+        memory_nodes: 2,
+        compute_nodes: 3,
+        journal_nodes: 0,
+        skips_journal: false,
+        data_path,
+        options,
+    };
     let common = Common { data_path, mtu: 0, cores: 1 };
     let membership = Arc::new(InProcess::new(LeaseParameters::default()));
     let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);

@@ -33,8 +33,14 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn found(region_bytes: u64) -> NetFabric {
     let (data_path, options) = (DataPath::Frames, Vec::new());
-    let pool_config =
-        PoolConfig { memory_nodes: 1, compute_nodes: 4, journal_nodes: 0, data_path, options };
+    let pool_config = PoolConfig {
+        memory_nodes: 1,
+        compute_nodes: 4,
+        journal_nodes: 0,
+        skips_journal: false,
+        data_path,
+        options,
+    };
     let (lease_parameters, nic_config) = (LeaseParameters::default(), NicConfig::default());
     let mn0 =
         NetFabric::found("127.0.0.1:0", region_bytes, pool_config, lease_parameters, &nic_config);

@@ -15,12 +15,14 @@ pub(super) struct JournalParts {
     journal: Option<u64>,
     /// Whether any directory has indexes.
     has_indexes: bool,
+    /// The parts that lack writes.
+    gaps: u64,
 }
 
 impl JournalParts {
     /// Of a pool with so many journal nodes.
     pub(super) fn new(shards: u16) -> Self {
-        Self { shards, journal: None, has_indexes: false }
+        Self { shards, journal: None, has_indexes: false, gaps: 0 }
     }
 
     /// What a directory is from now on. `is_free` says why no node may begin to serve a part.
@@ -55,11 +57,12 @@ impl JournalParts {
                 mark
             }
             Some(mark) if self.check(mark, wanted).is_ok() => mark,
+            _ if self.has_indexes && directory.replaces => self.replaced(wanted)?,
             _ if self.has_indexes => {
                 return refuse(
                     "the pool's journal has indexes, and the directory is no part of it: name the \
-                     directory that was founded with the others (a lost one is lost with its pairs: \
-                     restore a checkpoint into a new pool)"
+                     directory that was founded with the others, or begin a lost one anew with \
+                     --replace"
                         .into(),
                 );
             }
@@ -71,18 +74,35 @@ impl JournalParts {
                         "all {shards} journal nodes of the pool are there: found it with more"
                     ))
                 })?;
-                ShardMark { journal, shards, shard }
+                ShardMark { journal, shards, shard, gaps: 0 }
             }
         };
         is_free(mark.shard)?;
+        self.gaps |= mark.gaps & !(u64::MAX.checked_shl(shards.into()).unwrap_or(0));
+        let mark = ShardMark { gaps: self.gaps, ..mark };
         self.journal = Some(mark.journal);
         self.has_indexes |= directory.has_indexes;
         Ok(mark)
     }
 
+    /// The part of a lost directory: other parts have the indexes, and memory has the pairs.
+    fn replaced(&self, wanted: Option<u16>) -> Result<ShardMark> {
+        let (Some(shard), Some(journal)) = (wanted, self.journal) else {
+            return Err(Error::invalid("--replace needs --index N: which part is begun anew"));
+        };
+        let shards = self.shards;
+        if shards == 1 {
+            return Err(Error::invalid(
+                "the lost directory was the whole journal: restore a checkpoint into a new pool, or \
+                 export the indexes",
+            ));
+        }
+        Ok(ShardMark { journal, shards, shard, gaps: 1 << shard })
+    }
+
     /// Whether a directory is a part of the pool's journal.
     fn check(&self, mark: ShardMark, wanted: Option<u16>) -> Result<()> {
-        let ShardMark { journal, shards, shard } = mark;
+        let ShardMark { journal, shards, shard, .. } = mark;
         if shards != self.shards || shard >= shards {
             return Err(Error::invalid(format!(
                 "the directory is a part of a journal of {shards} nodes, and the pool is founded \
@@ -112,11 +132,11 @@ mod tests {
     const POOL: PoolId = PoolId(77);
 
     fn directory(mark: Option<ShardMark>, has_indexes: bool) -> JournalDirectory {
-        JournalDirectory { mark, has_indexes }
+        JournalDirectory { mark, has_indexes, replaces: false }
     }
 
     fn part(journal: u64, shards: u16, shard: u16) -> Option<ShardMark> {
-        Some(ShardMark { journal, shards, shard })
+        Some(ShardMark { journal, shards, shard, gaps: 0 })
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub struct PoolConfig {
     pub compute_nodes: u16,
     /// How many journal nodes it has. It opens once all are ready.
     pub journal_nodes: u16,
+    /// Whether writes go on without a journal node that is away.
+    pub skips_journal: bool,
     /// The data path of its verbs.
     pub data_path: DataPath,
     /// For the layer above.
@@ -103,6 +105,7 @@ impl MembershipServer {
         membership: Arc<InProcess>,
     ) -> Self {
         membership.set_agents(pool_config.memory_nodes + pool_config.journal_nodes);
+        membership.set_skips_journal(pool_config.skips_journal);
         let journal = Mutex::new(JournalParts::new(pool_config.journal_nodes));
         let registrations = Mutex::default();
         Self { pool, pool_config, common, badges, membership, registrations, journal }
@@ -356,6 +359,14 @@ impl MembershipServer {
         let is_free = |n| self.check_free(registrations, NodeId::journal(n), now);
         let mark = journal.enter(directory, intro.wanted, self.pool, is_free)?;
         let node = NodeId::journal(mark.shard);
+        // Of a part that was there before, the membership knows what it lacks.
+        let is_known = registrations.node_directory.find(node).is_some();
+        for n in (0..mark.shards).filter(|n| !is_known && mark.gaps >> n & 1 == 1) {
+            self.membership.lacks(NodeId::journal(n));
+        }
+        if directory.replaces {
+            self.membership.lacks(node);
+        }
         registrations.marks.insert(node, mark);
         Ok(node)
     }
@@ -438,6 +449,7 @@ mod tests {
             memory_nodes,
             compute_nodes,
             journal_nodes: 0,
+            skips_journal: false,
             data_path,
             options: vec![1, 2],
         };

@@ -151,7 +151,12 @@ pub(crate) struct NodeShared {
     acts: AtomicBool,
     /// What the layer above says of this node.
     report: Mutex<Option<Report>>,
+    /// The layer above hears which parts of the journal have gaps.
+    hears_gaps: Mutex<Option<Gaps>>,
 }
+
+/// Takes the parts of the journal with a gap (`MembershipState::gaps`).
+type Gaps = Box<dyn Fn(u64) + Send>;
 
 impl NetFabric {
     /// The node and incarnation of this process.
@@ -202,6 +207,12 @@ impl NetFabric {
             agent::start(&self.0.shared, on_chip_bytes)?;
         }
         Ok(())
+    }
+
+    /// Calls this with the parts of the journal that have gaps, many times within a lease: before
+    /// [`NetFabric::ready`].
+    pub fn hear_gaps(&self, hear: impl Fn(u64) + Send + 'static) {
+        *locked(&self.0.shared.hears_gaps) = Some(Box::new(hear));
     }
 
     /// Is a memory node that can be used, and acts for the membership; to the end of the node, or

@@ -297,6 +297,7 @@ impl<'a> Start<'a> {
             is_asked_to_leave: AtomicBool::new(false),
             acts: AtomicBool::new(false),
             report: Mutex::default(),
+            hears_gaps: Mutex::default(),
         });
         let (control, inbox) = channel();
         let data = match (net.has_threads(), me.node.role()) {

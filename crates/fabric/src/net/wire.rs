@@ -21,7 +21,7 @@ use crate::transport::Nanos;
 /// First bytes of every connection.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the membership server.
@@ -93,6 +93,8 @@ pub struct JournalDirectory {
     pub mark: Option<ShardMark>,
     /// Whether it has indexes.
     pub has_indexes: bool,
+    /// It begins a part anew whose directory is lost: the part has a gap.
+    pub replaces: bool,
 }
 
 /// Which part of which journal a directory is.
@@ -104,6 +106,9 @@ pub struct ShardMark {
     pub shards: u16,
     /// Which part it is.
     pub shard: u16,
+    /// The parts that lack writes, as far as it knows: bit n is that of part n.
+    #[serde(default)]
+    pub gaps: u64,
 }
 
 /// Questions. All but the last three are for the first memory node.

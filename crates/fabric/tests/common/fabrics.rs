@@ -22,8 +22,14 @@ pub fn apart(cores: u32) -> [NetFabric; 2] {
     let mut nic_config = NicConfig::default();
     nic_config.cores = cores;
     let (data_path, options) = (DataPath::Frames, Vec::new());
-    let pool_config =
-        PoolConfig { memory_nodes: 1, compute_nodes: 1, journal_nodes: 0, data_path, options };
+    let pool_config = PoolConfig {
+        memory_nodes: 1,
+        compute_nodes: 1,
+        journal_nodes: 0,
+        skips_journal: false,
+        data_path,
+        options,
+    };
     let leases = LeaseParameters::default();
     let mn = NetFabric::found("127.0.0.1:0", 1 << 16, pool_config, leases, &nic_config)
         .expect("a free port");
