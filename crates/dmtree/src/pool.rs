@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 pub(crate) use dmtree_fabric::sync::locked;
-use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, NodeId, Result};
+use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, MemoryState, NodeId, Result};
 use dmtree_journal::IndexJournal;
 use dmtree_parts::{NodeContext, naming};
 use dmtree_pool::{Cluster, Creation, IndexEntry, IndexState, NewIndex, Opening, PoolNode};
@@ -322,6 +322,11 @@ impl PoolInner {
     /// Removes an entry.
     pub(crate) fn remove_entry(self: &Arc<Self>, name: &str) -> Result<()> {
         self.admin(false, |a| a.run(a.node.drop_index(&a.ep, name)))
+    }
+
+    /// As [`PoolNode::journal_nodes`].
+    pub(crate) fn journal_nodes(self: &Arc<Self>) -> Result<Vec<MemoryState>> {
+        self.admin(true, |a| a.run(a.node.journal_nodes(&a.ep)))
     }
 
     /// As [`PoolNode::begin_refill`].

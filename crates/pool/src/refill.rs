@@ -5,7 +5,7 @@
 //! memory has by then is written to the part. When the journal node was away meanwhile, the
 //! membership refuses the end.
 
-use dmtree_fabric::{Change, Endpoint, Error, MemoryState, NodeId, Result};
+use dmtree_fabric::{Change, Endpoint, Error, MemoryState, NodeId, Result, Role};
 
 use crate::node::PoolNode;
 
@@ -17,6 +17,16 @@ impl PoolNode {
     pub fn journal_gaps(&self) -> Vec<NodeId> {
         let state = self.view.state();
         state.memory.iter().filter(|m| m.gap).map(|m| m.member.node).collect()
+    }
+
+    /// The journal nodes, as the membership has them now.
+    ///
+    /// # Errors
+    /// Those of the membership server.
+    pub async fn journal_nodes(&self, ep: &Endpoint) -> Result<Vec<MemoryState>> {
+        let state = self.membership.state(self.view.me, ep.now()).await?;
+        let journals = state.memory.iter().filter(|m| m.member.node.role() == Role::Journal);
+        Ok(journals.cloned().collect())
     }
 
     /// Whether writes of this node skip a journal node.

@@ -13,18 +13,19 @@ use crate::harness::{
 };
 
 /// Memory nodes and journal nodes of a pool; the latter have directories.
-struct Servers {
+pub struct Servers {
     memory: Vec<Process>,
-    journal: Vec<Process>,
-    at: String,
+    pub journal: Vec<Process>,
+    pub at: String,
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("plain")
 }
 
-fn journal_node(at: &str, dir: &Path) -> Process {
-    let node = Process::start(&["journalnode", "--join", at, "--dir", text(dir)]);
+pub fn journal_node(at: &str, dir: &Path, more: &[&str]) -> Process {
+    let args = ["journalnode", "--join", at, "--dir", text(dir)];
+    let node = Process::start(&[&args, more].concat());
     let line = node.line();
     assert!(line.starts_with("jn"), "{line}");
     node
@@ -32,35 +33,30 @@ fn journal_node(at: &str, dir: &Path) -> Process {
 
 impl Servers {
     /// Two memory nodes, and a journal node for each of these directories.
-    fn start(dirs: &[&Path], level: &str) -> Self {
+    pub fn start(dirs: &[&Path], level: &str) -> Self {
+        Self::start_with(dirs, &["--level", level])
+    }
+
+    /// The same with more said of the journal.
+    pub fn start_with(dirs: &[&Path], more: &[&str]) -> Self {
         let journals = dirs.len().to_string();
-        let (first, at) = serve(&[
-            "--listen",
-            "127.0.0.1:0",
-            "--memory-bytes",
-            "64MiB",
-            "--memory-nodes",
-            "2",
-            "--journal",
-            &journals,
-            "--level",
-            level,
-        ]);
+        let args = ["--listen", "127.0.0.1:0", "--memory-bytes", "64MiB", "--memory-nodes", "2"];
+        let (first, at) = serve(&[&args[..], &["--journal", &journals], more].concat());
         let join = ["memnode", "--join", &at, "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
         let second = Process::start(&join);
         assert!(second.line().starts_with("mn1 "));
-        let journal = dirs.iter().map(|dir| journal_node(&at, dir)).collect();
+        let journal = dirs.iter().map(|dir| journal_node(&at, dir, &[])).collect();
         Self { memory: vec![first, second], journal, at }
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.journal.iter_mut().chain(&mut self.memory).for_each(Process::kill);
     }
 }
 
 /// What a writer knows of its keys: values that are surely there, and what else may be.
 #[derive(Default)]
-struct Known {
+pub struct Known {
     /// The last acknowledged value, `None` for a delete.
     due: BTreeMap<String, Option<String>>,
     /// A later one that was not acknowledged.
@@ -77,7 +73,7 @@ impl Known {
 }
 
 /// Writes until it is told to stop, or its pool ends: each writer has keys of its own.
-fn write(number: usize, mut shell: Process, stops: &AtomicBool) -> Known {
+pub fn write(number: usize, mut shell: Process, stops: &AtomicBool) -> Known {
     let mut known = Known::default();
     for i in 0..usize::MAX {
         if stops.load(SeqCst) {
@@ -104,7 +100,7 @@ fn write(number: usize, mut shell: Process, stops: &AtomicBool) -> Known {
     known
 }
 
-fn contents(at: &str) -> BTreeMap<String, String> {
+pub fn contents(at: &str) -> BTreeMap<String, String> {
     let pool = Pool::connect(at).wait(PATIENCE).open().expect("joins");
     let index = pool.open("shell").expect("there");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
@@ -112,7 +108,7 @@ fn contents(at: &str) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (text(key), text(value))).collect()
 }
 
-fn check(found: &BTreeMap<String, String>, known: &[Known]) {
+pub fn check(found: &BTreeMap<String, String>, known: &[Known]) {
     let mut writes = 0;
     for known in known {
         for key in known.due.keys().chain(known.open.keys()) {
@@ -267,7 +263,7 @@ fn writes_wait_for_a_journal_node_that_is_away() {
                 (b, said)
             });
             std::thread::sleep(Duration::from_secs(1));
-            servers.journal[0] = journal_node(&at, &dirs[0]);
+            servers.journal[0] = journal_node(&at, &dirs[0], &[]);
             let (b, said) = put.join().expect("no panic");
             assert!(said.iter().all(|said| said == "done"), "{said:?}");
             b
@@ -358,7 +354,7 @@ fn a_journal_node_writes_checkpoints_by_itself() {
     let (status, out) = run(&arguments);
     assert_ne!(status, Some(0), "without its journal node: {out}");
     has(&out, &["jn0"]);
-    let _node = journal_node(&pool, &j0);
+    let _node = journal_node(&pool, &j0, &[]);
     let out = within(PATIENCE, || {
         let (status, out) = run(&arguments);
         (status == Some(0)).then_some(out.clone()).ok_or(out)
@@ -421,7 +417,7 @@ fn what_is_no_part_of_the_journal_is_refused() {
     assert_eq!(compute(&other.at).ask("put a 1"), "done");
     other.kill();
     let (_two, two) = found("2");
-    let first = journal_node(&two, &j0);
+    let first = journal_node(&two, &j0, &[]);
     has(&join(&two, &at("o1"), &[]), &["another pool"]);
     has(&join(&two, &at("new"), &[]), &["no part of it"]);
     drop(first);

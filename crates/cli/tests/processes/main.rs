@@ -11,6 +11,7 @@ mod durable;
 mod fairness;
 mod harness;
 mod hostile;
+mod journal_gaps;
 mod journals;
 mod keys;
 mod memory_nodes;

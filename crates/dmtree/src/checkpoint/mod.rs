@@ -32,7 +32,7 @@ use dmtree_fabric::{Error, ErrorKind, Result};
 use dmtree_journal::Cut;
 
 use crate::Pool;
-use crate::durable::Durable;
+use crate::durable::{Durable, DurableIndexes};
 use cloud::Place;
 use manifest::{MANIFEST, Manifest, corrupt};
 pub use series::{CheckpointSeries, WrittenCheckpoint};
@@ -81,7 +81,25 @@ impl Pool {
             )
         })?;
         let memory_bytes = self.stats()?.total_bytes();
-        write(|| durable.cut(), Some(memory_bytes), (to, claim))
+        write(|| self.whole_cut(durable), Some(memory_bytes), (to, claim))
+    }
+
+    /// A cut of a journal that lacks nothing. Writes skip a part only when the membership says that
+    /// it has a gap: so there is none in a cut when its state is the same before and after.
+    fn whole_cut(&self, durable: &DurableIndexes) -> Result<Box<dyn Cut>> {
+        let before = self.inner().journal_nodes()?;
+        if let Some(m) = before.iter().find(|m| m.gap) {
+            return Err(Error::busy(format!(
+                "part {0} of the journal lacks acknowledged writes: `dmtree journal refill {0}` \
+                 writes them",
+                m.member.node.index()
+            )));
+        }
+        let cut = durable.cut()?;
+        match self.inner().journal_nodes()? == before {
+            true => Ok(cut),
+            false => Err(Error::busy("a journal node has come or gone: try again")),
+        }
     }
 
     /// Loads everything that a checkpoint has into this pool, which is empty. Indexes appear

@@ -209,6 +209,7 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
         memory_nodes,
         compute_nodes: compute_nodes + spare,
         journal_nodes: 0,
+        skips_journal: false,
         data_path: DataPath::Frames,
         options: Vec::new(),
     };

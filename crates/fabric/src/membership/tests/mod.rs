@@ -1,4 +1,5 @@
 mod any_order;
+mod gaps;
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
