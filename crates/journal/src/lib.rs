@@ -57,7 +57,7 @@ pub use crate::durable::DirectoryJournal;
 pub use crate::node::JournalNode;
 pub use crate::protocol::JOURNAL_SERVICE;
 pub use crate::service::JournalService;
-pub use crate::shards::ShardedJournal;
+pub use crate::shards::{SenderFuture, ShardedJournal};
 
 /// Between two looks at whether an append that was given up has ended.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);

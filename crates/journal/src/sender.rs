@@ -1,4 +1,5 @@
-//! The sender of a compute node to one journal node: a thread with a queue.
+//! The sender of a compute node to one journal node: a queue, and a thread or a simulated client that
+//! works it off.
 //!
 //! The records that wait at a moment go in one call. A call that fails may have been executed: it
 //! is made again, with its number and with the records that are still waited for, until the journal
@@ -16,12 +17,15 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dmtree_fabric::wait::WaitQueue;
 use dmtree_fabric::{Effect, Error, ErrorKind, Failure, Result};
 
 use crate::IndexNumber;
@@ -33,11 +37,26 @@ const CALL_WITHIN: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// What a line does. On a thread it is done when it is first polled.
+pub(crate) type LineFuture<'l, T> = Pin<Box<dyn Future<Output = T> + 'l>>;
+
 /// The way to a journal node.
 pub(crate) trait Line {
-    /// Makes a call. When this returns the call is answered, or it is not begun later than now: an
+    /// Makes a call. When this is done the call is answered, or it is not begun later than now: an
     /// attempt takes longer than a host may take to begin a call.
-    fn call(&mut self, request: &[u8]) -> Result<Vec<u8>>;
+    fn call<'l>(&'l mut self, request: &'l [u8]) -> LineFuture<'l, Result<Vec<u8>>>;
+
+    /// Waits until there is work, or for a while.
+    fn rest<'l>(&'l mut self, queue: &'l Queue) -> LineFuture<'l, ()> {
+        queue.wait();
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The time between two attempts.
+    fn pause(&mut self) -> LineFuture<'_, ()> {
+        std::thread::park_timeout(PAUSE);
+        Box::pin(std::future::ready(()))
+    }
 
     /// Whether the pool goes on without the journal node, as the membership knows: records for it
     /// count as accepted, and it is refilled later.
@@ -68,6 +87,10 @@ struct Call {
 enum Work {
     Records(Vec<Entry>),
     Call(Call),
+    /// Nothing is there.
+    None,
+    /// The sender ends.
+    End,
 }
 
 /// A sender. Dropped, it ends when its attempt has ended.
@@ -76,12 +99,14 @@ pub(crate) struct Sender {
     thread: Option<JoinHandle<()>>,
 }
 
-struct Queue {
+pub(crate) struct Queue {
     /// The name of the journal node.
     to: String,
     appends: Arc<Appends>,
     jobs: Mutex<Jobs>,
     rung: Condvar,
+    /// The same for a sender that is no thread.
+    pub(crate) work: WaitQueue,
     /// Why the last attempt has failed.
     trouble: Mutex<Option<Error>>,
 }
@@ -108,16 +133,10 @@ impl Sender {
         appends: Arc<Appends>,
         dial: Dial,
     ) -> Result<Self> {
-        let queue = Arc::new(Queue {
-            to,
-            appends,
-            jobs: Mutex::default(),
-            rung: Condvar::new(),
-            trouble: Mutex::default(),
-        });
+        let queue = Arc::new(Queue::new(to, appends));
         let its = queue.clone();
         let run = move || match dial() {
-            Ok(line) => Sending { queue: its, line, incarnation, number: 0 }.run(),
+            Ok(line) => at_once(Sending { queue: its, line, incarnation, number: 0 }.run()),
             Err(e) => its.refuse_all(&e),
         };
         let thread = std::thread::Builder::new()
@@ -127,10 +146,28 @@ impl Sender {
         Ok(Self { queue, thread: Some(thread) })
     }
 
+    /// A sender without a thread: the future works its queue off until the sender is dropped.
+    pub(crate) fn driven(
+        to: String,
+        incarnation: u32,
+        appends: Arc<Appends>,
+        line: Box<dyn Line>,
+    ) -> (Self, impl Future<Output = ()>) {
+        let queue = Arc::new(Queue::new(to, appends));
+        let sending = Sending { queue: queue.clone(), line, incarnation, number: 0 };
+        let appends = queue.appends.clone();
+        let run = async move {
+            // A future that is dropped makes no attempt any more.
+            let _ends = Ends(appends);
+            sending.run().await;
+        };
+        (Self { queue, thread: None }, run)
+    }
+
     /// Adds records at the end of the queue.
     pub(crate) fn send(&self, entries: impl Iterator<Item = Entry>) {
         self.queue.jobs().records.extend(entries);
-        self.queue.rung.notify_one();
+        self.queue.ring();
     }
 
     /// Makes a call. It has ended when this returns, also in an error.
@@ -139,7 +176,7 @@ impl Sender {
         let is_given_up = Arc::new(AtomicBool::new(false));
         let call = Call { ask, is_given_up: is_given_up.clone(), answer };
         self.queue.jobs().calls.push_back(call);
-        self.queue.rung.notify_one();
+        self.queue.ring();
         let answer = match answered.recv_timeout(CALL_WITHIN) {
             Err(RecvTimeoutError::Timeout) => {
                 is_given_up.store(true, SeqCst);
@@ -160,7 +197,7 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         self.queue.jobs().closes = true;
-        self.queue.rung.notify_one();
+        self.queue.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -168,6 +205,16 @@ impl Drop for Sender {
 }
 
 impl Queue {
+    fn new(to: String, appends: Arc<Appends>) -> Self {
+        let (jobs, trouble) = Default::default();
+        Self { to, appends, jobs, rung: Condvar::new(), work: WaitQueue::new(), trouble }
+    }
+
+    fn ring(&self) {
+        self.rung.notify_one();
+        self.work.wake_all();
+    }
+
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,17 +223,29 @@ impl Queue {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next thing to do; `None` when the sender ends.
-    fn next(&self) -> Option<Work> {
+    /// Whether there is nothing to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.jobs().is_idle()
+    }
+
+    /// Blocks until there is something to do.
+    fn wait(&self) {
+        let jobs = self.jobs();
+        let waited = self.rung.wait_while(jobs, |jobs| jobs.is_idle());
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The next thing to do.
+    fn next(&self) -> Work {
         let mut jobs = self.jobs();
-        while jobs.records.is_empty() && jobs.calls.is_empty() && !jobs.closes {
-            jobs = self.rung.wait(jobs).unwrap_or_else(PoisonError::into_inner);
-        }
         if jobs.closes {
-            return None;
+            return Work::End;
+        }
+        if jobs.is_idle() {
+            return Work::None;
         }
         if let Some(call) = jobs.calls.pop_front() {
-            return Some(Work::Call(call));
+            return Work::Call(call);
         }
         let mut bytes = 0;
         let fits = |entry: &&Entry| {
@@ -195,7 +254,7 @@ impl Queue {
         };
         // One that exceeds a call is alone.
         let count = jobs.records.iter().take_while(fits).count().max(1);
-        Some(Work::Records(jobs.records.drain(..count).collect()))
+        Work::Records(jobs.records.drain(..count).collect())
     }
 
     /// A call that waits.
@@ -209,15 +268,38 @@ impl Queue {
 
     /// There is no way: whatever comes is refused, until the sender ends.
     fn refuse_all(&self, why: &Error) {
-        while let Some(work) = self.next() {
-            match work {
+        loop {
+            match self.next() {
                 Work::Records(mut batch) => {
                     self.appends.depart(&mut batch);
                     self.appends.end(batch, |_| Some(why.clone()));
                 }
                 Work::Call(call) => _ = call.answer.send(Err(why.clone())),
+                Work::None => self.wait(),
+                Work::End => return,
             }
         }
+    }
+}
+
+impl Jobs {
+    fn is_idle(&self) -> bool {
+        self.records.is_empty() && self.calls.is_empty() && !self.closes
+    }
+}
+
+/// Runs what waits nowhere: the line of a thread blocks it.
+fn at_once(future: impl Future<Output = ()>) {
+    let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
+    debug_assert!(done.is_ready(), "a line of a thread waits by itself");
+}
+
+/// Says that a sender without a thread does not run any more.
+struct Ends(Arc<Appends>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end_all();
     }
 }
 
@@ -230,17 +312,19 @@ struct Sending {
 }
 
 impl Sending {
-    fn run(mut self) {
-        while let Some(work) = self.queue.next() {
-            match work {
-                Work::Records(batch) => self.send(batch),
-                Work::Call(call) => self.call(&call),
+    async fn run(mut self) {
+        loop {
+            match self.queue.next() {
+                Work::Records(batch) => self.send(batch).await,
+                Work::Call(call) => self.call(&call).await,
+                Work::None => self.line.rest(&self.queue).await,
+                Work::End => return,
             }
         }
     }
 
     /// Sends records until they are accepted, refused, or given up.
-    fn send(&mut self, mut batch: Vec<Entry>) {
+    async fn send(&mut self, mut batch: Vec<Entry>) {
         let appends = self.queue.appends.clone();
         let mut at = 0;
         self.number += 1;
@@ -257,7 +341,7 @@ impl Sending {
                 true => Ask::Append { at: from, bytes },
                 false => Ask::Part { at: from, bytes },
             };
-            match self.attempt(&ask) {
+            match self.attempt(&ask).await {
                 Ok(Answer::Appended(refused)) => {
                     return appends.end(batch, |of| failure(&refused, of));
                 }
@@ -277,10 +361,10 @@ impl Sending {
                     while e.effect() == Effect::None
                         && let Some(call) = self.queue.next_call()
                     {
-                        self.call(&call);
+                        self.call(&call).await;
                         (at, self.number) = (0, self.number + 1);
                     }
-                    std::thread::park_timeout(PAUSE);
+                    self.line.pause().await;
                     continue;
                 }
                 Err(e) => return appends.end(batch, |_| Some(e.clone())),
@@ -290,7 +374,7 @@ impl Sending {
         }
     }
 
-    fn call(&mut self, call: &Call) {
+    async fn call(&mut self, call: &Call) {
         self.number += 1;
         loop {
             if call.is_given_up.load(SeqCst) {
@@ -299,9 +383,9 @@ impl Sending {
                 let _ = call.answer.send(Err(why.effect_unknown()));
                 return;
             }
-            match self.attempt(&call.ask) {
+            match self.attempt(&call.ask).await {
                 Err(e) if is_transient(&e) && !self.queue.closes() => {
-                    std::thread::park_timeout(PAUSE);
+                    self.line.pause().await;
                 }
                 done => {
                     let _ = call.answer.send(done);
@@ -311,9 +395,9 @@ impl Sending {
         }
     }
 
-    fn attempt(&mut self, ask: &Ask<'_>) -> Result<Answer> {
+    async fn attempt(&mut self, ask: &Ask<'_>) -> Result<Answer> {
         let ask = Request { sender: self.incarnation, number: self.number, ask: ask.clone() };
-        let answered = self.line.call(&encode(&ask)?);
+        let answered = self.line.call(&encode(&ask)?).await;
         let answered = answered.map_err(|e| e.context(format!("journal node {}", self.queue.to)));
         *self.queue.trouble() = answered.as_ref().err().cloned();
         decode(&answered?)

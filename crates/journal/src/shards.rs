@@ -9,16 +9,17 @@
 //! parts is never read, and goes with the next index of its number or name.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use dmtree_fabric::wait::WaitQueue;
-use dmtree_fabric::{Endpoint, Error, Fabric, Member, NodeId, Result};
+use dmtree_fabric::{Endpoint, Error, Fabric, Member, NodeId, Result, WaitReason};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::appends::Appends;
 use crate::merge::{ShardedCut, list};
 use crate::protocol::{Answer, Ask, BODY_BYTES, JOURNAL_SERVICE, Row, put_record};
-use crate::sender::{Dial, Entry, Line, Sender, unexpected};
+use crate::sender::{Dial, Entry, Line, LineFuture, Queue, Sender, unexpected};
 use crate::{Cut, IndexNumber, Journal, KnownIndex, Record, Ticket};
 
 /// The slots of an executor's buffers: calls need none.
@@ -26,6 +27,11 @@ const SLAB_BYTES: u64 = 0;
 /// Longest time of an attempt, ns: a host does not begin a call that has been under way for longer
 /// than two thirds of it.
 const ATTEMPT_NS: u64 = 3_000_000_000;
+/// How many times as long an attempt may take as the pause before the next one.
+const ATTEMPTS_PER_PAUSE: u64 = 300;
+
+/// What works off the records for one journal node.
+pub type SenderFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The journal nodes of a pool.
 pub struct ShardedJournal {
@@ -63,6 +69,31 @@ impl ShardedJournal {
         Self::over(me.incarnation, (0..journal_nodes).map(dial))
     }
 
+    /// The same without threads: each endpoint is that of a client of the compute node, which runs
+    /// the future of its place to the end of the journal. An attempt takes `attempt_ns` at most.
+    /// Nothing is skipped, and only records are sent.
+    ///
+    /// # Errors
+    /// `InvalidArgument` without endpoints.
+    pub fn driven(
+        incarnation: u32,
+        endpoints: Vec<Endpoint>,
+        attempt_ns: u64,
+    ) -> Result<(Self, Vec<SenderFuture>)> {
+        let appends = Arc::<Appends>::default();
+        let (mut shards, mut futures) = (Vec::new(), Vec::new());
+        for (ep, to) in endpoints.into_iter().zip((0..).map(NodeId::journal)) {
+            ep.set_timeout(attempt_ns);
+            let pause_ns = attempt_ns / ATTEMPTS_PER_PAUSE;
+            let line = Box::new(DrivenCalls { ep, to, pause_ns });
+            let (sender, future) =
+                Sender::driven(to.to_string(), incarnation, appends.clone(), line);
+            shards.push(Arc::new(sender));
+            futures.push(Box::pin(future) as SenderFuture);
+        }
+        Ok((Self::of(shards, appends)?, futures))
+    }
+
     pub(crate) fn over(
         incarnation: u32,
         parts: impl Iterator<Item = (String, Dial)>,
@@ -70,6 +101,10 @@ impl ShardedJournal {
         let appends = Arc::<Appends>::default();
         let start = |(to, dial)| Sender::start(to, incarnation, appends.clone(), dial);
         let shards = parts.map(|part| start(part).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        Self::of(shards, appends)
+    }
+
+    fn of(shards: Vec<Arc<Sender>>, appends: Arc<Appends>) -> Result<Self> {
         if shards.is_empty() {
             return Err(Error::invalid("a journal without parts"));
         }
@@ -102,15 +137,50 @@ struct Calls<S> {
 }
 
 impl<S: Fn(NodeId) -> bool> Line for Calls<S> {
+    fn call<'l>(&'l mut self, request: &'l [u8]) -> LineFuture<'l, Result<Vec<u8>>> {
+        let mut reply = Vec::new();
+        self.ep.renew_deadline();
+        let call = self.ep.rpc(self.to, JOURNAL_SERVICE, request, &mut reply);
+        let called = self.ep.block_on(call);
+        Box::pin(std::future::ready(called.map(|()| reply)))
+    }
+
     fn is_skipped(&self) -> bool {
         (self.is_skipped)(self.to)
     }
+}
 
-    fn call(&mut self, request: &[u8]) -> Result<Vec<u8>> {
-        let mut reply = Vec::new();
-        self.ep.renew_deadline();
-        self.ep.block_on(self.ep.rpc(self.to, JOURNAL_SERVICE, request, &mut reply))?;
-        Ok(reply)
+/// The remote calls of a client among others of its thread.
+struct DrivenCalls {
+    ep: Endpoint,
+    to: NodeId,
+    pause_ns: u64,
+}
+
+impl Line for DrivenCalls {
+    fn call<'l>(&'l mut self, request: &'l [u8]) -> LineFuture<'l, Result<Vec<u8>>> {
+        Box::pin(async move {
+            let mut reply = Vec::new();
+            self.ep.renew_deadline();
+            self.ep.rpc(self.to, JOURNAL_SERVICE, request, &mut reply).await?;
+            Ok(reply)
+        })
+    }
+
+    fn rest<'l>(&'l mut self, queue: &'l Queue) -> LineFuture<'l, ()> {
+        Box::pin(async move {
+            let listener = queue.work.listen();
+            if queue.is_idle() {
+                self.ep.renew_deadline();
+                let why = WaitReason { what: "records for a journal node", at: 0 };
+                // At its deadline it looks, and waits again.
+                let _ = listener.wait(&self.ep, why).await;
+            }
+        })
+    }
+
+    fn pause(&mut self) -> LineFuture<'_, ()> {
+        Box::pin(self.ep.sleep(self.pause_ns))
     }
 }
 

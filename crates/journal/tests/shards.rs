@@ -51,7 +51,7 @@ impl Node {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = DirectoryJournal::open(dir.path(), Level::default()).expect("opened");
         let journal = Arc::new(journal);
-        let service = Mutex::new(Arc::new(JournalService::new(journal.clone())));
+        let service = Mutex::new(Arc::new(JournalService::new(journal.clone(), false)));
         let (fault, calls) = (Mutex::new(Fault::None), AtomicUsize::new(0));
         let calls_of = Mutex::default();
         let node = Arc::new(Self { _dir: dir, journal, service, fault, calls, calls_of });
@@ -88,7 +88,7 @@ impl RpcHandler for Node {
         let service = {
             let mut service = self.service.lock().expect("no panic");
             if fault == Fault::Restarts && calls.is_multiple_of(5) {
-                *service = Arc::new(JournalService::new(self.journal.clone()));
+                *service = Arc::new(JournalService::new(self.journal.clone(), false));
             }
             service.clone()
         };
@@ -121,7 +121,7 @@ impl Pool {
         (0..4).for_each(|n| local.add_node(NodeId::compute(n), 4096).expect("new"));
         let nodes = (0..journal_nodes).map(|n| Node::start(&local, n)).collect();
         let fabric: Arc<dyn Fabric> = Arc::new(local);
-        let journal = ShardedJournal::open(&fabric, ME, journal_nodes).expect("opened");
+        let journal = ShardedJournal::open(&fabric, ME, journal_nodes, |_| false).expect("opened");
         Self { fabric, nodes, journal: Arc::new(journal) }
     }
 
@@ -129,7 +129,7 @@ impl Pool {
     fn journal_of(&self, compute_node: u16) -> Arc<ShardedJournal> {
         let me = Member { node: NodeId::compute(compute_node), ..ME };
         let parts = self.nodes.len() as u16;
-        Arc::new(ShardedJournal::open(&self.fabric, me, parts).expect("opened"))
+        Arc::new(ShardedJournal::open(&self.fabric, me, parts, |_| false).expect("opened"))
     }
 
     fn ep(&self) -> Endpoint {
@@ -304,7 +304,7 @@ fn a_long_value_goes_in_several_calls() {
             pool.nodes.iter().map(|node| node.calls.load(SeqCst)).sum::<usize>() > before + 3
         });
         for node in &pool.nodes {
-            let again = JournalService::new(node.journal.clone());
+            let again = JournalService::new(node.journal.clone(), false);
             *node.service.lock().expect("no panic") = Arc::new(again);
         }
         put.join().expect("no panic").expect("accepted");

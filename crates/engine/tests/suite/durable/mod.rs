@@ -2,7 +2,8 @@
 //! is there, and nothing is there that no client wrote.
 //!
 //! A run is a function of its seed. Clients on two compute nodes work on a few keys, with fabric
-//! faults, dropped operations and a device that may fail; at a drawn time everything stops. A new
+//! faults, dropped operations and a device that may fail; at a drawn time everything stops. The
+//! journal is in the process of the clients or at a journal node. A new
 //! pool is loaded from what the journal has then, the clients go on, and in the end every key is
 //! read. One history of both lives is judged: operations that had not returned stay open.
 //!
@@ -13,6 +14,7 @@
 //! | process | the power | every operation that had returned when the device synced last |
 
 mod journal;
+mod nodes;
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -56,6 +58,8 @@ struct Plan {
     dies_at_ns: u64,
     sync_ns: u64,
     wrong: Option<Wrong>,
+    /// The journal is that of a journal node, and records reach it in calls.
+    is_remote: bool,
 }
 
 impl Plan {
@@ -77,6 +81,8 @@ impl Plan {
             dies_at_ns: 20_000 + rng.below(2_000_000),
             sync_ns: rng.of(&[3_000, 30_000, 200_000]),
             wrong,
+            // A simulated call ends at once: it waits for no device.
+            is_remote: level != Level::Sync && rng.below(2) == 0,
         }
     }
 
@@ -126,11 +132,16 @@ fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> Harnes
     if !pairs.is_empty() {
         cluster.client(0).expect("a client").load(pairs, true, Fill::Even(1.0)).expect("loaded");
     }
-    for node in &cluster.nodes {
-        let part = IndexJournal::new(journal.clone(), INDEX);
-        node.typed::<DmNode>().attach_journal(part).expect("the first");
-    }
     let harness = Harness::on(cluster, fabric, SLAB_BYTES).expect("a harness");
+    match plan.is_remote {
+        true => _ = nodes::attach(&harness, vec![journal.clone()], INDEX),
+        false => {
+            for node in &harness.test_cluster.nodes {
+                let part = IndexJournal::new(journal.clone(), INDEX);
+                node.typed::<DmNode>().attach_journal(part).expect("the first");
+            }
+        }
+    }
     harness.log.replace(log);
     harness
 }
@@ -283,7 +294,8 @@ fn live(
         let seed = plan.seed << 8 ^ life << 4 ^ u64::from(client);
         harness.worker(client as u16 % NODES, |index| {
             let (rng, wrote) = (Rng::new(seed), vec![0; keys as usize]);
-            let drops = dies_at_ns.is_some();
+            // A dropped operation waits for its append, which blocks the thread of the sender.
+            let drops = dies_at_ns.is_some() && !plan.is_remote;
             let caller = Caller { harness: of, index, client, rng, wrote, keys, shared, drops };
             async move {
                 caller.calls(calls).await;
