@@ -1,7 +1,7 @@
 //! The directory of a journal: what is in it, and that one process has it open.
 //!
 //! ```text
-//! dmtree-journal.json    {"format":1,"engine":"fjall"}; of a journal node also which part it is
+//! dmtree-journal.json    {"format":2,"engine":"fjall"}; of a journal node also which part it is
 //! lock                   locked by the process that has the journal open; its number is in it
 //! engine/                the engine's
 //! ```
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 const MARK: &str = "dmtree-journal.json";
 const LOCK: &str = "lock";
 const ENGINE: &str = "engine";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const LEAST_ROOM_BYTES: u64 = 32 << 20;
 /// How often, and how long each time, the lock of a pool that ends is waited for.
 const MOST_PAUSES: u32 = 100;

@@ -42,7 +42,7 @@ const LOG_BYTES: u64 = 256 << 20;
 #[derive(Serialize, Deserialize)]
 struct Row {
     name: String,
-    options: String,
+    options: Vec<u8>,
 }
 
 /// A journal in a directory.
@@ -237,7 +237,7 @@ impl Journal for DirectoryJournal {
                     rows.insert(&engine.indexes, other.0.to_be_bytes(), []);
                 }
                 let row = Row { name: name.clone(), options: options.clone() };
-                let row = serde_json::to_vec(&row).expect("plain fields have a text");
+                let row = postcard::to_stdvec(&row).expect("plain fields have bytes");
                 rows.insert(&engine.indexes, number.0.to_be_bytes(), row);
             }
             rows.commit()
@@ -410,7 +410,7 @@ fn rows(indexes: fjall::Iter) -> Result<Vec<(IndexNumber, Option<Row>)>> {
         let number = <[u8; 4]>::try_from(&number[..]).map_err(|_| damaged())?;
         let row = match &row[..] {
             [] => None,
-            row => Some(serde_json::from_slice(row).map_err(|_| damaged())?),
+            row => Some(postcard::from_bytes(row).map_err(|_| damaged())?),
         };
         rows.push((IndexNumber(u32::from_be_bytes(number)), row));
     }
