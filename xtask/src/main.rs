@@ -184,6 +184,7 @@ fn metadata() -> Result<Value> {
 
 /// A build of the workspace turns on what any package asks for: here each feature must do with what
 /// it brings itself.
+#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
 fn features() -> Result<()> {
     let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("no packages")?;
