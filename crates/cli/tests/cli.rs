@@ -125,6 +125,7 @@ fn quick_writes_valid_files_and_reports_read_them() {
     has(&table, &["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"]);
     assert!(!table.contains('\x1b'), "no colours");
     let r = results(&out);
+    assert_eq!(r["commit"].as_str().unwrap_or_default(), dmtree_commit::COMMIT);
     let cells = r["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 8, "four workloads, two distributions");
     for c in cells {
