@@ -89,6 +89,11 @@ const VERBS: &[Verb] = &[
         instructions::compare,
     ),
     (
+        "features",
+        "the library with each of its features alone, and with none (all but `verbs`, whose build needs more than Rust)",
+        |_| features(),
+    ),
+    (
         "soak [--minutes N] [--seed S]",
         "real processes that start, leave, hang and are killed; acknowledged writes verified, nothing grows",
         soak::run,
@@ -170,11 +175,34 @@ fn tracked() -> Result<String> {
     output(Command::new("git").arg("ls-files").current_dir(root()))
 }
 
-/// The crates that say `publish = true`.
-fn packages() -> Result<()> {
+/// What cargo says of the workspace.
+fn metadata() -> Result<Value> {
     let words = ["metadata", "--no-deps", "--format-version", "1"];
     let metadata = output(Command::new("cargo").args(words).current_dir(root()))?;
-    let metadata: Value = serde_json::from_str(&metadata)?;
+    Ok(serde_json::from_str(&metadata)?)
+}
+
+/// A build of the workspace turns on what any package asks for: here each feature must do with what
+/// it brings itself.
+#[expect(clippy::disallowed_macros, reason = "a developer's tool prints")]
+fn features() -> Result<()> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let library = packages.iter().find(|package| package["name"] == "dmtree-index");
+    let features = library.and_then(|library| library["features"].as_object());
+    let features = features.context("the library has no features")?.keys();
+    for feature in features.map(String::as_str).filter(|name| *name != "verbs").chain([""]) {
+        println!("dmtree-index with {}", if feature.is_empty() { "no feature" } else { feature });
+        let words = ["clippy", "--quiet", "-p", "dmtree-index", "--no-default-features"];
+        let mut command = Command::new("cargo");
+        run(command.args(words).args(["--features", feature, "--", "-D", "warnings"]))?;
+    }
+    Ok(())
+}
+
+/// The crates that say `publish = true`.
+fn packages() -> Result<()> {
+    let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("no packages")?;
     let mut command = Command::new("cargo");
     command.args(["publish", "--dry-run", "--allow-dirty", "--locked"]);

@@ -7,15 +7,16 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{output, root, run as execute, tracked};
+use crate::{metadata, output, root, run as execute, tracked};
 
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
 /// Most third-party crates of a build without dev-dependencies.
 const MOST_CRATES: usize = 82;
 /// Most third-party crates of the library's default build, build scripts and macros included. What
-/// a feature adds (TOML and the simulator by `sim`, Parquet, RDMA) must not come back by default.
-const MOST_DEFAULT_CRATES: usize = 42;
+/// a feature adds (sockets and the pool's key by `tcp`, JSON, Parquet, RDMA) must not come back by
+/// default.
+const MOST_DEFAULT_CRATES: usize = 22;
 /// The one package of `crates/` that may depend on packages of `systems/` and `lab/`, optionally.
 const BINARY: &str = "dmtree-cli";
 
@@ -28,9 +29,7 @@ pub fn run() -> Result<()> {
         let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
         problems.extend(source_file(file, &text));
     }
-    let words = ["metadata", "--no-deps", "--format-version", "1"];
-    let metadata = output(Command::new("cargo").args(words).current_dir(root()))?;
-    problems.extend(imports(&serde_json::from_str(&metadata)?)?);
+    problems.extend(imports(&metadata()?)?);
     let default = locked_crates(&["-p", "dmtree-index"])?;
     if default > MOST_DEFAULT_CRATES {
         problems.push(format!(

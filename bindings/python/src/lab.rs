@@ -23,6 +23,7 @@ pub(crate) fn run_experiment(
     name: &str,
     settings: Vec<String>,
 ) -> PyResult<String> {
+    dmtree_bench::results::built_from(dmtree_commit::COMMIT);
     let resolved = Experiment::find(name)
         .and_then(|experiment| resolve(&experiment, &Flags::of(&settings)?))
         .and_then(|resolved| run::preflight(&resolved).map(|()| resolved))

@@ -71,6 +71,8 @@ fn bad_input_is_status_2() {
     let of_file = ["--key-form", &keys, "--keys", "2"];
     refused(&[&own[..], &of_file].concat(), &["affinity own", "keys of a file"]);
     refused(&["bench", "quick", "--affinity", "other"], &["other", "own"]);
+    let owned = ["bench", "quick", "--systems", "dlsm-published", "--fabric", "local"];
+    refused(&owned, &["dlsm-published has an owner of each key", "all 6 compute nodes", "--cns 1"]);
     refused(&["bench", "quick", "--keys", "x"], &["x", "1_000_000, 1e6 or 1M"]);
     let cache = words("bench quick --cache-bytes 100 --keys 1000 --out");
     refused(&[&cache[..], &[o]].concat(), &["cache of 100 bytes"]);
@@ -123,6 +125,7 @@ fn quick_writes_valid_files_and_reports_read_them() {
     has(&table, &["search", "insert", "update", "scan", "uniform", "zipfian", "B/key on MN"]);
     assert!(!table.contains('\x1b'), "no colours");
     let r = results(&out);
+    assert_eq!(r["commit"].as_str().unwrap_or_default(), dmtree_commit::COMMIT);
     let cells = r["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 8, "four workloads, two distributions");
     for c in cells {

@@ -1,11 +1,10 @@
 //! A client of an index in one incarnation of this process: a session or a coroutine runs its
 //! operations with it.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_engine::DmTree;
-use dmtree_fabric::{Core, Endpoint, Error, Result, Transport};
+use dmtree_fabric::{Endpoint, Error, Result};
 use dmtree_parts::RangeIndex;
 use dmtree_pool::PoolNode;
 
@@ -33,21 +32,8 @@ impl Client {
         Ok(Self::at(open, &nodes, (node, compute_node), ep))
     }
 
-    /// Several on one executor.
-    pub(crate) fn several(open: &Arc<OpenIndex>, count: usize) -> Result<(Rc<Core>, Vec<Self>)> {
-        let (nodes, compute_node) = (open.nodes(), open.next_node());
-        let node = nodes.incarnation.cluster.compute_node(compute_node)?;
-        let transport: Rc<dyn Transport> = node.fabric().attach(node.cn())?;
-        let core = Core::new(transport.clone(), SLAB_BYTES);
-        let client = || {
-            let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
-            Self::at(open, &nodes, (node.clone(), compute_node), ep)
-        };
-        let several = std::iter::repeat_with(client).take(count).collect();
-        Ok((core, several))
-    }
-
-    fn at(
+    /// With an endpoint of that node.
+    pub(crate) fn at(
         open: &Arc<OpenIndex>,
         nodes: &Nodes,
         (node, compute_node): (Arc<PoolNode>, usize),

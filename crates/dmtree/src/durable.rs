@@ -86,6 +86,7 @@ impl DurableIndexes {
     ///
     /// # Errors
     /// `Full` when there is no thread.
+    #[cfg(feature = "tcp")]
     pub(crate) fn of_cluster(cluster: &Cluster) -> Result<Option<Self>> {
         let journal = journal_of(cluster)?;
         Ok(journal.map(|journal| Self { is_shared: true, ..Self::new(journal) }))
@@ -160,8 +161,15 @@ fn journal_of(cluster: &Cluster) -> Result<Option<Arc<dyn Journal>>> {
 
 /// An index as the journal knows it.
 pub(crate) fn known(number: IndexNumber, name: &str, options: &Options) -> KnownIndex {
-    let options = serde_json::to_string(options).expect("plain fields have a text");
-    KnownIndex { number, name: name.to_owned(), options }
+    KnownIndex { number, name: name.to_owned(), options: options.creation().stored() }
+}
+
+/// The options of an index of a journal.
+///
+/// # Errors
+/// `Incompatible` for those of another release.
+pub(crate) fn options_of(known: &KnownIndex) -> Result<Options> {
+    Ok(Options::of(&dmtree_engine::Options::from_stored(&known.options)?))
 }
 
 /// What a pair takes of a pool's memory, for the estimate of what many take.

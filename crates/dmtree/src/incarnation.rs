@@ -270,7 +270,7 @@ impl PoolInner {
         let Some(how) = &self.how else {
             return Err(Error::incompatible("an embedded pool has one incarnation"));
         };
-        let cluster = former.cluster.join_again(&how.again())?;
+        let cluster = how.join_again(&former.cluster)?;
         let incarnation = Arc::new(Incarnation { number: former.number + 1, cluster });
         if let Some(durable) = &self.durable {
             durable.enter(&incarnation.cluster)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dmtree_fabric::Result;
 use dmtree_parts::{Loaded, Outcome, Page, Resume, ScanRequest, Values};
 
+#[cfg(feature = "async")]
 use crate::async_client::{AsyncClient, AsyncOptions};
 use crate::batch::Batch;
 use crate::bounds::KeyRange;
@@ -238,6 +239,7 @@ impl Index {
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) when the index was removed;
     /// [`ErrorKind::Full`](crate::ErrorKind::Full) when the system gives no thread.
+    #[cfg(feature = "async")]
     pub fn async_client(&self) -> Result<AsyncClient> {
         AsyncClient::shared(&self.0.pool, &self.0.open)
     }
@@ -247,6 +249,7 @@ impl Index {
     /// # Errors
     /// As [`Index::async_client`];
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for options out of range.
+    #[cfg(feature = "async")]
     pub fn async_client_with(&self, options: AsyncOptions) -> Result<AsyncClient> {
         AsyncClient::start(&self.0.pool, &self.0.open, options)
     }

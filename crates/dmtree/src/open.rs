@@ -1,7 +1,9 @@
 //! An index that this process has opened: the state that all its handles share.
 
+#[cfg(feature = "async")]
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use dmtree_engine::{DmNode, DmTree, Options};
 use dmtree_fabric::{Error, Result};
@@ -10,6 +12,7 @@ use dmtree_parts::worker::Workers;
 use dmtree_parts::{AnyIndex, NodeContext, RangeIndex, Root};
 use dmtree_pool::IndexEntry;
 
+#[cfg(feature = "async")]
 use crate::async_client::{Door, Mailbox};
 use crate::counters::{CounterSum, SessionCounters};
 use crate::durable::DurableIndexes;
@@ -32,8 +35,10 @@ pub(crate) struct OpenIndex {
     next_node: AtomicUsize,
     all_counters: Mutex<AllCounters>,
     /// The workers that default async clients share.
+    #[cfg(feature = "async")]
     pub(crate) door: Mutex<Weak<Door>>,
     /// The mailboxes of all async clients: idle coroutines are woken by a change.
+    #[cfg(feature = "async")]
     mailboxes: Mutex<Vec<Weak<Mailbox>>>,
 }
 
@@ -100,7 +105,9 @@ impl OpenIndex {
             dropped: AtomicBool::new(false),
             next_node: AtomicUsize::new(0),
             all_counters: Mutex::default(),
+            #[cfg(feature = "async")]
             door: Mutex::default(),
+            #[cfg(feature = "async")]
             mailboxes: Mutex::default(),
         })
     }
@@ -141,6 +148,12 @@ impl OpenIndex {
     /// Announces a change: every client checks its incarnation before its next operation.
     pub(crate) fn notify(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
+        #[cfg(feature = "async")]
+        self.wake_mailboxes();
+    }
+
+    #[cfg(feature = "async")]
+    fn wake_mailboxes(&self) {
         let mut mailboxes = locked(&self.mailboxes);
         mailboxes.retain(|m| m.strong_count() > 0);
         let there: Vec<_> = mailboxes.iter().filter_map(Weak::upgrade).collect();
@@ -149,6 +162,7 @@ impl OpenIndex {
     }
 
     /// Coroutines that wait at this mailbox are woken by changes.
+    #[cfg(feature = "async")]
     pub(crate) fn connect(&self, mailbox: &Arc<Mailbox>) {
         locked(&self.mailboxes).push(Arc::downgrade(mailbox));
     }

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use dmtree_engine::DmTree;
 pub(crate) use dmtree_fabric::sync::locked;
 use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, MemoryState, NodeId, Result};
 use dmtree_journal::IndexJournal;
+use dmtree_parts::naming::OptionsOf;
 use dmtree_parts::{NodeContext, naming};
-use dmtree_pool::{Cluster, Creation, IndexEntry, IndexState, NewIndex, Opening, PoolNode};
+use dmtree_pool::{Cluster, IndexEntry, IndexState, NewIndex, Opening, PoolNode};
 
-use crate::builder::{Connector, PoolBuilder, Way};
+use crate::builder::PoolBuilder;
+use crate::connect::Way;
 use crate::durable::DurableIndexes;
 use crate::filled::Unpublished;
 use crate::incarnation::{Attempts, ClientContext, Incarnation, Incarnations, Next};
@@ -62,32 +65,18 @@ impl Pool {
         PoolBuilder::new()
     }
 
-    /// Joins a pool of several processes as a compute node. `first` is where its first memory node
-    /// listens, `HOST:PORT` (`dmtree memnode` starts one).
-    pub fn connect(first: &str) -> Connector {
-        Connector::new(first)
-    }
-
-    pub(crate) fn embedded_in(
+    /// A pool that joins again in this way, if at all.
+    pub(crate) fn new(
         cluster: Cluster,
         cache_bytes: u64,
+        how: Option<Way>,
         durable: Option<DurableIndexes>,
     ) -> Self {
-        Self(PoolInner::new(cluster, cache_bytes, None, durable))
+        Self(PoolInner::new(cluster, cache_bytes, how, durable))
     }
 
     pub(crate) fn inner(&self) -> &Arc<PoolInner> {
         &self.0
-    }
-
-    pub(crate) fn connected(cluster: Cluster, cache_bytes: u64, how: Way) -> Result<Self> {
-        let (durable, within) = (DurableIndexes::of_cluster(&cluster)?, how.within());
-        let pool = PoolInner::new(cluster, cache_bytes, Some(how), durable);
-        if pool.durable.is_some() {
-            restart::let_in(&pool, within)?;
-        }
-        pool.watch(&pool.incarnation())?;
-        Ok(Self(pool))
     }
 
     /// Opens an index that exists, with the options it was created with; one that another process
@@ -201,6 +190,7 @@ impl Pool {
     /// Whether an operator has asked this process to leave the pool (`dmtree drain`). A program
     /// looks now and then, ends its work, and drops its handles: its tables move to other compute
     /// nodes, and the process may end. Never so for an embedded pool.
+    #[cfg(feature = "tcp")]
     pub fn is_asked_to_leave(&self) -> bool {
         self.0.incarnation().cluster.is_asked_to_leave()
     }
@@ -286,6 +276,7 @@ impl PoolInner {
     }
 
     /// Begins an entry of something that is no index, unless it is there.
+    #[cfg(feature = "tcp")]
     pub(crate) fn begin_entry(
         self: &Arc<Self>,
         name: &str,
@@ -307,6 +298,7 @@ impl PoolInner {
     }
 
     /// Adds an entry of something that is no index.
+    #[cfg(feature = "json")]
     pub(crate) fn add_entry(
         self: &Arc<Self>,
         name: &str,
@@ -398,11 +390,13 @@ impl PoolInner {
 }
 
 /// An entry that its creator alone sees as long as it has this.
+#[cfg(feature = "tcp")]
 pub(crate) struct BegunEntry {
-    creation: Creation,
+    creation: dmtree_pool::Creation,
     ep: Endpoint,
 }
 
+#[cfg(feature = "tcp")]
 impl BegunEntry {
     /// Makes it ready for all.
     pub(crate) fn publish(self) -> Result<()> {
@@ -472,7 +466,7 @@ impl Admin {
     ) -> Result<Opening> {
         let cx = NodeContext { pool: self.node.clone(), cache_bytes };
         let options = &options.creation();
-        let (encoded, options) = (&encoded(options)?, &options.into());
+        let (encoded, options) = (&options.stored(), &OptionsOf::<DmTree>(options));
         let new = NewIndex { name, system: SYSTEM, options: encoded };
         self.run(async {
             match may_exist {
@@ -481,11 +475,6 @@ impl Admin {
             }
         })
     }
-}
-
-fn encoded(options: &dmtree_engine::Options) -> Result<Vec<u8>> {
-    serde_json::to_vec(options)
-        .map_err(|e| Error::invalid(format!("the options cannot be stored: {e}")))
 }
 
 fn check_system(entry: &IndexEntry) -> Result<()> {
@@ -499,10 +488,6 @@ fn check_system(entry: &IndexEntry) -> Result<()> {
 }
 
 fn stored_options(entry: &IndexEntry) -> Result<dmtree_engine::Options> {
-    serde_json::from_slice(&entry.options).map_err(|e| {
-        Error::incompatible(format!(
-            "the options of index {:?} were stored by another version: {e}",
-            entry.name
-        ))
-    })
+    let options = dmtree_engine::Options::from_stored(&entry.options);
+    options.map_err(|e| e.context(format!("index {:?}", entry.name)))
 }

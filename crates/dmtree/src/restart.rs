@@ -9,29 +9,33 @@
 //! has been published by then is whole, and is not loaded again.
 
 use std::sync::Arc;
+#[cfg(feature = "tcp")]
 use std::time::Duration;
 
 use dmtree_fabric::{Error, ErrorKind, Result};
 use dmtree_journal::{Cut, KnownIndex};
 
-use crate::durable::{OpenProgress, Report, pair_bytes, too_small};
+use crate::LoadOrder;
+use crate::durable::{OpenProgress, Report, options_of, pair_bytes, too_small};
 use crate::feed::{Feed, Pair};
 use crate::filled::Unpublished;
 use crate::pool::PoolInner;
-use crate::{LoadOrder, Options};
 
 /// Pairs between two reports of progress.
 const REPORT_PAIRS: u64 = 1 << 16;
 /// The entry of the catalog that is created while the pool is loaded, and the system that it names.
+#[cfg(feature = "tcp")]
 const MARK: &str = "(journal)";
 pub(crate) const MARK_SYSTEM: &str = "dmtree-journal";
 /// How long a creation is waited for at a time.
+#[cfg(feature = "tcp")]
 const ONE_WAIT: Duration = Duration::from_secs(30);
 
 /// Lets this process in when everything is loaded, by this process if by no other.
 ///
 /// # Errors
 /// `Busy` when another process has not ended with it within this time; those of loading.
+#[cfg(feature = "tcp")]
 pub(crate) fn let_in(pool: &Arc<PoolInner>, within: Duration) -> Result<()> {
     let mut waited = Duration::ZERO;
     loop {
@@ -92,9 +96,7 @@ fn load_index(
     known: &KnownIndex,
     (report, bytes): (Option<&Report>, &mut u64),
 ) -> Result<Option<Unpublished>> {
-    let options: Options = serde_json::from_str(&known.options).map_err(|e| {
-        Error::incompatible(format!("its options were stored by another version: {e}"))
-    })?;
+    let options = options_of(known)?;
     let Some(new) = pool.begin_reloaded(&known.name, &options)? else { return Ok(None) };
     let mut pairs = 0;
     let counted = cut.pairs(known.number)?.inspect(|pair| {

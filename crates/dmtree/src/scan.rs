@@ -378,6 +378,7 @@ impl Cursor {
     }
 
     /// The end at which it goes on.
+    #[cfg(feature = "async")]
     pub(crate) fn end(&mut self) -> &mut OwnedBound {
         if self.reverse { &mut self.high } else { &mut self.low }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dmtree_engine::DmTree;
+#[cfg(feature = "tcp")]
 use dmtree_fabric::net::NodeStatus;
 use dmtree_fabric::{OpKind, SideCounts};
 use dmtree_parts::{CacheStats, RangeIndex};
@@ -15,6 +16,7 @@ use crate::stats::{Operation, OperationCounts};
 
 impl Pool {
     /// What this process says of itself in a pool of several.
+    #[cfg(feature = "tcp")]
     #[doc(hidden)]
     pub fn status(&self) -> Option<NodeStatus> {
         self.inner().incarnation().cluster.status()
@@ -27,6 +29,7 @@ impl Pool {
     /// Those of [`Pool::stats`]; `Unsupported` without the feature `metrics`.
     pub fn metrics(&self) -> dmtree_fabric::Result<String> {
         use dmtree_pool::{MemoryReport, metrics};
+        #[cfg(feature = "tcp")]
         if let Some(status) = self.status() {
             return metrics::of_status(&status);
         }

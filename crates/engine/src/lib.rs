@@ -30,6 +30,7 @@ mod rare;
 mod recovery;
 mod router;
 mod scan;
+#[cfg(feature = "lab")]
 pub mod systems;
 mod tree;
 mod walk;
@@ -39,6 +40,7 @@ pub use mutants::Mutant;
 pub use node::DmNode;
 pub use options::{Models, Options, Tables, Techniques};
 pub use point::Begun;
+#[cfg(feature = "lab")]
 pub use systems::systems;
 pub use tree::DmTree;
 

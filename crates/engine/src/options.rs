@@ -1,10 +1,9 @@
 //! Creation options: the layout, and the techniques.
 
+mod stored;
+
 use dmtree_fabric::Error;
-use dmtree_parts::peer::value;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::DmNode;
 use crate::format::{Geometry, MAX_SLOTS, table};
@@ -36,8 +35,7 @@ pub enum Models {
 
 /// The techniques of an index: what a laboratory switches to see what each is worth. Sound in every
 /// position.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Techniques {
     /// Copies of fingerprint tables in the cache.
     pub mirrors: bool,
@@ -88,9 +86,8 @@ impl Default for Techniques {
 
 /// Layout of an index, and its techniques. Stored in the catalog: the layout cannot change later.
 ///
-/// The stored form is flat: the techniques stand beside the layout.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self", default)]
+/// Serialized, the techniques stand beside the layout.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Bytes of a key kept inside its entry; longer keys go to blocks of their own. A multiple of
     /// 8, 8 to 256.
@@ -109,7 +106,6 @@ pub struct Options {
     /// 1. With 0 there are none.
     pub images: f64,
     /// What a laboratory switches.
-    #[serde(flatten)]
     pub techniques: Techniques,
     /// Longest wait of one operation for others, ms.
     pub timeout_ms: u64,
@@ -127,29 +123,6 @@ impl Default for Options {
             techniques: Techniques::default(),
             timeout_ms: 10_000,
         }
-    }
-}
-
-impl Serialize for Options {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, s)
-    }
-}
-
-/// Refuses unknown fields itself: `deny_unknown_fields` of serde does not go with `flatten`.
-impl<'de> Deserialize<'de> for Options {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let given = Map::deserialize(d)?;
-        let all = value(&Self::default());
-        if let Some(unknown) = given.keys().find(|name| all.get(name).is_none()) {
-            let known: Vec<&str> =
-                all.as_object().into_iter().flatten().map(|(k, _)| &**k).collect();
-            let known = known.join("`, `");
-            return Err(D::Error::custom(format!(
-                "unknown field `{unknown}`, expected one of `{known}`"
-            )));
-        }
-        Self::deserialize(Value::Object(given)).map_err(D::Error::custom)
     }
 }
 
@@ -432,27 +405,5 @@ mod tests {
         assert!(bad.check().expect_err("large").to_string().contains("16256 bytes at most"));
         let bad = Options { neighbourhood: 8, ..Options::default() };
         assert!(bad.check().expect_err("tables").to_string().contains("neighbourhood is 8"));
-    }
-
-    #[test]
-    fn the_stored_form_is_flat_and_refuses_what_it_does_not_know() {
-        let o = Options { fanout: 8, ..Options::default().without_tables() };
-        let stored = value(&o);
-        assert_eq!((&stored["fanout"], &stored["tables"]), (&8.into(), &"none".into()));
-        assert_eq!(stored.as_object().map(Map::len), Some(19));
-        assert_eq!(serde_json::from_value::<Options>(stored).expect("options"), o);
-        let of = |text: &str| serde_json::from_str::<Options>(text);
-        let some = of(r#"{"mirrors": false, "timeout_ms": 5}"#).expect("the rest is as by default");
-        assert!(!some.techniques.mirrors && some.techniques.delegation);
-        assert_eq!((some.timeout_ms, some.fanout), (5, 32));
-        for (text, words) in [
-            (r#"{"mirors": true}"#, ["`mirors`", "`mirrors`"]),
-            (r#"{"techniques": {}}"#, ["`techniques`", "`fanout`"]),
-            (r#"{"fanout": 8, "locks": "one"}"#, ["one", "u32"]),
-            ("[]", ["sequence", "map"]),
-        ] {
-            let e = of(text).expect_err(text).to_string();
-            assert!(words.iter().all(|w| e.contains(w)), "{text}: {e}");
-        }
     }
 }

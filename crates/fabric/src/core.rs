@@ -100,6 +100,7 @@ enum PostingState {
     Detached,
     Done(Result<()>),
     /// Its client's node has crashed: it never completes.
+    #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "only the simulator makes it"))]
     Lost,
 }
 
@@ -281,21 +282,25 @@ impl Core {
     }
 
     /// Whether some slot is ready to be polled.
+    #[cfg(feature = "sim")]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.borrow().is_empty()
     }
 
     /// When the next timer fires.
+    #[cfg(feature = "sim")]
     pub(crate) fn next_timer(&self) -> Option<Nanos> {
         self.timers.borrow().peek().map(|Reverse((at, _, _))| *at)
     }
 
     /// Whether a list is detached, and its slot.
+    #[cfg(feature = "sim")]
     pub(crate) fn about(&self, t: Ticket) -> (bool, u32) {
         self.with_posting(t, |p| (matches!(p.state, PostingState::Detached), p.slot))
     }
 
     /// Prefetches a posting.
+    #[cfg(feature = "sim")]
     pub(crate) fn prefetch(&self, t: Ticket) {
         if let Some(p) = self.postings.borrow().get(t.posting as usize) {
             crate::cpu::prefetch_at(std::ptr::from_ref(p).addr(), size_of::<Posting>());
@@ -310,6 +315,7 @@ impl Core {
     }
 
     /// Prefetches the memory that the client of a slot uses.
+    #[cfg(feature = "sim")]
     pub(crate) fn prefetch_client(&self, slot: u32) {
         if let Some(hints) = self.prefetch_hints.borrow().get(slot as usize) {
             hints.prefetch();
@@ -320,6 +326,7 @@ impl Core {
     }
 
     /// The requests of a list in flight.
+    #[cfg(any(feature = "sim", feature = "verbs"))]
     pub(crate) fn with_requests<R>(&self, t: Ticket, f: impl FnOnce(&[WorkRequest]) -> R) -> R {
         let postings = self.postings.borrow();
         f(&postings[t.posting as usize].requests)
@@ -483,6 +490,7 @@ impl Core {
 
     /// The node of a list's client has crashed, and none of its verbs will execute any more: its
     /// outcome reaches no client.
+    #[cfg(feature = "sim")]
     pub(crate) fn lose(&self, t: Ticket) {
         let (hook, detached, dropped) = {
             let mut postings = self.postings.borrow_mut();

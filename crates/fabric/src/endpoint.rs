@@ -81,6 +81,7 @@ impl Endpoint {
     }
 
     /// Another endpoint of the same slot, with counts and a deadline of its own.
+    #[cfg(feature = "tcp")]
     pub(crate) fn beside(&self) -> Self {
         Self::new(self.0.core.clone(), self.0.transport.clone(), self.0.slot)
     }

@@ -85,6 +85,7 @@ impl ExecutionMark {
 }
 
 impl Host {
+    #[cfg(feature = "tcp")]
     pub(crate) fn new(node: NodeId, incarnation: u32, region: Region) -> Self {
         Self::with_chip(node, incarnation, region, (Region::new(0), 1))
     }
@@ -191,6 +192,7 @@ impl Host {
     }
 
     /// Why this node executes no verb of a job of this member.
+    #[cfg(feature = "sim")]
     pub(crate) fn refusal_of_job(&self, member: Option<Member>) -> Option<Error> {
         let revoked = member.filter(|m| self.is_revoked(m.node, m.incarnation))?;
         Some(Error::revoked(format!(
@@ -200,6 +202,7 @@ impl Host {
     }
 
     /// A copy of a WRITE's payload.
+    #[cfg(feature = "sim")]
     pub(crate) fn payload(wr: &WorkRequest) -> Vec<u8> {
         if wr.op == Opcode::WriteWord {
             return wr.a.to_le_bytes().to_vec();
@@ -210,6 +213,7 @@ impl Host {
     }
 
     /// Appends a WRITE's payload.
+    #[cfg(feature = "tcp")]
     pub(crate) fn append_payload(wr: &WorkRequest, out: &mut Vec<u8>) {
         // SAFETY: as for `payload`.
         out.extend(unsafe { std::slice::from_raw_parts(wr.local, wr.len as usize) });
@@ -217,6 +221,7 @@ impl Host {
 
     /// Copies the result of a READ (its length) or an atomic (a word) into its buffer. Before the
     /// completion only.
+    #[cfg(feature = "tcp")]
     pub(crate) fn deliver(wr: &WorkRequest, found: &[u8]) {
         let len = if wr.op == Opcode::Read { wr.len as usize } else { 8 };
         assert_eq!(found.len(), len, "the transport splits results by verb");
@@ -294,6 +299,7 @@ impl Host {
     }
 
     /// The second half of an atomic that found `found`: it overwrites any change of the word since.
+    #[cfg(feature = "sim")]
     pub(crate) fn finish_atomic(&self, wr: &WorkRequest, found: u64, fail_is_readonly: bool) {
         let (region, at) = (self.memory(wr.at), wr.at.offset());
         match wr.op {
@@ -307,6 +313,7 @@ impl Host {
 
     /// Fills the destination of a READ or an atomic with garbage: its contents are undefined until
     /// the completion.
+    #[cfg(feature = "sim")]
     pub(crate) fn scribble(wr: &WorkRequest) {
         let len = match wr.op {
             Opcode::Read => wr.len as usize,

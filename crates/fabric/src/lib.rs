@@ -17,10 +17,6 @@
 //!   atomic is unknown;
 //! - guarantees of a platform beyond this are named in [`Capabilities`].
 #![deny(clippy::undocumented_unsafe_blocks)]
-#![cfg_attr(
-    not(feature = "sim"),
-    expect(dead_code, reason = "the simulator alone uses some of what it shares with the fabrics")
-)]
 
 pub mod addr;
 pub mod caps;
@@ -41,6 +37,7 @@ pub mod mark;
 mod measured;
 mod membership;
 pub mod mutants;
+#[cfg(feature = "tcp")]
 pub mod net;
 mod pause;
 mod prefetch;
@@ -52,6 +49,7 @@ mod scope;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod slab;
+#[cfg(feature = "tcp")]
 mod slots;
 #[cfg(feature = "sim")]
 pub mod suggest;

@@ -2,6 +2,7 @@
 //! The clients of a simulated cluster do not fit the processor's caches, and each would wait for
 //! memory dozens of times in a row.
 
+#[cfg(feature = "sim")]
 use crate::cpu::prefetch_at;
 
 const LINE_BYTES: usize = 64;
@@ -50,6 +51,7 @@ impl PrefetchHints {
     }
 
     /// Prefetches all pieces.
+    #[cfg(feature = "sim")]
     pub(crate) fn prefetch(&self) {
         for p in self.pieces.iter().take_while(|p| **p != 0) {
             let (from, to) = lines(*p);

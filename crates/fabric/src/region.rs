@@ -130,6 +130,7 @@ impl Region {
     }
 
     /// Takes the contents of another region of the same length.
+    #[cfg(feature = "sim")]
     pub(crate) fn copy_from(&self, other: &Self) {
         for (to, from) in self.words().iter().zip(other.words()) {
             let word = from.load(Ordering::Relaxed);

@@ -47,10 +47,12 @@ impl Rng {
     }
 
     /// 0 to `n - 1`, for `n` up to 2^32 evenly and beyond nearly so.
+    #[cfg(feature = "sim")]
     pub(crate) const fn below(&mut self, n: u64) -> u64 {
         ((self.next_u64() as u128 * n as u128) >> 64) as u64
     }
 
+    #[cfg(feature = "sim")]
     pub(crate) const fn one_in(&mut self, n: u32) -> bool {
         n > 0 && self.below(n as u64) == 0
     }

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::direct::DirectMemory;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+#[cfg(feature = "tcp")]
 use crate::jobs::JOBS;
 use crate::scope::Stage;
 use crate::sync::locked;
@@ -120,6 +121,7 @@ impl RpcHost {
 
 impl RpcHost {
     /// Whether a service is there and is a data service.
+    #[cfg(feature = "tcp")]
     pub(crate) fn is_data(&self, service: ServiceId) -> bool {
         service == JOBS || locked(&self.handlers).get(&service).is_some_and(|h| h.is_data())
     }

@@ -31,10 +31,12 @@ impl<T> Slots<T> {
         self.items[n as usize].as_mut().expect("numbers are not used after take")
     }
 
+    #[cfg(feature = "sim")]
     pub(crate) fn all(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.iter_mut().flatten()
     }
 
+    #[cfg(feature = "sim")]
     pub(crate) fn peek(&self, n: u32) -> Option<&T> {
         self.items.get(n as usize)?.as_ref()
     }
@@ -45,6 +47,7 @@ impl<T> Slots<T> {
     }
 
     /// Prefetches an entry.
+    #[cfg(feature = "sim")]
     pub(crate) fn prefetch(&self, n: u32) {
         if let Some(place) = self.items.get(n as usize) {
             crate::cpu::prefetch_at(std::ptr::from_ref(place).addr(), size_of::<Option<T>>());

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+#[cfg(feature = "sim")]
+use std::rc::Rc;
+use std::rc::Weak;
 use std::task::{Context, Poll};
 
 use crate::core::Core;
@@ -15,6 +17,7 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Those of an executor, by slot. They run whenever it waits for a slot of a client.
 pub(crate) struct Tasks {
+    #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "only the simulator adds any"))]
     executor: Weak<Core>,
     /// One that is being polled is not there.
     all: RefCell<BTreeMap<u32, Option<Task>>>,
@@ -26,6 +29,7 @@ impl Tasks {
     }
 
     /// Adds a future, made from its slot. It ends with the run of the clients ([`Tasks::end`]).
+    #[cfg(feature = "sim")]
     pub(crate) fn spawn(&self, task: impl FnOnce(Rc<Core>, u32) -> Task) {
         let Some(core) = self.executor.upgrade() else { return };
         let slot = core.add_slot();

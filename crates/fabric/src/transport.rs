@@ -74,6 +74,7 @@ pub struct WorkRequest {
 
 impl WorkRequest {
     /// A single verb without operands and without a local buffer.
+    #[cfg(feature = "tcp")]
     pub(crate) const fn alone(op: Opcode, at: GlobalAddr, len: u32) -> Self {
         Self {
             op,
@@ -191,6 +192,7 @@ pub trait Transport {
 }
 
 /// Polls a transport, for a second at most, until it is idle.
+#[cfg(feature = "tcp")]
 pub(crate) fn poll_until(t: &impl Transport, core: &Core, is_idle: impl Fn() -> bool) {
     let until = t.now() + 1_000_000_000;
     while !is_idle() && t.now() < until {

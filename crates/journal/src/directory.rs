@@ -22,8 +22,6 @@ const LOCK: &str = "lock";
 const ENGINE: &str = "engine";
 const STAGED: &str = "staged";
 const FORMAT: u32 = 2;
-/// Without staged records.
-const FORMER_FORMAT: u32 = 1;
 const LEAST_ROOM_BYTES: u64 = 32 << 20;
 /// How often, and how long each time, the lock of a pool that ends is waited for.
 const MOST_PAUSES: u32 = 100;
@@ -62,11 +60,6 @@ impl Directory {
         let part = match marked {
             Some(marked) => {
                 check_mark(&marked, engine)?;
-                if marked.format != FORMAT {
-                    // A former release, which would leave staged records out, refuses it from now on.
-                    write_mark(path, engine, marked.part)
-                        .map_err(|e| Error::file("write to it", &e))?;
-                }
                 marked.part
             }
             None => {
@@ -136,7 +129,7 @@ fn check_empty(path: &Path) -> Result<()> {
 }
 
 fn check_mark(marked: &Marked, engine: &str) -> Result<()> {
-    if ![FORMAT, FORMER_FORMAT].contains(&marked.format) {
+    if marked.format != FORMAT {
         return Err(Error::incompatible(format!(
             "it has format {}, and this release opens format {FORMAT}: export it with the release that wrote it",
             marked.format

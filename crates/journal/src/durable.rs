@@ -333,7 +333,7 @@ impl Journal for DirectoryJournal {
                     rows.insert(&engine.indexes, other.0.to_be_bytes(), []);
                 }
                 let row = Row { name: name.clone(), options: options.clone() };
-                let row = serde_json::to_vec(&row).expect("plain fields have a text");
+                let row = postcard::to_stdvec(&row).expect("plain fields have bytes");
                 rows.insert(&engine.indexes, number.0.to_be_bytes(), row);
             }
             rows.commit()

@@ -31,7 +31,7 @@ const LOG_BYTES: u64 = 256 << 20;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Row {
     pub name: String,
-    pub options: String,
+    pub options: Vec<u8>,
 }
 
 /// The open engine.
@@ -209,7 +209,7 @@ pub(crate) fn rows(indexes: fjall::Iter) -> Result<Vec<(IndexNumber, Option<Row>
         let number = <[u8; 4]>::try_from(&number[..]).map_err(|_| damaged())?;
         let row = match &row[..] {
             [] => None,
-            row => Some(serde_json::from_slice(row).map_err(|_| damaged())?),
+            row => Some(postcard::from_bytes(row).map_err(|_| damaged())?),
         };
         rows.push((IndexNumber(u32::from_be_bytes(number)), row));
     }

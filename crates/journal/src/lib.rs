@@ -123,7 +123,7 @@ pub struct KnownIndex {
     /// Its name in the pool.
     pub name: String,
     /// What it was created with, as the pool has encoded it.
-    pub options: String,
+    pub options: Vec<u8>,
 }
 
 /// A pair that a journal has.

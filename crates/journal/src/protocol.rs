@@ -91,7 +91,7 @@ pub(crate) enum Answer {
 pub(crate) struct Row {
     number: u32,
     name: String,
-    options: String,
+    options: Vec<u8>,
 }
 
 impl From<&KnownIndex> for Row {

@@ -138,7 +138,7 @@ impl Pool {
 
     fn create(&self, name: &str) -> IndexJournal {
         let number = self.journal.create().expect("created");
-        let known = KnownIndex { number, name: name.to_owned(), options: "{}".to_owned() };
+        let known = KnownIndex { number, name: name.to_owned(), options: b"{}".to_vec() };
         self.journal.name(&[known]).expect("named");
         IndexJournal::new(self.journal.clone(), number)
     }

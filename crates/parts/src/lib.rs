@@ -36,6 +36,7 @@ pub mod naming;
 pub mod op;
 pub mod page;
 pub mod pairs;
+#[cfg(feature = "lab")]
 pub mod peer;
 pub mod plr;
 pub mod published;
@@ -46,7 +47,9 @@ pub mod sync;
 pub mod tree;
 pub mod worker;
 
-pub use any::{AnyClient, AnyIndex, AnyNode, AnyOptions};
+#[cfg(feature = "lab")]
+pub use any::AnyOptions;
+pub use any::{AnyClient, AnyIndex, AnyNode};
 pub use contract::{
     CacheStats, Found, KeyPlace, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, NodeContext, OpSet,
     Outcome, PAGE_BYTES, RangeIndex, Resume, Root, ScanRequest, Shape, Work, Write, behind_prefix,

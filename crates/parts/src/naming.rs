@@ -4,8 +4,34 @@
 use dmtree_fabric::{Endpoint, Result};
 use dmtree_pool::{Creation, IndexEntry, NewIndex, Opening};
 
-use crate::any::AnyOptions;
-use crate::contract::{NodeContext, Root};
+use crate::any::Running;
+use crate::contract::{NodeContext, RangeIndex, Root};
+
+/// What an index is created with: its type and its options.
+pub trait Creates {
+    /// As [`RangeIndex::check_options`].
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    fn check_for(&self, cx: &NodeContext) -> Result<()>;
+
+    /// As [`RangeIndex::format`].
+    fn format<'a>(&'a self, ep: &'a Endpoint, cx: &'a NodeContext, root: Root) -> Running<'a, ()>;
+}
+
+/// Options of an index of this type.
+#[derive(Debug)]
+pub struct OptionsOf<'o, I: RangeIndex>(pub &'o I::Options);
+
+impl<I: RangeIndex> Creates for OptionsOf<'_, I> {
+    fn check_for(&self, cx: &NodeContext) -> Result<()> {
+        I::check_options(self.0, cx)
+    }
+
+    fn format<'a>(&'a self, ep: &'a Endpoint, cx: &'a NodeContext, root: Root) -> Running<'a, ()> {
+        Box::pin(I::format(ep, cx, self.0, root))
+    }
+}
 
 /// Creates an index that does not exist yet, with these options, which `new` has encoded.
 ///
@@ -15,7 +41,7 @@ pub async fn create(
     ep: &Endpoint,
     cx: &NodeContext,
     new: NewIndex<'_>,
-    options: &AnyOptions,
+    options: &impl Creates,
 ) -> Result<IndexEntry> {
     begin(ep, cx, new, options).await?.publish().await
 }
@@ -24,13 +50,13 @@ pub async fn create(
 /// formatted, and its creator can use it.
 ///
 /// # Errors
-/// `Exists`; those of [`AnyOptions::check_for`] and [`AnyOptions::format`], after which the
+/// `Exists`; those of [`Creates::check_for`] and [`Creates::format`], after which the
 /// name is free.
 pub async fn begin(
     ep: &Endpoint,
     cx: &NodeContext,
     new: NewIndex<'_>,
-    options: &AnyOptions,
+    options: &impl Creates,
 ) -> Result<Creation> {
     options.check_for(cx)?;
     let begun = cx.pool.begin_index(ep, new).await?;
@@ -46,7 +72,7 @@ pub async fn open_or_create(
     ep: &Endpoint,
     cx: &NodeContext,
     new: NewIndex<'_>,
-    options: &AnyOptions,
+    options: &impl Creates,
 ) -> Result<IndexEntry> {
     match open_or_begin(ep, cx, new, options).await? {
         Opening::Ready(entry) => Ok(entry),
@@ -62,7 +88,7 @@ pub async fn open_or_begin(
     ep: &Endpoint,
     cx: &NodeContext,
     new: NewIndex<'_>,
-    options: &AnyOptions,
+    options: &impl Creates,
 ) -> Result<Opening> {
     options.check_for(cx)?;
     match cx.pool.open_or_begin_index(ep, new).await? {
@@ -74,7 +100,7 @@ pub async fn open_or_begin(
 async fn format(
     ep: &Endpoint,
     cx: &NodeContext,
-    options: &AnyOptions,
+    options: &impl Creates,
     begun: Creation,
 ) -> Result<Creation> {
     let entry = begun.entry();

@@ -224,6 +224,7 @@ fn decode_slot(slot: u64, bytes: &[u8]) -> Result<Option<IndexEntry>, ()> {
 }
 
 /// Decodes a slot of any bytes.
+#[cfg(feature = "tcp")]
 pub(crate) fn look_at_slot(bytes: &[u8]) {
     let _ = decode_slot(0, bytes);
 }

@@ -44,7 +44,8 @@ use crate::holder::{RetiredRuns, Stamp};
 use crate::layout::{ChunkRecord, ChunkUse, NodeLayout};
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::{self, Piece, Wanted};
-use crate::status::MemoryReport;
+#[cfg(feature = "tcp")]
+use crate::reports::MemoryReport;
 use crate::wire::{self, Half, Word, locked};
 
 /// Runs of chunks, on every memory node.
@@ -177,6 +178,7 @@ impl ChunkService {
     }
 
     /// How much of the memory is handed out.
+    #[cfg(feature = "tcp")]
     pub(crate) fn report(&self) -> MemoryReport {
         let chunk_map = locked(&self.chunk_map);
         let free = chunk_map.chunks.iter().filter(|c| **c == ChunkState::Free).count() as u64;

@@ -13,6 +13,7 @@
 use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::local::LocalFabric;
+#[cfg(feature = "tcp")]
 use dmtree_fabric::net::{NodeStatus, PoolId};
 use dmtree_fabric::{
     Endpoint, Error, Fabric, GlobalAddr, InProcess, LeaseParameters, Member, Membership, NodeId,
@@ -26,7 +27,8 @@ use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::holder::MemoryHolder;
 use crate::image_room::ImageRoom;
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
-use crate::multi_process::{MembershipAgent, MemoryNode};
+#[cfg(feature = "tcp")]
+use crate::multi_process::Processes;
 use crate::node::PoolNode;
 use crate::options::{PoolJournal, PoolOptions};
 use crate::owners::{CELL_SERVICE, OwnerService};
@@ -44,21 +46,37 @@ pub struct Cluster(Arc<Inner>);
 struct Inner {
     fabric: Arc<dyn Fabric>,
     options: PoolOptions,
-    /// The id of a pool of several processes.
-    pool: Option<PoolId>,
     shape: Arc<Shape>,
     membership: Arc<dyn Membership>,
     /// The same, when it is in this process.
     judge: Option<Arc<InProcess>>,
     /// The compute nodes of this process.
     nodes: Mutex<Vec<Arc<PoolNode>>>,
-    /// The agents of nodes of a pool of several processes. They leave before the memory nodes go.
-    membership_agents: Vec<MembershipAgent>,
-    /// Memory nodes of a pool of several processes that run in this process.
-    _memory: Vec<MemoryNode>,
+    /// What a pool of several processes has in this one.
+    #[cfg(feature = "tcp")]
+    processes: Option<Processes>,
 }
 
 dmtree_fabric::debug_line!(Cluster, it => "Cluster({:?})", it.0.options);
+
+impl Inner {
+    /// A pool of which these compute nodes are here.
+    fn of(options: PoolOptions, nodes: Vec<Arc<PoolNode>>) -> Result<Self> {
+        let first = nodes.first().ok_or_else(|| Error::invalid("a pool without compute nodes"))?;
+        let (fabric, shape, membership) =
+            (first.fabric.clone(), first.shape.clone(), first.membership.clone());
+        Ok(Self {
+            fabric,
+            options,
+            shape,
+            membership,
+            judge: None,
+            nodes: Mutex::new(nodes),
+            #[cfg(feature = "tcp")]
+            processes: None,
+        })
+    }
+}
 
 impl Cluster {
     /// Makes the nodes, formats the regions, starts the services.
@@ -108,32 +126,19 @@ impl Cluster {
         }
         let ep = nodes[0].endpoint(0)?;
         ep.block_on(write_heads(&ep, &shape.memory))?;
-        let no_processes = (None, Vec::new(), Vec::new());
-        Self::of(options.clone(), Some(judge), nodes, no_processes)
+        let inner = Inner::of(options.clone(), nodes)?;
+        Ok(Self(Arc::new(Inner { judge: Some(judge), ..inner })))
     }
 
-    /// A pool of which these compute nodes are here; if it has several processes, its id, and what
-    /// else of it is here.
-    pub(crate) fn of(
+    /// A pool of several processes, of which these compute nodes and this are here.
+    #[cfg(feature = "tcp")]
+    pub(crate) fn of_processes(
         options: PoolOptions,
-        judge: Option<Arc<InProcess>>,
         nodes: Vec<Arc<PoolNode>>,
-        (pool, membership_agents, memory): (Option<PoolId>, Vec<MembershipAgent>, Vec<MemoryNode>),
+        processes: Processes,
     ) -> Result<Self> {
-        let first = nodes.first().ok_or_else(|| Error::invalid("a pool without compute nodes"))?;
-        let (fabric, shape, membership) =
-            (first.fabric.clone(), first.shape.clone(), first.membership.clone());
-        Ok(Self(Arc::new(Inner {
-            fabric,
-            options,
-            pool,
-            shape,
-            membership,
-            judge,
-            nodes: Mutex::new(nodes),
-            membership_agents,
-            _memory: memory,
-        })))
+        let inner = Inner::of(options, nodes)?;
+        Ok(Self(Arc::new(Inner { processes: Some(processes), ..inner })))
     }
 
     /// Starts the services of a compute node that has restarted as a new incarnation: it owns
@@ -151,8 +156,9 @@ impl Cluster {
     }
 
     /// Which pool of several processes it is; `None` for one with all nodes in this process.
+    #[cfg(feature = "tcp")]
     pub fn pool(&self) -> Option<PoolId> {
-        self.0.pool
+        self.0.processes.as_ref()?.pool
     }
 
     /// The membership of its nodes.
@@ -191,13 +197,16 @@ impl Cluster {
 
     /// What this process's first compute node says of itself to operators; `None` in the memory of
     /// one process, and when the node has lost its membership.
+    #[cfg(feature = "tcp")]
     pub fn status(&self) -> Option<NodeStatus> {
-        self.0.membership_agents.first()?.status()
+        self.0.processes.as_ref()?.agents.first()?.status()
     }
 
     /// Whether an operator has asked this process to leave the pool.
+    #[cfg(feature = "tcp")]
     pub fn is_asked_to_leave(&self) -> bool {
-        self.0.membership_agents.first().is_some_and(|agent| agent.is_asked_to_leave())
+        let agent = self.0.processes.as_ref().and_then(|here| here.agents.first());
+        agent.is_some_and(|agent| agent.is_asked_to_leave())
     }
 
     /// How many compute nodes this process has: all, or one.

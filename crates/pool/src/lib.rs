@@ -26,6 +26,7 @@ mod deposits;
 mod epoch;
 mod extents;
 mod free_lists;
+#[cfg(feature = "tcp")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod gates;
@@ -35,6 +36,7 @@ mod holder;
 mod ids;
 mod image_room;
 mod layout;
+#[cfg(feature = "tcp")]
 mod leave;
 mod lend;
 mod marks;
@@ -42,6 +44,7 @@ mod membership_agent;
 mod membership_status;
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
 pub mod metrics;
+#[cfg(feature = "tcp")]
 mod multi_process;
 mod mutants;
 mod node;
@@ -49,15 +52,19 @@ mod on_chip;
 mod options;
 mod owners;
 mod pieces;
+#[cfg(feature = "tcp")]
 mod pool_config;
 mod purge;
 mod ranges;
 mod reassign;
 mod reclaim;
 mod refill;
+mod reports;
 mod segments;
 mod services;
+#[cfg(feature = "tcp")]
 mod shares;
+#[cfg(feature = "tcp")]
 mod status;
 mod usage;
 mod view;
@@ -82,20 +89,24 @@ pub use crate::ids::{
     TABLE_LINES, TableId, block_class_bytes, block_class_of,
 };
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
+#[cfg(feature = "tcp")]
 pub use crate::leave::Leaving;
 pub use crate::marks::Mark;
 pub use crate::membership_agent::Heartbeat;
 pub use crate::membership_status::MembershipStatus;
+#[cfg(feature = "tcp")]
 pub use crate::multi_process::{MemoryNode, join_as_journal, open_pool_config};
 pub use crate::mutants::Mutant as PoolMutant;
 pub use crate::node::PoolNode;
 pub use crate::options::{PoolJournal, PoolOptions};
 pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;
-pub use crate::services::{DATA_SERVICE, DataService, MakeService, provide};
-pub use crate::status::{
-    CacheReport, ComputeReport, IndexReport, IndexReports, MemberStatus, MemoryReport, NodeReport,
-    PoolStatus, SideReport,
+pub use crate::reports::{
+    CacheReport, ComputeReport, IndexReport, IndexReports, MemoryReport, NodeReport, SideReport,
 };
+pub use crate::services::{DATA_SERVICE, DataService, MakeService, provide};
+#[cfg(feature = "tcp")]
+pub use crate::status::{MemberStatus, PoolStatus};
 pub use crate::usage::{ArenaUsage, MemoryUsage, NodeUsage, PoolUsage, RecordUsage};
+#[cfg(feature = "tcp")]
 pub use dmtree_fabric::net::Place;

@@ -61,7 +61,8 @@ pub(crate) struct AgentState {
     carried_out: u64,
     /// Asked for before this reading of the own clock, the lease is due for renewal.
     renew_at: u64,
-    /// Whether every table has been found to have an owner: see [`PoolNode::keep_with_share`].
+    /// Whether every table has been found to have an owner: see `PoolNode::keep_with_share`.
+    #[cfg(feature = "tcp")]
     pub(crate) has_share: bool,
     /// Whether this node owns tables.
     pub(crate) serves: bool,
@@ -211,7 +212,13 @@ impl PoolNode {
         locked(&self.agent_state).patience_ns * 2
     }
 
+    /// Whether this node owns partitions, as its agent has found it.
+    pub(crate) fn serves_tables(&self) -> bool {
+        locked(&self.agent_state).serves
+    }
+
     /// Whether other compute nodes are living, as far as this one knows.
+    #[cfg(feature = "tcp")]
     pub(crate) fn has_peers(&self) -> bool {
         self.living().iter().any(|m| *m != self.view.me)
     }

@@ -56,6 +56,7 @@ impl OwnStanding {
         locked(&self.0).trouble = step.as_ref().err().cloned();
     }
 
+    #[cfg(feature = "tcp")]
     fn lose(&self, why: Error) {
         let callbacks = {
             let mut known = locked(&self.0);
@@ -110,6 +111,7 @@ impl PoolNode {
     }
 
     /// The membership is lost for good.
+    #[cfg(feature = "tcp")]
     pub(crate) fn lose(&self, why: Error) {
         self.view.end_lease();
         self.view.standing.lose(why);

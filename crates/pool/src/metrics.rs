@@ -1,12 +1,15 @@
 //! The status of a node as Prometheus text. It is read when it is asked for: nothing is counted for
 //! it, and no operation is slower.
 
+#[cfg(feature = "tcp")]
 use dmtree_fabric::net::{MembershipReport, NodeStatus};
 use dmtree_fabric::{Error, Result};
 use prometheus::core::{MetricVec, MetricVecBuilder};
-use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
-use crate::status::{ComputeReport, IndexReport, MemoryReport, NodeReport, SideReport, members};
+use crate::reports::{ComputeReport, IndexReport, MemoryReport, NodeReport, SideReport};
+#[cfg(feature = "tcp")]
+use crate::status::members;
 
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -17,6 +20,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 ///
 /// # Errors
 /// `Corrupt` for a status that is none.
+#[cfg(feature = "tcp")]
 pub fn of_status(status: &NodeStatus) -> Result<String> {
     let Some(report) = NodeReport::of(status) else {
         let what = format!("{} sends a status that is none", status.member.node);
@@ -94,6 +98,7 @@ impl Families {
         self.family(made, rows, |counter, value| counter.inc_by(value))
     }
 
+    #[cfg(feature = "tcp")]
     fn node(&self, status: &NodeStatus) -> Result<()> {
         let (node, pool) = (status.member.node.to_string(), format!("{:016x}", status.pool.0));
         let version = env!("CARGO_PKG_VERSION");
@@ -274,6 +279,7 @@ impl Families {
         )
     }
 
+    #[cfg(feature = "tcp")]
     fn membership(&self, m: &MembershipReport) -> Result<()> {
         self.gauge("dmtree_pool_epoch", "The membership epoch.", [], &[([], m.state.epoch)])?;
         self.counter(
@@ -304,7 +310,7 @@ impl Families {
             ["node", "standing"],
             &standing.collect::<Vec<_>>(),
         )?;
-        let made = GaugeVec::new(
+        let made = prometheus::GaugeVec::new(
             Opts::new("dmtree_pool_lease_seconds", "How long the leases of members last."),
             &["node"],
         );

@@ -72,6 +72,16 @@ pub struct MemoryNode {
     fabric: NetFabric,
 }
 
+/// What a pool of several processes has in this one, beside its compute nodes.
+pub(crate) struct Processes {
+    /// The id of the pool.
+    pub(crate) pool: Option<PoolId>,
+    /// The agents of its compute nodes. They leave before the memory nodes go.
+    pub(crate) agents: Vec<MembershipAgent>,
+    /// Its memory nodes.
+    _memory: Vec<MemoryNode>,
+}
+
 /// Takes the place of a journal node in a pool, for a directory. `check` sees what the pool says of
 /// its journal, if it has one. The mark says what the directory is from now on.
 ///
@@ -254,7 +264,7 @@ impl Cluster {
         same: Option<PoolId>,
     ) -> Result<Self> {
         let mut pool = same;
-        let (mut nodes, mut membership_agents) = (Vec::new(), Vec::new());
+        let (mut nodes, mut agents) = (Vec::new(), Vec::new());
         let mut options = PoolOptions::default();
         for i in 0..compute_nodes {
             let wanted = place.wanted.map(|n| n.saturating_add(i));
@@ -262,7 +272,7 @@ impl Cluster {
             let (node, membership_agent) =
                 join_one((&place, has_journal), &mut pool, &mut options)?;
             nodes.push(node);
-            membership_agents.push(membership_agent);
+            agents.push(membership_agent);
         }
         // Each node knows of all others before any of them begins.
         let all = usize::from(compute_nodes);
@@ -276,7 +286,8 @@ impl Cluster {
                 Ok(())
             })?;
         }
-        Self::of(options, None, nodes, (pool, membership_agents, memory))
+        let processes = Processes { pool, agents, _memory: memory };
+        Self::of_processes(options, nodes, processes)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Stands for `metrics.rs` in a build without the feature `metrics`.
 
+#[cfg(feature = "tcp")]
 use dmtree_fabric::net::NodeStatus;
 use dmtree_fabric::{Error, Result};
 
-use crate::status::NodeReport;
+use crate::reports::NodeReport;
 
 /// The content type of the text.
 pub const CONTENT_TYPE: &str = "text/plain";
@@ -12,6 +13,7 @@ pub const CONTENT_TYPE: &str = "text/plain";
 ///
 /// # Errors
 /// `Unsupported`.
+#[cfg(feature = "tcp")]
 pub fn of_status(_: &NodeStatus) -> Result<String> {
     of_report(&NodeReport::default())
 }

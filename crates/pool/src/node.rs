@@ -51,7 +51,7 @@ use crate::membership_agent::AgentState;
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
-use crate::status::IndexReports;
+use crate::reports::IndexReports;
 use crate::usage::NodeUsage;
 use crate::view::View;
 use crate::wire::locked;

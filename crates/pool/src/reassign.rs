@@ -30,23 +30,33 @@
 
 use std::collections::BTreeMap;
 
-use dmtree_fabric::{Endpoint, Error, ErrorKind, Member, Move, NodeId, Result, Role};
+use dmtree_fabric::{
+    Endpoint, Error, ErrorKind, Member, MemberPhase, MembershipState, Move, NodeId, Result, Role,
+};
 
 use crate::catalog::live_indexes;
-use crate::ids::PARTITIONS;
+use crate::ids::{COMPUTE_PARTITIONS, PARTITIONS};
 use crate::layout::{DIRECTORY, DIRECTORY_BYTES, Partition, first_node};
 use crate::node::PoolNode;
-use crate::owners::{ask_adopt, ask_flush, ask_release};
-use crate::shares::{UNOPENED_SHARE, is_over};
+use crate::owners::{ask_adopt, ask_flush, ask_release, first_owner};
 
 /// Partitions of one READ of the directory.
 const STEP: u16 = 64;
+/// A node that owns no partition takes so many of those that were never opened and have
+/// lost their first owner.
+pub(crate) const UNOPENED_SHARE: usize = 8;
 
 /// A directory record, as far as it can be read.
 #[derive(Clone, Debug)]
 pub(crate) struct DirectoryEntry {
     pub(crate) partition: Partition,
     pub(crate) torn: bool,
+}
+
+/// Whether the death of a compute node is complete, so that no claimant will give its partitions
+/// another owner.
+pub(crate) fn is_over(state: &MembershipState, owner: Member) -> bool {
+    owner.node.role() == Role::Compute && state.phase(owner) == Some(MemberPhase::Gone)
 }
 
 impl PoolNode {
@@ -281,5 +291,16 @@ impl PoolNode {
     async fn directory_at(&self, ep: &Endpoint, number: u16) -> Result<Option<Partition>> {
         let bytes = ep.read(Partition::record(number), DIRECTORY_BYTES as u32).await?;
         Ok(bytes.extract(|b| Partition::decode(b, number)).ok().flatten())
+    }
+
+    /// Partitions that were never opened and have lost their first owner.
+    pub(crate) fn unowned_partitions(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
+        let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
+        let state = self.view.state();
+        let gone = move |p: &u16| {
+            let first = Member { node: first_owner(*p, c, m), incarnation: 1 };
+            state.phase(first).is_some_and(|s| s == MemberPhase::Gone)
+        };
+        (0..COMPUTE_PARTITIONS).filter(|p| !opened.contains(p)).filter(gone)
     }
 }

@@ -22,22 +22,18 @@
 
 use std::cell::Cell;
 
-use dmtree_fabric::{Endpoint, Member, MemberPhase, MembershipState, Result, Role};
+use dmtree_fabric::{Endpoint, Member, MembershipState, Result, Role};
 
 use crate::ids::COMPUTE_PARTITIONS;
 use crate::node::PoolNode;
-use crate::owners::{ask_flush, first_owner};
-use crate::reassign::DirectoryEntry;
+use crate::owners::ask_flush;
+use crate::reassign::{DirectoryEntry, UNOPENED_SHARE, is_over};
 use crate::wire::{LONGEST_CALL_NS, locked};
 
 /// How many times faster the steps of an agent come that has just joined.
 const STEP_SPEEDUP: u64 = 8;
 /// Partitions of one move.
 const AT_ONCE: usize = 64;
-/// A node that owns no partition takes so many of those that were never opened and have
-/// lost their first owner.
-pub(crate) const UNOPENED_SHARE: usize = 8;
-
 /// The state of the search of one agent.
 #[derive(Debug, Default)]
 pub(crate) struct ShareSearch {
@@ -46,12 +42,6 @@ pub(crate) struct ShareSearch {
     /// The last proposal, and the living members then: what they had no room for is not proposed
     /// again.
     asked: (Vec<u16>, Vec<Member>),
-}
-
-/// Whether the death of a compute node is complete, so that no claimant will give its partitions
-/// another owner.
-pub(crate) fn is_over(state: &MembershipState, owner: Member) -> bool {
-    owner.node.role() == Role::Compute && state.phase(owner) == Some(MemberPhase::Gone)
 }
 
 impl PoolNode {
@@ -113,11 +103,6 @@ impl PoolNode {
         self.view.me.incarnation <= 1 || seen.iter().any(|s| s.partition.owner == self.view.me)
     }
 
-    /// The same as this node's agent has found it.
-    pub(crate) fn serves_tables(&self) -> bool {
-        locked(&self.agent_state).serves
-    }
-
     /// Whether another living compute node answers: one that has died counts as living until its
     /// lease ends.
     pub(crate) async fn has_answering_peer(&self, ep: &Endpoint) -> bool {
@@ -150,16 +135,5 @@ impl PoolNode {
         }
         let opened: Vec<u16> = seen.iter().map(|s| s.partition.number).collect();
         (self.unowned_partitions(&opened).take(UNOPENED_SHARE).collect(), Some(self.view.me))
-    }
-
-    /// Partitions that were never opened and have lost their first owner.
-    pub(crate) fn unowned_partitions(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
-        let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
-        let state = self.view.state();
-        let gone = move |p: &u16| {
-            let first = Member { node: first_owner(*p, c, m), incarnation: 1 };
-            state.phase(first).is_some_and(|s| s == MemberPhase::Gone)
-        };
-        (0..COMPUTE_PARTITIONS).filter(|p| !opened.contains(p)).filter(gone)
     }
 }

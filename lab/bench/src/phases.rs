@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dmtree_check::client::Client;
 use dmtree_fabric::Endpoint;
 use dmtree_parts::{AnyIndex, AnyOptions, Shape, Work};
 use dmtree_workload::{LoadOrder, OpKind, Phase, Plan, Workload};
@@ -206,7 +205,7 @@ fn phase(p: &Pool<'_>, cell: &CellPlan, host: &mut Host<'_>) -> Result<(Measured
         return Err(Failure::Interrupted);
     }
     let writes = cell.workload.phase.is_some_and(Phase::writes);
-    let shape = if writes { found(walk_all(p, host), &mut m.tally) } else { None };
+    let shape = if writes { found(walk(p, host), &mut m.tally) } else { None };
     if let (Some(shape), Some(written)) = (&shape, &p.written)
         && m.tally.unknown == 0
         && m.tally.errors == 0
@@ -216,25 +215,6 @@ fn phase(p: &Pool<'_>, cell: &CellPlan, host: &mut Host<'_>) -> Result<(Measured
         m.tally.found(format!("the index holds {held} keys where {due} must be"));
     }
     Ok((m, shape))
-}
-
-/// The structure of an index; where each compute node has keys of its own, with the keys and bytes
-/// of all.
-fn walk_all(p: &Pool<'_>, host: &mut Host<'_>) -> Result<Shape> {
-    let mut shape = walk(p, host)?;
-    let nodes = if p.group.system.options.any_node()? { 1 } else { p.opened.compute_nodes() };
-    for cn in 1..nodes {
-        let broken = |e| {
-            let name = p.group.system.name;
-            Failure::violation(format!("{name}: the structure of cn{cn} is broken: {e}"))
-        };
-        let own = Client::from(p.opened.client(cn)?).walk().map_err(broken)?;
-        shape.keys += own.keys;
-        shape.structure_bytes += own.structure_bytes;
-        shape.block_bytes += own.block_bytes;
-        shape.levels = shape.levels.max(own.levels);
-    }
-    Ok(shape)
 }
 
 fn found(walked: Result<Shape>, tally: &mut Tally) -> Option<Shape> {

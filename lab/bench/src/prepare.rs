@@ -168,11 +168,25 @@ fn fits(e: dmtree_fabric::Error) -> Failure {
     }
 }
 
+/// The structure of an index; where each compute node has keys of its own, with the keys and bytes
+/// of all.
 pub(crate) fn walk(p: &Pool<'_>, host: &mut Host<'_>) -> Result<Shape> {
     let name = p.group.system.name;
     host.show(name, "walk", 0, 0.0);
-    let broken = |e| Failure::violation(format!("{name}: the structure is broken: {e}"));
-    Client::from(p.opened.client(0)?).walk().map_err(broken)
+    let own = |cn| {
+        let broken = |e| Failure::violation(format!("{name}: the structure is broken: {e}"));
+        Client::from(p.opened.client(cn)?).walk().map_err(broken)
+    };
+    let mut shape = own(0)?;
+    let nodes = if p.group.system.options.any_node()? { 1 } else { p.opened.compute_nodes() };
+    for cn in 1..nodes {
+        let own = own(cn)?;
+        shape.keys += own.keys;
+        shape.structure_bytes += own.structure_bytes;
+        shape.block_bytes += own.block_bytes;
+        shape.levels = shape.levels.max(own.levels);
+    }
+    Ok(shape)
 }
 
 /// Reads keys on every compute node with clients. Returns how many keys the average node read, and

@@ -1,6 +1,7 @@
 //! The form of `results.json`.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use dmtree_fabric::SideCounts;
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,22 @@ pub const SCHEMA_VERSION: u32 = 3;
 
 /// The note in every header and file about numbers of the in-process fabric.
 pub const LOCAL_NOTE: &str = "fabric local: in-process memory, no statement about a NIC";
+
+static COMMIT: OnceLock<String> = OnceLock::new();
+
+/// The program says which commit it is built from; results have it from then on. The bench does not
+/// know it by itself: every commit would be a build of it. The first call counts, and an empty text
+/// says nothing.
+pub fn built_from(commit: &str) {
+    if !commit.is_empty() {
+        let _ = COMMIT.set(commit.to_owned());
+    }
+}
+
+/// What [`built_from`] has said.
+pub(crate) fn commit() -> Option<&'static str> {
+    COMMIT.get().map(String::as_str)
+}
 
 /// The note in every header and file about the numbers of a fabric.
 pub fn note(c: &Config) -> String {
@@ -65,7 +82,7 @@ pub struct Results {
     /// Version of the program.
     pub version: String,
     /// The commit that it was built from, with `+` where its sources differed; none where it was
-    /// built without git.
+    /// built without git, or does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// Time of the run, seconds since 1970.

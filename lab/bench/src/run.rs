@@ -314,7 +314,7 @@ fn results(
         description: r.description.clone(),
         note: note(c),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: Some(env!("DMTREE_COMMIT").to_owned()).filter(|commit| !commit.is_empty()),
+        commit: crate::results::commit().map(str::to_owned),
         created_unix: clock::unix_seconds(),
         machine: Machine::here(),
         seed: c.seed,

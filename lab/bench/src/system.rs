@@ -42,6 +42,20 @@ pub fn bytes_per_key(system: &System, c: &Config) -> u64 {
 
 /// The feature that a system lacks for a workload over these keys and values, as text.
 pub fn lacks(system: &System, c: &Config, w: &Workload) -> Option<String> {
+    if c.cns > 1 && matches!(system.options.any_node(), Ok(false)) {
+        if c.affinity.is_any() {
+            return Some(format!(
+                "{} has an owner of each key, and a client draws keys of all {} compute nodes: give --affinity own with as many owners in its options, or --cns 1, or leave it out",
+                system.name, c.cns
+            ));
+        }
+        if w.mix().scan > 0 {
+            return Some(format!(
+                "{} has an owner of each key, and its scans end with the slice of their compute node: give --cns 1, or leave out the workload {w}",
+                system.name
+            ));
+        }
+    }
     let one_key = match &c.key_form {
         KeyForm::Hashed24 | KeyForm::U64 | KeyForm::Sequential | KeyForm::Sequential24 => true,
         KeyForm::Shifting(_) | KeyForm::DbBench | KeyForm::Sosd(_) => true,

@@ -140,7 +140,10 @@ impl TestCluster {
         options: &AnyOptions,
         entry: &IndexEntry,
     ) -> Result<Self> {
-        let wrong = |e| Error::invalid(format!("options of the index {:?}: {e}", entry.name));
+        let wrong = |e| {
+            let what = "the laboratory opens what it has created, not what the library has";
+            Error::invalid(format!("options of the index {:?}: {e}; {what}", entry.name))
+        };
         let options = options.with(serde_json::from_slice(&entry.options).map_err(wrong)?);
         options.check().map_err(wrong)?;
         let root = Root { index: entry.id, word: entry.root_word };

@@ -50,6 +50,7 @@ pub fn provide_services() {
 
 /// Runs a command.
 pub fn run(command: Command) -> Result<()> {
+    dmtree_bench::results::built_from(dmtree_commit::COMMIT);
     match command {
         Command::Bench(args) => match args.command {
             None => {

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use dmtree_fabric::{Core, Error, Fifo, Result, Worker};
+use dmtree_fabric::{Core, Endpoint, Error, Fifo, Result, Transport, Worker};
 use dmtree_parts::RangeIndex;
 
 use super::mailbox::{Door, Mailbox, OnDuty, Taken};
 use crate::client::Client;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
-use crate::session::{HOUSEKEEPING_OPS, maintain};
+use crate::session::{HOUSEKEEPING_OPS, SLAB_BYTES, maintain};
 
 /// Runs requests: a client of the index on a slot of the worker's executor.
 pub(crate) struct Coroutine {
@@ -124,4 +124,20 @@ async fn heed(c: &mut Coroutine, mailbox: &Mailbox) -> bool {
         mailbox.refuse(waiting, e);
     }
     !superseded.unwrap_or(false)
+}
+
+impl Client {
+    /// Several on one executor.
+    fn several(open: &Arc<OpenIndex>, count: usize) -> Result<(Rc<Core>, Vec<Self>)> {
+        let (nodes, compute_node) = (open.nodes(), open.next_node());
+        let node = nodes.incarnation.cluster.compute_node(compute_node)?;
+        let transport: Rc<dyn Transport> = node.fabric().attach(node.cn())?;
+        let core = Core::new(transport.clone(), SLAB_BYTES);
+        let client = || {
+            let ep = Endpoint::new(core.clone(), transport.clone(), core.add_slot());
+            Self::at(open, &nodes, (node.clone(), compute_node), ep)
+        };
+        let several = std::iter::repeat_with(client).take(count).collect();
+        Ok((core, several))
+    }
 }

@@ -12,6 +12,7 @@ use dmtree_journal::{Cut, KnownIndex};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::manifest::{DataFile, FORMAT, IndexFiles, MANIFEST, Manifest, PoolSize, digits};
+use crate::durable::options_of;
 use crate::export::{Head, PairWriter, Shared, WholeFile, parquet};
 use crate::pool::locked;
 
@@ -67,12 +68,7 @@ struct Shard<'a> {
 
 impl Shard<'_> {
     fn write_index(&self, cut: &dyn Cut, i: usize, known: &KnownIndex) -> Result<IndexFiles> {
-        let options = serde_json::from_str(&known.options).map_err(|e| {
-            Error::incompatible(format!(
-                "the options of {:?} were stored by another version: {e}",
-                known.name
-            ))
-        })?;
+        let options = options_of(known).map_err(|e| e.context(format!("{:?}", known.name)))?;
         let head = Head { index: known.name.clone(), options };
         let (mut files, mut open) = (Vec::new(), None::<OpenFile>);
         for pair in cut.pairs(known.number)? {
@@ -175,6 +171,7 @@ mod tests {
     use dmtree_journal::{IndexNumber, Pairs};
 
     use super::*;
+    use crate::Options;
     use crate::export::Merged;
 
     #[derive(Debug)]
@@ -198,7 +195,7 @@ mod tests {
     fn many_pairs_are_several_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let shard = Shard { to: dir.path(), number: 3, file_bytes: 10_000 };
-        let (name, options) = ("numbers".to_owned(), "{}".to_owned());
+        let (name, options) = ("numbers".to_owned(), Options::default().creation().stored());
         let known = KnownIndex { number: IndexNumber(1), name, options };
         for pairs in [0, 1, 99, 100, 101, 1234] {
             let written = shard.write_index(&Numbers(pairs), pairs as usize, &known);

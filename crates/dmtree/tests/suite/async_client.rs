@@ -1,15 +1,18 @@
 //! The async face, on two runtimes.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use dmtree::{
-    AsyncClient, AsyncOptions, Batch, ErrorKind, Index, LoadOrder, Options, Outcome, Pool,
+    AsyncClient, AsyncOptions, Batch, ErrorKind, Index, LoadOrder, Options, Outcome, Pool, Reply,
 };
+use dmtree_fabric::net::{DataPath, NicConfig};
+use dmtree_fabric::{LeaseParameters, OpKind};
+use dmtree_pool::{MemoryNode, PoolOptions};
 
 fn index() -> Index {
     let pool = Pool::embedded().memory("32MiB").compute_nodes(2).open().expect("a small pool");
@@ -106,6 +109,56 @@ fn every_former_value_of_requests_at_once_is_found_once() {
     let stats = i.stats().expect("stats");
     let puts = stats.operations.iter().find(|(o, _)| *o == dmtree::Operation::Put);
     assert_eq!(puts.expect("counted").1.done, 8_000);
+}
+
+/// Waits for requests that are all asked before any is waited for.
+fn at_once<T>(mut replies: Vec<Reply<T>>) -> Vec<T> {
+    let mut cx = Context::from_waker(Waker::noop());
+    let polled: Vec<_> = replies.iter_mut().map(|r| Pin::new(r).poll(&mut cx)).collect();
+    let answers = replies.into_iter().zip(polled).map(|(reply, polled)| match polled {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => pollster::block_on(reply),
+    });
+    answers.map(|answer| answer.expect("done")).collect()
+}
+
+/// Verbs that take time let writers of one worker meet: puts of one key share a WRITE then. A write
+/// that returns the former value shares none, and each value is found by one.
+#[test]
+fn every_former_value_of_writers_that_meet_is_found_once() {
+    const AT_ONCE: u32 = 32;
+    const ROUNDS: u32 = 20;
+    let options = PoolOptions { memory_bytes_per_node: 32 << 20, ..PoolOptions::default() };
+    let (leases, data_path) = (LeaseParameters::default(), DataPath::Frames);
+    let nic = NicConfig::default();
+    let memory = MemoryNode::found("127.0.0.1:0", &options, leases, data_path, &nic);
+    let memory = memory.expect("a free port");
+    let pool = Pool::connect(memory.listens()).open().expect("joins");
+    let i = pool.create("t", Options::default()).expect("a new index");
+    let options = AsyncOptions::new().workers(1).coroutines(AT_ONCE as usize);
+    let client = i.async_client_with(options).expect("a client");
+    let value = |round: u32, n: u32| (round * AT_ONCE + n).to_be_bytes();
+
+    // A session publishes its costs when it ends: those of the writers that meet are another
+    // client's.
+    for round in 0..ROUNDS {
+        let replies = (0..AT_ONCE).map(|n| client.put("shared", value(round, n)));
+        at_once(replies.collect());
+    }
+    let mut found = Vec::new();
+    for round in 0..ROUNDS {
+        let replies = (0..AT_ONCE).map(|n| client.replace("key", value(round, n)));
+        found.extend(at_once(replies.collect()).into_iter().flatten());
+    }
+    found.extend(i.get("key").expect("get"));
+    found.sort();
+    let set = (0..ROUNDS * AT_ONCE).map(|n| n.to_be_bytes().to_vec());
+    assert_eq!(found, set.collect::<Vec<_>>());
+    drop(client);
+    wait_for(|| i.stats().expect("stats").sessions == 1, "the worker ends with its client");
+    let writes = i.stats().expect("stats").costs.total(&[OpKind::Put]).counts.mn.write;
+    let asked = 2 * u64::from(ROUNDS * AT_ONCE);
+    assert!(writes < asked, "{writes} WRITEs of {asked}: no writers have met");
 }
 
 #[test]

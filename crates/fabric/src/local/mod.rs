@@ -53,6 +53,7 @@ pub(crate) enum Clock {
     Real(std::time::Instant),
     /// Virtual time of the simulator that owns the fabric, ps. It stands still while a service
     /// runs. A service that read real time instead would make a run depend on more than its seed.
+    #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "only the simulator makes it"))]
     Virtual(Arc<AtomicU64>),
 }
 
@@ -149,6 +150,7 @@ impl LocalFabric {
 
     /// Brings a node back as a new incarnation with a zeroed region and no services, with or
     /// without a revocation before.
+    #[cfg(feature = "sim")]
     pub(crate) fn restart(&self, node: NodeId) -> Result<()> {
         let mut hosts = self.0.hosts.write().expect("no panic under this lock");
         let old = hosts.iter().position(|h| h.node == node).ok_or_else(|| unknown(node))?;
@@ -178,6 +180,7 @@ impl LocalFabric {
     }
 
     /// The node's present host.
+    #[cfg(feature = "sim")]
     pub(crate) fn host(&self, node: NodeId) -> Option<Arc<Host>> {
         self.0.host(node)
     }
@@ -205,6 +208,7 @@ impl LocalFabric {
     }
 
     /// A transport bound to this very incarnation of a node.
+    #[cfg(feature = "sim")]
     pub(crate) fn transport_of(&self, host: Arc<Host>) -> LocalTransport {
         LocalTransport::new(self.0.clone(), host)
     }

@@ -138,6 +138,7 @@ impl LocalTransport {
     }
 
     /// The node that this client belongs to.
+    #[cfg(feature = "sim")]
     pub(crate) fn own(&self) -> &Arc<Host> {
         &self.own
     }

@@ -31,6 +31,7 @@ pub(super) trait Socket: Send {
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Its number, where it has no descriptor.
+    #[cfg(feature = "sim")]
     fn number(&self) -> u64 {
         0
     }

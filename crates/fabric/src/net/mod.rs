@@ -230,6 +230,7 @@ impl NetFabric {
     }
 
     /// The transport of a client thread.
+    #[cfg(feature = "sim")]
     pub(crate) fn transport(&self) -> Result<NetTransport> {
         NetTransport::new(self.0.shared.clone())
     }

@@ -295,6 +295,25 @@ fn clients_keep_to_the_slice_of_their_compute_node() {
     assert_eq!((r.errors(), r.cells.len()), (0, 12), "{}", table::render(&r));
 }
 
+/// A system with an owner of each key, over the keys of all compute nodes; where clients draw keys
+/// of others, or read across slices, it is refused, in a line.
+#[test]
+fn a_system_with_owners_has_clients_that_keep_to_their_slice() {
+    let text = "systems = [\"dlsm-published\"]\nworkloads = [\"search\", \"insert\", \"update\"]\n";
+    let refused = run::preflight(&resolved(text).unwrap()).unwrap_err().to_string();
+    assert!(refused.starts_with("dlsm-published has an owner of each key"), "{refused}");
+    assert!(refused.contains("--affinity own") && !refused.contains('\n'), "{refused}");
+    let cns = resolved(text).unwrap().config.cns;
+    let own = format!("affinity = \"own\"\n{text}[options.dlsm-published]\nowners = {cns}\n");
+    let scan = own.replace("\"update\"", "\"scan\"");
+    let refused = run::preflight(&resolved(&scan).unwrap()).unwrap_err().to_string();
+    assert!(refused.contains("its scans end with the slice"), "{refused}");
+    for fabric in ["sim", "local"] {
+        let r = small(&format!("fabric = \"{fabric}\"\n{own}"));
+        assert_eq!((r.errors(), r.cells.len()), (0, 3), "{}", table::render(&r));
+    }
+}
+
 /// Keys come that no model has seen, into an ever smaller part of the key space.
 #[test]
 fn a_series_shows_what_trainings_do() {

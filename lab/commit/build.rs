@@ -1,13 +1,13 @@
-//! Tells the crate the commit that it is built from, which results name. `DMTREE_COMMIT` in the
+//! Tells the crate the commit that it is built from. `DMTREE_COMMIT` in the
 //! environment overrules what git says, for builds from an archive.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What of the repository is in the crate.
+/// What of the repository is in a program.
 const FOLDERS: [&str; 3] = ["crates", "systems", "lab"];
-/// What stands above it.
-const ABOVE: [&str; 3] = ["cli", "dmtree", "bench-compare"];
+/// This crate.
+const OWN: &str = "commit";
 
 fn git(root: &Path, words: &[&str]) -> Option<String> {
     let done = Command::new("git").arg("-C").arg(root).args(words).output().ok()?;
@@ -29,8 +29,8 @@ fn watched(root: &Path) -> Vec<PathBuf> {
     let log = git(root, &["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]);
     let mut all: Vec<PathBuf> = log.map(PathBuf::from).into_iter().collect();
     let crates = FOLDERS.iter().filter_map(|f| root.join(f).read_dir().ok()).flatten().flatten();
-    let below = crates.filter(|entry| !ABOVE.iter().any(|name| entry.file_name() == *name));
-    all.extend(below.map(|entry| entry.path().join("src")));
+    let others = crates.filter(|entry| entry.file_name() != OWN);
+    all.extend(others.map(|entry| entry.path().join("src")));
     all.retain(|path| path.exists());
     all
 }
