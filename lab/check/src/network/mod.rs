@@ -7,8 +7,10 @@
 //! membership server; the other memory node killed before it is ready, or later; paths that are
 //! cut, resets, black holes, connections that break on one side or both, peers that reconnect
 //! meanwhile, late bytes. One seed in 512 has many hundreds of incarnations. Every client writes a
-//! word of its own and words that all share. After the faults every process must work again within
-//! a time, and no connection may be left behind.
+//! word of its own and words that all share, calls the first memory node, and has jobs there that
+//! it asks about, cancels and forgets. A job that was started runs once, ends in time, and does
+//! nothing after its end or after its caller has lost its access. After the faults every process
+//! must work again within a time, and no connection may be left behind.
 //!
 //! Not covered: a pool and an index above the network (a process that joins a pool blocks its
 //! thread); a restarted first memory node, which is another pool; RDMA; damaged packets (TCP has
