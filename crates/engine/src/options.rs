@@ -1,6 +1,7 @@
 //! Creation options: the layout, and the techniques.
 
 use dmtree_fabric::Error;
+use dmtree_parts::options::Range;
 use dmtree_parts::peer::value;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -360,12 +361,14 @@ fn most_leaves(error_bound: u32, leaf_capacity: u32) -> u32 {
     2 + (2 * error_bound - 1) / leaf_capacity
 }
 
-fn range(name: &str, value: u32, low: u32, high: u32, step: u32) -> dmtree_fabric::Result<()> {
-    if value < low || value > high || !value.is_multiple_of(step) {
-        let of = if step > 1 { format!(", a multiple of {step}") } else { String::new() };
-        return Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}{of}")));
-    }
-    Ok(())
+fn range(
+    name: &'static str,
+    value: u32,
+    low: u32,
+    high: u32,
+    step: u32,
+) -> dmtree_fabric::Result<()> {
+    Range { name, bounds: (low.into(), high.into()), step: step.into() }.check(value.into())
 }
 
 #[cfg(test)]

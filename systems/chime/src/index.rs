@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
 use dmtree_parts::blink::{BulkLoad, Levels, PageTree, Way, highest, lowest};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
 use crate::client::Chime;
@@ -63,7 +64,7 @@ impl Published for Chime {
         self.get_shared(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.write_shared(key, w).await
     }
 

@@ -31,6 +31,7 @@ dmtree_parts::any_options! { Options => Chime }
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         fit,
         bytes_per_key: |_, fit| {
             // Leaves half full, with metadata and line versions, and an inner node for 16 leaves.

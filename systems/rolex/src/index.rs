@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, Error, OpOutcome, Result};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
 use crate::client::Rolex;
@@ -45,7 +46,7 @@ impl Published for Rolex {
         self.get_shared(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.write_shared(key, w).await
     }
 

@@ -37,6 +37,7 @@ dmtree_parts::any_options! { Options => Rolex }
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         fit,
         bytes_per_key: |o, fit| {
             // A trained key, and its share of a leaf and of the leaf behind each segment.

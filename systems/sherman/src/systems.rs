@@ -29,6 +29,7 @@ dmtree_parts::any_options! { Options => Sherman }
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         // Checksums show every torn page, and every verb is awaited.
         sound: name == "fg",
         fit,

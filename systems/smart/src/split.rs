@@ -19,8 +19,8 @@
 //! that confirms a stale cached slot; `recheck_absent` covers this. A crash before step 4 leaves a
 //! long header, which the descent accepts.
 
-use dmtree_fabric::{GlobalAddr, OpOutcome, Result, Step, verb, verb::VerbVec};
-use dmtree_parts::Outcome;
+use dmtree_fabric::{GlobalAddr, Result, Step, verb, verb::VerbVec};
+use dmtree_parts::op::{SPLIT, Written};
 
 use crate::client::Smart;
 use crate::cursor::Cursor;
@@ -30,9 +30,7 @@ use crate::format::leaf::{self, Leaf};
 use crate::format::node::{HEADER_OFFSET, NewNode, Node, slot_at};
 use crate::format::slot::{NodeType, Slot};
 use crate::format::{byte_at, shared_from};
-use crate::write::{Job, Written};
-
-const SPLIT: Written = (Outcome::Done, OpOutcome::InsertSplit);
+use crate::write::Job;
 
 /// How an old child and a key differ.
 struct Parting<'a> {

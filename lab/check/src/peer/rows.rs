@@ -2,8 +2,9 @@
 
 use dmtree_fabric::Snapshot;
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
+use dmtree_parts::options::Range;
 use dmtree_parts::peer::typed;
-use dmtree_parts::{AnyOptions, Page, Write};
+use dmtree_parts::{AnyOptions, NodeContext, Page, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -340,4 +341,25 @@ pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
     });
     all(&keys[..1], &mut |c, _| c.maintain().expect("works"));
     rounds
+}
+
+/// Every number of the options, below and above its range, and beside its step: it is refused, by
+/// name and with the range. Returns what was not.
+pub fn ranges(peer: &Peer) -> Vec<String> {
+    let cluster = Cluster::embedded(&PoolOptions::default()).expect("a pool");
+    let cx = NodeContext { pool: cluster.compute_node(0).expect("a node"), cache_bytes: 1 << 30 };
+    each(&peer.subjects, |system| {
+        for Range { name, bounds: (low, high), step } in system.ranges {
+            let beside = Some(low + 1).filter(|_| *step > 1);
+            let outside = [low.checked_sub(*step), high.checked_add(*step), beside];
+            for value in outside.into_iter().flatten() {
+                let mut options = (*system.options).clone();
+                options[name] = value.into();
+                let refused = system.options.with(options).check_for(&cx).expect_err(name);
+                let words = format!("{name} is {value}; it must be {low} to {high}");
+                assert!(refused.to_string().contains(&words), "{}: {refused}", system.name);
+            }
+        }
+        Ok(())
+    })
 }
