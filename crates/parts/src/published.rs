@@ -292,6 +292,16 @@ impl Spare {
     }
 }
 
+/// The operations of a design that has gets, puts, inserts, updates and ascending scans, of keys
+/// and values of one length.
+pub const PLAIN: OpSet = OpSet {
+    delete: false,
+    compare_and_set: false,
+    reverse_scan: false,
+    any_length: false,
+    ..OpSet::ALL
+};
+
 /// The steps of a published design; [`RangeIndex`] follows from them.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
 pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {

@@ -14,8 +14,8 @@
 use dmtree_fabric::{Error, GlobalAddr, Result, Stage};
 use dmtree_parts::blink::{Route, upper};
 
-use crate::client::Chime;
 use crate::format::{Leaf, Part};
+use crate::index::Chime;
 
 /// Where a key is, according to a leaf that a route has led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

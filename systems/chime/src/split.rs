@@ -21,8 +21,8 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::op::{SPLIT, Written};
 use dmtree_parts::sharing::SharedWrite;
 
-use crate::client::Chime;
 use crate::format::Leaf;
+use crate::index::Chime;
 use crate::lock::Held;
 
 /// Spare nodes: one for the leaf, the others for the levels above.

@@ -5,8 +5,8 @@ use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use dmtree_parts::published::Published;
 use serde_json::Value;
 
-use crate::client::Chime;
 use crate::defects::defects;
+use crate::index::Chime;
 use crate::options::Options;
 use crate::sound;
 

@@ -25,8 +25,8 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::op::{ABSENT, INSERTED, UPDATED, Written};
 use dmtree_parts::sharing::{SharedWrite, Sharing};
 
-use crate::client::Chime;
 use crate::format::{Leaf, Room};
+use crate::index::Chime;
 use crate::lock::Held;
 use crate::read::Place;
 

@@ -6,7 +6,7 @@ use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
 use dmtree_parts::blink::{highest, lowest};
 use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::Published;
+use dmtree_parts::published::{PLAIN, Published};
 use dmtree_parts::{
     CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
@@ -20,13 +20,7 @@ use crate::options::Options;
 use crate::parent::Node;
 
 impl Published for FpTree {
-    const HAS: OpSet = OpSet {
-        delete: false,
-        compare_and_set: false,
-        reverse_scan: false,
-        any_length: false,
-        ..OpSet::ALL
-    };
+    const HAS: OpSet = PLAIN;
     type Settings = Options;
     type Shared = FpNode;
 

@@ -18,8 +18,8 @@ use dmtree_parts::hopscotch::{Leaf, Part, Table};
 use dmtree_parts::op::{INSERTED, Written};
 use dmtree_parts::sharing::SharedWrite;
 
-use crate::client::Rolex;
 use crate::format::MAP_BITS;
+use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::write::Held;
 

@@ -3,8 +3,8 @@
 use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use serde_json::Value;
 
-use crate::client::Rolex;
 use crate::defects::defects;
+use crate::index::Rolex;
 use crate::options::Options;
 use crate::sound;
 

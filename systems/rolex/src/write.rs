@@ -26,9 +26,9 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::op::{ABSENT, INSERTED, UPDATED, Written};
 use dmtree_parts::sharing::{SharedWrite, Sharing};
 
-use crate::client::Rolex;
 use crate::directory::Directory;
 use crate::format::Leaf;
+use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::read::Group;
 

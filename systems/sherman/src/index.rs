@@ -1,4 +1,4 @@
-//! The steps of `Sherman`, as far as the published design has them.
+//! A client, and the steps of the published design that it has.
 
 use std::sync::Arc;
 
@@ -11,10 +11,19 @@ use dmtree_parts::{
     CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
-use crate::client::Sherman;
 use crate::format::Geometry;
 use crate::node::ShermanNode;
 use crate::options::Options;
+
+/// A Sherman (or FG) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its
+/// operations.
+#[derive(Debug)]
+pub struct Sherman {
+    pub(crate) client: Client<ShermanNode>,
+    pub(crate) way: Way,
+}
+
+dmtree_parts::begins_with!(Sherman => Client<ShermanNode>, client);
 
 impl Published for Sherman {
     const HAS: OpSet = OpSet { reverse_scan: false, any_length: false, ..OpSet::ALL };

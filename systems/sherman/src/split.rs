@@ -19,8 +19,8 @@ use dmtree_parts::blink::{Format, Header, PageTree, Separators};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::op::{SPLIT, Written};
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 use crate::lock::Held;
 
 /// Spare pages: one for the leaf, the others for the levels above.

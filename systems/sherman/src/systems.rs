@@ -4,8 +4,8 @@ use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use dmtree_parts::published::Published;
 use serde_json::Value;
 
-use crate::client::Sherman;
 use crate::defects::defects;
+use crate::index::Sherman;
 use crate::options::Options;
 use crate::sound;
 

@@ -18,8 +18,8 @@ use dmtree_parts::held::Unlock;
 use dmtree_parts::op::Written;
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 use crate::lock::Held;
 
 impl Sherman {

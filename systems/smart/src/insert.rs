@@ -20,12 +20,12 @@
 use dmtree_fabric::{Error, GlobalAddr, Result, Step, verb::VerbVec};
 use dmtree_parts::op::{INSERTED, SPLIT, Written};
 
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::header::Header;
 use crate::format::node::{HEADER_OFFSET, Node, slot_at};
 use crate::format::slot::{NodeType, Slot};
 use crate::format::{byte_at, leaf};
+use crate::index::Smart;
 use crate::write::Job;
 
 /// The outcome of an attempt to take a slot.

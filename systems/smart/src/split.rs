@@ -22,7 +22,6 @@
 use dmtree_fabric::{GlobalAddr, Result, Step, verb, verb::VerbVec};
 use dmtree_parts::op::{SPLIT, Written};
 
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::fork::{Fork, nodes_for};
 use crate::format::header::Header;
@@ -30,6 +29,7 @@ use crate::format::leaf::{self, Leaf};
 use crate::format::node::{HEADER_OFFSET, NewNode, Node, slot_at};
 use crate::format::slot::{NodeType, Slot};
 use crate::format::{byte_at, shared_from};
+use crate::index::Smart;
 use crate::write::Job;
 
 /// How an old child and a key differ.

@@ -4,8 +4,8 @@ use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, inline_byt
 use dmtree_parts::published::Published;
 use serde_json::Value;
 
-use crate::client::Smart;
 use crate::defects::defects;
+use crate::index::Smart;
 use crate::options::Options;
 use crate::sound;
 

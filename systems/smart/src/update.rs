@@ -26,10 +26,10 @@ use dmtree_parts::lock_words::Attempts;
 use dmtree_parts::op::{UPDATED, Written};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::leaf::{self, LockWord, VALID_OFFSET};
 use crate::format::slot::Slot;
+use crate::index::Smart;
 use crate::write::{Job, Sharing};
 
 impl Smart {

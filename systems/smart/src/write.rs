@@ -27,9 +27,9 @@ use dmtree_parts::hash::KeyHash;
 use dmtree_parts::op::{ABSENT, Written};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::Smart;
 use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
+use crate::index::Smart;
 use crate::lock::Held;
 
 /// How a write shares its verbs or its lock with other writers of this compute node.

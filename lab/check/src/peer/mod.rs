@@ -38,8 +38,8 @@ pub mod prelude {
         BYTES, Cost, KINDS, Sheet, Side, TRIPS, VERBS, broken, cost, means, row,
     };
     pub use super::rows::{
-        Site, chips, fills, full, load, model, of_any_length, of_one_length, random_fill,
-        snapshots_and_batches, three_memory_nodes,
+        Geometries, Site, chips, few_locks, fills, full, load, model, of_any_length, of_one_length,
+        random_fill, snapshots_and_batches, three_memory_nodes, trees,
     };
     pub use super::{Budget, Peer, Row, passes, which};
     pub use crate::conformance::{EmptyLeaves, Keys};

@@ -97,6 +97,13 @@ impl Row {
         Self { options: Box::new(move |o: AnyOptions| o.changed(&change)), ..self }
     }
 
+    /// With options that are changed once more.
+    #[must_use]
+    pub fn and<O: Serialize + DeserializeOwned + 'static>(self, change: fn(O) -> O) -> Self {
+        let first = self.options;
+        Self { options: Box::new(move |o| first(o).changed(change)), ..self }
+    }
+
     /// In another pool.
     #[must_use]
     pub fn pool(self, change: impl Fn(&mut PoolOptions)) -> Self {
@@ -245,6 +252,50 @@ pub fn chips(space: u64, steps: u64) -> [Row; 3] {
     [0, 64, 128 << 10].map(|chip_bytes| {
         let row = model("locks on chip or not", Keys::Hashed24, space, steps).seed(30);
         Row { chip_bytes, ..row }.pool(|p| p.memory_nodes = 2)
+    })
+}
+
+/// How the options of a tree of keys of any length are changed.
+pub struct Geometries<O> {
+    /// Small inner nodes.
+    pub small: fn(O) -> O,
+    /// Small leaves, too.
+    pub high: fn(O) -> O,
+    /// So many inline bytes of keys and of values.
+    pub inline: fn(O, u32, u32) -> O,
+}
+
+/// The suite on a tree of keys of any length, in its geometries.
+pub fn trees<O: Serialize + DeserializeOwned + 'static>(g: &Geometries<O>) -> Vec<Row> {
+    let (small, high, inline) = (g.small, g.high, g.inline);
+    let tiny = |keys, space, steps| {
+        model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
+    };
+    let mut rows = of_any_length();
+    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
+    rows.extend([
+        tiny(Keys::Hashed24, 3_000, 15_000).seed(8),
+        tiny(Keys::LongPrefix, 2_000, 10_000).seed(9),
+        model("high trees", Keys::Ascending, 10_000, 40_000).seed(10).options(high),
+        model("few generations", Keys::Hashed24, 2_000, 30_000)
+            .pool(|p| p.generation_bits = 2)
+            .options(high),
+    ]);
+    rows.extend([(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)].map(|(k, v)| {
+        let row = model("inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
+        row.options(move |o| inline(o, k, v))
+    }));
+    rows
+}
+
+/// The suite with locks in tables of few words.
+pub fn few_locks<O: Serialize + DeserializeOwned + 'static>(set: fn(&mut O, u32)) -> [Row; 3] {
+    [(1, 1), (1, 3), (7, 2)].map(|(locks, memory_nodes)| {
+        let row = model("few locks", Keys::Hashed24, 2_000, 10_000).seed(7);
+        row.pool(|p| p.memory_nodes = memory_nodes).options(move |mut o| {
+            set(&mut o, locks);
+            o
+        })
     })
 }
 
