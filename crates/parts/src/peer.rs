@@ -20,7 +20,7 @@ use crate::options::Range;
 
 pub use crate::any::{typed, value};
 pub use defect::{
-    Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
+    ANY, Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
 };
 
 /// A source of numbers below a bound.
