@@ -14,9 +14,8 @@ use crate::sound;
 pub fn systems() -> Vec<SystemSpec> {
     let step = |name, description, options| published(name, description, &options);
     let about = "CHIME made sound: every operation, crash recovery";
-    let sound_spec = dmtree_engine::systems::spec("chime", about, &sound::options());
     vec![
-        SystemSpec { family: "chime", ..sound_spec },
+        dmtree_engine::systems::spec(("chime", "chime"), about, &sound::options()),
         step("chime-published", "CHIME with every published technique", Options::published()),
         step("chime-base", "a B-link tree with versions in every line", Options::base()),
         step("chime-hopscotch", "and hopscotch leaves", Options::hopscotch()),

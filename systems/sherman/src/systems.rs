@@ -13,9 +13,8 @@ use crate::sound;
 pub fn systems() -> Vec<SystemSpec> {
     let step = |name, description, options| published(name, description, &options);
     let about = "Sherman made sound: every operation, crash recovery";
-    let sound_spec = dmtree_engine::systems::spec("sherman", about, &sound::options());
     vec![
-        SystemSpec { family: "sherman", ..sound_spec },
+        dmtree_engine::systems::spec(("sherman", "sherman"), about, &sound::options()),
         step("sherman-published", "Sherman with every published technique", Options::published()),
         step("fg", "FG with Sherman's cache: every verb awaited", Options::fg()),
         step("fg-combine", "FG with a page and its unlock together", Options::combine()),
