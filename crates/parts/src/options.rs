@@ -97,7 +97,7 @@ macro_rules! options {
             fn check_ranges(&self) -> ::dmtree_fabric::Result<()> {
                 let values = [$($({
                     const _: ::core::ops::RangeInclusive<$type> = $range;
-                    u64::from(self.$field)
+                    self.$field as u64
                 },)?)+];
                 Self::RANGES.iter().zip(values).try_for_each(|(range, value)| range.check(value))
             }

@@ -135,9 +135,12 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         let o = Options::published;
-        for (bad, words) in
-            [(Options { combine: false, ..o() }, "hierarchical is true without combine")]
-        {
+        let single = Options { combine: false, ..o() };
+        let early = Options { hierarchical: false, ..single.clone() };
+        for (bad, words) in [
+            (single, "hierarchical is true without combine"),
+            (early, "lazy_splits is true without combine"),
+        ] {
             let e = bad.check().expect_err("refused").to_string();
             assert!(e.contains(words), "{e}");
         }
