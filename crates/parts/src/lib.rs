@@ -6,11 +6,11 @@
 //! have in common with their validation ([`tree`]), the frame of published designs ([`published`])
 //! and their page tree ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
 //! and by name ([`naming`]), their options ([`options`](mod@options)), sorted keys ([`keys`]),
-//! pairs to be loaded ([`pairs`]), what operations count ([`op`]), their pins and locks ([`held`]), versions in the lines of nodes
-//! ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]), snapshots and atomic batches
-//! ([`snapshots`]), maintenance queues ([`maintenance`]), the driver of garbage collections
-//! ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines
-//! through sorted keys ([`plr`]).
+//! pairs to be loaded ([`pairs`]), what operations count ([`op`]), their pins and locks ([`held`]),
+//! versions in the lines of nodes ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]),
+//! snapshots and atomic batches ([`snapshots`]), maintenance queues ([`maintenance`]), the driver
+//! of garbage collections ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load
+//! ([`fill`]) and lines through sorted keys ([`plr`]).
 #![forbid(unsafe_code)]
 
 pub mod any;

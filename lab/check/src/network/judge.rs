@@ -4,6 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dmtree_fabric::{Effect, ErrorKind, Member, NodeId, Result};
 
+/// What jobs come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobEnd {
+    /// The caller got the result.
+    Result,
+    /// It was cancelled.
+    Cancelled,
+    /// Its caller lost its access while it ran.
+    Revoked,
+    /// It was started, and its caller never heard its number.
+    Unheard,
+}
+
 /// Calls and jobs, each with a number of its own.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
@@ -19,6 +32,8 @@ pub(super) struct Calls {
     /// The last incarnation of each node that has lost its access.
     fenced: BTreeMap<NodeId, u32>,
     pub(super) wrong: Option<String>,
+    /// What jobs have come to.
+    pub(super) ends: BTreeSet<JobEnd>,
 }
 
 impl Calls {
@@ -68,6 +83,9 @@ impl Calls {
 
     /// The caller got an error.
     pub(super) fn refused(&mut self, number: u64, effect: Effect) {
+        if effect != Effect::None && self.begun.contains(&number) {
+            self.ends.extend(self.callers.get(&number).map(|_| JobEnd::Unheard));
+        }
         if effect == Effect::None {
             self.failed.insert(number);
             let was_begun = self.begun.contains(&number);
@@ -79,10 +97,12 @@ impl Calls {
     pub(super) fn heard(&mut self, number: u64, end: &Result<Vec<u8>>, is_cancelled: bool) {
         match end {
             Ok(result) => {
+                self.ends.insert(JobEnd::Result);
                 self.must(*result == number.to_le_bytes(), number, "has another job's result");
                 self.must(self.ended.contains(&number), number, "ended before its work");
             }
             Err(e) if e.kind() == ErrorKind::Closed => {
+                self.ends.insert(JobEnd::Cancelled);
                 self.must(is_cancelled, number, "was cancelled, and not by its caller");
                 self.ended.insert(number);
             }
@@ -100,5 +120,9 @@ impl Calls {
     /// A member has lost its access everywhere.
     pub(super) fn fence(&mut self, member: Member) {
         self.fenced.insert(member.node, member.incarnation);
+        let mut running = self.begun.difference(&self.ended);
+        if running.any(|number| self.callers.get(number) == Some(&member)) {
+            self.ends.insert(JobEnd::Revoked);
+        }
     }
 }

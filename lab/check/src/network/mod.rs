@@ -21,7 +21,7 @@ mod judge;
 mod restarts;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -36,6 +36,8 @@ use crate::log::{Answer, Call, Log};
 use crate::rng::Rng;
 use crate::verdict::caught;
 use judge::Calls;
+
+pub use judge::JobEnd;
 
 const MS: Nanos = 1_000_000;
 /// Where the first memory node listens.
@@ -66,6 +68,8 @@ pub struct Outcome {
     pub restarts: u64,
     /// Network events out of the ordinary, by kind.
     pub seen: BTreeMap<Sight, u64>,
+    /// What jobs came to.
+    pub job_ends: BTreeSet<JobEnd>,
     /// Violations.
     pub violations: Vec<String>,
 }
@@ -259,6 +263,7 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
     }
     run.memory.borrow_mut().clear();
     run.outcome.borrow_mut().seen = network.seen();
+    run.outcome.borrow_mut().job_ends = std::mem::take(&mut run.calls().ends);
     run.outcome.take()
 }
 
