@@ -4,6 +4,7 @@ use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed
 use serde_json::Value;
 
 use crate::format::Geometry;
+use crate::options::RANGES;
 use crate::{DmTree, Mark, Models, Mutant, Options, Tables};
 
 /// The share of the cache budget for images where a system has any.
@@ -31,6 +32,7 @@ pub fn spec(
     SystemSpec {
         sound: true,
         recovers: true,
+        ranges: RANGES,
         fit,
         draw: |options, below| draw(options, false, below),
         least_cache_bytes: |o| typed::<Options>(o).least_cache_bytes(),
