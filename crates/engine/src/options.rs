@@ -3,6 +3,7 @@
 mod stored;
 
 use dmtree_fabric::Error;
+use dmtree_parts::options::{Range, check_range};
 use serde::{Deserialize, Serialize};
 
 use crate::DmNode;
@@ -163,11 +164,11 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> dmtree_fabric::Result<()> {
-        range("key_inline_bytes", self.key_inline_bytes, 8, 256, 8)?;
-        range("value_inline_bytes", self.value_inline_bytes, 0, 1024, 8)?;
-        range("fanout", self.fanout, 8, 64, 1)?;
         let t = &self.techniques;
-        range("locks", t.locks, 1, 1 << 20, 1)?;
+        let (k, v) = (self.key_inline_bytes, self.value_inline_bytes);
+        let values = [k, v, self.fanout, t.locks, t.error_bound, t.page_leaves];
+        let mut all = RANGES.iter().zip(values);
+        all.try_for_each(|(range, value)| range.check(value.into()))?;
         self.check_models()?;
         self.check_images()?;
         if t.tables == Tables::None {
@@ -246,8 +247,6 @@ impl Options {
     /// The models of an index without tables.
     fn check_models(&self) -> dmtree_fabric::Result<()> {
         let t = &self.techniques;
-        range("error_bound", t.error_bound, 1, 4096, 1)?;
-        range("page_leaves", t.page_leaves, 1, 1 << 12, 1)?;
         if t.models == Models::None {
             return Ok(());
         }
@@ -270,12 +269,12 @@ impl Options {
     fn check_leaf(&self) -> dmtree_fabric::Result<()> {
         let h = self.neighbourhood;
         if h == 0 {
-            return range("leaf_capacity", self.leaf_capacity, 4, MAX_SLOTS as u32, 1);
+            return check_range("leaf_capacity", self.leaf_capacity.into(), 4, MAX_SLOTS as u64);
         }
-        range("neighbourhood", h, 2, 16, 1)?;
+        check_range("neighbourhood", h.into(), 2, 16)?;
         // The slots behind the last home, and a replica for every neighbourhood.
         let most = MAX_SLOTS as u32 * h / (h + 1) - (h - 1);
-        range("leaf_capacity", self.leaf_capacity, 2 * h, most, 1)
+        check_range("leaf_capacity", self.leaf_capacity.into(), (2 * h).into(), most.into())
     }
 
     /// A layout for a test, as `below(n)` draws it from 0 to `n - 1`: small nodes, keys and values
@@ -333,12 +332,18 @@ fn most_leaves(error_bound: u32, leaf_capacity: u32) -> u32 {
     2 + (2 * error_bound - 1) / leaf_capacity
 }
 
-fn range(name: &str, value: u32, low: u32, high: u32, step: u32) -> dmtree_fabric::Result<()> {
-    if value < low || value > high || !value.is_multiple_of(step) {
-        let of = if step > 1 { format!(", a multiple of {step}") } else { String::new() };
-        return Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}{of}")));
-    }
-    Ok(())
+/// The ranges of the numbers that no other option bounds.
+pub(crate) const RANGES: &[Range] = &[
+    range("key_inline_bytes", 8, 256, 8),
+    range("value_inline_bytes", 0, 1024, 8),
+    range("fanout", 8, 64, 1),
+    range("locks", 1, 1 << 20, 1),
+    range("error_bound", 1, 4096, 1),
+    range("page_leaves", 1, 1 << 12, 1),
+];
+
+const fn range(name: &'static str, low: u64, high: u64, step: u64) -> Range {
+    Range { name, bounds: (low, high), step }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use dmtree_parts::peer::{self, Below, Fit, NodeFaultSet, Soon, SystemSpec, typed
 use serde_json::Value;
 
 use crate::format::Geometry;
+use crate::options::RANGES;
 use crate::{DmTree, Mark, Models, Mutant, Options, Tables};
 
 /// The share of the cache budget for images where a system has any.
@@ -11,19 +12,27 @@ const IMAGES: f64 = 0.5;
 
 /// Every system of this crate.
 pub fn systems() -> Vec<SystemSpec> {
-    let all = spec("dmtree", "DMTree with every technique on", &Options::default());
+    let about = "DMTree with every technique on";
+    let all = spec(("dmtree", "dmtree"), about, &Options::default());
     let images = Options { images: IMAGES, ..Options::default() };
-    let images = spec("dmtree-images", "DMTree with images of leaves at their owners", &images);
+    let about = "DMTree with images of leaves at their owners";
+    let images = spec(("dmtree-images", "dmtree"), about, &images);
     vec![SystemSpec { draw: draw_all, ..all }, images]
 }
 
 dmtree_parts::any_options! { Options => DmTree }
 
-/// A system of this engine with some options, for the crates that give presets of it.
-pub fn spec(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
+/// A system of this engine with some options, for the crates that give presets of it: name and
+/// family, and a description.
+pub fn spec(
+    names: (&'static str, &'static str),
+    description: &'static str,
+    options: &Options,
+) -> SystemSpec {
     SystemSpec {
         sound: true,
         recovers: true,
+        ranges: RANGES,
         fit,
         draw: |options, below| draw(options, false, below),
         least_cache_bytes: |o| typed::<Options>(o).least_cache_bytes(),
@@ -31,7 +40,7 @@ pub fn spec(name: &'static str, description: &'static str, options: &Options) ->
         marks: || [Mark::reached(), dmtree_pool::Mark::reached()].concat(),
         mutants: mutants(options),
         enable: Mutant::enable_named,
-        ..SystemSpec::of((name, "dmtree"), description, options)
+        ..SystemSpec::of(names, description, options)
     }
 }
 

@@ -83,7 +83,12 @@ impl Endpoint {
     /// Another endpoint of the same slot, with counts and a deadline of its own.
     #[cfg(feature = "tcp")]
     pub(crate) fn beside(&self) -> Self {
-        Self::new(self.0.core.clone(), self.0.transport.clone(), self.0.slot)
+        self.beside_over(self.0.transport.clone())
+    }
+
+    /// The same over another transport.
+    pub(crate) fn beside_over(&self, transport: Rc<dyn Transport>) -> Self {
+        Self::new(self.0.core.clone(), transport, self.0.slot)
     }
 
     /// Like [`Endpoint::new`], but its counts are added to the sums of another endpoint: the

@@ -11,7 +11,7 @@
 //!
 //! *Ends.* A job ends at an await: its future is dropped, and the job counts as ended when no verb
 //! of it executes any more. [`Jobs::end_of`] is called after the access of a caller was revoked,
-//! and returns when the caller's jobs have ended. A start that comes later is refused under the
+//! and succeeds when the caller's jobs have ended. A start that comes later is refused under the
 //! same lock, so no job slips between. A handler awaits something every millisecond or so
 //! ([`Endpoint::yield_now`]); a revocation waits for it.
 //!
@@ -205,16 +205,26 @@ impl Jobs {
         }
     }
 
-    /// Ends the jobs of a member that has lost its access, and of its former incarnations. Where
-    /// workers are threads: returns when no step and no verb of them executes any more.
+    /// Ends the jobs of a member that has lost its access, and of its former incarnations. It has
+    /// succeeded when no step and no verb of them executes any more. Where workers are threads
+    /// (`waits`) it waits for that; elsewhere the caller asks again, and lets the workers run
+    /// meanwhile.
     ///
     /// # Errors
-    /// `TimedOut` when a job has no await for too long.
-    pub(crate) fn end_of(&self, node: NodeId, incarnation: u32) -> Result<()> {
+    /// `TimedOut` when a job has no await for too long; without `waits` `Busy` while a job of the
+    /// member runs.
+    pub(crate) fn end_of(&self, node: NodeId, incarnation: u32, waits: bool) -> Result<()> {
         let its = |m: Member| m.node == node && m.incarnation <= incarnation;
         self.cancel(its);
         let runs = |t: &mut Table| t.all.values().any(|job| its(job.caller));
-        let wait = self.ended.wait_timeout_while(locked(&self.table), LONGEST_END, runs);
+        let mut table = locked(&self.table);
+        if !waits {
+            return match runs(&mut table) {
+                false => Ok(()),
+                true => Err(Error::busy(format!("a job of {node} has not ended yet: ask again"))),
+            };
+        }
+        let wait = self.ended.wait_timeout_while(table, LONGEST_END, runs);
         match wait.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
             false => Ok(()),
             true => Err(Error::timed_out(format!(

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::combine::Intent;
 use crate::fill::Fill;
+use crate::op::Written;
 use crate::page::{Page, Values};
 use crate::snapshots::{BatchWrite, SnapshotId, check_batch, lacks};
 use crate::worker::Pause;
@@ -107,7 +108,7 @@ impl<'a> Write<'a> {
     }
 
     /// Why it changes nothing, if the key's present value is `old`, and how that counts.
-    pub fn refused(&self, old: Option<&[u8]>) -> Option<(Outcome, OpOutcome)> {
+    pub fn refused(&self, old: Option<&[u8]>) -> Option<Written> {
         match (self, old) {
             (Self::Insert(_), Some(_)) => Some((Outcome::Exists, OpOutcome::Hit)),
             (Self::Update(_) | Self::Delete | Self::CompareAndSet { .. }, None) => {

@@ -5,12 +5,12 @@
 //! on memory nodes ([`lock_words`]), the leaves and inner nodes that DMTree and the sound Sherman
 //! have in common with their validation ([`tree`]), the frame of published designs ([`published`])
 //! and their page tree ([`blink`]), background workers ([`worker`]), indexes of any type ([`any`])
-//! and by name ([`naming`]), sorted keys ([`keys`]), pairs to be loaded ([`pairs`]), what
-//! operations count ([`op`]), their pins and locks ([`held`]), versions in the lines of nodes
-//! ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]), snapshots and atomic batches
-//! ([`snapshots`]), maintenance queues ([`maintenance`]), the driver of garbage collections
-//! ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load ([`fill`]) and lines
-//! through sorted keys ([`plr`]).
+//! and by name ([`naming`]), their options ([`options`](mod@options)), sorted keys ([`keys`]),
+//! pairs to be loaded ([`pairs`]), what operations count ([`op`]), their pins and locks ([`held`]),
+//! versions in the lines of nodes ([`lines`]), leaves that are hopscotch tables ([`hopscotch`]),
+//! snapshots and atomic batches ([`snapshots`]), maintenance queues ([`maintenance`]), the driver
+//! of garbage collections ([`gc`]), fixed hashes ([`hash`]), the fill of nodes after a bulk load
+//! ([`fill`]) and lines through sorted keys ([`plr`]).
 #![forbid(unsafe_code)]
 
 pub mod any;
@@ -34,6 +34,7 @@ pub mod lock_words;
 pub mod maintenance;
 pub mod naming;
 pub mod op;
+pub mod options;
 pub mod page;
 pub mod pairs;
 #[cfg(feature = "lab")]

@@ -7,7 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dmtree_fabric::{Endpoint, ErrorKind, OpKind, OpOutcome, Result};
 use dmtree_pool::PoolNode;
 
-use crate::contract::{CacheStats, Work};
+use crate::contract::{CacheStats, Outcome, Work};
+
+/// The outcome of a write, and how it counts.
+pub type Written = (Outcome, OpOutcome);
+
+/// A value was replaced.
+pub const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
+/// The key is not there.
+pub const ABSENT: Written = (Outcome::NotFound, OpOutcome::Absent);
+/// A key is new, in a leaf with room for it.
+pub const INSERTED: Written = (Outcome::Done, OpOutcome::InsertPlain);
+/// A key is new, and a leaf or a node was divided for it.
+pub const SPLIT: Written = (Outcome::Done, OpOutcome::InsertSplit);
 
 /// The lookups of a compute node that its cache served, and those that it did not.
 #[derive(Debug, Default)]

@@ -16,10 +16,11 @@ use dmtree_fabric::mark::Reached;
 use serde_json::Value;
 
 use crate::any::AnyOptions;
+use crate::options::Range;
 
 pub use crate::any::{typed, value};
 pub use defect::{
-    Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
+    ANY, Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, merge,
 };
 
 /// A source of numbers below a bound.
@@ -71,6 +72,8 @@ pub struct SystemSpec {
     pub charges_cpu: bool,
     /// Its creation options, and its index type.
     pub options: AnyOptions,
+    /// The ranges of numbers among its options.
+    pub ranges: &'static [Range],
     /// Its options, changed to fit data.
     pub fit: fn(&Value, &Fit) -> Value,
     /// Bytes of memory nodes that a key takes with these options, nodes half full; keys and values
@@ -145,6 +148,7 @@ impl SystemSpec {
             recovers: false,
             charges_cpu: false,
             options: options.into(),
+            ranges: &[],
             fit: |options, _| options.clone(),
             bytes_per_key: |_, fit| leaf_bytes_per_key(fit),
             draw: |options, _| options.clone(),

@@ -26,9 +26,11 @@ use crate::contract::{
 };
 use crate::fill::Fill;
 use crate::lock_words::Attempts;
-use crate::op::{self, Hits, Lookups};
+use crate::op::{self, Hits, Lookups, Written};
 use crate::page::Page;
 use crate::pairs::Pairs;
+
+pub use crate::options::check_range;
 
 /// What a design fixes when an index is created.
 #[derive(Clone, Copy, Debug)]
@@ -270,17 +272,6 @@ macro_rules! begins_with {
     };
 }
 
-/// Refuses an option that is out of its range.
-///
-/// # Errors
-/// `InvalidArgument`, naming the option and its range.
-pub fn check_range(name: &str, value: u64, low: u64, high: u64) -> Result<()> {
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{name} is {value}; it must be {low} to {high}")))
-}
-
 /// The check of an invariant by a walk: `Corrupt` when it does not hold.
 ///
 /// # Errors
@@ -300,6 +291,16 @@ impl Spare {
         self.0.borrow_mut().push(at);
     }
 }
+
+/// The operations of a design that has gets, puts, inserts, updates and ascending scans, of keys
+/// and values of one length.
+pub const PLAIN: OpSet = OpSet {
+    delete: false,
+    compare_and_set: false,
+    reverse_scan: false,
+    any_length: false,
+    ..OpSet::ALL
+};
 
 /// The steps of a published design; [`RangeIndex`] follows from them.
 #[allow(async_fn_in_trait, reason = "clients are !Send on purpose: one per slot")]
@@ -342,7 +343,7 @@ pub trait Published: Deref<Target = Client<Self::Shared>> + Sized + 'static {
     /// Reads a key into an empty `out`. Returns whether it is present, and how the read counts.
     async fn read_key(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)>;
     /// Writes a key. Returns the outcome, and how the write counts.
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)>;
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written>;
     /// Fills an empty page in ascending order.
     async fn scan_page(&self, r: &ScanRequest<'_>, page: &mut Page) -> Result<Option<Resume>>;
     /// As [`RangeIndex::foretell`]; a key of another length is an error in its place.

@@ -16,12 +16,11 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, Error, ErrorKind, OpOutcome, Result};
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::{Base, Client, Limits, Published, check_range};
+use dmtree_parts::published::{Base, Client, Limits, Published};
 use dmtree_parts::{
     Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 use dmtree_pool::Bump;
-use serde::{Deserialize, Serialize};
 
 pub use systems::systems;
 
@@ -30,21 +29,17 @@ dmtree_parts::mutants! {
     NoLock,
 }
 
-/// Options of the array.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct Options {
-    pub key_bytes: usize,
-    pub value_bytes: usize,
-    pub capacity: usize,
-    pub locked_reads: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { key_bytes: 24, value_bytes: 8, capacity: 3200, locked_reads: true }
-    }
+dmtree_parts::options! {
+    /// Options of the array.
+    pub struct Options = Self::first();
+    /// Bytes of every key.
+    key_bytes: usize = 24;
+    /// Bytes of every value.
+    value_bytes: usize = 8;
+    /// Most pairs.
+    capacity: usize = 3200, in 1..=20_000;
+    /// Readers acquire the lock, too.
+    locked_reads: bool = true;
 }
 
 impl Options {
@@ -121,7 +116,7 @@ impl Published for Array {
     type Shared = Node;
 
     fn open(cx: &NodeContext, o: &Options, root: Root) -> Result<Node> {
-        check_range("capacity", o.capacity as u64, 1, 20_000)?;
+        o.check_ranges()?;
         let (key, value, least_cache) = (o.key_bytes, o.value_bytes, 0);
         let base = Base::new(cx, root, Limits { key, value, timeout_ms: 10_000, least_cache })?;
         Ok(Node(base, cx.pool.bump(root.index, 0), o.clone(), Mutants::default()))

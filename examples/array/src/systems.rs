@@ -15,6 +15,7 @@ pub fn systems() -> Vec<SystemSpec> {
     let soon = Soon { node_faults: NodeFaultSet::None, seeds: 40, kind: "history" };
     let spec = |name, about, o| SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         fit: |o, fit| value(&fitted(typed(o), fit)),
         value_bytes: |o| Some(typed::<Options>(o).value_bytes as u32),
         ..SystemSpec::of((name, "array"), about, o)

@@ -40,7 +40,7 @@ pub fn systems() -> Vec<SystemSpec> {
         ),
     ];
     let of = |(name, description, techniques)| {
-        spec(name, description, &Options { techniques, ..Options::default() })
+        spec((name, "dmtree"), description, &Options { techniques, ..Options::default() })
     };
     all.into_iter().map(of).collect()
 }

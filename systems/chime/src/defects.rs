@@ -3,13 +3,11 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Clients, Defect, EVERYTHING, KIND, NOTHING, NodeFaultSet, Repair, Setting, value,
+    ANY, Clients, Defect, EVERYTHING, KIND, NodeFaultSet, Repair, Setting, value,
 };
 use serde_json::json;
 
 use crate::options::Options;
-
-const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
 
 pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
@@ -34,22 +32,10 @@ fn of_protocol() -> Vec<Defect> {
         ("batches closed too late", (windows, sound()), one_key, 0),
         ("a vacancy word that was not READ", (words, sound()), many_keys, 6),
     ];
-    let both = |(name, (broken, repaired), clients, seed): (_, (Options, _), Clients, _)| {
-        let repair = || Repair::Options(value(&repaired));
-        [EVERYTHING, NOTHING].map(|grants| {
-            let setting = Setting::new(&broken, grants).clients(clients.clone());
-            let defect = Defect::new(name, setting, seed, repair());
-            match grants == EVERYTHING {
-                true => defect.found(ANY),
-                // Without grants locks are lost, and slots are torn.
-                false => {
-                    let beside = &["failed", "structure", "torn", "hung", "history"];
-                    Defect { beside, ..defect }.found(&["history"])
-                }
-            }
-        })
+    let twice = |(name, (broken, repaired), clients, seed): (_, (Options, Options), Clients, _)| {
+        Defect::twice(name, (&broken, &repaired), &clients, (seed, seed))
     };
-    all.into_iter().flat_map(both).collect()
+    all.into_iter().flat_map(twice).collect()
 }
 
 /// Inserts beside loaded keys: with `loose_fences` a loaded leaf ends before the next one begins.

@@ -20,7 +20,7 @@
 use dmtree_fabric::{OpOutcome, Result};
 use dmtree_parts::blink::Descent;
 
-use crate::client::Chime;
+use crate::index::Chime;
 use crate::read::Place;
 
 impl Chime {

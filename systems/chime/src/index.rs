@@ -1,28 +1,33 @@
-//! The steps of `Chime`, as far as the published design has them.
+//! A client, and the steps of the published design that it has.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
 use dmtree_parts::blink::{BulkLoad, Levels, PageTree, Way, highest, lowest};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::{Client, Published};
+use dmtree_parts::published::{Client, PLAIN, Published};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
-use crate::client::Chime;
 use crate::node::ChimeNode;
 use crate::options::{Options, Scan};
 
+/// A CHIME client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
+#[derive(Debug)]
+pub struct Chime {
+    pub(crate) client: Client<ChimeNode>,
+    pub(crate) way: Way,
+    /// The vacancy word that it wrote last, of whatever leaf.
+    pub(crate) last_word: Cell<u64>,
+}
+
+dmtree_parts::begins_with!(Chime => Client<ChimeNode>, client);
+
 impl Published for Chime {
-    const HAS: OpSet = OpSet {
-        delete: false,
-        compare_and_set: false,
-        reverse_scan: false,
-        any_length: false,
-        ..OpSet::ALL
-    };
+    const HAS: OpSet = PLAIN;
     type Settings = Options;
     type Shared = ChimeNode;
 
@@ -63,7 +68,7 @@ impl Published for Chime {
         self.get_shared(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.write_shared(key, w).await
     }
 

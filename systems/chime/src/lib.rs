@@ -9,7 +9,6 @@
 //! the defects that remain as published.
 #![forbid(unsafe_code)]
 
-mod client;
 mod defects;
 mod format;
 mod get;
@@ -32,7 +31,7 @@ pub mod systems;
 mod walk;
 mod write;
 
-pub use client::Chime;
+pub use index::Chime;
 pub use node::ChimeNode;
 pub use options::{Options, Scan, Vacancy};
 pub use systems::systems;

@@ -10,8 +10,8 @@ use dmtree_parts::fill::{self, Fill, Sizes, SplitRule};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 
-use crate::client::Chime;
 use crate::format::{Geometry, Leaf, next};
+use crate::index::Chime;
 use crate::lock::Held;
 use crate::options::Options;
 

@@ -20,8 +20,8 @@ use dmtree_parts::bytes::put_u64;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::lock_words::Attempts;
 
-use crate::client::Chime;
 use crate::format::{Geometry, Leaf, Part};
+use crate::index::Chime;
 use crate::options::Vacancy;
 
 /// A held lock: its word.

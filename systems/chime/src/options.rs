@@ -1,7 +1,7 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::published::check_range;
+use dmtree_parts::options::{all_needed, check_range};
 use serde::{Deserialize, Serialize};
 
 /// How an insert learns where a leaf has free slots.
@@ -30,105 +30,72 @@ pub enum Scan {
     Greedy,
 }
 
-/// The layout of an index, and the techniques it uses. The catalog stores them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The layout of an index, and the techniques it uses. The catalog stores them.
+    pub struct Options = Self::published();
     /// Bytes of every key, 1 to 256.
-    pub key_bytes: u32,
+    key_bytes: u32 = 24, in 1..=256;
     /// Bytes of every value, 0 to 1024.
-    pub value_bytes: u32,
+    value_bytes: u32 = 8, in 0..=1024;
     /// Slots of a leaf: from twice the neighbourhood to 1024.
-    pub span: u32,
+    span: u32 = 32;
     /// Records of an inner node, 4 to 1024. The operation that fills the last one splits it.
-    pub inner_span: u32,
+    inner_span: u32 = 32, in 4..=1024;
     /// Slots in which a key can be (`H`), 2 to 16.
-    pub neighbourhood: u32,
+    neighbourhood: u32 = 8, in 2..=16;
     /// Leaves are hopscotch tables. Otherwise they are sorted.
-    pub hopscotch: bool,
+    hopscotch: bool = false;
     /// How an insert learns of free slots.
-    pub vacancy: Vacancy,
+    vacancy: Vacancy = Vacancy::None;
     /// The metadata of a leaf stands before every `H` slots. Otherwise once, before all.
-    pub replicas: bool,
+    replicas: bool = false;
     /// A leaf is the right one if its sibling is the next child of the node above. Otherwise its
     /// metadata has fence keys.
-    pub sibling: bool,
+    sibling: bool = false;
     /// Share of the cache for the hotspot buffer, 0 to 0.9; 0: no speculative READs.
-    pub hotspot_share: f64,
+    hotspot_share: f64 = 0.0;
     /// What scans READ.
-    pub scan: Scan,
+    scan: Scan = Scan::Coarse;
     /// Readers of one key on a compute node share a READ.
-    pub delegation: bool,
+    delegation: bool = true;
     /// Writers of one key on a compute node share a WRITE.
-    pub combining: bool,
+    combining: bool = true;
     /// A WRITE that ends with the last slot of a leaf, or with a node, releases the lock, too.
-    pub carried_unlock: bool,
+    carried_unlock: bool = true;
     /// Records of inner nodes stand in the order in which they came: a new one is written by itself
     /// behind the others. Otherwise they are sorted, and a node is written whole.
-    pub unsorted_inner: bool,
+    unsorted_inner: bool = false;
     /// Repair: descents use cached nodes of every level. As published these are hardly ever found.
-    pub upper_levels: bool,
+    upper_levels: bool = false;
     /// Repair: an insert READs all slots in which its key can be. As published it READs as far as
     /// the first free slot.
-    pub whole_neighbourhood: bool,
+    whole_neighbourhood: bool = false;
     /// Repair: an insert that goes to the right keeps the leaf at which the walk must end.
-    pub keep_terminator: bool,
+    keep_terminator: bool = false;
     /// Repair: a batch of delegation or combining is closed when its verb is posted.
-    pub closed_batches: bool,
+    closed_batches: bool = false;
     /// Repair: the update of a last slot leaves the vacancy word alone. As published it writes one
     /// that it has not READ.
-    pub known_words: bool,
+    known_words: bool = false;
     /// Bytes of a version: 1 as published (four bits count the WRITEs of an entry); repair: 2.
-    pub version_bytes: u32,
+    version_bytes: u32 = 1, in 1..=2;
     /// Deletes, which the paper has and the public code has not: checkers show what they break.
-    pub deletes: bool,
+    deletes: bool = false;
     /// Repair, where there are deletes: an insert that moves keys writes the leaf whole, so that a
     /// reader sees that its READ has crossed a move.
-    pub whole_moves: bool,
+    whole_moves: bool = false;
     /// A bulk load ends a leaf where the first key of the next one is. Otherwise behind its own
     /// last key, as divisions do.
-    pub loose_fences: bool,
+    loose_fences: bool = false;
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::published()
-    }
+    timeout_ms: u64 = 10_000, in 1..=u64::MAX;
 }
 
 impl Options {
     /// What CHIME starts from: sorted leaves with versions in every line, in the geometry of the
     /// FAST'26 artifact.
     pub fn base() -> Self {
-        Self {
-            key_bytes: 24,
-            value_bytes: 8,
-            span: 32,
-            inner_span: 32,
-            neighbourhood: 8,
-            hopscotch: false,
-            vacancy: Vacancy::None,
-            replicas: false,
-            sibling: false,
-            hotspot_share: 0.0,
-            scan: Scan::Coarse,
-            delegation: true,
-            combining: true,
-            carried_unlock: true,
-            unsorted_inner: false,
-            upper_levels: false,
-            whole_neighbourhood: false,
-            keep_terminator: false,
-            closed_batches: false,
-            known_words: false,
-            version_bytes: 1,
-            deletes: false,
-            whole_moves: false,
-            loose_fences: false,
-            timeout_ms: 10_000,
-        }
+        Self::first()
     }
 
     /// The first step: hopscotch leaves.
@@ -196,19 +163,14 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        check_range("key_bytes", self.key_bytes.into(), 1, 256)?;
-        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        check_range("neighbourhood", self.neighbourhood.into(), 2, 16)?;
+        self.check_ranges()?;
         check_range("span", self.span.into(), u64::from(2 * self.neighbourhood), 1024)?;
-        check_range("inner_span", self.inner_span.into(), 4, 1024)?;
-        check_range("version_bytes", self.version_bytes.into(), 1, 2)?;
-        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
         if !(0.0..=0.9).contains(&self.hotspot_share) {
             let share = self.hotspot_share;
             return Err(Error::invalid(format!("hotspot_share is {share}; it must be 0 to 0.9")));
         }
         let has_vacancy = self.vacancy != Vacancy::None;
-        for (on, needed, words) in [
+        all_needed([
             (
                 has_vacancy,
                 self.hopscotch,
@@ -227,12 +189,7 @@ impl Options {
                 self.sibling,
                 "a scan of fine or greedy needs sibling = true",
             ),
-        ] {
-            if on && !needed {
-                return Err(Error::invalid(words));
-            }
-        }
-        Ok(())
+        ])
     }
 
     /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: small nodes, the
@@ -261,10 +218,8 @@ mod tests {
     fn contradictions_are_named() {
         let o = Options::published;
         for (bad, words) in [
-            (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
             (Options { span: 15, ..o() }, "span is 15; it must be 16 to 1024"),
             (Options { span: 1025, ..o() }, "span is 1025; it must be 16 to 1024"),
-            (Options { neighbourhood: 17, ..o() }, "neighbourhood is 17; it must be 2 to 16"),
             (Options { hotspot_share: 1.5, ..o() }, "hotspot_share is 1.5; it must be 0 to 0.9"),
             (Options { hotspot_share: f64::NAN, ..o() }, "hotspot_share is NaN"),
             (Options { sibling: false, ..o() }, "hotspot_share above 0 needs sibling"),
@@ -272,7 +227,6 @@ mod tests {
             (Options { vacancy: Vacancy::None, ..Options::replicas() }, "replicas = true needs"),
             (Options { hopscotch: false, ..Options::vacancy() }, "vacancy needs hopscotch"),
             (Options { scan: Scan::Fine, ..Options::vacancy() }, "fine or greedy needs sibling"),
-            (Options { version_bytes: 3, ..o() }, "version_bytes is 3; it must be 1 to 2"),
         ] {
             let e = bad.check().expect_err("refused").to_string();
             assert!(e.contains(words), "{e}");

@@ -1,9 +1,7 @@
 //! READs of leaves, and the checks that accept them.
 //!
 //! A READ takes some slots of a leaf with the metadata that stands between them: one READ, or two
-//! in one doorbell where the neighbourhood goes past the last slot. It is repeated while the bytes
-//! mix several WRITEs: the versions in the lines differ, or two parts have different versions of
-//! the node.
+//! in one doorbell where the neighbourhood goes past the last slot (`parts::hopscotch`).
 //!
 //! Whether a leaf is the right one (`place`): with fence keys, if it covers the key. Otherwise, if
 //! its sibling is the leaf that the node above names next (the *terminator*). A leaf from the cache
@@ -13,12 +11,11 @@
 //! Invariants: a leaf keeps its address and its lower end, so a route never leads past its key.
 //! READs change nothing, so a crash leaves nothing behind.
 
-use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_fabric::{Error, GlobalAddr, Result, Stage};
 use dmtree_parts::blink::{Route, upper};
 
-use crate::client::Chime;
 use crate::format::{Leaf, Part};
+use crate::index::Chime;
 
 /// Where a key is, according to a leaf that a route has led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,61 +31,29 @@ pub enum Place {
 }
 
 impl Chime {
+    /// Parts of a leaf, and the slots that an inspection of them costs.
+    fn costs<'p>(&self, parts: &'p [Part]) -> (&'p [Part], usize) {
+        let bytes: usize = parts.iter().map(Part::len).sum();
+        (parts, bytes.div_ceil(self.node.g.leaf.entry))
+    }
+
     /// READs parts of a leaf once; `None` while it is being written.
     pub(crate) async fn sample(&self, at: GlobalAddr, parts: &[Part]) -> Result<Option<Leaf<'_>>> {
         let mut leaf = self.node.g.unread();
-        Ok(self.sample_into(&mut leaf, at, parts).await?.then_some(leaf))
-    }
-
-    async fn sample_into(
-        &self,
-        leaf: &mut Leaf<'_>,
-        at: GlobalAddr,
-        parts: &[Part],
-    ) -> Result<bool> {
-        if at.node().role() != Role::Memory {
-            return Err(Error::corrupt(format!("{at} cannot be a leaf")));
-        }
-        let g = &self.node.g;
-        let (mut verbs, mut bytes) = (VerbVec::new(), 0);
-        for part in parts {
-            let raw = g.leaf.raw(part.clone());
-            bytes += part.len();
-            verbs.read(at.plus(raw.start as u64), raw.len() as u32);
-        }
-        self.ep.step(Step::Entry);
-        let mut read = self.ep.batch(verbs).await?;
-        self.ep.stage_cost(Stage::NodeImage, bytes.div_ceil(g.leaf.entry) as u32);
-        let mut all = parts.iter().enumerate();
-        Ok(all.all(|(i, part)| read.take_sampled(i).extract(|raw| leaf.take(part.clone(), raw))))
+        let is_whole = self.sample_parts(&mut leaf, at, self.costs(parts)).await?;
+        Ok(is_whole.then_some(leaf))
     }
 
     /// READs parts of a leaf until they are whole.
     pub(crate) async fn read_parts(&self, at: GlobalAddr, parts: &[Part]) -> Result<Leaf<'_>> {
-        let mut backoff = self.ep.backoff("leaf being written", at);
-        loop {
-            if let Some(leaf) = self.sample(at, parts).await? {
-                return Ok(leaf);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
-        }
+        self.with_parts(self.node.g.unread(), at, self.costs(parts)).await
     }
 
     /// READs what is missing of a leaf, under its lock.
     pub(crate) async fn complete<'g>(&'g self, leaf: Leaf<'g>, at: GlobalAddr) -> Result<Leaf<'g>> {
-        let rest = leaf.rest();
-        if rest.is_empty() {
-            return Ok(leaf);
-        }
-        let mut backoff = self.ep.backoff("leaf being written", at);
-        loop {
-            let mut whole = leaf.clone();
-            if self.sample_into(&mut whole, at, &rest).await? {
-                return Ok(whole);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
+        match &leaf.rest()[..] {
+            [] => Ok(leaf),
+            rest => self.with_parts(leaf, at, self.costs(rest)).await,
         }
     }
 

@@ -13,7 +13,7 @@ use dmtree_parts::bytes::get_addr;
 use dmtree_parts::published::Published;
 use dmtree_pool::PoolOptions;
 
-use crate::client::Chime;
+use crate::index::Chime;
 use crate::options::Options;
 
 const OTHER_LIFE: &[u8; 6] = b"other!";

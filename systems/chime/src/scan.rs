@@ -18,8 +18,8 @@ use dmtree_fabric::{GlobalAddr, Result, Stage, Step};
 use dmtree_parts::blink::Descent;
 use dmtree_parts::{Page, Resume, ScanRequest};
 
-use crate::client::Chime;
 use crate::format::Leaf;
+use crate::index::Chime;
 
 /// Most leaves of one doorbell.
 const TOGETHER: usize = 32;

@@ -21,8 +21,8 @@ use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step};
 use dmtree_parts::blink::Descent;
 use dmtree_parts::{Page, Resume, ScanRequest};
 
-use crate::client::Chime;
 use crate::format::{Leaf, Part, next};
+use crate::index::Chime;
 use crate::options::Scan;
 
 /// Most integers of a page.

@@ -14,17 +14,16 @@
 //! A crash before 3 loses the new leaf, and leaves the lock held. A crash after 3 leaves a missing
 //! separator, and so a longer chain.
 
-use dmtree_fabric::{Divided, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
-use dmtree_parts::Outcome;
+use dmtree_fabric::{Divided, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::blink::{PageTree, Separators};
 use dmtree_parts::bytes::put_u64;
 use dmtree_parts::held::Unlock;
+use dmtree_parts::op::{SPLIT, Written};
 use dmtree_parts::sharing::SharedWrite;
 
-use crate::client::Chime;
 use crate::format::Leaf;
+use crate::index::Chime;
 use crate::lock::Held;
-use crate::write::Written;
 
 /// Spare nodes: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;
@@ -63,7 +62,7 @@ impl Chime {
         self.ep.count_divided(full);
         let (slot, is_right) = d.slot;
         self.note_slot(if is_right { new } else { at }, slot, key);
-        Ok((Outcome::Done, OpOutcome::InsertSplit))
+        Ok(SPLIT)
     }
 
     /// WRITEs a leaf that no client knows, with its vacancy word and a free lock.

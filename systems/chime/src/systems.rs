@@ -5,8 +5,8 @@ use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use dmtree_parts::published::Published;
 use serde_json::Value;
 
-use crate::client::Chime;
 use crate::defects::defects;
+use crate::index::Chime;
 use crate::options::Options;
 use crate::sound;
 
@@ -14,9 +14,8 @@ use crate::sound;
 pub fn systems() -> Vec<SystemSpec> {
     let step = |name, description, options| published(name, description, &options);
     let about = "CHIME made sound: every operation, crash recovery";
-    let sound_spec = dmtree_engine::systems::spec("chime", about, &sound::options());
     vec![
-        SystemSpec { family: "chime", ..sound_spec },
+        dmtree_engine::systems::spec(("chime", "chime"), about, &sound::options()),
         step("chime-published", "CHIME with every published technique", Options::published()),
         step("chime-base", "a B-link tree with versions in every line", Options::base()),
         step("chime-hopscotch", "and hopscotch leaves", Options::hopscotch()),
@@ -31,6 +30,7 @@ dmtree_parts::any_options! { Options => Chime }
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         fit,
         bytes_per_key: |_, fit| {
             // Leaves half full, with metadata and line versions, and an inner node for 16 leaves.

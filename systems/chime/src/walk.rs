@@ -11,7 +11,7 @@ use dmtree_parts::Shape;
 use dmtree_parts::blink::{Chain, Header, Named, highest};
 use dmtree_parts::published::must;
 
-use crate::client::Chime;
+use crate::index::Chime;
 
 impl Chime {
     pub(crate) async fn walk_leaves(&self, known: &[Named], shape: &mut Shape) -> Result<()> {

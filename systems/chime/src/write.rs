@@ -18,23 +18,17 @@
 //! A crash between the CAS and the release leaves the lock held, and perhaps a part of the slots
 //! written. As published no client recovers them.
 
-use dmtree_fabric::{GlobalAddr, OpOutcome, Result, Stage};
+use dmtree_fabric::{GlobalAddr, Result, Stage};
+use dmtree_parts::Write;
 use dmtree_parts::blink::{Descent, Route};
 use dmtree_parts::held::Unlock;
+use dmtree_parts::op::{ABSENT, INSERTED, UPDATED, Written};
 use dmtree_parts::sharing::{SharedWrite, Sharing};
-use dmtree_parts::{Outcome, Write};
 
-use crate::client::Chime;
 use crate::format::{Leaf, Room};
+use crate::index::Chime;
 use crate::lock::Held;
 use crate::read::Place;
-
-/// The outcome of a write, and how it is counted.
-pub(crate) type Written = (Outcome, OpOutcome);
-
-const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
-const ABSENT: Written = (Outcome::NotFound, OpOutcome::Absent);
-pub(crate) const INSERTED: Written = (Outcome::Done, OpOutcome::InsertPlain);
 
 impl Chime {
     /// A write that may share its WRITE, or that of another writer.
@@ -201,10 +195,7 @@ impl Chime {
             return self.put_sorted(held, at, leaf, job).await;
         }
         let home = g.home(key);
-        // Of the slots that were READ for their metadata, a free one before the home says nothing.
-        let from_home = (0..g.span).map(|d| g.slot(home, d)).take_while(|i| leaf.has(*i));
-        let has_free = from_home.into_iter().any(|i| !leaf.is_used(i));
-        let (held, mut leaf) = match has_free {
+        let (held, mut leaf) = match leaf.has_free_from(home) {
             true => (held, leaf),
             false => self.under(held, self.complete(leaf, at).await).await?,
         };

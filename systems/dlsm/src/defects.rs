@@ -1,12 +1,12 @@
 //! The published defects, each by itself: the part that is left as published, with everything else
 //! repaired, and the clients that show it. DESIGN.md section 6 has the seeds.
 
-use dmtree_parts::peer::{Clients, Defect, NOTHING, Repair, Setting, value};
+use dmtree_parts::peer::{Clients, Defect, NOTHING};
 use serde_json::json;
 
 use crate::options::{Defects, Merging, Options};
 
-const ANY: &[&str] = &["history", "answer", "torn", "failed", "structure"];
+const KINDS: &[&str] = &["history", "answer", "torn", "failed", "structure"];
 
 pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
@@ -37,6 +37,5 @@ fn defect((name, defects, merging, seed): Left) -> Defect {
     let repaired = Options { merging, ..Options::default() };
     let broken = Options { defects, ..repaired.clone() };
     let clients = Clients::crowd(9, 64, 120).with(json!({"scan_one_in": 4}));
-    let setting = Setting::new(&broken, NOTHING).clients(clients);
-    Defect::new(name, setting, seed, Repair::Options(value(&repaired))).found(ANY)
+    Defect::between(name, NOTHING, (&broken, &repaired), seed).clients(clients).found(KINDS)
 }

@@ -1,7 +1,7 @@
 //! Creation options: the shape of the tree, the techniques, and what is left as published.
 
 use dmtree_fabric::{Error, MAX_BUF_BYTES, Result};
-use dmtree_parts::published::check_range;
+use dmtree_parts::options::check_range;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
@@ -43,89 +43,57 @@ pub struct Defects {
     pub shared_buffer: bool,
 }
 
-/// The shape and the techniques of an index. The catalog stores them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The shape and the techniques of an index. The catalog stores them.
+    pub struct Options = Self::first();
     /// Slices of the key space; slice i belongs to compute node i. 1 to 1024.
-    pub owners: u32,
+    owners: u32 = 1, in 1..=1024;
     /// Shards of a slice, each a tree of its own. 1 to 1024.
-    pub shards: u32,
+    shards: u32 = 1, in 1..=1024;
     /// The first key of every shard but the first, of all slices; none: the load cuts.
-    pub borders: Vec<Vec<u8>>,
+    borders: Vec<Vec<u8>> = Vec::new();
     /// How entries lie in tables.
-    pub format: Format,
+    format: Format = Format::Dense(1);
     /// Numbers of a MemTable, 16 to 2^30.
-    pub memtable_entries: u64,
+    memtable_entries: u64 = 153_846, in 16..=1 << 30;
     /// Bytes of a MemTable.
-    pub memtable_bytes: u64,
+    memtable_bytes: u64 = 64 << 20, in 4096..=1 << 32;
     /// MemTables that wait for their flush, 1 to 64: a writer that needs one more waits.
-    pub immutables: u32,
+    immutables: u32 = 15, in 1..=64;
     /// Bytes of data of a table, about.
-    pub table_bytes: u64,
+    table_bytes: u64 = 64 << 20, in 1024..=1 << 30;
     /// Bytes of a piece of a table, 4096 to 2 MiB: what one WRITE carries.
-    pub piece_bytes: u32,
+    piece_bytes: u32 = MAX_BUF_BYTES, in 4096..=MAX_BUF_BYTES;
     /// Bytes of level 1; each further level has ten times as many.
-    pub level1_bytes: u64,
+    level1_bytes: u64 = 256 << 20, in 1024..=1 << 50;
     /// Tables of level 0 from which on a switch of MemTables takes 1 ms more.
-    pub level0_slow: u32,
+    level0_slow: u32 = 16, in 1..=1 << 20;
     /// Tables of level 0 from which on writers wait.
-    pub level0_stop: u32,
+    level0_stop: u32 = 32, in 1..=1 << 20;
     /// Flushes of a compute node at a time.
-    pub flush_workers: u32,
+    flush_workers: u32 = 4, in 1..=64;
     /// Compactions of a compute node at a time.
-    pub compaction_workers: u32,
+    compaction_workers: u32 = 12, in 1..=64;
     /// Parts of a compaction of level 0.
-    pub subcompactions: u32,
+    subcompactions: u32 = 12, in 1..=48;
     /// Where tables are merged.
-    pub merging: Merging,
+    merging: Merging = Merging::Near;
     /// Writers queue, as in RocksDB.
-    pub queue: bool,
+    queue: bool = false;
     /// WRITEs of a flush are awaited all together at its end, not each.
-    pub ring: bool,
+    ring: bool = true;
     /// Tables are read and written by calls to the memory node, not by verbs.
-    pub calls: bool,
+    calls: bool = false;
     /// Index and filter of a new table are READ back.
-    pub reads_back: bool,
+    reads_back: bool = true;
     /// A get of a deleted key READs the deletion.
-    pub reads_deletions: bool,
+    reads_deletions: bool = true;
     /// Most bytes that a scan READs of a table at once, 4096 to 2 MiB.
-    pub read_ahead: u32,
+    read_ahead: u32 = 1 << 20, in 4096..=MAX_BUF_BYTES;
     /// What is left as published.
-    pub defects: Defects,
+    defects: Defects = Defects::default();
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            owners: 1,
-            shards: 1,
-            borders: Vec::new(),
-            format: Format::Dense(1),
-            memtable_entries: 153_846,
-            memtable_bytes: 64 << 20,
-            immutables: 15,
-            table_bytes: 64 << 20,
-            piece_bytes: MAX_BUF_BYTES,
-            level1_bytes: 256 << 20,
-            level0_slow: 16,
-            level0_stop: 32,
-            flush_workers: 4,
-            compaction_workers: 12,
-            subcompactions: 12,
-            merging: Merging::Near,
-            queue: false,
-            ring: true,
-            calls: false,
-            reads_back: true,
-            reads_deletions: true,
-            read_ahead: 1 << 20,
-            defects: Defects::default(),
-            timeout_ms: 30_000,
-        }
-    }
+    timeout_ms: u64 = 30_000, in 1..=1 << 32;
 }
 
 impl Options {
@@ -167,33 +135,10 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        let unit = match self.format {
-            Format::Dense(pairs) => ("format.dense", pairs, 1, 1024),
-            Format::Blocks(bytes) => ("format.blocks", bytes, 1, 1 << 20),
-        };
-        for (name, value, low, high) in [
-            unit,
-            ("owners", self.owners, 1, 1024u32),
-            ("shards", self.shards, 1, 1024),
-            ("immutables", self.immutables, 1, 64),
-            ("piece_bytes", self.piece_bytes, 4096, MAX_BUF_BYTES),
-            ("level0_slow", self.level0_slow, 1, 1 << 20),
-            ("level0_stop", self.level0_stop, 1, 1 << 20),
-            ("flush_workers", self.flush_workers, 1, 64),
-            ("compaction_workers", self.compaction_workers, 1, 64),
-            ("subcompactions", self.subcompactions, 1, 48),
-            ("read_ahead", self.read_ahead, 4096, MAX_BUF_BYTES),
-        ] {
-            check_range(name, value.into(), low, u64::from(high))?;
-        }
-        for (name, value, low, high) in [
-            ("memtable_entries", self.memtable_entries, 16, 1 << 30),
-            ("memtable_bytes", self.memtable_bytes, 4096, 1 << 32),
-            ("table_bytes", self.table_bytes, 1024, 1 << 30),
-            ("level1_bytes", self.level1_bytes, 1024, 1 << 50),
-            ("timeout_ms", self.timeout_ms, 1, 1 << 32),
-        ] {
-            check_range(name, value, low, high)?;
+        self.check_ranges()?;
+        match self.format {
+            Format::Dense(pairs) => check_range("format.dense", pairs.into(), 1, 1024)?,
+            Format::Blocks(bytes) => check_range("format.blocks", bytes.into(), 1, 1 << 20)?,
         }
         self.check_borders(&self.borders)
     }
@@ -255,13 +200,8 @@ mod tests {
     fn contradictions_are_named() {
         let o = Options::default;
         for (bad, words) in [
-            (Options { shards: 0, ..o() }, "shards is 0; it must be 1 to 1024"),
-            (Options { shards: 1025, ..o() }, "shards is 1025; it must be 1 to 1024"),
-            (Options { memtable_entries: 15, ..o() }, "memtable_entries is 15; it must be 16 to"),
             (Options { format: Format::Blocks(0), ..o() }, "format.blocks is 0; it must be 1"),
             (Options { format: Format::Dense(0), ..o() }, "format.dense is 0; it must be 1"),
-            (Options { immutables: 0, ..o() }, "immutables is 0; it must be 1 to 64"),
-            (Options { piece_bytes: 3 << 20, ..o() }, "piece_bytes is 3145728; it must be 4096"),
             (Options { borders: vec![vec![1]], ..o() }, "1 borders; 1 owners of 1 shards have 0"),
             (
                 Options { shards: 3, borders: vec![vec![2], vec![1]], ..o() },

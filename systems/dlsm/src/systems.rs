@@ -52,6 +52,7 @@ dmtree_parts::any_options! { Options => Dlsm }
 fn spec(name: &'static str, about: &'static str, options: Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         bytes_per_key: |_, fit| bytes_per_key(fit),
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
         least_cache_bytes: |_| 1 << 20,

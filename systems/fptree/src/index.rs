@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
 use dmtree_parts::blink::{highest, lowest};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::Published;
+use dmtree_parts::published::{PLAIN, Published};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
 use crate::client::FpTree;
@@ -19,13 +20,7 @@ use crate::options::Options;
 use crate::parent::Node;
 
 impl Published for FpTree {
-    const HAS: OpSet = OpSet {
-        delete: false,
-        compare_and_set: false,
-        reverse_scan: false,
-        any_length: false,
-        ..OpSet::ALL
-    };
+    const HAS: OpSet = PLAIN;
     type Settings = Options;
     type Shared = FpNode;
 
@@ -69,7 +64,7 @@ impl Published for FpTree {
         self.get_shared(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.write_shared(key, w).await
     }
 

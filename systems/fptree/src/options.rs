@@ -1,7 +1,7 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::published::check_range;
+use dmtree_parts::options::all_needed;
 use serde::{Deserialize, Serialize};
 
 /// The nodes that store the fingerprint tables.
@@ -24,65 +24,44 @@ pub enum Locks {
     Leaf,
 }
 
-/// The layout of an index, and the techniques it uses. The catalog stores them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The layout of an index, and the techniques it uses. The catalog stores them.
+    pub struct Options = Self::fptree();
     /// Bytes of every key, 1 to 256.
-    pub key_bytes: u32,
+    key_bytes: u32 = 24, in 1..=256;
     /// Bytes of every value, 0 to 1024.
-    pub value_bytes: u32,
+    value_bytes: u32 = 8, in 0..=1024;
     /// Slots of a new leaf: 32, 64 or 128.
-    pub leaf_capacity: u32,
+    leaf_capacity: u32 = 32;
     /// Records of an inner node, 8 to 64.
-    pub fanout: u32,
+    fanout: u32 = 32, in 8..=64;
     /// Bytes of table memory that a client node takes from one compute node before it continues
     /// with the next, 4 KiB to 1 GiB. At most a 64th of a compute node's memory is used (and at
     /// least 4 KiB).
-    pub table_chunk_bytes: u64,
+    table_chunk_bytes: u64 = 32 << 20, in 4 << 10..=1 << 30;
     /// The nodes that store the tables.
-    pub tables: Tables,
+    tables: Tables = Tables::Memory;
     /// The place of the leaf locks.
-    pub locks: Locks,
+    locks: Locks = Locks::Table;
     /// Every compute node keeps mirrors of tables in its cache; only tables on compute nodes are
     /// mirrored.
-    pub mirrors: bool,
+    mirrors: bool = false;
     /// Verbs that may form a chain do; unlocks are not awaited.
-    pub round_trip_combining: bool,
+    round_trip_combining: bool = false;
     /// Readers of one key share a READ.
-    pub delegation: bool,
+    delegation: bool = true;
     /// Writers of one key share a WRITE.
-    pub combining: bool,
+    combining: bool = true;
     /// While the cache is short of room, leaves get up to 128 slots instead of more siblings.
-    pub adaptive_capacity: bool,
+    adaptive_capacity: bool = true;
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::fptree()
-    }
+    timeout_ms: u64 = 10_000, in 1..=u64::MAX;
 }
 
 impl Options {
     /// FPTree: tables and locks on memory nodes, no mirrors, every verb awaited.
     pub fn fptree() -> Self {
-        Self {
-            key_bytes: 24,
-            value_bytes: 8,
-            leaf_capacity: 32,
-            fanout: 32,
-            table_chunk_bytes: 32 << 20,
-            tables: Tables::Memory,
-            locks: Locks::Table,
-            mirrors: false,
-            round_trip_combining: false,
-            delegation: true,
-            combining: true,
-            adaptive_capacity: true,
-            timeout_ms: 10_000,
-        }
+        Self::first()
     }
 
     /// FPTree with round trips combined: the first step of the published ablation.
@@ -112,23 +91,18 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        check_range("key_bytes", self.key_bytes.into(), 1, 256)?;
-        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        check_range("fanout", self.fanout.into(), 8, 64)?;
-        check_range("table_chunk_bytes", self.table_chunk_bytes, 4 << 10, 1 << 30)?;
-        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        self.check_ranges()?;
         if ![32, 64, 128].contains(&self.leaf_capacity) {
             return Err(Error::invalid(format!(
                 "leaf_capacity is {}; it must be 32, 64 or 128",
                 self.leaf_capacity
             )));
         }
-        if self.mirrors && self.tables == Tables::Memory {
-            return Err(Error::invalid(
-                "mirrors is true with tables on memory nodes; only tables on compute nodes are mirrored",
-            ));
-        }
-        Ok(())
+        all_needed([(
+            self.mirrors,
+            self.tables == Tables::Compute,
+            "mirrors is true with tables on memory nodes; only tables on compute nodes are mirrored",
+        )])
     }
 
     /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: small nodes, the
@@ -155,12 +129,7 @@ mod tests {
     fn contradictions_are_named() {
         let o = Options::fptree;
         for (bad, words) in [
-            (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
-            (Options { value_bytes: 2000, ..o() }, "value_bytes is 2000"),
-            (Options { fanout: 7, ..o() }, "fanout is 7; it must be 8 to 64"),
             (Options { leaf_capacity: 48, ..o() }, "32, 64 or 128"),
-            (Options { table_chunk_bytes: 1, ..o() }, "table_chunk_bytes is 1"),
-            (Options { timeout_ms: 0, ..o() }, "timeout_ms is 0"),
             (Options { mirrors: true, ..o() }, "mirrors is true"),
         ] {
             let e = bad.check().expect_err("refused").to_string();

@@ -21,10 +21,10 @@
 use std::ops::Range;
 
 use dmtree_fabric::verb::write as write_verb;
-use dmtree_fabric::{Buf, Divided, Error, OpOutcome, Result, Stage, Step, Verified};
-use dmtree_parts::Outcome;
+use dmtree_fabric::{Buf, Divided, Error, Result, Stage, Step, Verified};
 use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::op::{SPLIT, Written};
 use dmtree_parts::pairs::Pairs;
 
 use crate::client::{FpTree, Route};
@@ -35,7 +35,7 @@ use crate::format::table::Table;
 use crate::lock::Locked;
 use crate::node::FpNode;
 use crate::parent::Change;
-use crate::write::{Written, seal};
+use crate::write::seal;
 
 /// A plan for the division of a leaf.
 struct Plan {
@@ -90,7 +90,7 @@ impl FpTree {
         self.publish(&r, &change).await.map_err(Error::effect_unknown)?;
         let slots = r.capacity as u64;
         self.ep.count_divided(Divided { keys: slots, slots });
-        Ok((Outcome::Done, OpOutcome::InsertSplit))
+        Ok(SPLIT)
     }
 
     /// Step 6. The lock keeps other writers out.

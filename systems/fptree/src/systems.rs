@@ -42,6 +42,7 @@ fn spec(
 ) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         fit,
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
         least_cache_bytes: |o| FpTree::least_cache(&typed(o)),

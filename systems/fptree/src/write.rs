@@ -15,14 +15,12 @@
 use dmtree_fabric::{Error, OpOutcome, Result, Stage};
 use dmtree_parts::combine::{LeaderGuard, Turn};
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::op::{INSERTED, UPDATED, Written};
 use dmtree_parts::{Outcome, Write};
 
 use crate::client::FpTree;
 use crate::entry::Found;
 use crate::lock::Locked;
-
-/// The result of a write, for its caller and for the counters.
-pub(crate) type Written = (Outcome, OpOutcome);
 
 impl FpTree {
     /// A write that may share its WRITE, or that of another writer.
@@ -100,7 +98,7 @@ impl FpTree {
                 let entry = self.entry_image(&l.route, key, value).await;
                 let entry = self.under(&l.route, entry).await?;
                 self.write_updated(&l.route, slot, entry).await.map_err(Error::effect_unknown)?;
-                Ok((Outcome::Done, OpOutcome::Hit))
+                Ok(UPDATED)
             }
             _ => match l.table.free_slot() {
                 Some(slot) => self.insert_locked(l, slot, (key, fp), value, lease).await,
@@ -125,7 +123,7 @@ impl FpTree {
         let image = self.under(&route, self.table_image(&table).await).await?;
         let written = self.write_inserted(&route, slot, entry, image).await;
         written.map_err(Error::effect_unknown)?;
-        Ok((Outcome::Done, OpOutcome::InsertPlain))
+        Ok(INSERTED)
     }
 }
 

@@ -7,13 +7,12 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Clients, Defect, EVERYTHING, NOTHING, NodeFaultSet, READONLY, Repair, Setting, value,
+    ANY, Clients, Defect, EVERYTHING, NOTHING, NodeFaultSet, READONLY, Repair, Setting,
 };
 use serde_json::json;
 
 use crate::options::Options;
 
-const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
 /// Lines are whole, and a failing compare-and-swap writes nothing.
 pub(crate) const NEEDED: Capabilities =
     Capabilities { line_atomic: true, cas_fail_is_readonly: true, ..NOTHING };
@@ -26,24 +25,6 @@ pub(crate) fn defects(system: &str) -> Vec<Defect> {
     }
 }
 
-/// A defect with everything granted, and with nothing: without grants locks are lost, and leaves
-/// are torn.
-fn twice(
-    name: &'static str,
-    (broken, repaired): (&Options, &Options),
-    clients: &Clients,
-    seeds: (u64, u64),
-) -> [Defect; 2] {
-    [(EVERYTHING, seeds.0), (NOTHING, seeds.1)].map(|(grants, seed)| {
-        let setting = Setting::new(broken, grants).clients(clients.clone());
-        let defect = Defect::new(name, setting, seed, Repair::Options(value(repaired)));
-        match grants == EVERYTHING {
-            true => defect.found(ANY),
-            false => Defect { beside: ANY, ..defect }.found(&["history"]),
-        }
-    })
-}
-
 /// The repairs of the protocol.
 fn of_protocol() -> Vec<Defect> {
     let sound = Options::published().repaired();
@@ -51,18 +32,17 @@ fn of_protocol() -> Vec<Defect> {
     let windows = Options { closed_batches: false, ..sound.clone() };
     let places = Options { scoped_release: false, ..windows.clone() };
     let one_key = Clients::crowd(9, 1, 120);
-    let of = |name, broken, repaired, clients| twice(name, (broken, repaired), clients, (0, 0));
+    let twice = |name, broken| Defect::twice(name, (broken, &sound), &one_key, (0, 0));
     let close = Options { aligned: false, ..sound.clone() };
-    let close = Setting::new(&close, EVERYTHING).clients(Clients::crowd(9, 40, 120));
-    let repair = Repair::Options(value(&sound));
-    let close = Defect::new("leaves that begin within a line", close, 18, repair).found(ANY);
-    let put = of("a put that keeps the old value", &put, &sound, &one_key);
-    let windows = of("batches closed too late", &windows, &sound, &one_key);
+    let name = "leaves that begin within a line";
+    let close = Defect::between(name, EVERYTHING, (&close, &sound), 18).found(ANY);
+    let close = close.clients(Clients::crowd(9, 40, 120));
+    let put = twice("a put that keeps the old value", &put);
+    let windows = twice("batches closed too late", &windows);
     // With closed batches nothing is left behind.
-    let setting = Setting::new(&places, EVERYTHING).clients(Clients::crowd(9, 6, 60));
-    let repair = Repair::Options(value(&sound));
-    let place = Defect::new("an update of an absent key keeps its place", setting, 0, repair);
-    let place = place.found(&["failed", "hung"]);
+    let name = "an update of an absent key keeps its place";
+    let place = Defect::between(name, EVERYTHING, (&places, &sound), 0);
+    let place = place.clients(Clients::crowd(9, 6, 60)).found(&["failed", "hung"]);
     put.into_iter().chain(windows).chain([place, close]).collect()
 }
 
@@ -90,13 +70,13 @@ fn of_synonyms() -> Vec<Defect> {
     let both = Options { ordered_scans: false, ..sound.clone() };
     let source = Options { destination_first: false, ..both.clone() };
     let name = "a leaf is written before its synonym";
-    let source = twice(name, (&source, &sound), &clients, (0, 2));
-    let (name, repair) = ("a scan READs a synonym beside its leaf", Repair::Options(value(&sound)));
-    let scanned = Setting::new(&both, EVERYTHING).clients(clients);
-    let scanned = Defect::new(name, scanned, 25, repair).found(ANY);
-    let setting = Setting::new(&sound, EVERYTHING).clients(Clients::crowd(9, 100, 100));
+    let source = Defect::twice(name, (&source, &sound), &clients, (0, 2));
+    let name = "a scan READs a synonym beside its leaf";
+    let scanned = Defect::between(name, EVERYTHING, (&both, &sound), 25).clients(clients);
+    let scanned = scanned.found(ANY);
     let told = Options { foretold: true, ..sound.clone() };
-    let full = Defect::new("a synonym that is full", setting, 0, Repair::Options(value(&told)));
-    let full = Defect { says: "its synonym are full", ..full.found(&["failed"]) };
+    let full = Defect::between("a synonym that is full", EVERYTHING, (&sound, &told), 0);
+    let full = full.clients(Clients::crowd(9, 100, 100)).found(&["failed"]);
+    let full = Defect { says: "its synonym are full", ..full };
     source.into_iter().chain([scanned, full]).collect()
 }

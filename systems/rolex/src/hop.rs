@@ -12,16 +12,16 @@
 //! A crash leaves what the crash of a writer of sorted leaves leaves (`write.rs`), and perhaps a
 //! key in two slots.
 
-use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::hopscotch::{Leaf, Part, Table};
+use dmtree_parts::op::{INSERTED, Written};
 use dmtree_parts::sharing::SharedWrite;
 
-use crate::client::Rolex;
 use crate::format::MAP_BITS;
+use crate::index::Rolex;
 use crate::leaf::Node;
-use crate::write::{Held, INSERTED, Written};
+use crate::write::Held;
 
 /// The bits of a leaf in the vacancy word.
 const MAP: u64 = (1 << MAP_BITS) - 1;
@@ -75,32 +75,11 @@ impl Rolex {
         Ok(writes)
     }
 
-    /// READs parts of a leaf into what is known of it, under its lock.
-    async fn read_into<'g>(
-        &self,
-        at: GlobalAddr,
-        leaf: Leaf<'g>,
-        parts: Vec<Part>,
-    ) -> Result<Leaf<'g>> {
-        let g = &self.node.g;
-        let mut backoff = self.ep.backoff("leaf being written", at);
-        loop {
-            let (mut verbs, mut more) = (VerbVec::new(), leaf.clone());
-            for raw in parts.iter().map(|part| g.raw(part)) {
-                verbs.read(at.plus(raw.start as u64), raw.len() as u32);
-            }
-            self.ep.step(Step::Entry);
-            let mut read = self.ep.batch(verbs).await?;
-            self.ep.stage_cost(Stage::NodeImage, g.span as u32);
-            let mut all = parts.iter().enumerate();
-            let take = |(i, part): (usize, &Part)| {
-                read.take_sampled(i).extract(|raw| more.take(part.clone(), raw))
-            };
-            if all.all(take) {
-                return Ok(more);
-            }
-            self.retried.set(true);
-            backoff.step().await?;
+    /// READs what is missing of a leaf or a synonym, under its lock.
+    async fn complete<'g>(&self, half: &Half<'g>) -> Result<Leaf<'g>> {
+        match &half.leaf.rest()[..] {
+            [] => Ok(half.leaf.clone()),
+            rest => self.with_parts(half.leaf.clone(), half.at, (rest, self.node.g.span)).await,
         }
     }
 
@@ -112,7 +91,8 @@ impl Rolex {
         (word, home): (u64, usize),
     ) -> Result<Half<'g>> {
         let slots = table.reach(word >> shift & MAP, home).max(table.near);
-        let leaf = self.read_into(at, table.unread(), table.parts(home, slots)).await?;
+        let parts = table.parts(home, slots);
+        let leaf = self.with_parts(table.unread(), at, (&parts, self.node.g.span)).await?;
         Ok(Half { at, leaf, shift })
     }
 
@@ -176,15 +156,8 @@ impl Rolex {
         job: &mut SharedWrite<'_>,
     ) -> Result<Result<Written, Held>> {
         let home = table.home(job.key);
-        // Of the slots that were READ for their head, a free one before the home says nothing.
-        let from_home = (0..table.span).map(|d| table.slot(home, d));
-        let mut from_home = from_home.take_while(|i| half.leaf.has(*i));
-        if !from_home.any(|i| !half.leaf.is_used(i)) {
-            let rest = half.leaf.rest();
-            if !rest.is_empty() {
-                let read = self.read_into(half.at, half.leaf.clone(), rest).await;
-                half.leaf = self.under(held, read).await?.1;
-            }
+        if !half.leaf.has_free_from(home) {
+            half.leaf = self.under(held, self.complete(half).await).await?.1;
         }
         let Some(room) = table.room(&half.leaf.offsets(), home) else { return Ok(Err(held)) };
         half.leaf.put_into(&room, job.key, job.value());
@@ -205,14 +178,7 @@ impl Rolex {
         word: u64,
         job: &mut SharedWrite<'_>,
     ) -> Result<Written> {
-        let rest = leaf.leaf.rest();
-        let read = async {
-            let whole = match rest.is_empty() {
-                true => leaf.leaf.clone(),
-                false => self.read_into(leaf.at, leaf.leaf.clone(), rest).await?,
-            };
-            Ok((whole, self.new_synonym(leaf.at).await?))
-        };
+        let read = async { Ok((self.complete(&leaf).await?, self.new_synonym(leaf.at).await?)) };
         let (held, (whole, at)) = self.under(held, read.await).await?;
         leaf.leaf = whole;
         leaf.leaf.set_metadata(at, &[], &[]);

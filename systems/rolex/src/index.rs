@@ -1,26 +1,35 @@
-//! The steps of `Rolex`, as far as the published design has them.
+//! A client, and the steps of the published design that it has.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dmtree_fabric::{Endpoint, Error, OpOutcome, Result};
+use dmtree_fabric::{Endpoint, Error, GlobalAddr, OpOutcome, Result};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::{Client, Published};
+use dmtree_parts::published::{Client, PLAIN, Published};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
-use crate::client::Rolex;
+use crate::directory::Directory;
 use crate::node::RolexNode;
 use crate::options::Options;
 
+/// A ROLEX client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
+#[derive(Debug)]
+pub struct Rolex {
+    pub(crate) client: Client<RolexNode>,
+    /// The directory that it has used last.
+    pub(crate) directory: RefCell<Option<Arc<Directory>>>,
+    /// Synonyms by their leaves. As published every client has its own, and forgets none.
+    pub(crate) synonyms: RefCell<BTreeMap<GlobalAddr, GlobalAddr>>,
+}
+
+dmtree_parts::begins_with!(Rolex => Client<RolexNode>, client);
+
 impl Published for Rolex {
-    const HAS: OpSet = OpSet {
-        delete: false,
-        compare_and_set: false,
-        reverse_scan: false,
-        any_length: false,
-        ..OpSet::ALL
-    };
+    const HAS: OpSet = PLAIN;
     type Settings = Options;
     type Shared = RolexNode;
 
@@ -45,7 +54,7 @@ impl Published for Rolex {
         self.get_shared(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.write_shared(key, w).await
     }
 

@@ -10,12 +10,10 @@
 //! ([`sound`]). DESIGN.md lists the defects that remain as published.
 #![forbid(unsafe_code)]
 
-mod client;
 mod defects;
 mod directory;
 mod form;
 mod format;
-mod get;
 mod hop;
 mod index;
 #[cfg(test)]
@@ -31,7 +29,7 @@ pub mod systems;
 mod walk;
 mod write;
 
-pub use client::Rolex;
+pub use index::Rolex;
 pub use node::RolexNode;
 pub use options::Options;
 pub use systems::systems;

@@ -23,9 +23,9 @@ use dmtree_fabric::{Error, GlobalAddr, Result};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 
-use crate::client::Rolex;
 use crate::directory::{Directory, Header, KEY_BYTES, Models, check_of, share};
 use crate::form::Form;
+use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::node::KIND;
 use crate::write::Held;

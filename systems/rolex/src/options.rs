@@ -1,95 +1,66 @@
 //! Creation options, and the repairs of published defects.
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::published::check_range;
-use serde::{Deserialize, Serialize};
+use dmtree_parts::options::{all_needed, check_range};
 
 /// Most leaves of a window.
 const MOST_LEAVES: u32 = 64;
 
-/// The layout of an index, and the techniques it uses. The catalog stores them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The layout of an index, and the techniques it uses. The catalog stores them.
+    pub struct Options = Self::published();
     /// Bytes of every key, 1 to 256.
-    pub key_bytes: u32,
+    key_bytes: u32 = 24, in 1..=256;
     /// Bytes of every value, 0 to 1024.
-    pub value_bytes: u32,
+    value_bytes: u32 = 8, in 0..=1024;
     /// Slots of a leaf, 4 to 128.
-    pub span: u32,
+    span: u32 = 8, in 4..=128;
     /// Error bound of the models, slots: 1 to 4096. They are trained with one less.
-    pub error: u32,
+    error: u32 = 8, in 1..=4096;
     /// Bytes behind a leaf that its lock takes, 8 to 64.
-    pub lock_bytes: u32,
+    lock_bytes: u32 = 64, in 8..=64;
     /// Slots in which a key can be, in leaves that are hopscotch tables: 2 to 16; 0: leaves are
     /// sorted.
-    pub neighbourhood: u32,
+    neighbourhood: u32 = 0;
     /// A word beside the lock says where a hopscotch leaf and its synonym have free slots.
-    pub vacancy: bool,
+    vacancy: bool = false;
     /// The head of a hopscotch leaf stands before every neighbourhood.
-    pub replicas: bool,
+    replicas: bool = false;
     /// Models are trained on keys that are foretold, too. Otherwise on loaded keys alone.
-    pub foretold: bool,
+    foretold: bool = true;
     /// Readers of one key on a compute node share a READ.
-    pub delegation: bool,
+    delegation: bool = true;
     /// Writers of one key on a compute node share a WRITE.
-    pub combining: bool,
+    combining: bool = true;
     /// Repair: a writer writes a synonym before its leaf, and readers READ it after the leaf. As
     /// published writers write it after the leaf, and readers READ both at once.
-    pub destination_first: bool,
+    destination_first: bool = false;
     /// Repair: scans READ synonyms after their leaves. As published they READ both at once.
-    pub ordered_scans: bool,
+    ordered_scans: bool = false;
     /// Repair: a window reaches to the leaf behind the last trained key of its segment. As
     /// published it ends with that key.
-    pub whole_window: bool,
+    whole_window: bool = false;
     /// Repair: an update that finds its key absent leaves the queue of the key. As published it
     /// keeps its place for ever.
-    pub scoped_release: bool,
+    scoped_release: bool = false;
     /// Repair: a put sets the value of a key that exists. As published it leaves the value alone,
     /// and reports success.
-    pub upsert: bool,
+    upsert: bool = false;
     /// Bytes of a version: 1 as published (four bits count the WRITEs of a leaf); repair: 2.
-    pub version_bytes: u32,
+    version_bytes: u32 = 1, in 1..=2;
     /// Repair: every leaf begins with a line of memory, so that what the version of a line covers
     /// is READ and written as one. As published leaves follow each other closely.
-    pub aligned: bool,
+    aligned: bool = false;
     /// Repair: a batch of delegation or combining is closed when its verb is posted.
-    pub closed_batches: bool,
+    closed_batches: bool = false;
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::published()
-    }
+    timeout_ms: u64 = 10_000, in 1..=u64::MAX;
 }
 
 impl Options {
     /// ROLEX as the artifact of the FAST'26 paper has it: keys of 24 bytes, 8 slots, bound 8.
     pub fn published() -> Self {
-        Self {
-            key_bytes: 24,
-            value_bytes: 8,
-            span: 8,
-            error: 8,
-            lock_bytes: 64,
-            neighbourhood: 0,
-            vacancy: false,
-            replicas: false,
-            foretold: true,
-            delegation: true,
-            combining: true,
-            destination_first: false,
-            ordered_scans: false,
-            whole_window: false,
-            scoped_release: false,
-            upsert: false,
-            version_bytes: 1,
-            aligned: false,
-            closed_batches: false,
-            timeout_ms: 10_000,
-        }
+        Self::first()
     }
 
     /// The same, trained on loaded keys alone.
@@ -139,13 +110,7 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        check_range("key_bytes", self.key_bytes.into(), 1, 256)?;
-        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        check_range("span", self.span.into(), 4, 128)?;
-        check_range("error", self.error.into(), 1, 4096)?;
-        check_range("lock_bytes", self.lock_bytes.into(), 8, 64)?;
-        check_range("version_bytes", self.version_bytes.into(), 1, 2)?;
-        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
+        self.check_ranges()?;
         self.check_steps()?;
         let leaves = (2 * self.error + 2).div_ceil(self.span) + 1;
         if leaves > MOST_LEAVES {
@@ -161,15 +126,11 @@ impl Options {
 
     fn check_steps(&self) -> Result<()> {
         let (span, near) = (self.span, self.neighbourhood);
-        for (on, words) in [(self.vacancy, "vacancy"), (self.replicas, "replicas")] {
-            if on && near == 0 {
-                let text = format!("{words} = true needs a neighbourhood: sorted leaves have none");
-                return Err(Error::invalid(text));
-            }
-        }
-        if self.replicas && !self.vacancy {
-            return Err(Error::invalid("replicas = true needs vacancy = true"));
-        }
+        let why = "vacancy = true needs a neighbourhood: sorted leaves have none";
+        all_needed([
+            (self.vacancy, near != 0, why),
+            (self.replicas, self.vacancy, "replicas = true needs vacancy = true"),
+        ])?;
         if near == 0 {
             return Ok(());
         }
@@ -210,14 +171,7 @@ mod tests {
     fn contradictions_are_named() {
         let o = Options::published;
         for (bad, words) in [
-            (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
-            (Options { span: 3, ..o() }, "span is 3; it must be 4 to 128"),
-            (Options { span: 129, ..o() }, "span is 129; it must be 4 to 128"),
-            (Options { error: 0, ..o() }, "error is 0; it must be 1 to 4096"),
-            (Options { error: 4097, ..o() }, "error is 4097; it must be 1 to 4096"),
             (Options { error: 252, ..o() }, "error is 252, and with a span of 8 a window has 65"),
-            (Options { version_bytes: 3, ..o() }, "version_bytes is 3; it must be 1 to 2"),
-            (Options { lock_bytes: 0, ..o() }, "lock_bytes is 0; it must be 8 to 64"),
             (Options { vacancy: true, ..o() }, "vacancy = true needs a neighbourhood"),
             (Options { replicas: true, ..Options::hopscotch() }, "replicas = true needs vacancy"),
             (Options { span: 60, ..Options::hopscotch() }, "span is 60; with a neighbourhood of 8"),

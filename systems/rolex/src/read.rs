@@ -1,4 +1,10 @@
-//! READs of directories and of leaves with their synonyms.
+//! Point reads, and READs of directories and of leaves with their synonyms.
+//!
+//! Order of a read: with delegation it joins the readers of its key on this compute node
+//! (`parts::sharing`); the model of the key's segment gives a window, without a verb; all leaves of
+//! the window are READ with their synonyms. A key is in its leaf, which its rank determines, or in
+//! the synonym of that leaf. The linearization point is the READ that has the key; of an absence
+//! the READ of its leaf or of the synonym.
 //!
 //! Order of a READ of some leaves: all of them, and the synonyms that the client knows, in one
 //! doorbell; then the synonyms that the heads of the leaves name and the client did not know. While
@@ -13,11 +19,11 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{Backoff, Error, GlobalAddr, Result, Role, Stage, Step};
+use dmtree_fabric::{Backoff, Error, GlobalAddr, OpOutcome, Result, Role, Stage, Step};
 use dmtree_parts::bytes::get_u64;
 
-use crate::client::Rolex;
 use crate::directory::{Directory, Header, KEY_BYTES, Models, check_of};
+use crate::index::Rolex;
 use crate::leaf::Node;
 
 /// Bytes of a READ of trained keys.
@@ -54,6 +60,36 @@ impl<'g> Group<'g> {
 }
 
 impl Rolex {
+    /// A read that may share its READ, or that of another reader.
+    pub(crate) async fn get_shared(
+        &self,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(bool, OpOutcome)> {
+        let find = async |out: &mut Vec<u8>| {
+            let (_, groups) = self.window(key).await?;
+            let value = groups.iter().find_map(|group| group.value(key));
+            out.extend_from_slice(value.unwrap_or_default());
+            Ok(value.is_some())
+        };
+        self.node.sharers.read(&self.ep, key, out, find).await
+    }
+
+    /// READs the window of a key. Returns the directory that it is a window of, too.
+    pub(crate) async fn window(&self, key: &[u8]) -> Result<(Arc<Directory>, Vec<Group<'_>>)> {
+        let mut d = self.directory().await?;
+        let mut backoff = self.ep.backoff("leaves that move", d.at);
+        loop {
+            self.ep.stage_cost(Stage::CacheLookup, 1);
+            let window = d.models.window(d.number(key));
+            let apart = self.node.o.destination_first;
+            match self.groups(&d, (window, Some(key)), apart).await? {
+                Some(groups) => return Ok((d, groups)),
+                None => d = self.next_directory(&d, &mut backoff).await?,
+            }
+        }
+    }
+
     /// The directory, as far as this client knows it.
     pub(crate) async fn directory(&self) -> Result<Arc<Directory>> {
         if let Some(known) = &*self.directory.borrow() {

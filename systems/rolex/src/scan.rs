@@ -15,8 +15,8 @@ use std::ops::Bound;
 use dmtree_fabric::{Result, Stage};
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest};
 
-use crate::client::Rolex;
 use crate::directory::Directory;
+use crate::index::Rolex;
 use crate::read::Group;
 
 /// Most leaves of one doorbell, as published.

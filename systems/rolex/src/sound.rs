@@ -7,7 +7,6 @@
 //! fingerprint tables. DESIGN.md, "The sound system".
 
 use dmtree_engine::{Models, Options, Techniques};
-use dmtree_parts::peer::SystemSpec;
 
 pub use dmtree_engine::{DmNode as Node, DmTree as Rolex};
 
@@ -33,18 +32,4 @@ fn with(set: impl FnOnce(&mut Techniques)) -> Options {
     let mut o = Options { leaf_capacity: SPAN, ..Options::default().without_tables() };
     set(&mut o.techniques);
     o
-}
-
-/// The sound systems.
-pub(crate) fn systems() -> Vec<SystemSpec> {
-    let spec = |name, about, options| SystemSpec {
-        family: "rolex",
-        ..dmtree_engine::systems::spec(name, about, &options)
-    };
-    let about = "ROLEX made sound: every operation, retraining, crash recovery";
-    vec![
-        spec("rolex", about, options()),
-        spec("rolex-no-retraining", "its models are trained once", without_retraining()),
-        spec("rolex-coarse", "and a search reads the likeliest leaf", coarse()),
-    ]
 }

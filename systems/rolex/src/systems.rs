@@ -3,29 +3,25 @@
 use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use serde_json::Value;
 
-use crate::client::Rolex;
 use crate::defects::defects;
+use crate::index::Rolex;
 use crate::options::Options;
 use crate::sound;
 
-/// Every system of this crate; the sound one represents the family.
+/// Every system of this crate; the first of the sound ones represents the family.
 pub fn systems() -> Vec<SystemSpec> {
-    [sound::systems(), as_published()].concat()
-}
-
-fn as_published() -> Vec<SystemSpec> {
-    let step = |name, description, options| published(name, description, &options);
+    let sound =
+        |name, about, options| dmtree_engine::systems::spec((name, "rolex"), about, &options);
+    let step = |name, about, options| published(name, about, &options);
+    let about = "ROLEX made sound: every operation, retraining, crash recovery";
+    let foretold = "ROLEX as benchmarked: trained on the keys to come, too";
+    let unforetold = "the same, trained on loaded keys: fails where a synonym is full";
     vec![
-        published(
-            "rolex-published",
-            "ROLEX as benchmarked: trained on the keys to come, too",
-            &Options::published(),
-        ),
-        published(
-            "rolex-unforetold",
-            "the same, trained on loaded keys: fails where a synonym is full",
-            &Options::unforetold(),
-        ),
+        sound("rolex", about, sound::options()),
+        sound("rolex-no-retraining", "its models are trained once", sound::without_retraining()),
+        sound("rolex-coarse", "and a search reads the likeliest leaf", sound::coarse()),
+        step("rolex-published", foretold, Options::published()),
+        step("rolex-unforetold", unforetold, Options::unforetold()),
         step("rolex-hopscotch", "and leaves that are hopscotch tables", Options::hopscotch()),
         step("rolex-vacancy", "and vacancy words beside the locks", Options::vacancy()),
         step("rolex-replicas", "and replicas of a leaf's head", Options::replicas()),
@@ -37,6 +33,7 @@ dmtree_parts::any_options! { Options => Rolex }
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         fit,
         bytes_per_key: |o, fit| {
             // A trained key, and its share of a leaf and of the leaf behind each segment.

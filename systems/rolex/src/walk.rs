@@ -8,8 +8,8 @@ use dmtree_fabric::Result;
 use dmtree_parts::Shape;
 use dmtree_parts::published::must;
 
-use crate::client::Rolex;
 use crate::format::MAP_BITS;
+use crate::index::Rolex;
 use crate::leaf::Node;
 
 impl Rolex {

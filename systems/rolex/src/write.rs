@@ -19,24 +19,18 @@
 //! key that moves. As published no client recovers them.
 
 use dmtree_fabric::verb::VerbVec;
-use dmtree_fabric::{Buf, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
+use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
+use dmtree_parts::Write;
 use dmtree_parts::bytes::put_u64;
 use dmtree_parts::held::Unlock;
+use dmtree_parts::op::{ABSENT, INSERTED, UPDATED, Written};
 use dmtree_parts::sharing::{SharedWrite, Sharing};
-use dmtree_parts::{Outcome, Write};
 
-use crate::client::Rolex;
 use crate::directory::Directory;
 use crate::format::Leaf;
+use crate::index::Rolex;
 use crate::leaf::Node;
 use crate::read::Group;
-
-/// The outcome of a write, and how it is counted.
-pub(crate) type Written = (Outcome, OpOutcome);
-
-const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
-const ABSENT: Written = (Outcome::NotFound, OpOutcome::Absent);
-pub(crate) const INSERTED: Written = (Outcome::Done, OpOutcome::InsertPlain);
 
 /// A sorted leaf, and its synonym if it has one.
 struct Pair<'g> {

@@ -1,6 +1,6 @@
 //! Creation options.
 
-use dmtree_fabric::{Error, Result};
+use dmtree_fabric::Result;
 use dmtree_parts::tree::Geometry;
 use serde::{Deserialize, Serialize};
 
@@ -18,34 +18,21 @@ pub enum Reads {
     Cell,
 }
 
-/// The layout of an index, and how it is read. The catalog stores them; the layout cannot change
-/// later.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The layout of an index, and how it is read. The catalog stores them; the layout cannot
+    /// change later.
+    pub struct Options = Self::first();
     /// How a client reads a key.
-    pub reads: Reads,
+    reads: Reads = Reads::Call;
     /// Bytes of a key kept inside its leaf; a longer one is in a block. A multiple of 8, 8 to 256.
-    pub key_inline_bytes: u32,
+    key_inline_bytes: u32 = 24, in 8..=256, by 8;
     /// Bytes of a value kept inside its leaf; a longer one is in a block. A multiple of 8, 8 to
     /// 1024.
-    pub value_inline_bytes: u32,
+    value_inline_bytes: u32 = 8, in 8..=1024, by 8;
     /// Slots of a leaf, 4 to 128.
-    pub leaf_slots: u32,
+    leaf_slots: u32 = 32, in 4..=128;
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            reads: Reads::Call,
-            key_inline_bytes: 24,
-            value_inline_bytes: 8,
-            leaf_slots: 32,
-            timeout_ms: 10_000,
-        }
-    }
+    timeout_ms: u64 = 10_000, in 1..=u64::MAX;
 }
 
 impl Options {
@@ -66,24 +53,7 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        let (k, v) = (self.key_inline_bytes, self.value_inline_bytes);
-        for (name, bytes, most) in [("key_inline_bytes", k, 256), ("value_inline_bytes", v, 1024)] {
-            if !(8..=most).contains(&bytes) || !bytes.is_multiple_of(8) {
-                return Err(Error::invalid(format!(
-                    "{name} is {bytes}; it must be 8 to {most}, a multiple of 8"
-                )));
-            }
-        }
-        if !(4..=128).contains(&self.leaf_slots) {
-            return Err(Error::invalid(format!(
-                "leaf_slots is {}; it must be 4 to 128",
-                self.leaf_slots
-            )));
-        }
-        if self.timeout_ms == 0 {
-            return Err(Error::invalid("timeout_ms is 0; it must be 1 at least"));
-        }
-        Ok(())
+        self.check_ranges()
     }
 
     /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`.
@@ -95,23 +65,5 @@ impl Options {
             leaf_slots: [4, 6, 8, 32][below(4) as usize],
             ..self.clone()
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contradictions_are_named() {
-        let of = |o: Options| o.check().expect_err("refused").to_string();
-        let base = Options::default;
-        assert!(of(Options { key_inline_bytes: 12, ..base() }).contains("key_inline_bytes is 12"));
-        assert!(
-            of(Options { value_inline_bytes: 0, ..base() }).contains("value_inline_bytes is 0")
-        );
-        assert!(of(Options { leaf_slots: 129, ..base() }).contains("leaf_slots is 129"));
-        assert!(of(Options { timeout_ms: 0, ..base() }).contains("timeout_ms is 0"));
-        base().check().expect("allowed");
     }
 }

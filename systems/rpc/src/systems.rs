@@ -38,6 +38,7 @@ fn spec(name: &'static str, about: &'static str, reads: Reads) -> SystemSpec {
     SystemSpec {
         sound: true,
         recovers: true,
+        ranges: Options::RANGES,
         fit: |options, fit| value(&fitted(typed(options), fit)),
         draw: |options, below| value(&typed::<Options>(options).drawn(below)),
         least_cache_bytes: |_| LEAST_CACHE_BYTES,

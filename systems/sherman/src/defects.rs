@@ -3,13 +3,11 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Clients, Defect, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting, value,
+    ANY, Clients, Defect, KIND, NOTHING, NodeFaultSet, READONLY, Repair, Setting,
 };
 use serde_json::json;
 
 use crate::options::Options;
-
-const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
 
 pub(crate) fn defects(system: &str) -> Vec<Defect> {
     match system {
@@ -24,21 +22,12 @@ pub(crate) fn defects(system: &str) -> Vec<Defect> {
         "fg-hierarchical" => {
             let hierarchical = Options::hierarchical();
             let lazy = Options { lazy_splits: true, ..hierarchical.clone() };
-            let early = of("splits reported early", KIND, (&lazy, 269), &hierarchical);
-            vec![early, written_release(&hierarchical)]
+            let both = (&lazy, &hierarchical);
+            let early = Defect::between("splits reported early", KIND, both, 269);
+            vec![early.found(ANY), written_release(&hierarchical)]
         }
         _ => Vec::new(),
     }
-}
-
-fn of(
-    name: &'static str,
-    grants: Capabilities,
-    (broken, seed): (&Options, u64),
-    repaired: &Options,
-) -> Defect {
-    let repair = Repair::Options(value(repaired));
-    Defect::new(name, Setting::new(broken, grants), seed, repair).found(ANY)
 }
 
 /// A failing compare-and-swap that writes back undoes a release that is a WRITE.
@@ -60,14 +49,16 @@ fn of_sherman() -> Vec<Defect> {
     let one_key = Clients::crowd(9, 1, 150).with(json!({
         "value_bytes": [64], "options": {"value_bytes": 64}, "pool": {"memory_nodes": 1},
     }));
-    let wraps = |broken, seeds: std::ops::Range<u64>| {
-        let defect = of("versions wrap", KIND, (broken, 0), &bits(7)).clients(one_key.clone());
+    let of = |name, grants, both, seed| Defect::between(name, grants, both, seed).found(ANY);
+    let wraps = |broken: &Options, seeds: std::ops::Range<u64>| {
+        let defect = Defect::between("versions wrap", KIND, (broken, &bits(7)), 0);
+        let defect = defect.clients(one_key.clone());
         defect.found(&["torn"]).seeds(seeds.clone(), seeds)
     };
     vec![
-        of("two-level versions", READONLY, (&published, 0), &locked).seeds(0..40, 0..20),
-        of("an entry between two versions", KIND, (&eager, 11), &retry),
-        of("equal versions at both ends", KIND, (&retry, 96), &around),
+        of("two-level versions", READONLY, (&published, &locked), 0).seeds(0..40, 0..20),
+        of("an entry between two versions", KIND, (&eager, &retry), 11),
+        of("equal versions at both ends", KIND, (&retry, &around), 96),
         wraps(&bits(1), 0..50),
         wraps(&bits(4), 20..30),
     ]

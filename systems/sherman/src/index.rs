@@ -1,19 +1,29 @@
-//! The steps of `Sherman`, as far as the published design has them.
+//! A client, and the steps of the published design that it has.
 
 use std::sync::Arc;
 
 use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result};
 use dmtree_parts::blink::{BulkLoad, Header, Levels, PageTree, Way, highest, lowest};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
 use dmtree_parts::published::{Client, Published};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
-use crate::client::Sherman;
 use crate::format::Geometry;
 use crate::node::ShermanNode;
 use crate::options::Options;
+
+/// A Sherman (or FG) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its
+/// operations.
+#[derive(Debug)]
+pub struct Sherman {
+    pub(crate) client: Client<ShermanNode>,
+    pub(crate) way: Way,
+}
+
+dmtree_parts::begins_with!(Sherman => Client<ShermanNode>, client);
 
 impl Published for Sherman {
     const HAS: OpSet = OpSet { reverse_scan: false, any_length: false, ..OpSet::ALL };
@@ -52,7 +62,7 @@ impl Published for Sherman {
         self.find(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.change(key, w).await
     }
 

@@ -1,4 +1,13 @@
-//! READs of leaves, and the checks that accept them.
+//! Point reads, and READs of leaves with the checks that accept them.
+//!
+//! Order of a read: the route from the cache of bottom pages, or a descent that READs page after
+//! page from the root; READ leaf, repeated while it fails its check; if the leaf does not cover the
+//! key, the right link or a new descent (`parts::blink`). The linearization point is the READ of
+//! the leaf. A read changes nothing but the cache, so a crash leaves nothing behind.
+//!
+//! A reader relies on two checks as published, and both are wrong (DESIGN.md, section 7). An entry
+//! with two different versions counts as another key's entry (two-level versions). A page counts as
+//! whole when its two versions agree.
 //!
 //! A leaf is READ whole, and again while it fails its check: its checksum is wrong, or, with
 //! two-level versions, its two node versions differ. With `retry_torn` an entry between two
@@ -13,14 +22,24 @@
 //! With checksums a crash in the middle of a WRITE leaves a torn leaf, and readers READ it until
 //! their deadline. With two-level versions it leaves an entry between two versions.
 
-use dmtree_fabric::{Error, GlobalAddr, Result, Role, Step, Verified};
+use dmtree_fabric::{Error, GlobalAddr, OpOutcome, Result, Role, Step, Verified};
 use dmtree_parts::blink::{Descent, Format, Header, PageTree, Route};
 use dmtree_parts::held::Unlock;
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 
 impl Sherman {
+    /// Reads a key. Returns whether it is present, and how the read counts.
+    pub(crate) async fn find(&self, key: &[u8], out: &mut Vec<u8>) -> Result<(bool, OpOutcome)> {
+        let (_, image) = self.leaf_of(key).await?;
+        let entry = leaf::used(&self.node.g, &image).find(|(_, e)| e.whole && e.key == key);
+        if let Some((_, e)) = entry {
+            out.extend_from_slice(e.value);
+        }
+        Ok(self.read_by_itself(entry.is_some()))
+    }
+
     /// READs a leaf until it passes its check.
     pub(crate) async fn read_leaf(&self, at: GlobalAddr) -> Result<Verified> {
         if at.node().role() != Role::Memory {

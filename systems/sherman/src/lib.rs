@@ -8,10 +8,8 @@
 //! of these is a switch of [`Options`]. DESIGN.md lists the defects that remain as published.
 #![forbid(unsafe_code)]
 
-mod client;
 mod defects;
 mod format;
-mod get;
 mod index;
 mod leaf;
 mod load;
@@ -25,7 +23,7 @@ pub mod systems;
 mod walk;
 mod write;
 
-pub use client::Sherman;
+pub use index::Sherman;
 pub use node::ShermanNode;
 pub use options::Options;
 pub use systems::systems;

@@ -8,8 +8,8 @@ use dmtree_parts::fill::{self, Fill, SplitRule};
 use dmtree_parts::held::Unlock;
 use dmtree_parts::pairs::Pairs;
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 use crate::lock::Held;
 
 impl BulkLoad for Sherman {

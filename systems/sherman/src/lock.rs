@@ -22,8 +22,8 @@ use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::lock_words::LockWord;
 
-use crate::client::Sherman;
 use crate::format::Geometry;
+use crate::index::Sherman;
 
 /// A held lock.
 pub struct Held {

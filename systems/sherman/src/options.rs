@@ -1,85 +1,58 @@
 //! Creation options and ablation switches.
 
 use dmtree_fabric::{Error, Result};
-use dmtree_parts::published::check_range;
-use serde::{Deserialize, Serialize};
+use dmtree_parts::options::{all_needed, check_range};
 
-/// The layout of an index, and the techniques it uses. The catalog stores them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The layout of an index, and the techniques it uses. The catalog stores them.
+    pub struct Options = Self::published();
     /// Bytes of every key, 1 to 256.
-    pub key_bytes: u32,
+    key_bytes: u32 = 24, in 1..=256;
     /// Bytes of every value, 0 to 1024.
-    pub value_bytes: u32,
+    value_bytes: u32 = 8, in 0..=1024;
     /// Slots of a leaf, 4 to 128. The operation that fills the last one splits it.
-    pub leaf_slots: u32,
+    leaf_slots: u32 = 32, in 4..=128;
     /// Records of an inner page, 4 to 128. The operation that fills the last one splits it.
-    pub inner_slots: u32,
+    inner_slots: u32 = 32, in 4..=128;
     /// Bytes of a page, 256 to 65536: a page then has as many slots or records as fit. 0: a page
     /// has the numbers above.
-    pub page_bytes: u32,
+    page_bytes: u32 = 0;
     /// Leaves take a multiple of this many bytes.
-    pub leaf_step: u32,
+    leaf_step: u32 = 2, in 1..=4096;
     /// Inner pages take a multiple of this many bytes.
-    pub inner_step: u32,
+    inner_step: u32 = 32, in 1..=4096;
     /// The WRITE of a page and the release of its lock are one chain (command combination).
-    pub combine: bool,
+    combine: bool = false;
     /// Locks are in on-chip memory, where the fabric has any.
-    pub on_chip: bool,
+    on_chip: bool = false;
     /// Local locks in front of the remote ones, with hand-over (hierarchical lock).
-    pub hierarchical: bool,
+    hierarchical: bool = false;
     /// Leaves are unsorted, single entries are written, and versions show whether a page is whole
     /// (two-level versions). Otherwise pages are sorted, written whole, and have a checksum.
-    pub two_level: bool,
+    two_level: bool = false;
     /// A split is reported before its left page is written.
-    pub lazy_splits: bool,
+    lazy_splits: bool = false;
     /// Bits of an entry's version, 1 to 7; 4 as published.
-    pub version_bits: u32,
+    version_bits: u32 = 4, in 1..=7;
     /// Repair, to isolate the published defects: a leaf with an entry between two versions is READ
     /// again.
-    pub retry_torn: bool,
+    retry_torn: bool = false;
     /// Repair, for the same purpose: readers take the lock of the page that they READ.
-    pub locked_reads: bool,
+    locked_reads: bool = false;
     /// Repair, for the same purpose: readers READ a leaf three times; the second READ counts if the
     /// other two have the same versions. With `retry_torn` only versions that have wrapped around
     /// remain.
-    pub versions_around: bool,
+    versions_around: bool = false;
     /// Words of the lock table of a memory node, where the table is not in on-chip memory.
-    pub locks: u32,
+    locks: u32 = 16_384, in 1..=1 << 20;
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::published()
-    }
+    timeout_ms: u64 = 10_000, in 1..=u64::MAX;
 }
 
 impl Options {
     /// FG with Sherman's cache: every verb is awaited.
     pub fn fg() -> Self {
-        Self {
-            key_bytes: 24,
-            value_bytes: 8,
-            leaf_slots: 32,
-            inner_slots: 32,
-            page_bytes: 0,
-            leaf_step: 2,
-            inner_step: 32,
-            combine: false,
-            on_chip: false,
-            hierarchical: false,
-            two_level: false,
-            lazy_splits: false,
-            version_bits: 4,
-            retry_torn: false,
-            locked_reads: false,
-            versions_around: false,
-            locks: 16_384,
-            timeout_ms: 10_000,
-        }
+        Self::first()
     }
 
     /// The first step: a page and its release in one chain.
@@ -113,10 +86,7 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        check_range("key_bytes", self.key_bytes.into(), 1, 256)?;
-        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        check_range("leaf_slots", self.leaf_slots.into(), 4, 128)?;
-        check_range("inner_slots", self.inner_slots.into(), 4, 128)?;
+        self.check_ranges()?;
         if self.page_bytes != 0 {
             check_range("page_bytes", self.page_bytes.into(), 256, 65_536)?;
             let g = crate::format::Geometry::new(self);
@@ -127,22 +97,18 @@ impl Options {
                 )));
             }
         }
-        check_range("leaf_step", self.leaf_step.into(), 1, 4096)?;
-        check_range("inner_step", self.inner_step.into(), 1, 4096)?;
-        check_range("version_bits", self.version_bits.into(), 1, 7)?;
-        check_range("locks", self.locks.into(), 1, 1 << 20)?;
-        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
-        if self.hierarchical && !self.combine {
-            return Err(Error::invalid(
+        all_needed([
+            (
+                self.hierarchical,
+                self.combine,
                 "hierarchical is true without combine: a lock that is handed over is released with its page",
-            ));
-        }
-        if self.lazy_splits && !self.combine {
-            return Err(Error::invalid(
+            ),
+            (
+                self.lazy_splits,
+                self.combine,
                 "lazy_splits is true without combine: every verb is awaited",
-            ));
-        }
-        Ok(())
+            ),
+        ])
     }
 
     /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: small pages, few
@@ -169,13 +135,11 @@ mod tests {
     #[test]
     fn contradictions_are_named() {
         let o = Options::published;
+        let single = Options { combine: false, ..o() };
+        let early = Options { hierarchical: false, ..single.clone() };
         for (bad, words) in [
-            (Options { key_bytes: 0, ..o() }, "key_bytes is 0; it must be 1 to 256"),
-            (Options { leaf_slots: 3, ..o() }, "leaf_slots is 3; it must be 4 to 128"),
-            (Options { locks: 0, ..o() }, "locks is 0"),
-            (Options { version_bits: 8, ..o() }, "version_bits is 8; it must be 1 to 7"),
-            (Options { combine: false, ..o() }, "hierarchical is true without combine"),
-            (Options { timeout_ms: 0, ..o() }, "timeout_ms is 0"),
+            (single, "hierarchical is true without combine"),
+            (early, "lazy_splits is true without combine"),
         ] {
             let e = bad.check().expect_err("refused").to_string();
             assert!(e.contains(words), "{e}");

@@ -12,8 +12,8 @@ use dmtree_fabric::{Error, Result, Stage, Verified};
 use dmtree_parts::blink::upper;
 use dmtree_parts::{Page, Resume, ScanRequest};
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 
 impl Sherman {
     pub(crate) async fn scan_leaves(

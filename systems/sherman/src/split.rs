@@ -14,25 +14,20 @@
 //! A crash before 3 loses the new page, and leaves the lock held. A crash after 3 leaves a missing
 //! separator, and so a longer chain.
 
-use dmtree_fabric::{Buf, Divided, Error, GlobalAddr, OpOutcome, Result, Stage, Step};
-use dmtree_parts::Outcome;
+use dmtree_fabric::{Buf, Divided, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::blink::{Format, Header, PageTree, Separators};
 use dmtree_parts::held::Unlock;
+use dmtree_parts::op::{SPLIT, Written};
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 use crate::lock::Held;
 
 /// Spare pages: one for the leaf, the others for the levels above.
 const SPARE: usize = 5;
 
 impl Sherman {
-    pub(crate) async fn split(
-        &self,
-        held: Held,
-        at: GlobalAddr,
-        mut left: Buf,
-    ) -> Result<(Outcome, OpOutcome)> {
+    pub(crate) async fn split(&self, held: Held, at: GlobalAddr, mut left: Buf) -> Result<Written> {
         let g = &self.node.g;
         let (held, ()) = self.under(held, self.reserve(SPARE).await).await?;
         let (held, sibling) = self.under(held, self.new_page().await).await?;
@@ -48,7 +43,7 @@ impl Sherman {
         written.await.map_err(Error::effect_unknown)?;
         let slots = g.leaf_slots as u64;
         self.ep.count_divided(Divided { keys: slots, slots });
-        Ok((Outcome::Done, OpOutcome::InsertSplit))
+        Ok(SPLIT)
     }
 
     /// Divides the image of a full leaf; returns the separator.

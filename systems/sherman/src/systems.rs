@@ -4,8 +4,8 @@ use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
 use dmtree_parts::published::Published;
 use serde_json::Value;
 
-use crate::client::Sherman;
 use crate::defects::defects;
+use crate::index::Sherman;
 use crate::options::Options;
 use crate::sound;
 
@@ -13,9 +13,8 @@ use crate::sound;
 pub fn systems() -> Vec<SystemSpec> {
     let step = |name, description, options| published(name, description, &options);
     let about = "Sherman made sound: every operation, crash recovery";
-    let sound_spec = dmtree_engine::systems::spec("sherman", about, &sound::options());
     vec![
-        SystemSpec { family: "sherman", ..sound_spec },
+        dmtree_engine::systems::spec(("sherman", "sherman"), about, &sound::options()),
         step("sherman-published", "Sherman with every published technique", Options::published()),
         step("fg", "FG with Sherman's cache: every verb awaited", Options::fg()),
         step("fg-combine", "FG with a page and its unlock together", Options::combine()),
@@ -29,6 +28,7 @@ dmtree_parts::any_options! { Options => Sherman }
 fn published(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
         published: true,
+        ranges: Options::RANGES,
         // Checksums show every torn page, and every verb is awaited.
         sound: name == "fg",
         fit,

@@ -10,8 +10,8 @@ use dmtree_parts::Shape;
 use dmtree_parts::blink::{Chain, Named};
 use dmtree_parts::published::must;
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 
 impl Sherman {
     pub(crate) async fn walk_leaves(&self, known: &[Named], shape: &mut Shape) -> Result<()> {

@@ -15,10 +15,11 @@
 use dmtree_fabric::{Buf, Error, OpOutcome, Result, Stage, Verified};
 use dmtree_parts::blink::{Descent, Format, PageTree, Route};
 use dmtree_parts::held::Unlock;
+use dmtree_parts::op::Written;
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::Sherman;
 use crate::format::leaf;
+use crate::index::Sherman;
 use crate::lock::Held;
 
 impl Sherman {
@@ -38,7 +39,7 @@ impl Sherman {
         }
     }
 
-    pub(crate) async fn change(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    pub(crate) async fn change(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         let g = &self.node.g;
         let (held, route, image) = self.lock_leaf(key).await?;
         let slot = leaf::find(g, &image, key);

@@ -19,11 +19,11 @@
 use dmtree_fabric::{Error, GlobalAddr, Result, Role, Stage, Step, Verified, verb};
 
 use crate::cache::EntryId;
-use crate::client::Smart;
 use crate::format::header::Header;
 use crate::format::leaf;
 use crate::format::node::{self, HEADER_OFFSET, Node};
 use crate::format::slot::{NodeType, Slot};
+use crate::index::Smart;
 
 /// The position of a descent.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 
 use dmtree_fabric::Capabilities;
 use dmtree_parts::peer::{
-    Clients, Defect, EVERYTHING, NOTHING, NodeFaultSet, Repair, Setting, value,
+    ANY, Clients, Defect, EVERYTHING, NOTHING, NodeFaultSet, Repair, Setting,
 };
 use serde_json::json;
 
@@ -39,8 +39,7 @@ fn of(
     seed: u64,
     repaired: &Options,
 ) -> Defect {
-    let setting = Setting::new(broken, EVERYTHING).clients(clients);
-    Defect::new(name, setting, seed, Repair::Options(value(repaired)))
+    Defect::between(name, EVERYTHING, (broken, repaired), seed).clients(clients)
 }
 
 fn on_one_key() -> Clients {
@@ -91,7 +90,7 @@ fn rear_locks() -> Vec<Defect> {
     let defect = |grants| {
         let setting = Setting::new(&Options::rear_lock().repaired(), grants).clients(on_one_key());
         let defect = Defect::new("a rear lock", setting, 0, Repair::Grants(NEEDED));
-        defect.found(&["history", "failed", "structure", "torn", "hung"]).seeds(0..12, 0..8)
+        defect.found(ANY).seeds(0..12, 0..8)
     };
     missing.map(defect).into()
 }

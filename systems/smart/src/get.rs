@@ -20,9 +20,9 @@ use dmtree_parts::combine::{Intent, Turn};
 use dmtree_parts::delegation::{Entered, Side};
 use dmtree_parts::hash::KeyHash;
 
-use crate::client::Smart;
 use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
+use crate::index::Smart;
 
 impl Smart {
     /// A read that may share its READ, or that of another reader.

@@ -1,27 +1,44 @@
-//! The steps of `Smart`, as far as the published design has them.
+//! A client with its memory allocation, and the steps of the published design that it has.
 
 use std::sync::Arc;
 
-use dmtree_fabric::{Endpoint, OpOutcome, Result, Stage};
+use dmtree_fabric::{Endpoint, GlobalAddr, OpOutcome, Result, Stage};
+use dmtree_parts::op::Written;
 use dmtree_parts::pairs::Pairs;
-use dmtree_parts::published::{Client, Published};
+use dmtree_parts::published::{Client, PLAIN, Published, Spare};
 use dmtree_parts::{
-    CacheStats, Fill, NodeContext, OpSet, Outcome, Page, Resume, Root, ScanRequest, Shape, Write,
+    CacheStats, Fill, NodeContext, OpSet, Page, Resume, Root, ScanRequest, Shape, Write,
 };
 
-use crate::client::Smart;
 use crate::format::Geometry;
 use crate::node::SmartNode;
 use crate::options::Options;
 
+/// A SMART (or ART) client: one fabric slot. [`dmtree_parts::RangeIndex`] documents its operations.
+#[derive(Debug)]
+pub struct Smart {
+    pub(crate) client: Client<SmartNode>,
+    /// Leaves that were written and never linked; later operations use them.
+    pub(crate) spare_leaves: Spare,
+    /// Nodes likewise. Only their first four slots were written, and the next use overwrites these.
+    pub(crate) spare_nodes: Spare,
+}
+
+dmtree_parts::begins_with!(Smart => Client<SmartNode>, client);
+
+impl Smart {
+    pub(crate) async fn new_leaf(&self) -> Result<GlobalAddr> {
+        self.take(&self.spare_leaves, &self.node.leaves, self.node.g.leaf_footprint()).await
+    }
+
+    /// Memory for a node of any type. Memory that was never written is zero.
+    pub(crate) async fn new_node(&self) -> Result<GlobalAddr> {
+        self.take(&self.spare_nodes, &self.node.nodes, self.node.g.node_footprint()).await
+    }
+}
+
 impl Published for Smart {
-    const HAS: OpSet = OpSet {
-        delete: false,
-        compare_and_set: false,
-        reverse_scan: false,
-        any_length: false,
-        ..OpSet::ALL
-    };
+    const HAS: OpSet = PLAIN;
     const LEAF_PAIRS: u64 = 1;
     type Settings = Options;
     type Shared = SmartNode;
@@ -56,7 +73,7 @@ impl Published for Smart {
         self.get_shared(key, out).await
     }
 
-    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<(Outcome, OpOutcome)> {
+    async fn write_key(&self, key: &[u8], w: Write<'_>) -> Result<Written> {
         self.write_shared(key, w).await
     }
 

@@ -17,18 +17,16 @@
 //! the header; readers take the type of the header, and writers that grow the node again raise
 //! both.
 
-use dmtree_fabric::{Error, GlobalAddr, OpOutcome, Result, Step, verb::VerbVec};
-use dmtree_parts::Outcome;
+use dmtree_fabric::{Error, GlobalAddr, Result, Step, verb::VerbVec};
+use dmtree_parts::op::{INSERTED, SPLIT, Written};
 
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::header::Header;
 use crate::format::node::{HEADER_OFFSET, Node, slot_at};
 use crate::format::slot::{NodeType, Slot};
 use crate::format::{byte_at, leaf};
-use crate::write::{Job, Written};
-
-const PLAIN: Written = (Outcome::Done, OpOutcome::InsertPlain);
+use crate::index::Smart;
+use crate::write::Job;
 
 /// The outcome of an attempt to take a slot.
 enum Taken {
@@ -79,7 +77,7 @@ impl Smart {
             return Ok(None);
         }
         job.leaf = None;
-        Ok(Some(PLAIN))
+        Ok(Some(INSERTED))
     }
 
     /// Takes the first free slot of a node that has none for the key's byte. `None`: another client
@@ -99,10 +97,10 @@ impl Smart {
                 )));
             }
             match self.take_slot(job, &n, i, byte).await? {
-                Taken::Done if i < capacity => return Ok(Some(PLAIN)),
+                Taken::Done if i < capacity => return Ok(Some(INSERTED)),
                 Taken::Done => {
                     self.switch_type(c, &n, i, job.key).await?;
-                    return Ok(Some((Outcome::Done, OpOutcome::InsertSplit)));
+                    return Ok(Some(SPLIT));
                 }
                 Taken::SameByte(i, word) => {
                     if i >= capacity && self.node.o.help_types {

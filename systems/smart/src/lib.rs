@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 mod cache;
-mod client;
 mod cursor;
 mod defects;
 mod format;
@@ -29,7 +28,7 @@ mod update;
 mod walk;
 mod write;
 
-pub use client::Smart;
+pub use index::Smart;
 pub use node::SmartNode;
 pub use options::Options;
 pub use systems::systems;

@@ -12,12 +12,12 @@
 use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::pairs::Pairs;
 
-use crate::client::Smart;
 use crate::format::fork::{Fork, nodes_for};
 use crate::format::leaf;
 use crate::format::node::{NewNode, slot_at};
 use crate::format::slot::Slot;
 use crate::format::{byte_at, shared_from};
+use crate::index::Smart;
 
 /// Leaves that are adjacent in memory, and written together.
 const LEAVES_TOGETHER: usize = 64;

@@ -24,7 +24,7 @@ use dmtree_fabric::{Buf, Error, GlobalAddr, Result, Stage, Step};
 use dmtree_parts::handover::LocalGuard;
 use dmtree_parts::lock_words::LockWord;
 
-use crate::client::Smart;
+use crate::index::Smart;
 
 #[derive(Debug)]
 pub(crate) struct Held {

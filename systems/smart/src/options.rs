@@ -1,109 +1,76 @@
 //! Creation options and ablation switches.
 
-use dmtree_fabric::{Error, Result};
-use dmtree_parts::published::check_range;
-use serde::{Deserialize, Serialize};
+use dmtree_fabric::Result;
+use dmtree_parts::options::all_needed;
 
-/// The layout of an index, and the techniques it uses. The catalog stores them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Options {
+dmtree_parts::options! {
+    /// The layout of an index, and the techniques it uses. The catalog stores them.
+    pub struct Options = Self::published();
     /// Bytes of every key, 1 to 250.
-    pub key_bytes: u32,
+    key_bytes: u32 = 24, in 1..=250;
     /// Bytes of every value, 0 to 1024.
-    pub value_bytes: u32,
+    value_bytes: u32 = 8, in 0..=1024;
     /// Slots of the largest inner node: 16 to 256. Every node has room for so many. It bounds how
     /// many different bytes can follow one prefix.
-    pub largest_node: u32,
+    largest_node: u32 = 256, in 16..=256;
     /// Bytes of a leaf's lock, 1 to 8; the last one counts.
-    pub lock_bytes: u32,
+    lock_bytes: u32 = 8, in 1..=8;
     /// 32 bits of checksum instead of 64.
-    pub short_checksum: bool,
+    short_checksum: bool = false;
     /// Leaves take a multiple of this many bytes: 16, 32, .. 4096.
-    pub leaf_step: u32,
+    leaf_step: u32 = 64, in 16..=4096, by 16;
     /// Inner nodes take a multiple of this many bytes.
-    pub node_step: u32,
+    node_step: u32 = 16, in 16..=4096, by 16;
     /// A radix tree indexes the cache, too (ART-indexed cache). Otherwise every cached node is
     /// charged for its whole prefix.
-    pub indexed_cache: bool,
+    indexed_cache: bool = true;
     /// Node types are powers of two from 4 to 256 (homogeneous adaptive nodes). Otherwise they are
     /// 4, 16, 48 and 256.
-    pub homogeneous: bool,
+    homogeneous: bool = false;
     /// Inner nodes change by compare-and-swap only. Otherwise they change under locks, in on-chip
     /// memory where the fabric has any.
-    pub lock_free: bool,
+    lock_free: bool = false;
     /// Leaves are updated in place. Otherwise a new leaf replaces the old one.
-    pub in_place: bool,
+    in_place: bool = false;
     /// The lock of a leaf is its last word, and the WRITE of the leaf releases it. Otherwise the
     /// lock is in the lock table.
-    pub rear_lock: bool,
+    rear_lock: bool = false;
     /// Readers of one key on a compute node share a READ.
-    pub delegation: bool,
+    delegation: bool = false;
     /// Writers of one key on a compute node share a WRITE. Otherwise they hand the leaf's lock
     /// over.
-    pub combining: bool,
+    combining: bool = false;
     /// As published: a client that splits a node or a leaf does not wait for the repair of the old
     /// child.
-    pub lazy_repairs: bool,
+    lazy_repairs: bool = false;
     /// As published: scans rely on cached nodes. Otherwise they begin at the root.
-    pub cached_scans: bool,
+    cached_scans: bool = false;
     /// Repair: a batch of delegation or combining is closed when its verb is posted.
-    pub closed_batches: bool,
+    closed_batches: bool = true;
     /// Repair: a client that concludes from a cached slot that a key is absent READs the slot
     /// again.
-    pub recheck_absent: bool,
+    recheck_absent: bool = true;
     /// Repair: a client that meets a slot beyond a node's type raises the type first, and a node's
     /// header is set until it is right.
-    pub help_types: bool,
+    help_types: bool = true;
     /// Repair: a compare-and-swap compares a slot as it was READ, not with the child's type filled
     /// in.
-    pub keep_words: bool,
+    keep_words: bool = true;
     /// Repair: a leaf stays locked while its lock is handed over.
-    pub locked_handover: bool,
+    locked_handover: bool = true;
     /// Repair: an old leaf becomes invalid before the new one replaces it.
-    pub invalidate_first: bool,
+    invalidate_first: bool = true;
     /// Words of the lock table of a memory node, where the table is not in on-chip memory.
-    pub locks: u32,
+    locks: u32 = 16_384, in 1..=1 << 20;
     /// Longest time that one operation waits for others, ms.
-    pub timeout_ms: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::published()
-    }
+    timeout_ms: u64 = 10_000, in 1..=u64::MAX;
 }
 
 impl Options {
     /// The radix tree that SMART starts from: locked nodes of four types, leaves that are replaced.
     /// It has the repairs, and is sound.
     pub fn art() -> Self {
-        Self {
-            key_bytes: 24,
-            value_bytes: 8,
-            largest_node: 256,
-            lock_bytes: 8,
-            short_checksum: false,
-            leaf_step: 64,
-            node_step: 16,
-            indexed_cache: true,
-            homogeneous: false,
-            lock_free: false,
-            in_place: false,
-            rear_lock: false,
-            delegation: false,
-            combining: false,
-            lazy_repairs: false,
-            cached_scans: false,
-            closed_batches: true,
-            recheck_absent: true,
-            help_types: true,
-            keep_words: true,
-            locked_handover: true,
-            invalidate_first: true,
-            locks: 16_384,
-            timeout_ms: 10_000,
-        }
+        Self::first()
     }
 
     /// The first step: homogeneous nodes without locks. This step and the later ones are as
@@ -177,35 +144,24 @@ impl Options {
     /// # Errors
     /// `InvalidArgument`, naming the option and its range.
     pub fn check(&self) -> Result<()> {
-        check_range("key_bytes", self.key_bytes.into(), 1, 250)?;
-        check_range("value_bytes", self.value_bytes.into(), 0, 1024)?;
-        check_range("largest_node", self.largest_node.into(), 16, 256)?;
-        check_range("lock_bytes", self.lock_bytes.into(), 1, 8)?;
-        check_range("leaf_step", self.leaf_step.into(), 16, 4096)?;
-        check_range("node_step", self.node_step.into(), 16, 4096)?;
-        check_range("locks", self.locks.into(), 1, 1 << 20)?;
-        check_range("timeout_ms", self.timeout_ms, 1, u64::MAX)?;
-        for (name, step) in [("leaf_step", self.leaf_step), ("node_step", self.node_step)] {
-            if !step.is_multiple_of(16) {
-                return Err(Error::invalid(format!("{name} is {step}, no multiple of 16")));
-            }
-        }
-        if self.rear_lock && !self.in_place {
-            return Err(Error::invalid(
+        self.check_ranges()?;
+        all_needed([
+            (
+                self.rear_lock,
+                self.in_place,
                 "rear_lock is true without in_place: a leaf that is replaced is not locked",
-            ));
-        }
-        if !self.lock_free && self.in_place && !self.rear_lock {
-            return Err(Error::invalid(
+            ),
+            (
+                self.in_place,
+                self.lock_free || self.rear_lock,
                 "in_place without rear_lock and without lock_free: a node and its leaf can share a lock, and its holder then waits for itself",
-            ));
-        }
-        if self.combining && self.has_lock_table() {
-            return Err(Error::invalid(
+            ),
+            (
+                self.combining,
+                !self.has_lock_table(),
                 "combining is true with locks in a table: it needs lock_free, and in_place with rear_lock or not at all",
-            ));
-        }
-        Ok(())
+            ),
+        ])
     }
 
     /// Random test options, drawn with `below(n)`, which returns 0 to `n - 1`: few locks, values of
@@ -232,8 +188,6 @@ mod tests {
     fn contradictions_are_named() {
         let o = Options::published;
         for (bad, words) in [
-            (Options { key_bytes: 251, ..o() }, "key_bytes is 251; it must be 1 to 250"),
-            (Options { leaf_step: 72, ..o() }, "leaf_step is 72, no multiple of 16"),
             (Options { in_place: false, ..o() }, "rear_lock is true without in_place"),
             (Options { in_place: true, ..Options::art() }, "can share a lock"),
             (Options { combining: true, ..Options::art() }, "combining is true with locks"),

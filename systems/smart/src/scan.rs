@@ -20,11 +20,11 @@ use dmtree_fabric::{GlobalAddr, Result, Sampled, Stage, Step, verb::VerbVec};
 use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, behind_prefix};
 
 use crate::cache::EntryId;
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::leaf;
 use crate::format::node::{self, Node};
 use crate::format::slot::Slot;
+use crate::index::Smart;
 
 /// READs that are posted together, and the bytes that they return, at most.
 const TOGETHER: usize = 128;

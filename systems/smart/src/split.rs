@@ -19,10 +19,9 @@
 //! that confirms a stale cached slot; `recheck_absent` covers this. A crash before step 4 leaves a
 //! long header, which the descent accepts.
 
-use dmtree_fabric::{GlobalAddr, OpOutcome, Result, Step, verb, verb::VerbVec};
-use dmtree_parts::Outcome;
+use dmtree_fabric::{GlobalAddr, Result, Step, verb, verb::VerbVec};
+use dmtree_parts::op::{SPLIT, Written};
 
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::fork::{Fork, nodes_for};
 use crate::format::header::Header;
@@ -30,9 +29,8 @@ use crate::format::leaf::{self, Leaf};
 use crate::format::node::{HEADER_OFFSET, NewNode, Node, slot_at};
 use crate::format::slot::{NodeType, Slot};
 use crate::format::{byte_at, shared_from};
-use crate::write::{Job, Written};
-
-const SPLIT: Written = (Outcome::Done, OpOutcome::InsertSplit);
+use crate::index::Smart;
+use crate::write::Job;
 
 /// How an old child and a key differ.
 struct Parting<'a> {

@@ -4,8 +4,8 @@ use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, inline_byt
 use dmtree_parts::published::Published;
 use serde_json::Value;
 
-use crate::client::Smart;
 use crate::defects::defects;
+use crate::index::Smart;
 use crate::options::Options;
 use crate::sound;
 
@@ -40,6 +40,7 @@ dmtree_parts::any_options! { Options => Smart, sound::Options => sound::Smart }
 
 fn spec(name: &'static str, description: &'static str, options: &Options) -> SystemSpec {
     SystemSpec {
+        ranges: Options::RANGES,
         fit,
         bytes_per_key: |options, fit| {
             let o: Options = typed(options);
@@ -82,6 +83,7 @@ fn sound_spec() -> SystemSpec {
     SystemSpec {
         sound: true,
         recovers: true,
+        ranges: sound::Options::RANGES,
         fit: |options, fit| {
             let (_, value_inline_bytes) = inline_bytes(fit);
             value(&sound::Options { value_inline_bytes, ..typed(options) })

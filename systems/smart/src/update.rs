@@ -23,15 +23,14 @@ use dmtree_fabric::{
     Buf, Error, GlobalAddr, OpOutcome, Result, Step, Verified, verb, verb::VerbVec,
 };
 use dmtree_parts::lock_words::Attempts;
+use dmtree_parts::op::{UPDATED, Written};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::Smart;
 use crate::cursor::Cursor;
 use crate::format::leaf::{self, LockWord, VALID_OFFSET};
 use crate::format::slot::Slot;
-use crate::write::{Job, Sharing, Written};
-
-const UPDATED: Written = (Outcome::Done, OpOutcome::Hit);
+use crate::index::Smart;
+use crate::write::{Job, Sharing};
 
 impl Smart {
     /// The write at its key's leaf. `None`: the slot has changed, and the descent goes on

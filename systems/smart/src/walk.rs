@@ -11,10 +11,10 @@ use dmtree_fabric::Result;
 use dmtree_parts::Shape;
 use dmtree_parts::published::must;
 
-use crate::client::Smart;
 use crate::format::leaf;
 use crate::format::node::{self, Node};
 use crate::format::slot::Slot;
+use crate::index::Smart;
 
 /// A subtree that is still to be checked.
 struct Due {

@@ -24,15 +24,13 @@ use dmtree_fabric::{Error, OpOutcome, Result};
 use dmtree_parts::combine::{Intent, LeaderGuard, Turn};
 use dmtree_parts::delegation::{Entered, QueueGuard, Side};
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::op::{ABSENT, Written};
 use dmtree_parts::{Outcome, Write};
 
-use crate::client::Smart;
 use crate::cursor::parts_at;
 use crate::format::{byte_at, leaf};
+use crate::index::Smart;
 use crate::lock::Held;
-
-/// The outcome of a write, and how it is counted.
-pub(crate) type Written = (Outcome, OpOutcome);
 
 /// How a write shares its verbs or its lock with other writers of this compute node.
 pub(crate) enum Sharing {
@@ -185,12 +183,11 @@ impl Smart {
         if !self.node.o.lock_free && !job.is_update() {
             job.held = Some(self.lock(c.node).await?);
         }
-        let absent = (Outcome::NotFound, OpOutcome::Absent);
         loop {
             let cached = c.cached.is_some();
             let done = if c.slot.is_empty() {
                 match job.is_update() {
-                    true => Some(absent),
+                    true => Some(ABSENT),
                     false => self.fill_slot(job, &mut c).await?,
                 }
             } else if c.slot.is_leaf() {
@@ -198,7 +195,7 @@ impl Smart {
                 let Some(image) = self.read_leaf(&mut c, any).await? else { continue };
                 match leaf::check(&self.node.g, &image) {
                     Some(l) if l.key == key => self.found(job, &mut c, image).await?,
-                    _ if job.is_update() => self.is_final(&mut c, cached).await?.then_some(absent),
+                    _ if job.is_update() => self.is_final(&mut c, cached).await?.then_some(ABSENT),
                     Some(l) => self.split_leaf(job, &mut c, l).await?,
                     None => return Err(Error::corrupt("a leaf that was whole is not")),
                 }
@@ -206,7 +203,7 @@ impl Smart {
                 let Some(n) = self.read_node(&mut c, key).await? else { continue };
                 match parts_at(&n, key) {
                     Some(_) if job.is_update() => {
-                        self.is_final(&mut c, cached).await?.then_some(absent)
+                        self.is_final(&mut c, cached).await?.then_some(ABSENT)
                     }
                     Some(at) => self.split_header(job, &mut c, &n, at).await?,
                     None => {
@@ -219,7 +216,7 @@ impl Smart {
                                 c.descend(&n, i, word);
                                 None
                             }
-                            None if job.is_update() => Some(absent),
+                            None if job.is_update() => Some(ABSENT),
                             None => self.add_slot(job, &mut c, n).await?,
                         }
                     }

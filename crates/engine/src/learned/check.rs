@@ -5,10 +5,10 @@ use dmtree_pool::BlockPtr;
 
 use crate::Client;
 use crate::format::block;
-use crate::learned::directory::{PageName, number_of};
+use crate::learned::NodeModels;
+use crate::learned::directory::{Head, PageName, number_of};
 use crate::learned::page::{LeafEntry, ModelPage};
 use crate::learned::train::read_directory;
-use crate::learned::{NodeModels, wire};
 
 /// The published directory with all of its pages.
 pub(crate) struct Published<'c> {
@@ -59,7 +59,7 @@ impl<'c> Published<'c> {
         let c = self.c;
         c.ep.renew_deadline();
         let bytes = c.ep.read(at.addr(), at.capacity()).await?;
-        let head = wire::Head::of(c.node.root.index, stamp);
+        let head = Head::of(c.node.root.index, stamp);
         let page = bytes.extract(|b| ModelPage::decoded(head, block::check(at, b)?.1));
         self.blocks.push(at);
         page.ok_or_else(|| broken("a torn page of models", at.addr()))

@@ -2,7 +2,8 @@
 //!
 //! On memory nodes a directory is a block that names the block of each page, and the index's
 //! directory word names that block. Both are immutable: a training writes new pages and a new
-//! directory, and the word changes by one compare-and-swap.
+//! directory, and the word changes by one compare-and-swap. The image of either begins with a
+//! [`Head`].
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,7 +12,38 @@ use dmtree_pool::BlockPtr;
 use serde::{Deserialize, Serialize};
 
 use crate::learned::page::{Fenced, ModelPage};
-use crate::learned::wire;
+
+/// "learn", and the version of the format.
+const MAGIC: u32 = 0x6c65_6172;
+const VERSION: u16 = 1;
+
+/// What every image begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    magic: u32,
+    version: u16,
+    index: u32,
+    /// The tag of the claim under which it was written.
+    pub stamp: u64,
+}
+
+impl Head {
+    /// Of an image of an index.
+    pub fn of(index: u32, stamp: u64) -> Self {
+        Self { magic: MAGIC, version: VERSION, index, stamp }
+    }
+
+    /// The same in another version of the format.
+    #[cfg(test)]
+    pub fn of_version(index: u32, stamp: u64, version: u16) -> Self {
+        Self { version, ..Self::of(index, stamp) }
+    }
+
+    /// Whether this is the beginning of an image of an index, whatever its stamp.
+    pub fn is_of(self, index: u32) -> bool {
+        self == Self::of(index, self.stamp)
+    }
+}
 
 /// A page as its directory names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,14 +74,14 @@ impl PageName {
 }
 
 /// The image of a directory.
-pub(crate) fn encoded(head: wire::Head, pages: &[PageName]) -> Vec<u8> {
-    wire::encoded(&(head, pages))
+pub(crate) fn encoded(head: Head, pages: &[PageName]) -> Vec<u8> {
+    postcard::to_stdvec(&(head, pages)).expect("memory takes any image")
 }
 
 /// The stamp and the pages of an image that has passed its checksum; `None` when it is no directory
 /// of the index.
 pub(crate) fn decoded(index: u32, bytes: &[u8]) -> Option<(u64, Vec<PageName>)> {
-    let (head, pages): (wire::Head, Vec<PageName>) = wire::decoded(bytes)?;
+    let (head, pages): (Head, Vec<PageName>) = postcard::from_bytes(bytes).ok()?;
     let is_whole = head.is_of(index)
         && pages.first().is_some_and(|page| page.lo.is_empty())
         && pages.windows(2).all(|pair| pair[0].lo < pair[1].lo);

@@ -9,7 +9,7 @@ use dmtree_fabric::{Error, ErrorKind, GlobalAddr, OpKind, OpOutcome};
 use dmtree_parts::{Fill, MAX_VALUE_BYTES, Page, RangeIndex, Work, Write};
 use dmtree_pool::{BlockPtr, PoolOptions};
 
-use super::{NodeModels, directory, wire};
+use super::{NodeModels, directory};
 use crate::change::Split;
 use crate::format::block;
 use crate::lock::LeafLocks;
@@ -225,7 +225,7 @@ fn replace(c: &mut DmTree, content: impl Fn(&mut Vec<u8>, BlockPtr)) {
 /// and searches descend the tree.
 #[test]
 fn a_directory_that_is_none_is_refused() {
-    let other = |head: wire::Head| {
+    let other = |head: directory::Head| {
         move |bytes: &mut Vec<u8>, at: BlockPtr| {
             let image = directory::encoded(head, &[directory::PageName::untrained(Vec::new())]);
             block::fill(at, bytes, &[], &image);
@@ -234,8 +234,8 @@ fn a_directory_that_is_none_is_refused() {
     type Content = Box<dyn Fn(&mut Vec<u8>, BlockPtr)>;
     let contents: [(&str, Content); 3] = [
         ("torn", Box::new(|bytes, _| bytes[40] ^= 1)),
-        ("of another index", Box::new(other(wire::Head::of(99, 7)))),
-        ("of a future version", Box::new(other(wire::Head::of_version(1, 7, 2)))),
+        ("of another index", Box::new(other(directory::Head::of(99, 7)))),
+        ("of a future version", Box::new(other(directory::Head::of_version(1, 7, 2)))),
     ];
     for (what, content) in contents {
         let (_cluster, mut trees) = cluster();
@@ -259,6 +259,6 @@ fn a_directory_that_is_none_is_refused() {
 fn a_large_directory_fits_its_block() {
     let name = |n: u64| directory::PageName::new(key(n), BlockPtr::from_bits(u64::MAX), u64::MAX);
     let names: Vec<_> = (0..20_000).map(name).collect();
-    let image = directory::encoded(wire::Head::of(u32::MAX, u64::MAX), &names);
+    let image = directory::encoded(directory::Head::of(u32::MAX, u64::MAX), &names);
     assert!(image.len() <= MAX_VALUE_BYTES, "{}", image.len());
 }

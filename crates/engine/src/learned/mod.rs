@@ -17,7 +17,6 @@
 //! | `directory.rs` | the pages of all keys, as a compute node knows them |
 //! | `search.rs` | the way from a key to its leaf, and to the leaves of a scan |
 //! | `train.rs` | training: claim, bottom nodes, blocks, publication, retirement; refresh (D) |
-//! | `wire.rs` | what images on memory nodes begin with |
 //! | `check.rs` | what a walk compares |
 //!
 //! *Longer ways.* A search that takes more than its window counts at its page. At every
@@ -40,7 +39,6 @@ mod litmus;
 mod page;
 mod search;
 mod train;
-mod wire;
 
 pub(crate) use check::Published;
 pub(crate) use page::LeafEntry;

@@ -30,7 +30,7 @@ use dmtree_parts::plr::{Fit, Line};
 use serde::{Deserialize, Serialize};
 
 use crate::Route;
-use crate::learned::wire;
+use crate::learned::directory::Head;
 
 /// How exact predictions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,14 +216,14 @@ impl ModelPage {
     }
 
     /// Its image.
-    pub fn encoded(&self, head: wire::Head) -> Vec<u8> {
-        wire::encoded(&(head, self))
+    pub fn encoded(&self, head: Head) -> Vec<u8> {
+        postcard::to_stdvec(&(head, self)).expect("memory takes any image")
     }
 
     /// The page of an image that has passed its checksum; `None` when it is no page, or another
     /// one than `head` says.
-    pub fn decoded(head: wire::Head, bytes: &[u8]) -> Option<Self> {
-        let (found, page): (wire::Head, Self) = wire::decoded(bytes)?;
+    pub fn decoded(head: Head, bytes: &[u8]) -> Option<Self> {
+        let (found, page): (Head, Self) = postcard::from_bytes(bytes).ok()?;
         let ascends = |pair: &[Group]| pair[0].first < pair[1].first && pair[0].leaf < pair[1].leaf;
         let is_sound = |g: &Group| {
             usize::from(g.skip) <= g.first.len()
@@ -296,11 +296,11 @@ mod tests {
             flip in any::<usize>(),
         ) {
             let at = Precision { span: 8, error: 7 };
-            let (page, head) = (page(&fences, at), wire::Head::of(3, 5));
+            let (page, head) = (page(&fences, at), Head::of(3, 5));
             let mut bytes = page.encoded(head);
             prop_assert_eq!(ModelPage::decoded(head, &bytes), Some(page));
-            prop_assert_eq!(ModelPage::decoded(wire::Head::of(3, 6), &bytes), None);
-            prop_assert_eq!(ModelPage::decoded(wire::Head::of(4, 5), &bytes), None);
+            prop_assert_eq!(ModelPage::decoded(Head::of(3, 6), &bytes), None);
+            prop_assert_eq!(ModelPage::decoded(Head::of(4, 5), &bytes), None);
             let n = bytes.len();
             bytes[flip % n] ^= 0x10;
             if let Some(odd) = ModelPage::decoded(head, &bytes) {

@@ -26,9 +26,9 @@ use dmtree_pool::TableId;
 
 use crate::format::{Header, block, check_header, check_slots};
 use crate::leaf::{Blocks, LeafCopy, Leaves, NodeHeader};
-use crate::learned::directory::{Directory, PageRef};
+use crate::learned::directory::{Directory, Head, PageRef};
 use crate::learned::page::{LeafEntry, ModelPage};
-use crate::learned::{MAX_HOPS, MAX_LEFT, MAX_TAIL, NodeModels, Trainer, wire};
+use crate::learned::{MAX_HOPS, MAX_LEFT, MAX_TAIL, NodeModels, Trainer};
 use crate::{Chore, Client, Mark, Mutant, Route, fence_tag, reached};
 
 /// Leaves that a scan READs together, beside those of a window.
@@ -184,7 +184,7 @@ impl<'c> ModelSearch<'c> {
             return Ok(None);
         };
         let stamp = page.name.stamp;
-        let head = wire::Head::of(c.node.root.index, stamp);
+        let head = Head::of(c.node.root.index, stamp);
         let read = bytes.extract(|b| {
             let (_, image) = block::check(at, b)?;
             ModelPage::decoded(head, image)

@@ -39,7 +39,7 @@ use crate::format::{LockTag, block};
 use crate::leaf::{Blocks, Unwritten};
 use crate::learned::directory::{self, Directory, PageName, number_of};
 use crate::learned::page::{Fenced, LeafEntry, ModelPage};
-use crate::learned::{MAX_PAGES, NodeModels, wire};
+use crate::learned::{MAX_PAGES, NodeModels};
 use crate::lock::{HeldLock, Lockable};
 use crate::maintenance::GcRun;
 use crate::recovery::WordRecovery;
@@ -240,7 +240,7 @@ impl Trainer<'_> {
         written: &mut Written,
     ) -> Result<()> {
         let c = self.0;
-        let head = wire::Head::of(c.node.root.index, stamp);
+        let head = directory::Head::of(c.node.root.index, stamp);
         let count = fences.len().div_ceil(size).max(1);
         for fences in fences.chunks(fences.len().div_ceil(count)) {
             // The fit takes the border of every slot of a leaf.
@@ -282,7 +282,7 @@ impl Trainer<'_> {
         written: &mut Written,
     ) -> Result<u64> {
         let c = self.0;
-        let image = directory::encoded(wire::Head::of(c.node.root.index, stamp), names);
+        let image = directory::encoded(directory::Head::of(c.node.root.index, stamp), names);
         let at = self.write(&image, false, written).await?;
         c.check_lease_untouched()?;
         c.ep.step(Step::Structure);

@@ -49,17 +49,16 @@ fn small(o: Options) -> Options {
     Options { fanout: 8, ..o }
 }
 
+fn inline(o: Options, key_inline_bytes: u32, value_inline_bytes: u32) -> Options {
+    Options { key_inline_bytes, value_inline_bytes, ..o }
+}
+
 fn local() -> Vec<Row> {
-    let mut rows = of_any_length();
-    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
+    let mut rows = trees(&Geometries { small, high: small, inline });
     rows.extend([
         model("two memory nodes", Keys::Hashed24, 3_000, 20_000)
             .seed(6)
             .pool(|p| p.memory_nodes = 2),
-        model("a cache of three nodes", Keys::Hashed24, 3_000, 15_000)
-            .seed(7)
-            .options(small)
-            .cache(0, 3),
         model("a cache of three nodes, leaves of one size", Keys::LongPrefix, 2_000, 10_000)
             .seed(8)
             .options(|o| {
@@ -67,20 +66,11 @@ fn local() -> Vec<Row> {
                 Options { fanout: 8, techniques, ..o }
             })
             .cache(0, 3),
-        model("high trees", Keys::Ascending, 10_000, 40_000).seed(9).options(small),
-        model("few generations", Keys::Hashed24, 2_000, 30_000)
-            .seed(10)
-            .pool(|p| p.generation_bits = 2)
-            .options(small),
         load(Keys::LongPrefix, 5_000).options(small),
     ]);
     rows.extend([64, 128].map(|leaf_capacity| {
         let row = model("capacities", Keys::Hashed24, 4_000, 15_000).seed(5);
         row.options(move |o| Options { leaf_capacity, ..o })
-    }));
-    rows.extend([(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)].map(|(k, v)| {
-        let row = model("inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
-        row.options(move |o| Options { key_inline_bytes: k, value_inline_bytes: v, ..o })
     }));
     // One switch off at a time, and then all.
     rows.extend([1, 2, 4, 8, 16, 32, 63].map(|off| {
@@ -108,7 +98,7 @@ fn local_images() -> Vec<Row> {
     ]);
     rows.extend([(8, 0), (8, 8), (64, 64)].map(|(k, v)| {
         let row = model("images, inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
-        row.options(move |o| Options { key_inline_bytes: k, value_inline_bytes: v, ..o })
+        row.options(move |o| inline(o, k, v))
     }));
     rows
 }

@@ -275,7 +275,7 @@ impl Fabric for LocalFabric {
     }
 
     fn revoke(&self, host: NodeId, node: NodeId, incarnation: u32) -> Result<()> {
-        self.fence(host, node, incarnation)?.jobs.end_of(node, incarnation)
+        self.fence(host, node, incarnation)?.jobs.end_of(node, incarnation, true)
     }
 
     fn connect(&self, node: NodeId, to: NodeId, incarnation: u32) {

@@ -144,6 +144,11 @@ pub(super) trait Net: Send + Sync {
     /// The waiter is polled again when bytes arrive.
     fn wake_soon(&self, _waker: &std::task::Waker) {}
 
+    /// Whether jobs that were started are lost: with a mutant of a simulated network.
+    fn loses_jobs(&self) -> bool {
+        false
+    }
+
     /// As [`crate::transport::Transport::driver`], of client threads.
     fn driver(&self) -> u64 {
         0

@@ -437,14 +437,15 @@ impl NodeShared {
     }
 
     /// Returns when no verb or job of a member, or of a former incarnation of it, is executed here
-    /// any more.
+    /// any more. Where nothing may wait it fails while a job runs, and is tried again.
     fn revoke(&self, member: Member) -> Result<()> {
         self.host.revoke(member.node, member.incarnation);
         if let Some(rdma) = &self.rdma {
             rdma.revoke(member);
         }
         self.sessions.end(|m, _| m.node == member.node && m.incarnation <= member.incarnation);
-        self.host.jobs.end_of(member.node, member.incarnation)
+        let waits = self.net.has_threads();
+        self.host.jobs.end_of(member.node, member.incarnation, waits)
     }
 
     /// Passes a call to the service thread, or to a core for data services.

@@ -1,6 +1,8 @@
 //! The service threads of a node: one answers calls to control services, one at a time; of a memory
 //! node others answer those to data services, as many as it has cores for them.
 
+use std::cell::RefCell;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -13,7 +15,7 @@ use super::sessions::{Mail, Session};
 use super::transport::NetTransport;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::jobs::{self, JOBS};
+use crate::jobs::{self, Begun, JOBS};
 use crate::membership::Member;
 use crate::rpc::{RpcHandler, ServiceId, WithoutCalls, answer_data, check_reply};
 use crate::sync::locked;
@@ -94,7 +96,10 @@ fn serve(shared: &Arc<NodeShared>, transport: Rc<NetTransport>, next: impl Fn() 
         if shared.host.rpc.is_data(call.service) {
             let Some(call) = still_wanted(shared, call) else { continue };
             let result = match call.service {
-                JOBS => answer_about_jobs(shared, &call),
+                JOBS => answer_about_jobs(shared, &call).map(|(reply, begun)| {
+                    begun.into_iter().for_each(|job| start_worker(shared, job));
+                    reply
+                }),
                 _ => admitted(shared, &call).and_then(|handler| {
                     answer_data(&*handler, &first, (call.from.node, &call.request))
                 }),
@@ -112,8 +117,12 @@ fn serve(shared: &Arc<NodeShared>, transport: Rc<NetTransport>, next: impl Fn() 
     }
 }
 
-/// The same without a thread, until the sender of the calls is dropped.
-pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receiver<Call>) {
+/// A future that is polled beside the calls.
+type Worker = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The same without a thread, until the sender of the calls is dropped. Jobs run beside the calls,
+/// on the same slot of the executor.
+pub(super) async fn serve_on(shared: &Arc<NodeShared>, ep: &Endpoint, inbox: &Receiver<Call>) {
     let next = || {
         std::future::poll_fn(|cx| match inbox.try_recv() {
             Ok(call) => Poll::Ready(Some(call)),
@@ -124,9 +133,27 @@ pub(super) async fn serve_on(shared: &NodeShared, ep: &Endpoint, inbox: &Receive
             }
         })
     };
-    while let Some(call) = next().await {
-        execute_call(shared, ep, call).await;
-    }
+    let begun = RefCell::new(Vec::new());
+    let mut calls = pin!(async {
+        while let Some(call) = next().await {
+            let job = execute_call(shared, ep, call).await;
+            begun.borrow_mut().extend(job);
+        }
+    });
+    let mut workers: Vec<Worker> = Vec::new();
+    std::future::poll_fn(|cx| {
+        let calls = calls.as_mut().poll(cx);
+        for job in begun.take().into_iter().filter(|_| !shared.net.loses_jobs()) {
+            // Without RDMA this cannot fail.
+            if let Ok(transport) = NetTransport::new(shared.clone()) {
+                let ep = ep.beside_over(WithoutCalls::for_job(transport));
+                workers.push(Box::pin(jobs::run(shared.host.clone(), ep, job)));
+            }
+        }
+        workers.retain_mut(|worker| worker.as_mut().poll(cx).is_pending());
+        calls
+    })
+    .await;
 }
 
 /// The call, unless no caller waits for the answer any more.
@@ -136,11 +163,19 @@ fn still_wanted(shared: &NodeShared, call: Call) -> Option<Call> {
     (!is_moot).then_some(call)
 }
 
-async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) {
-    if let Some(call) = still_wanted(shared, call) {
-        let result = answer(shared, ep, &call).await;
-        call.reply.send(shared, result);
-    }
+/// Answers a call that is still wanted. Returns the job that it asks for.
+async fn execute_call(shared: &NodeShared, ep: &Endpoint, call: Call) -> Option<Begun> {
+    let call = still_wanted(shared, call)?;
+    let answered = match call.service {
+        JOBS => answer_about_jobs(shared, &call),
+        _ => answer(shared, ep, &call).await.map(|reply| (reply, None)),
+    };
+    let (result, begun) = match answered {
+        Ok((reply, begun)) => (Ok(reply), begun),
+        Err(e) => (Err(e), None),
+    };
+    call.reply.send(shared, result);
+    begun
 }
 
 async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u8>> {
@@ -148,17 +183,18 @@ async fn answer(shared: &NodeShared, ep: &Endpoint, call: &Call) -> Result<Vec<u
     check_reply(ep.node(), handler.call(ep, call.from.node, &call.request).await?)
 }
 
-/// Answers a message about jobs, and starts the job that it asks for.
-fn answer_about_jobs(shared: &Arc<NodeShared>, call: &Call) -> Result<Vec<u8>> {
+/// Answers a message about jobs. Returns the job that it asks for, too.
+fn answer_about_jobs(shared: &NodeShared, call: &Call) -> Result<(Vec<u8>, Option<Begun>)> {
     check(shared, call)?;
-    let (reply, begun) = shared.host.jobs.answer(&shared.host, call.from, &call.request)?;
-    if let Some(job) = begun {
-        let on = shared.clone();
-        jobs::start_thread(shared.host.clone(), job, move || {
-            Ok(Endpoint::alone(WithoutCalls::for_job(NetTransport::new(on)?), 0))
-        });
-    }
-    Ok(reply)
+    shared.host.jobs.answer(&shared.host, call.from, &call.request)
+}
+
+/// Runs a job on a thread of its own.
+fn start_worker(shared: &Arc<NodeShared>, job: Begun) {
+    let on = shared.clone();
+    jobs::start_thread(shared.host.clone(), job, move || {
+        Ok(Endpoint::alone(WithoutCalls::for_job(NetTransport::new(on)?), 0))
+    });
 }
 
 /// Whether a call is in time, and of a member.

@@ -116,6 +116,13 @@ impl<'g> Leaf<'g> {
         *self.version.get_or_insert(half) == half && self.heads().all(|at| self.is_valid(at))
     }
 
+    /// Whether a slot is free from a home on, as far as slots were READ without a gap. (Of slots
+    /// that were READ for their metadata, a free one before the home says nothing.)
+    pub fn has_free_from(&self, home: usize) -> bool {
+        let from_home = (0..self.g.span).map(|d| self.g.slot(home, d));
+        from_home.take_while(|i| self.has(*i)).any(|i| !self.is_used(i))
+    }
+
     /// Where the heads are that were READ.
     fn heads(&self) -> impl Iterator<Item = usize> {
         let all = (0..self.g.leaf.groups()).map(|group| self.g.leaf.head_at(group));

@@ -1,8 +1,9 @@
 //! Leaves that are hopscotch tables, or sorted, with versions in their lines (CHIME, SOSP'24): what
 //! CHIME has, and the steps from ROLEX towards it. The metadata of a leaf is a link and perhaps
-//! fence keys. Everything here works on plain images; the module posts no verbs.
+//! fence keys. All but the READs of parts (`read.rs`) works on plain images, and posts no verbs.
 
 mod leaf;
+mod read;
 mod room;
 
 use std::ops::Range;

@@ -17,6 +17,9 @@ pub const KIND: Capabilities =
 pub const EVERYTHING: Capabilities =
     Capabilities { whole_write_bytes: 4096, on_chip_bytes: 1024, ..KIND };
 
+/// Every kind of finding that a protocol can cause.
+pub const ANY: &[&str] = &["history", "failed", "structure", "torn", "hung"];
+
 /// The set of faults that a checked run draws.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -167,6 +170,30 @@ impl Defect {
             clean: seed.saturating_sub(2)..seed + 4,
             counted: 60,
         }
+    }
+
+    /// The difference of two options: broken ones, and the same repaired.
+    pub fn between<O: Serialize>(
+        name: &'static str,
+        grants: Capabilities,
+        (broken, repaired): (&O, &O),
+        seed: u64,
+    ) -> Self {
+        let repair = Repair::Options(super::value(repaired));
+        Self::new(name, Setting::new(broken, grants), seed, repair)
+    }
+
+    /// The same with everything granted, found as anything, and with nothing granted, found in the
+    /// history: no capability prevents it. (Without grants locks are lost, and data is torn.)
+    pub fn twice<O: Serialize>(
+        name: &'static str,
+        options: (&O, &O),
+        clients: &Clients,
+        seeds: (u64, u64),
+    ) -> [Self; 2] {
+        let of = |grants, seed| Self::between(name, grants, options, seed).clients(clients.clone());
+        let bare = of(NOTHING, seeds.1).found(&["history"]);
+        [of(EVERYTHING, seeds.0).found(ANY), Self { beside: ANY, ..bare }]
     }
 
     /// One of these seeds shows it, and none of those once it is repaired.

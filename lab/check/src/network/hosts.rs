@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
-    Endpoint, Error, ErrorKind, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
+    Endpoint, Error, ErrorKind, GlobalAddr, NodeId, Result, Role, RpcFuture, RpcHandler, ServiceId,
 };
 
 use super::judge::Calls;
@@ -33,7 +33,10 @@ pub(super) async fn first_memory_node(run: Rc<NetworkRun>, slot: u32, answers: b
 /// The service of the first memory node.
 pub(super) const COUNT: ServiceId = ServiceId(9);
 
-/// Records the calls that are executed.
+/// A word that jobs count in.
+const JOB_STEPS: GlobalAddr = GlobalAddr::new(NodeId::memory(0), 2048);
+
+/// Records the calls and jobs that are executed.
 pub(super) struct Count(pub(super) Arc<Mutex<Calls>>);
 
 impl RpcHandler for Count {
@@ -43,6 +46,21 @@ impl RpcHandler for Count {
         Box::pin(async move {
             // Some take longer than their callers wait.
             pause(ep, if number.is_multiple_of(50) { 400 * MS } else { MS / 10 }).await;
+            Ok(request.to_vec())
+        })
+    }
+
+    fn job<'a>(&'a self, ep: &'a Endpoint, _: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        let number = request.first_chunk::<8>().map_or(0, |n| u64::from_le_bytes(*n));
+        locked(&self.0).begin(number);
+        Box::pin(async move {
+            let (steps, longest) = if number.is_multiple_of(10) { (30, 40) } else { (5, 4) };
+            for step in 0..steps {
+                locked(&self.0).step(number);
+                ep.faa(JOB_STEPS, 1).await?;
+                pause(ep, (1 + (number + step) % longest) * MS).await;
+            }
+            locked(&self.0).end(number);
             Ok(request.to_vec())
         })
     }

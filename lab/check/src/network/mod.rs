@@ -7,8 +7,10 @@
 //! membership server; the other memory node killed before it is ready, or later; paths that are
 //! cut, resets, black holes, connections that break on one side or both, peers that reconnect
 //! meanwhile, late bytes. One seed in 512 has many hundreds of incarnations. Every client writes a
-//! word of its own and words that all share. After the faults every process must work again within
-//! a time, and no connection may be left behind.
+//! word of its own and words that all share, calls the first memory node, and has jobs there that
+//! it asks about, cancels and forgets. A job that was started runs once, ends in time, and does
+//! nothing after its end or after its caller has lost its access. After the faults every process
+//! must work again within a time, and no connection may be left behind.
 //!
 //! Not covered: a pool and an index above the network (a process that joins a pool blocks its
 //! thread); a restarted first memory node, which is another pool; RDMA; damaged packets (TCP has
@@ -19,7 +21,7 @@ mod judge;
 mod restarts;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -34,6 +36,8 @@ use crate::log::{Answer, Call, Log};
 use crate::rng::Rng;
 use crate::verdict::caught;
 use judge::Calls;
+
+pub use judge::JobEnd;
 
 const MS: Nanos = 1_000_000;
 /// Where the first memory node listens.
@@ -64,6 +68,8 @@ pub struct Outcome {
     pub restarts: u64,
     /// Network events out of the ordinary, by kind.
     pub seen: BTreeMap<Sight, u64>,
+    /// What jobs came to.
+    pub job_ends: BTreeSet<JobEnd>,
     /// Violations.
     pub violations: Vec<String>,
 }
@@ -258,6 +264,7 @@ fn script(seed: u64, (mutant, below): Mutants) -> Outcome {
     }
     run.memory.borrow_mut().clear();
     run.outcome.borrow_mut().seen = network.seen();
+    run.outcome.borrow_mut().job_ends = std::mem::take(&mut run.calls().ends);
     run.outcome.take()
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use dmtree_fabric::net::virt::Process;
 use dmtree_fabric::net::{NetFabric, NicConfig, Place};
 use dmtree_fabric::{
-    Change, Effect, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership,
-    MembershipState, Nanos, NodeId, Result, Role,
+    Change, Endpoint, ErrorKind, Fabric, GlobalAddr, Member, MemberPhase, Membership,
+    MembershipState, Nanos, NodeId, OpKind, OpOutcome, Result, Role,
 };
 
 use super::hosts::COUNT;
@@ -35,6 +35,9 @@ pub(super) async fn join(
 const MOST_NS: Nanos = 11_000 * MS;
 /// The same of a verb to a peer.
 const MOST_OF_A_VERB_NS: Nanos = 5_000 * MS;
+
+/// Longest time from the start of a job to its end, while the process of its node runs.
+const LONGEST_JOB_NS: Nanos = 3_000 * MS;
 
 /// The state that the coroutines of an incarnation share.
 #[derive(Clone)]
@@ -138,6 +141,7 @@ impl ProcessSlot {
                     *owner = incarnation.me.incarnation;
                     run.log.borrow_mut().end_puts(self.number.into(), ep.now());
                 }
+                former.into_iter().for_each(|m| run.calls().fence(m));
                 incarnation.has_inherited.set(true);
             }
             let leaves = match run.phase.get() {
@@ -188,7 +192,8 @@ impl ProcessSlot {
             2 => Some(self.read_shared(ep).await.map(|_| ())),
             // In a long run too many of them would have an unknown outcome to be judged.
             3 if !run.is_long => Some(self.swap_shared(ep).await),
-            3 | 4 => Some(self.call(ep).await),
+            3 | 4 if run.below(2) == 0 => Some(self.call(ep).await),
+            3 | 4 => Some(self.job(ep, incarnation.me).await),
             _ => {
                 // The result of a verb to another compute process does not matter.
                 let peer = NodeId::compute(run.below(u64::from(run.compute_nodes)) as u16);
@@ -268,12 +273,46 @@ impl ProcessSlot {
         let mut reply = Vec::new();
         ep.renew_deadline();
         let done = ep.rpc(NodeId::memory(0), COUNT, &number.to_le_bytes(), &mut reply).await;
-        match &done {
-            Ok(()) => self.run.calls().answered(number),
-            Err(e) if e.effect() == Effect::None => self.run.calls().refused(number),
-            Err(_) => {}
-        }
+        self.judge_answer(number, &done);
         done
+    }
+
+    fn judge_answer<T>(&self, number: u64, answer: &Result<T>) {
+        let mut calls = self.run.calls();
+        match answer {
+            Ok(_) => calls.answered(number),
+            Err(e) => calls.refused(number, e.effect()),
+        }
+    }
+
+    /// Starts a job, cancels one of four, waits for its end, and forgets it.
+    async fn job(&self, ep: &Endpoint, me: Member) -> Result<()> {
+        let first = NodeId::memory(0);
+        let number = self.run.calls().job(me);
+        let host = self.run.memory.borrow()[0].0.clone();
+        let (began, stood) = (ep.now(), host.stood_still());
+        let scope = ep.begin(OpKind::Admin);
+        let started = ep.start_job(first, COUNT, &number.to_le_bytes()).await;
+        self.judge_answer(number, &started);
+        let job = started?;
+        let is_cancelled = number.is_multiple_of(4);
+        if is_cancelled {
+            ep.cancel_job(first, job).await?;
+        }
+        let end = ep.job(first, job).await;
+        self.run.calls().heard(number, &end, is_cancelled);
+        let lasted = (ep.now() - began).saturating_sub(host.stood_still() - stood);
+        if lasted > LONGEST_JOB_NS && !self.run.calls().has_ended(number) {
+            self.run.violation(format!("job {number} goes on after {lasted} ns"));
+        }
+        match end {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::Closed => {}
+            Err(e) => return Err(e),
+        }
+        ep.forget_job(first, job).await?;
+        scope.end(OpOutcome::Other);
+        Ok(())
     }
 
     async fn read_own(&self, ep: &Endpoint, incarnation: &Incarnation) -> Result<()> {

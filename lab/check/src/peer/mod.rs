@@ -4,6 +4,7 @@
 //!
 //! | test | what it runs |
 //! |---|---|
+//! | `ranges` | options just outside of their ranges, which are refused ([`rows::ranges`]) |
 //! | `local` | the conformance suite on every system, in every geometry ([`rows`]) |
 //! | `apart` | the suite with every node a process of its own, and the same verbs as in one |
 //! | `interleaved` | histories of coroutines, key by key ([`workloads::interleaved`]) |
@@ -37,8 +38,8 @@ pub mod prelude {
         BYTES, Cost, KINDS, Sheet, Side, TRIPS, VERBS, broken, cost, means, row,
     };
     pub use super::rows::{
-        Site, chips, fills, full, load, model, of_any_length, of_one_length, random_fill,
-        snapshots_and_batches, three_memory_nodes,
+        Geometries, Site, chips, few_locks, fills, full, load, model, of_any_length, of_one_length,
+        random_fill, snapshots_and_batches, three_memory_nodes, trees,
     };
     pub use super::{Budget, Peer, Row, passes, which};
     pub use crate::conformance::{EmptyLeaves, Keys};
@@ -160,6 +161,7 @@ macro_rules! peer_tests {
             use super::*;
             use $crate::peer;
 
+            $crate::peer_tests! { @ ranges peer::rows::ranges(&$peer) }
             $crate::peer_tests! { @ local peer::rows::local(&$peer) }
             $crate::peer_tests! { @ apart peer::rows::apart(&$peer) }
             $crate::peer_tests! { @ interleaved peer::workloads::interleaved(&$peer) }

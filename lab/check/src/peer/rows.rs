@@ -2,8 +2,10 @@
 
 use dmtree_fabric::Snapshot;
 use dmtree_fabric::local::{Knobs, LocalFabric, Tearing};
+use dmtree_parts::naming::Creates as _;
+use dmtree_parts::options::Range;
 use dmtree_parts::peer::typed;
-use dmtree_parts::{AnyOptions, Page, Write};
+use dmtree_parts::{AnyOptions, NodeContext, Page, Write};
 use dmtree_pool::{Cluster, PoolOptions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -94,6 +96,13 @@ impl Row {
         change: impl Fn(O) -> O + Send + Sync + 'static,
     ) -> Self {
         Self { options: Box::new(move |o: AnyOptions| o.changed(&change)), ..self }
+    }
+
+    /// With options that are changed once more.
+    #[must_use]
+    pub fn and<O: Serialize + DeserializeOwned + 'static>(self, change: fn(O) -> O) -> Self {
+        let first = self.options;
+        Self { options: Box::new(move |o| first(o).changed(change)), ..self }
     }
 
     /// In another pool.
@@ -247,6 +256,50 @@ pub fn chips(space: u64, steps: u64) -> [Row; 3] {
     })
 }
 
+/// How the options of a tree of keys of any length are changed.
+pub struct Geometries<O> {
+    /// Small inner nodes.
+    pub small: fn(O) -> O,
+    /// Small leaves, too.
+    pub high: fn(O) -> O,
+    /// So many inline bytes of keys and of values.
+    pub inline: fn(O, u32, u32) -> O,
+}
+
+/// The suite on a tree of keys of any length, in its geometries.
+pub fn trees<O: Serialize + DeserializeOwned + 'static>(g: &Geometries<O>) -> Vec<Row> {
+    let (small, high, inline) = (g.small, g.high, g.inline);
+    let tiny = |keys, space, steps| {
+        model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
+    };
+    let mut rows = of_any_length();
+    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
+    rows.extend([
+        tiny(Keys::Hashed24, 3_000, 15_000).seed(8),
+        tiny(Keys::LongPrefix, 2_000, 10_000).seed(9),
+        model("high trees", Keys::Ascending, 10_000, 40_000).seed(10).options(high),
+        model("few generations", Keys::Hashed24, 2_000, 30_000)
+            .pool(|p| p.generation_bits = 2)
+            .options(high),
+    ]);
+    rows.extend([(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)].map(|(k, v)| {
+        let row = model("inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
+        row.options(move |o| inline(o, k, v))
+    }));
+    rows
+}
+
+/// The suite with locks in tables of few words.
+pub fn few_locks<O: Serialize + DeserializeOwned + 'static>(set: fn(&mut O, u32)) -> [Row; 3] {
+    [(1, 1), (1, 3), (7, 2)].map(|(locks, memory_nodes)| {
+        let row = model("few locks", Keys::Hashed24, 2_000, 10_000).seed(7);
+        row.pool(|p| p.memory_nodes = memory_nodes).options(move |mut o| {
+            set(&mut o, locks);
+            o
+        })
+    })
+}
+
 /// Lengths of keys and values that are no whole words.
 fn odd_lengths<O: Serialize + DeserializeOwned + 'static>(set: fn(O, u32, u32) -> O) -> Vec<Row> {
     let lengths = [(1, 0), (3, 1), (13, 7), (16, 100), (200, 1000), (250, 9)];
@@ -340,4 +393,25 @@ pub fn counts(test_cluster: &TestCluster) -> Vec<Snapshot> {
     });
     all(&keys[..1], &mut |c, _| c.maintain().expect("works"));
     rounds
+}
+
+/// Every number of the options, below and above its range, and beside its step: it is refused, by
+/// name and with the range. Returns what was not.
+pub fn ranges(peer: &Peer) -> Vec<String> {
+    let cluster = Cluster::embedded(&PoolOptions::default()).expect("a pool");
+    let cx = NodeContext { pool: cluster.compute_node(0).expect("a node"), cache_bytes: 1 << 30 };
+    each(&peer.subjects, |system| {
+        for Range { name, bounds: (low, high), step } in system.ranges {
+            let beside = Some(low + 1).filter(|_| *step > 1);
+            let outside = [low.checked_sub(*step), high.checked_add(*step), beside];
+            for value in outside.into_iter().flatten() {
+                let mut options = (*system.options).clone();
+                options[name] = value.into();
+                let refused = system.options.with(options).check_for(&cx).expect_err(name);
+                let words = format!("{name} is {value}; it must be {low} to {high}");
+                assert!(refused.to_string().contains(&words), "{}: {refused}", system.name);
+            }
+        }
+        Ok(())
+    })
 }

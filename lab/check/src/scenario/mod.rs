@@ -22,6 +22,7 @@ pub use crate::harness::{Harness as Scenario, PAUSE_NS};
 pub mod death;
 pub mod delay;
 mod play;
+pub mod small_tree;
 pub mod sweeps;
 
 /// The places in the execution of a verb where it can go wrong.
@@ -168,6 +169,13 @@ impl Script {
             swept: true,
             unmet: None,
         }
+    }
+
+    /// The same with a mutant, which `enable` enables on a node of type `N`.
+    #[must_use]
+    pub fn enabling<N: Send + Sync + 'static>(self, enable: impl Fn(&N) + 'static) -> Self {
+        let enable = move |node: &AnyNode| enable(&node.typed::<N>());
+        Self { enable: Some(Rc::new(enable)), ..self }
     }
 }
 

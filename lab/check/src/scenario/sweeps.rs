@@ -1,8 +1,11 @@
-//! Every crash point of a scenario, one run each.
+//! Every crash point of a scenario, one run each; the count is told when it is asked for.
+
+#![expect(clippy::disallowed_macros, reason = "what a test has run is told when it is asked for")]
 
 use dmtree_fabric::sim::{How, Place};
 
 use super::death::{CrashRun, ScriptedCrash, run};
+use super::delay::{DelayScenario, delay_every_verb};
 use super::{PLACES, Script};
 use crate::verdict;
 
@@ -92,6 +95,7 @@ pub fn everywhere(script: &Script, step: u64) -> Tally {
             }
         }
     }
+    eprintln!("{}: {tally:?}", script.name);
     tally
 }
 
@@ -132,6 +136,7 @@ pub fn double_crash(script: &Script, steps: (u64, u64)) -> Tally {
             break;
         }
     }
+    eprintln!("{}, two deaths: {tally:?}", script.name);
     tally
 }
 
@@ -159,4 +164,36 @@ pub fn caught(script: &Script) -> Option<(u64, String)> {
         }
     }
     None
+}
+
+/// Mutants by their names, each enabled in a script with a point at which it shows, or in a script
+/// with a verb that shows it when it is late. Each has to be found. `DMTREE_MUTANTS=NAME,...` asks
+/// for these alone; otherwise every thirty-second crash script runs.
+///
+/// # Panics
+/// When one is not found.
+pub fn find_mutants(
+    by_crash: impl IntoIterator<Item = (&'static str, Script)>,
+    by_delay: impl IntoIterator<Item = (&'static str, DelayScenario)>,
+) {
+    let mut missed = Vec::new();
+    let mut judge = |name: &'static str, script: &str, points, found: Option<String>| match found {
+        Some(what) => eprintln!("{name} in {script}: {points} runs: {what}"),
+        None => missed.push(format!("{name} in {script}")),
+    };
+    for (name, script) in some_of(by_crash).filter(|(name, _)| is_asked_for(name)) {
+        let (points, found) = caught(&script).unzip();
+        judge(name, script.name, points.unwrap_or(0), found);
+    }
+    for (name, scenario) in by_delay.into_iter().filter(|(name, _)| is_asked_for(name)) {
+        let (runs, found) = delay_every_verb(&scenario, 2);
+        judge(name, scenario.script.name, runs, found);
+    }
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+/// Whether a mutant is to be tried, by `DMTREE_MUTANTS`.
+fn is_asked_for(name: &str) -> bool {
+    let asked = std::env::var("DMTREE_MUTANTS");
+    asked.map_or(true, |names| names.split(',').any(|n| n == name))
 }

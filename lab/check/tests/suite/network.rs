@@ -1,8 +1,8 @@
 //! Seeds of the simulated network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use dmtree_check::network::{Mutants, Outcome, run, run_with};
+use dmtree_check::network::{JobEnd::*, Mutants, Outcome, run, run_with};
 use dmtree_fabric::net::virt::{self, Sight, Sight::*};
 
 /// What the seeds must come to.
@@ -12,7 +12,7 @@ const ALL: [Sight; 9] =
 #[test]
 fn seeds_pass_and_repeat_themselves() {
     let seeds: u64 = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
-    let (mut operations, mut seen) = (0, BTreeMap::new());
+    let (mut operations, mut seen, mut job_ends) = (0, BTreeMap::new(), BTreeSet::new());
     for seed in 0..seeds {
         let outcome = run(seed);
         assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
@@ -23,15 +23,19 @@ fn seeds_pass_and_repeat_themselves() {
             assert_eq!(of(&again), of(&outcome), "the same seed is the same run");
         }
         seen.extend(outcome.seen);
+        job_ends.extend(outcome.job_ends);
     }
     assert!(operations > 20 * seeds, "{operations} operations");
     assert!(ALL.iter().all(|s| seen.contains_key(s)), "only {seen:?}");
+    // The first seed in which a caller does not hear that its job was started.
+    job_ends.extend(run(387).job_ends);
+    assert_eq!(job_ends, [Result, Cancelled, Revoked, Unheard].into());
 }
 
-/// The first seed that finds a mutant, and what it finds.
-fn first(mutants: Mutants, mut within: std::ops::Range<u64>) -> (u64, String) {
-    let found = |seed| run_with(seed, mutants).violations.first().map(|v| (seed, v.clone()));
-    within.find_map(found).expect("some seed finds it")
+/// The first seed that finds a mutant, and all that it finds.
+fn first(mutants: Mutants, within: std::ops::Range<u64>) -> (u64, String) {
+    let mut found = within.map(|seed| (seed, run_with(seed, mutants).violations.join("; ")));
+    found.find(|(_, what)| !what.is_empty()).expect("some seed finds it")
 }
 
 #[test]
@@ -46,6 +50,8 @@ fn seeds_find_mutants() {
         ((Some(AwayOwe), None), 0..32, "does not work"),
         // A client blocks in connecting for as long as the system does.
         ((None, Some(virt::Mutant::DialWaits)), 0..300, "took"),
+        // A job is answered for, and no worker runs it.
+        ((None, Some(virt::Mutant::JobsLost)), 0..32, "was answered and never executed"),
     ] {
         let (seed, what) = first(mutants, seeds);
         assert!(what.contains(words), "seed {seed}: {what}");

@@ -114,44 +114,30 @@ fn restless(mut o: Options) -> Options {
 }
 
 fn local() -> Vec<Row> {
-    [some_rows(|o| o), some_rows(restless)].into_iter().flatten().collect()
+    let restless = rows().into_iter().map(|row| row.and(restless));
+    rows().into_iter().chain(restless).collect()
 }
 
-fn some_rows(also: fn(Options) -> Options) -> Vec<Row> {
-    let small = move |o: Options| also(Options { fanout: 8, ..o });
-    let high = move |o: Options| also(Options { fanout: 8, leaf_capacity: 4, ..o });
-    let tiny = move |keys, space, steps| {
-        model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
-    };
-    let mut rows: Vec<Row> = of_any_length().into_iter().map(|row| row.options(also)).collect();
-    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
-    let plain = [
+fn rows() -> Vec<Row> {
+    let mut rows = trees(&Geometries {
+        small: |o| Options { fanout: 8, ..o },
+        high: |o| Options { fanout: 8, leaf_capacity: 4, ..o },
+        inline: |o, k, v| Options { key_inline_bytes: k, value_inline_bytes: v, ..o },
+    });
+    rows.extend([
         model("ascending keys", Keys::Ascending, 3_000, 20_000).seed(20),
         model("keys of a thousandth", Keys::Clustered, 3_000, 20_000).seed(21),
         model("one key", Keys::Ascending, 1, 500).seed(22),
         model("three memory nodes", Keys::Hashed24, 2_000, 10_000)
             .seed(30)
             .pool(|p| p.memory_nodes = 3),
-    ];
-    rows.extend(plain.map(|row| row.options(also)));
-    rows.extend([
-        tiny(Keys::Hashed24, 3_000, 15_000).seed(8),
-        tiny(Keys::LongPrefix, 2_000, 10_000).seed(9),
-        model("high trees", Keys::Ascending, 10_000, 40_000).seed(10).options(high),
-        model("few generations", Keys::Hashed24, 2_000, 30_000)
-            .pool(|p| p.generation_bits = 2)
-            .options(high),
     ]);
     rows.extend([(4, 1), (7, 20), (64, 8), (128, 100)].map(|(leaf_capacity, bound)| {
         let row = model("leaf capacities", Keys::Hashed24, 4_000, 15_000).seed(5);
         row.options(move |mut o: Options| {
             o.techniques.error_bound = bound;
-            also(Options { leaf_capacity, ..o })
+            Options { leaf_capacity, ..o }
         })
-    }));
-    rows.extend([(8, 0), (24, 0), (64, 256)].map(|(k, v)| {
-        let row = model("inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
-        row.options(move |o| also(Options { key_inline_bytes: k, value_inline_bytes: v, ..o }))
     }));
     rows
 }

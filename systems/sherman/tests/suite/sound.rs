@@ -36,36 +36,16 @@ pub fn peer() -> Peer {
 }
 
 fn local() -> Vec<Row> {
-    let small = |o: Options| Options { fanout: 8, ..o };
-    let high = |o: Options| Options { fanout: 8, leaf_capacity: 6, ..o };
-    let tiny = |keys, space, steps| {
-        model("a cache of three nodes", keys, space, steps).options(small).cache(0, 3)
-    };
-    let mut rows = of_any_length();
-    rows.extend(fills(EmptyLeaves::GoBack).map(|row| row.options(small)));
+    let mut rows = trees(&Geometries {
+        small: |o| Options { fanout: 8, ..o },
+        high: |o| Options { fanout: 8, leaf_capacity: 6, ..o },
+        inline: |o, k, v| Options { key_inline_bytes: k, value_inline_bytes: v, ..o },
+    });
     rows.extend(chips(1_000, 6_000));
-    rows.extend([
-        tiny(Keys::Hashed24, 3_000, 15_000).seed(8),
-        tiny(Keys::LongPrefix, 2_000, 10_000).seed(9),
-        model("high trees", Keys::Ascending, 10_000, 40_000).seed(10).options(high),
-        model("few generations", Keys::Hashed24, 2_000, 30_000)
-            .pool(|p| p.generation_bits = 2)
-            .options(high),
-    ]);
     rows.extend([4, 7, 64, 128].map(|leaf_capacity| {
         let row = model("leaf capacities", Keys::Hashed24, 4_000, 15_000).seed(5);
         row.options(move |o| Options { leaf_capacity, ..o })
     }));
-    rows.extend([(8, 0), (8, 8), (16, 16), (64, 256), (24, 0)].map(|(k, v)| {
-        let row = model("inline sizes", Keys::AnyLength, 400, 5_000).seed(u64::from(k + v));
-        row.options(move |o| Options { key_inline_bytes: k, value_inline_bytes: v, ..o })
-    }));
-    rows.extend([(1, 1), (1, 3), (7, 2)].map(|(locks, memory_nodes)| {
-        let row = model("few locks", Keys::Hashed24, 2_000, 10_000).seed(7);
-        row.pool(|p| p.memory_nodes = memory_nodes).options(move |mut o: Options| {
-            o.techniques.locks = locks;
-            o
-        })
-    }));
+    rows.extend(few_locks(|o: &mut Options, locks| o.techniques.locks = locks));
     rows
 }

@@ -26,6 +26,7 @@ use dmtree_fabric::{Buf, Effect, Error, GlobalAddr, OpOutcome, Result, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::keys::common;
+use dmtree_parts::op::{SPLIT, Written};
 use dmtree_pool::Grant;
 
 use super::client::{Smart, Taken};
@@ -36,7 +37,7 @@ use super::format::slot::{Child, Slot, Symbol};
 use super::get::LeafView;
 use super::mutants::Mutant;
 use super::node::Task;
-use super::write::{Written, seal};
+use super::write::seal;
 
 /// A leaf image that is not written yet.
 pub(crate) struct NewLeaf {
@@ -115,7 +116,7 @@ impl Smart {
             }
             return Ok(Some((Outcome::Done, self.op.outcome(OpOutcome::InsertPlain))));
         }
-        Ok(Some((Outcome::Done, OpOutcome::InsertSplit)))
+        Ok(Some(SPLIT))
     }
 
     /// Writes the leaf and, for a fork, the node, and links them. False: the slot has changed.

@@ -28,6 +28,7 @@ use dmtree_parts::combine::LeaderGuard;
 use dmtree_parts::fifo_mutex::FifoGuard;
 use dmtree_parts::held::Unlock;
 use dmtree_parts::maintenance::Maintained;
+use dmtree_parts::op::Written;
 use dmtree_pool::BlockPtr;
 
 use super::client::{LeafLock, Smart, Taken};
@@ -35,7 +36,7 @@ use super::format::leaf::{LeafState, Stored, Word};
 use super::get::LeafView;
 use super::mutants::Mutant;
 use super::node::Task;
-use super::write::{Written, seal};
+use super::write::seal;
 
 /// A leaf that has the same version less than this time after its READ is unchanged: fewer than
 /// 2^19 updates fit into this time, so the version cannot have wrapped around.

@@ -18,14 +18,12 @@ use dmtree_fabric::{OpOutcome, Result};
 use dmtree_parts::check_key;
 use dmtree_parts::combine::{LeaderGuard, Turn, is_given_up};
 use dmtree_parts::hash::KeyHash;
+use dmtree_parts::op::Written;
 use dmtree_parts::{Outcome, Write};
 
 use super::client::Smart;
 use super::find::{Content, Place};
 use super::get::{LeafMatch, LeafView};
-
-/// An outcome, and how it is counted.
-pub(crate) type Written = (Outcome, OpOutcome);
 
 impl Smart {
     pub(crate) async fn write_op(&self, key: &[u8], w: Write<'_>) -> Result<Outcome> {

@@ -1,11 +1,11 @@
 //! Leaves with images at their owners: a crash at every verb of what changes both, of the client
 //! and, in turn, of the node that owns the image.
 
-use dmtree_check::scenario::sweeps::at_least;
+use dmtree_check::scenario::sweeps::{at_least, double_crash, everywhere};
 use dmtree_engine::Options;
 
 use super::scenario::{Op, Script, changes, value};
-use super::{double_crash, everywhere, in_blocks, merging, one_leaf, relocating, splitting};
+use super::{in_blocks, merging, one_leaf, relocating, splitting};
 
 /// A script over leaves with images.
 pub(super) fn imaged(script: Script) -> Script {

@@ -13,22 +13,10 @@ mod moves;
 mod scenario;
 
 use dmtree_check::scenario::death::{ScriptedCrash, run};
-use dmtree_check::scenario::sweeps::{self, Tally, at_least, caught, some_of};
+use dmtree_check::scenario::sweeps::{at_least, caught, double_crash, everywhere, some_of};
 use dmtree_engine::{Mutant, Options, Techniques};
 use dmtree_fabric::sim::{How, Place};
 use scenario::{Op, Script, changes, value};
-
-/// The victim dies at every `step`-th verb, before, inside and after it.
-fn everywhere(script: &Script, step: u64) -> Tally {
-    let tally = sweeps::everywhere(script, step);
-    eprintln!("{}: {tally:?}", script.name);
-    tally
-}
-
-/// A survivor dies during its repair, too, at any verb; the last survivor finishes.
-fn double_crash(script: &Script, steps: (u64, u64)) {
-    eprintln!("{}, two deaths: {:?}", script.name, sweeps::double_crash(script, steps));
-}
 
 fn relocating(keys: u64) -> Script {
     let options = Options { techniques: Techniques::default(), ..one_leaf().options.typed() };

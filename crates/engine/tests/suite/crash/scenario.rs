@@ -1,7 +1,5 @@
 //! The common scenario, for DMTree.
 
-use std::rc::Rc;
-
 pub use dmtree_check::scenario::delay::was_accepted;
 pub use dmtree_check::scenario::{
     Op, PAUSE_NS, PLACES, READ_BOUND_NS, WRITE_BOUND_NS, changes, dropped_after, effect, get, key,
@@ -22,8 +20,5 @@ pub fn script(name: &'static str) -> Script {
 
 /// The same with a mutant enabled.
 pub fn with_mutant(script: Script, mutant: Mutant) -> Script {
-    Script {
-        enable: Some(Rc::new(move |node| node.typed::<DmNode>().set_mutants(&[mutant]))),
-        ..script
-    }
+    script.enabling(move |node: &DmNode| node.set_mutants(&[mutant]))
 }

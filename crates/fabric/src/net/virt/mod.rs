@@ -56,6 +56,8 @@ pub struct Network {
 pub enum Mutant {
     /// Clients block in connection set-up until there is a connection, or it is refused.
     DialWaits,
+    /// A node answers that it has started a job, and no worker runs it.
+    JobsLost,
 }
 
 /// A process on a simulated network.

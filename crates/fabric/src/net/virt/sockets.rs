@@ -92,6 +92,10 @@ impl Net for Virtual {
         self.universe.world().wake_soon(self.pid, waker.clone());
     }
 
+    fn loses_jobs(&self) -> bool {
+        self.universe.world().mutant == Some(super::Mutant::JobsLost)
+    }
+
     fn driver(&self) -> u64 {
         // One thread runs all of it.
         1

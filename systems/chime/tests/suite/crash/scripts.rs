@@ -1,15 +1,12 @@
 //! What the crash suite runs: leaves with a span of sixteen, and neighbourhoods of four slots.
 
-use std::rc::Rc;
-
-use dmtree_check::scenario::{Op, changes, key, value};
+use dmtree_check::scenario::small_tree::{SmallTree, tens};
+use dmtree_check::scenario::{Op, Script, inserts, key, value};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_engine::{DmNode, Mutant, Options, Techniques};
 use dmtree_fabric::OpOutcome;
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
-
-pub type Script = dmtree_check::scenario::Script;
 
 fn options() -> Options {
     let sound = dmtree_chime::sound::options();
@@ -25,33 +22,14 @@ fn options() -> Options {
     }
 }
 
-fn script(name: &'static str, load: impl Iterator<Item = u64>) -> Script {
-    let unmet = Some("inner lock");
-    Script { load: (load.collect(), 1.0), unmet, ..Script::new(name, options()) }
+pub fn tree() -> SmallTree {
+    let base = Script { unmet: Some("inner lock"), ..Script::new("chime", options()) };
+    SmallTree { base, full: 16, full_node: 128, apart: 1000 }
 }
 
-/// The same with a mutant enabled.
-pub fn with_mutant(script: Script, mutant: Mutant) -> Script {
-    Script {
-        enable: Some(Rc::new(move |node| node.typed::<DmNode>().set_mutants(&[mutant]))),
-        ..script
-    }
-}
-
-/// Inserts into free slots, updates in place, deletes.
-pub fn changing() -> Script {
-    Script { ops: changes(), ..script("changing", (0..10).map(|n| n * 10)) }
-}
-
-pub fn in_blocks() -> Script {
-    let ops = vec![
-        Op::Insert(55, vec![7; 300]),
-        Op::Update(55, vec![8; 400]),
-        Op::Update(50, vec![9; 60]),
-        Op::Update(50, vec![9; 200]),
-        Op::Delete(55),
-    ];
-    Script { name: "blocks", ops, ..changing() }
+/// A script with a mutant enabled, and its name.
+pub fn with(mutant: Mutant, script: Script) -> (&'static str, Script) {
+    (mutant.name(), script.enabling(move |node: &DmNode| node.set_mutants(&[mutant])))
 }
 
 /// A leaf: keys that are loaded, and further ones that are inserted.
@@ -63,11 +41,11 @@ struct Filled {
 
 impl Filled {
     fn load(self) -> impl Iterator<Item = u64> {
-        (0..self.loaded).map(|n| n * 10)
+        tens(self.loaded)
     }
 
     fn inserts(self) -> impl Iterator<Item = u64> {
-        (0..self.inserted).map(|n| n * 10 + 1)
+        tens(self.inserted).map(|n| n + 1)
     }
 
     fn keys(self) -> impl Iterator<Item = u64> {
@@ -106,9 +84,8 @@ fn full_neighbourhood(moves: u64) -> (Filled, u64) {
 /// An insert for which so many entries move.
 pub fn moving(moves: u64) -> Script {
     let (leaf, new) = full_neighbourhood(moves);
-    let before = leaf.inserts().map(|n| Op::Insert(n, value(n))).collect();
-    let ops = vec![Op::Insert(new, value(1))];
-    Script { before, ops, ..script("moving", leaf.load()) }
+    let before = inserts(leaf.inserts()).collect();
+    Script { before, ..tree().script("moving", leaf.load(), [Op::Insert(new, value(1))]) }
 }
 
 /// Moves, and then deletes and inserts of all that may have moved.
@@ -129,26 +106,4 @@ pub fn moving_a_block() -> Script {
     let before = moving.before.iter().cloned().chain(updates).collect();
     let ops = vec![Op::Insert(new, vec![7; 300])];
     Script { name: "moving a block", before, ops, ..moving }
-}
-
-/// Inserts until a leaf of sixteen keys is split.
-pub fn splitting(new: u64) -> Script {
-    let ops = (0..6).map(|n| Op::Insert(new + 1_000 * n, value(n))).collect();
-    Script { name: "split", ops, ..script("split", (0..16).map(|n| n * 10)) }
-}
-
-pub fn inner_splitting() -> Script {
-    let ops = (0..5).map(|n| Op::Insert(n * 10 + 5, value(n))).collect();
-    Script { ops, ..script("inner split", (0..128).map(|n| n * 10)) }
-}
-
-pub fn merging() -> Script {
-    let gone = (0..32).filter(|n| n % 8 != 0);
-    let before = gone.map(|n| Op::Delete(n * 10)).collect();
-    Script { before, ops: vec![Op::Maintain], ..script("merge", (0..32).map(|n| n * 10)) }
-}
-
-pub fn loading(n: u64) -> Script {
-    let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
-    Script { ops, ..script("load", std::iter::empty()) }
 }

@@ -1,11 +1,8 @@
 //! What the crash suite runs: leaves of four slots, and pages of four leaves.
 
-use std::rc::Rc;
-
-use dmtree_check::scenario::{Op, changes, inserts, value};
+use dmtree_check::scenario::small_tree::{SmallTree, tens};
+use dmtree_check::scenario::{Op, Script, deletes, inserts, value};
 use dmtree_engine::{DmNode, Mutant, Options, Techniques};
-
-pub type Script = dmtree_check::scenario::Script;
 
 fn options(retrain_after: u32) -> Options {
     let sound = dmtree_rolex::sound::options();
@@ -15,62 +12,22 @@ fn options(retrain_after: u32) -> Options {
     Options { techniques, fanout: 8, key_inline_bytes: 8, leaf_capacity: 4, ..sound }
 }
 
-fn script(name: &'static str, load: impl Iterator<Item = u64>) -> Script {
-    let unmet = Some("inner lock");
-    Script { load: (load.collect(), 1.0), unmet, ..Script::new(name, options(1)) }
+pub fn tree() -> SmallTree {
+    let base = Script { unmet: Some("inner lock"), ..Script::new("rolex", options(1)) };
+    SmallTree { base, full: 16, full_node: 32, apart: 1 }
 }
 
-/// The same with a mutant enabled.
-pub fn with_mutant(script: Script, mutant: Mutant) -> Script {
-    Script {
-        enable: Some(Rc::new(move |node| node.typed::<DmNode>().set_mutants(&[mutant]))),
-        ..script
-    }
-}
-
-/// Inserts into free slots, updates in place, deletes.
-pub fn changing() -> Script {
-    Script { ops: changes(), ..script("changing", (0..10).map(|n| n * 10)) }
-}
-
-pub fn in_blocks() -> Script {
-    let ops = vec![
-        Op::Insert(55, vec![7; 300]),
-        Op::Update(55, vec![8; 400]),
-        Op::Update(50, vec![9; 60]),
-        Op::Delete(55),
-    ];
-    Script { name: "blocks", ops, ..changing() }
-}
-
-/// Inserts until leaves are split.
-pub fn splitting(new: u64) -> Script {
-    let ops = (0..6).map(|n| Op::Insert(new + n, value(n))).collect();
-    Script { name: "split", ops, ..script("split", (0..16).map(|n| n * 10)) }
-}
-
-pub fn inner_splitting() -> Script {
-    let ops = (0..5).map(|n| Op::Insert(n * 10 + 5, value(n))).collect();
-    Script { ops, ..script("inner split", (0..32).map(|n| n * 10)) }
-}
-
-pub fn merging() -> Script {
-    let gone = (0..32).filter(|n| n % 8 != 0);
-    let before = gone.map(|n| Op::Delete(n * 10)).collect();
-    Script { before, ops: vec![Op::Maintain], ..script("merge", (0..32).map(|n| n * 10)) }
-}
-
-pub fn loading(n: u64) -> Script {
-    let ops = vec![Op::Load((0..n).map(|n| n * 10).collect())];
-    Script { ops, ..script("load", std::iter::empty()) }
+/// A script with a mutant enabled, and its name.
+pub fn with(mutant: Mutant, script: Script) -> (&'static str, Script) {
+    (mutant.name(), script.enabling(move |node: &DmNode| node.set_mutants(&[mutant])))
 }
 
 /// Leaves have split since models were trained, and searches have noticed.
 pub fn training() -> Script {
     let before = inserts(101..108).chain((101..108).map(Op::Get));
     let before = before.chain(inserts([31, 32, 33, 34, 35])).chain((31..36).map(Op::Get));
-    let ops = vec![Op::Maintain, Op::Get(104), Op::Update(33, value(7))];
-    Script { before: before.collect(), ops, ..script("training", (0..40).map(|n| n * 10)) }
+    let ops = [Op::Maintain, Op::Get(104), Op::Update(33, value(7))];
+    Script { before: before.collect(), ..tree().script("training", tens(40), ops) }
 }
 
 /// Another node has trained; the victim's node learns of it by a longer way, fetches the directory,
@@ -92,8 +49,8 @@ pub fn training_seldom() -> Script {
 
 /// The same of leaves that have been merged.
 pub fn training_anew() -> Script {
-    let gone = (0..40).filter(|n| n % 8 != 0).map(|n| Op::Delete(n * 10));
-    let before = gone.chain([Op::Maintain]).chain((0..40).map(|n| Op::Get(n * 10)));
-    let ops = vec![Op::Maintain, Op::Insert(15, value(1))];
-    Script { before: before.collect(), ops, ..script("training anew", (0..40).map(|n| n * 10)) }
+    let gone = deletes((0..40).filter(|n| n % 8 != 0).map(|n| n * 10));
+    let before = gone.chain([Op::Maintain]).chain(tens(40).map(Op::Get)).collect();
+    let ops = [Op::Maintain, Op::Insert(15, value(1))];
+    Script { before, ..tree().script("training anew", tens(40), ops) }
 }
