@@ -514,8 +514,8 @@ pub enum JournalLoss {
 /// `journal`.
 #[derive(Debug, Subcommand)]
 pub enum JournalCommand {
-    /// Write a part of the journal that lacks acknowledged writes anew, from the memory of the pool,
-    /// which stays in use.
+    /// Write a part of the journal that lacks acknowledged writes anew, from the memory of the
+    /// pool, which stays in use.
     Refill(RefillArgs),
 }
 
@@ -563,7 +563,8 @@ pub struct JournalnodeArgs {
     /// Which journal node a new directory is; any that is missing by default.
     #[arg(long, value_name = "N")]
     pub index: Option<u16>,
-    /// The directory of this part is lost: begin it anew, and write it with `dmtree journal refill`.
+    /// The directory of this part is lost: begin it anew, and write it with `dmtree journal
+    /// refill`.
     #[arg(long, requires = "index")]
     pub replace: bool,
     /// What the pool must say, if it matters: the level is the pool's.

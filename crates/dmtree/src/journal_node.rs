@@ -16,13 +16,14 @@ pub struct JournalNode {
 }
 
 impl JournalNode {
-    /// Joins a pool in the place of a journal node whose directory is lost: with an empty one, as the
-    /// part that `place` wants. The part has a gap until [`Pool::refill_journal`](crate::Pool::refill_journal)
-    /// has written what the pool's memory has; without it no write of the part is accepted.
+    /// Joins a pool in the place of a journal node whose directory is lost: with an empty one, as
+    /// the part that `place` wants. The part has a gap until
+    /// [`Pool::refill_journal`](crate::Pool::refill_journal) has written what the pool's memory
+    /// has; without it no write of the part is accepted.
     ///
     /// # Errors
-    /// Those of [`JournalNode::join`]; `InvalidArgument` for a directory that has indexes, and for a
-    /// journal of one part.
+    /// Those of [`JournalNode::join`]; `InvalidArgument` for a directory that has indexes, and for
+    /// a journal of one part.
     pub fn replace(place: &Place<'_>, directory: &Path, syncs: Option<bool>) -> Result<Self> {
         Self::begin(place, directory, syncs, true)
     }

@@ -1,8 +1,8 @@
 //! Refilling a part of the journal that lacks acknowledged writes, from memory.
 //!
 //! 1. The part is emptied, and gets its indexes again.
-//! 2. Every compute node acknowledges that its writes wait for the part, and that those that did not
-//!    have ended (`dmtree_pool`'s `begin_refill`).
+//! 2. Every compute node acknowledges that its writes wait for the part, and that those that did
+//!    not have ended (`dmtree_pool`'s `begin_refill`).
 //! 3. Every pair of the part is compared with the value that was read, and set to it. That is a
 //!    write like others: under the leaf's lock, with its record. So the part has the records of a
 //!    key in the order in which their effects are visible, whatever is written meanwhile. A pair
@@ -45,8 +45,8 @@ impl Pool {
         Ok(gaps.into_iter().map(|node| node.index() as u16).collect())
     }
 
-    /// Writes a part of the journal that lacks acknowledged writes anew, from memory, while the pool
-    /// is in use. `dmtree journal refill` is this.
+    /// Writes a part of the journal that lacks acknowledged writes anew, from memory, while the
+    /// pool is in use. `dmtree journal refill` is this.
     ///
     /// # Errors
     /// `NotFound` for a part that lacks nothing; `Unreachable` while its journal node is away;

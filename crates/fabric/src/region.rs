@@ -86,8 +86,8 @@ impl Region {
     }
 
     /// The bytes of a file, shared with the operating system: what is written survives the process.
-    /// No other process may have the file open. Its blocks are written before, so that a full device
-    /// refuses none of them later.
+    /// No other process may have the file open. Its blocks are written before, so that a full
+    /// device refuses none of them later.
     ///
     /// # Errors
     /// `Full` when the system refuses, `InvalidArgument` for a file of other than whole lines.

@@ -7,8 +7,8 @@
 //! The engine's own rule is that a failed write or sync ends all writing. So does the journal's.
 //! When the device was full the engine is opened again, once a second at most, until that succeeds:
 //! what it had accepted is in its log, a record that was cut off is none, and what it had not taken
-//! is staged. Any other failure lasts until the journal is opened again, because the system may have
-//! forgotten what it could not write.
+//! is staged. Any other failure lasts until the journal is opened again, because the system may
+//! have forgotten what it could not write.
 
 use std::fmt;
 use std::path::Path;

@@ -16,8 +16,8 @@ pub struct JournalNode {
 }
 
 impl JournalNode {
-    /// Serves a directory, in the place that `join` takes for it in a pool. `replaces`: the directory
-    /// of its part is lost, and it begins it anew.
+    /// Serves a directory, in the place that `join` takes for it in a pool. `replaces`: the
+    /// directory of its part is lost, and it begins it anew.
     ///
     /// # Errors
     /// Those of `join`, and of a directory that cannot be read or marked.

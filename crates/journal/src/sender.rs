@@ -1,5 +1,5 @@
-//! The sender of a compute node to one journal node: a queue, and a thread or a simulated client that
-//! works it off.
+//! The sender of a compute node to one journal node: a queue, and a thread or a simulated client
+//! that works it off.
 //!
 //! The records that wait at a moment go in one call. A call that fails may have been executed: it
 //! is made again, with its number and with the records that are still waited for, until the journal

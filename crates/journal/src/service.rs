@@ -5,9 +5,9 @@
 //! before it, whether the call was executed or not. A compute node that the membership has declared
 //! dead is refused from the moment at which this node has revoked its access.
 //!
-//! *A part that is refilled* has no indexes at first, and refuses records as a node does that is not
-//! there. When it has them again, it accepts records, and the rest is up to the membership: it has a
-//! gap until memory has been written to it.
+//! *A part that is refilled* has no indexes at first, and refuses records as a node does that is
+//! not there. When it has them again, it accepts records, and the rest is up to the membership: it
+//! has a gap until memory has been written to it.
 //!
 //! *A cut over all parts.* While a cut is held this node changes nothing: it refuses what would,
 //! and senders try again. A sender takes the cuts of all parts, and then releases them. When every

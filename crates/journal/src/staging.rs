@@ -22,8 +22,8 @@
 //!   After the death of a process these are all of them. After a loss of power pages of the file
 //!   may be older or younger than the engine's log; a frame of another lap has another position,
 //!   so that what is moved continues the engine's contents without a gap.
-//! - *A generation* begins with each opening, on the device before the first append. So a frame that
-//!   a former opening has left behind the first missing one never counts.
+//! - *A generation* begins with each opening, on the device before the first append. So a frame
+//!   that a former opening has left behind the first missing one never counts.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
