@@ -24,6 +24,9 @@
 //!   so that what is moved continues the engine's contents without a gap.
 //! - *A generation* begins with each opening, on the device before the first append. So a frame
 //!   that a former opening has left behind the first missing one never counts.
+//! - *A full device* refuses the file when it is made: its blocks are written then. A file system
+//!   that copies on write needs new ones later: where it has none, a store ends the process
+//!   (SIGBUS), and what was acknowledged is in the file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

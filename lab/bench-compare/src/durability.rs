@@ -30,6 +30,10 @@ struct Args {
     /// Operations of one session in a round.
     #[arg(long, default_value_t = 100_000)]
     operations: u64,
+    /// Puts of one session in a row, after the rounds: a journal that takes puts faster than its
+    /// engine cannot do so for long.
+    #[arg(long, default_value_t = 2_000_000)]
+    sustained: u64,
     /// Threads that put and wait for the device.
     #[arg(long, default_value_t = 64)]
     threads: u64,
@@ -149,14 +153,18 @@ fn index(path: Option<&Path>, syncs: bool, keys: u64) -> Result<Index> {
 }
 
 /// ns of one operation.
-fn timed(args: &Args, round: u64, mut call: impl FnMut(u64) -> Result<bool>) -> Result<f64> {
+fn timed(
+    (keys, operations): (u64, u64),
+    round: u64,
+    mut call: impl FnMut(u64) -> Result<bool>,
+) -> Result<f64> {
     let mut draws = Seed(round).numbered("round", round).rng();
-    let numbers: Vec<u64> = (0..args.operations).map(|_| draws.below(args.keys)).collect();
+    let numbers: Vec<u64> = (0..operations).map(|_| draws.below(keys)).collect();
     let began = Instant::now();
     for n in &numbers {
         ensure!(call(*n)?, "a wrong answer");
     }
-    Ok(began.elapsed().as_nanos() as f64 / args.operations as f64)
+    Ok(began.elapsed().as_nanos() as f64 / operations as f64)
 }
 
 fn median(of: &[f64]) -> f64 {
@@ -204,7 +212,10 @@ fn sync_ms(dir: &Path) -> Result<f64> {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    ensure!(args.keys > 0 && args.rounds > 0 && args.operations > 0, "numbers must be above 0");
+    ensure!(
+        args.keys > 0 && args.rounds > 0 && args.operations > 0 && args.sustained > 0,
+        "numbers must be above 0"
+    );
     let dir = tempfile::tempdir_in(".")?;
     let at = |name: &str| dir.path().join(name);
     let device_ms = sync_ms(dir.path())?;
@@ -216,14 +227,15 @@ fn main() -> Result<()> {
         row("fjall, each put synced", Fjall::new(&at("fjall-sync"), args.keys, true)?, true),
         row("redb, each put synced", Redb::new(&at("redb"), args.keys)?, true),
     ];
+    let of_round = (args.keys, args.operations);
     for round in 0..=args.rounds {
         for row in &mut rows {
-            let get_ns = timed(&args, round, |n| row.store.get(n))?;
+            let get_ns = timed(of_round, round, |n| row.store.get(n))?;
             if round > 0 {
                 row.get_ns.push(get_ns);
             }
             if !row.syncs {
-                let put_ns = timed(&args, round, |n| row.store.put(n).map(|()| true))?;
+                let put_ns = timed(of_round, round, |n| row.store.put(n).map(|()| true))?;
                 if round > 0 {
                     row.put_ns.push(put_ns);
                 }
@@ -234,7 +246,10 @@ fn main() -> Result<()> {
         "{} keys of 24 bytes, values of 8, uniform; a sync of the device: {device_ms:.2} ms",
         args.keys
     );
-    println!("{:26} {:>9} {:>9} {:>16}", "", "get, ns", "put, ns", "synced puts/s");
+    println!(
+        "{:26} {:>9} {:>9} {:>17} {:>16}",
+        "", "get, ns", "put, ns", "put in a row, ns", "synced puts/s"
+    );
     for row in &rows {
         let rate = if row.syncs {
             format!("{:.0}", rate(&args, &*row.store, args.threads)?)
@@ -242,7 +257,15 @@ fn main() -> Result<()> {
             "-".to_owned()
         };
         let put = if row.syncs { "-".to_owned() } else { format!("{:.0}", median(&row.put_ns)) };
-        println!("{:26} {:9.0} {put:>9} {rate:>16}", row.name, median(&row.get_ns));
+        let sustained = match row.syncs {
+            true => "-".to_owned(),
+            false => {
+                let of_all = (args.keys, args.sustained);
+                let put = timed(of_all, args.rounds + 1, |n| row.store.put(n).map(|()| true))?;
+                format!("{put:.0}")
+            }
+        };
+        println!("{:26} {:9.0} {put:>9} {sustained:>17} {rate:>16}", row.name, median(&row.get_ns));
     }
     drop(rows);
     reopened(&args, &at("process"))
