@@ -19,8 +19,6 @@ pub(crate) struct Appends {
 #[derive(Debug, Default)]
 struct State {
     last: u64,
-    /// No sender runs any more.
-    has_ended: bool,
     /// Those that are neither accepted nor settled.
     open: BTreeMap<u64, Open>,
 }
@@ -63,19 +61,13 @@ impl Appends {
     /// As [`crate::Journal::settle`].
     pub(crate) fn settle(&self, ticket: Ticket) -> bool {
         let mut state = self.state();
-        let is_over = state.has_ended;
         let Some(open) = state.open.get_mut(&ticket.0) else { return true };
         open.is_given_up = true;
-        let has_ended = open.on_their_way == 0 || is_over;
+        let has_ended = open.on_their_way == 0;
         if has_ended {
             state.open.remove(&ticket.0);
         }
         has_ended
-    }
-
-    /// No sender runs any more: every attempt has ended.
-    pub(crate) fn end_all(&self) {
-        self.state().has_ended = true;
     }
 
     pub(crate) fn news(&self) -> &WaitQueue {

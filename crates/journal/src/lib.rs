@@ -160,6 +160,12 @@ pub trait Journal: Send + Sync + fmt::Debug {
         true
     }
 
+    /// Whether threads of its own work appends off, so that a thread may block until one has ended.
+    /// Without them a dropped append may take effect after its lock was released.
+    fn has_threads(&self) -> bool {
+        true
+    }
+
     /// Why appends wait, if it is known.
     fn trouble(&self) -> Option<Error> {
         None
@@ -350,7 +356,7 @@ impl Drop for Append<'_> {
     /// Of a future that is dropped: its locks are released next.
     fn drop(&mut self) {
         while !self.has_ended {
-            self.has_ended = self.journal.settle(self.ticket);
+            self.has_ended = self.journal.settle(self.ticket) || !self.journal.has_threads();
             if !self.has_ended {
                 pause();
             }

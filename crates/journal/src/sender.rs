@@ -155,13 +155,7 @@ impl Sender {
     ) -> (Self, impl Future<Output = ()>) {
         let queue = Arc::new(Queue::new(to, appends));
         let sending = Sending { queue: queue.clone(), line, incarnation, number: 0 };
-        let appends = queue.appends.clone();
-        let run = async move {
-            // A future that is dropped makes no attempt any more.
-            let _ends = Ends(appends);
-            sending.run().await;
-        };
-        (Self { queue, thread: None }, run)
+        (Self { queue, thread: None }, sending.run())
     }
 
     /// Adds records at the end of the queue.
@@ -292,15 +286,6 @@ impl Jobs {
 fn at_once(future: impl Future<Output = ()>) {
     let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
     debug_assert!(done.is_ready(), "a line of a thread waits by itself");
-}
-
-/// Says that a sender without a thread does not run any more.
-struct Ends(Arc<Appends>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.end_all();
-    }
 }
 
 /// The thread's own part.

@@ -37,6 +37,7 @@ pub type SenderFuture = Pin<Box<dyn Future<Output = ()>>>;
 pub struct ShardedJournal {
     shards: Vec<Arc<Sender>>,
     appends: Arc<Appends>,
+    has_threads: bool,
 }
 
 impl fmt::Debug for ShardedJournal {
@@ -71,7 +72,7 @@ impl ShardedJournal {
 
     /// The same without threads: each endpoint is that of a client of the compute node, which runs
     /// the future of its place to the end of the journal. An attempt takes `attempt_ns` at most.
-    /// Nothing is skipped, and only records are sent.
+    /// Nothing is skipped, only records are sent, and no operation may be dropped.
     ///
     /// # Errors
     /// `InvalidArgument` without endpoints.
@@ -91,7 +92,7 @@ impl ShardedJournal {
             shards.push(Arc::new(sender));
             futures.push(Box::pin(future) as SenderFuture);
         }
-        Ok((Self::of(shards, appends)?, futures))
+        Ok((Self::of(shards, appends, false)?, futures))
     }
 
     pub(crate) fn over(
@@ -101,14 +102,14 @@ impl ShardedJournal {
         let appends = Arc::<Appends>::default();
         let start = |(to, dial)| Sender::start(to, incarnation, appends.clone(), dial);
         let shards = parts.map(|part| start(part).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        Self::of(shards, appends)
+        Self::of(shards, appends, true)
     }
 
-    fn of(shards: Vec<Arc<Sender>>, appends: Arc<Appends>) -> Result<Self> {
+    fn of(shards: Vec<Arc<Sender>>, appends: Arc<Appends>, has_threads: bool) -> Result<Self> {
         if shards.is_empty() {
             return Err(Error::invalid("a journal without parts"));
         }
-        Ok(Self { shards, appends })
+        Ok(Self { shards, appends, has_threads })
     }
 
     fn shard_of(&self, key: &[u8]) -> usize {
@@ -225,6 +226,10 @@ impl Journal for ShardedJournal {
 
     fn settle(&self, ticket: Ticket) -> bool {
         self.appends.settle(ticket)
+    }
+
+    fn has_threads(&self) -> bool {
+        self.has_threads
     }
 
     fn trouble(&self) -> Option<Error> {
