@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use dmtree_engine::DmTree;
 pub(crate) use dmtree_fabric::sync::locked;
-use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, MemoryState, NodeId, Result};
+use dmtree_fabric::{DEFAULT_TIMEOUT_NS, Endpoint, Error, NodeId, Result};
 use dmtree_journal::IndexJournal;
 use dmtree_parts::naming::OptionsOf;
 use dmtree_parts::{NodeContext, naming};
@@ -317,7 +317,8 @@ impl PoolInner {
     }
 
     /// As [`PoolNode::journal_nodes`].
-    pub(crate) fn journal_nodes(self: &Arc<Self>) -> Result<Vec<MemoryState>> {
+    #[cfg(feature = "json")]
+    pub(crate) fn journal_nodes(self: &Arc<Self>) -> Result<Vec<dmtree_fabric::MemoryState>> {
         self.admin(true, |a| a.run(a.node.journal_nodes(&a.ep)))
     }
 

@@ -87,6 +87,7 @@ impl Endpoint {
     }
 
     /// The same over another transport.
+    #[cfg(feature = "tcp")]
     pub(crate) fn beside_over(&self, transport: Rc<dyn Transport>) -> Self {
         Self::new(self.0.core.clone(), transport, self.0.slot)
     }
