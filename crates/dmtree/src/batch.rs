@@ -1,11 +1,10 @@
 //! Several writes together.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use dmtree_engine::DmTree;
 use dmtree_fabric::{Effect, Error, ErrorKind, Result};
-use dmtree_parts::{Outcome, RangeIndex, Write};
+use dmtree_parts::{Outcome, RangeIndex, Write, check_key};
 
 /// Writes to be applied together by [`Index::write_batch`](crate::Index::write_batch): fewer round
 /// trips than one by one.
@@ -27,13 +26,15 @@ pub struct Batch {
     ops: Vec<Op>,
 }
 
+/// The lengths of a write's bytes, which follow those of the write before. Small: a batch of many
+/// writes takes longer to be made than single writes otherwise.
 #[derive(Clone, Debug)]
 struct Op {
     what: What,
-    key: Range<usize>,
-    value: Range<usize>,
+    key: u32,
+    value: u32,
     /// The value that must be there, for compare-and-set.
-    expected: Range<usize>,
+    expected: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,19 +110,30 @@ impl Batch {
 
     fn add(&mut self, what: What, key: &[u8], value: &[u8], expected: &[u8]) -> &mut Self {
         let mut keep = |bytes: &[u8]| {
-            let at = self.bytes.len();
-            self.bytes.extend_from_slice(bytes);
-            at..at + bytes.len()
+            // What is longer is refused at this length, too.
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            self.bytes.extend_from_slice(&bytes[..length as usize]);
+            length
         };
         let (key, value, expected) = (keep(key), keep(value), keep(expected));
         self.ops.push(Op { what, key, value, expected });
         self
     }
 
+    /// Refuses writes with keys or values out of range.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.writes().try_for_each(|(key, write)| check_key(key).and_then(|()| write.check()))
+    }
+
     pub(crate) fn writes(&self) -> impl Iterator<Item = (&[u8], Write<'_>)> {
-        self.ops.iter().map(|op| {
-            let value = &self.bytes[op.value.clone()];
-            let expected = &self.bytes[op.expected.clone()];
+        let mut rest = &self.bytes[..];
+        self.ops.iter().map(move |op| {
+            let mut next = |length: u32| {
+                let (bytes, after) = rest.split_at(length as usize);
+                rest = after;
+                bytes
+            };
+            let (key, value, expected) = (next(op.key), next(op.value), next(op.expected));
             let write = match op.what {
                 What::Put => Write::Put(value),
                 What::Insert => Write::Insert(value),
@@ -130,7 +142,7 @@ impl Batch {
                 What::CompareAndSet => Write::CompareAndSet { expected, new: Some(value) },
                 What::CompareAndDelete => Write::CompareAndSet { expected, new: None },
             };
-            (&self.bytes[op.key.clone()], write)
+            (key, write)
         })
     }
 }

@@ -20,6 +20,9 @@ use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
 use crate::stats::Operation;
 
+/// Writes of a batch that go to the index together.
+const TOGETHER: usize = 1024;
+
 /// Bytes of buffers of a session.
 pub(crate) const SLAB_BYTES: u64 = 16 << 20;
 /// After this many operations a session does one piece of maintenance, if any is due, and publishes
@@ -324,20 +327,41 @@ impl Session {
     /// `InvalidArgument`. The inner results are as in [`Session::put`].
     pub fn write_batch(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
         self.ready()?;
-        let writes: Vec<_> = batch.writes().collect();
+        batch.check()?;
+        let outcomes = self.write_parts(batch);
+        self.count(Operation::WriteBatch, done(&outcomes));
+        outcomes
+    }
+
+    /// Part by part: what all writes of a long batch take of memory costs more than what they share.
+    fn write_parts(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
+        let mut outcomes = Vec::with_capacity(batch.len());
+        let (mut writes, mut left) =
+            (Vec::with_capacity(TOGETHER.min(batch.len())), batch.writes());
+        while outcomes.len() < batch.len() {
+            writes.clear();
+            writes.extend(left.by_ref().take(TOGETHER));
+            match self.write_part(&writes) {
+                Ok(part) => outcomes.extend(part),
+                Err(e) if outcomes.is_empty() => return Err(e),
+                Err(e) => outcomes.resize_with(batch.len(), || Err(e.clone())),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    fn write_part(&mut self, writes: &[(&[u8], Write<'_>)]) -> Result<Vec<Result<Outcome>>> {
         let mut repeats = Repeats::default();
         let write = |s: &mut Client| {
             let (tree, counters) = (&mut s.tree, &s.counters);
             s.ep.block_on(async {
-                repeats.attempt(&writes, tree).await?;
+                repeats.attempt(writes, tree).await?;
                 maintain(tree, counters).await;
                 Ok(())
             })
         };
         let result = self.attempt(false, write);
-        let outcomes = repeats.end(result);
-        self.count(Operation::WriteBatch, done(&outcomes));
-        outcomes
+        repeats.end(result)
     }
 
     /// Stores many pairs; of equal keys the last one wins. **Not atomic.** An empty index gets
