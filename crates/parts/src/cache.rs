@@ -215,6 +215,11 @@ impl NodeCache {
         used * 100 > self.budget * 99 || used + node_bytes > self.budget
     }
 
+    /// How many nodes it has.
+    pub fn nodes(&self) -> u64 {
+        self.nodes.load(Relaxed)
+    }
+
     /// Drops everything.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.clock.lock().expect("no panic under this lock"));

@@ -35,6 +35,9 @@ use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
 
 /// Writes with lines that are on their way at once.
 const TOGETHER: usize = 16;
+/// The leaves of so many inner nodes, 2 MiB or so, are in a processor's second-level cache: nothing
+/// is gained by fetching their lines before.
+const NEAR_NODES: u64 = 64;
 /// Longest entry that is executed here, bytes.
 pub(crate) const MAX_ENTRY: usize = 128;
 
@@ -283,7 +286,9 @@ impl<'c> Direct<'c> {
         let count = writes.len().min(TOGETHER);
         self.0.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
         let hashes = keys.map(KeyHash::of);
-        self.prefetch_entries(&found, &hashes);
+        if self.0.node.cache.nodes() > NEAR_NODES {
+            self.prefetch_entries(&found, &hashes);
+        }
         for (n, (key, write)) in writes[..count].iter().enumerate() {
             // A split of this thread's may have replaced the node.
             let parent = match found[n] {
