@@ -201,6 +201,41 @@ fn many_at_once() {
     assert!(i.get_many::<&str>(&[]).expect("nothing").is_empty());
 }
 
+/// A long batch goes to the index in parts: its writes keep their order, and one that is out of
+/// range refuses all of them, wherever it is.
+#[test]
+fn a_long_batch_is_like_its_writes_one_by_one() {
+    const WRITES: u64 = 5_000;
+    let (i, one_by_one) = (index(), index());
+    let (mut batch, mut single) = (Batch::new(), Vec::new());
+    for n in 0..WRITES {
+        let (key, value) = ((n * 7919 % 600).to_be_bytes(), n.to_be_bytes());
+        single.push(match n % 5 {
+            0 => {
+                batch.delete(key);
+                one_by_one.delete(key)
+            }
+            1 => {
+                batch.insert(key, value);
+                one_by_one.insert(key, value)
+            }
+            _ => {
+                batch.put(key, value);
+                one_by_one.put(key, value)
+            }
+        });
+    }
+    let mut bad = batch.clone();
+    bad.put(vec![0; 5_000], "too long");
+    assert_eq!(i.write_batch(&bad).expect_err("refused").kind(), ErrorKind::InvalidArgument);
+    assert!(i.is_empty().expect("read"), "nothing of it was written");
+    let together = i.write_batch(&batch).expect("applied");
+    let outcome = |outcome: dmtree::Result<Outcome>| outcome.expect("done");
+    assert!(together.into_iter().map(outcome).eq(single.into_iter().map(outcome)));
+    let pairs = |i: &Index| i.scan(..).pairs().map(|p| p.expect("read")).collect::<Vec<_>>();
+    assert_eq!(pairs(&i), pairs(&one_by_one));
+}
+
 #[test]
 fn loading() {
     let i = index();
