@@ -36,7 +36,7 @@ use crate::{Chore, Client, DmNode, HashedKey, KeyHash, Mark, Route};
 /// Writes with lines that are on their way at once.
 const TOGETHER: usize = 16;
 /// The leaves of so many inner nodes, 2 MiB or so, are in a processor's second-level cache: nothing
-/// is gained by fetching their lines before.
+/// is gained by finding several leaves in step, and fetching their lines before.
 const NEAR_NODES: u64 = 64;
 /// Longest entry that is executed here, bytes.
 pub(crate) const MAX_ENTRY: usize = 128;
@@ -284,14 +284,16 @@ impl<'c> Direct<'c> {
         let mut keys: [&[u8]; TOGETHER] = [&[]; TOGETHER];
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         let count = writes.len().min(TOGETHER);
-        self.0.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
         let hashes = keys.map(KeyHash::of);
-        if self.0.node.cache.nodes() > NEAR_NODES {
+        let is_near = self.0.node.cache.nodes() <= NEAR_NODES;
+        if !is_near {
+            self.0.node.cache.lookup_many(1, &keys[..count], &r, |n, parent| found[n] = parent);
             self.prefetch_entries(&found, &hashes);
         }
         for (n, (key, write)) in writes[..count].iter().enumerate() {
             // A split of this thread's may have replaced the node.
             let parent = match found[n] {
+                None if is_near => self.0.node.cache.find(1, key, &r),
                 Some((node, _)) if !node.is_cached() => self.0.node.cache.find(1, key, &r),
                 parent => parent,
             };
