@@ -333,7 +333,8 @@ impl Session {
         outcomes
     }
 
-    /// Part by part: what all writes of a long batch take of memory costs more than what they share.
+    /// Part by part: what all writes of a long batch take of memory costs more than what they
+    /// share.
     fn write_parts(&mut self, batch: &Batch) -> Result<Vec<Result<Outcome>>> {
         let mut outcomes = Vec::with_capacity(batch.len());
         let (mut writes, mut left) =
