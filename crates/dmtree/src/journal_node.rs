@@ -16,8 +16,8 @@ pub struct JournalNode {
 }
 
 impl JournalNode {
-    /// Joins a pool in the place of a journal node whose directory is lost: with an empty one, as
-    /// the part that `place` wants. The part has a gap until
+    /// Joins a pool with an empty directory, in the place of a journal node that has lost its own:
+    /// as the part that `place` wants. The part has a gap until
     /// [`Pool::refill_journal`](crate::Pool::refill_journal) has written what the pool's memory
     /// has; without it no write of the part is accepted.
     ///

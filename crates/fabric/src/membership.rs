@@ -148,7 +148,7 @@ pub struct MemoryState {
     /// The membership epoch since which that is so.
     pub since: u64,
     /// While it is away: the compute nodes that post nothing to it any more. While it is refilled:
-    /// those whose writes all wait for it again.
+    /// the compute nodes that skip it no more, and have no operation left that did.
     pub acknowledged: Vec<Member>,
     /// Of a journal node: acknowledged writes are missing in its part, until it has been refilled.
     pub gap: bool,

@@ -1,4 +1,4 @@
-//! Refilling a journal node whose part has a gap, as one compute node does it.
+//! The refill of a part of the journal that has a gap, at the compute node that does it.
 //!
 //! The compute node proposes the refill, and waits until every living compute node has acknowledged
 //! it: their writes wait for the journal node from then on, and those that did not have ended. What

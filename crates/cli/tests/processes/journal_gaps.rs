@@ -98,7 +98,7 @@ fn a_part_with_a_gap_is_refilled_while_the_pool_is_used() {
 }
 
 /// All processes end while a part has a gap: the other part's directory says so, and the pool is
-/// loaded only for who accepts that.
+/// not loaded unless its first memory node is told to accept gaps.
 #[test]
 fn a_gap_is_known_to_the_next_pool_over_the_directories() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -93,7 +93,7 @@ pub struct JournalDirectory {
     pub mark: Option<ShardMark>,
     /// Whether it has indexes.
     pub has_indexes: bool,
-    /// It begins a part anew whose directory is lost: the part has a gap.
+    /// It begins a part anew, because the directory of the part is lost: the part has a gap.
     pub replaces: bool,
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Calls {
     next: u64,
     /// Those that a handler has begun.
     begun: BTreeSet<u64>,
-    /// Jobs whose handler has returned.
+    /// Jobs that have ended: their handlers have returned.
     ended: BTreeSet<u64>,
     /// Those that failed without effect.
     failed: BTreeSet<u64>,
