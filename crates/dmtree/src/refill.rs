@@ -76,10 +76,9 @@ impl Pool {
         let now = self.known_indexes(&*journal, part)?;
         if let Some(new) = now.iter().find(|known| !before.contains(&known.number)) {
             let name = &new.name;
-            return Err(Error::new(
-                crate::ErrorKind::Busy,
-                format!("the index {name:?} was created meanwhile: refill the part again"),
-            ));
+            return Err(Error::busy(format!(
+                "the index {name:?} was created meanwhile: refill the part again"
+            )));
         }
         self.inner().end_refill(node)?;
         Ok(done)

@@ -120,10 +120,10 @@ impl DirectoryJournal {
     }
 
     fn fails(&self, e: &fjall::Error) -> Error {
-        self.has_failed(refused(&self.store.directory, e))
+        self.failed_with(refused(&self.store.directory, e))
     }
 
-    fn has_failed(&self, e: Error) -> Error {
+    fn failed_with(&self, e: Error) -> Error {
         self.committer.fail(&e);
         e
     }
@@ -134,7 +134,7 @@ impl DirectoryJournal {
             return Ok(());
         }
         self.ready()?;
-        self.store.move_all().map_err(|e| self.has_failed(e))
+        self.store.move_all().map_err(|e| self.failed_with(e))
     }
 
     /// Stages records; waits for the engine where there is no room.
@@ -148,11 +148,11 @@ impl DirectoryJournal {
                     return Ok(());
                 }
                 Staged::NoRoom => {
-                    self.store.move_some().map_err(|e| self.has_failed(e))?;
+                    self.store.move_some().map_err(|e| self.failed_with(e))?;
                 }
                 Staged::TooLong => {
                     return staging.alone(|| {
-                        self.store.move_all().map_err(|e| self.has_failed(e))?;
+                        self.store.move_all().map_err(|e| self.failed_with(e))?;
                         self.engine_append(index, records, Some(PersistMode::Buffer))
                     });
                 }

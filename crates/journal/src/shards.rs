@@ -95,10 +95,7 @@ impl ShardedJournal {
         Ok((Self::of(shards, appends, false)?, futures))
     }
 
-    pub(crate) fn over(
-        incarnation: u32,
-        parts: impl Iterator<Item = (String, Dial)>,
-    ) -> Result<Self> {
+    fn over(incarnation: u32, parts: impl Iterator<Item = (String, Dial)>) -> Result<Self> {
         let appends = Arc::<Appends>::default();
         let start = |(to, dial)| Sender::start(to, incarnation, appends.clone(), dial);
         let shards = parts.map(|part| start(part).map(Arc::new)).collect::<Result<Vec<_>>>()?;

@@ -75,18 +75,14 @@ impl Place {
 /// The file.
 pub(crate) struct Staging {
     ring: Region,
-    /// Every frame gets its place under this lock; the order of places is the order of appends.
-    writer: Mutex<Writer>,
+    /// Every frame is made, and gets its place, under this lock: the order of places is the order
+    /// of appends.
+    writer: Mutex<Vec<u8>>,
     generation: AtomicU64,
     /// Where the frames end.
     end: AtomicU64,
     /// Where the engine's contents end.
     moved: AtomicU64,
-}
-
-#[derive(Default)]
-struct Writer {
-    frame: Vec<u8>,
 }
 
 /// What became of an append.
@@ -139,7 +135,7 @@ impl Staging {
         self.moved.store(to.position, SeqCst);
     }
 
-    fn writer(&self) -> MutexGuard<'_, Writer> {
+    fn writer(&self) -> MutexGuard<'_, Vec<u8>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -149,13 +145,13 @@ impl Staging {
         if HEADER + length > LONGEST - 8 {
             return Staged::TooLong;
         }
-        let mut writer = self.writer();
-        let frame = &mut writer.frame;
+        let mut frame = self.writer();
         frame.clear();
         frame.resize(HEADER as usize, 0);
-        records.iter().for_each(|record| put_record(frame, index, record));
+        records.iter().for_each(|record| put_record(&mut frame, index, record));
         debug_assert_eq!(frame.len() as u64, HEADER + length);
-        frame.resize(frame.len().next_multiple_of(8), 0);
+        let whole = frame.len().next_multiple_of(8);
+        frame.resize(whole, 0);
         let (end, moved) = (self.end.load(SeqCst), self.moved.load(SeqCst));
         let next = end + frame.len() as u64;
         if next - moved > BYTES {
@@ -163,7 +159,7 @@ impl Staging {
         }
         let header = self.header(end, length, &frame[HEADER as usize..][..length as usize]);
         frame[..HEADER as usize].copy_from_slice(&header);
-        self.write(end, frame);
+        self.write(end, &frame);
         self.end.store(next, SeqCst);
         Staged::Done { calls: end - moved < MANY && next - moved >= MANY }
     }
