@@ -23,6 +23,10 @@
 //! this like a memory node: it refuses the appends of a dead node from the moment at which it has
 //! revoked its access.
 //!
+//! A memory node that joins a pool in use is *new* at first: nothing is allocated there before every
+//! living compute node has acknowledged that it knows the node. So every address that a client can
+//! meet names a node that its compute node knows.
+//!
 //! *Gaps.* In a pool that goes on without a journal node, the state that declares it missing says
 //! also that its part has a gap: no write skips a part before the membership knows that. A compute
 //! node refills the part from memory. It asks first that every compute node acknowledges: from then
@@ -148,12 +152,15 @@ pub struct MemoryState {
     /// The membership epoch since which that is so.
     pub since: u64,
     /// While it is away: the compute nodes that post nothing to it any more. While it is refilled:
-    /// the compute nodes that skip it no more, and have no operation left that did.
+    /// the compute nodes that skip it no more, and have no operation left that did. While it is
+    /// new, and present: the compute nodes that know it.
     pub acknowledged: Vec<Member>,
     /// Of a journal node: acknowledged writes are missing in its part, until it has been refilled.
     pub gap: bool,
     /// The compute node that refills it.
     pub refill: Option<Member>,
+    /// A memory node where nothing may be allocated yet: not every compute node knows it.
+    pub is_new: bool,
 }
 
 /// A planned move of table partitions to another owner.
@@ -320,6 +327,8 @@ pub enum Change {
     Leave,
     /// The sender posts nothing more to a memory node that is away.
     Avoided(Member),
+    /// The sender knows a new memory node: it accepts addresses there.
+    Knows(Member),
     /// The sender refills a journal node with a gap.
     Refill(Member),
     /// Every write of the sender waits for a journal node that is refilled; those that did not have

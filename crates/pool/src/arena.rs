@@ -73,6 +73,16 @@ struct ArenaState {
     worn_out: u64,
 }
 
+impl ArenaState {
+    /// What is here of a memory node of the pool.
+    fn at(&mut self, node: usize) -> &mut PerNode {
+        if node >= self.nodes.len() {
+            self.nodes.resize_with(node + 1, PerNode::default);
+        }
+        &mut self.nodes[node]
+    }
+}
+
 /// One compute node's share of an arena.
 #[derive(Debug)]
 pub struct Arena {
@@ -110,13 +120,14 @@ impl Arena {
         u64::from(self.key.object_bytes)
     }
 
-    /// Takes an object back. One with no generation left is set aside.
+    /// Takes an object of the pool back. One with no generation left is set aside.
     pub(crate) fn put(&self, g: Grant) {
         let mut s = locked(&self.state);
         if g.generation >= self.max_generation {
             Mark::WornOut.hit();
             s.worn_out += 1;
-        } else if let Some(n) = s.nodes.get_mut(g.addr.node().index()) {
+        } else {
+            let n = s.at(g.addr.node().index());
             debug_assert!(
                 n.free.back().is_none_or(|last| last.addr != g.addr),
                 "L: {} is on a free list twice",
@@ -126,14 +137,12 @@ impl Arena {
         }
     }
 
-    /// Takes memory that no object has used yet; false when it is none.
-    pub(crate) fn put_fresh(&self, at: GlobalAddr, bytes: u64) -> bool {
-        let mut s = locked(&self.state);
-        let Some(n) = s.nodes.get_mut(at.node().index()) else { return false };
+    /// Takes memory of the pool that no object has used yet.
+    pub(crate) fn put_fresh(&self, at: GlobalAddr, bytes: u64) {
         if bytes >= self.object() {
-            n.fresh.push((at.offset(), at.offset() + bytes));
+            let fresh = (at.offset(), at.offset() + bytes);
+            locked(&self.state).at(at.node().index()).fresh.push(fresh);
         }
-        true
     }
 
     /// Whether more than so many reusable objects of a memory node are here.
@@ -223,9 +232,9 @@ impl Source for Arena {
     fn add(&self, node: usize, offset: u64) -> Option<Grant> {
         let mut s = locked(&self.state);
         s.chunks += 1;
-        s.nodes[node].fresh.push((offset, offset + self.chunk_bytes));
-        let object = self.object();
-        s.nodes[node].take(node, object)
+        let n = s.at(node);
+        n.fresh.push((offset, offset + self.chunk_bytes));
+        n.take(node, self.object())
     }
 
     fn request(&self) -> RunRequest {

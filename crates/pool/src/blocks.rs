@@ -27,10 +27,13 @@ use crate::ids::{BlockPtr, block_class_bytes};
 use crate::layout::{ChunkUse, NodeLayout};
 use crate::node::{Source, Turns};
 use crate::pieces::Piece;
+use crate::shape::Shape;
 use crate::wire::locked;
 
 #[derive(Debug, Default)]
 struct PerNode {
+    /// Where chunk 0 begins.
+    chunk0: u64,
     extents: Extents,
     /// Free runs of more than one chunk: offset, chunks.
     runs: Vec<(u64, u32)>,
@@ -42,13 +45,23 @@ struct SpaceState {
     turn: usize,
 }
 
+impl SpaceState {
+    /// What is here of a memory node of the pool.
+    fn at(&mut self, layout: &NodeLayout) -> &mut PerNode {
+        let node = layout.node.index();
+        if node >= self.nodes.len() {
+            self.nodes.resize_with(node + 1, PerNode::default);
+        }
+        self.nodes[node].chunk0 = layout.chunk0;
+        &mut self.nodes[node]
+    }
+}
+
 /// One index's free block memory on one compute node.
 #[derive(Debug)]
 pub(crate) struct BlockSpace {
     index: u32,
     chunk_bytes: u64,
-    /// Where chunk 0 of each memory node begins.
-    chunk0s: Box<[u64]>,
     state: Mutex<SpaceState>,
     turns: Turns,
 }
@@ -59,12 +72,11 @@ pub(crate) fn chunks_for(bytes: u32, chunk_bytes: u64) -> u32 {
 }
 
 impl BlockSpace {
-    pub(crate) fn new(index: u32, layouts: &[NodeLayout], chunk_bytes: u64, start: usize) -> Self {
-        let nodes = layouts.iter().map(|_| PerNode::default()).collect();
+    pub(crate) fn new(index: u32, nodes: usize, chunk_bytes: u64, start: usize) -> Self {
+        let nodes = (0..nodes).map(|_| PerNode::default()).collect();
         Self {
             index,
             chunk_bytes,
-            chunk0s: layouts.iter().map(|l| l.chunk0).collect(),
             state: Mutex::new(SpaceState { nodes, turn: start }),
             turns: Turns::starting_at(start),
         }
@@ -75,7 +87,7 @@ impl BlockSpace {
         self.index
     }
 
-    /// Takes a block back; false when it is no block of these nodes, or free already.
+    /// Takes a block back; false when it is no block of this memory node, or free already.
     pub(crate) fn put(&self, b: BlockPtr, layout: &NodeLayout) -> bool {
         let (offset, count) = (b.addr().offset(), chunks_for(b.capacity(), self.chunk_bytes));
         let (Some(first), Some(last)) =
@@ -84,7 +96,7 @@ impl BlockSpace {
             return false;
         };
         let mut s = locked(&self.state);
-        let Some(n) = s.nodes.get_mut(layout.node.index()) else { return false };
+        let n = s.at(layout);
         if count > 1 {
             let ok = layout.chunk(first) == offset
                 && !n.runs.iter().any(|(at, c)| {
@@ -121,7 +133,7 @@ impl BlockSpace {
     /// Adds free space of any length on one memory node, which was on no list.
     pub(crate) fn adopt(&self, layout: &NodeLayout, offset: u64, bytes: u64) -> bool {
         let mut s = locked(&self.state);
-        let Some(n) = s.nodes.get_mut(layout.node.index()) else { return false };
+        let n = s.at(layout);
         if bytes > self.chunk_bytes {
             let whole = layout.chunk_at(offset).is_some() && bytes.is_multiple_of(self.chunk_bytes);
             if whole {
@@ -141,7 +153,7 @@ impl BlockSpace {
             let left = n.extents.bytes() - n.extents.bytes().div_ceil(parts);
             let mut wanted = least;
             while n.extents.bytes() > left {
-                let some = n.extents.take_chunk(wanted, self.chunk0s[i], self.chunk_bytes);
+                let some = n.extents.take_chunk(wanted, n.chunk0, self.chunk_bytes);
                 if some.is_empty() {
                     // No chunk has an extent of the wanted length.
                     break;
@@ -174,7 +186,7 @@ impl BlockSpace {
 pub(crate) struct BlockRequest<'a> {
     pub(crate) space: &'a BlockSpace,
     pub(crate) class: u8,
-    pub(crate) layouts: &'a [NodeLayout],
+    pub(crate) shape: &'a Shape,
     /// For a value that takes the place of another: the last block that fits may be used, since one
     /// is free again soon.
     pub(crate) spare: bool,
@@ -225,10 +237,11 @@ impl Source for BlockRequest<'_> {
 
     fn add(&self, node: usize, offset: u64) -> Option<BlockPtr> {
         let chunk_bytes = self.space.chunk_bytes;
+        let layout = self.shape.layout(node)?;
         let mut s = locked(&self.space.state);
-        let n = s.nodes.get_mut(node)?;
+        let n = s.at(&layout);
         match self.count() {
-            1 => _ = n.extents.put(offset, chunk_bytes, self.layouts[node].chunk0, chunk_bytes),
+            1 => _ = n.extents.put(offset, chunk_bytes, layout.chunk0, chunk_bytes),
             count => n.runs.push((offset, count)),
         }
         self.take_at(n, node)

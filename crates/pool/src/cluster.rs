@@ -26,7 +26,7 @@ use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::holder::MemoryHolder;
 use crate::image_room::ImageRoom;
-use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape, first_node};
+use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, first_node};
 #[cfg(feature = "tcp")]
 use crate::multi_process::Processes;
 use crate::node::PoolNode;
@@ -35,6 +35,7 @@ use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::purge::{PURGE_SERVICE, PurgeService};
 use crate::segments::SegmentSpace;
 use crate::services::{DATA_SERVICE, DataServices};
+use crate::shape::Shape;
 use crate::wire::locked;
 
 /// A pool: one with all nodes in this process, or one that this process belongs to as a
@@ -117,7 +118,7 @@ impl Cluster {
             .map(|m| NodeLayout::new(NodeId::memory(m), bytes, chunk_bytes))
             .collect();
         let shape = Arc::new(Shape::new(options, memory));
-        for layout in &shape.memory {
+        for layout in &shape.founded {
             serve_memory(&*fabric, layout, options)?;
         }
         let mut nodes = Vec::new();
@@ -125,7 +126,7 @@ impl Cluster {
             nodes.push(start_node(&fabric, cn, &shape, options, &membership)?);
         }
         let ep = nodes[0].endpoint(0)?;
-        ep.block_on(write_heads(&ep, &shape.memory))?;
+        ep.block_on(write_heads(&ep, &shape.founded))?;
         let inner = Inner::of(options.clone(), nodes)?;
         Ok(Self(Arc::new(Inner { judge: Some(judge), ..inner })))
     }
@@ -214,9 +215,9 @@ impl Cluster {
         locked(&self.0.nodes).len()
     }
 
-    /// How many memory nodes.
+    /// How many memory nodes it was founded with.
     pub fn memory_nodes(&self) -> usize {
-        self.0.shape.memory.len()
+        self.0.shape.founded.len()
     }
 }
 

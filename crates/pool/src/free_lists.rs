@@ -29,10 +29,11 @@ use dmtree_fabric::{Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, W
 
 use crate::gc_log::Span;
 use crate::ids::{PARTITIONS, SEGMENTS, TABLE_LINES, TableId};
-use crate::layout::{DIRECTORY_BYTES, Partition, Shape};
+use crate::layout::{DIRECTORY_BYTES, Partition};
 use crate::node::Turn;
 use crate::owners::{MAX_CELLS, ask_cells, first_owner, owners_of, unowned};
 use crate::pieces::Piece;
+use crate::shape::Shape;
 use crate::view::{View, may_use};
 use crate::wire::locked;
 
@@ -80,7 +81,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn new(cn: NodeId, shape: &Shape) -> Self {
-        let (c, m) = (shape.compute_nodes, shape.memory.len() as u16);
+        let (c, m) = (shape.compute_nodes, shape.founded.len() as u16);
         let side = |role: Role, bytes: u64| {
             let n = owners_of(role, c, m);
             let owner = |i: u16| Owner {
@@ -99,7 +100,7 @@ impl Tables {
                 batch: batch.min(u64::from(MAX_CELLS)) as u16,
             }
         };
-        let smallest = shape.memory.iter().map(|l| l.region_bytes).min().unwrap_or(0);
+        let smallest = shape.founded.iter().map(|l| l.region_bytes).min().unwrap_or(0);
         Self {
             directory: (0..usize::from(PARTITIONS) * SEGMENTS).map(|_| AtomicU64::new(0)).collect(),
             compute: side(Role::Compute, shape.compute_bytes),

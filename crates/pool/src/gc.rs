@@ -235,7 +235,7 @@ impl PoolNode {
 
     async fn runs_of(&self, ep: &Endpoint, index: u32) -> Result<Vec<Run>> {
         let mut out = Vec::new();
-        for layout in &self.shape.memory {
+        for layout in self.shape.layouts() {
             let records = self.chunk_records(ep, layout.node).await?;
             for (i, r) in records.iter().enumerate() {
                 let Some(r) = r.filter(|r| r.index == index && r.run > 0) else { continue };
@@ -290,7 +290,7 @@ impl PoolNode {
             spans.ok_or_else(|| gone(m))?.into_iter().for_each(|s| held.add(s));
         }
         // The node that deposits or takes a piece logs it.
-        for layout in self.shape.memory.iter().filter(|_| what != Told::GcLog) {
+        for layout in self.shape.layouts().iter().filter(|_| what != Told::GcLog) {
             ep.renew_deadline();
             let spans = ask_list(ep, layout.node, gc.number).await?;
             spans.into_iter().for_each(|s| held.add(s));

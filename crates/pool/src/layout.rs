@@ -1,11 +1,10 @@
 //! Byte maps: the head of a memory node, chunk owner records, the partition directory. All little
 //! endian; `DESIGN.md` has the tables.
 
-use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result, Role};
+use dmtree_fabric::{Error, GlobalAddr, Member, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{LINE, PARTITIONS, SEGMENTS, segment_bytes, segment_start};
-use crate::options::PoolOptions;
 use crate::wire::{self, Half, Quarter, Word, sealed};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"dmtpool\x01");
@@ -313,43 +312,6 @@ impl Partition {
                 && at.offset() >= LINE
                 && at.offset() + segment_bytes(j) <= region
         })
-    }
-}
-
-/// The whole pool's geometry, the same on every node.
-#[derive(Debug)]
-pub(crate) struct Shape {
-    pub(crate) memory: Vec<NodeLayout>,
-    pub(crate) compute_nodes: u16,
-    pub(crate) compute_bytes: u64,
-    pub(crate) chunk_bytes: u64,
-    pub(crate) max_generation: u16,
-}
-
-impl Shape {
-    /// The geometry that follows from options, with memory nodes of these layouts.
-    pub(crate) fn new(options: &PoolOptions, memory: Vec<NodeLayout>) -> Self {
-        Self {
-            memory,
-            compute_nodes: options.compute_nodes,
-            compute_bytes: options.chosen_compute_bytes(),
-            chunk_bytes: options.chosen_chunk_bytes(),
-            max_generation: ((1u32 << options.generation_bits) - 1) as u16,
-        }
-    }
-
-    /// The layout of the memory node that `addr` names, when the bytes lie inside its chunks.
-    pub(crate) fn holds(&self, addr: GlobalAddr, bytes: u64) -> Option<&NodeLayout> {
-        if addr.node().role() != Role::Memory
-            || addr.space() != 0
-            || !addr.offset().is_multiple_of(64)
-        {
-            return None;
-        }
-        let layout = self.memory.get(addr.node().index())?;
-        layout.chunk_of(addr.offset())?;
-        layout.chunk_of(addr.offset() + bytes - 1)?;
-        Some(layout)
     }
 }
 

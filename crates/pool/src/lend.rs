@@ -65,11 +65,14 @@ impl PoolNode {
             }
             Piece::Fresh(key, at, bytes) => {
                 let inside = bytes > 0 && self.shape.holds(at, bytes).is_some();
-                inside && self.arena(key).put_fresh(at, bytes)
+                if inside {
+                    self.arena(key).put_fresh(at, bytes);
+                }
+                inside
             }
             Piece::Space(index, at, bytes) => {
                 let layout = self.shape.holds(at, bytes.max(1));
-                layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes))
+                layout.is_some_and(|l| self.space(index).adopt(&l, at.offset(), bytes))
             }
             Piece::Cell(index, t) => self.tables.put(index, t),
         };
@@ -83,7 +86,7 @@ impl PoolNode {
     pub(crate) async fn return_idle(&self, ep: &Endpoint, keep: usize) -> Result<()> {
         let spaces: Vec<_> = locked(&self.blocks).values().cloned().collect();
         let mut outcome = Ok(());
-        let place = |node: usize, offset| GlobalAddr::new(self.shape.memory[node].node, offset);
+        let place = |node: usize, offset| GlobalAddr::new(NodeId::memory(node as u16), offset);
         let first = |node, offset, count| {
             let bytes = u64::from(count) * self.shape.chunk_bytes;
             self.gc_log.pend(None, &[Span::Bytes(place(node, offset).bits(), bytes)]);
@@ -96,7 +99,7 @@ impl PoolNode {
         });
         for (node, run) in whole {
             let in_transit = InTransit(ep, &self.gc_log, place(node, run.offset).bits());
-            let returned = return_run(ep, self.shape.memory[node].node, run).await;
+            let returned = return_run(ep, NodeId::memory(node as u16), run).await;
             if returned.as_ref().is_err_and(|e| e.effect() == Effect::Unknown) {
                 // The call may be carried out later: the chunk stays pending for as long as this
                 // node lives.
@@ -146,7 +149,8 @@ impl PoolNode {
             (KEPT_CHUNKS * of_chunk).max(1) as usize
         };
         for arena in arenas {
-            for (m, layout) in self.shape.memory.iter().enumerate() {
+            for layout in self.shape.layouts() {
+                let m = layout.node.index();
                 while arena.has_surplus(m, most(&arena)) {
                     // A message at a time: what a dropped future has not sent is still on its list.
                     let _transfer = self.begin_transfer();
@@ -162,7 +166,8 @@ impl PoolNode {
 
     /// Deposits pieces that are pending already.
     async fn deposit_all(&self, ep: &Endpoint, pieces: &[Piece]) -> Result<()> {
-        for (m, layout) in self.shape.memory.iter().enumerate() {
+        for layout in self.shape.layouts() {
+            let m = layout.node.index();
             let here: Vec<_> = pieces.iter().filter(|p| p.holder() == m).copied().collect();
             for some in here.chunks(MAX_PIECES) {
                 ep.renew_deadline();
@@ -174,7 +179,7 @@ impl PoolNode {
 
     /// Lists pieces as pending, in groups of one message each.
     fn pend(&self, pieces: &[Piece]) {
-        for m in 0..self.shape.memory.len() {
+        for m in self.shape.layouts().iter().map(|l| l.node.index()) {
             let here = pieces.iter().filter(|p| p.holder() == m).map(Piece::span);
             let here: Vec<_> = here.collect();
             here.chunks(MAX_PIECES).for_each(|some| self.gc_log.pend(None, some));
@@ -316,8 +321,7 @@ impl PoolNode {
     /// Takes deposited table cells of this size, if there are any.
     pub(crate) async fn take_left_cells(&self, ep: &Endpoint, index: u32, lines: u8) -> Result<()> {
         let _transfer = self.begin_transfer();
-        let first = self.shape.memory[0].node;
-        let cells = ask_deposited(ep, first, Wanted::Cells(index, lines)).await?;
+        let cells = ask_deposited(ep, NodeId::memory(0), Wanted::Cells(index, lines)).await?;
         cells.into_iter().for_each(|c| self.put_piece(c));
         Ok(())
     }

@@ -32,6 +32,8 @@ pub mod fuzzing;
 mod gates;
 mod gc;
 mod gc_log;
+#[cfg(feature = "tcp")]
+mod growth;
 mod holder;
 mod ids;
 mod image_room;
@@ -62,6 +64,7 @@ mod refill;
 mod reports;
 mod segments;
 mod services;
+mod shape;
 #[cfg(feature = "tcp")]
 mod shares;
 #[cfg(feature = "tcp")]

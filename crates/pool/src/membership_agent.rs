@@ -372,7 +372,7 @@ impl PoolNode {
         match m.phase {
             MemberPhase::Revoking if state.is_acknowledged(&m.acknowledged) => {
                 // Memory nodes that hold a lease revoke the access themselves.
-                let hosts = self.shape.memory.iter().map(|l| l.node);
+                let hosts = self.shape.layouts().into_iter().map(|l| l.node);
                 let hosts: Vec<_> = hosts.filter(|n| state.memory_node(*n).is_none()).collect();
                 for host in &hosts {
                     self.fabric.revoke(*host, m.member.node, m.member.incarnation)?;

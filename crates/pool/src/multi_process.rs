@@ -44,10 +44,11 @@ use dmtree_fabric::{
 };
 
 use crate::cluster::{Cluster, serve_memory, start_node, write_heads};
-use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, Shape};
+use crate::layout::{NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES};
 use crate::node::PoolNode;
 use crate::options::{PoolJournal, PoolOptions};
 use crate::pool_config;
+use crate::shape::Shape;
 use crate::status::{report_compute, report_memory};
 use crate::wire::locked;
 
@@ -323,6 +324,7 @@ fn join_one(
     let membership_agent = MembershipAgent::start(&node, net)?;
     let ep = node.endpoint(0)?;
     ep.block_on(check_heads(&ep, &node))?;
+    ep.block_on(know_memory(&ep, &node))?;
     ep.block_on(await_tables(&node, &ep, true))?;
     Ok((node, membership_agent))
 }
@@ -345,7 +347,7 @@ fn layouts(fabric: &NetFabric, options: &PoolOptions) -> Result<Vec<NodeLayout>>
 /// may turn out to be away: its lease has not ended yet.
 async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
     let until = ep.now() + 2 * node.lease_ns();
-    for layout in &node.shape.memory {
+    for layout in &node.shape.founded {
         let at = GlobalAddr::new(layout.node, SUPERBLOCK);
         loop {
             if node.view.check_presence(layout.node).is_err() {
@@ -363,6 +365,19 @@ async fn check_heads(ep: &Endpoint, node: &PoolNode) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Waits until this node knows every memory node that was added. One that cannot be reached may
+/// turn out to be away.
+async fn know_memory(ep: &Endpoint, node: &PoolNode) -> Result<()> {
+    let until = ep.now() + 2 * node.lease_ns();
+    loop {
+        ep.renew_deadline();
+        match node.know_memory(ep).await {
+            Err(e) if e.is_retryable() && ep.now() < until => ep.sleep(LOOK_NS).await,
+            known => return known,
+        }
+    }
 }
 
 /// Tables that are made while no compute node owns any go to memory nodes, and stay there. So a

@@ -46,12 +46,13 @@ use crate::gates::{Gate, Gates, Ungated};
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
 use crate::image_room::ImageRoom;
-use crate::layout::{Shape, WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
+use crate::layout::{WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
 use crate::mutants::{Mutant, Mutants};
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
 use crate::reports::IndexReports;
+use crate::shape::Shape;
 use crate::usage::NodeUsage;
 use crate::view::View;
 use crate::wire::locked;
@@ -160,9 +161,9 @@ pub struct PoolNode {
     pub(crate) refused: AtomicUsize,
     /// How often the cell cache was empty.
     cells_asked: AtomicUsize,
-    /// By memory node: how many requests for a chunk near it go elsewhere at once, since it was
-    /// found full.
-    found_full: Box<[AtomicUsize]>,
+    /// By memory node that was found full: how many requests for a chunk near it go elsewhere at
+    /// once.
+    found_full: Mutex<BTreeMap<usize, usize>>,
     /// The room for images on this node.
     images: Arc<ImageRoom>,
     mutants: Mutants,
@@ -191,7 +192,6 @@ impl PoolNode {
     ) -> Self {
         let incarnation = fabric.incarnation(cn).unwrap_or(0);
         let tables = Tables::new(cn, &shape);
-        let found_full = shape.memory.iter().map(|_| AtomicUsize::new(0)).collect();
         Self {
             fabric,
             cn,
@@ -210,7 +210,7 @@ impl PoolNode {
             creating: Arc::default(),
             refused: AtomicUsize::new(0),
             cells_asked: AtomicUsize::new(0),
-            found_full,
+            found_full: Mutex::default(),
             images,
             mutants: Mutants::default(),
             index_reports: Mutex::default(),
@@ -228,9 +228,10 @@ impl PoolNode {
         &self.fabric
     }
 
-    /// How many memory nodes the pool has.
+    /// How many memory nodes the pool was founded with: what an index places by their number stays
+    /// where it is when the pool grows.
     pub fn memory_nodes(&self) -> usize {
-        self.shape.memory.len()
+        self.shape.founded.len()
     }
 
     /// Which compute node this is.
@@ -320,7 +321,7 @@ impl PoolNode {
         let arena = arenas.entry(key).or_insert_with(|| {
             let (chunk, max_generation) = (self.shape.chunk_bytes, self.shape.max_generation);
             let start = self.cn.index() + usize::from(key.kind);
-            Arc::new(Arena::new(key, self.shape.memory.len(), chunk, max_generation, start))
+            Arc::new(Arena::new(key, self.shape.founded.len(), chunk, max_generation, start))
         });
         arena.clone()
     }
@@ -388,8 +389,8 @@ impl PoolNode {
     pub(crate) fn space(&self, index: u32) -> Arc<BlockSpace> {
         let mut blocks = locked(&self.blocks);
         let space = blocks.entry(index).or_insert_with(|| {
-            let (layouts, chunk) = (&self.shape.memory, self.shape.chunk_bytes);
-            Arc::new(BlockSpace::new(index, layouts, chunk, self.cn.index() % layouts.len()))
+            let (nodes, chunk) = (self.shape.founded.len(), self.shape.chunk_bytes);
+            Arc::new(BlockSpace::new(index, nodes, chunk, self.cn.index() % nodes))
         });
         space.clone()
     }
@@ -423,7 +424,7 @@ impl PoolNode {
         })?;
         ep.check_memory()?;
         let space = self.space(index);
-        let request = BlockRequest { space: &space, class, layouts: &self.shape.memory, spare };
+        let request = BlockRequest { space: &space, class, shape: &self.shape, spare };
         let b = self.obtain(ep, &request, near).await?;
         self.gc_log.add(|| Span::block(b));
         self.allocation_event(b.addr(), u64::from(b.capacity()), ShadowState::Undefined);
@@ -454,7 +455,7 @@ impl PoolNode {
     pub(crate) fn take_space(&self, index: u32, at: GlobalAddr, bytes: u64) {
         self.gc_log.add(|| Span::Bytes(at.bits(), bytes));
         let layout = self.shape.holds(at, bytes);
-        match layout.is_some_and(|l| self.space(index).adopt(l, at.offset(), bytes)) {
+        match layout.is_some_and(|l| self.space(index).adopt(&l, at.offset(), bytes)) {
             true => self.allocation_event(at, bytes, ShadowState::Freed),
             false => _ = self.refused.fetch_add(1, Ordering::Relaxed),
         }
@@ -476,7 +477,7 @@ impl PoolNode {
         near: Option<NodeId>,
     ) -> Result<S::Item> {
         let near = near
-            .filter(|n| n.role() == Role::Memory && n.index() < self.shape.memory.len())
+            .filter(|n| n.role() == Role::Memory && self.shape.is_open(n.index()))
             .map(NodeId::index);
         if let Some(item) = self.take(source, near) {
             return Ok(item);
@@ -532,13 +533,14 @@ impl PoolNode {
         if self.view.check_memory().is_ok() {
             return source.take(only);
         }
-        let present = |n: &usize| self.view.check_presence(self.shape.memory[*n].node).is_ok();
+        let present = |n: &usize| self.view.check_presence(NodeId::memory(*n as u16)).is_ok();
         match only {
             Some(n) => present(&n).then(|| source.take(only)).flatten(),
             None => {
                 let first = source.turns().cursor.load(Ordering::Relaxed);
-                let nodes = self.shape.memory.len();
-                let mut there = (0..nodes).map(|k| (first + k) % nodes).filter(present);
+                let open = self.shape.open();
+                let turns = (0..open.len()).map(|k| open[(first + k) % open.len()].node.index());
+                let mut there = { turns }.filter(present);
                 there.find_map(|n| source.take(Some(n)))
             }
         }
@@ -550,11 +552,12 @@ impl PoolNode {
         source: &S,
         trouble: &mut Option<Error>,
     ) -> Option<S::Item> {
-        let nodes = self.shape.memory.len();
+        let open = self.shape.open();
         let first = source.turns().cursor.load(Ordering::Relaxed);
-        for n in (0..nodes).map(|k| (first + k) % nodes) {
+        for turn in (0..open.len()).map(|k| (first + k) % open.len()) {
+            let n = open[turn].node.index();
             if let Some(item) = self.refill_from(ep, source, n, trouble).await {
-                source.turns().cursor.store(n + 1, Ordering::Relaxed);
+                source.turns().cursor.store(turn + 1, Ordering::Relaxed);
                 return Some(item);
             }
         }
@@ -563,9 +566,13 @@ impl PoolNode {
 
     /// Saves a call for every request near a node that is full while others are not.
     fn is_likely_full(&self, node: usize) -> bool {
-        let left = self.found_full[node].load(Ordering::Relaxed);
-        self.found_full[node].store(left.saturating_sub(1), Ordering::Relaxed);
-        left > 0
+        let mut found_full = locked(&self.found_full);
+        let Some(left) = found_full.get_mut(&node) else { return false };
+        *left -= 1;
+        if *left == 0 {
+            found_full.remove(&node);
+        }
+        true
     }
 
     /// Asks one memory node. One that cannot be reached counts as full, as long as another one
@@ -597,20 +604,24 @@ impl PoolNode {
         node: usize,
     ) -> Result<Refill<S::Item>> {
         let transfer = self.begin_transfer();
-        let granted =
-            ask_run(ep, &self.shape.memory[node], self.incarnation, source.request()).await?;
+        let number = NodeId::memory(node as u16);
+        let layout = self
+            .shape
+            .layout(node)
+            .ok_or_else(|| Error::not_found(format!("{number} is no memory node of this pool")))?;
+        let granted = ask_run(ep, &layout, self.incarnation, source.request()).await?;
         match granted {
             Granted::Run(offset) => {
-                self.found_full[node].store(0, Ordering::Relaxed);
+                locked(&self.found_full).remove(&node);
                 let bytes = u64::from(source.request().count) * self.shape.chunk_bytes;
-                let run = GlobalAddr::new(self.shape.memory[node].node, offset);
+                let run = GlobalAddr::new(number, offset);
                 self.allocation_event(run, bytes, ShadowState::Plain);
                 // It may have been deposited when a garbage collection began.
                 self.gc_log.add(|| Span::Bytes(run.bits(), bytes));
                 Ok(Refill::Item(source.add(node, offset)))
             }
             Granted::Pieces(pieces) => {
-                self.found_full[node].store(0, Ordering::Relaxed);
+                locked(&self.found_full).remove(&node);
                 pieces.into_iter().for_each(|p| self.put_piece(p));
                 drop(transfer);
                 // Another client may have been faster.
@@ -619,7 +630,7 @@ impl PoolNode {
             Granted::Nothing => {
                 // The lack of a long run says nothing about single chunks.
                 if source.request().count == 1 {
-                    self.found_full[node].store(ASK_AGAIN, Ordering::Relaxed);
+                    locked(&self.found_full).insert(node, ASK_AGAIN);
                 }
                 Ok(Refill::Item(None))
             }
@@ -636,16 +647,17 @@ impl PoolNode {
 
     /// Memory nodes have free chunks again: each is asked.
     pub(crate) fn found_room(&self) {
-        self.found_full.iter().for_each(|full| full.store(0, Ordering::Relaxed));
+        locked(&self.found_full).clear();
     }
 
     fn full(&self, r: RunRequest) -> Error {
-        let names: Vec<_> = self.shape.memory.iter().take(8).map(|l| l.node.to_string()).collect();
-        let more = self.shape.memory.len() - names.len();
+        let open = self.shape.open();
+        let names: Vec<_> = open.iter().take(8).map(|l| l.node.to_string()).collect();
+        let more = open.len() - names.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let (verb, noun) =
-            if self.shape.memory.len() == 1 { ("is", "node") } else { ("are", "nodes") };
-        let mib = self.shape.memory[0].region_bytes as f64 / f64::from(1 << 20);
+        let (verb, noun) = if open.len() == 1 { ("is", "node") } else { ("are", "nodes") };
+        let bytes: u64 = open.iter().map(|l| l.region_bytes).sum();
+        let mib = bytes as f64 / f64::from(1 << 20);
         let chunks = match r.count {
             1 => "no free chunk".to_owned(),
             n => format!("no {n} free chunks in a row"),
@@ -655,7 +667,7 @@ impl PoolNode {
             n => format!("; {n} bytes wait for running operations to end"),
         };
         Error::full(format!(
-            "memory {noun} {}{more} {verb} full ({mib} MiB each, {chunks}{waiting}): delete keys, or create the pool with more memory",
+            "memory {noun} {}{more} {verb} full ({mib} MiB, {chunks}{waiting}): delete keys, add a memory node, or create the pool with more memory",
             names.join(", ")
         ))
     }

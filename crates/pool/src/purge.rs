@@ -107,7 +107,7 @@ impl PoolNode {
         for (_, at, bytes) in &dropped.runs {
             self.allocation_event(*at, *bytes, ShadowState::Freed);
         }
-        for layout in &self.shape.memory {
+        for layout in self.shape.layouts() {
             for index in &dropped.indexes {
                 ep.renew_deadline();
                 match ask_purge(ep, layout.node, *index).await {
@@ -127,7 +127,7 @@ impl PoolNode {
     /// Step 1.
     async fn dropped(&self, ep: &Endpoint) -> Result<Dropped> {
         let mut runs = Vec::new();
-        for layout in &self.shape.memory {
+        for layout in self.shape.layouts() {
             if self.view.check_presence(layout.node).is_err() {
                 continue;
             }

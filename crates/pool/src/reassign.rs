@@ -220,7 +220,7 @@ impl PoolNode {
                 return Ok(());
             }
         }
-        let memory = self.shape.memory.iter().map(|l| l.node);
+        let memory = self.shape.founded.iter().map(|l| l.node);
         let mut memory: Vec<NodeId> =
             memory.filter(|n| self.view.check_presence(*n).is_ok()).collect();
         // The memory node that serves it already comes first: it has the memory.
@@ -295,7 +295,7 @@ impl PoolNode {
 
     /// Partitions that were never opened and have lost their first owner.
     pub(crate) fn unowned_partitions(&self, opened: &[u16]) -> impl Iterator<Item = u16> {
-        let (c, m) = (self.shape.compute_nodes, self.shape.memory.len() as u16);
+        let (c, m) = (self.shape.compute_nodes, self.shape.founded.len() as u16);
         let state = self.view.state();
         let gone = move |p: &u16| {
             let first = Member { node: first_owner(*p, c, m), incarnation: 1 };

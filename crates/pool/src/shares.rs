@@ -63,6 +63,7 @@ impl PoolNode {
             let pause = || pause_ns() / if has_share() { 1 } else { STEP_SPEEDUP };
             self.run_membership_paced(ep, pause, || stepped.replace(true)).await?;
             // The next step repeats what fails now.
+            let _ = self.know_memory(ep).await;
             if self.request_share(ep, &mut search).await.unwrap_or(false) {
                 locked(&self.agent_state).has_share = true;
             }

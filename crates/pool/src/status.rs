@@ -112,7 +112,11 @@ pub(crate) fn members(m: &MembershipReport) -> impl Iterator<Item = (Member, &'s
 fn standing(m: &MembershipReport, member: Member) -> Option<&'static str> {
     Some(match member.node.role() {
         Role::Memory | Role::Journal => {
-            match m.state.memory_node(member.node).map(|m| (m.presence, m.gap)) {
+            let state = m.state.memory_node(member.node);
+            match state.map(|m| (m.presence, m.gap)) {
+                Some((Presence::Present, _)) if state.is_some_and(|m| m.is_new) => {
+                    "new: not every compute node knows it"
+                }
                 Some((Presence::Present, false)) => "present",
                 Some((Presence::Present, true)) => "present; its part lacks writes: refill it",
                 Some((Presence::Missing, false)) => "missing",

@@ -81,10 +81,9 @@ impl PoolNode {
         ep: &Endpoint,
         node: NodeId,
     ) -> Result<Vec<Option<ChunkRecord>>> {
-        let layout =
-            self.shape.memory.get(node.index()).filter(|l| l.node == node).ok_or_else(|| {
-                Error::not_found(format!("{node} is no memory node of this pool"))
-            })?;
+        let found = self.shape.layout(node.index()).filter(|l| l.node == node);
+        let layout = &found
+            .ok_or_else(|| Error::not_found(format!("{node} is no memory node of this pool")))?;
         let mut out = Vec::with_capacity(layout.chunks as usize);
         // 64 KiB at a time.
         const STEP: u32 = 2048;
@@ -97,7 +96,7 @@ impl PoolNode {
 
     /// Where chunk `i` of a memory node begins.
     pub fn chunk_addr(&self, node: NodeId, i: usize) -> Option<GlobalAddr> {
-        let layout = self.shape.memory.get(node.index()).filter(|l| l.node == node)?;
+        let layout = self.shape.layout(node.index()).filter(|l| l.node == node)?;
         (i < layout.chunks as usize).then(|| GlobalAddr::new(node, layout.chunk(i as u32)))
     }
 
@@ -106,7 +105,7 @@ impl PoolNode {
         let mut memory = Vec::new();
         let away = self.away();
         let is_there = |l: &&NodeLayout| away.iter().all(|(node, _)| *node != l.node);
-        for layout in self.shape.memory.iter().filter(is_there) {
+        for layout in self.shape.layouts().iter().filter(is_there) {
             let records = self.chunk_records(ep, layout.node).await?;
             memory.push(summary(layout, &records));
         }

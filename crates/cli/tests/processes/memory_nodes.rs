@@ -134,6 +134,46 @@ fn a_memory_node_with_an_impossible_number_is_refused() {
     assert!(!said.iter().any(|l| l.contains("panicked")), "{said:?}");
 }
 
+/// A full pool goes on in all of its processes when a memory node is added; what is written there
+/// is seen by all, also by a process that joins later, and the loss of that memory node costs what
+/// it held.
+#[test]
+fn a_full_pool_grows_by_a_memory_node() {
+    let (mut first, at) = found(&["--memory-bytes", "4MiB"]);
+    let (mut a, mut b) = (compute(&at), compute(&at));
+    let value = "v".repeat(4_000);
+    let put = |p: &mut Process, i: usize| p.ask(&format!("put k{i:05} {value}"));
+    let full = (0..2_000).find(|i| put(&mut a, *i) != "done").expect("it is full by then");
+    assert!(put(&mut b, full).contains("full"), "another process meets the same");
+    let join = ["memnode", "--join", &at, "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+    let mut added = Process::start(&join);
+    assert!(added.line().starts_with("mn1 "));
+    a.until_done(&format!("put k{full:05} {value}"));
+    let more = full + 1..full + 600;
+    for i in more.clone() {
+        let p = if i % 2 == 0 { &mut a } else { &mut b };
+        assert_eq!(put(p, i), "done", "k{i:05}");
+    }
+    let mut c = shell(&at);
+    for i in (0..more.end).step_by(7) {
+        assert_eq!(c.ask(&format!("get k{i:05}")), value, "k{i:05}");
+    }
+    let (code, status) = run(&["status", "--connect", &at]);
+    assert!(code == Some(0) && status.contains("mn1"), "{status}");
+    added.kill();
+    within(PATIENCE, || {
+        let answers: Vec<String> =
+            more.clone().step_by(29).map(|i| a.ask(&format!("get k{i:05}"))).collect();
+        let named = answers.iter().any(|answer| answer.contains("mn1 is lost"));
+        named.then_some(()).ok_or_else(|| format!("{:?}", answers.last()))
+    });
+    assert_eq!(a.ask("get ready"), "yes", "it is on the first memory node");
+    first.kill();
+    let said = first.everything();
+    let opened = said.iter().filter(|l| l.contains("mn1") && l.contains("in use"));
+    assert_eq!(opened.count(), 1, "{said:?}");
+}
+
 /// A memory node is a service: it outlives its terminal. Asked to stop, it ends also while clients
 /// are connected.
 #[test]

@@ -66,8 +66,8 @@ fn impossible_settings_give_an_error_with_a_way_out() {
         (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "1KiB"], "too little"),
         (vec!["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "8TiB"], "ask for a smaller"),
         (
-            vec!["memnode", "--join", at.as_str(), "--listen", "127.0.0.1:0", "--wait", "1"],
-            "all have been there",
+            vec!["memnode", "--join", at.as_str(), "--listen", "127.0.0.1:0", "--index", "300"],
+            "256",
         ),
         (vec!["shell", "--connect", "127.0.0.1:1"], "no process listens there"),
         (vec!["bench", "quick", "--nodes", at.as_str()], "--fabric tcp"),

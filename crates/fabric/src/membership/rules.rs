@@ -16,6 +16,8 @@
 //! can execute any more. A member leaves in the same steps as a dead one, so that no verb of it
 //! executes later.
 
+mod hosts;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -38,6 +40,8 @@ pub enum News {
     Died(Member, &'static str),
     /// A death is complete.
     Gone(Member),
+    /// Every compute node knows a new memory node: it is in use.
+    Opened(Member),
     /// A memory node is away, and why.
     Away(Member, Presence, &'static str),
     /// A memory node is present again.
@@ -53,6 +57,7 @@ impl std::fmt::Display for News {
             Self::Left(m) => write!(f, "{m} leaves"),
             Self::Died(m, why) => write!(f, "{m} is dead: {why}"),
             Self::Gone(m) => write!(f, "{m} is gone: nothing waits for it"),
+            Self::Opened(m) => write!(f, "{m} is in use: every compute node knows it"),
             Self::Away(m, presence, why) => {
                 write!(f, "{} ({why})", presence.refusal(m.node))
             }
@@ -328,6 +333,7 @@ impl MembershipRules {
             let Some((member, phase)) = latest.members.iter().find_map(next) else { break };
             self.enter(member, phase);
         }
+        self.open_known();
         let latest = self.latest();
         let ready =
             |p: &&Move| p.phase == MemberPhase::Draining && latest.is_acknowledged(&p.acknowledged);
@@ -379,6 +385,7 @@ impl MembershipRules {
                     m.acknowledged.push(me);
                 }
             }
+            // A new memory node it has to acknowledge: it may not know that one.
             for m in &mut s.memory {
                 if m.presence.is_away() || m.refill.is_some() {
                     m.acknowledged.push(me);
@@ -391,59 +398,6 @@ impl MembershipRules {
         self.publish(News::Joined(me));
         self.advance_acknowledged();
         Ok(Lease { epoch: self.latest().epoch, ..lease })
-    }
-
-    /// A memory node joins with its first incarnation only: the memory of a former one is lost. A
-    /// journal node comes back in a later one, with its directory, when the former one is away: no
-    /// call of a living node can be in flight to that any more.
-    fn join_host(&mut self, me: Member) -> Result<Lease> {
-        let latest = self.latest();
-        let former = latest.memory_node(me.node);
-        let comes_back = former.is_some_and(|m| {
-            me.node.role() == Role::Journal
-                && m.member.incarnation < me.incarnation
-                && m.presence.is_away()
-        });
-        match former {
-            Some(m) if m.member == me => {}
-            Some(_) if !comes_back => return Err(revoked(me)),
-            former => {
-                if let Some(former) = former {
-                    self.leases.remove(&former.member);
-                    self.asked.remove(&former.member);
-                }
-                // It has to revoke the access of all members that have died by now before it is
-                // used.
-                let presence = match self.last_death {
-                    0 => Presence::Present,
-                    _ => Presence::Missing,
-                };
-                let gap = self.gaps.contains(&me.node);
-                self.change(|s, since| {
-                    let acknowledged = s.living().collect();
-                    s.memory.retain(|m| m.member.node != me.node);
-                    let (member, refill) = (me, None);
-                    s.memory.push(MemoryState {
-                        member,
-                        presence,
-                        since,
-                        acknowledged,
-                        gap,
-                        refill,
-                    });
-                    s.memory.sort_by_key(|m| m.member);
-                });
-            }
-        }
-        Ok(self.lease(me))
-    }
-
-    /// A memory node has ended before it was ready.
-    pub(super) fn forget_memory(&mut self, member: Member) {
-        self.leases.remove(&member);
-        if self.latest().memory.iter().any(|m| m.member == member) {
-            self.change(|s, _| s.memory.retain(|m| m.member != member));
-        }
     }
 
     pub(super) fn renew(&mut self, me: Member) -> Result<Lease> {
@@ -471,42 +425,6 @@ impl MembershipRules {
             Role::Memory | Role::Journal => self.of_host(me, change)?,
         }
         self.advance_acknowledged();
-        Ok(())
-    }
-
-    fn of_host(&mut self, me: Member, change: Change) -> Result<()> {
-        let latest = self.latest();
-        match change {
-            Change::Acknowledge(m, MemberPhase::Revoking) => {
-                self.acknowledge(&latest, me, m, MemberPhase::Revoking);
-            }
-            Change::Returned(epoch) => {
-                if latest.presence(me.node).is_away() {
-                    if epoch < self.last_death {
-                        return Err(Error::busy(format!(
-                            "{me} has not heard of the last death: ask for the state again"
-                        )));
-                    }
-                    self.lease(me);
-                    // Its return states that it has revoked these, too.
-                    self.change(|s, _| {
-                        let revoking = |m: &&mut MemberState| m.phase == MemberPhase::Revoking;
-                        for m in s.members.iter_mut().filter(revoking) {
-                            m.acknowledged.retain(|by| *by != me);
-                            m.acknowledged.push(me);
-                        }
-                    });
-                    self.set_presence(me, Presence::Present, "");
-                }
-            }
-            Change::Leave => {
-                self.leases.remove(&me);
-                self.set_presence(me, Presence::Lost, "its process ends");
-            }
-            other => {
-                return Err(Error::invalid(format!("{me} is a host: {other:?} is not its")));
-            }
-        }
         Ok(())
     }
 
@@ -582,6 +500,7 @@ impl MembershipRules {
                     self.change(|s, _| s.planned = None);
                 }
             }
+            Change::Knows(m) => self.knows(&latest, me, m),
             Change::Refill(m) => self.refill(&latest, me, m)?,
             Change::Resumed(m) => {
                 let open = |o: &&MemoryState| o.refill.is_some() && !o.acknowledged.contains(&me);
@@ -597,47 +516,6 @@ impl MembershipRules {
                 return Err(Error::invalid(format!("{me} is no memory node that could be back")));
             }
         }
-        Ok(())
-    }
-
-    // ---- gaps of the journal
-    // ----------------------------------------------------------------------
-
-    /// A part of the journal lacks writes.
-    pub(super) fn lacks(&mut self, node: NodeId) {
-        self.gaps.insert(node);
-        if self.latest().memory_node(node).is_some_and(|m| !m.gap) {
-            self.edit_memory(node, |m, _| m.gap = true);
-        }
-    }
-
-    fn refill(&mut self, latest: &MembershipState, me: Member, of: Member) -> Result<()> {
-        let found = latest.memory_node(of.node).filter(|m| m.member == of);
-        let Some(m) = found.filter(|m| !m.presence.is_away() && m.gap) else {
-            return Err(Error::invalid(format!("{of} is away, or nothing is missing in its part")));
-        };
-        match m.refill {
-            Some(by) if by != me && latest.is_living(by) => {
-                Err(Error::busy(format!("{by} refills {of}")))
-            }
-            _ => {
-                self.edit_memory(of.node, |m, epoch| {
-                    (m.refill, m.since, m.acknowledged) = (Some(me), epoch, Vec::new());
-                });
-                Ok(())
-            }
-        }
-    }
-
-    fn filled(&mut self, latest: &MembershipState, me: Member, of: Member) -> Result<()> {
-        let is_whole = |m: &&MemoryState| {
-            m.member == of && m.refill == Some(me) && latest.is_acknowledged(&m.acknowledged)
-        };
-        if latest.memory_node(of.node).filter(is_whole).is_none() {
-            return Err(Error::busy(format!("{of} was away meanwhile: refill it again")));
-        }
-        self.gaps.remove(&of.node);
-        self.edit_memory(of.node, |m, _| (m.gap, m.refill) = (false, None));
         Ok(())
     }
 
@@ -661,14 +539,6 @@ impl MembershipRules {
                 f(p, epoch);
             }
         });
-    }
-
-    /// A memory node that is missing is lost for good, as its host says.
-    pub(super) fn lose(&mut self, member: Member) {
-        let latest = self.latest();
-        if latest.memory_node(member.node).is_some_and(|m| m.presence == Presence::Missing) {
-            self.set_presence(member, Presence::Lost, "no process listens at its address any more");
-        }
     }
 }
 

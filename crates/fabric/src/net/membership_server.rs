@@ -13,6 +13,10 @@
 //! that ended before it was ready has held no data: its number is reused after it withdrew, or
 //! after the time limit.
 //!
+//! *Growth.* A memory node that registers with a complete pool is added: it gets a number beyond
+//! those of the pool config. Nothing is allocated there before every compute node knows it
+//! ([`crate::membership`]).
+//!
 //! *Opening.* The pool opens once all memory nodes are ready. Until then registration of compute
 //! nodes fails with a retryable error that names the state. So it is with journal nodes,
 //! of which one comes back in another incarnation when the former one is away.
@@ -40,7 +44,8 @@ use crate::transport::Nanos;
 /// fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many memory nodes it has. It opens once all are ready.
+    /// How many memory nodes it begins with. It opens once all are ready, and can grow from then
+    /// on.
     pub memory_nodes: u16,
     /// How many compute nodes it can have at a time.
     pub compute_nodes: u16,
@@ -57,6 +62,10 @@ pub struct PoolConfig {
 /// A compute node that has registered and does not join within this time, ns, has given its number
 /// up; so has a memory node that is not ready within it.
 const JOINS_WITHIN_NS: Nanos = 30_000_000_000;
+
+/// A pool grows to so many memory nodes: the shortest addresses that an index stores have 8 bits
+/// for them.
+const GROWS_TO: u16 = 256;
 
 pub(super) struct MembershipServer {
     pub(super) pool: PoolId,
@@ -125,7 +134,7 @@ impl MembershipServer {
             state: (*self.membership.latest()).clone(),
             leases: self.membership.leases(now),
             node_directory,
-            memory_nodes: self.pool_config.memory_nodes,
+            memory_nodes: self.pool_config.memory_nodes.max(ready),
             ready,
             compute_nodes: self.pool_config.compute_nodes,
             journal_nodes: self.pool_config.journal_nodes,
@@ -284,9 +293,13 @@ impl MembershipServer {
         let taken =
             |n: &u16| registrations.node_directory.find(NodeId::memory(*n)).is_some_and(holds);
         let all = self.pool_config.memory_nodes;
+        let begun = (0..all).filter(|n| registrations.ready.contains(&NodeId::memory(*n)));
+        if intro.wanted.is_none_or(|n| n >= all) && begun.count() == usize::from(all) {
+            return self.added_number(intro, taken);
+        }
         if let Some(n) = intro.wanted.filter(|n| *n >= all) {
             return Err(Error::invalid(format!(
-                "the pool has no memory node {n}: they are numbered 0 to {}",
+                "the pool has no memory node {n} yet: they are numbered 0 to {}, and more are added when these are there",
                 all.saturating_sub(1)
             )));
         }
@@ -297,8 +310,28 @@ impl MembershipServer {
             Some(n) => Error::busy(format!(
                 "mn{n} has registered and is not ready yet: wait for it, or for its end"
             )),
-            None => gone(intro.wanted, all),
+            // Without a wanted number, all have begun only if the pool is complete: it grows then.
+            None => gone(intro.wanted.unwrap_or(all)),
         })
+    }
+
+    /// A number beyond those of the pool config. Compute nodes may know a member from the moment
+    /// at which it is in the membership, so its number has no other region from then on.
+    fn added_number(
+        &self,
+        intro: &Introduction,
+        is_taken: impl Fn(&u16) -> bool,
+    ) -> Result<NodeId> {
+        let latest = self.membership.latest();
+        let is_free = |n: &u16| !is_taken(n) && latest.memory_node(NodeId::memory(*n)).is_none();
+        let all = self.pool_config.memory_nodes;
+        let full = || Error::full(format!("a pool grows to {GROWS_TO} memory nodes at most"));
+        match intro.wanted {
+            Some(n) if n >= GROWS_TO.max(all) => Err(full()),
+            Some(n) => is_free(&n).then_some(n).ok_or_else(|| gone(n)),
+            None => (all..GROWS_TO).find(is_free).ok_or_else(full),
+        }
+        .map(NodeId::memory)
     }
 
     fn compute_number(
@@ -403,16 +436,11 @@ impl MembershipServer {
     }
 }
 
-/// Why a memory node gets no number when all candidates were in use.
-fn gone(wanted: Option<u16>, all: u16) -> Error {
-    match wanted {
-        Some(n) => Error::exists(format!(
-            "mn{n} is there already, or has been: the contents of a memory node are lost with it; start a new pool"
-        )),
-        None => Error::full(format!(
-            "the pool has {all} memory nodes, and all have been there: start it with more"
-        )),
-    }
+/// Why a memory node does not get the number that it asked for.
+fn gone(n: u16) -> Error {
+    Error::exists(format!(
+        "mn{n} is there already, or has been: the contents of a memory node are lost with it; join without a number to add one"
+    ))
 }
 
 /// The address at which others reach a node, from its announced address and from `ip`, the source
@@ -542,6 +570,32 @@ mod tests {
             let after = ask(&r, Role::Memory, Some(1), 4, 9 * JOINS_WITHIN_NS).unwrap_err();
             assert_eq!(after.kind(), ErrorKind::Exists, "it has held data: {after}");
         }
+    }
+
+    #[test]
+    fn a_complete_pool_grows_by_numbers_that_are_not_used_again() {
+        let r = membership_server(2, 1);
+        let early = ask(&r, Role::Memory, Some(2), 1, 0).unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::InvalidArgument, "it is not complete: {early}");
+        let mn1 = ask(&r, Role::Memory, None, 2, 0).expect("room");
+        r.ready(mn1, 0);
+        let mn2 = ask(&r, Role::Memory, None, 3, 0).expect("the pool grows");
+        let mn3 = ask(&r, Role::Memory, None, 4, 0).expect("two at a time");
+        assert_eq!((mn2.node, mn3.node), (NodeId::memory(2), NodeId::memory(3)));
+        assert_eq!(ask(&r, Role::Memory, None, 3, 0).expect("the same"), mn2);
+        assert_eq!(r.report(0).memory_nodes, 2, "they are not there yet");
+        // mn2 has joined and is killed before it is ready: compute nodes may know its region.
+        r.try_answer(Ask::Join(mn2), HERE, 0).expect("it begins");
+        let late = JOINS_WITHIN_NS + 1;
+        let next = ask(&r, Role::Memory, None, 5, late).expect("mn3 never joined");
+        assert_eq!((next.node, next.incarnation), (NodeId::memory(3), 2));
+        assert_eq!(ask(&r, Role::Memory, None, 6, late).expect("room").node, NodeId::memory(4));
+        let used = ask(&r, Role::Memory, Some(2), 7, late).unwrap_err();
+        assert_eq!(used.kind(), ErrorKind::Exists, "{used}");
+        let far = ask(&r, Role::Memory, Some(9000), 8, late).unwrap_err();
+        assert!(far.to_string().contains("grows to 256"), "{far}");
+        r.ready(next, 0);
+        assert_eq!(r.report(late).memory_nodes, 3);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::transport::Nanos;
 /// First bytes of every connection.
 pub(super) const MAGIC: [u8; 8] = *b"dmtwire\n";
 /// Processes of different versions do not talk to each other.
-pub(super) const VERSION: u32 = 8;
+pub(super) const VERSION: u32 = 9;
 /// Longest body of a frame.
 pub(super) const MAX_FRAME: usize = 64 << 20;
 /// Longest message of connection set-up and of the membership server.

@@ -2,6 +2,7 @@
 //! come and go. With `DMTREE_TEST_FABRIC=verbs` their verbs go over this machine's RDMA device.
 #![expect(clippy::disallowed_methods, reason = "real nodes in real time")]
 
+mod growth;
 mod incarnations;
 
 use std::sync::{Arc, LazyLock};

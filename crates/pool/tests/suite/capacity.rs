@@ -18,7 +18,7 @@ fn full_names_the_nodes_and_leaves_everything_usable() {
         };
         assert_eq!(end.kind(), ErrorKind::Full);
         let text = end.to_string();
-        assert!(text.contains("mn0, mn1 are full (2 MiB each, no free chunk)"), "{text}");
+        assert!(text.contains("mn0, mn1 are full (4 MiB, no free chunk)"), "{text}");
         assert!(text.contains("delete keys"), "{text}");
         let usage = run(&ep, node.usage_all(&ep)).expect("readable");
         assert!(usage.memory.iter().all(|m| m.free_chunks == 0 && m.used_chunks > 20));

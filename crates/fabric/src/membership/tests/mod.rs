@@ -1,5 +1,6 @@
 mod any_order;
 mod gaps;
+mod growth;
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
