@@ -23,9 +23,9 @@
 //! this like a memory node: it refuses the appends of a dead node from the moment at which it has
 //! revoked its access.
 //!
-//! A memory node that joins a pool in use is *new* at first: nothing is allocated there before every
-//! living compute node has acknowledged that it knows the node. So every address that a client can
-//! meet names a node that its compute node knows.
+//! A memory node that joins a pool in use is *new* at first: nothing is allocated there before
+//! every living compute node has acknowledged that it knows the node. So every address that a
+//! client can meet names a node that its compute node knows.
 //!
 //! *Gaps.* In a pool that goes on without a journal node, the state that declares it missing says
 //! also that its part has a gap: no write skips a part before the membership knows that. A compute

@@ -32,7 +32,7 @@ use crate::chunks::RunRequest;
 use crate::gc_log::Span;
 use crate::layout::ChunkUse;
 use crate::marks::Mark;
-use crate::node::{Source, Turns};
+use crate::obtain::{Source, Turns};
 use crate::pieces::{MAX_PIECES, Piece};
 use crate::usage::ArenaUsage;
 use crate::wire::locked;

@@ -25,7 +25,7 @@ use crate::extents::Extents;
 use crate::gc_log::Span;
 use crate::ids::{BlockPtr, block_class_bytes};
 use crate::layout::{ChunkUse, NodeLayout};
-use crate::node::{Source, Turns};
+use crate::obtain::{Source, Turns};
 use crate::pieces::Piece;
 use crate::shape::Shape;
 use crate::wire::locked;

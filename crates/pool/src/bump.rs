@@ -9,7 +9,8 @@ use dmtree_fabric::{Endpoint, Error, GlobalAddr, NodeId, Result, WaitReason};
 
 use crate::chunks::RunRequest;
 use crate::layout::ChunkUse;
-use crate::node::{PoolNode, Source, Turn, Turns};
+use crate::node::PoolNode;
+use crate::obtain::{Source, Turn, Turns};
 use crate::owners::ask_stretch;
 use crate::wire::locked;
 

@@ -30,7 +30,7 @@ use dmtree_fabric::{Endpoint, Error, Fabric, GlobalAddr, NodeId, Result, Role, W
 use crate::gc_log::Span;
 use crate::ids::{PARTITIONS, SEGMENTS, TABLE_LINES, TableId};
 use crate::layout::{DIRECTORY_BYTES, Partition};
-use crate::node::Turn;
+use crate::obtain::Turn;
 use crate::owners::{MAX_CELLS, ask_cells, first_owner, owners_of, unowned};
 use crate::pieces::Piece;
 use crate::shape::Shape;

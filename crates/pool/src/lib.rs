@@ -50,6 +50,7 @@ pub mod metrics;
 mod multi_process;
 mod mutants;
 mod node;
+mod obtain;
 mod on_chip;
 mod options;
 mod owners;

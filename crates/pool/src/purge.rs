@@ -44,7 +44,8 @@ use crate::catalog::{IndexEntry, IndexState, all_indexes};
 use crate::chunks::ask_purge;
 use crate::layout::{ChunkUse, EPOCH_WORD, first_node};
 use crate::mutants::Mutant;
-use crate::node::{PoolNode, Turn};
+use crate::node::PoolNode;
+use crate::obtain::Turn;
 use crate::wire::{self, Half, LONGEST_CALL_NS, call_within, locked};
 
 /// Purges, on every compute node.

@@ -42,7 +42,8 @@ use crate::epoch::ask_epoch;
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BlockPtr, TableId};
 use crate::layout::{EPOCH_WORD, first_node};
-use crate::node::{PoolNode, Turn};
+use crate::node::PoolNode;
+use crate::obtain::Turn;
 use crate::pieces::Piece;
 use crate::wire::locked;
 
