@@ -167,7 +167,8 @@ fn a_full_pool_grows_by_a_memory_node() {
         let named = answers.iter().any(|answer| answer.contains("mn1 is lost"));
         named.then_some(()).ok_or_else(|| format!("{:?}", answers.last()))
     });
-    assert_eq!(a.ask("get ready"), "yes", "it is on the first memory node");
+    let kept = (0..full).filter(|i| a.ask(&format!("get k{i:05}")) == value).count();
+    assert!(kept > full / 4, "{kept} of {full} on the first memory node");
     first.kill();
     let said = first.everything();
     let opened = said.iter().filter(|l| l.contains("mn1") && l.contains("in use"));

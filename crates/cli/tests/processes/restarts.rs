@@ -1,10 +1,10 @@
 //! Compute processes come, go, hang, are killed and come again; the pool stays.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{
-    Process, alone, compute, compute_within, found, lease_ms, leases, memnode, pause, run_shell,
-    together,
+    Process, address, alone, compute, compute_within, fabric, found, lease_ms, leases, memnode,
+    pause, run_shell, together,
 };
 
 /// Longer than the membership waits for an acknowledgement.
@@ -48,6 +48,33 @@ fn a_pool_outlives_its_compute_processes() {
         }),
         ("a lone process paused", || outlived(1, |_, all| all[0].pause(leases(5)))),
     ]);
+}
+
+/// The pool does not wait for the lease of a process that has ended: its host refuses connections.
+/// Its locks and tables are taken over, and its number is free.
+#[test]
+fn a_killed_process_is_dead_long_before_its_lease_ends() {
+    const LEASE: Duration = Duration::from_secs(60);
+    let lease = LEASE.as_millis().to_string();
+    let arguments = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+    let more = ["--compute-nodes", "2", "--lease-ms", &lease, "--fabric", &fabric()];
+    let mut mn = Process::start(&[&arguments[..], &more].concat());
+    let at = address(&mn.line());
+    let (mut a, mut b) = (compute(&at), compute(&at));
+    for i in 0..400 {
+        assert_eq!(b.ask(&format!("put k{i:05} v")), "done");
+    }
+    let began = Instant::now();
+    b.kill();
+    for i in 0..400 {
+        a.until_done(&format!("put k{i:05} w"));
+    }
+    let mut again = compute_within(&at, LEASE / 3);
+    assert_eq!(again.ask("get k00399"), "w");
+    assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
+    mn.kill();
+    let said = mn.everything();
+    assert!(said.iter().any(|line| line.contains("its process has ended")), "{said:?}");
 }
 
 /// A pool of `places` places, all taken by processes that are killed.

@@ -66,7 +66,7 @@ impl InProcess {
         rules.leases.iter().map(|(member, end)| (*member, end.saturating_sub(now))).collect()
     }
 
-    /// The process of a memory node that is missing has ended.
+    /// The process of a compute node has ended, or that of a memory node that is missing.
     pub fn lose(&self, member: Member) {
         locked(&self.rules).lose(member);
     }

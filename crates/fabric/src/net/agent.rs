@@ -1,7 +1,13 @@
 //! The membership agent thread of a memory node's process: it keeps the node's lease and revokes
 //! the access of dead nodes. At the first memory node it also ticks the membership, so that leases
 //! are judged even when no compute node calls.
+//!
+//! *Ended processes.* A member is dead at once when its process has ended: its links at the first
+//! memory node end with it, and its host refuses connections to its address. A wrong verdict (a
+//! firewall that refuses) costs the member its membership and nothing else, because its access is
+//! revoked before anything of it is taken over; no other node could have reached it either.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,9 +19,10 @@ use super::membership_server::{MembershipServer, ready};
 use super::start::again_until;
 use super::wire::{Answer, Ask};
 use super::{NodeShared, locked};
+use crate::addr::Role;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::membership::{Member, Membership, MemoryAgent, Presence};
+use crate::membership::{InProcess, Member, Membership, MemoryAgent, Presence};
 use crate::transport::Nanos;
 
 /// Steps of the agent in a lease, and while a death is under way.
@@ -24,6 +31,9 @@ const STEPS_PER_LEASE_OF_A_DEATH: u64 = 256;
 /// Shortest and longest pause between two steps, ns.
 const SHORTEST_NS: Nanos = 1_000_000;
 const LONGEST_NS: Nanos = 50_000_000;
+/// How often a host is asked for the process of a member with a link that has ended. The links of a
+/// process that is killed may end a moment before its listening socket does.
+const ASKED: u32 = 3;
 /// Time limit of the first step, ns.
 const BEGINS_WITHIN_NS: Nanos = 30_000_000_000;
 
@@ -69,8 +79,16 @@ struct Acting {
     agent: MemoryAgent,
     membership: Arc<dyn Membership>,
     probe_at: Nanos,
-    /// Pending connections: a host refuses soon when no process listens there, or never answers.
-    probes: Vec<(Member, Box<dyn Stream>)>,
+    /// Compute nodes with links that have ended, and how often their hosts will be asked.
+    suspects: BTreeMap<Member, u32>,
+    probes: Vec<Probe>,
+}
+
+/// A pending connection: a host refuses soon when no process listens there, or never answers.
+struct Probe {
+    member: Member,
+    stream: Box<dyn Stream>,
+    until: Nanos,
 }
 
 impl Acting {
@@ -83,6 +101,7 @@ impl Acting {
             agent: MemoryAgent::new(shared.me),
             membership,
             probe_at: 0,
+            suspects: BTreeMap::new(),
             probes: Vec::new(),
             shared,
         }
@@ -117,36 +136,56 @@ impl Acting {
         Ok(is_quiet)
     }
 
-    /// Asks the hosts of memory nodes that are missing whether their processes have ended.
+    /// Asks the hosts of memory nodes that are missing, and of compute nodes with links that have
+    /// ended, whether their processes have ended.
     fn probe(&mut self, membership_server: &MembershipServer) {
-        let now = self.shared.now();
-        self.probes.retain_mut(|(member, stream)| match stream.is_connected() {
-            Ok(is_made) => !is_made,
+        let (now, membership) = (self.shared.now(), &membership_server.membership);
+        self.probes.retain_mut(|probe| match probe.stream.is_connected() {
+            Ok(is_made) => !is_made && now < probe.until,
             Err(e) => {
-                if e.kind() == std::io::ErrorKind::ConnectionRefused {
-                    membership_server.membership.lose(*member);
-                }
+                note(membership, probe.member, &e);
                 false
             }
         });
-        let state = membership_server.membership.latest();
-        if now < self.probe_at || state.away().next().is_none() {
+        let state = membership.latest();
+        for member in self.shared.sessions.take_left() {
+            self.suspects.insert(member, ASKED);
+        }
+        self.suspects.retain(|member, left| *left > 0 && state.is_living(*member));
+        let mut asked: Vec<Member> = self.suspects.keys().copied().collect();
+        if now >= self.probe_at && state.away().next().is_some() {
+            self.probe_at = now + self.agent.lease_ns();
+            let missing = state.away().filter(|m| m.presence == Presence::Missing);
+            asked.extend(missing.map(|m| m.member));
+        }
+        if asked.is_empty() {
             return;
         }
-        self.probe_at = now + self.agent.lease_ns();
-        // A node that has not answered the last probe is asked again.
-        self.probes.clear();
         let node_directory = membership_server.node_directory();
-        for m in state.away().filter(|m| m.presence == Presence::Missing) {
-            let at = node_directory.find(m.member.node).map(|p| p.address.as_str());
-            match at.map(|at| self.shared.net.dial(at)) {
-                Some(Ok(stream)) => self.probes.push((m.member, stream)),
-                // A host of this machine may say so at once.
-                Some(Err(e)) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-                    membership_server.membership.lose(m.member);
+        for member in asked {
+            if self.probes.iter().any(|probe| probe.member == member) {
+                continue;
+            }
+            if member.node.role() == Role::Compute {
+                self.suspects.entry(member).and_modify(|left| *left -= 1);
+            }
+            let entry = node_directory.find(member.node).filter(|entry| entry.member == member);
+            let Some(entry) = entry else { continue };
+            match self.shared.net.dial(&entry.address) {
+                Ok(stream) => {
+                    let until = now + self.agent.lease_ns();
+                    self.probes.push(Probe { member, stream, until });
                 }
-                _ => {}
+                // A host of this machine may say so at once.
+                Err(e) => note(membership, member, &e),
             }
         }
+    }
+}
+
+/// What a host says of the process of a member.
+fn note(membership: &InProcess, member: Member, e: &std::io::Error) {
+    if e.kind() == std::io::ErrorKind::ConnectionRefused {
+        membership.lose(member);
     }
 }

@@ -2,7 +2,7 @@
 //! returns, nothing of them is executed any more, and this host's ends of their queue pairs are
 //! closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -70,6 +70,8 @@ pub(super) struct Sessions {
     all: Mutex<BTreeMap<Key, Arc<Session>>>,
     mail: Mutex<Vec<Mail>>,
     waker: OnceLock<Arc<dyn Waker>>,
+    /// The members with links that have ended since they were last asked for.
+    left: Mutex<BTreeSet<Member>>,
     /// Bytes of calls that wait for the thread that answers.
     pub(super) calls_bytes: AtomicUsize,
 }
@@ -141,6 +143,12 @@ impl Sessions {
         let mut all = locked(&self.all);
         if all.get(&session.key).is_some_and(|s| Arc::ptr_eq(s, session)) {
             all.remove(&session.key);
+            locked(&self.left).insert(session.from());
         }
+    }
+
+    /// The members with links that have ended since the last call: their processes may have ended.
+    pub(super) fn take_left(&self) -> BTreeSet<Member> {
+        std::mem::take(&mut locked(&self.left))
     }
 }

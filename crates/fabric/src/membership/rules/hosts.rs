@@ -172,9 +172,13 @@ impl MembershipRules {
         Ok(())
     }
 
-    /// A memory node that is missing is lost for good, as its host says.
+    /// The process of a member has ended, as its host says: a compute node is dead, and a memory
+    /// node that is missing is lost for good.
     pub(in super::super) fn lose(&mut self, member: Member) {
         let latest = self.latest();
+        if latest.is_living(member) {
+            return self.die(member, Some("its process has ended"));
+        }
         if latest.memory_node(member.node).is_some_and(|m| m.presence == Presence::Missing) {
             self.set_presence(member, Presence::Lost, "no process listens at its address any more");
         }
