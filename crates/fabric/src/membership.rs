@@ -53,7 +53,11 @@ use crate::transport::Nanos;
 pub use agent::MemoryAgent;
 pub use in_process::InProcess;
 pub use policy::{LeaseParameters, Mutant};
+#[cfg(feature = "etcd")]
+pub(crate) use rules::MembershipRules;
 pub use rules::News;
+#[cfg(feature = "etcd")]
+pub(crate) use rules::stored::{StoredRules, lessees};
 
 /// One incarnation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common::address;
 use crate::harness::{
-    Process, address, alone, compute, compute_within, fabric, found, lease_ms, leases, memnode,
-    pause, run_shell, together,
+    Process, alone, compute, compute_within, fabric, found, lease_ms, leases, memnode, pause,
+    run_shell, together,
 };
 
 /// Longer than the membership waits for an acknowledgement.

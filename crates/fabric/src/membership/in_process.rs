@@ -24,6 +24,18 @@ impl InProcess {
         Self { rules: Mutex::new(MembershipRules::new(lease_parameters)) }
     }
 
+    /// A membership of these rules.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn of(rules: MembershipRules) -> Self {
+        Self { rules: Mutex::new(rules) }
+    }
+
+    /// Its rules.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn rules(&self) -> MembershipRules {
+        locked(&self.rules).clone()
+    }
+
     /// Applies an event after judging all leases and acknowledgements that are due by then.
     fn apply<T>(&self, now: Nanos, event: impl FnOnce(&mut MembershipRules) -> T) -> T {
         let mut rules = locked(&self.rules);
@@ -52,6 +64,12 @@ impl InProcess {
         locked(&self.rules).lacks(journal_node);
     }
 
+    /// Judges leases and acknowledgements once.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn judge(&self, now: Nanos) {
+        self.apply(now, |_| ());
+    }
+
     /// Judges leases. Called periodically, many times within a lease: from the first call on, half
     /// a lease without a call counts as a time in which this membership stood still, and ends no
     /// lease.
@@ -63,7 +81,9 @@ impl InProcess {
     /// judged yet.
     pub fn leases(&self, now: Nanos) -> Vec<(Member, Nanos)> {
         let rules = locked(&self.rules);
-        rules.leases.iter().map(|(member, end)| (*member, end.saturating_sub(now))).collect()
+        // Leases that are judged elsewhere have no end here.
+        let ends = rules.leases.iter().filter(|(_, end)| **end != Nanos::MAX);
+        ends.map(|(member, end)| (*member, end.saturating_sub(now))).collect()
     }
 
     /// The process of a compute node has ended, or that of a memory node that is missing.

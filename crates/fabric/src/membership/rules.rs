@@ -17,6 +17,8 @@
 //! executes later.
 
 mod hosts;
+#[cfg(feature = "etcd")]
+pub(super) mod stored;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -78,11 +80,13 @@ const MOST_PARTITIONS: usize = 4096;
 
 /// The state of the membership.
 #[derive(Clone, Debug)]
-pub(super) struct MembershipRules {
+pub(crate) struct MembershipRules {
     pub(super) lease_parameters: LeaseParameters,
     /// How many memory nodes revoke the access of dead nodes themselves; 0: the coordinator of a
     /// death has them do it, and reports [`Change::Revoked`].
     pub(super) agents: usize,
+    /// The memory node that keeps the membership, and so is present.
+    keeper: Option<NodeId>,
     /// The latest reading of the clock that any event has brought.
     now: Nanos,
     /// Ticks come periodically: a time without any event is one in which the server stood still.
@@ -108,10 +112,11 @@ pub(super) struct MembershipRules {
 }
 
 impl MembershipRules {
-    pub(super) fn new(lease_parameters: LeaseParameters) -> Self {
+    pub(crate) fn new(lease_parameters: LeaseParameters) -> Self {
         Self {
             lease_parameters,
             agents: 0,
+            keeper: Some(NodeId::memory(0)),
             now: 0,
             ticks: false,
             log: vec![(0, Arc::new(MembershipState::default()))],
@@ -127,7 +132,7 @@ impl MembershipRules {
         }
     }
 
-    pub(super) fn latest(&self) -> Arc<MembershipState> {
+    pub(crate) fn latest(&self) -> Arc<MembershipState> {
         self.log.last().expect("never empty").1.clone()
     }
 
@@ -245,8 +250,7 @@ impl MembershipRules {
         }
         for m in &latest.memory {
             let over = self.leases.get(&m.member).is_none_or(|until| *until <= self.now);
-            // The first memory node keeps the membership, so it is present.
-            if m.presence.is_away() || m.member.node == NodeId::memory(0) {
+            if m.presence.is_away() || self.keeper == Some(m.member.node) {
                 continue;
             }
             if over {

@@ -5,11 +5,13 @@
 //! registers first says which one that is. A directory without indexes has nothing to lose: it
 //! becomes a part of any journal that has nothing either.
 
+use serde::{Deserialize, Serialize};
+
 use super::wire::{JournalDirectory, PoolId, ShardMark};
 use crate::error::{Error, Result};
 
 /// The journal of a pool, as far as its nodes have registered.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct JournalParts {
     shards: u16,
     journal: Option<u64>,

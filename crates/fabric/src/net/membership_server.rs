@@ -28,6 +28,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
+
 use super::data_path::{Common, DataPath};
 use super::journal_parts::JournalParts;
 use super::node_directory::{NodeDirectory, NodeEntry};
@@ -36,13 +38,15 @@ use super::status::MembershipReport;
 use super::wire::{Answer, Ask, Introduction, PoolId, ShardMark};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
-use crate::membership::{InProcess, Member, MemberPhase, Membership};
+#[cfg(feature = "etcd")]
+use crate::membership::StoredRules;
+use crate::membership::{InProcess, Member, MemberPhase, Membership, MembershipState};
 use crate::sync::locked;
 use crate::transport::Nanos;
 
 /// The composition of a pool, and the parameters of the layer above, which are opaque to the
 /// fabric.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolConfig {
     /// How many memory nodes it begins with. It opens once all are ready, and can grow from then
     /// on.
@@ -78,7 +82,7 @@ pub(super) struct MembershipServer {
     journal: Mutex<JournalParts>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Registrations {
     node_directory: NodeDirectory,
     /// The members that got a number, by the nonce of their registration.
@@ -86,11 +90,60 @@ struct Registrations {
     /// Memory nodes that can be used.
     ready: BTreeSet<NodeId>,
     /// When a node registered.
+    #[serde(skip)]
     since: BTreeMap<Member, Nanos>,
     /// Nodes that have registered and could not start.
     withdrawn: BTreeSet<Member>,
     /// What the directories of journal nodes are.
     marks: BTreeMap<NodeId, ShardMark>,
+}
+
+/// What of a membership server is stored where several processes are it in turns.
+#[cfg(feature = "etcd")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredServer {
+    rules: StoredRules,
+    registrations: Registrations,
+    journal: Option<JournalParts>,
+}
+
+#[cfg(feature = "etcd")]
+impl StoredServer {
+    pub(super) fn rules(&self) -> &StoredRules {
+        &self.rules
+    }
+
+    pub(super) fn state(&self) -> &MembershipState {
+        &self.rules.state
+    }
+
+    pub(super) fn node_directory(&self) -> &NodeDirectory {
+        &self.registrations.node_directory
+    }
+}
+
+/// What judges members, as the agent of a memory node sees it.
+pub(super) trait Judge {
+    /// The newest state.
+    fn latest(&self) -> Arc<MembershipState>;
+    /// Where the nodes are.
+    fn node_directory(&self) -> NodeDirectory;
+    /// The process of a member has ended.
+    fn lose(&self, member: Member);
+}
+
+impl Judge for MembershipServer {
+    fn latest(&self) -> Arc<MembershipState> {
+        self.membership.latest()
+    }
+
+    fn node_directory(&self) -> NodeDirectory {
+        MembershipServer::node_directory(self)
+    }
+
+    fn lose(&self, member: Member) {
+        self.membership.lose(member);
+    }
 }
 
 impl Registrations {
@@ -118,6 +171,30 @@ impl MembershipServer {
         let journal = Mutex::new(JournalParts::new(pool_config.journal_nodes));
         let registrations = Mutex::default();
         Self { pool, pool_config, common, badges, membership, registrations, journal }
+    }
+
+    /// The same with what is stored; `since` says when members registered.
+    #[cfg(feature = "etcd")]
+    pub(super) fn restored(self, stored: &StoredServer, since: &BTreeMap<Member, Nanos>) -> Self {
+        let mut registrations = stored.registrations.clone();
+        registrations.since.clone_from(since);
+        *locked(&self.registrations) = registrations;
+        if let Some(journal) = &stored.journal {
+            *locked(&self.journal) = journal.clone();
+        }
+        self
+    }
+
+    /// What is to be stored.
+    #[cfg(feature = "etcd")]
+    pub(super) fn stored(&self) -> StoredServer {
+        let mut registrations = locked(&self.registrations).clone();
+        registrations.since.clear();
+        StoredServer {
+            rules: self.membership.rules().stored(),
+            registrations,
+            journal: Some(locked(&self.journal).clone()),
+        }
     }
 
     pub(super) fn node_directory(&self) -> NodeDirectory {
@@ -177,7 +254,7 @@ impl MembershipServer {
         self.try_answer(ask, ip, now).unwrap_or_else(|e| Answer::Refused((&e).into()))
     }
 
-    fn try_answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Result<Answer> {
+    pub(super) fn try_answer(&self, ask: Ask, ip: IpAddr, now: Nanos) -> Result<Answer> {
         let m = &*self.membership;
         Ok(match ask {
             Ask::PoolConfig => {

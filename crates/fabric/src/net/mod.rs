@@ -28,6 +28,8 @@ mod connection;
 mod data_path;
 mod dial;
 mod direct;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod execute;
 mod frames;
 #[doc(hidden)]
