@@ -10,10 +10,11 @@ use super::boxes::Inbox;
 use super::data_path::{Common, DataPath};
 use super::frames::{self, Fields};
 use super::handshake::{Client, Host, Side};
+use super::identity::Identity;
 use super::key::Key;
 use super::membership_server::{MembershipServer, PoolConfig};
 use super::node_directory::NodeEntry;
-use super::roles::{self, Badges};
+use super::roles::{self, Badges, Speaker};
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
 use crate::host;
@@ -113,7 +114,8 @@ pub fn messages(data: &[u8]) {
         rest = tail;
         now += 100_000_000;
         if let Ok(ask) = wire::decode::<Ask>(ask, "a peer") {
-            let _ = roles::check(&ask, Some(Member { node: NodeId::compute(0), incarnation: 1 }));
+            let member = Some(Member { node: NodeId::compute(0), incarnation: 1 });
+            let _ = roles::check(&ask, &Speaker { member, identity: Identity::WITHOUT_KEYS });
             let answer = membership_server.answer(ask, HERE, now);
             let body = wire::encode(&answer).expect("an answer can be sent");
             wire::decode::<Answer>(&body, "mn0").expect("and read");
@@ -159,6 +161,14 @@ pub fn questions() -> Vec<u8> {
     out
 }
 
+/// The names of a certificate, one a line.
+pub fn names(data: &[u8]) {
+    let names = data.split(|b| *b == b'\n').filter_map(|name| std::str::from_utf8(name).ok());
+    if let Ok(identity) = Identity::of_names(names) {
+        assert_eq!(Identity::of_name(&identity.to_string()).ok().flatten(), Some(identity));
+    }
+}
+
 fn membership_server() -> MembershipServer {
     let (data_path, options) = (DataPath::Frames, Vec::new());
     let pool_config = PoolConfig {
@@ -192,6 +202,8 @@ mod tests {
             std::fs::write(format!("{corpus}/{target}/{name}"), bytes).expect("written");
         };
         write("messages", "questions", &questions());
+        let name = "dmtree://0123456789abcdef0123456789abcdef/compute,memory";
+        write("names", "identity", format!("https://example.org/\n{name}").as_bytes());
         let hello = wire::encode(&Hello::Ask { pool: Some(PoolId(7)), credential: None });
         write("handshake", "hello", &[&[2, 9], &hello.expect("a hello")[..]].concat());
         let welcome = wire::encode(&Welcome::Granted { clock: 5 }).expect("a welcome");
@@ -228,6 +240,7 @@ mod tests {
             handshake(&data);
             frames(&data);
             messages(&data);
+            names(&data);
         }
 
         #[test]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use super::handshake::Nonce;
+use super::identity::Identity;
 use super::key::Access;
 use super::server::Server;
 use crate::error::Result;
@@ -53,6 +54,9 @@ pub(super) trait Stream: Socket {
 
     /// Sends bytes; returns how many were accepted.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Who the peer is.
+    fn peer(&self) -> Identity;
 }
 
 /// A listening socket.

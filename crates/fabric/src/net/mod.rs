@@ -35,6 +35,7 @@ pub mod fuzzing;
 mod handshake;
 #[cfg(test)]
 mod hostile;
+mod identity;
 mod io;
 mod journal_parts;
 mod key;
@@ -84,6 +85,7 @@ use transport::NetTransport;
 use wire::{Answer, Ask};
 
 pub use data_path::{DataPath, NicConfig};
+pub use identity::{Identity, KeyRole, KeyRoles};
 pub use key::{Access, Key, MIN_KEY_BYTES};
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};

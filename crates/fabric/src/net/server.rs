@@ -262,9 +262,15 @@ impl Drop for Server {
 
 impl NodeShared {
     /// Admits a link; the one that it replaces ends before.
-    pub(super) fn enter(&self, token: u64, key: Key, replaces: u64) -> Result<Arc<Session>> {
+    pub(super) fn enter(
+        &self,
+        token: u64,
+        key: Key,
+        replaces: u64,
+        reads_only: bool,
+    ) -> Result<Arc<Session>> {
         self.sessions.end(|m, n| (m, n) == (key.0, replaces));
-        self.sessions.enter(key, token, || {
+        self.sessions.enter(key, (token, reads_only), || {
             // Checked under the lock of the sessions: a later revocation or close finds the link.
             if self.closing.load(Ordering::SeqCst) {
                 let what = format!("{} is closing", self.me.node);

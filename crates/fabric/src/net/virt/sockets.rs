@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker as TaskWaker;
 
 use super::super::handshake::Nonce;
+use super::super::identity::Identity;
 use super::super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
 use super::super::key::Access;
 use super::super::server::Server;
@@ -135,6 +136,10 @@ impl Stream for VirtualSocket {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(self.universe.world().write(self.id, bytes)?)
+    }
+
+    fn peer(&self) -> Identity {
+        Identity::WITHOUT_KEYS
     }
 }
 
