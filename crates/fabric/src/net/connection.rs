@@ -15,7 +15,7 @@ use super::boxes::{Inbox, Outbox, receive};
 use super::execute;
 use super::frames::{self, Fields};
 use super::handshake::{Host, Side};
-use super::io::{Interest, Stream};
+use super::io::{Interest, Party, Stream};
 use super::limits::{Limits, Room};
 use super::roles::{Admitted, Speaker};
 use super::service::{Call, Reply};
@@ -119,9 +119,9 @@ impl Connection {
         token: u64,
         stream: Box<dyn Stream>,
         ip: IpAddr,
-    ) -> Result<Self> {
-        let host = Host::new(shared.key.clone(), &shared.net.nonce()?, ip.to_string());
-        Ok(Self {
+    ) -> Self {
+        let host = Host::new(shared.net.has_keys(), ip.to_string());
+        Self {
             token,
             stream,
             ip,
@@ -134,12 +134,18 @@ impl Connection {
             frame_since: None,
             answers_since: None,
             interest: Interest { read: true, write: false },
-        })
+        }
     }
 
     /// Whether its purpose is not stated yet.
     pub(super) fn is_ungreeted(&self) -> bool {
         matches!(self.phase, Phase::Greeting(_))
+    }
+
+    /// Whether bytes wait to be read that the poller knows nothing of.
+    pub(super) fn is_behind(&self) -> bool {
+        let reads = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
+        reads && self.stream.has_buffered()
     }
 
     /// Whether it waits for room that other connections take.
@@ -158,7 +164,7 @@ impl Connection {
     /// The events that its socket has to be registered for.
     pub(super) fn wants(&self) -> Interest {
         let read = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
-        Interest { read, write: self.out.left() > 0 }
+        self.stream.interest(Interest { read, write: self.out.left() > 0 })
     }
 
     /// A frame for the peer: the answer of a call, or about a queue pair.
@@ -194,6 +200,7 @@ impl Connection {
             if matches!(self.phase, Phase::Leaving) && self.out.left() == 0 {
                 return Err(Over);
             }
+            is_readable |= self.stream.has_buffered();
             if self.halt != Halt::Hungry || !is_readable || reads == 0 {
                 return Ok(());
             }
@@ -227,6 +234,14 @@ impl Connection {
                 let said = host.feed(bytes);
                 self.out.bytes.extend(host.out());
                 match said {
+                    Ok(None) if host.begins_tls() => {
+                        // The greeting is plain, and goes before.
+                        self.out.flush(&mut *self.stream)?;
+                        if self.out.left() > 0 {
+                            return Err(Over);
+                        }
+                        self.stream.begin_tls(Party::Accepts)?;
+                    }
                     Ok(None) => {}
                     Ok(Some(hello)) => self.welcome(context, hello)?,
                     Err(_) => self.phase = Phase::Leaving,

@@ -71,7 +71,7 @@ impl fmt::Display for KeyRole {
     }
 }
 
-/// A set of roles, not empty.
+/// A set of roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRoles(u8);
 
@@ -115,6 +115,8 @@ pub struct Identity {
 impl Identity {
     /// Of a peer in a pool without keys.
     pub(super) const WITHOUT_KEYS: Self = Self { pool: 0, roles: KeyRoles::ALL };
+    /// Of a peer that has shown no certificate yet.
+    pub(super) const UNKNOWN: Self = Self { pool: 0, roles: KeyRoles(0) };
 
     /// Whether it may act as a node of a kind.
     pub(super) fn acts_as(&self, node: Role) -> bool {

@@ -55,8 +55,10 @@ pub(super) struct Server {
     per_peer: BTreeMap<IpAddr, usize>,
     next_token: u64,
     room: Room,
-    /// Connections that wait for room.
+    /// Connections that wait for room, or for their turn.
     waiting: BTreeSet<u64>,
+    /// One of them waits for its turn alone.
+    is_behind: bool,
     ready: Vec<Ready>,
     scratch: Vec<u8>,
     ends: Ends,
@@ -81,6 +83,7 @@ impl Server {
             next_token: LISTENER + 1,
             room: Room::default(),
             waiting: BTreeSet::new(),
+            is_behind: false,
             ready: Vec::new(),
             scratch: vec![0; CHUNK],
             ends: Ends::of(shared),
@@ -93,6 +96,7 @@ impl Server {
     /// is still open.
     pub(super) fn serve_ready(&mut self, longest: Nanos) -> bool {
         let longest = if self.paused_until.is_some() { longest.min(PAUSE_NS) } else { longest };
+        let longest = if std::mem::take(&mut self.is_behind) { 0 } else { longest };
         let mut ready = std::mem::take(&mut self.ready);
         if self.poller.wait(longest, &mut ready).is_err() {
             // Pause instead of spinning: nothing that peers do makes a wait fail.
@@ -164,7 +168,7 @@ impl Server {
         }
         let token = self.next_token;
         self.next_token += 1;
-        let Ok(connection) = Connection::new(&self.shared, token, stream, ip) else { return };
+        let connection = Connection::new(&self.shared, token, stream, ip);
         if self.poller.add(token, &*connection.stream, connection.interest).is_err() {
             return;
         }
@@ -187,7 +191,8 @@ impl Server {
         if let Err(Over) = connection.advance(&mut context, is_readable) {
             return self.close(token);
         }
-        if connection.waits_for_room() {
+        if connection.waits_for_room() || connection.is_behind() {
+            self.is_behind |= connection.is_behind();
             self.waiting.insert(token);
         }
         let wants = connection.wants();

@@ -1,5 +1,5 @@
-//! What a node says of itself to every process that has proven the pool's key, without a place in
-//! the pool: for operators. No operation asks this, and an answer waits for nothing.
+//! What a node says of itself to every process with keys of the pool, without a place in the pool:
+//! for operators. No operation asks this, and an answer waits for nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::admin::{Admin, unexpected};
 use super::data_path::NicConfig;
-use super::io::Net;
 use super::node_directory::NodeDirectory;
 use super::sockets::System;
 use super::wire::{Answer, Ask, PoolId};
@@ -141,10 +140,10 @@ impl NetFabric {
 
 /// Asks in the name of no member.
 fn ask_as_stranger(address: &str, nic_config: &NicConfig, ask: &Ask) -> Result<Answer> {
-    let net: Arc<dyn Net> = Arc::new(System);
+    let net = System::of(&nic_config.access);
     let mut trouble = None;
     for at in net.resolve(address)? {
-        match Admin::new(&net, at, None, nic_config.access.key.clone()).ask(ask) {
+        match Admin::new(&net, at, None, None).ask(ask) {
             // The node itself has refused.
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
                 return Err(e);

@@ -7,10 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker as TaskWaker;
 
-use super::super::handshake::Nonce;
-use super::super::identity::Identity;
-use super::super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
-use super::super::key::Access;
+use super::super::io::{Interest, Listener, Net, Nonce, Poller, Ready, Socket, Stream, Waker};
 use super::super::server::Server;
 use super::world::{Pid, World, ip_of};
 use crate::error::{Error, Result};
@@ -58,7 +55,7 @@ impl Net for Virtual {
         Ok(vec![name.to_string()])
     }
 
-    fn listen(&self, at: &str, _: &Access) -> Result<(Box<dyn Listener>, String)> {
+    fn listen(&self, at: &str) -> Result<(Box<dyn Listener>, String)> {
         let (id, at) = self
             .universe
             .world()
@@ -136,10 +133,6 @@ impl Stream for VirtualSocket {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(self.universe.world().write(self.id, bytes)?)
-    }
-
-    fn peer(&self) -> Identity {
-        Identity::WITHOUT_KEYS
     }
 }
 
