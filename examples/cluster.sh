@@ -31,9 +31,9 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-# Its own key: whatever has it belongs to the pool.
-(umask 077; "$dmtree" key >"$logs/pool.key")
-export DMTREE_KEY="$(cat "$logs/pool.key")"
+# Its own keys: whatever has them belongs to the pool.
+"$dmtree" keys new "$logs/pool.keys" >"$logs/keys"
+export DMTREE_KEY_FILE="$logs/pool.keys"
 
 # start NAME ARGUMENT...: a process, with its output in a file of this name.
 start() {
@@ -82,7 +82,7 @@ if [ "${1:-}" != --check ]; then
     "$dmtree" status --connect "$first"
     grep -h 'metrics at' "$logs/cn0" "$logs/cn1" || true
     echo
-    echo "export DMTREE_KEY=$DMTREE_KEY"
+    echo "export DMTREE_KEY_FILE=$DMTREE_KEY_FILE"
     echo "$dmtree shell --connect $first"
     echo "$dmtree top --connect $first"
     wait

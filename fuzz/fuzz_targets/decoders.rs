@@ -18,6 +18,8 @@ static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
         "frames" => net::frames,
         // Messages, and sequences of questions to the membership server.
         "messages" => net::messages,
+        // Names of certificates.
+        "names" => net::names,
         // Records in the heads of regions: superblock, chunks, catalog, directory.
         "heads" => pool::heads,
         // The config of a pool for processes that join.

@@ -17,10 +17,11 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address";
 
 /// Targets, and where there are more inputs to begin with than in `fuzz/corpus`.
-const TARGETS: [(&str, Option<&str>); 10] = [
+const TARGETS: [(&str, Option<&str>); 11] = [
     ("handshake", None),
     ("frames", None),
     ("messages", None),
+    ("names", None),
     ("heads", None),
     ("pool_config", None),
     ("config", Some("lab/experiments")),

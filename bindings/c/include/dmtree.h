@@ -121,7 +121,7 @@ typedef struct {
 
 // How to join a pool of several processes. Null and 0 are the defaults.
 typedef struct {
-  // File with the key of the pool; null for a pool without a key.
+  // File with keys of the pool (`dmtree keys`); null for a pool without keys.
   const char *key_file;
   // Where this process listens for the others: `HOST:PORT`.
   const char *listen;
@@ -129,7 +129,7 @@ typedef struct {
   const char *cache;
   // How long a pool that is not ready is waited for, ms.
   uint64_t wait_ms;
-  // Joins a pool without a key on another machine.
+  // Joins a pool without keys on another machine.
   bool insecure;
 } dmtree_connect_options;
 

@@ -34,7 +34,7 @@ pub struct PoolOptions {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
-    /// File with the key of the pool; null for a pool without a key.
+    /// File with keys of the pool (`dmtree keys`); null for a pool without keys.
     pub key_file: *const c_char,
     /// Where this process listens for the others: `HOST:PORT`.
     pub listen: *const c_char,
@@ -42,7 +42,7 @@ pub struct ConnectOptions {
     pub cache: *const c_char,
     /// How long a pool that is not ready is waited for, ms.
     pub wait_ms: u64,
-    /// Joins a pool without a key on another machine.
+    /// Joins a pool without keys on another machine.
     pub insecure: bool,
 }
 

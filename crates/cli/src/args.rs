@@ -32,8 +32,9 @@ pub enum Command {
     /// What this machine has of what a fabric needs, and how to get the rest. Status 1 when
     /// something needed is missing.
     Doctor(DoctorArgs),
-    /// Make a key for a pool, on standard output: `(umask 077; dmtree key > pool.key)`.
-    Key,
+    /// Make the keys of a pool: certificates for TLS between its processes.
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// Be a memory node: serve a region to compute nodes, over TCP or RDMA.
     Memnode(MemnodeArgs),
     /// Be a journal node: keep a part of what a pool has on a device.
@@ -75,19 +76,19 @@ pub enum Command {
 /// How a process shows that it belongs to a pool.
 #[derive(Clone, Debug, Default, Args)]
 pub struct AccessArgs {
-    /// The file with the key of the pool, which its owner alone may read (`dmtree key` makes one);
-    /// or else the key is what the environment variable DMTREE_KEY says. Without a key nodes listen
-    /// on the loopback only.
+    /// The file with the keys of this process, which its owner alone may read (`dmtree keys` makes
+    /// one); or else the file that the environment variable DMTREE_KEY_FILE names. Without keys
+    /// nodes listen on the loopback only.
     #[arg(long, value_name = "FILE", help_heading = "Access")]
     pub key_file: Option<PathBuf>,
-    /// Without a key: listen on other addresses than the loopback nevertheless. Every process that
+    /// Without keys: listen on other addresses than the loopback nevertheless. Every process that
     /// can connect reads and changes all.
     #[arg(long, help_heading = "Access")]
     pub insecure: bool,
 }
 
 impl AccessArgs {
-    /// The key, and a warning where there is none and the user has insisted.
+    /// The keys, and a warning where there are none and the user has insisted.
     pub fn access(&self) -> Result<Access> {
         let access = access(self.key_file.as_deref(), self.insecure)?;
         if access.insecure {
@@ -97,8 +98,54 @@ impl AccessArgs {
     }
 }
 
-/// What every start without a key says that may be reached by strangers.
-pub const INSECURE: &str = "INSECURE: this pool has no key; whatever can connect to its nodes reads and changes all of it (`dmtree key > pool.key` makes a key for --key-file)";
+/// What every start without keys says that may be reached by strangers.
+pub const INSECURE: &str = "INSECURE: this pool has no keys; whatever can connect to its nodes reads and changes all of it (`dmtree keys new pool.keys` makes keys for --key-file)";
+
+/// Keys of a pool.
+#[derive(Debug, Subcommand)]
+pub enum KeysCommand {
+    /// The keys of a new pool, in a file that its owner alone may read: its authority, and a
+    /// certificate with every role. Whatever has the file can be any process of the pool, and issue
+    /// others.
+    New(KeysNewArgs),
+    /// A certificate of the pool with one role, in a file without the authority's private key.
+    Issue(KeysIssueArgs),
+}
+
+/// What new keys are.
+#[derive(Debug, Args)]
+pub struct KeysNewArgs {
+    /// The file, which is not there yet.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// How long the certificate is valid.
+    #[arg(long, value_name = "N", default_value_t = 3650)]
+    pub days: u32,
+}
+
+/// What is issued.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+compute: to be a compute node, in `dmtree node`, the shell and programs. memory: to be a memory node or a journal node. reader: to read memory. admin: to ask compute nodes to leave (`dmtree drain`). Every role may ask for the status.
+
+Examples:
+  dmtree keys new pool.keys                                                     # once; stays with the operator
+  dmtree keys issue --keys pool.keys --role memory --out memory.keys            # for the machines of memory nodes
+  dmtree keys issue --keys pool.keys --role compute --days 90 --out app.keys")]
+pub struct KeysIssueArgs {
+    /// The file that `dmtree keys new` made.
+    #[arg(long, value_name = "FILE")]
+    pub keys: PathBuf,
+    /// compute, memory, reader or admin.
+    #[arg(long, value_name = "ROLE")]
+    pub role: String,
+    /// The file, which is not there yet.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// How long the certificate is valid.
+    #[arg(long, value_name = "N", default_value_t = 3650)]
+    pub days: u32,
+}
 
 /// Which NIC, in a pool over RDMA.
 #[derive(Clone, Debug, Args)]
@@ -324,7 +371,7 @@ pub struct AskedArgs {
 #[command(after_help = "Example:
   dmtree status --connect 10.0.0.1:7000
 
-Every node is asked for at most two seconds. The process needs the key of the pool and no place in it. Status 1 when a memory node is not present.")]
+Every node is asked for at most two seconds. The process needs keys of the pool and no place in it. Status 1 when a memory node is not present.")]
 pub struct StatusArgs {
     /// Which.
     #[command(flatten)]
@@ -379,7 +426,7 @@ pub struct MetricsArgs {
 /// `node`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  dmtree node --connect 10.0.0.1:7000 --listen 0.0.0.0:7100 --key-file pool.key
+  dmtree node --connect 10.0.0.1:7000 --listen 0.0.0.0:7100 --key-file pool.keys
 
 It serves tables and locks to the others, renews its lease and takes part in recovery. SIGTERM hands its share over and ends it. A node that hung for longer than its lease joins again by itself.")]
 pub struct NodeArgs {
@@ -387,7 +434,7 @@ pub struct NodeArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: String,
     /// Where it listens for the others; by default any free port, of all addresses when there is a
-    /// key, and of the loopback when there is none.
+    /// key, and of the loopback when there are none.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
     /// Which compute node it is; any that is free by default.
@@ -411,9 +458,9 @@ pub struct NodeArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   dmtree memnode --memory-bytes 4GiB                         # for processes of this machine
-  (umask 077; dmtree key > pool.key)                         # once; copy it to every machine
-  dmtree memnode --key-file pool.key --memory-bytes 4GiB     # for processes with that key
-  export DMTREE_KEY=$(cat pool.key)                          # instead of --key-file
+  dmtree keys new pool.keys                                  # once; copy it to every machine
+  dmtree memnode --key-file pool.keys --memory-bytes 4GiB     # for processes with keys of that pool
+  export DMTREE_KEY_FILE=$PWD/pool.keys                      # instead of --key-file
   dmtree memnode --memory-bytes 4GiB --memory-nodes 2        # founds a pool of two
   dmtree memnode --memory-bytes 4GiB --join 10.0.0.1:7000    # the second
   dmtree memnode --fabric verbs --device mlx5_0              # verbs over RDMA
@@ -421,7 +468,7 @@ pub struct NodeArgs {
 
 The first memory node says what carries verbs, and the others follow. Processes may start in any order. What a memory node holds is lost with its process.")]
 pub struct MemnodeArgs {
-    /// Where to listen; by default port 7000, of all addresses when there is a key, and of the
+    /// Where to listen; by default port 7000, of all addresses when there are keys, and of the
     /// loopback when there is none.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
@@ -544,8 +591,8 @@ pub struct RefillArgs {
 /// `journalnode`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  dmtree memnode --listen 10.0.0.1:7000 --key-file pool.key --journal 2
-  dmtree journalnode --dir /var/lib/dmtree --join 10.0.0.1:7000 --key-file pool.key    # twice, on two machines
+  dmtree memnode --listen 10.0.0.1:7000 --key-file pool.keys --journal 2
+  dmtree journalnode --dir /var/lib/dmtree --join 10.0.0.1:7000 --key-file pool.keys    # twice, on two machines
   dmtree journalnode --dir DIR --join 10.0.0.1:7000 --checkpoint-to /backups --every 10m --keep 6
 
 A journal node that ends comes back with its directory. A pool that is founded over the directories of a former one has what they have.")]
@@ -556,7 +603,7 @@ pub struct JournalnodeArgs {
     /// Join the pool with its first memory node at this address.
     #[arg(long, value_name = "HOST:PORT")]
     pub join: String,
-    /// Where to listen; by default any port, of all addresses when there is a key, and of the
+    /// Where to listen; by default any port, of all addresses when there are keys, and of the
     /// loopback when there is none.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,

@@ -7,6 +7,7 @@ use dmtree_command::access::access;
 use dmtree_command::bytes::Bytes;
 use dmtree_command::fabrics::{LOCAL, SIM, TCP, VERBS};
 use dmtree_command::{Failure, Result};
+use dmtree_fabric::net::Keys;
 
 use crate::args::{AccessArgs, DoctorArgs, INSECURE};
 use crate::output;
@@ -81,15 +82,23 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
 /// Which processes may connect to nodes that are started with these words.
 fn strangers(args: &AccessArgs) -> Check {
     const WHAT: &str = "access";
-    const MAKE: &str = "(umask 077; dmtree key > pool.key), --key-file pool.key for every process of the pool, or DMTREE_KEY";
+    const MAKE: &str = "dmtree keys new pool.keys, --key-file pool.keys for every process of the pool, or DMTREE_KEY_FILE";
     match access(args.key_file.as_deref(), args.insecure) {
         Err(e) => bad(WHAT, Verdict::Missing, e.to_string(), MAKE),
-        Ok(a) if a.key.is_some() => good(WHAT, "a key: processes that have it may connect"),
+        Ok(a) if a.keys.is_some() => good(WHAT, keys(&a.keys)),
         Ok(a) if a.insecure => bad(WHAT, Verdict::Better, INSECURE, MAKE),
         Ok(_) => {
-            good(WHAT, "no key: nodes listen on the loopback only, for processes of this machine")
+            good(WHAT, "no keys: nodes listen on the loopback only, for processes of this machine")
         }
     }
+}
+
+/// What keys allow, and what they do not protect.
+fn keys(keys: &Keys) -> String {
+    let roles = keys.identity().map_or_else(String::new, |is| is.roles.to_string());
+    format!(
+        "keys with the roles {roles}: TLS between the processes of the pool (RDMA packets are not encrypted)"
+    )
 }
 
 impl Verdict {

@@ -13,6 +13,7 @@ mod doctor;
 mod drain;
 mod dumps;
 mod journalnode;
+mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(not(feature = "lab"))]
@@ -37,11 +38,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{CommandFactory, Parser};
 use dmtree_command::failure::EXIT_INTERRUPTED;
 use dmtree_command::{Failure, Result};
-use dmtree_fabric::net::Key;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use args::{Cli, Command, JournalCommand};
+use args::{Cli, Command, JournalCommand, KeysCommand};
 
 /// Executes the command line of this process; its exit status.
 pub fn main() -> ExitCode {
@@ -69,10 +69,8 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Lab(command) => lab::run(command),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Key => {
-            output::line(&Key::draw().map_err(Failure::refused)?);
-            Ok(())
-        }
+        Command::Keys(KeysCommand::New(args)) => keys::new(&args),
+        Command::Keys(KeysCommand::Issue(args)) => keys::issue(&args),
         Command::Memnode(args) => memnode::run(&args),
         Command::Journalnode(args) => journalnode::run(&args),
         Command::Journal(JournalCommand::Refill(args)) => journalnode::refill(&args),

@@ -91,6 +91,14 @@ fn text(status: &PoolStatus, since: Option<(Duration, &PoolStatus)>) -> String {
             out.push_str(&format!("{}: {trouble}\n", member.node));
         }
     }
+    let insecure: Vec<_> = status.nodes.iter().filter(|n| n.is_insecure).collect();
+    if !insecure.is_empty() {
+        let names: Vec<_> = insecure.iter().map(|n| n.node.as_str()).collect();
+        out.push_str(&format!(
+            "INSECURE: whatever can connect to {} reads and changes all of the pool: it has no keys\n",
+            names.join(", ")
+        ));
+    }
     let before = since.map(|(time, before)| (time, indexes(before).collect::<BTreeMap<_, _>>()));
     let rows: Vec<_> = indexes(status)
         .map(|(at, report)| {

@@ -1,31 +1,30 @@
-//! Where a command has the key of a pool from.
+//! Where a command has the keys of a pool from.
 
 use std::path::Path;
 
-use dmtree_fabric::net::{Access, Key};
+use dmtree_fabric::net::{Access, Keys};
 
 use crate::failure::{Failure, Result};
 
-/// The environment variable with the key of a pool, where no file is named.
-pub const KEY_VARIABLE: &str = "DMTREE_KEY";
+/// The environment variable with the path of the key file, where none is named.
+pub const KEY_FILE_VARIABLE: &str = "DMTREE_KEY_FILE";
 
-/// The key of a file, or else of the environment, or none.
+/// The keys in a file, or else in that of the environment, or none.
 ///
 /// # Errors
-/// Bad input: a key that is too short, a file that is not there or that others may read.
+/// Bad input: a file that is not there, that others may read, or that has no valid keys.
 pub fn access(key_file: Option<&Path>, insecure: bool) -> Result<Access> {
-    let key = match (key_file, std::env::var_os(KEY_VARIABLE)) {
-        (Some(path), _) => Key::read(path).map_err(Failure::refused)?,
-        (None, Some(text)) => {
-            let text = text.into_string().unwrap_or_default();
-            Key::of(&text).map_err(|e| Failure::refused(e.context(KEY_VARIABLE)))?
-        }
-        (None, None) => Key::NONE,
+    let named = std::env::var_os(KEY_FILE_VARIABLE).filter(|path| !path.is_empty());
+    let keys = match (key_file, named) {
+        (Some(path), _) => Keys::read(path).map_err(Failure::refused)?,
+        (None, Some(path)) => Keys::read(Path::new(&path))
+            .map_err(|e| Failure::refused(e.context(KEY_FILE_VARIABLE)))?,
+        (None, None) => Keys::NONE,
     };
-    if insecure && key.is_some() {
+    if insecure && keys.is_some() {
         return Err(Failure::input(
-            "--insecure says that there is no key, and there is one: leave one of them out",
+            "--insecure says that there are no keys, and there are some: leave one of them out",
         ));
     }
-    Ok(Access { key, insecure })
+    Ok(Access { keys, insecure })
 }

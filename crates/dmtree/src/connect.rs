@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use dmtree_fabric::Result;
-use dmtree_fabric::net::{Access, Key, NicConfig};
+use dmtree_fabric::net::{Access, Keys, NicConfig};
 use dmtree_pool::{Cluster, Place};
 
 use crate::builder::DEFAULT_CACHE_BYTES;
@@ -22,7 +22,7 @@ const ONE_ATTEMPT: Duration = Duration::from_secs(2);
 /// [`Connector::open`].
 ///
 /// ```no_run
-/// let pool = dmtree::Pool::connect("10.0.0.1:7000").key_file("pool.key").cache("1GiB").open()?;
+/// let pool = dmtree::Pool::connect("10.0.0.1:7000").key_file("pool.keys").cache("1GiB").open()?;
 /// pool.open_or_create("users", dmtree::Options::default())?.put("ada", "1815")?;
 /// # Ok::<(), dmtree::Error>(())
 /// ```
@@ -51,27 +51,28 @@ impl Connector {
     }
 
     /// Where this process listens for the other compute nodes, which reach tables and locks in its
-    /// memory: `HOST:PORT`; by default any free port, of all its addresses with a key, and of the
-    /// loopback without one.
+    /// memory: `HOST:PORT`; by default any free port, of all its addresses with keys, and of the
+    /// loopback without.
     pub fn listen(mut self, at: &str) -> Self {
         self.listen = Some(at.to_string());
         self
     }
 
-    /// The key of the pool, a text of 32 bytes or more that all its processes have: without it a
-    /// process is refused. Without a key the pool and this process must be on one machine.
-    pub fn key(mut self, text: &str) -> Self {
-        self.access = Key::of(text).map(Access::with);
+    /// The keys of this process as a text, which `dmtree keys` makes: a certificate of the pool with
+    /// the role compute, and its private key. A pool with keys refuses a process without. Without
+    /// keys the pool and this process must be on one machine. Keys need the feature `tls`.
+    pub fn keys(mut self, text: &str) -> Self {
+        self.access = Keys::of(text).map(Access::with);
         self
     }
 
-    /// The key of the pool, in a file that its owner alone may read.
+    /// The keys of this process, in a file that its owner alone may read.
     pub fn key_file(mut self, path: impl AsRef<Path>) -> Self {
-        self.access = Key::read(path.as_ref()).map(Access::with);
+        self.access = Keys::read(path.as_ref()).map(Access::with);
         self
     }
 
-    /// Joins a pool without a key on another machine: whatever can connect to its nodes, or to this
+    /// Joins a pool without keys on another machine: whatever can connect to its nodes, or to this
     /// process, reads and changes all of it.
     pub fn insecure(mut self) -> Self {
         self.access = self.access.map(|access| Access { insecure: true, ..access });
@@ -98,7 +99,7 @@ impl Connector {
         self
     }
 
-    /// The NIC and the key together, as programs have them that also use the layers below.
+    /// The NIC and the keys together, as programs have them that also use the layers below.
     #[doc(hidden)]
     pub fn nic_config(mut self, nic_config: NicConfig) -> Self {
         self.access = Ok(nic_config.access.clone());

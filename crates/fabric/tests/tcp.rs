@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{MN, at, fails, on};
 use dmtree_fabric::net::{
-    Access, DataPath, JournalDirectory, Key, NetFabric, NicConfig, Place, PoolConfig, ShardMark,
+    Access, DataPath, JournalDirectory, KeyRole, Keys, NetFabric, NicConfig, Place, PoolConfig, ShardMark,
 };
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{
@@ -51,10 +51,19 @@ fn found(memory_nodes: u16) -> NetFabric {
     mn0
 }
 
-/// The configuration of a process that knows a key.
-fn keyed(text: &str) -> NicConfig {
-    let access = Access::with(Key::of(&text.repeat(32)).expect("long enough"));
-    NicConfig::with(access)
+/// The keys of a new pool.
+fn drawn() -> Keys {
+    Keys::of(&Keys::draw(30).expect("drawn")).expect("its own text")
+}
+
+/// The configuration of a process with these keys.
+fn keyed(keys: &Keys) -> NicConfig {
+    NicConfig::with(Access::with(keys.clone()))
+}
+
+/// The same with keys of one role.
+fn of_role(keys: &Keys, role: KeyRole) -> NicConfig {
+    keyed(&Keys::of(&keys.issue(role, 30).expect("issued")).expect("its own text"))
 }
 
 fn join_as(first: &str, role: Role) -> Result<NetFabric> {
@@ -254,8 +263,8 @@ fn join_foreign(bytes: Vec<u8>) -> Result<NetFabric> {
 fn other_programs_and_versions_are_distinguished() {
     let web_server = join_foreign(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
     fails(web_server, ErrorKind::Incompatible, "no node of dmtree");
-    let other = join_foreign([&b"dmtwire\n"[..], &9u32.to_le_bytes()].concat());
-    fails(other, ErrorKind::Incompatible, "version 9");
+    let other = join_foreign([&b"dmtwire\n"[..], &99u32.to_le_bytes()].concat());
+    fails(other, ErrorKind::Incompatible, "version 99");
 }
 
 #[test]
@@ -297,37 +306,129 @@ fn clients_of_several_nodes_share_an_executor_and_its_clock() {
     assert_eq!(slept.expect("works"), 0);
 }
 
-/// A pool with a key answers nothing to a process without it, or with another, and goes on; so does
-/// the process that asked.
+/// A pool with keys answers nothing to a process without, or with those of another pool, and goes
+/// on; so does the process that asked.
 #[test]
-fn only_processes_with_the_key_of_the_pool_belong_to_it() {
-    let of_a = keyed("a");
+fn only_processes_with_keys_of_the_pool_belong_to_it() {
+    let of_a = keyed(&drawn());
     let mn0 = found_with(&of_a, "127.0.0.1:0", 1).expect("a free port");
     mn0.ready().expect("itself");
     let join_at = |f: &NetFabric, e: &NicConfig| join_with(f.listens(), Role::Compute, None, e);
     let join = |e: &NicConfig| join_at(&mn0, e);
-    let (cn0, cn1) = (join(&of_a).expect("the same key"), join(&of_a).expect("the same key"));
+    let (cn0, cn1) = (join(&of_a).expect("the same keys"), join(&of_a).expect("the same keys"));
     let (ep, word) = (&endpoint(&cn0), GlobalAddr::new(cn1.me().node, 64));
     let both = async { Ok((ep.faa(at(64), 1).await?, ep.faa(word, 1).await?)) };
-    assert_eq!(on(ep, both).expect("links prove it, too"), (0, 0));
+    assert_eq!(on(ep, both).expect("links show them, too"), (0, 0));
     on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("so do questions");
     cn0.revoke(MN, cn1.me().node, 0).expect("and those to other hosts");
-    for (wrong, words) in [(keyed("b"), "another key"), (NicConfig::default(), "asks for a key")] {
+    for (wrong, words) in
+        [(keyed(&drawn()), "not of this pool"), (NicConfig::default(), "asks for keys")]
+    {
         fails(join(&wrong), ErrorKind::Incompatible, words);
         let asked = NetFabric::pool_config(mn0.listens(), &wrong, SOON);
         fails(asked, ErrorKind::Incompatible, words);
+        let asked = NetFabric::status_of(mn0.listens(), &wrong);
+        fails(asked, ErrorKind::Incompatible, words);
+        let asked = NetFabric::ask_to_leave(cn0.listens(), &wrong, cn0.me());
+        fails(asked, ErrorKind::Incompatible, words);
     }
-    fails(join_at(&found(1), &of_a), ErrorKind::Incompatible, "has no key");
+    fails(join_at(&found(1), &of_a), ErrorKind::Incompatible, "has no keys");
     assert_eq!(on(ep, ep.faa(at(64), 1)).expect("goes on"), 1);
+    assert!(!cn0.is_asked_to_leave());
+}
+
+/// What a certificate allows is what its roles say, whatever its process asks for.
+#[test]
+fn a_role_that_is_too_small_executes_nothing() {
+    let keys = drawn();
+    let with = |role| of_role(&keys, role);
+    let mn0 = found_with(&with(KeyRole::Memory), "127.0.0.1:0", 1).expect("a free port");
+    mn0.ready().expect("itself");
+    let join = |node, role| join_with(mn0.listens(), node, None, &with(role));
+    let cn0 = join(Role::Compute, KeyRole::Compute).expect("the role");
+    let ep = &endpoint(&cn0);
+    on(ep, ep.faa(at(64), 5)).expect("a compute node writes");
+    on(ep, async { cn0.membership().join(cn0.me(), 0).await }).expect("and joins");
+    for (node, role) in [
+        (Role::Compute, KeyRole::Memory),
+        (Role::Compute, KeyRole::Admin),
+        (Role::Memory, KeyRole::Compute),
+        (Role::Memory, KeyRole::Reader),
+        (Role::Memory, KeyRole::Admin),
+    ] {
+        fails(join(node, role), ErrorKind::Incompatible, "needs a certificate with the role");
+    }
+    for role in KeyRole::ALL {
+        NetFabric::status_of(mn0.listens(), &with(role)).expect("every role asks for the status");
+        let asked = NetFabric::ask_to_leave(cn0.listens(), &with(role), cn0.me());
+        match role {
+            KeyRole::Admin => asked.expect("an administrator asks a node to leave"),
+            _ => fails(asked, ErrorKind::Incompatible, "role admin"),
+        }
+        assert_eq!(cn0.is_asked_to_leave(), role == KeyRole::Admin, "{role}");
+    }
+    // A process with keys for no node serves nothing that others would connect to.
+    let reader = found_with(&with(KeyRole::Reader), "127.0.0.1:0", 1).expect("a free port");
+    fails(
+        join_with(reader.listens(), Role::Compute, None, &with(KeyRole::Compute)),
+        ErrorKind::Incompatible,
+        "for no node",
+    );
+    assert_eq!(on(ep, ep.faa(at(64), 0)).expect("nothing has changed"), 5);
+}
+
+/// A service that counts its calls.
+struct Counts(Arc<std::sync::atomic::AtomicU64>);
+impl Service for Counts {
+    async fn answer(&self, _: &Endpoint, _: NodeId, _: &[u8]) -> Result<Vec<u8>> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Ok(Vec::new())
+    }
+}
+
+/// A reader reads memory. What it writes, changes or calls is refused, by the host.
+#[test]
+fn a_reader_reads_and_changes_nothing() {
+    let keys = drawn();
+    let mn0 = found_with(&keyed(&keys), "127.0.0.1:0", 1).expect("a free port");
+    mn0.ready().expect("itself");
+    let (service, calls) = (ServiceId(9), Arc::default());
+    mn0.serve(MN, service, Arc::new(Counts(Arc::clone(&calls)))).expect("its own");
+    let join = |e: &NicConfig| join_with(mn0.listens(), Role::Compute, None, e).expect("joins");
+    let (cn0, reader) = (join(&keyed(&keys)), join(&of_role(&keys, KeyRole::Reader)));
+    let (ep, its) = (&endpoint(&cn0), &endpoint(&reader));
+    on(ep, ep.faa(at(64), 7)).expect("a compute node writes");
+    let word = || {
+        let found = on(its, async { Ok(its.read(at(64), 8).await?.word(0)) });
+        found.expect("a reader reads")
+    };
+    assert_eq!(word(), 7);
+    let words = "role reader reads memory";
+    fails(on(its, its.faa(at(64), 1)), ErrorKind::Incompatible, words);
+    fails(on(its, its.cas(at(64), 7, 8)), ErrorKind::Incompatible, words);
+    fails(on(its, its.write_word(at(64), 8)), ErrorKind::Incompatible, words);
+    fails(on(its, its.write_bytes(at(64), &[8; 32])), ErrorKind::Incompatible, words);
+    let call = on(its, its.rpc(MN, service, b"", &mut Vec::new()));
+    fails(call, ErrorKind::Incompatible, words);
+    assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 0);
+    let part = "a part in the membership";
+    let (me, membership) = (reader.me(), reader.membership());
+    let asked = on(its, async { membership.join(me, 0).await });
+    fails(asked, ErrorKind::Incompatible, part);
+    let asked = on(its, async { membership.propose(me, Change::Leave, 0).await });
+    fails(asked, ErrorKind::Incompatible, part);
+    fails(reader.revoke(MN, cn0.me().node, cn0.me().incarnation), ErrorKind::Incompatible, part);
+    assert_eq!(word(), 7);
+    assert_eq!(on(ep, ep.faa(at(64), 0)).expect("its access is there"), 7);
 }
 
 #[test]
-fn without_a_key_no_node_listens_to_other_machines() {
+fn without_keys_no_node_listens_to_other_machines() {
     let listen = |e: &NicConfig| found_with(e, "0.0.0.0:0", 1);
     let e = listen(&NicConfig::default()).expect_err("open to every machine");
     let words = ["--key-file", "--insecure", "127.0.0.1"];
     assert!(words.iter().all(|w| e.to_string().contains(w)), "{e}");
-    listen(&keyed("a")).expect("with a key");
+    listen(&keyed(&drawn())).expect("with keys");
     let access = Access { insecure: true, ..Access::default() };
     listen(&NicConfig::with(access)).expect("on purpose");
 }

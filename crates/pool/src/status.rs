@@ -59,6 +59,8 @@ pub struct MemberStatus {
     pub links: Option<u64>,
     /// Whether an operator has asked it to leave the pool.
     pub is_asked_to_leave: bool,
+    /// Whether other machines can connect to it without keys.
+    pub is_insecure: bool,
     /// Why it does not answer.
     pub trouble: Option<String>,
     /// What it says of its work.
@@ -70,7 +72,7 @@ impl PoolStatus {
     ///
     /// # Errors
     /// `Unreachable` when that node does not answer, `Incompatible` when it is something else or
-    /// has another key, `InvalidArgument` when it is another node of a pool.
+    /// has other keys, `InvalidArgument` when it is another node of a pool.
     pub fn ask(first: &str, nic_config: &NicConfig) -> Result<Self> {
         let status = NetFabric::status_of(first, nic_config)?;
         let Some(m) = &status.membership else {
@@ -170,6 +172,7 @@ fn member_status(
         region_bytes: entry.map_or(0, |e| e.region_bytes),
         links: answered.as_ref().ok().map(|status| status.links),
         is_asked_to_leave: answered.as_ref().is_ok_and(|status| status.is_asked_to_leave),
+        is_insecure: answered.as_ref().is_ok_and(|status| status.is_insecure),
         trouble: answered.err().map(|e| e.to_string()),
         report: report.unwrap_or_default(),
     }

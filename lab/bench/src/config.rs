@@ -81,13 +81,13 @@ settings! {
         #[arg(long, value_name = "HOST:PORT", help_heading = "Cluster")]
         #[serde(skip_serializing_if = "Option::is_none")]
         nodes: Option<String> = None,
-        /// The file with the key of that pool, which its owner alone may read (`dmtree key` makes
-        /// one); or else the key is what the environment variable DMTREE_KEY says. Without a key
-        /// nodes listen on the loopback only.
+        /// The file with the keys of this process, which its owner alone may read (`dmtree keys`
+        /// makes one); or else the file that the environment variable DMTREE_KEY_FILE names.
+        /// Without keys nodes listen on the loopback only.
         #[arg(long, value_name = "FILE", help_heading = "Access")]
         #[serde(skip_serializing)]
         key_file: Option<PathBuf> = None,
-        /// Without a key: listen on other addresses than the loopback nevertheless. Every process
+        /// Without keys: listen on other addresses than the loopback nevertheless. Every process
         /// that can connect reads and changes all.
         #[arg(long, help_heading = "Access")]
         #[serde(skip_serializing)]

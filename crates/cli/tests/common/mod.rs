@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 pub fn dmtree(args: &[&str]) -> Command {
     let given = std::env::var("DMTREE_BIN");
     let mut c = Command::new(given.unwrap_or_else(|_| env!("CARGO_BIN_EXE_dmtree").to_owned()));
-    c.args(args).env("NO_COLOR", "1").env_remove("DMTREE_KEY").stdin(Stdio::null());
+    c.args(args).env("NO_COLOR", "1").env_remove("DMTREE_KEY_FILE").stdin(Stdio::null());
     c
 }
 

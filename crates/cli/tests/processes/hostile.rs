@@ -1,5 +1,5 @@
-//! Hostile inputs and hostile connections against a memory node, from peers that have the pool's
-//! key and from peers that do not, while a compute process works. The test measures their cost: the
+//! Hostile inputs and hostile connections against a memory node, from peers that have keys of the
+//! pool and from peers that do not, while a compute process works. The test measures their cost: the
 //! node's memory, and the time of the process's operations.
 //!
 //! `DMTREE_HOSTILE=INPUTS,CONNECTIONS` makes it long (`cargo xtask hostile`): times are judged
@@ -10,8 +10,8 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use dmtree_fabric::net::Key;
-use dmtree_fabric::net::fuzzing::{self, Registered};
+use dmtree_fabric::net::Keys;
+use dmtree_fabric::net::fuzzing::{Peer, Registered};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use rustix::net::{AddressFamily, SocketType};
@@ -62,22 +62,22 @@ fn connect(at: &SocketAddrV4, from: u8) -> Option<TcpStream> {
 /// The hostile side.
 struct Attack<'a> {
     at: SocketAddrV4,
-    /// The wrong key of the peers without the pool's key.
-    wrong: &'a Key,
-    key: &'a Key,
+    /// The keys of another pool.
+    wrong: &'a Keys,
+    keys: &'a Keys,
     draws: Draws,
     /// A member that never joins.
     member: Option<Registered>,
-    asking: Option<TcpStream>,
-    link: Option<TcpStream>,
+    asking: Option<Peer>,
+    link: Option<Peer>,
     links: u64,
 }
 
-const GREETING: &[u8] = b"dmtwire\n\x03\0\0\0\x01";
+const GREETING: &[u8] = b"dmtwire\n\x09\0\0\0\x01";
 
 impl Attack<'_> {
-    fn connect(&mut self) -> Option<TcpStream> {
-        connect(&self.at, self.draws.below(200) as u8 + 2)
+    fn connect(&mut self) -> Option<Peer> {
+        connect(&self.at, self.draws.below(200) as u8 + 2).map(Peer::over)
     }
 
     /// One input.
@@ -93,15 +93,16 @@ impl Attack<'_> {
     fn unauthenticated(&mut self) {
         let Some(mut stream) = self.connect() else { return };
         if self.draws.below(8) == 0 {
-            let refused = fuzzing::begin_to_ask(&mut stream, self.wrong);
-            assert!(refused.is_err(), "another key is let in");
+            let refused = stream.begin_to_ask(self.wrong);
+            assert!(refused.is_err(), "another pool is let in");
             return;
         }
-        let whole = [GREETING, &[7; 32]].concat();
+        // A greeting, and the beginning of TLS.
+        let whole = [GREETING, &[0x16, 3, 1, 0, 64], &[7; 32]].concat();
         let mut bytes = match self.draws.below(5) {
             0 => b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             1 => b"dmtwire\n\x02\0\0\0".to_vec(),
-            2 => whole[..self.draws.below(45) as usize].to_vec(),
+            2 => whole[..self.draws.below(50) as usize].to_vec(),
             3 => [&whole[..], &[0xff, 0xff]].concat(),
             _ => whole,
         };
@@ -109,12 +110,12 @@ impl Attack<'_> {
         let _ = stream.write_all(&bytes);
     }
 
-    /// A question of a process that has the key: of any bytes, announced as it is or as something
+    /// A question of a process that has keys: of any bytes, announced as it is or as something
     /// else.
     fn question(&mut self) {
         let Some(mut stream) = self.asking.take().or_else(|| {
             let mut stream = self.connect()?;
-            fuzzing::begin_to_ask(&mut stream, self.key).ok()?;
+            stream.begin_to_ask(self.keys).ok()?;
             Some(stream)
         }) else {
             return;
@@ -160,15 +161,15 @@ impl Attack<'_> {
         }
     }
 
-    fn open_link(&mut self) -> Option<TcpStream> {
+    fn open_link(&mut self) -> Option<Peer> {
         let mut stream = self.connect()?;
         self.links += 1;
-        fuzzing::begin_a_link(&mut stream, self.key, self.member.as_ref()?, self.links).ok()?;
+        stream.begin_a_link(self.keys, self.member.as_ref()?, self.links).ok()?;
         Some(stream)
     }
 
     /// Whether a frame was sent as it was announced.
-    fn send(&mut self, stream: &mut TcpStream, body: &[u8]) -> bool {
+    fn send(&mut self, stream: &mut Peer, body: &[u8]) -> bool {
         let honest = self.draws.below(20) > 0;
         let length = if honest { body.len() as u32 } else { self.draws.below(1 << 32) as u32 };
         let sent = stream.write_all(&[&length.to_le_bytes()[..], body].concat());
@@ -176,13 +177,13 @@ impl Attack<'_> {
     }
 
     /// A connection that stays.
-    fn standing(&mut self, i: usize) -> Option<TcpStream> {
+    fn standing(&mut self, i: usize) -> Option<Peer> {
         let mut stream = self.connect()?;
         match i % 6 {
             0 => {}
             1 => stream.write_all(&GREETING[..5]).ok()?,
-            2 => stream.write_all(&[GREETING, &[7; 32], &[0xff, 0]].concat()).ok()?,
-            3 => fuzzing::begin_to_ask(&mut stream, self.key).ok()?,
+            2 => stream.write_all(&[GREETING, &[0x16, 3, 1, 0xff, 0]].concat()).ok()?,
+            3 => stream.begin_to_ask(self.keys).ok()?,
             4 => {
                 stream = self.open_link()?;
                 // The longest frame there is, and four bytes of it.
@@ -235,7 +236,7 @@ fn hostile_peers_cost_little_and_stop_no_client() {
     let _machine = alone();
     let (inputs, connections, is_long) = extent();
     let folder = tempfile::tempdir().expect("a directory");
-    let text = Key::draw().expect("random bytes");
+    let text = Keys::draw(1).expect("random bytes");
     let keyed = ["--key-file", &key_file(folder.path(), "key", &text, 0o600)];
     let (mn, at) = found(&[&["--memory-bytes", "64MiB"][..], &keyed].concat());
     let shell = [&["shell", "--connect", &at][..], &keyed].concat();
@@ -246,11 +247,12 @@ fn hostile_peers_cost_little_and_stop_no_client() {
     let mut quiet = Vec::new();
     work(&mut worker, &mut quiet, |n| n >= 4_000);
 
-    let (key, wrong) = (Key::of(&text).expect("a key"), Key::of(&"x".repeat(32)).expect("a key"));
+    let keys = Keys::of(&text).expect("keys");
+    let wrong = Keys::of(&Keys::draw(1).expect("random bytes")).expect("keys");
     let at: SocketAddrV4 = at.parse().expect("an address");
     let mut attack = Attack {
         at,
-        key: &key,
+        keys: &keys,
         wrong: &wrong,
         draws: Draws(SplitMix64::seed_from_u64(7)),
         member: None,
@@ -259,8 +261,8 @@ fn hostile_peers_cost_little_and_stop_no_client() {
         links: 0,
     };
     let mut first = attack.connect().expect("it listens");
-    fuzzing::begin_to_ask(&mut first, &key).expect("the key");
-    attack.member = Some(fuzzing::register(&mut first).expect("a number"));
+    first.begin_to_ask(&keys).expect("the keys");
+    attack.member = Some(first.register().expect("a number"));
     let (idle, mut most) = (mn.status("VmRSS"), 0);
     let id = mn.child.id();
     let (over, mut busy) = (AtomicBool::new(false), Vec::new());

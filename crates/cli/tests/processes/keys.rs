@@ -1,5 +1,5 @@
-//! Access control: processes with the key of a pool, without a key, and with another key; and the
-//! answer that each gets.
+//! Access control: processes with keys of a pool, without keys, and with those of another pool; and
+//! the answer that each gets.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,10 +13,10 @@ use crate::harness::Process;
 /// A refusal takes no longer.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The binary, with the key `key` and no other.
-fn dmtree(args: &[&str], key: Option<&str>) -> Command {
+/// The binary, with the keys in this file and no others.
+fn dmtree(args: &[&str], keys: Option<&str>) -> Command {
     let mut c = common::dmtree(args);
-    c.envs(key.map(|key| ("DMTREE_KEY", key)));
+    c.envs(keys.map(|path| ("DMTREE_KEY_FILE", path)));
     c
 }
 
@@ -45,7 +45,7 @@ fn memnode(args: &[&str], key: Option<&str>) -> (Process, String) {
     (mn, at)
 }
 
-/// A file with a key, by its path.
+/// A file with this text, by its path.
 pub fn key_file(folder: &Path, name: &str, text: &str, mode: u32) -> String {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join(name);
@@ -55,45 +55,124 @@ pub fn key_file(folder: &Path, name: &str, text: &str, mode: u32) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-/// A key from a file and one from the environment are the same, and processes with it work
-/// together. Others are refused, with a way out, and harm neither side.
+/// The keys of a new pool, as the command makes them, by their path.
+fn new_keys(folder: &Path, name: &str) -> String {
+    let path = folder.join(name).to_str().expect("text").to_owned();
+    let (status, _, e) = run(&["keys", "new", &path], None, "");
+    assert_eq!(status, Some(0), "{e}");
+    path
+}
+
+/// Keys with one role, issued by the command, by their path.
+fn issued(folder: &Path, pool: &str, role: &str) -> String {
+    let path = folder.join(format!("{role}.keys")).to_str().expect("text").to_owned();
+    let issue = ["keys", "issue", "--keys", pool, "--role", role, "--out", &path];
+    let (status, _, e) = run(&issue, None, "");
+    assert_eq!(status, Some(0), "{e}");
+    path
+}
+
+/// Keys that are named by a flag and by the environment are the same, and processes with keys of
+/// one pool work together. Others are refused, with a way out, and harm neither side.
 #[test]
-fn processes_with_the_key_of_a_pool_belong_to_it_and_others_do_not() {
-    let (status, key, _) = run(&["key"], None, "");
-    assert!(status == Some(0) && key.trim().len() == 64, "{key}");
+fn processes_with_keys_of_a_pool_belong_to_it_and_others_do_not() {
     let folder = tempfile::tempdir().expect("a directory");
-    let file = key_file(folder.path(), "pool.key", &key, 0o600);
-    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0", "--key-file", &file], None);
+    let file = new_keys(folder.path(), "pool.keys");
+    let memory = issued(folder.path(), &file, "memory");
+    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0", "--key-file", &memory], None);
     let shell = ["shell", "--connect", &at];
-    let works = || {
-        let (status, said, e) = run(&shell, Some(key.trim()), "put ada 1815\nget ada\n");
+    let works = |keys: &str| {
+        let (status, said, e) = run(&shell, Some(keys), "put ada 1815\nget ada\n");
         assert_eq!((status, said.as_str()), (Some(0), "done\n1815\n"), "{e}");
     };
-    works();
-    let (_, other, _) = run(&["key"], None, "");
-    assert_ne!(key, other);
-    refused(&shell, Some(&other), "another key");
-    refused(&shell, None, "asks for a key");
+    works(&file);
+    works(&issued(folder.path(), &file, "compute"));
+    let other = new_keys(folder.path(), "other.keys");
+    refused(&shell, Some(&other), "not of this pool");
+    refused(&shell, None, "asks for keys");
     let join = ["memnode", "--join", &at, "--listen", "127.0.0.1:0"];
-    refused(&join, Some(&other), "another key");
+    refused(&join, Some(&other), "not of this pool");
     let small = ["--fabric", "tcp", "--keys", "1000", "--ops", "100"];
-    refused(&[&["bench", "quick", "--nodes", &at][..], &small].concat(), None, "asks for a key");
-    refused(&["conform", "--nodes", &at], Some(&other), "another key");
-    let (_open, at) = memnode(&["--listen", "127.0.0.1:0"], None);
-    refused(&["shell", "--connect", &at], Some(&key), "has no key");
-    works();
+    refused(&[&["bench", "quick", "--nodes", &at][..], &small].concat(), None, "asks for keys");
+    refused(&["conform", "--nodes", &at], Some(&other), "not of this pool");
+    let (_open, open) = memnode(&["--listen", "127.0.0.1:0"], None);
+    refused(&["shell", "--connect", &open], Some(&file), "has no keys");
+    works(&file);
+}
+
+/// Each role does what it is for, and is refused for the rest in a line that names the role that is
+/// needed.
+#[test]
+fn roles_do_what_they_are_for() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = new_keys(folder.path(), "pool.keys");
+    let of = |role| issued(folder.path(), &file, role);
+    let (memory, compute, reader, admin) =
+        (of("memory"), of("compute"), of("reader"), of("admin"));
+    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], Some(&memory));
+    let node = Process::of(dmtree(&["node", "--connect", &at], Some(&compute)));
+    node.line();
+    for keys in [&memory, &compute, &reader, &admin] {
+        let (status, said, e) = run(&["status", "--connect", &at], Some(keys), "");
+        assert!(status == Some(0) && said.contains("cn0"), "{said}{e}");
+    }
+    for (keys, role) in [(&memory, "compute"), (&admin, "compute"), (&reader, "compute")] {
+        let words = format!("needs a certificate with the role {role}");
+        refused(&["shell", "--connect", &at], Some(keys), &words);
+    }
+    let drain = ["drain", "--connect", &at, "cn0"];
+    for keys in [&memory, &compute, &reader] {
+        refused(&drain, Some(keys), "needs a certificate with the role admin");
+    }
+    let (status, said, e) = run(&drain, Some(&admin), "");
+    assert!(status == Some(0) && said.contains("has left the pool"), "{said}{e}");
 }
 
 #[test]
-fn a_key_that_is_none_is_refused_in_a_line() {
+fn keys_are_made_in_files_of_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().expect("a directory");
-    let good = "k".repeat(32);
+    let file = new_keys(folder.path(), "pool.keys");
+    let reader = issued(folder.path(), &file, "reader");
+    for path in [&file, &reader] {
+        let mode = std::fs::metadata(path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{path}");
+    }
+    let blocks = |path: &str, name: &str| {
+        std::fs::read_to_string(path).expect("text").matches(&format!("BEGIN {name}")).count()
+    };
+    assert_eq!((blocks(&file, "CERTIFICATE"), blocks(&file, "PRIVATE KEY")), (2, 2));
+    assert_eq!((blocks(&reader, "CERTIFICATE"), blocks(&reader, "PRIVATE KEY")), (2, 1));
+    let before = std::fs::read(&file).expect("there");
+    refused(&["keys", "new", &file], None, "File exists");
+    assert!(before == std::fs::read(&file).expect("there"), "it is not overwritten");
+    let out = format!("{}/more.keys", folder.path().display());
+    let issue = |keys: &str, role: &str, words: &str| {
+        let args = ["keys", "issue", "--keys", keys, "--role", role, "--out", &out];
+        refused(&args, None, words);
+        assert!(!Path::new(&out).exists());
+    };
+    issue(&reader, "reader", "issue no others");
+    issue(&file, "root", "is no role");
+    issue(&out, "reader", "No such file");
+    let args = ["keys", "new", &out, "--days", "0"];
+    refused(&args, None, "0 days");
+}
+
+#[test]
+fn keys_that_are_none_are_refused_in_a_line() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let pool = new_keys(folder.path(), "pool.keys");
+    let good = std::fs::read_to_string(&pool).expect("text");
     let file = |name, text: &str, mode| key_file(folder.path(), name, text, mode);
+    let half: String = good.lines().take(5).map(|line| format!("{line}\n")).collect();
     let bad = [
         (file("group", &good, 0o640), "chmod 600"),
         (file("others", &good, 0o604), "chmod 600"),
-        (file("short", &good[1..], 0o600), "a key of 31 bytes"),
-        (file("empty", "", 0o600), "a key of 0 bytes"),
+        (file("text", &"k".repeat(64), 0o600), "these are no keys"),
+        (file("half", &half, 0o600), "these are no keys"),
+        (file("empty", "", 0o600), "these are no keys"),
+        (file("long", &good.repeat(20), 0o600), "more than"),
         (folder.path().to_str().expect("text").to_owned(), "no regular file"),
         (format!("{}/none", folder.path().display()), "No such file"),
     ];
@@ -106,17 +185,19 @@ fn a_key_that_is_none_is_refused_in_a_line() {
     let nodes = ["bench", "quick", "--nodes", "127.0.0.1:1", "--key-file", path];
     refused(&[&nodes[..], &small].concat(), None, "chmod 600");
     refused(&["conform", "--nodes", "127.0.0.1:1", "--key-file", path], None, "chmod 600");
-    refused(&["shell", "--connect", "127.0.0.1:1"], Some("short"), "DMTREE_KEY");
+    refused(&["shell", "--connect", "127.0.0.1:1"], Some(&bad[2].0), "DMTREE_KEY_FILE");
     let both = ["memnode", "--listen", "127.0.0.1:0", "--insecure"];
-    refused(&both, Some(&good), "leave one of them out");
+    refused(&both, Some(&pool), "leave one of them out");
     let (status, said, _) = run(&["doctor", "--key-file", path], None, "");
     assert!(status == Some(1) && said.contains("chmod 600"), "{said}");
+    let (status, said, _) = run(&["doctor", "--key-file", &pool], None, "");
+    assert!(status == Some(0) && said.contains("RDMA packets are not encrypted"), "{said}");
 }
 
-/// Without a key only the loopback is listened on; other addresses need --insecure, and every start
-/// explains what that means.
+/// Without keys only the loopback is listened on; other addresses need --insecure, and every start
+/// and the status explain what that means.
 #[test]
-fn without_a_key_other_machines_are_shut_out_unless_the_user_insists() {
+fn without_keys_other_machines_are_shut_out_unless_the_user_insists() {
     refused(&["memnode", "--listen", "0.0.0.0:0"], None, "--insecure");
     let (mn, at) = memnode(&["--listen", "0.0.0.0:0", "--insecure"], None);
     let at = at.replace("0.0.0.0", "127.0.0.1");
@@ -124,20 +205,26 @@ fn without_a_key_other_machines_are_shut_out_unless_the_user_insists() {
         run(&["shell", "--connect", &at, "--insecure"], None, "put ada 1815\n");
     assert_eq!((status, said.as_str()), (Some(0), "done\n"));
     assert!(notes.contains("INSECURE"), "{notes}");
+    let (status, said, _) = run(&["status", "--connect", &at], None, "");
+    assert!(status == Some(0) && said.contains("INSECURE"), "{said}");
     let (status, said, _) = run(&["doctor", "--insecure"], None, "");
     assert!(status == Some(0) && said.contains("INSECURE"), "{said}");
     let notes = mn.notes().join("\n");
     assert!(notes.contains("INSECURE"), "{notes}");
     let (_, said, _) = run(&["doctor"], None, "");
     assert!(said.contains("loopback only") && !said.contains("INSECURE"), "{said}");
+    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], None);
+    let (status, said, _) = run(&["status", "--connect", &at], None, "");
+    assert!(status == Some(0) && !said.contains("INSECURE"), "{said}");
 }
 
 /// A peer with another protocol version gets this version as the answer; any other peer gets no
 /// answer.
 #[test]
-fn a_peer_without_a_proof_hears_no_more_than_the_version() {
-    let key = "k".repeat(40);
-    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], Some(&key));
+fn a_peer_that_is_not_known_hears_no_more_than_the_version() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let keys = new_keys(folder.path(), "pool.keys");
+    let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], Some(&keys));
     let hears = |bytes: &[u8]| {
         let mut peer = TcpStream::connect(&at).expect("it listens");
         peer.set_read_timeout(Some(DEADLINE)).expect("set");
@@ -149,11 +236,13 @@ fn a_peer_without_a_proof_hears_no_more_than_the_version() {
     let old = hears(b"dmtwire\n\x02\0\0\0");
     assert_eq!((old.len(), &old[..8]), (12, &b"dmtwire\n"[..]), "{old:?}");
     assert_eq!(hears(b"GET / HTTP/1.1\r\n\r\n"), b"");
-    // A greeting without a key, and one with a proof that is none.
-    let greeting = |keyed: u8| [&old[..], &[keyed], &[7; 32]].concat();
+    // A greeting without keys, one that goes on without TLS, and one that says nothing more: a
+    // greeting, a TLS alert at most, and the end within two seconds.
+    let greeting = |keyed: u8| [&old[..], &[keyed]].concat();
     let heard = hears(&greeting(0));
-    assert_eq!((heard.len(), heard[12]), (45, 1), "a greeting: {heard:?}");
-    let ask = [&[2, 0][..], &[0, 0], &[9; 32]].concat();
-    let heard = hears(&[greeting(1), ask].concat());
-    assert_eq!((heard.len(), heard[45]), (46, 0), "a greeting, and no: {heard:?}");
+    assert_eq!((heard.len(), heard[12]), (13, 1), "a greeting: {heard:?}");
+    let ask = [&[2, 0][..], &[0, 0]].concat();
+    let heard = hears(&[greeting(1), ask, vec![0xff; 40]].concat());
+    assert!((13..=20).contains(&heard.len()), "{heard:?}");
+    assert_eq!(hears(&greeting(1)).len(), 13);
 }

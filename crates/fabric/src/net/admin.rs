@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::dial::{Line, Question, To};
 use super::io::Net;
-use super::key::Key;
 use super::wire::{Answer, Ask, Credential, Hello, PoolId};
+use crate::addr::Role;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::locked;
 use crate::transport::Nanos;
@@ -22,15 +22,21 @@ pub(super) struct Admin {
     pool: Option<PoolId>,
     /// The member in the name of which it asks; none before registration.
     credential: Option<Credential>,
-    key: Key,
+    /// The kind of node that has to be there, if that is known.
+    role: Option<Role>,
     /// A connection on which nothing is being asked.
     line: Mutex<Option<Line>>,
 }
 
 impl Admin {
     /// For the node that listens at a numeric address.
-    pub(super) fn new(net: &Arc<dyn Net>, address: String, pool: Option<PoolId>, key: Key) -> Self {
-        Self { net: net.clone(), address, pool, credential: None, key, line: Mutex::default() }
+    pub(super) fn new(
+        net: &Arc<dyn Net>,
+        address: String,
+        pool: Option<PoolId>,
+        role: Option<Role>,
+    ) -> Self {
+        Self { net: net.clone(), address, pool, credential: None, role, line: Mutex::default() }
     }
 
     /// Asks in the name of a member.
@@ -100,7 +106,7 @@ impl Admin {
 
     fn begin(&self, line: Option<Line>, ask: &Ask, until: Nanos) -> Result<Question> {
         let hello = Hello::Ask { pool: self.pool, credential: self.credential };
-        let to = To { address: &self.address, key: &self.key, hello: &hello };
+        let to = To { address: &self.address, role: self.role, hello: &hello };
         Question::begin(&*self.net, to, line, ask, until)
     }
 

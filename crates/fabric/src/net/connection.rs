@@ -15,14 +15,13 @@ use super::boxes::{Inbox, Outbox, receive};
 use super::execute;
 use super::frames::{self, Fields};
 use super::handshake::{Host, Side};
-use super::io::{Interest, Stream};
+use super::io::{Interest, Party, Stream};
 use super::limits::{Limits, Room};
-use super::roles::Admitted;
+use super::roles::{Admitted, Speaker};
 use super::service::{Call, Reply};
 use super::sessions::Session;
 use super::wire::{self, Ask, Hello, MAX_FRAME, Welcome};
 use crate::error::{Error, Result};
-use crate::membership::Member;
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
 use crate::transport::Nanos;
 
@@ -76,8 +75,8 @@ enum Halt {
 enum Phase {
     /// Not stated yet.
     Greeting(Box<Host>),
-    /// Questions, in the name of this member.
-    Asking(Option<Member>),
+    /// Questions.
+    Asking(Speaker),
     /// Verbs and calls.
     Link(Linked),
     /// None any more: only unsent bytes are sent.
@@ -120,9 +119,9 @@ impl Connection {
         token: u64,
         stream: Box<dyn Stream>,
         ip: IpAddr,
-    ) -> Result<Self> {
-        let host = Host::new(shared.key.clone(), &shared.net.nonce()?, ip.to_string());
-        Ok(Self {
+    ) -> Self {
+        let host = Host::new(shared.net.has_keys(), ip.to_string());
+        Self {
             token,
             stream,
             ip,
@@ -135,12 +134,18 @@ impl Connection {
             frame_since: None,
             answers_since: None,
             interest: Interest { read: true, write: false },
-        })
+        }
     }
 
     /// Whether its purpose is not stated yet.
     pub(super) fn is_ungreeted(&self) -> bool {
         matches!(self.phase, Phase::Greeting(_))
+    }
+
+    /// Whether bytes wait to be read that the poller knows nothing of.
+    pub(super) fn is_behind(&self) -> bool {
+        let reads = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
+        reads && self.stream.has_buffered()
     }
 
     /// Whether it waits for room that other connections take.
@@ -159,7 +164,7 @@ impl Connection {
     /// The events that its socket has to be registered for.
     pub(super) fn wants(&self) -> Interest {
         let read = self.halt == Halt::Hungry && !matches!(self.phase, Phase::Leaving);
-        Interest { read, write: self.out.left() > 0 }
+        self.stream.interest(Interest { read, write: self.out.left() > 0 })
     }
 
     /// A frame for the peer: the answer of a call, or about a queue pair.
@@ -195,6 +200,7 @@ impl Connection {
             if matches!(self.phase, Phase::Leaving) && self.out.left() == 0 {
                 return Err(Over);
             }
+            is_readable |= self.stream.has_buffered();
             if self.halt != Halt::Hungry || !is_readable || reads == 0 {
                 return Ok(());
             }
@@ -228,6 +234,14 @@ impl Connection {
                 let said = host.feed(bytes);
                 self.out.bytes.extend(host.out());
                 match said {
+                    Ok(None) if host.begins_tls() => {
+                        // The greeting is plain, and goes before.
+                        self.out.flush(&mut *self.stream)?;
+                        if self.out.left() > 0 {
+                            return Err(Over);
+                        }
+                        self.stream.begin_tls(Party::Accepts)?;
+                    }
                     Ok(None) => {}
                     Ok(Some(hello)) => self.welcome(context, hello)?,
                     Err(_) => self.phase = Phase::Leaving,
@@ -250,11 +264,12 @@ impl Connection {
     fn welcome(&mut self, context: &mut ServeContext<'_>, hello: Hello) -> Result<(), Over> {
         let Phase::Greeting(host) = &self.phase else { return Ok(()) };
         let clock = context.shared.now();
-        let entered = context.shared.admit(hello).and_then(|admitted| match admitted {
+        let peer = self.stream.peer();
+        let entered = context.shared.admit(hello, peer).and_then(|admitted| match admitted {
             Admitted::Asking(speaker) => Ok(Phase::Asking(speaker)),
-            Admitted::Link { from, number, replaces } => context
+            Admitted::Link { from, number, replaces, reads_only } => context
                 .shared
-                .enter(self.token, (from, number), replaces)
+                .enter(self.token, (from, number), replaces, reads_only)
                 .map(|session| Phase::Link(Linked { session, calls: 0, waits_for_end: false })),
         });
         let (phase, said) = match entered {
@@ -280,7 +295,7 @@ impl Connection {
     fn take_questions(
         &mut self,
         context: &mut ServeContext<'_>,
-        speaker: Option<Member>,
+        speaker: Speaker,
     ) -> Result<Halt, Over> {
         while let Some(body) = self.input.first(MAX_ASK, "a peer")? {
             if self.out.left() >= context.limits.unsent_of_one {
@@ -289,7 +304,7 @@ impl Connection {
             let ask: Ask = wire::decode(body, "a peer")?;
             self.input.take_first();
             (self.since, self.frame_since) = (context.now, None);
-            let body = wire::encode(&context.shared.answer(ask, speaker, self.ip))?;
+            let body = wire::encode(&context.shared.answer(ask, &speaker, self.ip))?;
             self.out.bytes.extend((body.len() as u32).to_le_bytes());
             self.out.bytes.extend(body);
         }
@@ -385,9 +400,9 @@ impl Linked {
                 if !context.room.has_for_answer(context.limits, frames::found_bytes(f.0)) {
                     return Ok(Some(Halt::Room));
                 }
-                let from = self.session.from();
+                let by = (self.session.from(), self.session.reads_only());
                 let done =
-                    self.session.run(|_| execute::verbs(shared, from, use_by, f.0, &mut out.bytes));
+                    self.session.run(|_| execute::verbs(shared, by, use_by, f.0, &mut out.bytes));
                 done.ok_or(Over)?;
             }
             frames::OFFER | frames::CLOSE if shared.rdma.is_some() => {
@@ -398,6 +413,10 @@ impl Linked {
                 frames::answer(&mut out.bytes, kind, &[], Err(execute::not_over_rdma(shared)));
             }
             frames::CLOSE => frames::answer(&mut out.bytes, kind, &[], Ok(Vec::new())),
+            frames::CALL if self.session.reads_only() => {
+                let number = f.bytes(8)?;
+                frames::answer(&mut out.bytes, kind, number, Err(execute::reads_only()));
+            }
             frames::CALL if body.len() <= MAX_CALL => {
                 let queued = shared.sessions.calls_bytes.load(Ordering::Relaxed);
                 if self.calls >= context.limits.calls_of_one {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::key::Access;
+use super::access::Access;
 use super::rdma::Device;
 use crate::error::{Error, Result};
 
@@ -38,7 +38,7 @@ impl std::fmt::Display for DataPath {
 /// outstanding verbs.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
-    /// The key of the pool, or none.
+    /// The keys of the process, or none.
     pub access: Access,
     /// Name of the RDMA device; the first one with an active port when not given.
     pub device: Option<String>,

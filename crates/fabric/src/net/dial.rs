@@ -6,9 +6,9 @@ use std::task::Poll;
 
 use super::boxes::{Inbox, Outbox, receive};
 use super::handshake::{Client, Side};
-use super::io::{Interest, Net, Stream};
-use super::key::Key;
+use super::io::{Interest, Net, Party, Stream};
 use super::wire::{self, Answer, Ask, Hello, MAX_MESSAGE, Welcome, broken};
+use crate::addr::Role;
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
@@ -23,19 +23,23 @@ pub(super) struct NotOpened {
     pub(super) why: Error,
     /// No process listens there.
     pub(super) is_deserted: bool,
+    /// The host has answered, and refuses.
+    pub(super) is_refused: bool,
 }
 
 impl From<Error> for NotOpened {
     fn from(why: Error) -> Self {
-        Self { why, is_deserted: false }
+        let is_refused = why.kind() != crate::ErrorKind::Unreachable;
+        Self { why, is_deserted: false, is_refused }
     }
 }
 
-/// The target of a connection: a numeric address, the key to prove, and the purpose.
+/// The target of a connection: a numeric address, the kind of node that has to be there, if that is
+/// known, and the purpose.
 #[derive(Clone, Copy)]
 pub(super) struct To<'a> {
     pub(super) address: &'a str,
-    pub(super) key: &'a Key,
+    pub(super) role: Option<Role>,
     pub(super) hello: &'a Hello,
 }
 
@@ -43,6 +47,7 @@ pub(super) struct To<'a> {
 pub(super) struct Opening {
     stream: Option<Box<dyn Stream>>,
     address: String,
+    role: Option<Role>,
     side: Client,
     out: Outbox,
     is_connected: bool,
@@ -52,13 +57,14 @@ pub(super) struct Opening {
 impl Opening {
     /// Begins to connect.
     pub(super) fn begin(net: &dyn Net, to: To<'_>) -> Result<Self> {
-        let To { address, key, hello } = to;
-        let side = Client::new(key.clone(), &net.nonce()?, hello, address.to_string())?;
+        let To { address, role, hello } = to;
+        let side = Client::new(net.has_keys(), hello, address.to_string())?;
         let stream = net.dial(address).map_err(|e| broken(address, &e))?;
         let until = net.now() + OPENS_WITHIN_NS;
         Ok(Self {
             stream: Some(stream),
             address: address.to_string(),
+            role,
             side,
             out: Outbox::default(),
             is_connected: false,
@@ -69,8 +75,8 @@ impl Opening {
     /// The socket to wait for, and its events.
     pub(super) fn waits_for(&self) -> Option<(&dyn Stream, Interest)> {
         let write = !self.is_connected || self.out.left() > 0;
-        let read = self.is_connected;
-        Some((self.stream.as_deref()?, Interest { read, write }))
+        let (stream, read) = (self.stream.as_deref()?, self.is_connected);
+        Some((stream, stream.interest(Interest { read, write })))
     }
 
     /// Advances. The outcome is a stream, and the host's clock at the grant.
@@ -93,7 +99,8 @@ impl Opening {
     fn step(&mut self) -> Result<Option<Welcome>, NotOpened> {
         let io = |address: &str, e: std::io::Error| {
             let is_deserted = e.kind() == Io::ConnectionRefused;
-            NotOpened { why: broken(address, &e), is_deserted }
+            // A refusal by TLS says nothing about a former connection.
+            NotOpened { why: broken(address, &e), is_deserted, is_refused: false }
         };
         let Some(stream) = self.stream.as_deref_mut() else { return Ok(None) };
         if !self.is_connected {
@@ -113,6 +120,10 @@ impl Opening {
                 Some(n) => {
                     if let Some(said) = self.side.feed(&chunk[..n])? {
                         return Ok(Some(said));
+                    }
+                    if self.side.begins_tls() {
+                        let begun = stream.begin_tls(Party::Connects(self.role));
+                        begun.map_err(|e| io(&self.address, e))?;
                     }
                 }
             }

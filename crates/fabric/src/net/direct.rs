@@ -131,7 +131,7 @@ impl NetTransport {
         let me = self.shared.me;
         self.shared.check_issuer(me)?;
         let Some(rdma) = &self.shared.rdma else { return Ok(()) };
-        let (answer, end) = rdma.accept(me, &direct.client.offer(me.node)?)?;
+        let (answer, end) = rdma.accept(me, &direct.client.offer(me.node)?, false)?;
         direct.own_end.replace(Some(end));
         direct.client.connect(core, me.node, &answer)
     }

@@ -8,10 +8,10 @@ use super::{NodeShared, frames, locked};
 use crate::error::{Error, Result};
 use crate::membership::Member;
 
-/// Executes a frame of verbs, and appends its outcome.
+/// Executes a frame of verbs of a member, which may be a reader, and appends its outcome.
 pub(super) fn verbs(
     shared: &NodeShared,
-    from: Member,
+    (from, reads_only): (Member, bool),
     use_by: u64,
     verbs: &[u8],
     out: &mut Vec<u8>,
@@ -19,7 +19,12 @@ pub(super) fn verbs(
     let start = frames::begin(out, frames::POST);
     let found = out.len() + 1;
     out.push(1);
-    let result = shared.check_time(use_by, "a list").and_then(|()| {
+    let in_time = shared.check_time(use_by, "a list");
+    let allowed = in_time.and_then(|()| match reads_only && !frames::has_reads_only(verbs) {
+        true => Err(self::reads_only()),
+        false => Ok(()),
+    });
+    let result = allowed.and_then(|()| {
         shared
             .check_issuer(from)
             .and_then(|()| frames::execute(&shared.host, verbs, out))
@@ -30,6 +35,13 @@ pub(super) fn verbs(
         frames::outcome(out, Some(&e));
     }
     frames::end(out, start);
+}
+
+/// The refusal of a call or verb of a reader that could change something.
+pub(super) fn reads_only() -> Error {
+    Error::incompatible(
+        "a certificate with the role reader reads memory, and changes and calls nothing: `dmtree keys issue --role compute` makes another",
+    )
 }
 
 /// The error of an offer to a host without RDMA.
@@ -106,7 +118,7 @@ fn work(shared: &NodeShared, inbox: &Receiver<Job>) {
         let done = session.run(|held| {
             held.end = None;
             match kind {
-                frames::OFFER => accept(shared, session.from(), use_by, &offer, held),
+                frames::OFFER => accept(shared, &session, use_by, &offer, held),
                 _ => Ok(Vec::new()),
             }
         });
@@ -121,14 +133,14 @@ fn work(shared: &NodeShared, inbox: &Receiver<Job>) {
 /// Takes the offer of a client thread, and keeps this host's end.
 fn accept(
     shared: &NodeShared,
-    from: Member,
+    session: &Session,
     use_by: u64,
     offer: &[u8],
     held: &mut Held,
 ) -> Result<Vec<u8>> {
     shared.check_time(use_by, "an offer")?;
     let rdma = shared.rdma.as_ref().ok_or_else(|| not_over_rdma(shared))?;
-    let (answer, end) = rdma.accept(from, offer)?;
+    let (answer, end) = rdma.accept(session.from(), offer, session.reads_only())?;
     held.end = Some(end);
     Ok(answer)
 }

@@ -137,8 +137,18 @@ pub(super) fn shift_use_by(frames: &mut [u8], shifted: impl Fn(Nanos) -> Nanos) 
 /// How many bytes of results the verbs of a frame have. Bytes that are no verb count 0: nothing
 /// after them is executed.
 pub(super) fn found_bytes(verbs: &[u8]) -> usize {
-    let (mut f, mut found) = (Fields(verbs), 0usize);
-    let mut next = || -> Result<usize> {
+    outline(verbs).fold(0, |found, (_, bytes)| found.saturating_add(bytes))
+}
+
+/// Whether no verb of a frame can change anything.
+pub(super) fn has_reads_only(verbs: &[u8]) -> bool {
+    outline(verbs).all(|(op, _)| op == Opcode::Read)
+}
+
+/// The verbs of a frame up to bytes that are none, and how many bytes of results each has.
+fn outline(verbs: &[u8]) -> impl Iterator<Item = (Opcode, usize)> {
+    let mut f = Fields(verbs);
+    let mut next = move || -> Result<(Opcode, usize)> {
         let op = opcode(f.u8()?)?;
         let (len, _) = (f.u32()? as usize, f.u64()?);
         let (carried, found) = match op {
@@ -148,12 +158,9 @@ pub(super) fn found_bytes(verbs: &[u8]) -> usize {
             Opcode::Cas | Opcode::Faa => (16, 8),
         };
         f.bytes(carried)?;
-        Ok(found)
+        Ok((op, found))
     };
-    while let Ok(bytes) = next() {
-        found = found.saturating_add(bytes);
-    }
-    found
+    std::iter::from_fn(move || next().ok())
 }
 
 /// Executes the verbs of a frame and appends their results to `out`.

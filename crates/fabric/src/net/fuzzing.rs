@@ -10,28 +10,29 @@ use super::boxes::Inbox;
 use super::data_path::{Common, DataPath};
 use super::frames::{self, Fields};
 use super::handshake::{Client, Host, Side};
-use super::key::Key;
+use super::identity::Identity;
 use super::membership_server::{MembershipServer, PoolConfig};
 use super::node_directory::NodeEntry;
-use super::roles::{self, Badges};
+use super::roles::{self, Badges, Speaker};
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
 use crate::host;
 use crate::membership::{InProcess, LeaseParameters, Member};
 use crate::region::Region;
 
-pub use peer::{Registered, begin_a_link, begin_to_ask, register};
+pub use peer::{Peer, Registered};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A handshake. The first byte selects the side, and whether the bytes come as they are or as a
-/// message with a proof; the second selects how many come at a time.
+/// A handshake. The first byte selects the side, whether the bytes come as they are or as a message
+/// after the greetings, and whether there are keys (the bytes are what TLS brings, then); the second
+/// selects how many come at a time.
 pub fn handshake(data: &[u8]) {
     let [kind, chunk, rest @ ..] = data else { return };
-    let key = Key::of(&"fuzz".repeat(8)).unwrap_or(Key::NONE);
     let hello = Hello::Ask { pool: Some(PoolId(7)), credential: None };
-    let Ok(mut client) = Client::new(key.clone(), &[1; 32], &hello, "mn0".into()) else { return };
-    let mut host = Host::new(key.clone(), &[2; 32], "a peer".into());
+    let has_keys = kind & 4 != 0;
+    let Ok(mut client) = Client::new(has_keys, &hello, "mn0".into()) else { return };
+    let mut host = Host::new(has_keys, "a peer".into());
     let chunk = usize::from(*chunk).max(1);
     let client_says = client.out();
     match kind % 4 {
@@ -39,22 +40,14 @@ pub fn handshake(data: &[u8]) {
         1 => _ = feed(&mut client, rest, chunk),
         2 => {
             feed(&mut host, &client_says, chunk);
-            let host_says = host.out();
-            let message = framed(rest);
-            let proof = key.prove(&[b"client", &client_says, &host_says, &message]);
-            if let Some(hello) = feed(&mut host, &[&message[..], &proof].concat(), chunk) {
+            if let Some(hello) = feed(&mut host, &framed(rest), chunk) {
                 let _ = (hello, host.welcome(&Welcome::Granted { clock: 1 }));
             }
         }
         _ => {
             feed(&mut host, &client_says, chunk);
-            let host_says = host.out();
-            feed(&mut client, &host_says, chunk);
-            let said = client.out();
-            let welcome = [&[1], &framed(rest)[..]].concat();
-            let hello = &said[..said.len() - 32];
-            let proof = key.prove(&[b"host", &client_says, &host_says, hello, &welcome]);
-            let _ = feed(&mut client, &[&welcome[..], &proof].concat(), chunk);
+            feed(&mut client, &host.out(), chunk);
+            let _ = feed(&mut client, &framed(rest), chunk);
         }
     }
 }
@@ -113,7 +106,8 @@ pub fn messages(data: &[u8]) {
         rest = tail;
         now += 100_000_000;
         if let Ok(ask) = wire::decode::<Ask>(ask, "a peer") {
-            let _ = roles::check(&ask, Some(Member { node: NodeId::compute(0), incarnation: 1 }));
+            let member = Some(Member { node: NodeId::compute(0), incarnation: 1 });
+            let _ = roles::check(&ask, &Speaker { member, identity: Identity::WITHOUT_KEYS });
             let answer = membership_server.answer(ask, HERE, now);
             let body = wire::encode(&answer).expect("an answer can be sent");
             wire::decode::<Answer>(&body, "mn0").expect("and read");
@@ -159,6 +153,14 @@ pub fn questions() -> Vec<u8> {
     out
 }
 
+/// The names of a certificate, one a line.
+pub fn names(data: &[u8]) {
+    let names = data.split(|b| *b == b'\n').filter_map(|name| std::str::from_utf8(name).ok());
+    if let Ok(identity) = Identity::of_names(names) {
+        assert_eq!(Identity::of_name(&identity.to_string()).ok().flatten(), Some(identity));
+    }
+}
+
 fn membership_server() -> MembershipServer {
     let (data_path, options) = (DataPath::Frames, Vec::new());
     let pool_config = PoolConfig {
@@ -192,13 +194,15 @@ mod tests {
             std::fs::write(format!("{corpus}/{target}/{name}"), bytes).expect("written");
         };
         write("messages", "questions", &questions());
+        let name = "dmtree://0123456789abcdef0123456789abcdef/compute,memory";
+        write("names", "identity", format!("https://example.org/\n{name}").as_bytes());
         let hello = wire::encode(&Hello::Ask { pool: Some(PoolId(7)), credential: None });
         write("handshake", "hello", &[&[2, 9], &hello.expect("a hello")[..]].concat());
         let welcome = wire::encode(&Welcome::Granted { clock: 5 }).expect("a welcome");
         write("handshake", "welcome", &[&[3, 9], &welcome[..]].concat());
-        let greeting = [&wire::MAGIC[..], &wire::VERSION.to_le_bytes(), &[1], &[7; 32]].concat();
-        write("handshake", "host", &[&[0, 50], &greeting[..]].concat());
-        write("handshake", "client", &[&[1, 50], &greeting[..]].concat());
+        let greeting = [&wire::MAGIC[..], &wire::VERSION.to_le_bytes(), &[1]].concat();
+        write("handshake", "host", &[&[4, 50], &greeting[..]].concat());
+        write("handshake", "client", &[&[5, 50], &greeting[..]].concat());
         let mut verbs = Vec::new();
         for (op, len, words) in [(0u8, 64u32, 0usize), (1, 8, 1), (2, 8, 2), (3, 8, 2), (4, 8, 2)] {
             verbs.push(op);
@@ -228,6 +232,7 @@ mod tests {
             handshake(&data);
             frames(&data);
             messages(&data);
+            names(&data);
         }
 
         #[test]

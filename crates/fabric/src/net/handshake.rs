@@ -1,47 +1,36 @@
-//! Connection set-up: versions, a mutual proof of the pool's key, then the purpose of the
-//! connection. The two state machines have no sockets, clock or randomness: bytes in, bytes out.
+//! Connection set-up: versions, whether there are keys, then the purpose of the connection. The two
+//! state machines have no sockets, clock or randomness: bytes in, bytes out.
 //!
 //! | from | bytes |
 //! |---|---|
-//! | client | magic 8, version 4, 1 if it has a key, nonce 32 |
-//! | host | magic 8, version 4, 1 if it has a key, nonce 32 |
-//! | client | length 2, hello, proof 32 |
-//! | host | 1, length 2, welcome, proof 32; or 0: the proof is none |
+//! | client | magic 8, version 4, 1 if it has keys |
+//! | host | the same |
+//! | client | length 2, hello |
+//! | host | length 2, welcome |
 //!
-//! A proof is HMAC-SHA256 by the key over the sender's role and all bytes of the connection before
-//! it. The nonce of the other side makes a recorded proof worthless (replay); the role makes a
-//! proof worthless when it is sent back (reflection). Both sides of a pool without a key use the
-//! empty one.
+//! The greetings are plain. Where both sides have keys everything after them is TLS (`tls`), with
+//! certificates on both sides: the hello is read when the peer is known. A greeting that is changed
+//! on the way ends in a refusal: a side with keys says nothing without TLS, and a side without keys
+//! does not begin it.
 //!
-//! A host answers a peer without a valid proof with its version, whether it has a key, and a
-//! refusal of the proof: one line for the operator, no information about the pool. For that peer it
-//! keeps one state machine of fixed size, and computes one HMAC.
-//!
-//! *What this protects against.* A process that can connect and does not have the key can read,
-//! change and stop nothing. *What it does not protect against.* An attacker on the path, or at an
-//! address that a process of the pool is configured to connect to: the bytes after the proof are
-//! neither encrypted nor authenticated, so that it can pass a handshake on, read what follows and
-//! add to it. A process that has the key can do what a member can.
+//! A host answers an unknown peer with its version and whether it has keys: one line for the
+//! operator, no information about the pool. For that peer it keeps one state machine of fixed size,
+//! and one of TLS.
 //!
 //! Both sides are state machines over a buffer of fixed size. [`Side::wants`] bounds the bytes that
-//! may be taken off the socket, so that bytes after the handshake stay in the socket for the
-//! protocol that follows. A step runs only when all its bytes are there. An error leaves the
-//! refusal in [`Side::out`]; the connection ends after it is sent.
+//! may be taken off the stream, so that bytes after the handshake stay in the stream for the
+//! protocol that follows. A step runs only when all its bytes are there. An error leaves the answer
+//! in [`Side::out`]; the connection ends after it is sent.
 //!
-//! Only a peer with this program's magic learns the version of the host. Proofs are compared in
-//! constant time.
+//! Only a peer with this program's magic learns the version of the host.
 
-use super::key::{Key, PROOF_BYTES};
 use super::wire::{self, Failure, Hello, MAGIC, VERSION, Welcome};
 use crate::error::{Error, Result};
 
-/// Random bytes that a side draws for a connection.
-pub(super) type Nonce = [u8; 32];
-
 /// Magic and version.
 const PRELUDE: usize = 12;
-/// Version part, whether there is a key, and the nonce.
-const GREETING: usize = PRELUDE + 1 + 32;
+/// Version part, and whether there are keys.
+const GREETING: usize = PRELUDE + 1;
 /// Longest hello.
 const MAX_HELLO: usize = 256;
 /// Longest welcome.
@@ -67,7 +56,7 @@ pub(super) trait Side {
     /// the connection ends.
     ///
     /// # Errors
-    /// `Incompatible` for another program, version or key; `Corrupt`.
+    /// `Incompatible` for another program or version, or keys on one side alone; `Corrupt`.
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<Self::Outcome>> {
         match self.state().arrived.take(bytes)? {
             true => self.advance(),
@@ -79,25 +68,47 @@ pub(super) trait Side {
     fn out(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.state().out)
     }
+
+    /// Whether TLS begins here: what was to be sent so far is plain, what follows is not. Says so
+    /// once.
+    fn begins_tls(&mut self) -> bool {
+        let state = self.state();
+        if !std::mem::take(&mut state.begins_tls) {
+            return false;
+        }
+        state.out = std::mem::take(&mut state.after);
+        true
+    }
 }
 
 /// The state of either side.
 pub(super) struct SideState {
-    key: Key,
+    has_keys: bool,
     /// Names the peer in errors.
     name: String,
     step: Step,
     arrived: Received,
-    mine: Vec<u8>,
     out: Vec<u8>,
+    begins_tls: bool,
+    /// What is to be sent when TLS has begun.
+    after: Vec<u8>,
 }
 
 impl SideState {
-    /// For messages of `most` bytes in all; `nonce` is drawn for this connection alone.
-    fn new(key: Key, nonce: &Nonce, name: String, most: usize) -> Self {
+    /// For messages of `most` bytes in all.
+    fn new(has_keys: bool, name: String, most: usize) -> Self {
         let arrived = Received { room: vec![0; most].into(), used: 0, needed: PRELUDE };
-        let mine = greeting(&key, nonce);
-        Self { key, name, step: Step::Prelude, arrived, mine, out: Vec::new() }
+        let (begins_tls, out, after) = (false, Vec::new(), Vec::new());
+        Self { has_keys, name, step: Step::Prelude, arrived, out, begins_tls, after }
+    }
+
+    /// The greetings fit: sends the next message, by TLS where there are keys.
+    fn send_by_keys(&mut self, message: Vec<u8>) {
+        self.begins_tls = self.has_keys;
+        match self.has_keys {
+            true => self.after = message,
+            false => self.out.extend(message),
+        }
     }
 }
 
@@ -124,14 +135,14 @@ impl Received {
         &self.room[..self.used]
     }
 
-    /// The length before a message, and where it ends with its proof.
+    /// The length before a message, and where it ends.
     fn set_needed_by_length(&mut self, most: usize, name: &str) -> Result<()> {
         let length = &self.room[self.used - 2..self.used];
         let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
         if length > most {
             return Err(Error::corrupt(format!("{name} announces {length} bytes to begin with")));
         }
-        self.needed = self.used + length + PROOF_BYTES;
+        self.needed = self.used + length;
         Ok(())
     }
 }
@@ -141,16 +152,14 @@ impl Received {
 enum Step {
     Prelude,
     Greeting,
-    Verdict,
     Length,
     Message,
     Over,
 }
 
-fn greeting(key: &Key, nonce: &Nonce) -> Vec<u8> {
+fn greeting(has_keys: bool) -> Vec<u8> {
     let mut all = prelude();
-    all.push(u8::from(key.is_some()));
-    all.extend(nonce);
+    all.push(u8::from(has_keys));
     all
 }
 
@@ -179,20 +188,14 @@ fn check_prelude(theirs: &[u8], name: &str) -> Result<()> {
     Ok(())
 }
 
-fn other_key(name: &str) -> Error {
-    Error::incompatible(format!(
-        "{name} has another key than this process: give the key of its pool with --key-file FILE or DMTREE_KEY"
-    ))
-}
-
-/// Whether both have a key, or none has.
-fn check_keyed(theirs: u8, key: &Key, name: &str) -> Result<()> {
-    match (theirs != 0, key.is_some()) {
+/// Whether both have keys, or none has.
+fn check_keyed(theirs: u8, has_keys: bool, name: &str) -> Result<()> {
+    match (theirs != 0, has_keys) {
         (true, false) => Err(Error::incompatible(format!(
-            "{name} asks for a key: give that of its pool with --key-file FILE or DMTREE_KEY"
+            "{name} asks for keys: give those of its pool with --key-file FILE or DMTREE_KEY_FILE"
         ))),
         (false, true) => Err(Error::incompatible(format!(
-            "{name} has no key, and this process has one: start it with the same key, or leave the key out here"
+            "{name} has no keys, and this process has some: start it with keys of the same pool, or leave them out here"
         ))),
         _ => Ok(()),
     }
@@ -202,9 +205,9 @@ fn check_keyed(theirs: u8, key: &Key, name: &str) -> Result<()> {
 pub(super) struct Host(SideState);
 
 impl Host {
-    /// For a peer, named `name` in errors; `nonce` is drawn for this connection alone.
-    pub(super) fn new(key: Key, nonce: &Nonce, name: String) -> Self {
-        Self(SideState::new(key, nonce, name, GREETING + 2 + MAX_HELLO + PROOF_BYTES))
+    /// For a peer, named `name` in errors.
+    pub(super) fn new(has_keys: bool, name: String) -> Self {
+        Self(SideState::new(has_keys, name, GREETING + 2 + MAX_HELLO))
     }
 
     /// The answer to the hello; the text of a refusal is cut to the longest message.
@@ -216,13 +219,8 @@ impl Host {
             };
             body = wire::encode(&Welcome::Refused(Failure::cut(failure, MAX_WELCOME - 64)))?;
         }
-        let mut out = vec![1];
+        let mut out = Vec::new();
         append(&mut out, &body);
-        let SideState { key, arrived, mine, .. } = &self.0;
-        let said = &arrived.all()[..arrived.used - PROOF_BYTES];
-        let (theirs, hello) = said.split_at(GREETING);
-        let proof = key.prove(&[b"host", theirs, mine, hello, &out]);
-        out.extend(proof);
         Ok(out)
     }
 }
@@ -235,7 +233,7 @@ impl Side for Host {
     }
 
     fn advance(&mut self) -> Result<Option<Hello>> {
-        let SideState { key, name, step, arrived: at, mine, out } = &mut self.0;
+        let SideState { has_keys, name, step, arrived: at, out, .. } = &mut self.0;
         *step = match *step {
             Step::Prelude => {
                 let fits = check_prelude(at.all(), name);
@@ -249,26 +247,22 @@ impl Side for Host {
                 Step::Greeting
             }
             Step::Greeting => {
-                *out = mine.clone();
-                check_keyed(at.all()[PRELUDE], key, name)?;
+                *out = greeting(*has_keys);
+                check_keyed(at.all()[PRELUDE], *has_keys, name)?;
                 at.needed = GREETING + 2;
-                Step::Length
+                *step = Step::Length;
+                self.0.send_by_keys(Vec::new());
+                return Ok(None);
             }
             Step::Length => {
                 at.set_needed_by_length(MAX_HELLO, name)?;
                 Step::Message
             }
             Step::Message => {
-                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
-                let (theirs, hello) = said.split_at(GREETING);
-                if !key.is_proof(&[b"client", theirs, mine, hello], proof) {
-                    *out = vec![0];
-                    return Err(other_key(name));
-                }
                 *step = Step::Over;
-                return wire::decode(&hello[2..], name).map(Some);
+                return wire::decode(&at.all()[GREETING + 2..], name).map(Some);
             }
-            Step::Verdict | Step::Over => return Err(Error::corrupt("the handshake is over")),
+            Step::Over => return Err(Error::corrupt("the handshake is over")),
         };
         Ok(None)
     }
@@ -282,19 +276,18 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// To a host, named `name` in errors; `nonce` is drawn for this connection alone.
+    /// To a host, named `name` in errors.
     ///
     /// # Errors
     /// `InvalidArgument` for a hello that is too long.
-    pub(super) fn new(key: Key, nonce: &Nonce, hello: &Hello, name: String) -> Result<Self> {
+    pub(super) fn new(has_keys: bool, hello: &Hello, name: String) -> Result<Self> {
         let (body, mut hello) = (wire::encode(hello)?, Vec::new());
         if body.len() > MAX_HELLO {
             return Err(Error::invalid("a hello that is too long"));
         }
         append(&mut hello, &body);
-        let most = GREETING + 1 + 2 + MAX_WELCOME + PROOF_BYTES;
-        let mut state = SideState::new(key, nonce, name, most);
-        state.out = state.mine.clone();
+        let mut state = SideState::new(has_keys, name, GREETING + 2 + MAX_WELCOME);
+        state.out = greeting(has_keys);
         Ok(Self { state, hello })
     }
 }
@@ -307,8 +300,7 @@ impl Side for Client {
     }
 
     fn advance(&mut self) -> Result<Option<Welcome>> {
-        let hello = &self.hello;
-        let SideState { key, name, step, arrived: at, mine, out } = &mut self.state;
+        let SideState { has_keys, name, step, arrived: at, .. } = &mut self.state;
         *step = match *step {
             Step::Prelude => {
                 check_prelude(at.all(), name)?;
@@ -316,31 +308,20 @@ impl Side for Client {
                 Step::Greeting
             }
             Step::Greeting => {
-                check_keyed(at.all()[PRELUDE], key, name)?;
-                *out = hello.clone();
-                out.extend(key.prove(&[b"client", mine, at.all(), hello]));
-                at.needed = GREETING + 1;
-                Step::Verdict
-            }
-            Step::Verdict => {
-                if at.all()[GREETING] != 1 {
-                    return Err(other_key(name));
-                }
-                at.needed = GREETING + 3;
-                Step::Length
+                check_keyed(at.all()[PRELUDE], *has_keys, name)?;
+                at.needed = GREETING + 2;
+                *step = Step::Length;
+                let hello = std::mem::take(&mut self.hello);
+                self.state.send_by_keys(hello);
+                return Ok(None);
             }
             Step::Length => {
                 at.set_needed_by_length(MAX_WELCOME, name)?;
                 Step::Message
             }
             Step::Message => {
-                let (said, proof) = at.all().split_at(at.used - PROOF_BYTES);
-                let (theirs, welcome) = said.split_at(GREETING);
-                if !key.is_proof(&[b"host", mine, theirs, hello, welcome], proof) {
-                    return Err(other_key(name));
-                }
                 *step = Step::Over;
-                return wire::decode(&welcome[3..], name).map(Some);
+                return wire::decode(&at.all()[GREETING + 2..], name).map(Some);
             }
             Step::Over => return Err(Error::corrupt("the handshake is over")),
         };

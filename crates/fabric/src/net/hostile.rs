@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use super::dial::{NotOpened, Opening, To};
 use super::io::{Net, Stream};
-use super::key::Key;
 use super::sockets::System;
 use super::wire::Hello;
 use super::{DataPath, NetFabric, NicConfig, Place, PoolConfig, frames};
@@ -66,11 +65,12 @@ fn faa(ep: &Endpoint) -> Result<u64> {
 
 /// A stream to a host that has granted what a process says, or why there is none.
 fn opened(to: To<'_>) -> std::result::Result<Box<dyn Stream>, NotOpened> {
-    let mut opening = Opening::begin(&System, to).expect("begins");
+    let system = System::default();
+    let mut opening = Opening::begin(&system, to).expect("begins");
     loop {
-        match opening.drive(System.now()) {
+        match opening.drive(system.now()) {
             Poll::Ready(ended) => return ended.map(|(stream, _)| stream),
-            Poll::Pending => System.wait(opening.waits_for().as_slice(), 10_000_000),
+            Poll::Pending => system.wait(opening.waits_for().as_slice(), 10_000_000),
         }
     }
 }
@@ -80,7 +80,7 @@ fn raw_link(host: &NetFabric, member: &NetFabric, number: u64) -> Box<dyn Stream
     let (credential, to, replaces) = (member.0.shared.badges.credential(member.me()), host.me(), 0);
     let hello =
         Hello::Link { pool: host.pool(), credential, to, number: number + (1 << 40), replaces };
-    let to = To { address: host.listens(), key: &Key::NONE, hello: &hello };
+    let to = To { address: host.listens(), role: None, hello: &hello };
     opened(to).unwrap_or_else(|not| panic!("{}", not.why))
 }
 
@@ -354,13 +354,13 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     rustix::net::listen(&full, 0).expect("listens");
     let listener = TcpListener::from(full);
     let at = listener.local_addr().expect("bound").to_string();
-    let fill: Vec<_> = (0..8).map(|_| System.dial(&at).expect("begins")).collect();
+    let fill: Vec<_> = (0..8).map(|_| System::default().dial(&at).expect("begins")).collect();
     let began = Instant::now();
     let mn0 = found(MIB);
     let (pool, to) = (mn0.pool(), mn0.me());
     let credential = mn0.0.shared.badges.credential(to);
     let hello = Hello::Link { pool, credential, to, number: 1, replaces: 0 };
-    let to = To { address: &at, key: &Key::NONE, hello: &hello };
+    let to = To { address: &at, role: None, hello: &hello };
     let Err(not) = opened(to) else { panic!("it answers nothing") };
     assert!(!not.is_deserted && not.why.kind() == ErrorKind::Unreachable, "{}", not.why);
     assert!(began.elapsed() < Duration::from_secs(5));

@@ -10,11 +10,23 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::handshake::Nonce;
-use super::key::Access;
+use super::identity::Identity;
 use super::server::Server;
+use crate::addr::Role;
 use crate::error::Result;
 use crate::transport::Nanos;
+
+/// Random bytes.
+pub(super) type Nonce = [u8; 32];
+
+/// A side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Party {
+    /// That of the host.
+    Accepts,
+    /// The other one; which kind of node has to be the host, if that is known.
+    Connects(Option<Role>),
+}
 
 /// The events that a waiter wants of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,8 +63,32 @@ pub(super) trait Stream: Socket {
     /// `WouldBlock`, `Interrupted`; others end the connection.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends bytes; returns how many were accepted.
+    /// Sends bytes; returns how many were accepted. After `WouldBlock` the same bytes have to be
+    /// written again, with others behind them or not.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// From now on everything travels by TLS.
+    ///
+    /// # Errors
+    /// Where there are no keys.
+    fn begin_tls(&mut self, _as_party: Party) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Who the peer is. By TLS, nothing is read and written before that is known.
+    fn peer(&self) -> Identity {
+        Identity::WITHOUT_KEYS
+    }
+
+    /// The events to wait for, of a caller that waits for others.
+    fn interest(&self, wanted: Interest) -> Interest {
+        wanted
+    }
+
+    /// Whether bytes can be read although the socket may have none.
+    fn has_buffered(&self) -> bool {
+        false
+    }
 }
 
 /// A listening socket.
@@ -102,6 +138,11 @@ pub(super) trait Net: Send + Sync {
     /// The clock of the process.
     fn now(&self) -> Nanos;
 
+    /// Whether connections are secured by keys.
+    fn has_keys(&self) -> bool {
+        false
+    }
+
     /// Random bytes, unique to this process.
     ///
     /// # Errors
@@ -114,11 +155,11 @@ pub(super) trait Net: Send + Sync {
     /// `InvalidArgument` when it is no address.
     fn resolve(&self, name: &str) -> Result<Vec<String>>;
 
-    /// Listens where `access` allows it; returns the numeric address, too.
+    /// Listens where the process may; returns the numeric address, too.
     ///
     /// # Errors
     /// `InvalidArgument` when that address cannot be had.
-    fn listen(&self, at: &str, access: &Access) -> Result<(Box<dyn Listener>, String)>;
+    fn listen(&self, at: &str) -> Result<(Box<dyn Listener>, String)>;
 
     /// Begins to connect to a numeric address.
     fn dial(&self, at: &str) -> io::Result<Box<dyn Stream>>;

@@ -47,7 +47,7 @@ impl Default for Limits {
         Self {
             connections: 4096,
             per_peer: 2048,
-            ungreeted: 256,
+            ungreeted: 64,
             greeted_within_ns: 2_000 * MS,
             idle_ns: 60_000 * MS,
             frame_within_ns: 2_000 * MS,

@@ -38,7 +38,7 @@ use super::frames::{self, Fields};
 use super::io::{Interest, Stream};
 use super::wire::{Answer, Ask, Hello, MAX_FRAME, broken};
 use crate::addr::NodeId;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::rpc::ServiceId;
 use crate::transport::{Nanos, Opcode, Ticket, WorkRequest};
@@ -167,7 +167,8 @@ impl Link {
         let number = shared.next_link.fetch_add(1, Ordering::Relaxed);
         let (pool, credential, to) = (shared.pool, shared.badges.credential(shared.me), self.to);
         let hello = Hello::Link { pool, credential, to, number, replaces: self.number };
-        let to = To { address: &self.address, key: &shared.key, hello: &hello };
+        let role = Some(self.to.node.role());
+        let to = To { address: &self.address, role, hello: &hello };
         let opening = Opening::begin(&*shared.net, to)?;
         self.connection = ConnectionState::Opening(Box::new(opening), number);
         Ok(())
@@ -368,15 +369,14 @@ impl Link {
 
     /// Connection set-up failed. That may end the frames in flight on a former connection.
     fn not_opened(&mut self, now: Nanos, not: NotOpened, ended: &mut Vec<Ended>) {
-        let NotOpened { why, is_deserted } = not;
+        let NotOpened { why, is_deserted, is_refused } = not;
         self.connection = ConnectionState::Gone;
         self.out.clear();
-        // The host answers, and refuses: it has restarted, or has revoked this node's access.
-        let is_refused = why.kind() != ErrorKind::Unreachable;
         if self.number == 0 {
             self.fail_all(&why, ended);
             (self.retry_at, self.trouble) = (now + DOWN_NS, Some(why));
         } else if is_refused || is_deserted {
+            // It has restarted, or has revoked this node's access; or it is gone.
             self.end_all(is_refused.then_some(&why), ended);
             (self.retry_at, self.trouble) = (now + DOWN_NS, Some(why));
         } else {

@@ -21,6 +21,7 @@
 //! *Over RDMA* a link carries offers and answers for one connection of its client thread
 //! (`direct.rs`); the host's end of that belongs to the session, and is closed with it.
 
+mod access;
 mod admin;
 mod agent;
 mod boxes;
@@ -37,9 +38,9 @@ pub mod fuzzing;
 mod handshake;
 #[cfg(test)]
 mod hostile;
+mod identity;
 mod io;
 mod journal_parts;
-mod key;
 mod limits;
 mod link;
 mod membership;
@@ -54,6 +55,8 @@ mod sessions;
 mod sockets;
 mod start;
 mod status;
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
+mod tls;
 mod transport;
 mod verdicts;
 #[cfg(feature = "sim")]
@@ -85,8 +88,9 @@ use service::{Call, Inboxes};
 use transport::NetTransport;
 use wire::{Answer, Ask};
 
+pub use access::{Access, Keys};
 pub use data_path::{DataPath, NicConfig};
-pub use key::{Access, Key, MIN_KEY_BYTES};
+pub use identity::{Identity, KeyRole, KeyRoles};
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};
 pub use start::Place;
@@ -131,8 +135,6 @@ pub(crate) struct NodeShared {
     verdicts: verdicts::Verdicts,
     /// On the first memory node.
     membership_server: Option<MembershipServer>,
-    /// The key that connections of this node prove, in both directions.
-    key: Key,
     /// Those of the pool's members.
     badges: Badges,
     /// To the first memory node; where it is.
@@ -472,7 +474,8 @@ impl NodeShared {
             .entry(at)
             .or_insert_with(|| {
                 let credential = self.badges.credential(self.me);
-                let admin = Admin::new(&self.net, address, Some(self.pool), self.key.clone());
+                let role = Some(at.node.role());
+                let admin = Admin::new(&self.net, address, Some(self.pool), role);
                 Arc::new(admin.speaking_for(credential))
             })
             .clone();

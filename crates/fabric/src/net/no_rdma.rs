@@ -63,7 +63,7 @@ never_called! {
         fn on_chip_bytes() -> u32;
         fn caps(u32, u32) -> Capabilities;
         fn client(Member) -> Result<Client>;
-        fn accept(Member, &[u8]) -> Result<(Vec<u8>, End)>;
+        fn accept(Member, &[u8], bool) -> Result<(Vec<u8>, End)>;
         fn revoke(Member);
     }
 }

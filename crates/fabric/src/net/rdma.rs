@@ -80,8 +80,13 @@ impl Rdma {
         Client::open(self.nic.clone(), me)
     }
 
-    pub(super) fn accept(&self, from: Member, offer: &[u8]) -> Result<(Vec<u8>, End)> {
-        self.port.accept(from, offer)
+    pub(super) fn accept(
+        &self,
+        from: Member,
+        offer: &[u8],
+        reads_only: bool,
+    ) -> Result<(Vec<u8>, End)> {
+        self.port.accept(from, offer, reads_only)
     }
 
     pub(super) fn revoke(&self, member: Member) {

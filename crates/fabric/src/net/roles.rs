@@ -1,30 +1,39 @@
-//! Authorization: which member may ask which question of a node. A connection speaks for a member
-//! when it shows the badge that the membership server has issued to that member, and otherwise for
-//! no member. So no process acts in the name of another by mistake or with forged messages.
+//! Authorization: which peer may ask which question of a node. Two things decide: the role in the
+//! certificate of a connection (`identity.rs`), and the member that it speaks for. It speaks for a
+//! member when it shows the badge that the membership server has issued to that member, and
+//! otherwise for no member. So no process acts in the name of another by mistake or with forged
+//! messages.
 //!
-//! | question | asked of | may be asked by |
-//! |---|---|---|
-//! | pool config, register | the first memory node | every process that has proven the pool's key |
-//! | status | every host | every process that has proven the pool's key |
-//! | leave | the compute node that it is about | every process that has proven the pool's key |
-//! | node directory, members | the first memory node | every member |
-//! | join, renew, state, propose, withdraw | the first memory node | the member that it is about |
-//! | ready | the first memory node | the memory node or journal node that it is about |
-//! | revoke access | every host | mn0; a living compute node that has access at the host |
-//! | verbs and calls on a link | every host | every member that still has access at the host |
+//! | question | asked of | role | may be asked by |
+//! |---|---|---|---|
+//! | pool config, status | every host | any | every process |
+//! | register | the first memory node | that of the node; reader for a compute node | every process |
+//! | leave | the compute node that it is about | admin | every process |
+//! | node directory, members | the first memory node | any | every member |
+//! | withdraw | the first memory node | any | the member that it is about |
+//! | join, renew, state, propose | the first memory node | that of the node | the member that it is about |
+//! | ready | the first memory node | memory | the memory node or journal node that it is about |
+//! | revoke access | every host | that of the node | mn0; a living compute node that has access at the host |
+//! | verbs and calls on a link | every host | that of the node | every member that still has access at the host |
+//! | READs on a link | every host | reader | the same |
 //!
-//! A link replaces a link of the same member only.
+//! A link replaces a link of the same member only. A reader registers as a compute node, so that
+//! its links have a number, and never joins: it holds no lease, owns nothing, and no death waits
+//! for it.
 //!
 //! A badge is an HMAC of the member by a secret that the membership server draws and sends to the
 //! members when they register: every host can check it without a question. A member could forge
-//! badges of others. It could as well write to their memory, which one-sided access leaves open to
-//! it: members are trusted, and the key keeps other processes out (`handshake.rs`).
+//! badges of others with the same role. It could as well write to their memory, which one-sided
+//! access leaves open to it: members of a role are trusted with what the role allows.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
 use super::NodeShared;
-use super::key::Key;
+use super::identity::{Identity, KeyRole};
 use super::wire::{Answer, Ask, Credential, Hello};
 use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
@@ -37,29 +46,46 @@ pub(super) type Secret = [u8; 32];
 #[derive(Clone)]
 pub(super) struct Badges {
     pub(super) secret: Secret,
-    key: Key,
+    mac: Hmac<Sha256>,
 }
 
 /// The purpose of an admitted connection.
 pub(super) enum Admitted {
-    /// Questions, in the name of this member.
-    Asking(Option<Member>),
-    /// A link of this member, with its number, and the number of the link that it replaces.
-    Link { from: Member, number: u64, replaces: u64 },
+    /// Questions.
+    Asking(Speaker),
+    /// A link of this member, with its number, and the number of the link that it replaces. Of a
+    /// reader it carries READs alone.
+    Link { from: Member, number: u64, replaces: u64, reads_only: bool },
+}
+
+/// The one that asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Speaker {
+    /// The member in the name of which it asks, if it has shown that.
+    pub(super) member: Option<Member>,
+    /// What its certificate says.
+    pub(super) identity: Identity,
 }
 
 impl Badges {
     pub(super) fn of(secret: Secret) -> Self {
-        Self { secret, key: Key::of_bytes(&secret) }
+        Self { secret, mac: Hmac::new_from_slice(&secret).expect("HMAC takes keys of any length") }
     }
 
     /// The credential of a member.
     pub(super) fn credential(&self, member: Member) -> Credential {
-        Credential { member, badge: self.key.prove(&[&bytes(member)]) }
+        Credential { member, badge: self.mac_of(member).finalize().into_bytes().into() }
     }
 
+    fn mac_of(&self, member: Member) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(&bytes(member));
+        mac
+    }
+
+    /// In constant time.
     fn check(&self, credential: &Credential) -> Result<Member> {
-        if self.key.is_proof(&[&bytes(credential.member)], &credential.badge) {
+        if self.mac_of(credential.member).verify_slice(&credential.badge).is_ok() {
             return Ok(credential.member);
         }
         Err(Error::incompatible(format!(
@@ -76,8 +102,10 @@ fn bytes(member: Member) -> [u8; 6] {
 }
 
 /// Whether a question may be asked in the name of a member, or of none; revocation has a rule of
-/// its own.
-pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
+/// its own, beside this one.
+pub(super) fn check(ask: &Ask, by: &Speaker) -> Result<()> {
+    check_identity(ask, by)?;
+    let speaker = by.member;
     let about = match ask {
         Ask::PoolConfig | Ask::Register(_) | Ask::Status | Ask::Leave(_) => return Ok(()),
         Ask::NodeDirectory | Ask::Members | Ask::Revoke(_) => None,
@@ -97,35 +125,62 @@ pub(super) fn check(ask: &Ask, speaker: Option<Member>) -> Result<()> {
     }
 }
 
+/// Whether the asker's certificate has the role that a question needs.
+fn check_identity(ask: &Ask, by: &Speaker) -> Result<()> {
+    let Speaker { member, identity } = by;
+    match ask {
+        Ask::PoolConfig | Ask::Status | Ask::NodeDirectory | Ask::Members | Ask::Withdraw(_) => {
+            Ok(())
+        }
+        Ask::Register(intro) if identity.can_be(intro.role) => Ok(()),
+        Ask::Register(intro) => identity.check_acts_as(intro.role, "registering as such a node"),
+        Ask::Leave(_) if identity.roles.has(KeyRole::Admin) => Ok(()),
+        Ask::Leave(_) => Err(identity.lacks(KeyRole::Admin, "asking a node to leave")),
+        Ask::Ready { .. }
+        | Ask::Join(_)
+        | Ask::Renew(_)
+        | Ask::MembershipState { .. }
+        | Ask::Propose(..)
+        | Ask::Revoke(_) => match member {
+            Some(member) => identity.check_acts_as(member.node.role(), "a part in the membership"),
+            // Refused for that reason.
+            None => Ok(()),
+        },
+    }
+}
+
 impl NodeShared {
-    /// Checks and returns the purpose of a connection.
-    pub(super) fn admit(&self, hello: Hello) -> Result<Admitted> {
+    /// Checks and returns the purpose of a connection of this peer.
+    pub(super) fn admit(&self, hello: Hello, identity: Identity) -> Result<Admitted> {
+        let check = |credential: &Credential| {
+            let member = self.badges.check(credential)?;
+            match identity.can_be(member.node.role()) {
+                true => Ok(member),
+                false => Err(identity
+                    .lacks(KeyRole::for_node(member.node.role()), &format!("to be {member}"))),
+            }
+        };
         match hello {
             Hello::Ask { pool, credential } => {
                 pool.map_or(Ok(()), |pool| self.check_pool(pool))?;
-                let speaker =
-                    credential.map(|credential| self.badges.check(&credential)).transpose()?;
-                Ok(Admitted::Asking(speaker))
+                let member = credential.as_ref().map(check).transpose()?;
+                Ok(Admitted::Asking(Speaker { member, identity }))
             }
             Hello::Link { pool, credential, to, number, replaces } => {
                 self.check_pool(pool)?;
                 self.check_incarnation(to)?;
-                let from = self.badges.check(&credential)?;
-                Ok(Admitted::Link { from, number, replaces })
+                let from = check(&credential)?;
+                let reads_only = !identity.acts_as(from.node.role());
+                Ok(Admitted::Link { from, number, replaces, reads_only })
             }
         }
     }
 
-    /// Answers a question that came from `ip` in the name of a member, or of none.
-    pub(super) fn answer(
-        self: &Arc<Self>,
-        ask: Ask,
-        speaker: Option<Member>,
-        ip: IpAddr,
-    ) -> Answer {
-        let answered = check(&ask, speaker).and_then(|()| match (ask, &self.membership_server) {
+    /// Answers a question that came from `ip`.
+    pub(super) fn answer(self: &Arc<Self>, ask: Ask, by: &Speaker, ip: IpAddr) -> Answer {
+        let answered = check(&ask, by).and_then(|()| match (ask, &self.membership_server) {
             (Ask::Revoke(member), _) => {
-                self.check_fences(speaker)?;
+                self.check_fences(by.member)?;
                 self.revoke(member)?;
                 Ok(Answer::Done)
             }
@@ -159,6 +214,8 @@ impl NodeShared {
 
 #[cfg(test)]
 mod tests {
+    use super::super::identity::KeyRoles;
+    use super::super::wire::Introduction;
     use super::*;
     use crate::membership::Change;
 
@@ -182,19 +239,38 @@ mod tests {
         assert!(a.check(&guess).is_err());
     }
 
+    fn by(member: Option<Member>, roles: impl Into<KeyRoles>) -> Speaker {
+        Speaker { member, identity: Identity { pool: 7, roles: roles.into() } }
+    }
+
+    /// The questions that a member asks for itself.
+    fn own(me: Member) -> [Ask; 5] {
+        [
+            Ask::Withdraw(me),
+            Ask::Join(me),
+            Ask::Renew(me),
+            Ask::MembershipState { me, known: 0 },
+            Ask::Propose(me, Change::Leave),
+        ]
+    }
+
+    fn register(role: Role) -> Ask {
+        let (wanted, listens) = (None, String::new());
+        Ask::Register(Introduction {
+            role,
+            wanted,
+            listens,
+            region_bytes: 1,
+            nonce: 1,
+            journal: None,
+        })
+    }
+
     #[test]
     fn members_speak_for_themselves_alone() {
         let (me, other) = (member(NodeId::compute(0), 1), member(NodeId::compute(1), 1));
         let mn1 = member(NodeId::memory(1), 1);
-        let own = |me| {
-            [
-                Ask::Withdraw(me),
-                Ask::Join(me),
-                Ask::Renew(me),
-                Ask::MembershipState { me, known: 0 },
-                Ask::Propose(me, Change::Leave),
-            ]
-        };
+        let check = |ask: &Ask, speaker| check(ask, &by(speaker, KeyRoles::ALL));
         for ask in own(me) {
             assert!(check(&ask, Some(me)).is_ok(), "{ask:?}");
         }
@@ -211,5 +287,33 @@ mod tests {
             assert!(check(&ask, None).is_err(), "{ask:?} of a process that has not registered");
         }
         assert!(check(&Ask::PoolConfig, None).is_ok() && check(&Ask::Status, None).is_ok());
+    }
+
+    #[test]
+    fn each_role_asks_what_it_needs_and_no_more() {
+        let (cn, mn) = (member(NodeId::compute(0), 1), member(NodeId::memory(1), 1));
+        let allowed = |ask: &Ask, of, role: KeyRole| check(ask, &by(Some(of), role)).is_ok();
+        for role in KeyRole::ALL {
+            let is = |wanted: &[KeyRole]| wanted.contains(&role);
+            assert!(allowed(&Ask::Status, cn, role) && allowed(&Ask::PoolConfig, cn, role));
+            assert_eq!(allowed(&Ask::Leave(cn), cn, role), is(&[KeyRole::Admin]), "{role}");
+            assert_eq!(
+                allowed(&register(Role::Compute), cn, role),
+                is(&[KeyRole::Compute, KeyRole::Reader]),
+                "{role}"
+            );
+            for node in [Role::Memory, Role::Journal] {
+                assert_eq!(allowed(&register(node), cn, role), is(&[KeyRole::Memory]), "{role}");
+            }
+            for (of, needed) in [(cn, KeyRole::Compute), (mn, KeyRole::Memory)] {
+                for ask in own(of).into_iter().skip(1).chain([Ask::Revoke(cn)]) {
+                    assert_eq!(allowed(&ask, of, role), role == needed, "{role}: {ask:?}");
+                }
+            }
+            let ready = Ask::Ready { me: mn, on_chip_bytes: 0 };
+            assert_eq!(allowed(&ready, mn, role), is(&[KeyRole::Memory]), "{role}");
+        }
+        let e = check(&Ask::Leave(cn), &by(None, KeyRole::Reader)).expect_err("no administrator");
+        assert!(e.to_string().contains("dmtree keys issue --role admin"), "{e}");
     }
 }

@@ -55,8 +55,10 @@ pub(super) struct Server {
     per_peer: BTreeMap<IpAddr, usize>,
     next_token: u64,
     room: Room,
-    /// Connections that wait for room.
+    /// Connections that wait for room, or for their turn.
     waiting: BTreeSet<u64>,
+    /// One of them waits for its turn alone.
+    is_behind: bool,
     ready: Vec<Ready>,
     scratch: Vec<u8>,
     ends: Ends,
@@ -81,6 +83,7 @@ impl Server {
             next_token: LISTENER + 1,
             room: Room::default(),
             waiting: BTreeSet::new(),
+            is_behind: false,
             ready: Vec::new(),
             scratch: vec![0; CHUNK],
             ends: Ends::of(shared),
@@ -93,6 +96,7 @@ impl Server {
     /// is still open.
     pub(super) fn serve_ready(&mut self, longest: Nanos) -> bool {
         let longest = if self.paused_until.is_some() { longest.min(PAUSE_NS) } else { longest };
+        let longest = if std::mem::take(&mut self.is_behind) { 0 } else { longest };
         let mut ready = std::mem::take(&mut self.ready);
         if self.poller.wait(longest, &mut ready).is_err() {
             // Pause instead of spinning: nothing that peers do makes a wait fail.
@@ -164,7 +168,7 @@ impl Server {
         }
         let token = self.next_token;
         self.next_token += 1;
-        let Ok(connection) = Connection::new(&self.shared, token, stream, ip) else { return };
+        let connection = Connection::new(&self.shared, token, stream, ip);
         if self.poller.add(token, &*connection.stream, connection.interest).is_err() {
             return;
         }
@@ -187,7 +191,8 @@ impl Server {
         if let Err(Over) = connection.advance(&mut context, is_readable) {
             return self.close(token);
         }
-        if connection.waits_for_room() {
+        if connection.waits_for_room() || connection.is_behind() {
+            self.is_behind |= connection.is_behind();
             self.waiting.insert(token);
         }
         let wants = connection.wants();
@@ -262,9 +267,15 @@ impl Drop for Server {
 
 impl NodeShared {
     /// Admits a link; the one that it replaces ends before.
-    pub(super) fn enter(&self, token: u64, key: Key, replaces: u64) -> Result<Arc<Session>> {
+    pub(super) fn enter(
+        &self,
+        token: u64,
+        key: Key,
+        replaces: u64,
+        reads_only: bool,
+    ) -> Result<Arc<Session>> {
         self.sessions.end(|m, n| (m, n) == (key.0, replaces));
-        self.sessions.enter(key, token, || {
+        self.sessions.enter(key, (token, reads_only), || {
             // Checked under the lock of the sessions: a later revocation or close finds the link.
             if self.closing.load(Ordering::SeqCst) {
                 let what = format!("{} is closing", self.me.node);

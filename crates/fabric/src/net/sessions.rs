@@ -20,6 +20,8 @@ pub(super) struct Session {
     key: Key,
     /// The connection that it came on.
     pub(super) token: u64,
+    /// It is a reader's.
+    reads_only: bool,
     is_over: AtomicBool,
     /// Held while a frame of the link is executed.
     held: Mutex<Held>,
@@ -37,6 +39,11 @@ impl Session {
     /// The member that it belongs to.
     pub(super) fn from(&self) -> Member {
         self.key.0
+    }
+
+    /// Whether it carries READs alone.
+    pub(super) fn reads_only(&self) -> bool {
+        self.reads_only
     }
 
     /// Whether it has ended: nothing of it begins to be executed.
@@ -108,7 +115,7 @@ impl Sessions {
     pub(super) fn enter(
         &self,
         key: Key,
-        token: u64,
+        (token, reads_only): (u64, bool),
         check: impl FnOnce() -> Result<()>,
     ) -> Result<Arc<Session>> {
         let mut all = locked(&self.all);
@@ -117,7 +124,7 @@ impl Sessions {
             return Err(Error::corrupt(format!("{} opens link {} twice", key.0, key.1)));
         }
         let (is_over, held) = (AtomicBool::new(false), Mutex::default());
-        let session = Arc::new(Session { key, token, is_over, held });
+        let session = Arc::new(Session { key, token, reads_only, is_over, held });
         all.insert(key, session.clone());
         Ok(session)
     }

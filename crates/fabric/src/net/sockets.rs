@@ -13,10 +13,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::time::Timespec;
 
-use super::handshake::Nonce;
-use super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
-use super::key::{self, Access};
+use super::access::{Access, Keys};
+use super::identity::Identity;
+use super::io::{Interest, Listener, Net, Nonce, Party, Poller, Ready, Socket, Stream, Waker};
 use super::server::{SWEEP_NS, Server};
+use super::tls::Session;
 use crate::error::{Error, Result};
 use crate::transport::Nanos;
 
@@ -34,17 +35,27 @@ const EVENTS: usize = 128;
 /// The token of the waker.
 const WAKE: u64 = u64::MAX;
 
-/// The system's network.
+/// The system's network, as a process with this access may use it.
 #[derive(Debug, Default)]
-pub(super) struct System;
+pub(super) struct System(Access);
+
+impl System {
+    pub(super) fn of(access: &Access) -> Arc<dyn Net> {
+        Arc::new(Self(access.clone()))
+    }
+}
 
 impl Net for System {
     fn now(&self) -> Nanos {
         EPOCH.elapsed().as_nanos() as Nanos
     }
 
+    fn has_keys(&self) -> bool {
+        self.0.keys.is_some()
+    }
+
     fn nonce(&self) -> Result<Nonce> {
-        key::random()
+        random()
     }
 
     fn resolve(&self, name: &str) -> Result<Vec<String>> {
@@ -60,17 +71,17 @@ impl Net for System {
         }
     }
 
-    fn listen(&self, at: &str, access: &Access) -> Result<(Box<dyn Listener>, String)> {
+    fn listen(&self, at: &str) -> Result<(Box<dyn Listener>, String)> {
         let cannot = |e: io::Error| {
             Error::invalid(format!("cannot listen at {at:?}: {e}; give another address or port"))
         };
         for at in at.to_socket_addrs().map_err(cannot)? {
-            access.check(&at)?;
+            self.0.check(&at)?;
         }
         let listener = TcpListener::bind(at).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         let at = listener.local_addr().map_err(cannot)?;
-        Ok((Box::new(Listening(listener)), at.to_string()))
+        Ok((Box::new(Listening { listener, keys: self.0.keys.clone() }), at.to_string()))
     }
 
     fn dial(&self, at: &str) -> io::Result<Box<dyn Stream>> {
@@ -87,7 +98,8 @@ impl Net for System {
             }
             Err(e) => return Err(e.into()),
         };
-        Ok(Box::new(Connection { stream: prepared(fd.into())?, is_made }))
+        let (stream, keys) = (prepared(fd.into())?, self.0.keys.clone());
+        Ok(Box::new(Connection { stream, is_made, keys, session: None }))
     }
 
     fn poller(&self) -> io::Result<Box<dyn Poller>> {
@@ -121,6 +133,14 @@ impl Net for System {
     }
 }
 
+/// Bytes from the system's source of randomness.
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::unsupported(format!("the system gives no random bytes: {e}")))?;
+    Ok(bytes)
+}
+
 fn timespec(ns: Nanos) -> Timespec {
     Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
 }
@@ -134,26 +154,33 @@ fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-struct Listening(TcpListener);
+struct Listening {
+    listener: TcpListener,
+    keys: Keys,
+}
 
 impl Socket for Listening {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
+        Some(self.listener.as_fd())
     }
 }
 
 impl Listener for Listening {
     fn accept(&mut self) -> io::Result<(Box<dyn Stream>, IpAddr)> {
-        let (stream, from) = self.0.accept()?;
+        let (stream, from) = self.listener.accept()?;
         stream.set_nonblocking(true)?;
         let stream = prepared(stream)?;
-        Ok((Box::new(Connection { stream, is_made: true }), from.ip()))
+        let keys = self.keys.clone();
+        Ok((Box::new(Connection { stream, is_made: true, keys, session: None }), from.ip()))
     }
 }
 
 struct Connection {
     stream: TcpStream,
     is_made: bool,
+    keys: Keys,
+    /// TLS, once it has begun.
+    session: Option<Box<Session>>,
 }
 
 impl Socket for Connection {
@@ -177,11 +204,37 @@ impl Stream for Connection {
     }
 
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(into)
+        match &mut self.session {
+            Some(session) => session.read(&mut self.stream, into),
+            None => self.stream.read(into),
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        match &mut self.session {
+            Some(session) => session.write(&mut self.stream, bytes),
+            None => self.stream.write(bytes),
+        }
+    }
+
+    fn begin_tls(&mut self, as_party: Party) -> io::Result<()> {
+        let bundle = self.keys.bundle().ok_or(io::ErrorKind::Unsupported)?;
+        let session = Session::new(bundle, as_party).map_err(io::Error::other)?;
+        self.session = Some(Box::new(session));
+        Ok(())
+    }
+
+    fn peer(&self) -> Identity {
+        let peer = self.session.as_ref().map(|session| session.peer());
+        peer.map_or(Identity::WITHOUT_KEYS, |known| known.unwrap_or(Identity::UNKNOWN))
+    }
+
+    fn interest(&self, wanted: Interest) -> Interest {
+        self.session.as_ref().map_or(wanted, |session| session.interest(wanted))
+    }
+
+    fn has_buffered(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.has_buffered())
     }
 }
 

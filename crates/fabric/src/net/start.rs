@@ -88,7 +88,7 @@ impl NetFabric {
         nic_config: &NicConfig,
     ) -> Result<Self> {
         Self::found_on(
-            Arc::new(System),
+            System::of(&nic_config.access),
             listen,
             region_bytes,
             pool_config,
@@ -136,8 +136,8 @@ impl NetFabric {
         nic_config: &NicConfig,
         within: Duration,
     ) -> Result<(Vec<u8>, DataPath)> {
-        let net: Arc<dyn Net> = Arc::new(System);
-        let found = ready(Box::pin(ask_pool_config(&net, first, nic_config, within, None)));
+        let net = System::of(&nic_config.access);
+        let found = ready(Box::pin(ask_pool_config(&net, first, within, None)));
         let Found { common, options, .. } = found?;
         Ok((options, common.data_path))
     }
@@ -156,8 +156,8 @@ impl NetFabric {
     ) -> Result<Self> {
         // Nothing of it is left to be polled: it waits.
         let asks = (role, None);
-        let joined =
-            ready(Box::pin(Self::join_on(Arc::new(System), place, asks, region_bytes, None)));
+        let net = System::of(&place.nic_config.access);
+        let joined = ready(Box::pin(Self::join_on(net, place, asks, region_bytes, None)));
         joined.map(|(fabric, _)| fabric)
     }
 
@@ -174,7 +174,8 @@ impl NetFabric {
     ) -> Result<(Self, ShardMark)> {
         let asks = (Role::Journal, Some(directory));
         let region_bytes = |options: &[u8]| check(options).map(|()| JOURNAL_REGION_BYTES);
-        let joined = Self::join_on(Arc::new(System), place, asks, region_bytes, None);
+        let net = System::of(&place.nic_config.access);
+        let joined = Self::join_on(net, place, asks, region_bytes, None);
         let (fabric, mark) = ready(Box::pin(joined))?;
         let mark = mark.ok_or_else(|| Error::corrupt("no mark for the directory"))?;
         Ok((fabric, mark))
@@ -190,7 +191,7 @@ impl NetFabric {
     ) -> Result<(Self, Option<ShardMark>)> {
         let until = net.now() + place.within.as_nanos() as Nanos;
         let Found { first: first_address, pool, common, options } =
-            ask_pool_config(&net, place.first, place.nic_config, place.within, clock).await?;
+            ask_pool_config(&net, place.first, place.within, clock).await?;
         common.check(place.first, place.data_path)?;
         if common.data_path == DataPath::Rdma && role != Role::Journal {
             common.check_mtu(place.first, Rdma::probe(place.nic_config)?)?;
@@ -200,7 +201,7 @@ impl NetFabric {
         let start = Start::new(net, place.listen, region_bytes, common, place.nic_config)?;
         let (access, net) = (&place.nic_config.access, start.net.clone());
         access.check_reach(place.first, &start.listens)?;
-        let first = Admin::new(&net, first_address.clone(), Some(pool), access.key.clone());
+        let first = Admin::new(&net, first_address.clone(), Some(pool), Some(Role::Memory));
         let ask = Ask::Register(Introduction {
             role,
             wanted: place.wanted,
@@ -243,7 +244,7 @@ impl<'a> Start<'a> {
         // Memory is registered with the NIC once, so it is allocated as the NIC requires.
         let huge = common.data_path == DataPath::Rdma && nic_config.huge_pages;
         let region = Region::map(region_bytes, if huge { Pages::Huge } else { Pages::Ordinary })?;
-        let (listener, listens) = net.listen(listen, &nic_config.access)?;
+        let (listener, listens) = net.listen(listen)?;
         Ok(Self { region, common, nic_config, net, listener, listens })
     }
 
@@ -251,8 +252,7 @@ impl<'a> Start<'a> {
         let Self { common, nic_config, net, .. } = self;
         let Belonging { me, pool, badges, node_directory, membership_server, first_address } =
             belonging;
-        let key = &nic_config.access.key;
-        let first = Admin::new(&net, first_address.clone(), Some(pool), key.clone());
+        let first = Admin::new(&net, first_address.clone(), Some(pool), Some(Role::Memory));
         let first = first.speaking_for(badges.credential(me));
         let host = Arc::new(Host::new(me.node, me.incarnation, self.region));
         let on_chip = match me.node.role() {
@@ -283,7 +283,6 @@ impl<'a> Start<'a> {
             incarnations_news: AtomicU64::new(0),
             verdicts: Verdicts::default(),
             membership_server,
-            key: key.clone(),
             first,
             badges,
             first_address,
@@ -354,12 +353,10 @@ struct Found {
 async fn ask_pool_config(
     net: &Arc<dyn Net>,
     first: &str,
-    nic_config: &NicConfig,
     within: Duration,
     clock: Option<&Endpoint>,
 ) -> Result<Found> {
-    let key = &nic_config.access.key;
-    let admin = |at| Admin::new(net, at, None, key.clone());
+    let admin = |at| Admin::new(net, at, None, Some(Role::Memory));
     let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
     let until = net.now() + within.as_nanos() as Nanos;
     again_until(&**net, until, clock, async || {

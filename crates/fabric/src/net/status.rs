@@ -1,5 +1,5 @@
-//! What a node says of itself to every process that has proven the pool's key, without a place in
-//! the pool: for operators. No operation asks this, and an answer waits for nothing.
+//! What a node says of itself to every process with keys of the pool, without a place in the pool:
+//! for operators. No operation asks this, and an answer waits for nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::admin::{Admin, unexpected};
 use super::data_path::NicConfig;
-use super::io::Net;
 use super::node_directory::NodeDirectory;
 use super::sockets::System;
 use super::wire::{Answer, Ask, PoolId};
@@ -37,6 +36,8 @@ pub struct NodeStatus {
     pub links: u64,
     /// Whether an operator has asked it to leave the pool.
     pub is_asked_to_leave: bool,
+    /// Whether other machines can connect to it without keys.
+    pub is_insecure: bool,
     /// What the layer above says; empty when it says nothing.
     pub report: Vec<u8>,
     /// What the membership server says, on the first memory node.
@@ -81,6 +82,12 @@ impl NodeShared {
         Ok(())
     }
 
+    /// Whether this machine alone can connect.
+    fn is_loopback(&self) -> bool {
+        let at = self.listens.parse::<std::net::SocketAddr>();
+        at.is_ok_and(|at| at.ip().to_canonical().is_loopback())
+    }
+
     pub(super) fn status(&self) -> NodeStatus {
         let report = locked(&self.report).clone();
         let report = report.map_or_else(Vec::new, |report| report());
@@ -91,6 +98,7 @@ impl NodeShared {
             region_bytes: self.host.region.len(),
             links: self.sessions.count(),
             is_asked_to_leave: self.is_asked_to_leave.load(Ordering::SeqCst),
+            is_insecure: !self.net.has_keys() && !self.is_loopback(),
             report: if report.len() > MOST_REPORT_BYTES { Vec::new() } else { report },
             membership: self.membership_server.as_ref().map(|m| m.report(self.now())),
         }
@@ -118,7 +126,7 @@ impl NetFabric {
     ///
     /// # Errors
     /// `Unreachable` when no answer comes within two seconds; `Incompatible` when another program
-    /// or version answers, or the key is another.
+    /// or version answers, or the keys are of another pool.
     pub fn status_of(address: &str, nic_config: &NicConfig) -> Result<NodeStatus> {
         match ask_as_stranger(address, nic_config, &Ask::Status)? {
             Answer::Status(status) => Ok(*status),
@@ -141,10 +149,10 @@ impl NetFabric {
 
 /// Asks in the name of no member.
 fn ask_as_stranger(address: &str, nic_config: &NicConfig, ask: &Ask) -> Result<Answer> {
-    let net: Arc<dyn Net> = Arc::new(System);
+    let net = System::of(&nic_config.access);
     let mut trouble = None;
     for at in net.resolve(address)? {
-        match Admin::new(&net, at, None, nic_config.access.key.clone()).ask(ask) {
+        match Admin::new(&net, at, None, None).ask(ask) {
             // The node itself has refused.
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Unsupported) => {
                 return Err(e);

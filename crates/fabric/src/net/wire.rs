@@ -184,6 +184,10 @@ pub(super) fn decode<T: DeserializeOwned>(body: &[u8], from: &str) -> Result<T> 
 /// The error of a broken connection.
 pub(super) fn broken(name: &str, e: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
+    // TLS has said why.
+    if let Some(why) = e.get_ref().and_then(|e| e.downcast_ref::<Error>()) {
+        return why.clone().context(name);
+    }
     let what = match e.kind() {
         Io::ConnectionRefused => {
             "no process listens there: start the node, or check the address".into()

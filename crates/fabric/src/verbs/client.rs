@@ -216,7 +216,7 @@ impl Client {
         let wanted =
             Sizes { depth: self.nic.limits.depth, inline_bytes: self.nic.config.inline_bytes };
         let (mut qp, sizes) = QueuePair::new(&s.pd, &s.cq, wanted)?;
-        qp.init(&self.nic)?;
+        qp.init(&self.nic, false)?;
         let own = End::new(self.me, &self.nic, qp.number(), packet_number(qp.number()));
         let bytes = Offer::new(to, own.clone()).to_bytes()?;
         s.peers[p].offered = Some((qp, sizes, own));

@@ -93,19 +93,25 @@ impl Port {
     }
 
     /// Takes the offer of a client thread of `from`: the answer to send it, and the end, which
-    /// stays open until it is dropped or revoked.
+    /// stays open until it is dropped or revoked. With `reads_only` its NIC refuses other verbs of
+    /// the client than READs.
     ///
     /// # Errors
     /// `Revoked` for a member with revoked access; `Incompatible` for an offer that does not fit,
     /// `Unsupported` when the device refuses: named with node, attribute and remedy.
-    pub fn accept(&self, from: Member, offer: &[u8]) -> Result<(Vec<u8>, Accepted)> {
+    pub fn accept(
+        &self,
+        from: Member,
+        offer: &[u8],
+        reads_only: bool,
+    ) -> Result<(Vec<u8>, Accepted)> {
         let port = &*self.0;
         let offer = Offer::parse(from, port.me, offer)?;
         let sizes = Sizes { depth: 1, inline_bytes: 0 };
         let (mut qp, _) = QueuePair::new(&port.pd, &port.cq, sizes)?;
         let own = End::new(port.me, &port.nic, qp.number(), packet_number(qp.number()));
         let agreed = own.agree(&offer.client)?;
-        qp.init(&port.nic)?;
+        qp.init(&port.nic, reads_only)?;
         let connected = qp.connect(&port.nic, &own, &offer.client, agreed);
         connected.map_err(|e| e.context(format!("{} accepts {from}", port.me)))?;
         let mut memory = port.region.exposed();

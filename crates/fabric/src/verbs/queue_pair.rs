@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rdma_mummy_sys::ibv_qp;
+use sideway::ibverbs::AccessFlags;
 use sideway::ibverbs::address::{AddressHandleAttribute, Gid};
 use sideway::ibverbs::completion::GenericCompletionQueue;
 use sideway::ibverbs::device_context::Mtu as PathMtu;
@@ -76,13 +77,14 @@ impl QueuePair {
         unsafe { self.qp.qp() }
     }
 
-    /// Ready to be connected.
-    pub(super) fn init(&mut self, nic: &Nic) -> Result<()> {
+    /// Ready to be connected; with `reads_only` the other end may READ and do nothing else.
+    pub(super) fn init(&mut self, nic: &Nic, reads_only: bool) -> Result<()> {
+        let access = if reads_only { AccessFlags::RemoteRead } else { remote_access() };
         let mut attr = QueuePairAttribute::new();
         attr.setup_state(QueuePairState::Init)
             .setup_pkey_index(0)
             .setup_port(nic.port)
-            .setup_access_flags(remote_access());
+            .setup_access_flags(access);
         self.modify(&attr, "INIT", nic, "see `dmtree doctor`")
     }
 

@@ -93,7 +93,7 @@ impl VerbsTransport {
             Error::unreachable(format!("{node} has opened no port yet; try again"))
         })?;
         let offer = self.client.offer(node)?;
-        let (answer, end) = port.accept(self.me(), &offer)?;
+        let (answer, end) = port.accept(self.me(), &offer, false)?;
         self.ends.borrow_mut().insert(node, end);
         self.client.connect(core, node, &answer)
     }

@@ -58,10 +58,10 @@ pub struct ReplayOptions {
     /// it, memory nodes are started in this process.
     #[arg(long, value_name = "HOST:PORT")]
     pub nodes: Option<String>,
-    /// The file with the key of that pool; or else the key is what DMTREE_KEY says.
+    /// The file with the keys of this process; or else the one that DMTREE_KEY_FILE names.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Without a key: listen on other addresses than the loopback nevertheless.
+    /// Without keys: listen on other addresses than the loopback nevertheless.
     #[arg(long)]
     pub insecure: bool,
     /// On fabric verbs: the RDMA device; the first with an active port by default.

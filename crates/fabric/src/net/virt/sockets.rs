@@ -7,9 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker as TaskWaker;
 
-use super::super::handshake::Nonce;
-use super::super::io::{Interest, Listener, Net, Poller, Ready, Socket, Stream, Waker};
-use super::super::key::Access;
+use super::super::io::{Interest, Listener, Net, Nonce, Poller, Ready, Socket, Stream, Waker};
 use super::super::server::Server;
 use super::world::{Pid, World, ip_of};
 use crate::error::{Error, Result};
@@ -57,7 +55,7 @@ impl Net for Virtual {
         Ok(vec![name.to_string()])
     }
 
-    fn listen(&self, at: &str, _: &Access) -> Result<(Box<dyn Listener>, String)> {
+    fn listen(&self, at: &str) -> Result<(Box<dyn Listener>, String)> {
         let (id, at) = self
             .universe
             .world()
