@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use common::{MN, at, fails, on};
 use dmtree_fabric::net::{
-    Access, DataPath, JournalDirectory, KeyRole, Keys, NetFabric, NicConfig, Place, PoolConfig, ShardMark,
+    Access, DataPath, JournalDirectory, KeyRole, Keys, NetFabric, NicConfig, Place, PoolConfig,
+    ShardMark,
 };
 use dmtree_fabric::verb::{chain, faa, read};
 use dmtree_fabric::{

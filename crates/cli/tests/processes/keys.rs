@@ -107,8 +107,7 @@ fn roles_do_what_they_are_for() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = new_keys(folder.path(), "pool.keys");
     let of = |role| issued(folder.path(), &file, role);
-    let (memory, compute, reader, admin) =
-        (of("memory"), of("compute"), of("reader"), of("admin"));
+    let (memory, compute, reader, admin) = (of("memory"), of("compute"), of("reader"), of("admin"));
     let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], Some(&memory));
     let node = Process::of(dmtree(&["node", "--connect", &at], Some(&compute)));
     node.line();

@@ -39,6 +39,16 @@ impl Admin {
         Self { net: net.clone(), address, pool, credential: None, role, line: Mutex::default() }
     }
 
+    /// Another one for the same node, with connections of its own.
+    pub(super) fn again(&self) -> Self {
+        Self::new(&self.net, self.address.clone(), self.pool, self.role)
+    }
+
+    /// The same for a node of this pool alone.
+    pub(super) fn of_pool(self, pool: PoolId) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
     /// Asks in the name of a member.
     pub(super) fn speaking_for(self, credential: Credential) -> Self {
         // A connection speaks for one member to its end.

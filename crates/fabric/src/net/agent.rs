@@ -2,8 +2,8 @@
 //! the access of dead nodes. At the first memory node it also ticks the membership, so that leases
 //! are judged even when no compute node calls.
 //!
-//! *Ended processes.* A member is dead at once when its process has ended: its links at the first
-//! memory node end with it, and its host refuses connections to its address. A wrong verdict (a
+//! *Ended processes.* A member is dead at once when its process has ended: its links at memory
+//! nodes end with it, and its host refuses connections to its address. A wrong verdict (a
 //! firewall that refuses) costs the member its membership and nothing else, because its access is
 //! revoked before anything of it is taken over; no other node could have reached it either.
 
@@ -15,14 +15,14 @@ use std::time::Duration;
 use super::admin::unexpected;
 use super::io::Stream;
 use super::membership::Remote;
-use super::membership_server::{MembershipServer, ready};
+use super::membership_server::{Judge, ready};
 use super::start::again_until;
 use super::wire::{Answer, Ask};
 use super::{NodeShared, locked};
 use crate::addr::Role;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::membership::{InProcess, Member, Membership, MemoryAgent, Presence};
+use crate::membership::{Member, Membership, MemoryAgent, Presence};
 use crate::transport::Nanos;
 
 /// Steps of the agent in a lease, and while a death is under way.
@@ -93,7 +93,7 @@ struct Probe {
 
 impl Acting {
     fn new(shared: Arc<NodeShared>) -> Self {
-        let membership: Arc<dyn Membership> = match &shared.membership_server {
+        let membership: Arc<dyn Membership> = match shared.rendezvous.server() {
             Some(membership_server) => membership_server.membership.clone(),
             None => Arc::new(Remote::new(shared.clone())),
         };
@@ -124,9 +124,11 @@ impl Acting {
     /// Whether no death is under way.
     async fn step(&mut self) -> Result<bool> {
         let shared = self.shared.clone();
-        if let Some(membership_server) = &shared.membership_server {
+        if let Some(membership_server) = shared.rendezvous.server() {
             membership_server.membership.tick(shared.now());
-            self.probe(membership_server);
+        }
+        if let Some(judge) = shared.rendezvous.judge() {
+            self.probe(judge);
         }
         let revoke = |dead| shared.revoke(dead);
         let is_quiet = self.agent.step(&*self.membership, &revoke, shared.now()).await?;
@@ -138,16 +140,16 @@ impl Acting {
 
     /// Asks the hosts of memory nodes that are missing, and of compute nodes with links that have
     /// ended, whether their processes have ended.
-    fn probe(&mut self, membership_server: &MembershipServer) {
-        let (now, membership) = (self.shared.now(), &membership_server.membership);
+    fn probe(&mut self, judge: &dyn Judge) {
+        let now = self.shared.now();
         self.probes.retain_mut(|probe| match probe.stream.is_connected() {
             Ok(is_made) => !is_made && now < probe.until,
             Err(e) => {
-                note(membership, probe.member, &e);
+                note(judge, probe.member, &e);
                 false
             }
         });
-        let state = membership.latest();
+        let state = judge.latest();
         for member in self.shared.sessions.take_left() {
             self.suspects.insert(member, ASKED);
         }
@@ -161,7 +163,7 @@ impl Acting {
         if asked.is_empty() {
             return;
         }
-        let node_directory = membership_server.node_directory();
+        let node_directory = judge.node_directory();
         for member in asked {
             if self.probes.iter().any(|probe| probe.member == member) {
                 continue;
@@ -177,15 +179,15 @@ impl Acting {
                     self.probes.push(Probe { member, stream, until });
                 }
                 // A host of this machine may say so at once.
-                Err(e) => note(membership, member, &e),
+                Err(e) => note(judge, member, &e),
             }
         }
     }
 }
 
 /// What a host says of the process of a member.
-fn note(membership: &InProcess, member: Member, e: &std::io::Error) {
+fn note(judge: &dyn Judge, member: Member, e: &std::io::Error) {
     if e.kind() == std::io::ErrorKind::ConnectionRefused {
-        membership.lose(member);
+        judge.lose(member);
     }
 }

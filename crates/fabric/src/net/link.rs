@@ -143,8 +143,9 @@ impl Link {
             trouble: None,
         };
         if shared.entry(node).is_none() && shared.is_time_to_refresh() {
-            link.connection =
-                ConnectionState::Finding(Box::new(shared.first.begin_to_ask(&Ask::NodeDirectory)?));
+            link.connection = ConnectionState::Finding(Box::new(
+                shared.rendezvous.begin_to_ask(&Ask::NodeDirectory)?,
+            ));
         } else {
             (link.to, link.address) = shared.reach_known(node)?;
             shared.verdicts.check_incarnation(link.to)?;
@@ -344,7 +345,7 @@ impl Link {
         shared: &NodeShared,
         answer: Result<(Answer, super::dial::Line)>,
     ) -> Result<()> {
-        shared.take_node_directory(shared.first.end(answer)?)?;
+        shared.take_node_directory(shared.rendezvous.end(answer)?)?;
         (self.to, self.address) = shared.reach_known(self.to.node)?;
         shared.verdicts.check_incarnation(self.to)?;
         self.dial(shared)

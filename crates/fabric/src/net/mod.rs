@@ -41,6 +41,7 @@ mod hostile;
 mod identity;
 mod io;
 mod journal_parts;
+mod kept_in;
 mod limits;
 mod link;
 mod membership;
@@ -48,6 +49,7 @@ mod membership_server;
 mod node_directory;
 #[cfg_attr(not(feature = "verbs"), path = "no_rdma.rs")]
 mod rdma;
+mod rendezvous;
 mod roles;
 mod server;
 mod service;
@@ -72,7 +74,7 @@ use std::thread::JoinHandle;
 
 use crate::addr::NodeId;
 use crate::caps::Capabilities;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::{Change, Member, Membership, News, Presence};
 use crate::rpc::{RpcHandler, ServiceId};
@@ -81,8 +83,8 @@ use crate::transport::{Fabric, Nanos, Transport};
 
 use admin::{Admin, unexpected};
 use data_path::Common;
-use membership_server::MembershipServer;
 use rdma::Rdma;
+use rendezvous::Rendezvous;
 use roles::Badges;
 use service::{Call, Inboxes};
 use transport::NetTransport;
@@ -91,6 +93,7 @@ use wire::{Answer, Ask};
 pub use access::{Access, Keys};
 pub use data_path::{DataPath, NicConfig};
 pub use identity::{Identity, KeyRole, KeyRoles};
+pub use kept_in::KeptIn;
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};
 pub use start::Place;
@@ -133,12 +136,10 @@ pub(crate) struct NodeShared {
     incarnations_news: AtomicU64,
     /// Dead nodes and memory nodes that are away, as far as this node knows.
     verdicts: verdicts::Verdicts,
-    /// On the first memory node.
-    membership_server: Option<MembershipServer>,
+    rendezvous: Rendezvous,
     /// Those of the pool's members.
     badges: Badges,
-    /// To the first memory node; where it is.
-    first: Admin,
+    /// Where the first memory node is.
     first_address: String,
     /// To other hosts.
     admins: Mutex<BTreeMap<Member, Arc<Admin>>>,
@@ -239,9 +240,10 @@ impl NetFabric {
         NetTransport::new(self.0.shared.clone())
     }
 
-    /// Takes the membership news since the last call. Only the first memory node has any.
+    /// Takes the membership news since the last call. Only the processes that decide have
+    /// any: the first memory node, or all where etcd keeps the membership.
     pub fn take_news(&self) -> Vec<News> {
-        self.0.shared.membership_server.as_ref().map_or_else(Vec::new, |r| r.membership.take_news())
+        self.0.shared.rendezvous.take_news()
     }
 
     /// Ends all service to peers, as the end of the process would: the node has lost its
@@ -252,7 +254,7 @@ impl NetFabric {
 
     /// The membership of the pool.
     pub fn membership(&self) -> Arc<dyn Membership> {
-        match &self.0.shared.membership_server {
+        match self.0.shared.rendezvous.server() {
             Some(membership_server) => membership_server.membership.clone(),
             None => Arc::new(membership::Remote::new(self.0.shared.clone())),
         }
@@ -280,7 +282,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let waits = self.shared.net.has_threads();
         let acts =
-            self.shared.membership_server.is_none() && self.shared.acts.load(Ordering::SeqCst);
+            self.shared.rendezvous.server().is_none() && self.shared.acts.load(Ordering::SeqCst);
         self.shared.closing.store(true, Ordering::SeqCst);
         if waits && acts {
             // The others need not wait for the end of its lease.
@@ -296,44 +298,28 @@ impl NodeShared {
     }
 
     fn node_directory(&self) -> NodeDirectory {
-        match &self.membership_server {
-            Some(membership_server) => membership_server.node_directory(),
-            None => locked(&self.node_directory).clone(),
-        }
+        let own = self.rendezvous.own_directory();
+        own.unwrap_or_else(|| locked(&self.node_directory).clone())
     }
 
     fn entry(&self, node: NodeId) -> Option<NodeEntry> {
-        match &self.membership_server {
-            Some(membership_server) => membership_server.node_directory().find(node).cloned(),
+        match self.rendezvous.own_directory() {
+            Some(own) => own.find(node).cloned(),
             None => locked(&self.node_directory).find(node).cloned(),
         }
     }
 
     fn ask(&self, ask: &Ask) -> Result<Answer> {
-        match &self.membership_server {
-            Some(membership_server) => self.ask_here(membership_server, ask),
-            None => self.first.ask(ask).map_err(of_the_first),
-        }
+        self.rendezvous.ask(ask, &*self.net)
     }
 
     /// The same, polled where nothing may block.
     async fn ask_soon(&self, ask: &Ask) -> Result<Answer> {
-        match &self.membership_server {
-            Some(membership_server) => self.ask_here(membership_server, ask),
-            None => self.first.ask_soon(ask).await.map_err(of_the_first),
-        }
-    }
-
-    fn ask_here(&self, membership_server: &MembershipServer, ask: &Ask) -> Result<Answer> {
-        let here = std::net::Ipv4Addr::LOCALHOST.into();
-        match membership_server.answer(ask.clone(), here, self.now()) {
-            Answer::Refused(f) => Err(f.into()),
-            answer => Ok(answer),
-        }
+        self.rendezvous.ask_soon(ask, &*self.net).await
     }
 
     fn refresh_node_directory(&self) -> Result<()> {
-        if self.membership_server.is_some() {
+        if self.rendezvous.server().is_some() {
             return Ok(());
         }
         self.take_node_directory(self.ask(&Ask::NodeDirectory)?)
@@ -353,7 +339,7 @@ impl NodeShared {
     /// Whether the node directory may be fetched again: at most once per [`REFRESH_NS`].
     fn is_time_to_refresh(&self) -> bool {
         let (now, last) = (self.now(), self.refreshed_at.load(Ordering::Relaxed));
-        if self.membership_server.is_some() || (last != 0 && now < last + REFRESH_NS) {
+        if self.rendezvous.server().is_some() || (last != 0 && now < last + REFRESH_NS) {
             return false;
         }
         self.refreshed_at.store(now.max(1), Ordering::Relaxed);
@@ -551,13 +537,5 @@ impl Fabric for NetFabric {
             true => Some(self.0.shared.me.incarnation),
             false => self.0.shared.find(node).map(|p| p.member.incarnation),
         }
-    }
-}
-
-/// An address alone does not say which node did not answer.
-fn of_the_first(e: Error) -> Error {
-    match e.kind() {
-        ErrorKind::Unreachable => e.context("the first memory node"),
-        _ => e,
     }
 }

@@ -178,7 +178,7 @@ impl NodeShared {
 
     /// Answers a question that came from `ip`.
     pub(super) fn answer(self: &Arc<Self>, ask: Ask, by: &Speaker, ip: IpAddr) -> Answer {
-        let answered = check(&ask, by).and_then(|()| match (ask, &self.membership_server) {
+        let answered = check(&ask, by).and_then(|()| match (ask, self.rendezvous.server()) {
             (Ask::Revoke(member), _) => {
                 self.check_fences(by.member)?;
                 self.revoke(member)?;
@@ -188,8 +188,9 @@ impl NodeShared {
             (Ask::Status, _) => Ok(Answer::Status(Box::new(self.status()))),
             (ask, Some(membership_server)) => Ok(membership_server.answer(ask, ip, self.now())),
             (_, None) => Err(Error::invalid(format!(
-                "{} is not the first memory node of its pool: ask that one",
-                self.me.node
+                "{} does not keep the membership of its pool: ask {}",
+                self.me.node,
+                self.rendezvous.place()
             ))),
         });
         answered.unwrap_or_else(|e| Answer::Refused((&e).into()))
@@ -199,7 +200,7 @@ impl NodeShared {
         let Some(member) = speaker else { return Ok(()) };
         self.check_issuer(member)?;
         let is_first = member.node == NodeId::memory(0);
-        let incarnations = match &self.membership_server {
+        let incarnations = match self.rendezvous.server() {
             Some(membership_server) => membership_server.membership.latest().is_living(member),
             None => member.node.role() == Role::Compute,
         };

@@ -9,9 +9,11 @@ use std::time::Duration;
 use super::admin::{Admin, unexpected};
 use super::data_path::{Common, DataPath, NicConfig};
 use super::io::{Listener, Net};
+use super::kept_in::{KeptIn, check_concrete};
 use super::membership_server::{MembershipServer, PoolConfig, ready};
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
+use super::rendezvous::{At, Rendezvous};
 use super::roles::Badges;
 use super::server::Server;
 use super::service::Inboxes;
@@ -68,7 +70,7 @@ struct Belonging {
     pool: PoolId,
     badges: Badges,
     node_directory: NodeDirectory,
-    membership_server: Option<MembershipServer>,
+    at: At,
     /// Numeric address.
     first_address: String,
 }
@@ -87,9 +89,24 @@ impl NetFabric {
         lease_parameters: LeaseParameters,
         nic_config: &NicConfig,
     ) -> Result<Self> {
+        let at = (listen, None);
+        Self::found_in(at, region_bytes, pool_config, lease_parameters, nic_config)
+    }
+
+    /// The same with the membership kept elsewhere.
+    ///
+    /// # Errors
+    /// As [`NetFabric::found`]; `Exists` when a pool of this name is there.
+    pub fn found_in(
+        (listen, kept_in): (&str, Option<KeptIn<'_>>),
+        region_bytes: u64,
+        pool_config: PoolConfig,
+        lease_parameters: LeaseParameters,
+        nic_config: &NicConfig,
+    ) -> Result<Self> {
         Self::found_on(
             System::of(&nic_config.access),
-            listen,
+            (listen, kept_in),
             region_bytes,
             pool_config,
             lease_parameters,
@@ -100,7 +117,7 @@ impl NetFabric {
     /// The same on a network.
     pub(super) fn found_on(
         net: Arc<dyn Net>,
-        listen: &str,
+        (listen, kept_in): (&str, Option<KeptIn<'_>>),
         region_bytes: u64,
         pool_config: PoolConfig,
         lease_parameters: LeaseParameters,
@@ -112,18 +129,31 @@ impl NetFabric {
         let start = Start::new(net, listen, region_bytes, common, nic_config)?;
         let net = &*start.net;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
-        let pool = PoolId(draw(net)?);
-        let (badges, membership) =
-            (Badges::of(net.nonce()?), Arc::new(InProcess::new(lease_parameters)));
-        let membership_server =
-            MembershipServer::new(pool, pool_config, common, badges.clone(), membership);
+        let (pool, secret) = (PoolId(draw(net)?), net.nonce()?);
+        let badges = Badges::of(secret);
         let entry =
             NodeEntry { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
-        membership_server.enter(entry);
-        let (node_directory, first_address) =
-            (membership_server.node_directory(), start.listens.clone());
-        let membership_server = Some(membership_server);
-        start.run(Belonging { me, pool, badges, node_directory, membership_server, first_address })
+        let at = match kept_in {
+            None => {
+                let membership = Arc::new(InProcess::new(lease_parameters));
+                let server =
+                    MembershipServer::new(pool, pool_config, common, badges.clone(), membership);
+                server.enter(entry);
+                At::Here(Box::new(server))
+            }
+            Some(kept_in) => {
+                check_concrete(&start.listens)?;
+                let entry = NodeEntry { address: start.listens.clone(), ..entry };
+                let charter = (pool, pool_config, common, secret, lease_parameters);
+                kept_in.found(&start.net, charter, entry)?
+            }
+        };
+        let node_directory = match at.ask(&Ask::NodeDirectory, net)? {
+            Answer::NodeDirectory(node_directory) => node_directory,
+            other => return Err(unexpected(&other)),
+        };
+        let first_address = start.listens.clone();
+        start.run(Belonging { me, pool, badges, node_directory, at, first_address })
     }
 
     /// The config and the data path of the pool with its first memory node at an address.
@@ -137,7 +167,7 @@ impl NetFabric {
         within: Duration,
     ) -> Result<(Vec<u8>, DataPath)> {
         let net = System::of(&nic_config.access);
-        let found = ready(Box::pin(ask_pool_config(&net, first, within, None)));
+        let found = ready(Box::pin(find(&net, first, within, None)));
         let Found { common, options, .. } = found?;
         Ok((options, common.data_path))
     }
@@ -190,8 +220,8 @@ impl NetFabric {
         clock: Option<&Endpoint>,
     ) -> Result<(Self, Option<ShardMark>)> {
         let until = net.now() + place.within.as_nanos() as Nanos;
-        let Found { first: first_address, pool, common, options } =
-            ask_pool_config(&net, place.first, place.within, clock).await?;
+        let Found { at, first: first_address, pool, common, options } =
+            find(&net, place.first, place.within, clock).await?;
         common.check(place.first, place.data_path)?;
         if common.data_path == DataPath::Rdma && role != Role::Journal {
             common.check_mtu(place.first, Rdma::probe(place.nic_config)?)?;
@@ -200,8 +230,10 @@ impl NetFabric {
         // Before a number is taken: a failure here may be retried.
         let start = Start::new(net, place.listen, region_bytes, common, place.nic_config)?;
         let (access, net) = (&place.nic_config.access, start.net.clone());
-        access.check_reach(place.first, &start.listens)?;
-        let first = Admin::new(&net, first_address.clone(), Some(pool), Some(Role::Memory));
+        match &at {
+            At::First(_) => access.check_reach(place.first, &start.listens)?,
+            _ => check_concrete(&start.listens)?,
+        }
         let ask = Ask::Register(Introduction {
             role,
             wanted: place.wanted,
@@ -210,24 +242,18 @@ impl NetFabric {
             nonce: draw(&*net)?,
             journal,
         });
-        let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
+        let register = async || at.ask_soon(&ask, &*net).await;
+        let answer = again_until(&*net, until, clock, register).await?;
         let Answer::Registered { me, node_directory, secret, mark } = answer else {
             return Err(unexpected(&answer));
         };
         let badges = Badges::of(secret);
-        let first = first.speaking_for(badges.credential(me));
-        let membership_server = None;
-        let started = start.run(Belonging {
-            me,
-            pool,
-            badges,
-            node_directory,
-            membership_server,
-            first_address,
-        });
+        let at = at.speaking_for(badges.credential(me))?;
+        let again = at.speaking_for(badges.credential(me))?;
+        let started = start.run(Belonging { me, pool, badges, node_directory, at, first_address });
         if started.is_err() {
             // Give the number back. If this message is lost, the pool has one number less.
-            let _ = first.ask_soon(&Ask::Withdraw(me)).await;
+            let _ = again.ask_soon(&Ask::Withdraw(me), &*net).await;
         }
         started.map(|fabric| (fabric, mark))
     }
@@ -250,10 +276,7 @@ impl<'a> Start<'a> {
 
     fn run(self, belonging: Belonging) -> Result<NetFabric> {
         let Self { common, nic_config, net, .. } = self;
-        let Belonging { me, pool, badges, node_directory, membership_server, first_address } =
-            belonging;
-        let first = Admin::new(&net, first_address.clone(), Some(pool), Some(Role::Memory));
-        let first = first.speaking_for(badges.credential(me));
+        let Belonging { me, pool, badges, node_directory, at, first_address } = belonging;
         let host = Arc::new(Host::new(me.node, me.incarnation, self.region));
         let on_chip = match me.node.role() {
             Role::Memory => nic_config.on_chip_bytes.unwrap_or(u32::MAX),
@@ -282,8 +305,7 @@ impl<'a> Start<'a> {
             incarnations: Mutex::default(),
             incarnations_news: AtomicU64::new(0),
             verdicts: Verdicts::default(),
-            membership_server,
-            first,
+            rendezvous: Rendezvous::new(at, net.now()),
             badges,
             first_address,
             admins: Mutex::<BTreeMap<_, _>>::default(),
@@ -340,31 +362,38 @@ fn draw(net: &dyn Net) -> Result<u64> {
     Ok(u64::from_le_bytes(*first) | 1)
 }
 
-/// A pool, as its first memory node describes it.
-struct Found {
-    /// The first memory node's numeric address.
-    first: String,
-    pool: PoolId,
-    common: Common,
-    options: Vec<u8>,
+/// A pool, as its membership describes it.
+pub(super) struct Found {
+    pub(super) at: At,
+    /// The first memory node's numeric address, where that is known.
+    pub(super) first: String,
+    pub(super) pool: PoolId,
+    pub(super) common: Common,
+    pub(super) options: Vec<u8>,
 }
 
-/// Asks every address of a name, again and again.
-async fn ask_pool_config(
+/// Finds the membership of a pool, and asks it again and again.
+async fn find(
     net: &Arc<dyn Net>,
     first: &str,
     within: Duration,
     clock: Option<&Endpoint>,
 ) -> Result<Found> {
+    let until = net.now() + within.as_nanos() as Nanos;
+    if let Some(address) = KeptIn::parse(first) {
+        let address = address?;
+        return again_until(&**net, until, clock, async || address.open(net)).await;
+    }
     let admin = |at| Admin::new(net, at, None, Some(Role::Memory));
     let admins: Vec<Admin> = net.resolve(first)?.into_iter().map(admin).collect();
-    let until = net.now() + within.as_nanos() as Nanos;
     again_until(&**net, until, clock, async || {
         let mut trouble = None;
         for admin in &admins {
             match admin.ask_soon(&Ask::PoolConfig).await {
                 Ok(Answer::PoolConfig { pool, common, options }) => {
-                    return Ok(Found { first: admin.address.clone(), pool, common, options });
+                    let first = admin.address.clone();
+                    let at = At::First(admin.again().of_pool(pool));
+                    return Ok(Found { at, first, pool, common, options });
                 }
                 Ok(other) => return Err(unexpected(&other)),
                 Err(e) => trouble = Some(e),

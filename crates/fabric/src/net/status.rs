@@ -40,8 +40,13 @@ pub struct NodeStatus {
     pub is_insecure: bool,
     /// What the layer above says; empty when it says nothing.
     pub report: Vec<u8>,
-    /// What the membership server says, on the first memory node.
+    /// What the membership server says, on the first memory node, and on every node where etcd
+    /// keeps the membership.
     pub membership: Option<MembershipReport>,
+    /// Where the membership is kept: mn0, or an address in etcd.
+    pub membership_at: String,
+    /// For how long it has not answered this node, ns.
+    pub membership_silent_ns: Nanos,
 }
 
 /// What the membership server says.
@@ -100,7 +105,9 @@ impl NodeShared {
             is_asked_to_leave: self.is_asked_to_leave.load(Ordering::SeqCst),
             is_insecure: !self.net.has_keys() && !self.is_loopback(),
             report: if report.len() > MOST_REPORT_BYTES { Vec::new() } else { report },
-            membership: self.membership_server.as_ref().map(|m| m.report(self.now())),
+            membership: self.rendezvous.report(self.now()),
+            membership_at: self.rendezvous.place(),
+            membership_silent_ns: self.rendezvous.silent_ns(self.now()),
         }
     }
 }

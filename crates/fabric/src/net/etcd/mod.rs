@@ -26,6 +26,8 @@
 
 mod gateway;
 mod stored;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -234,28 +236,31 @@ impl EtcdMembership {
     /// Those of the membership server; `Unreachable`, naming etcd, when no server answers.
     pub(super) fn ask(&self, ask: &Ask) -> Result<Answer> {
         match ask {
-            Ask::Join(me) => self.with_new_lease(ask, *me),
-            Ask::Renew(me) => {
-                let lease = locked(&self.local).leases.get(me).copied();
-                match lease.map(|lease| self.gateway.keep_alive(lease)).transpose()? {
-                    Some(true) => self.transact(ask, None),
-                    // It has ended, or etcd has lost it: a member that stands goes on.
-                    _ => self.with_new_lease(ask, *me),
-                }
+            Ask::Join(me) => {
+                let lease = self.lease_of(*me)?.0;
+                self.transact(ask, Some((*me, lease)))
             }
+            Ask::Renew(me) => match self.lease_of(*me)? {
+                (_, true) => self.transact(ask, None),
+                // It has ended, or etcd has lost it: a member that stands goes on.
+                (lease, false) => self.transact(ask, Some((*me, lease))),
+            },
             _ => self.transact(ask, None),
         }
     }
 
-    fn with_new_lease(&self, ask: &Ask, me: Member) -> Result<Answer> {
-        let lease = self.gateway.grant(self.charter.lease_s())?;
-        let done = self.transact(ask, Some((me, lease)));
-        match done {
-            Ok(_) => _ = locked(&self.local).leases.insert(me, lease),
-            // If its answer is lost the lease ends by itself.
-            Err(_) => _ = self.gateway.revoke(lease),
+    /// The lease of a member, renewed, or a new one; whether it is the former one. A question that
+    /// is repeated, because its answer was lost, has the same lease.
+    fn lease_of(&self, me: Member) -> Result<(LeaseId, bool)> {
+        let former = locked(&self.local).leases.get(&me).copied();
+        if let Some(lease) = former
+            && self.gateway.keep_alive(lease)?
+        {
+            return Ok((lease, true));
         }
-        done
+        let lease = self.gateway.grant(self.charter.lease_s())?;
+        locked(&self.local).leases.insert(me, lease);
+        Ok((lease, false))
     }
 
     /// Answers a question, and stores what changes with the answer.
@@ -385,6 +390,11 @@ impl EtcdMembership {
     /// What this process has decided since the last call.
     pub(super) fn take_news(&self) -> Vec<News> {
         std::mem::take(&mut locked(&self.local).news)
+    }
+
+    /// What [`EtcdMembership::look`] says, as of the last question.
+    pub(super) fn known_report(&self) -> Option<MembershipReport> {
+        locked(&self.local).report.clone()
     }
 
     /// The nodes, as of the last question.

@@ -90,12 +90,9 @@ fn authority(pool: u128) -> CertificateParams {
 }
 
 /// A new private key with its certificate, as PEM.
-fn signed(
-    issuer: &Issuer<'_, KeyPair>,
-    identity: &Identity,
-    valid: Validity,
-) -> Result<String> {
-    let at = |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.min(MAX_SECONDS));
+fn signed(issuer: &Issuer<'_, KeyPair>, identity: &Identity, valid: Validity) -> Result<String> {
+    let at =
+        |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.min(MAX_SECONDS));
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&format!("dmtree {}", identity.roles));
     params.subject_alt_names = vec![

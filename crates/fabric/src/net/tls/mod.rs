@@ -59,9 +59,9 @@ impl Session {
     pub(super) fn new(keys: &Arc<Bundle>, party: Party) -> Result<Self> {
         let failed = |e: rustls::Error| Error::unsupported(format!("no TLS: {e}"));
         let tls = match party {
-            Party::Accepts => {
-                ServerConnection::new(keys.server.clone()).map_err(failed).map(Connection::Server)?
-            }
+            Party::Accepts => ServerConnection::new(keys.server.clone())
+                .map_err(failed)
+                .map(Connection::Server)?,
             Party::Connects(_) => {
                 let name = ServerName::try_from(NAME).map_err(|e| Error::invalid(e.to_string()))?;
                 let client = ClientConnection::new(keys.client.clone(), name).map_err(failed)?;
@@ -225,7 +225,9 @@ impl Session {
 /// What a session has taken off its socket.
 enum Received {
     /// Something; whether the socket has no more.
-    Some { drained: bool },
+    Some {
+        drained: bool,
+    },
     End,
 }
 

@@ -136,7 +136,10 @@ fn keys_say_their_pool_and_roles() {
     assert_eq!(pool.identity().roles, KeyRoles::ALL);
     for role in KeyRole::ALL {
         let one = of_role(&pool, role);
-        assert_eq!((one.identity().pool, one.identity().roles), (pool.identity().pool, role.into()));
+        assert_eq!(
+            (one.identity().pool, one.identity().roles),
+            (pool.identity().pool, role.into())
+        );
         let e = one.issue(role, 30).expect_err("no authority");
         assert!(e.to_string().contains("dmtree keys new"), "{e}");
     }

@@ -156,7 +156,7 @@ impl Process {
         let (listen, nic_config) = (format!("0.0.0.0:{port}"), NicConfig::default());
         NetFabric::found_on(
             self.net(),
-            &listen,
+            (&listen, None),
             region_bytes,
             pool_config,
             lease_parameters,

@@ -1,0 +1,103 @@
+//! Pools with a membership that no memory node keeps: their addresses, foundation and opening.
+
+use std::sync::Arc;
+
+use super::data_path::Common;
+#[cfg(feature = "etcd")]
+use super::etcd::{Charter, EtcdMembership};
+use super::io::Net;
+use super::membership_server::PoolConfig;
+use super::node_directory::NodeEntry;
+use super::rendezvous::At;
+use super::start::Found;
+use super::wire::PoolId;
+use crate::error::{Error, Result};
+use crate::membership::LeaseParameters;
+
+/// Where the membership of a pool is kept that no memory node keeps: an address
+/// `etcd://HOST:PORT,HOST:PORT/POOL`.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptIn<'a> {
+    /// The address.
+    pub address: &'a str,
+    /// Takes the place of a pool of this name whose processes have all ended.
+    pub anew: bool,
+}
+
+/// What a pool is founded with.
+type Foundation = (PoolId, PoolConfig, Common, [u8; 32], LeaseParameters);
+
+#[cfg(feature = "etcd")]
+impl KeptIn<'_> {
+    pub(super) fn parse(text: &str) -> Option<Result<super::etcd::Address>> {
+        super::etcd::Address::parse(text)
+    }
+
+    pub(super) fn found(self, net: &Arc<dyn Net>, of: Foundation, first: NodeEntry) -> Result<At> {
+        let address = Self::parse(self.address).unwrap_or_else(|| {
+            Err(Error::invalid(format!(
+                "{:?} is no place for a membership: it is etcd://HOST:PORT,HOST:PORT/POOL",
+                self.address
+            )))
+        })?;
+        let (pool, config, common, secret, lease) = of;
+        let charter = Charter {
+            pool,
+            config,
+            common,
+            secret,
+            lease_ns: lease.lease_ns,
+            acknowledge_ns: lease.acknowledge_ns,
+            drift_one_in: lease.drift_one_in,
+        };
+        let kept = EtcdMembership::found(net, &address, charter, first, self.anew)?;
+        Ok(At::Etcd(Arc::new(kept)))
+    }
+}
+
+#[cfg(feature = "etcd")]
+impl super::etcd::Address {
+    pub(super) fn open(&self, net: &Arc<dyn Net>) -> Result<Found> {
+        let etcd = EtcdMembership::open(net, self)?;
+        let (pool, common) = (etcd.charter.pool, etcd.charter.common);
+        let options = etcd.charter.config.options.clone();
+        Ok(Found { at: At::Etcd(Arc::new(etcd)), first: String::new(), pool, common, options })
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+impl KeptIn<'_> {
+    pub(super) fn parse(text: &str) -> Option<Result<NoEtcd>> {
+        text.starts_with("etcd://").then(|| Err(without()))
+    }
+
+    pub(super) fn found(self, _: &Arc<dyn Net>, _: Foundation, _: NodeEntry) -> Result<At> {
+        Err(without())
+    }
+}
+
+/// An address in builds without the feature.
+#[cfg(not(feature = "etcd"))]
+pub(super) enum NoEtcd {}
+
+#[cfg(not(feature = "etcd"))]
+impl NoEtcd {
+    pub(super) fn open(&self, _: &Arc<dyn Net>) -> Result<Found> {
+        match *self {}
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+fn without() -> Error {
+    Error::unsupported("this build has no etcd: build it with the feature `etcd`")
+}
+
+/// A pool in etcd has the addresses at which its nodes say that they listen.
+pub(super) fn check_concrete(listens: &str) -> Result<()> {
+    match listens.parse::<std::net::SocketAddr>() {
+        Ok(at) if !at.ip().is_unspecified() => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{listens} is no address at which other machines reach this one: in a pool of etcd, --listen names it"
+        ))),
+    }
+}
