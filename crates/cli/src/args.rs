@@ -189,7 +189,7 @@ pub struct ToolArgs {
     pub memory_bytes: Bytes,
     /// Join the running pool with its first memory node at this address, instead of an embedded
     /// one.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "memory_bytes")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "memory_bytes")]
     pub connect: Option<String>,
     /// The NIC.
     #[command(flatten)]
@@ -227,7 +227,7 @@ pub struct ShellArgs {
 #[derive(Debug, Args)]
 pub struct PoolArgs {
     /// The pool's first memory node.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub connect: String,
     /// The index.
     #[arg(long, value_name = "NAME")]
@@ -279,6 +279,28 @@ pub struct ImportArgs {
     pub files: Vec<PathBuf>,
 }
 
+/// The address of a pool: HOST:PORT of its first memory node, `etcd://HOST:PORT,.../POOL`, or
+/// `file:PATH`, a TOML file that has one.
+fn address(text: &str) -> Result<String, String> {
+    /// A fixed cluster.
+    #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Cluster {
+        /// Where memory nodes listen; the first one keeps the membership.
+        #[serde(default)]
+        memory: Vec<String>,
+        /// An address in etcd, where that keeps the membership.
+        membership: Option<String>,
+    }
+    let Some(path) = text.strip_prefix("file:") else { return Ok(text.to_owned()) };
+    let read = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    let cluster: Cluster = toml::from_str(&read).map_err(|e| format!("{path}: {e}"))?;
+    let known = cluster.membership.or(cluster.memory.into_iter().next());
+    known.ok_or_else(|| {
+        format!("{path} names no node: it has `memory = [\"HOST:PORT\", ...]`, or `membership = \"etcd://...\"`")
+    })
+}
+
 /// A time between two checkpoints.
 fn period(text: &str) -> std::result::Result<Duration, String> {
     let period = humantime::parse_duration(text)
@@ -300,7 +322,7 @@ fn period(text: &str) -> std::result::Result<Duration, String> {
 The pool in DIR must not be open; a program that has it open calls Pool::checkpoint, and its shell has the command `checkpoint TO`. What is written is one instant's, over all indexes: Parquet files that other programs read, and MANIFEST.json, which comes last. A directory without it is no checkpoint. In a binary with the features durable and parquet.")]
 pub struct CheckpointArgs {
     /// The running pool with its first memory node at this address, which has journal nodes.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub connect: Option<String>,
     /// The directory of an embedded pool.
     #[arg(long, value_name = "DIR")]
@@ -336,7 +358,7 @@ pub struct CheckpointArgs {
 The pool must be empty. Sizes and hashes of all files are checked before it changes. Its indexes appear together, when all of them are whole. A command that was killed can be repeated. In a binary with the feature parquet.")]
 pub struct RestoreArgs {
     /// The running pool with its first memory node at this address.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub connect: Option<String>,
     /// The durable embedded pool in this directory, which is made when there is none.
     #[arg(long, value_name = "DIR")]
@@ -359,7 +381,7 @@ pub struct RestoreArgs {
 #[derive(Debug, Args)]
 pub struct AskedArgs {
     /// The pool's first memory node.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub connect: String,
     /// The key.
     #[command(flatten)]
@@ -431,7 +453,7 @@ pub struct MetricsArgs {
 It serves tables and locks to the others, renews its lease and takes part in recovery. SIGTERM hands its share over and ends it. A node that hung for longer than its lease joins again by itself.")]
 pub struct NodeArgs {
     /// The pool's first memory node.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub connect: String,
     /// Where it listens for the others; by default any free port, of all addresses when there is a
     /// key, and of the loopback when there are none.
@@ -463,6 +485,7 @@ pub struct NodeArgs {
   export DMTREE_KEY_FILE=$PWD/pool.keys                      # instead of --key-file
   dmtree memnode --memory-bytes 4GiB --memory-nodes 2        # founds a pool of two
   dmtree memnode --memory-bytes 4GiB --join 10.0.0.1:7000    # the second
+  dmtree memnode --memory-bytes 4GiB --listen 10.0.0.1:7000 --membership etcd://10.0.0.9:2379/users
   dmtree memnode --fabric verbs --device mlx5_0              # verbs over RDMA
   dmtree shell --connect 10.0.0.1:7000                       # a compute node
 
@@ -497,9 +520,17 @@ pub struct MemnodeArgs {
     /// Metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
-    /// Join the pool with its first memory node at this address, instead of founding one.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Join the pool with its first memory node at this address, or with its membership at this
+    /// address in etcd, instead of founding one.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub join: Option<String>,
+    /// Keep the membership of the pool in etcd, under a name: it outlives every process of the pool.
+    /// Without it the first memory node keeps it.
+    #[arg(long, value_name = "etcd://HOST:PORT,.../POOL", conflicts_with = "join")]
+    pub membership: Option<String>,
+    /// With --membership: take the place of a pool of this name, all processes of which have ended.
+    #[arg(long, requires = "membership")]
+    pub anew: bool,
     /// With --join: which memory node this is.
     #[arg(long, value_name = "N", requires = "join")]
     pub index: Option<u16>,
@@ -578,7 +609,7 @@ pub struct RefillArgs {
     #[arg(value_name = "N")]
     pub part: u16,
     /// The running pool with its first memory node at this address.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub connect: String,
     /// The NIC.
     #[command(flatten)]
@@ -601,7 +632,7 @@ pub struct JournalnodeArgs {
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
     /// Join the pool with its first memory node at this address.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub join: String,
     /// Where to listen; by default any port, of all addresses when there are keys, and of the
     /// loopback when there is none.

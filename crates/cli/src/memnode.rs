@@ -7,7 +7,7 @@ use std::time::Duration;
 use dmtree_command::bytes::Bytes;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::LeaseParameters;
-use dmtree_fabric::net::{DataPath, NicConfig};
+use dmtree_fabric::net::{DataPath, KeptIn, NicConfig};
 use dmtree_pool::{MemoryNode, Place, PoolJournal, PoolOptions};
 
 use crate::args::{JournalLevel, JournalLoss, MemnodeArgs, carried};
@@ -16,6 +16,9 @@ use crate::{Hangup, lab, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// The shortest lease of etcd with its own settings.
+const ETCD_KEEPS_MS: u64 = 2_000;
 
 /// Serves until the process is told to stop.
 pub fn run(a: &MemnodeArgs) -> Result<()> {
@@ -61,7 +64,7 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
     if a.join.is_none() {
         output::line(&format!(
             "compute nodes: dmtree shell --connect {}{}",
-            node.listens(),
+            a.membership.as_deref().unwrap_or(node.listens()),
             lab::or_measure(node.listens(), fabric.data_path())
         ));
     }
@@ -94,5 +97,12 @@ fn found(
     };
     let lease_parameters =
         LeaseParameters { lease_ns: a.lease_ms * 1_000_000, ..LeaseParameters::default() };
-    MemoryNode::found(listen, &options, lease_parameters, data_path, nic_config)
+    let kept_in = a.membership.as_deref().map(|address| KeptIn { address, anew: a.anew });
+    if kept_in.is_some() && a.lease_ms < ETCD_KEEPS_MS {
+        output::note(&format!(
+            "etcd keeps a lease for {ETCD_KEEPS_MS} ms at least: a process that hangs is dead to the others after that, not after {} ms",
+            a.lease_ms
+        ));
+    }
+    MemoryNode::found_in((listen, kept_in), &options, lease_parameters, data_path, nic_config)
 }

@@ -199,12 +199,16 @@ impl ClientContext<'_> {
             ),
             MembershipStatus::Member => (format!("{member} was refused, and is a member"), None),
         };
+        let is_silent = trouble.as_ref().is_some_and(|t| t.kind() == ErrorKind::Unreachable);
         let why = trouble.map_or_else(
             || "is the first memory node up, and the way to it?".to_owned(),
             |t| t.to_string(),
         );
         let text = format!("{state} ({why}): try again, it goes on when the pool answers; {e}");
-        Error::timed_out(text)
+        match is_silent {
+            true => Error::unreachable(text),
+            false => Error::timed_out(text),
+        }
     }
 }
 

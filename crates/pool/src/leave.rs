@@ -53,8 +53,8 @@ impl Leaving {
 }
 
 fn membership(first: &str, nic_config: &NicConfig) -> Result<MembershipReport> {
-    let mut status = NetFabric::status_of(first, nic_config)?;
-    status.membership.take().ok_or_else(|| not_the_first(first, &status))
+    let mut view = NetFabric::view_of(first, nic_config)?;
+    view.membership.take().ok_or_else(|| not_the_first(first, &view))
 }
 
 /// The living compute node of this name, which is not the last one.

@@ -36,8 +36,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dmtree_fabric::net::{
-    DataPath, JournalDirectory, NetFabric, NicConfig, NodeStatus, Place, PoolConfig, PoolId,
-    ShardMark,
+    DataPath, JournalDirectory, KeptIn, NetFabric, NicConfig, NodeStatus, Place, PoolConfig,
+    PoolId, ShardMark,
 };
 use dmtree_fabric::{
     Endpoint, Error, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result, Role,
@@ -121,6 +121,20 @@ impl MemoryNode {
         data_path: DataPath,
         nic_config: &NicConfig,
     ) -> Result<Self> {
+        Self::found_in((listen, None), options, lease_parameters, data_path, nic_config)
+    }
+
+    /// The same with the membership kept elsewhere.
+    ///
+    /// # Errors
+    /// Those of [`PoolOptions::validate`] and of [`NetFabric::found_in`].
+    pub fn found_in(
+        at: (&str, Option<KeptIn<'_>>),
+        options: &PoolOptions,
+        lease_parameters: LeaseParameters,
+        data_path: DataPath,
+        nic_config: &NicConfig,
+    ) -> Result<Self> {
         options.validate()?;
         let config = PoolConfig {
             memory_nodes: options.memory_nodes,
@@ -131,7 +145,7 @@ impl MemoryNode {
             options: pool_config::encode(options),
         };
         let bytes = options.memory_bytes_per_node;
-        let fabric = NetFabric::found(listen, bytes, config, lease_parameters, nic_config)?;
+        let fabric = NetFabric::found_in(at, bytes, config, lease_parameters, nic_config)?;
         Self::serve(fabric, bytes, options)
     }
 

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Weak};
 
-use dmtree_fabric::net::{MembershipReport, NetFabric, NicConfig, NodeStatus};
+use dmtree_fabric::net::{MembershipReport, NetFabric, NicConfig, NodeStatus, PoolView};
 use dmtree_fabric::{Error, Member, MemberPhase, NodeId, Presence, Result, Role};
 use serde::Serialize;
 
@@ -24,6 +24,10 @@ pub struct PoolStatus {
     pub pool: String,
     /// The fabric of its verbs.
     pub fabric: String,
+    /// Where its membership is kept: at mn0, or in etcd.
+    pub membership: String,
+    /// For how long that has not answered the node that was asked, ms.
+    pub membership_silent_ms: u64,
     /// The membership epoch.
     pub epoch: u64,
     /// Memory nodes that it has.
@@ -74,18 +78,20 @@ impl PoolStatus {
     /// `Unreachable` when that node does not answer, `Incompatible` when it is something else or
     /// has other keys, `InvalidArgument` when it is another node of a pool.
     pub fn ask(first: &str, nic_config: &NicConfig) -> Result<Self> {
-        let status = NetFabric::status_of(first, nic_config)?;
-        let Some(m) = &status.membership else {
-            return Err(not_the_first(first, &status));
+        let view = NetFabric::view_of(first, nic_config)?;
+        let Some(m) = &view.membership else {
+            return Err(not_the_first(first, &view));
         };
         let nodes = members(m).map(|(member, standing)| {
-            let here = (member == status.member).then(|| status.clone());
+            let here = view.here.clone().filter(|here| member == here.member);
             member_status(first, nic_config, m, (member, standing), here)
         });
         Ok(Self {
             first: first.to_owned(),
-            pool: format!("{:016x}", status.pool.0),
-            fabric: status.data_path.clone(),
+            pool: format!("{:016x}", view.pool.0),
+            fabric: view.data_path.clone(),
+            membership: view.membership_at.clone(),
+            membership_silent_ms: view.membership_silent_ns / 1_000_000,
             epoch: m.state.epoch,
             memory_nodes: m.memory_nodes,
             ready_memory_nodes: m.ready,
@@ -98,8 +104,8 @@ impl PoolStatus {
 }
 
 /// The error of a node that does not keep the membership.
-pub(crate) fn not_the_first(at: &str, status: &NodeStatus) -> Error {
-    let node = status.member.node;
+pub(crate) fn not_the_first(at: &str, view: &PoolView) -> Error {
+    let node = view.here.as_ref().map_or("etcd".to_owned(), |here| here.member.node.to_string());
     Error::invalid(format!(
         "{at} is {node}, and the first memory node knows the pool: ask that one"
     ))

@@ -10,6 +10,7 @@ use super::membership_server::PoolConfig;
 use super::node_directory::NodeEntry;
 use super::rendezvous::At;
 use super::start::Found;
+use super::status::PoolView;
 use super::wire::PoolId;
 use crate::error::{Error, Result};
 use crate::membership::LeaseParameters;
@@ -65,6 +66,22 @@ impl super::etcd::Address {
     }
 }
 
+#[cfg(feature = "etcd")]
+impl super::etcd::Address {
+    /// For operators.
+    pub(super) fn view(&self, net: &Arc<dyn Net>) -> Result<PoolView> {
+        let etcd = EtcdMembership::open(net, self)?;
+        Ok(PoolView {
+            pool: etcd.charter.pool,
+            data_path: etcd.charter.common.data_path.name().to_owned(),
+            membership: Some(etcd.look()?),
+            membership_at: etcd.place(),
+            membership_silent_ns: 0,
+            here: None,
+        })
+    }
+}
+
 #[cfg(not(feature = "etcd"))]
 impl KeptIn<'_> {
     pub(super) fn parse(text: &str) -> Option<Result<NoEtcd>> {
@@ -83,6 +100,10 @@ pub(super) enum NoEtcd {}
 #[cfg(not(feature = "etcd"))]
 impl NoEtcd {
     pub(super) fn open(&self, _: &Arc<dyn Net>) -> Result<Found> {
+        match *self {}
+    }
+
+    pub(super) fn view(&self, _: &Arc<dyn Net>) -> Result<PoolView> {
         match *self {}
     }
 }

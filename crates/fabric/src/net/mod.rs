@@ -97,7 +97,7 @@ pub use kept_in::KeptIn;
 pub use membership_server::PoolConfig;
 pub use node_directory::{NodeDirectory, NodeEntry};
 pub use start::Place;
-pub use status::{MembershipReport, NodeStatus, Report};
+pub use status::{MembershipReport, NodeStatus, PoolView, Report};
 pub use wire::{JournalDirectory, PoolId, ShardMark};
 
 /// Shortest interval between two fetches of the node directory, ns.

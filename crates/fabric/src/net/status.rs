@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admin::{Admin, unexpected};
 use super::data_path::NicConfig;
+use super::kept_in::KeptIn;
 use super::node_directory::NodeDirectory;
 use super::sockets::System;
 use super::wire::{Answer, Ask, PoolId};
@@ -66,6 +67,23 @@ pub struct MembershipReport {
     pub compute_nodes: u16,
     /// Journal nodes that the pool has.
     pub journal_nodes: u16,
+}
+
+/// A pool as its membership describes it.
+#[derive(Clone, Debug)]
+pub struct PoolView {
+    /// The pool.
+    pub pool: PoolId,
+    /// The data path of its verbs.
+    pub data_path: String,
+    /// What the membership says; `None` when the node that was asked does not keep it.
+    pub membership: Option<MembershipReport>,
+    /// Where it is kept.
+    pub membership_at: String,
+    /// For how long it has not answered the node that was asked, ns.
+    pub membership_silent_ns: Nanos,
+    /// What that node says of itself; `None` when it was etcd that was asked.
+    pub here: Option<NodeStatus>,
 }
 
 /// Says what the layer above has to say. It is called on the thread that serves peers: it must not
@@ -139,6 +157,25 @@ impl NetFabric {
             Answer::Status(status) => Ok(*status),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// A pool, as the node at an address describes it, or as it is kept at an address in etcd.
+    ///
+    /// # Errors
+    /// Those of [`NetFabric::status_of`], and of etcd.
+    pub fn view_of(address: &str, nic_config: &NicConfig) -> Result<PoolView> {
+        if let Some(address) = KeptIn::parse(address) {
+            return address?.view(&System::of(&nic_config.access));
+        }
+        let mut status = Self::status_of(address, nic_config)?;
+        Ok(PoolView {
+            pool: status.pool,
+            data_path: status.data_path.clone(),
+            membership: status.membership.take(),
+            membership_at: status.membership_at.clone(),
+            membership_silent_ns: status.membership_silent_ns,
+            here: Some(status),
+        })
     }
 
     /// Asks the compute node at an address to leave the pool, as a process without a place in it.

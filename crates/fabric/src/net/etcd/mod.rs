@@ -245,6 +245,13 @@ impl EtcdMembership {
                 // It has ended, or etcd has lost it: a member that stands goes on.
                 (lease, false) => self.transact(ask, Some((*me, lease))),
             },
+            Ask::Propose(me, Change::Leave) => {
+                let done = self.transact(ask, None);
+                let lease = locked(&self.local).leases.remove(me);
+                // If it is not revoked it ends by itself.
+                lease.map(|lease| self.gateway.revoke(lease));
+                done
+            }
             _ => self.transact(ask, None),
         }
     }
