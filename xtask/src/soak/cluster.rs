@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::etcd::Etcd;
 use super::events::Events;
 use super::model::Model;
 use super::process::{Line, Process};
@@ -36,6 +37,7 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(20);
 pub enum ProcessId {
     Driver(usize),
     Memory(usize),
+    Etcd,
 }
 
 #[derive(Default)]
@@ -63,6 +65,7 @@ struct DriverSlot {
 pub struct Cluster {
     binary: String,
     at: String,
+    etcd: Option<Etcd>,
     memory: Vec<Process>,
     slots: Vec<DriverSlot>,
     to: Sender<Line>,
@@ -80,13 +83,27 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn start(binary: String) -> Result<Self> {
+    pub fn start(binary: String, with_etcd: bool) -> Result<Self> {
         let (to, lines) = channel();
         let lease = LEASE.as_millis().to_string();
         let first = ["--memory-nodes", "2", "--lease-ms", &lease];
         let size = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "256MiB"];
-        let mn0 = Process::start((&binary, &[&size[..], &first].concat()), (MEMORY, 0), &to)?;
-        let at = serves(&lines)?;
+        let etcd = with_etcd.then(|| Etcd::start(&to)).transpose()?;
+        let kept = etcd.as_ref().map(|etcd| format!("etcd://{}/soak", etcd.at));
+        let kept_in = kept.as_deref().map_or(Vec::new(), |kept| vec!["--membership", kept]);
+        let found = [&size[..], &first, &kept_in].concat();
+        let mut mn0 = Process::start((&binary, &found), (MEMORY, 0), &to)?;
+        // etcd takes a moment to begin.
+        let mut serving = serves(&lines);
+        for _ in 0..20 {
+            if serving.is_ok() || etcd.is_none() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            mn0 = Process::start((&binary, &found), (MEMORY, 0), &to)?;
+            serving = serves(&lines);
+        }
+        let at = kept.unwrap_or(serving?);
         let join = ["--join", &at];
         let mn1 = Process::start((&binary, &[&size[..], &join].concat()), (MEMORY + 1, 0), &to)?;
         serves(&lines)?;
@@ -95,6 +112,7 @@ impl Cluster {
         let mut cluster = Self {
             binary,
             at,
+            etcd,
             memory: vec![mn0, mn1],
             slots: (0..SLOTS).map(|_| DriverSlot::default()).collect(),
             to,
@@ -183,6 +201,7 @@ impl Cluster {
         match id {
             ProcessId::Driver(slot) => self.slots[slot].process.as_ref(),
             ProcessId::Memory(mn) => self.memory.get(mn),
+            ProcessId::Etcd => self.etcd.as_ref().map(|etcd| &etcd.process),
         }
     }
 
@@ -190,6 +209,20 @@ impl Cluster {
         if self.stopped.iter().any(|(_, i)| *i == id) {
             self.stopped.retain(|(_, i)| *i != id);
             self.process(id).into_iter().for_each(|p| p.signal("-CONT"));
+        }
+    }
+
+    /// Whether etcd keeps the membership.
+    pub fn has_etcd(&self) -> bool {
+        self.etcd.is_some()
+    }
+
+    /// Kills etcd, and starts it again.
+    pub fn restart_etcd(&mut self) -> Result<()> {
+        self.resume(ProcessId::Etcd);
+        match &mut self.etcd {
+            Some(etcd) => etcd.restart(&self.to),
+            None => Ok(()),
         }
     }
 
@@ -265,6 +298,9 @@ impl Cluster {
 
     fn receive(&mut self, line: Line) {
         let Line { source, incarnation, line, is_note } = line;
+        if source > MEMORY + 1 {
+            return;
+        }
         if source >= SLOTS {
             keep(&mut self.words, format!("mn{}: {}", source - SLOTS, line.unwrap_or_default()));
             return;
@@ -360,6 +396,7 @@ impl Cluster {
 
     /// All drivers leave.
     pub fn end(&mut self) -> Result<()> {
+        self.resume(ProcessId::Etcd);
         (0..self.memory.len()).for_each(|mn| self.resume(ProcessId::Memory(mn)));
         for slot in 0..SLOTS {
             self.resume(ProcessId::Driver(slot));
@@ -396,8 +433,8 @@ impl Cluster {
         let m = &self.model;
         let lost = m.violations.iter().filter(|v| v.starts_with("lost")).count();
         format!(
-            "{} kills, {} pauses, {} leaves, {} starts, {} acknowledged writes, {lost} lost, {} reads, {} errors",
-            e.kills, e.pauses, e.leaves, self.starts, m.acknowledged, m.reads, m.errors
+            "{} kills, {} pauses, {} leaves, {} starts, {} restarts of etcd, {} acknowledged writes, {lost} lost, {} reads, {} errors",
+            e.kills, e.pauses, e.leaves, self.starts, e.restarts, m.acknowledged, m.reads, m.errors
         )
     }
 
@@ -415,6 +452,7 @@ impl ProcessId {
         match self {
             Self::Driver(slot) => format!("driver {slot}"),
             Self::Memory(mn) => format!("mn{mn}"),
+            Self::Etcd => "etcd".to_owned(),
         }
     }
 }
@@ -436,6 +474,9 @@ fn keep(words: &mut VecDeque<String>, line: String) {
 fn serves(lines: &Receiver<Line>) -> Result<String> {
     let until = Instant::now() + Duration::from_secs(30);
     while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        if line.source > MEMORY + 1 {
+            continue;
+        }
         let line = line.line.context("a memory node has ended")?;
         if let Some(at) = line.split(" at ").nth(1).filter(|_| line.contains(" serves ")) {
             return Ok(at.split(';').next().unwrap_or(at).to_owned());

@@ -15,11 +15,13 @@ pub struct Events {
     pub kills: u32,
     pub leaves: u32,
     pub pauses: u32,
+    /// Of etcd.
+    pub restarts: u32,
 }
 
 impl Events {
     pub fn new(seed: u64) -> Self {
-        Self { draws: SplitMix64::seed_from_u64(seed), kills: 0, leaves: 0, pauses: 0 }
+        Self { draws: SplitMix64::seed_from_u64(seed), kills: 0, leaves: 0, pauses: 0, restarts: 0 }
     }
 
     fn draw(&mut self, n: u64) -> u64 {
@@ -34,14 +36,17 @@ impl Events {
     pub fn storm(&mut self, cluster: &mut Cluster, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         while Instant::now() < until && cluster.is_fine() {
-            self.one(cluster);
+            self.one(cluster)?;
             let next = Instant::now() + self.millis(300, 2_500);
             cluster.work(next)?;
         }
         Ok(())
     }
 
-    fn one(&mut self, cluster: &mut Cluster) {
+    fn one(&mut self, cluster: &mut Cluster) -> Result<()> {
+        if cluster.has_etcd() && self.draw(5) == 0 {
+            return self.hit_etcd(cluster);
+        }
         let slot = 1 + self.draw(SLOTS as u64 - 1) as usize;
         let away = self.millis(0, 1_500);
         match self.draw(100) {
@@ -67,6 +72,26 @@ impl Events {
             // No driver runs for a while.
             _ => (0..SLOTS).for_each(|slot| self.kill(cluster, slot, away * 2)),
         }
+        Ok(())
+    }
+
+    /// etcd stands still, for less than its leases or for more, or is started again.
+    fn hit_etcd(&mut self, cluster: &mut Cluster) -> Result<()> {
+        match self.draw(3) {
+            0 => {
+                self.restarts += 1;
+                cluster.restart_etcd()?;
+            }
+            1 => {
+                let time = self.millis(50, 1_000);
+                self.pauses += u32::from(cluster.pause(&[ProcessId::Etcd], time));
+            }
+            _ => {
+                let time = self.millis(2_500, 5_000);
+                self.pauses += u32::from(cluster.pause(&[ProcessId::Etcd], time));
+            }
+        }
+        Ok(())
     }
 
     fn kill(&mut self, cluster: &mut Cluster, slot: usize, away: Duration) {

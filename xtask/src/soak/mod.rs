@@ -1,9 +1,11 @@
 //! A cluster of real processes on this machine that start, leave, hang and are killed at random,
 //! for the requested time, with a check of every acknowledged write and of the resources of the
-//! long-lived processes: `cargo xtask soak --minutes N [--seed S]`.
+//! long-lived processes: `cargo xtask soak --minutes N [--seed S] [--etcd]`. With `--etcd` a server
+//! of etcd keeps the membership, stands still, and is killed and started again, too.
 #![expect(clippy::disallowed_methods, reason = "real processes in real time")]
 
 mod cluster;
+mod etcd;
 mod events;
 mod model;
 mod process;
@@ -25,17 +27,22 @@ const LOSS_AT: u32 = 85;
 struct Settings {
     minutes: f64,
     seed: u64,
+    etcd: bool,
 }
 
 fn settings(args: &[String]) -> Result<Settings> {
-    let mut s = Settings { minutes: 1.0, seed: 1 };
+    let mut s = Settings { minutes: 1.0, seed: 1, etcd: false };
     let mut args = args.iter();
     while let Some(arg) = args.next() {
+        if arg == "--etcd" {
+            s.etcd = true;
+            continue;
+        }
         let value = args.next().with_context(|| format!("{arg} needs a value"))?;
         match arg.as_str() {
             "--minutes" => s.minutes = value.parse().context("--minutes: a number")?,
             "--seed" => s.seed = value.parse().context("--seed: a number")?,
-            _ => bail!("soak [--minutes N] [--seed S]: unknown argument {arg}"),
+            _ => bail!("soak [--minutes N] [--seed S] [--etcd]: unknown argument {arg}"),
         }
     }
     if !(0.5..=10_000.0).contains(&s.minutes) {
@@ -60,7 +67,7 @@ fn binary() -> Result<String> {
 pub fn run(args: &[String]) -> Result<()> {
     let s = settings(args)?;
     let length = Duration::from_secs_f64(s.minutes * 60.0);
-    let mut cluster = Cluster::start(binary()?)?;
+    let mut cluster = Cluster::start(binary()?, s.etcd)?;
     let mut events = Events::new(s.seed);
     let (began, mut lost) = (Instant::now(), false);
     while began.elapsed() < length && cluster.is_fine() {

@@ -40,7 +40,9 @@ use super::roles::Badges;
 use super::status::MembershipReport;
 use super::wire::{Answer, Ask};
 use crate::error::{Error, ErrorKind, Result};
-use crate::membership::{InProcess, Member, MembershipRules, MembershipState, News, lessees};
+use crate::membership::{
+    Change, InProcess, Member, MembershipRules, MembershipState, News, lessees,
+};
 use crate::sync::locked;
 use crate::transport::Nanos;
 
