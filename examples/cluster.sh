@@ -1,5 +1,6 @@
 #!/bin/sh
-# A pool on this machine: two memory nodes and two compute nodes, each a process, with metrics.
+# A pool on this machine: etcd, two memory nodes and two compute nodes, each a process, with metrics.
+# Without etcd (Debian: etcd-server) the first memory node keeps the membership.
 #
 #   examples/cluster.sh            starts it, says how to use it, and serves until Ctrl-C
 #   examples/cluster.sh --check    starts it, puts, gets, kills a compute node, gets again, and stops
@@ -19,6 +20,7 @@ fi
 
 logs=$(mktemp -d)
 processes=
+etcd= pool=
 stop() {
     trap - EXIT INT TERM
     # Compute nodes hand over and leave before memory goes.
@@ -26,6 +28,10 @@ stop() {
         kill "$process" 2>/dev/null || true
         wait "$process" 2>/dev/null || true
     done
+    if [ -n "$etcd" ]; then
+        kill "$etcd" 2>/dev/null || true
+        wait "$etcd" 2>/dev/null || true
+    fi
     rm -r "$logs"
 }
 trap stop EXIT
@@ -44,6 +50,15 @@ start() {
     eval "$name=$!"
 }
 
+# alive NAME: whether a process has begun to serve, and has not ended.
+alive() {
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        grep -q serves "$logs/$1" && return 0
+        sleep 0.05
+    done
+    return 1
+}
+
 # await FILE TEXT: until the file has a line with the text, ten seconds at most.
 await() {
     tries=0
@@ -58,7 +73,28 @@ await() {
     done
 }
 
-start mn0 memnode --listen "$first" --memory-bytes 256MiB --memory-nodes 2
+kept=
+if command -v etcd >/dev/null; then
+    client=http://127.0.0.1:$((port + 1)) peer=http://127.0.0.1:$((port + 2))
+    etcd --data-dir "$logs/etcd-data" --log-level error --listen-client-urls "$client" \
+        --advertise-client-urls "$client" --listen-peer-urls "$peer" \
+        --initial-advertise-peer-urls "$peer" --initial-cluster "default=$peer" >"$logs/etcd" 2>&1 &
+    etcd=$!
+    pool=etcd://127.0.0.1:$((port + 1))/example
+    kept="--membership $pool"
+else
+    echo "there is no etcd: the first memory node keeps the membership"
+fi
+# (Words on purpose. etcd takes a moment to begin.)
+tries=0
+until start mn0 memnode --listen "$first" --memory-bytes 256MiB --memory-nodes 2 $kept && alive mn0; do
+    tries=$((tries + 1))
+    if [ "$tries" -gt 20 ]; then
+        cat "$logs/mn0" >&2
+        exit 1
+    fi
+done
+first=${pool:-$first}
 start mn1 memnode --listen 127.0.0.1:0 --memory-bytes 256MiB --join "$first"
 await mn0 serves
 await mn1 serves

@@ -524,7 +524,7 @@ pub struct MemnodeArgs {
     /// address in etcd, instead of founding one.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub join: Option<String>,
-    /// Keep the membership of the pool in etcd, under a name: it outlives every process of the pool.
+    /// Keep the membership of the pool in etcd, under a name: it outlives every process of it.
     /// Without it the first memory node keeps it.
     #[arg(long, value_name = "etcd://HOST:PORT,.../POOL", conflicts_with = "join")]
     pub membership: Option<String>,

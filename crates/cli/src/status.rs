@@ -11,6 +11,9 @@ use dmtree_pool::{IndexReport, MemberStatus, PoolStatus};
 use crate::args::{AskedArgs, StatusArgs, TopArgs};
 use crate::{Hangup, clock, output, stop_flag};
 
+/// A membership that has not answered for longer is worth a line, ms.
+const SILENT_MS: u64 = 1_000;
+
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -84,6 +87,15 @@ fn text(status: &PoolStatus, since: Option<(Duration, &PoolStatus)>) -> String {
         status.deaths,
         if status.moves_tables { "; tables are being moved" } else { "" },
     );
+    if status.membership != "mn0" {
+        out.insert_str(out.len() - 1, &format!("membership in {}\n", status.membership));
+    }
+    if status.membership_silent_ms > SILENT_MS {
+        out.insert_str(
+            out.len() - 1,
+            &format!("the membership has not answered for {} ms\n", status.membership_silent_ms),
+        );
+    }
     let head = ["node", "incarnation", "address", "standing", "lease ms", "links", "memory"];
     out.push_str(&table(&head, status.nodes.iter().map(member)));
     for member in &status.nodes {

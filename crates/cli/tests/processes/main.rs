@@ -8,6 +8,7 @@ mod checkpoint;
 mod common;
 mod costs;
 mod durable;
+mod etcd;
 mod fairness;
 mod harness;
 mod hostile;

@@ -86,7 +86,7 @@ pub(crate) struct MembershipRules {
     /// death has them do it, and reports [`Change::Revoked`].
     pub(super) agents: usize,
     /// The memory node that keeps the membership, and so is present.
-    keeper: Option<NodeId>,
+    kept_by: Option<NodeId>,
     /// The latest reading of the clock that any event has brought.
     now: Nanos,
     /// Ticks come periodically: a time without any event is one in which the server stood still.
@@ -116,7 +116,7 @@ impl MembershipRules {
         Self {
             lease_parameters,
             agents: 0,
-            keeper: Some(NodeId::memory(0)),
+            kept_by: Some(NodeId::memory(0)),
             now: 0,
             ticks: false,
             log: vec![(0, Arc::new(MembershipState::default()))],
@@ -250,7 +250,7 @@ impl MembershipRules {
         }
         for m in &latest.memory {
             let over = self.leases.get(&m.member).is_none_or(|until| *until <= self.now);
-            if m.presence.is_away() || self.keeper == Some(m.member.node) {
+            if m.presence.is_away() || self.kept_by == Some(m.member.node) {
                 continue;
             }
             if over {

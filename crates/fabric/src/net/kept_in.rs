@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::data_path::Common;
 #[cfg(feature = "etcd")]
-use super::etcd::{Charter, EtcdMembership};
+use super::etcd::{EtcdMembership, Foundation};
 use super::io::Net;
 use super::membership_server::PoolConfig;
 use super::node_directory::NodeEntry;
@@ -26,7 +26,7 @@ pub struct KeptIn<'a> {
 }
 
 /// What a pool is founded with.
-type Foundation = (PoolId, PoolConfig, Common, [u8; 32], LeaseParameters);
+type Founded = (PoolId, PoolConfig, Common, [u8; 32], LeaseParameters);
 
 #[cfg(feature = "etcd")]
 impl KeptIn<'_> {
@@ -34,7 +34,7 @@ impl KeptIn<'_> {
         super::etcd::Address::parse(text)
     }
 
-    pub(super) fn found(self, net: &Arc<dyn Net>, of: Foundation, first: NodeEntry) -> Result<At> {
+    pub(super) fn found(self, net: &Arc<dyn Net>, of: Founded, first: NodeEntry) -> Result<At> {
         let address = Self::parse(self.address).unwrap_or_else(|| {
             Err(Error::invalid(format!(
                 "{:?} is no place for a membership: it is etcd://HOST:PORT,HOST:PORT/POOL",
@@ -42,7 +42,7 @@ impl KeptIn<'_> {
             )))
         })?;
         let (pool, config, common, secret, lease) = of;
-        let charter = Charter {
+        let foundation = Foundation {
             pool,
             config,
             common,
@@ -51,7 +51,7 @@ impl KeptIn<'_> {
             acknowledge_ns: lease.acknowledge_ns,
             drift_one_in: lease.drift_one_in,
         };
-        let kept = EtcdMembership::found(net, &address, charter, first, self.anew)?;
+        let kept = EtcdMembership::found(net, &address, foundation, first, self.anew)?;
         Ok(At::Etcd(Arc::new(kept)))
     }
 }
@@ -60,8 +60,8 @@ impl KeptIn<'_> {
 impl super::etcd::Address {
     pub(super) fn open(&self, net: &Arc<dyn Net>) -> Result<Found> {
         let etcd = EtcdMembership::open(net, self)?;
-        let (pool, common) = (etcd.charter.pool, etcd.charter.common);
-        let options = etcd.charter.config.options.clone();
+        let (pool, common) = (etcd.foundation.pool, etcd.foundation.common);
+        let options = etcd.foundation.config.options.clone();
         Ok(Found { at: At::Etcd(Arc::new(etcd)), first: String::new(), pool, common, options })
     }
 }
@@ -72,8 +72,8 @@ impl super::etcd::Address {
     pub(super) fn view(&self, net: &Arc<dyn Net>) -> Result<PoolView> {
         let etcd = EtcdMembership::open(net, self)?;
         Ok(PoolView {
-            pool: etcd.charter.pool,
-            data_path: etcd.charter.common.data_path.name().to_owned(),
+            pool: etcd.foundation.pool,
+            data_path: etcd.foundation.common.data_path.name().to_owned(),
             membership: Some(etcd.look()?),
             membership_at: etcd.place(),
             membership_silent_ns: 0,
@@ -88,7 +88,7 @@ impl KeptIn<'_> {
         text.starts_with("etcd://").then(|| Err(without()))
     }
 
-    pub(super) fn found(self, _: &Arc<dyn Net>, _: Foundation, _: NodeEntry) -> Result<At> {
+    pub(super) fn found(self, _: &Arc<dyn Net>, _: Founded, _: NodeEntry) -> Result<At> {
         Err(without())
     }
 }

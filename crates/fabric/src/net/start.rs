@@ -144,8 +144,8 @@ impl NetFabric {
             Some(kept_in) => {
                 check_concrete(&start.listens)?;
                 let entry = NodeEntry { address: start.listens.clone(), ..entry };
-                let charter = (pool, pool_config, common, secret, lease_parameters);
-                kept_in.found(&start.net, charter, entry)?
+                let foundation = (pool, pool_config, common, secret, lease_parameters);
+                kept_in.found(&start.net, foundation, entry)?
             }
         };
         let node_directory = match at.ask(&Ask::NodeDirectory, net)? {

@@ -39,7 +39,7 @@ impl MembershipRules {
             self.see(&former, state);
             self.log = vec![(self.now, Arc::new(state.clone()))];
         }
-        self.keeper = None;
+        self.kept_by = None;
         self.last_death = stored.last_death;
         self.gaps.clone_from(&stored.gaps);
         self.leases = holders.iter().map(|m| (*m, Nanos::MAX)).collect();

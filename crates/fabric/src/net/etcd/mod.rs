@@ -4,8 +4,8 @@
 //!
 //! | key | what | changed |
 //! |---|---|---|
-//! | `charter` | id, config, data path, secret and times of the pool | created once |
-//! | `state` | the membership, numbers and incarnations, the node directory | by a transaction on its revision |
+//! | `foundation` | id, config, data path, secret and times of the pool | created once |
+//! | `state` | membership, numbers and incarnations, node directory | if its revision stands |
 //! | `live/NODE.INCARNATION` | the member holds a lease | bound to a lease of etcd |
 //!
 //! Every process applies the rules of the membership server to the stored state, by its own clock
@@ -47,7 +47,7 @@ use crate::sync::locked;
 use crate::transport::Nanos;
 
 use gateway::{Gateway, If, LeaseId, Pair, Then};
-pub(super) use stored::Charter;
+pub(super) use stored::Foundation;
 
 /// How an address of a pool in etcd begins.
 const SCHEME: &str = "etcd://";
@@ -107,7 +107,7 @@ pub(super) struct EtcdMembership {
     net: Arc<dyn Net>,
     gateway: Gateway,
     prefix: String,
-    pub(super) charter: Charter,
+    pub(super) foundation: Foundation,
     badges: Badges,
     local: Mutex<Local>,
 }
@@ -144,23 +144,23 @@ impl EtcdMembership {
     pub(super) fn found(
         net: &Arc<dyn Net>,
         at: &Address,
-        charter: Charter,
+        foundation: Foundation,
         first: NodeEntry,
         anew: bool,
     ) -> Result<Self> {
-        let this = Self::of(net, at, charter);
-        let server = this.charter.server(&this.badges);
+        let this = Self::of(net, at, foundation);
+        let server = this.foundation.server(&this.badges);
         server.enter(first);
-        let keys = [this.key("charter"), this.key("state"), this.key("live/")];
+        let keys = [this.key("foundation"), this.key("state"), this.key("live/")];
         let when = match anew {
             true => If::NoneBelow(&keys[2]),
             false => If::Unchanged(&keys[0], 0),
         };
         let then = [
-            Then::Put(&keys[0], this.charter.encode()?),
+            Then::Put(&keys[0], this.foundation.encode()?),
             Then::Put(&keys[1], stored::encode(&server.stored())?),
         ];
-        // The answer may be lost: the charter then tells whether it is this one.
+        // The answer may be lost: the foundation then tells whether it is this one.
         let done = match this.gateway.transact(&[when], &then) {
             Err(e) if e.kind() == ErrorKind::Unreachable => this.snapshot().map(|_| Some(0)),
             done => done,
@@ -184,22 +184,22 @@ impl EtcdMembership {
     /// `Unreachable` when there is no such pool (yet), or no server answers.
     pub(super) fn open(net: &Arc<dyn Net>, at: &Address) -> Result<Self> {
         let gateway = Gateway::new(at.servers.clone(), REQUEST_WITHIN);
-        let key = format!("{}charter", at.prefix());
+        let key = format!("{}foundation", at.prefix());
         let pairs = every(&at.servers, || gateway.range(&at.prefix()))?;
-        let Some(charter) = pairs.iter().find(|pair| pair.key == key) else {
+        let Some(foundation) = pairs.iter().find(|pair| pair.key == key) else {
             return Err(Error::unreachable(format!(
                 "etcd at {} has no pool {:?}: found it with `dmtree memnode --membership`, or check the name",
                 gateway.names(),
                 at.name
             )));
         };
-        Ok(Self::of(net, at, Charter::decode(&charter.value)?))
+        Ok(Self::of(net, at, Foundation::decode(&foundation.value)?))
     }
 
-    fn of(net: &Arc<dyn Net>, at: &Address, charter: Charter) -> Self {
-        let badges = Badges::of(charter.secret);
+    fn of(net: &Arc<dyn Net>, at: &Address, foundation: Foundation) -> Self {
+        let badges = Badges::of(foundation.secret);
         let local = Local {
-            rules: MembershipRules::new(charter.lease_parameters()),
+            rules: MembershipRules::new(foundation.lease_parameters()),
             since: BTreeMap::new(),
             absent: BTreeMap::new(),
             looked_at: 0,
@@ -212,7 +212,7 @@ impl EtcdMembership {
             net: net.clone(),
             gateway: Gateway::new(at.servers.clone(), REQUEST_WITHIN),
             prefix: at.prefix(),
-            charter,
+            foundation,
             badges,
             local: Mutex::new(local),
         }
@@ -267,7 +267,7 @@ impl EtcdMembership {
         {
             return Ok((lease, true));
         }
-        let lease = self.gateway.grant(self.charter.lease_s())?;
+        let lease = self.gateway.grant(self.foundation.lease_s())?;
         locked(&self.local).leases.insert(me, lease);
         Ok((lease, false))
     }
@@ -311,7 +311,7 @@ impl EtcdMembership {
         let now = self.net.now();
         let server = {
             let mut local = locked(&self.local);
-            local.look(&snapshot, now, self.charter.lease_ns / GRACE_ONE_IN);
+            local.look(&snapshot, now, self.foundation.lease_ns / GRACE_ONE_IN);
             if let Some((me, _)) = lease {
                 local.absent.remove(&me);
             }
@@ -368,8 +368,8 @@ impl EtcdMembership {
         };
         let pairs = self.gateway.range(&self.prefix)?;
         let find = |name: &str| pairs.iter().find(|pair| pair.key == self.key(name));
-        let charter = find("charter").ok_or_else(other)?;
-        if Charter::decode(&charter.value)?.pool != self.charter.pool {
+        let foundation = find("foundation").ok_or_else(other)?;
+        if Foundation::decode(&foundation.value)?.pool != self.foundation.pool {
             return Err(other());
         }
         let state = find("state").ok_or_else(other)?;
@@ -467,14 +467,14 @@ impl Local {
         holder: Option<Member>,
         now: Nanos,
     ) -> MembershipServer {
-        let grace_ns = of.charter.lease_ns / GRACE_ONE_IN;
+        let grace_ns = of.foundation.lease_ns / GRACE_ONE_IN;
         let tolerated = self.absent.iter().filter(|(_, since)| now < *since + grace_ns);
         let mut holders: BTreeSet<Member> = snapshot.live.keys().copied().collect();
         holders.extend(tolerated.map(|(m, _)| *m).chain(holder));
         let mut rules = self.rules.clone();
         rules.adopt(snapshot.stored.rules(), &holders, now);
         let membership = Arc::new(InProcess::of(rules));
-        of.charter.restored(&of.badges, membership, &snapshot.stored, &self.since)
+        of.foundation.restored(&of.badges, membership, &snapshot.stored, &self.since)
     }
 
     /// An attempt has succeeded.

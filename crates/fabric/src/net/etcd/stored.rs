@@ -14,14 +14,14 @@ use crate::error::{Error, Result};
 use crate::membership::{InProcess, LeaseParameters, Member};
 use crate::transport::Nanos;
 
-/// Of the charter and of the state.
+/// Of the foundation and of the state.
 const VERSION: u32 = 1;
 /// Longest value, bytes: etcd refuses requests of 1.5 MiB.
 const MAX_BYTES: usize = 1 << 20;
 
 /// What a pool is, from its foundation on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in super::super) struct Charter {
+pub(in super::super) struct Foundation {
     pub(in super::super) pool: PoolId,
     pub(in super::super) config: PoolConfig,
     pub(in super::super) common: Common,
@@ -32,7 +32,7 @@ pub(in super::super) struct Charter {
     pub(in super::super) drift_one_in: u64,
 }
 
-impl Charter {
+impl Foundation {
     pub(super) fn lease_parameters(&self) -> LeaseParameters {
         LeaseParameters {
             lease_ns: self.lease_ns,
@@ -52,12 +52,12 @@ impl Charter {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
-        let charter: Self = decode(bytes)?;
-        let (c, is_time) = (&charter, |ns: Nanos| (1..=86_400_000_000_000).contains(&ns));
+        let foundation: Self = decode(bytes)?;
+        let (c, is_time) = (&foundation, |ns: Nanos| (1..=86_400_000_000_000).contains(&ns));
         if c.drift_one_in < 2 || !is_time(c.lease_ns) || !is_time(c.acknowledge_ns) {
-            return Err(Error::corrupt("the charter of the pool in etcd has impossible times"));
+            return Err(Error::corrupt("the foundation of the pool in etcd has impossible times"));
         }
-        Ok(charter)
+        Ok(foundation)
     }
 
     /// The membership server of a pool without members.

@@ -81,9 +81,9 @@ fn address(server: &str, pool: &str) -> Address {
     Address::parse(&format!("etcd://{server}/{pool}")).expect("of etcd").expect("well formed")
 }
 
-fn charter(pool: u64, memory_nodes: u16) -> Charter {
+fn foundation(pool: u64, memory_nodes: u16) -> Foundation {
     let data_path = DataPath::Frames;
-    Charter {
+    Foundation {
         pool: PoolId(pool),
         config: PoolConfig {
             memory_nodes,
@@ -112,7 +112,7 @@ fn mn0() -> NodeEntry {
 
 /// A pool that is open: its first memory node has joined and is ready.
 fn founded(at: &Address) -> EtcdMembership {
-    let first = EtcdMembership::found(&net(), at, charter(1, 1), mn0(), false).expect("new");
+    let first = EtcdMembership::found(&net(), at, foundation(1, 1), mn0(), false).expect("new");
     let me = mn0().member;
     again(|| first.ask(&Ask::Join(me)));
     again(|| first.ask(&Ask::Ready { me, on_chip_bytes: 0 }));
@@ -200,17 +200,17 @@ fn a_pool_is_founded_once() {
     let none = EtcdMembership::open(&net(), &at).err().expect("no pool");
     assert!(none.is_retryable() && none.to_string().contains("no pool \"p\""), "{none}");
     let first = founded(&at);
-    let second = EtcdMembership::found(&net(), &at, charter(2, 1), mn0(), false).err();
+    let second = EtcdMembership::found(&net(), &at, foundation(2, 1), mn0(), false).err();
     assert_eq!(second.expect("there is one").kind(), ErrorKind::Exists);
-    let living = EtcdMembership::found(&net(), &at, charter(2, 1), mn0(), true).err();
+    let living = EtcdMembership::found(&net(), &at, foundation(2, 1), mn0(), true).err();
     assert!(living.expect("mn0 holds a lease").to_string().contains("hold leases"));
-    assert_eq!(EtcdMembership::open(&net(), &at).expect("there").charter, first.charter);
+    assert_eq!(EtcdMembership::open(&net(), &at).expect("there").foundation, first.foundation);
     // Another pool of the same server.
     founded(&address(&server.at, "q"));
     // All processes of the first pool have ended.
     let leases = std::mem::take(&mut locked(&first.local).leases);
     leases.into_values().for_each(|lease| first.gateway.revoke(lease).expect("held"));
-    EtcdMembership::found(&net(), &at, charter(2, 1), mn0(), true).expect("nothing lives");
+    EtcdMembership::found(&net(), &at, foundation(2, 1), mn0(), true).expect("nothing lives");
     let e = first.ask(&Ask::NodeDirectory).expect_err("another pool");
     assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
 }

@@ -1,0 +1,240 @@
+//! Pools whose membership etcd keeps, with real servers. Without `etcd` (Debian's `etcd-server`)
+//! these tests say that they skip.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{PATIENCE, Process, compute, run, shell, within};
+
+/// Servers of one etcd cluster, with their data in a folder that goes with them.
+struct Etcd {
+    servers: Vec<(Child, Vec<String>, String)>,
+    _data: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// So many servers; `None`, said loudly, where there is no etcd.
+    fn start(count: usize) -> Option<Self> {
+        let data = tempfile::tempdir().expect("a folder");
+        let url = || {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            format!("http://{}", listener.local_addr().expect("bound"))
+        };
+        let ports: Vec<[String; 2]> = (0..count).map(|_| [url(), url()]).collect();
+        let peers = ports.iter().enumerate().map(|(n, [_, peer])| format!("s{n}={peer}"));
+        let cluster = peers.collect::<Vec<_>>().join(",");
+        let mut servers = Vec::new();
+        for (n, [client, peer]) in ports.iter().enumerate() {
+            let folder = data.path().join(n.to_string());
+            let arguments = [
+                ["--name", &format!("s{n}")],
+                ["--data-dir", folder.to_str().expect("text")],
+                ["--log-level", "error"],
+                ["--listen-client-urls", client],
+                ["--advertise-client-urls", client],
+                ["--listen-peer-urls", peer],
+                ["--initial-advertise-peer-urls", peer],
+                ["--initial-cluster", &cluster],
+            ];
+            let arguments: Vec<String> = arguments.concat().iter().map(|s| s.to_string()).collect();
+            let Some(child) = launch(&arguments) else {
+                eprintln!("SKIPPED: there is no etcd here (Debian: apt-get install etcd-server)");
+                return None;
+            };
+            servers.push((child, arguments, client.trim_start_matches("http://").to_owned()));
+        }
+        Some(Self { servers, _data: data })
+    }
+
+    fn pool(&self) -> String {
+        let all: Vec<&str> = self.servers.iter().map(|(.., at)| at.as_str()).collect();
+        format!("etcd://{}/pool", all.join(","))
+    }
+
+    fn signal(&self, server: usize, signal: &str) {
+        let id = self.servers[server].0.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+    }
+
+    fn kill(&mut self, server: usize) {
+        let _ = self.servers[server].0.kill();
+        let _ = self.servers[server].0.wait();
+    }
+
+    fn restart(&mut self, server: usize) {
+        self.kill(server);
+        self.servers[server].0 = launch(&self.servers[server].1).expect("it was there");
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        (0..self.servers.len()).for_each(|n| self.kill(n));
+    }
+}
+
+fn launch(arguments: &[String]) -> Option<Child> {
+    let mut command = Command::new("etcd");
+    command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().ok()
+}
+
+/// Two memory nodes of a pool in etcd.
+fn memory(pool: &str) -> [Process; 2] {
+    let first = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+    let founded = ["--memory-nodes", "2", "--membership", pool, "--lease-ms", "2000"];
+    // The servers take a moment to begin.
+    let mn0 = within(PATIENCE, || {
+        let p = Process::start(&[&first[..], &founded].concat());
+        match p.heard() {
+            Some(line) if line.starts_with("mn0 ") => Ok(p),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let mn1 = Process::start(&[&first[..], &["--join", pool]].concat());
+    assert!(mn1.line().starts_with("mn1 "));
+    [mn0, mn1]
+}
+
+/// Writes keys of a range until each is acknowledged.
+fn write(p: &mut Process, keys: std::ops::Range<usize>) {
+    keys.for_each(|i| p.until_done(&format!("put k{i:05} v{i}")));
+}
+
+fn check(p: &mut Process, keys: std::ops::Range<usize>) {
+    for i in keys {
+        within(PATIENCE, || match p.ask(&format!("get k{i:05}")) {
+            answer if answer == format!("v{i}") => Ok(()),
+            // A pair that is there is never said to be missing.
+            answer if answer.starts_with("error") => Err(answer),
+            answer => panic!("k{i:05}: {answer}"),
+        });
+    }
+}
+
+/// Compute processes are killed, and stand still beyond their leases; etcd is killed and started
+/// again: nothing that was acknowledged is lost, and each goes on.
+#[test]
+fn a_pool_in_etcd_outlives_its_processes_and_restarts_of_etcd() {
+    let Some(mut etcd) = Etcd::start(1) else { return };
+    let pool = etcd.pool();
+    let _memory = memory(&pool);
+    let mut all: Vec<Process> = (0..3).map(|_| compute(&pool)).collect();
+    for (n, p) in all.iter_mut().enumerate() {
+        write(p, 100 * n..100 * n + 100);
+    }
+    // Killed: dead at once, since its host refuses connections.
+    let began = Instant::now();
+    all[2].kill();
+    write(&mut all[0], 200..300);
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    all[2] = shell(&pool);
+    check(&mut all[2], 0..300);
+    // It stands still beyond its lease, and joins again.
+    all[1].pause(Duration::from_secs(5));
+    write(&mut all[0], 300..330);
+    write(&mut all[1], 330..360);
+    // etcd ends and begins while all of them write.
+    etcd.restart(0);
+    for (n, p) in all.iter_mut().enumerate() {
+        write(p, 400 + 100 * n..450 + 100 * n);
+    }
+    let mut newcomer = shell(&pool);
+    for keys in [0..360, 400..450, 500..550, 600..650] {
+        check(&mut newcomer, keys);
+    }
+    let (code, status) = run(&["status", "--connect", &pool]);
+    assert!(code == Some(0) && status.contains("membership in etcd://"), "{status}");
+}
+
+/// Without etcd gets and writes go on until leases end, and fail with its name then; when it is
+/// back, the same processes go on.
+#[test]
+fn etcd_may_be_away() {
+    let Some(etcd) = Etcd::start(1) else { return };
+    let pool = etcd.pool();
+    let _memory = memory(&pool);
+    let mut a = compute(&pool);
+    write(&mut a, 0..50);
+    let incarnation = |p: &mut Process| p.notes().iter().filter(|n| n.contains("joined")).count();
+    let before = incarnation(&mut a);
+    etcd.signal(0, "-STOP");
+    write(&mut a, 50..60);
+    let named = within(PATIENCE, || match a.ask("put k00000 v0") {
+        answer if answer.contains("etcd") => Ok(answer),
+        answer => Err(answer),
+    });
+    assert!(named.starts_with("error"), "{named}");
+    etcd.signal(0, "-CONT");
+    write(&mut a, 60..100);
+    check(&mut a, 0..100);
+    assert_eq!(incarnation(&mut a), before, "{:?}", a.notes());
+}
+
+/// One of three servers is killed: no operation fails.
+#[test]
+fn one_of_three_servers_may_be_lost() {
+    let Some(mut etcd) = Etcd::start(3) else { return };
+    let pool = etcd.pool();
+    let _memory = memory(&pool);
+    let mut all: Vec<Process> = (0..2).map(|_| compute(&pool)).collect();
+    for server in 0..2 {
+        for (n, p) in all.iter_mut().enumerate() {
+            write(p, 1_000 * server + 100 * n..1_000 * server + 100 * n + 50);
+        }
+        match server {
+            0 => etcd.kill(0),
+            // Its place is taken again; then another one is lost.
+            _ => {
+                etcd.restart(0);
+                std::thread::sleep(Duration::from_secs(3));
+                etcd.kill(1);
+            }
+        }
+        for (n, p) in all.iter_mut().enumerate() {
+            write(p, 1_000 * server + 100 * n + 50..1_000 * server + 100 * n + 100);
+        }
+    }
+    let mut newcomer = shell(&pool);
+    for first in [0, 1_000] {
+        check(&mut newcomer, first..first + 200);
+    }
+}
+
+/// Settings and states that cannot be, each with a line and status 2.
+#[test]
+fn impossible_pools_in_etcd_are_refused() {
+    let one = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+    let refused = |more: &[&str], words: &str| {
+        let (code, text) = run(&[&one[..], more].concat());
+        assert!(code == Some(2) && text.contains(words), "{more:?}: {code:?} {text}");
+    };
+    refused(&["--membership", "etcd://nowhere"], "etcd://HOST:PORT,HOST:PORT/POOL");
+    refused(&["--membership", "127.0.0.1:1"], "is no place for a membership");
+    refused(&["--membership", "etcd://127.0.0.1:1/p"], "does not answer");
+    refused(&["--join", "etcd://127.0.0.1:1/p", "--wait", "1"], "does not answer");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.toml");
+    let name = format!("file:{}", file.to_str().expect("text"));
+    refused(&["--join", &name], "No such file");
+    std::fs::write(&file, "memory = 3").expect("room");
+    refused(&["--join", &name], "cluster.toml");
+    std::fs::write(&file, "").expect("room");
+    refused(&["--join", &name], "names no node");
+    std::fs::write(&file, "memory = [\"127.0.0.1:1\"]").expect("room");
+    refused(&["--join", &name, "--wait", "1"], "127.0.0.1:1");
+    let Some(etcd) = Etcd::start(1) else { return };
+    let pool = etcd.pool();
+    refused(&["--join", &pool, "--wait", "1"], "has no pool \"pool\"");
+    let _memory = memory(&pool);
+    refused(&["--membership", &pool], "has a pool \"pool\" already");
+    refused(&["--membership", &pool, "--anew"], "hold leases");
+    refused(
+        &["--membership", &pool.replace("/pool", "/q"), "--listen", "0.0.0.0:0", "--insecure"],
+        "--listen names it",
+    );
+    std::fs::write(&file, format!("membership = \"{pool}\"")).expect("room");
+    let mut by_file = shell(&name);
+    assert_eq!(by_file.ask("put a 1"), "done");
+}
