@@ -18,6 +18,8 @@ static TARGET: LazyLock<fn(&[u8])> = LazyLock::new(|| {
         "frames" => net::frames,
         // Messages, and sequences of questions to the membership server.
         "messages" => net::messages,
+        // What etcd answers, and what it has stored.
+        "etcd" => net::etcd,
         // Names of certificates.
         "names" => net::names,
         // Records in the heads of regions: superblock, chunks, catalog, directory.

@@ -17,10 +17,11 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address";
 
 /// Targets, and where there are more inputs to begin with than in `fuzz/corpus`.
-const TARGETS: [(&str, Option<&str>); 11] = [
+const TARGETS: [(&str, Option<&str>); 12] = [
     ("handshake", None),
     ("frames", None),
     ("messages", None),
+    ("etcd", None),
     ("names", None),
     ("heads", None),
     ("pool_config", None),

@@ -161,6 +161,14 @@ pub fn names(data: &[u8]) {
     }
 }
 
+/// What etcd answers, and what it has stored. The first byte selects the status and the kind.
+#[cfg(feature = "etcd")]
+pub fn etcd(data: &[u8]) {
+    if let Some((kind, bytes)) = data.split_first() {
+        super::etcd::fuzz(*kind, bytes);
+    }
+}
+
 fn membership_server() -> MembershipServer {
     let (data_path, options) = (DataPath::Frames, Vec::new());
     let pool_config = PoolConfig {
@@ -211,6 +219,11 @@ mod tests {
             verbs.extend(vec![1; words * 8]);
         }
         write("frames", "verbs", &verbs);
+        let answer = r#"{"header":{"revision":"5"},"kvs":[{"key":"L2EvYg==","mod_revision":"4","value":"AQID"}]}"#;
+        write("etcd", "range", &[b"\0", answer.as_bytes()].concat());
+        let granted = r#"{"header":{"revision":"5"},"ID":"7587862053474400000","TTL":"2"}"#;
+        write("etcd", "lease", &[b"\0", granted.as_bytes()].concat());
+        write("etcd", "refusal", &[&b"\x01"[..], br#"{"message":"no space","code":8}"#].concat());
     }
 
     #[test]
@@ -233,6 +246,8 @@ mod tests {
             frames(&data);
             messages(&data);
             names(&data);
+            #[cfg(feature = "etcd")]
+            etcd(&data);
         }
 
         #[test]

@@ -489,6 +489,16 @@ impl Local {
     }
 }
 
+/// Any bytes as an answer, of success or of a refusal, or as a stored value, as `kind` says.
+pub(super) fn fuzz(kind: u8, bytes: &[u8]) {
+    match kind & 3 {
+        0 => gateway::fuzz(200, bytes),
+        1 => gateway::fuzz(429, bytes),
+        2 => _ = Foundation::decode(bytes),
+        _ => _ = stored::decode::<StoredServer>(bytes),
+    }
+}
+
 impl Judge for EtcdMembership {
     fn latest(&self) -> Arc<MembershipState> {
         locked(&self.local).rules.latest()
