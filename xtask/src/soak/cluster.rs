@@ -92,18 +92,9 @@ impl Cluster {
         let kept = etcd.as_ref().map(|etcd| format!("etcd://{}/soak", etcd.at));
         let kept_in = kept.as_deref().map_or(Vec::new(), |kept| vec!["--membership", kept]);
         let found = [&size[..], &first, &kept_in].concat();
-        let mut mn0 = Process::start((&binary, &found), (MEMORY, 0), &to)?;
-        // etcd takes a moment to begin.
-        let mut serving = serves(&lines);
-        for _ in 0..20 {
-            if serving.is_ok() || etcd.is_none() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(200));
-            mn0 = Process::start((&binary, &found), (MEMORY, 0), &to)?;
-            serving = serves(&lines);
-        }
-        let at = kept.unwrap_or(serving?);
+        let mn0 = Process::start((&binary, &found), (MEMORY, 0), &to)?;
+        let serving = serves(&lines)?;
+        let at = kept.unwrap_or(serving);
         let join = ["--join", &at];
         let mn1 = Process::start((&binary, &[&size[..], &join].concat()), (MEMORY + 1, 0), &to)?;
         serves(&lines)?;

@@ -1,14 +1,19 @@
 //! A server of etcd that keeps the membership of a soak.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::process::{Line, Process};
 
 /// The number of the server among the sources of lines; what it says is not looked at.
 const SOURCE: usize = usize::MAX;
+
+/// Longest time until it has a leader.
+const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
 /// A server, with its data in a folder that goes with it.
 pub struct Etcd {
@@ -39,6 +44,11 @@ impl Etcd {
         let args: Vec<String> = args.concat().into_iter().map(str::to_owned).collect();
         let process = launch(&args, to)?;
         let at = client.trim_start_matches("http://").to_owned();
+        let began = Instant::now();
+        while !is_healthy(&at) {
+            ensure!(began.elapsed() < BEGINS_WITHIN, "etcd is not healthy after {BEGINS_WITHIN:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
         Ok(Self { process, args, at, _data: data })
     }
 
@@ -51,6 +61,19 @@ impl Etcd {
         self.process = launch(&self.args, to)?;
         Ok(())
     }
+}
+
+/// Whether a server has a leader.
+fn is_healthy(at: &str) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(at)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.contains("\"true\""))
 }
 
 fn launch(args: &[String], to: &Sender<Line>) -> Result<Process> {
