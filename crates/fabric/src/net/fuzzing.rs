@@ -153,12 +153,14 @@ pub fn questions() -> Vec<u8> {
     out
 }
 
-/// The names of a certificate, one a line.
+/// The names of a certificate, one a line; and the bytes as a certificate.
 pub fn names(data: &[u8]) {
     let names = data.split(|b| *b == b'\n').filter_map(|name| std::str::from_utf8(name).ok());
     if let Ok(identity) = Identity::of_names(names) {
         assert_eq!(Identity::of_name(&identity.to_string()).ok().flatten(), Some(identity));
     }
+    #[cfg(feature = "tls")]
+    let _ = super::tls::identity_of(&data.into());
 }
 
 fn membership_server() -> MembershipServer {

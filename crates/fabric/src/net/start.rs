@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::admin::{Admin, unexpected};
 use super::data_path::{Common, DataPath, NicConfig};
+use super::identity::KeyRole;
 use super::io::{Listener, Net};
 use super::membership_server::{MembershipServer, PoolConfig, ready};
 use super::node_directory::{NodeDirectory, NodeEntry};
@@ -79,7 +80,7 @@ impl NetFabric {
     ///
     /// # Errors
     /// `InvalidArgument` when it cannot listen there; `Full` when there is no memory, or it cannot
-    /// be registered; `Unsupported` when the requested RDMA is missing, with how to get it.
+    /// be registered; `Incompatible` for keys without the role memory; `Unsupported` when the requested RDMA is missing, with how to get it.
     pub fn found(
         listen: &str,
         region_bytes: u64,
@@ -106,6 +107,7 @@ impl NetFabric {
         lease_parameters: LeaseParameters,
         nic_config: &NicConfig,
     ) -> Result<Self> {
+        nic_config.access.keys.check_role(KeyRole::Memory, "founding a pool")?;
         let data_path = pool_config.data_path;
         let mtu = if data_path == DataPath::Rdma { Rdma::probe(nic_config)? } else { 0 };
         let common = Common { data_path, mtu, cores: nic_config.cores };

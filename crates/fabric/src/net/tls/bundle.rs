@@ -70,10 +70,8 @@ impl Parts {
 
 /// What is negotiated: the newest version, one group, and two ciphers.
 fn provider() -> Arc<CryptoProvider> {
-    let cipher_suites = vec![
-        cipher_suite::TLS13_AES_128_GCM_SHA256,
-        cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    ];
+    let cipher_suites =
+        vec![cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_CHACHA20_POLY1305_SHA256];
     let kx_groups = vec![kx_group::X25519];
     Arc::new(CryptoProvider { cipher_suites, kx_groups, ..ring::default_provider() })
 }
@@ -93,9 +91,7 @@ impl Bundle {
         let roots = Arc::new(roots);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
         let verifier = verifier.build().map_err(|e| Error::invalid(e.to_string()))?;
-        verifier
-            .verify_client_cert(&own, &[], now)
-            .map_err(|e| refusal(&e, Whose::Own))?;
+        verifier.verify_client_cert(&own, &[], now).map_err(|e| refusal(&e, Whose::Own))?;
         let newest = [&rustls::version::TLS13];
         let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&newest)

@@ -32,6 +32,14 @@ impl Bundle {
         self.issue_for(role.into(), from_now(days)?)
     }
 
+    /// Keys that were valid when their process started.
+    #[cfg(test)]
+    pub(in crate::net) fn lasting(&self, valid: Validity) -> Self {
+        let start = UnixTime::since_unix_epoch(Duration::from_secs(valid.start));
+        let text = self.issue_for(KeyRoles::ALL, valid).expect("issued");
+        Self::of_at(&text, start).expect("valid then")
+    }
+
     pub(super) fn draw_for(valid: Validity) -> Result<String> {
         let pool = u128::from_le_bytes(random()?);
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed)?;
@@ -90,12 +98,9 @@ fn authority(pool: u128) -> CertificateParams {
 }
 
 /// A new private key with its certificate, as PEM.
-fn signed(
-    issuer: &Issuer<'_, KeyPair>,
-    identity: &Identity,
-    valid: Validity,
-) -> Result<String> {
-    let at = |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.min(MAX_SECONDS));
+fn signed(issuer: &Issuer<'_, KeyPair>, identity: &Identity, valid: Validity) -> Result<String> {
+    let at =
+        |seconds: u64| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds.min(MAX_SECONDS));
     let mut params = CertificateParams::default();
     params.distinguished_name = named(&format!("dmtree {}", identity.roles));
     params.subject_alt_names = vec![

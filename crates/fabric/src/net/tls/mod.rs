@@ -33,7 +33,7 @@ use super::io::{Interest, Party};
 use crate::error::{Error, Result};
 use refusal::{Whose, refusal};
 
-pub(super) use bundle::Bundle;
+pub(super) use bundle::{Bundle, identity_of};
 
 /// The name that every certificate of a node has: the address of a node is not in it.
 const NAME: &str = "dmtree";
@@ -59,9 +59,9 @@ impl Session {
     pub(super) fn new(keys: &Arc<Bundle>, party: Party) -> Result<Self> {
         let failed = |e: rustls::Error| Error::unsupported(format!("no TLS: {e}"));
         let tls = match party {
-            Party::Accepts => {
-                ServerConnection::new(keys.server.clone()).map_err(failed).map(Connection::Server)?
-            }
+            Party::Accepts => ServerConnection::new(keys.server.clone())
+                .map_err(failed)
+                .map(Connection::Server)?,
             Party::Connects(_) => {
                 let name = ServerName::try_from(NAME).map_err(|e| Error::invalid(e.to_string()))?;
                 let client = ClientConnection::new(keys.client.clone(), name).map_err(failed)?;
@@ -169,7 +169,7 @@ impl Session {
     fn identify(&self) -> Result<Identity> {
         let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
         let certificate = certificate.ok_or_else(|| Error::corrupt("it has no certificate"))?;
-        let identity = bundle::identity_of(certificate)?;
+        let identity = identity_of(certificate)?;
         if identity.pool != self.keys.identity().pool {
             return Err(Error::incompatible("its certificate is of another pool"));
         }
@@ -225,7 +225,9 @@ impl Session {
 /// What a session has taken off its socket.
 enum Received {
     /// Something; whether the socket has no more.
-    Some { drained: bool },
+    Some {
+        drained: bool,
+    },
     End,
 }
 

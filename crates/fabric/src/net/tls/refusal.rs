@@ -46,10 +46,14 @@ fn certificate(why: &CertificateError, its: &str) -> String {
             date(*time)
         ),
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            format!("{its} certificate is not of this pool: give all processes keys of one authority (--key-file FILE or DMTREE_KEY_FILE)")
+            format!(
+                "{its} certificate is not of this pool: give all processes keys of one authority (--key-file FILE or DMTREE_KEY_FILE)"
+            )
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            format!("{its} certificate is for no node: compute nodes and memory nodes need their roles")
+            format!(
+                "{its} certificate is for no node: compute nodes and memory nodes need their roles"
+            )
         }
         why => format!("{its} certificate is refused: {why}"),
     }

@@ -31,8 +31,7 @@ fn of_role(pool: &Bundle, role: KeyRole) -> Arc<Bundle> {
 /// Keys that were valid when their process started, in a range of seconds from now.
 fn valid_in(pool: &Bundle, from: i64, until: i64) -> Arc<Bundle> {
     let time = |by: i64| now().saturating_add_signed(by);
-    let text = pool.issue_for(KeyRoles::ALL, time(from)..time(until)).expect("issued");
-    Arc::new(Bundle::of_at(&text, at(time(from))).expect("valid then"))
+    Arc::new(pool.lasting(time(from)..time(until)))
 }
 
 /// One direction of a connection: bytes that were written and not read, of so many at most.
@@ -136,7 +135,10 @@ fn keys_say_their_pool_and_roles() {
     assert_eq!(pool.identity().roles, KeyRoles::ALL);
     for role in KeyRole::ALL {
         let one = of_role(&pool, role);
-        assert_eq!((one.identity().pool, one.identity().roles), (pool.identity().pool, role.into()));
+        assert_eq!(
+            (one.identity().pool, one.identity().roles),
+            (pool.identity().pool, role.into())
+        );
         let e = one.issue(role, 30).expect_err("no authority");
         assert!(e.to_string().contains("dmtree keys new"), "{e}");
     }
