@@ -13,7 +13,7 @@ use super::handshake::{Client, Host, Side};
 use super::identity::Identity;
 use super::membership_server::{MembershipServer, PoolConfig};
 use super::node_directory::NodeEntry;
-use super::roles::{self, Badges, Speaker};
+use super::roles::{self, Badges, Issued, Speaker};
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
 use crate::host;
@@ -175,7 +175,13 @@ fn membership_server() -> MembershipServer {
     };
     let common = Common { data_path, mtu: 0, cores: 1 };
     let membership = Arc::new(InProcess::new(LeaseParameters::default()));
-    let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
+    let r = MembershipServer::new(
+        PoolId(7),
+        pool_config,
+        common,
+        Badges::of(Issued::Secret([1; 32])),
+        membership,
+    );
     let member = Member { node: NodeId::memory(0), incarnation: 1 };
     r.enter(NodeEntry { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
     r.ready(member, 0);

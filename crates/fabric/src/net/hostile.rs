@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use super::access::{Access, Keys};
 use super::admin::Admin;
 use super::dial::{NotOpened, Opening, To};
+use super::identity::KeyRole;
 use super::io::{Net, Stream};
+use super::roles::Issued;
 use super::sockets::System;
 use super::wire::{Ask, Credential, Hello};
 use super::{DataPath, NetFabric, NicConfig, Place, PoolConfig, frames};
@@ -385,7 +387,7 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
 fn another_members_number_executes_nothing() {
     let _alone = alone();
     let keys = Keys::of(&Keys::draw(1).expect("drawn")).expect("its own text");
-    let nic_config = NicConfig::with(Access::with(keys));
+    let nic_config = NicConfig::with(Access::with(keys.clone()));
     let mn0 = found_with(MIB, &nic_config);
     let (cn0, cn1) = (join_with(mn0.listens(), &nic_config), join_with(mn0.listens(), &nic_config));
     for cn in [&cn0, &cn1] {
@@ -416,16 +418,18 @@ fn another_members_number_executes_nothing() {
         let Err(not) = opened_on(&*net, to) else { panic!("a link of another") };
         assert!(not.why.to_string().contains("has not registered"), "{}", not.why);
     }
-    assert!(
-        mn0.0
-            .shared
-            .membership_server
-            .as_ref()
-            .expect("mn0")
-            .membership
-            .latest()
-            .is_living(cn0.me())
-    );
+    let reader = Keys::of(&keys.issue(KeyRole::Reader, 1).expect("issued")).expect("its text");
+    let reader = NicConfig::with(Access::with(reader));
+    let cn2 = join_with(mn0.listens(), &reader);
+    let badges = &cn2.0.shared.badges;
+    assert!(matches!(badges.issued, Issued::Badge(_)), "a reader gets no secret");
+    let (pool, to, credential) = (mn0.pool(), mn0.me(), badges.credential(cn0.me()));
+    let hello = Hello::Link { pool, credential, to, number: 1 << 40, replaces: 1 };
+    let to = To { address: mn0.listens(), role: None, hello: &hello };
+    let Err(not) = opened_on(&*System::of(&reader.access), to) else { panic!("a reader's link") };
+    assert!(not.why.to_string().contains("has not registered"), "{}", not.why);
+    let server = mn0.0.shared.membership_server.as_ref().expect("mn0");
+    assert!(server.membership.latest().is_living(cn0.me()));
     assert_eq!(faa(&endpoint(&cn0)).expect("its access is there"), 0);
 }
 

@@ -13,7 +13,7 @@ use super::io::{Listener, Net};
 use super::membership_server::{MembershipServer, PoolConfig, ready};
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
-use super::roles::Badges;
+use super::roles::{Badges, Issued};
 use super::server::Server;
 use super::service::Inboxes;
 use super::sessions::Sessions;
@@ -116,7 +116,7 @@ impl NetFabric {
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let pool = PoolId(draw(net)?);
         let (badges, membership) =
-            (Badges::of(net.nonce()?), Arc::new(InProcess::new(lease_parameters)));
+            (Badges::of(Issued::Secret(net.nonce()?)), Arc::new(InProcess::new(lease_parameters)));
         let membership_server =
             MembershipServer::new(pool, pool_config, common, badges.clone(), membership);
         let entry =
@@ -213,10 +213,10 @@ impl NetFabric {
             journal,
         });
         let answer = again_until(&*net, until, clock, async || first.ask_soon(&ask).await).await?;
-        let Answer::Registered { me, node_directory, secret, mark } = answer else {
+        let Answer::Registered { me, node_directory, issued, mark } = answer else {
             return Err(unexpected(&answer));
         };
-        let badges = Badges::of(secret);
+        let badges = Badges::of(issued);
         let first = first.speaking_for(badges.credential(me));
         let membership_server = None;
         let started = start.run(Belonging {

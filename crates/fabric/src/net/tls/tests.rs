@@ -272,7 +272,7 @@ fn bytes_arrive_in_order_however_little_fits() {
         let mut pair = Pair::of(&pool, &pool, None);
         pair.meet().expect("of one pool");
         (pair.up.room, pair.down.room) = (room, room);
-        let sent: Vec<u8> = (0..200_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let sent: Vec<u8> = (0..200_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         let (mut written, mut got) = (0, Vec::<u8>::new());
         while got.len() < sent.len() {
             let (session, mut raw) = pair.client();
