@@ -50,8 +50,8 @@ impl Keys {
         Bundle::draw(days)
     }
 
-    /// Keys of the same pool as a text: a certificate with this role that is valid for so many days,
-    /// without the authority's private key.
+    /// Keys of the same pool as a text: a certificate with this role that is valid for so many
+    /// days, without the authority's private key.
     ///
     /// # Errors
     /// `InvalidArgument` when these keys are not those that the pool began with; as

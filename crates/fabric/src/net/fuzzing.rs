@@ -25,8 +25,8 @@ pub use peer::{Peer, Registered};
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A handshake. The first byte selects the side, whether the bytes come as they are or as a message
-/// after the greetings, and whether there are keys (the bytes are what TLS brings, then); the second
-/// selects how many come at a time.
+/// after the greetings, and whether there are keys (the bytes are what TLS brings, then); the
+/// second selects how many come at a time.
 pub fn handshake(data: &[u8]) {
     let [kind, chunk, rest @ ..] = data else { return };
     let hello = Hello::Ask { pool: Some(PoolId(7)), credential: None };

@@ -7,15 +7,17 @@
 //! | question | asked of | role | may be asked by |
 //! |---|---|---|---|
 //! | pool config, status | every host | any | every process |
-//! | register | the first memory node | that of the node; reader for a compute node | every process |
+//! | register | the first memory node | node's, or reader | every process |
 //! | leave | the compute node that it is about | admin | every process |
 //! | node directory, members | the first memory node | any | every member |
 //! | withdraw | the first memory node | any | the member that it is about |
-//! | join, renew, state, propose | the first memory node | that of the node | the member that it is about |
-//! | ready | the first memory node | memory | the memory node or journal node that it is about |
-//! | revoke access | every host | that of the node | mn0; a living compute node that has access at the host |
-//! | verbs and calls on a link | every host | that of the node | every member that still has access at the host |
+//! | join, renew, state, propose | the first memory node | node's | the member that it is about |
+//! | ready | the first memory node | memory | the memory or journal node that it is about |
+//! | revoke access | every host | node's | mn0; a living compute node with access there |
+//! | verbs and calls on a link | every host | node's | every member that still has access there |
 //! | READs on a link | every host | reader | the same |
+//!
+//! "Node's" is the role of the node that the member is: compute, or memory (journal nodes, too).
 //!
 //! A link replaces a link of the same member only. A reader registers as a compute node, so that
 //! its links have a number, and never joins: it holds no lease, owns nothing, and no death waits

@@ -80,7 +80,8 @@ impl NetFabric {
     ///
     /// # Errors
     /// `InvalidArgument` when it cannot listen there; `Full` when there is no memory, or it cannot
-    /// be registered; `Incompatible` for keys without the role memory; `Unsupported` when the requested RDMA is missing, with how to get it.
+    /// be registered; `Incompatible` for keys without the role memory; `Unsupported` when the
+    /// requested RDMA is missing, with how to get it.
     pub fn found(
         listen: &str,
         region_bytes: u64,

@@ -2,9 +2,10 @@
 //!
 //! A [`Session`] has no socket: its owner passes one that does not block. It begins after the
 //! greetings (`handshake.rs`) and lasts to the end of the connection. The peer is known when the
-//! TLS handshake is over: then the certificate is one of the same authority, valid by this machine's
-//! clock, of the same pool, and, for a connecting side, of a node of the expected kind. Before that
-//! [`MAX_UNKNOWN_BYTES`] are taken from the peer at most, and nothing is said to it but TLS.
+//! TLS handshake is over: then the certificate is one of the same authority, valid by this
+//! machine's clock, of the same pool, and, for a connecting side, of a node of the expected kind.
+//! Before that [`MAX_UNKNOWN_BYTES`] are taken from the peer at most, and nothing is said to it but
+//! TLS.
 //!
 //! *Writing.* [`Session::write`] reports bytes as sent when the socket has taken all of their
 //! ciphertext. A caller that gets `WouldBlock` has to write the same bytes again: they have been
