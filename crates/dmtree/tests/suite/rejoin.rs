@@ -119,13 +119,13 @@ fn a_pool_with_keys_takes_in_what_has_the_role() {
     assert_eq!(here.put("k", "again").expect("a member again"), Outcome::Done);
     assert_eq!(there.get("k").expect("get").as_deref(), Some(&b"again"[..]));
     for role in [KeyRole::Memory, KeyRole::Reader, KeyRole::Admin] {
-        let e = with(role).err().expect("too small a role");
+        let e = with(role).expect_err("too small a role");
         assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
         assert!(e.to_string().contains("the role compute"), "{e}");
     }
-    let e = to().open().err().expect("no keys");
+    let e = to().open().expect_err("no keys");
     assert!(e.to_string().contains("asks for keys"), "{e}");
-    let e = to().keys("no keys").open().err().expect("no keys");
+    let e = to().keys("no keys").open().expect_err("no keys");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
 }
 
