@@ -11,11 +11,12 @@ use crate::{metadata, output, root, run as execute, tracked};
 
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
-/// Most third-party crates of a build without dev-dependencies.
-const MOST_CRATES: usize = 82;
+/// Most third-party crates of a build without dev-dependencies. 21 of them are TLS and the making
+/// of certificates: rustls with ring, and rcgen.
+const MOST_CRATES: usize = 103;
 /// Most third-party crates of the library's default build, build scripts and macros included. What
-/// a feature adds (sockets and the pool's key by `tcp`, JSON, Parquet, RDMA) must not come back by
-/// default.
+/// a feature adds (sockets by `tcp`, certificates by `tls`, JSON, Parquet, RDMA) must not come back
+/// by default.
 const MOST_DEFAULT_CRATES: usize = 22;
 /// The one package of `crates/` that may depend on packages of `systems/` and `lab/`, optionally.
 const BINARY: &str = "dmtree-cli";

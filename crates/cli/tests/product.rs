@@ -8,7 +8,7 @@ use common::{dmtree, fed, has, refused, run, text};
 #[test]
 fn it_has_the_commands_of_a_user_alone() {
     let help = text(&run(&["--help"]).stdout);
-    has(&help, &["\n  doctor ", "\n  key ", "\n  memnode ", "\n  shell ", "\n  completions "]);
+    has(&help, &["\n  doctor ", "\n  keys ", "\n  memnode ", "\n  shell ", "\n  completions "]);
     for command in ["bench", "check", "conform", "load"] {
         assert!(!help.contains(&format!("\n  {command} ")), "{command}: {help}");
         assert_eq!(run(&[command]).status.code(), Some(2), "{command}");

@@ -58,9 +58,9 @@ impl Connector {
         self
     }
 
-    /// The keys of this process as a text, which `dmtree keys` makes: a certificate of the pool with
-    /// the role compute, and its private key. A pool with keys refuses a process without. Without
-    /// keys the pool and this process must be on one machine. Keys need the feature `tls`.
+    /// The keys of this process as a text, which `dmtree keys` makes: a certificate of the pool
+    /// with the role compute, and its private key. A pool with keys refuses a process without.
+    /// Without keys the pool and this process must be on one machine. Keys need the feature `tls`.
     pub fn keys(mut self, text: &str) -> Self {
         self.access = Keys::of(text).map(Access::with);
         self

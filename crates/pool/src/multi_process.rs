@@ -36,8 +36,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dmtree_fabric::net::{
-    DataPath, JournalDirectory, KeptIn, NetFabric, NicConfig, NodeStatus, Place, PoolConfig,
-    PoolId, ShardMark,
+    DataPath, JournalDirectory, KeptIn, KeyRole, NetFabric, NicConfig, NodeStatus, Place,
+    PoolConfig, PoolId, ShardMark,
 };
 use dmtree_fabric::{
     Endpoint, Error, Fabric, GlobalAddr, LeaseParameters, News, NodeId, Result, Role,
@@ -312,6 +312,7 @@ fn join_one(
     pool: &mut Option<PoolId>,
     options: &mut PoolOptions,
 ) -> Result<(Arc<PoolNode>, MembershipAgent)> {
+    place.nic_config.access.keys.check_role(KeyRole::Compute, "joining as a compute node")?;
     let fabric = NetFabric::join(place, Role::Compute, |config| {
         *options = pool_config::decode(config)?;
         if options.journal.is_some() && !has_journal {

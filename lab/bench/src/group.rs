@@ -182,11 +182,9 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
             FabricSpec::Sim { profile: Box::new(profile), seed: c.seed, cpu }
         }
         (_, None, _) => FabricSpec::Local,
-        (_, Some(data_path), None) => FabricSpec::Apart { data_path, nic_config: c.nic_config() },
+        (_, Some(data_path), None) => FabricSpec::Apart { data_path, nic_config: c.connected()? },
         (_, data_path, Some(first)) => {
-            let mut nic_config = c.nic_config();
-            nic_config.access = access(c.key_file.as_deref(), c.insecure)?;
-            FabricSpec::Joined { first: first.clone(), data_path, nic_config }
+            FabricSpec::Joined { first: first.clone(), data_path, nic_config: c.connected()? }
         }
     };
     Ok(PoolSpec {
@@ -201,6 +199,13 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
 }
 
 impl Config {
+    /// The NIC configuration of this process, with its keys.
+    fn connected(&self) -> Result<NicConfig> {
+        let mut nic_config = self.nic_config();
+        nic_config.access = access(self.key_file.as_deref(), self.insecure)?;
+        Ok(nic_config)
+    }
+
     /// The NIC configuration of this process.
     pub fn nic_config(&self) -> NicConfig {
         NicConfig::of(self.device.clone(), self.gid_index)

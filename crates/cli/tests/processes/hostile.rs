@@ -1,6 +1,6 @@
 //! Hostile inputs and hostile connections against a memory node, from peers that have keys of the
-//! pool and from peers that do not, while a compute process works. The test measures their cost: the
-//! node's memory, and the time of the process's operations.
+//! pool and from peers that do not, while a compute process works. The test measures their cost:
+//! the node's memory, and the time of the process's operations.
 //!
 //! `DMTREE_HOSTILE=INPUTS,CONNECTIONS` makes it long (`cargo xtask hostile`): times are judged
 //! then, too.

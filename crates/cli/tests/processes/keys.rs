@@ -109,8 +109,10 @@ fn roles_do_what_they_are_for() {
     let of = |role| issued(folder.path(), &file, role);
     let (memory, compute, reader, admin) = (of("memory"), of("compute"), of("reader"), of("admin"));
     let (_mn, at) = memnode(&["--listen", "127.0.0.1:0"], Some(&memory));
-    let node = Process::of(dmtree(&["node", "--connect", &at], Some(&compute)));
-    node.line();
+    let nodes = [0, 1].map(|_| Process::of(dmtree(&["node", "--connect", &at], Some(&compute))));
+    for node in &nodes {
+        while !node.line().contains("serves the pool") {}
+    }
     for keys in [&memory, &compute, &reader, &admin] {
         let (status, said, e) = run(&["status", "--connect", &at], Some(keys), "");
         assert!(status == Some(0) && said.contains("cn0"), "{said}{e}");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dmtree::{AsyncOptions, Batch, Effect, ErrorKind, Index, Options, Outcome, Pool};
-use dmtree_fabric::net::{DataPath, NicConfig};
+use dmtree_fabric::net::{Access, DataPath, KeyRole, Keys, NicConfig};
 use dmtree_fabric::{Change, LeaseParameters, Member, NodeId};
 use dmtree_pool::{MemoryNode, PoolOptions};
 
@@ -19,10 +19,13 @@ const SHORT: LeaseParameters = LeaseParameters {
 };
 
 fn memory_at(listen: &str) -> MemoryNode {
+    memory_with(listen, &NicConfig::default())
+}
+
+fn memory_with(listen: &str, nic_config: &NicConfig) -> MemoryNode {
     let options =
         PoolOptions { compute_nodes: 8, memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
-    MemoryNode::found(listen, &options, SHORT, DataPath::Frames, &NicConfig::default())
-        .expect("a free port")
+    MemoryNode::found(listen, &options, SHORT, DataPath::Frames, nic_config).expect("a free port")
 }
 
 fn connect(first: &MemoryNode) -> Pool {
@@ -95,6 +98,35 @@ fn reads_go_on_and_writes_are_done_or_in_doubt() {
         assert_eq!(a.list().expect("names"), ["t"]);
     }
     assert_eq!(here.scan(..).into_iter().count(), 201);
+}
+
+/// A pool with keys is used, and joined again, by processes with the role, over TLS; others are
+/// refused in a line.
+#[test]
+fn a_pool_with_keys_takes_in_what_has_the_role() {
+    let keys = Keys::of(&Keys::draw(1).expect("drawn")).expect("its own text");
+    let first = memory_with("127.0.0.1:0", &NicConfig::with(Access::with(keys.clone())));
+    let to = || Pool::connect(first.listens()).listen("127.0.0.1:0").cache("4MiB");
+    let with = |role| to().keys(&keys.issue(role, 1).expect("issued")).open();
+    let (a, b) =
+        (with(KeyRole::Compute).expect("the role"), with(KeyRole::Compute).expect("the role"));
+    let here = a.open_or_create("t", Options::default()).expect("new");
+    let there = b.open_or_create("t", Options::default()).expect("there");
+    let long: Vec<u8> = (0..1u32 << 20).map(|n| (n >> 4) as u8).collect();
+    here.put("long", &long).expect("put");
+    assert!(there.get("long").expect("get").as_deref() == Some(&long[..]), "as it was put");
+    join_again(&first, &a);
+    assert_eq!(here.put("k", "again").expect("a member again"), Outcome::Done);
+    assert_eq!(there.get("k").expect("get").as_deref(), Some(&b"again"[..]));
+    for role in [KeyRole::Memory, KeyRole::Reader, KeyRole::Admin] {
+        let e = with(role).expect_err("too small a role");
+        assert_eq!(e.kind(), ErrorKind::Incompatible, "{e}");
+        assert!(e.to_string().contains("the role compute"), "{e}");
+    }
+    let e = to().open().expect_err("no keys");
+    assert!(e.to_string().contains("asks for keys"), "{e}");
+    let e = to().keys("no keys").open().expect_err("no keys");
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
 }
 
 #[test]

@@ -50,8 +50,8 @@ impl Keys {
         Bundle::draw(days)
     }
 
-    /// Keys of the same pool as a text: a certificate with this role that is valid for so many days,
-    /// without the authority's private key.
+    /// Keys of the same pool as a text: a certificate with this role that is valid for so many
+    /// days, without the authority's private key.
     ///
     /// # Errors
     /// `InvalidArgument` when these keys are not those that the pool began with; as
@@ -71,6 +71,24 @@ impl Keys {
     /// What the certificate says.
     pub fn identity(&self) -> Option<Identity> {
         self.0.as_ref().map(|bundle| bundle.identity())
+    }
+
+    /// Fails for keys without a role. Without keys everything is allowed.
+    ///
+    /// # Errors
+    /// `Incompatible`, with the role and `what` needs it.
+    pub fn check_role(&self, role: KeyRole, what: &str) -> Result<()> {
+        match self.identity() {
+            Some(identity) if !identity.roles.has(role) => Err(identity.lacks(role, what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keys of the same pool that were valid when their process started, in seconds from 1970 on.
+    #[cfg(test)]
+    pub(super) fn lasting(&self, valid: std::ops::Range<u64>) -> Self {
+        let bundle = self.0.as_ref().expect("keys").lasting(valid);
+        Self(Some(Arc::new(bundle)))
     }
 
     pub(super) fn bundle(&self) -> Option<&Arc<Bundle>> {

@@ -137,6 +137,11 @@ impl Connection {
         }
     }
 
+    /// When it was accepted, or carried its last question.
+    pub(super) fn since(&self) -> Nanos {
+        self.since
+    }
+
     /// Whether its purpose is not stated yet.
     pub(super) fn is_ungreeted(&self) -> bool {
         matches!(self.phase, Phase::Greeting(_))

@@ -13,7 +13,7 @@ use super::handshake::{Client, Host, Side};
 use super::identity::Identity;
 use super::membership_server::{MembershipServer, PoolConfig};
 use super::node_directory::NodeEntry;
-use super::roles::{self, Badges, Speaker};
+use super::roles::{self, Badges, Issued, Speaker};
 use super::wire::{self, Answer, Ask, Failure, Hello, PoolId, Welcome};
 use crate::addr::NodeId;
 use crate::host;
@@ -25,8 +25,8 @@ pub use peer::{Peer, Registered};
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A handshake. The first byte selects the side, whether the bytes come as they are or as a message
-/// after the greetings, and whether there are keys (the bytes are what TLS brings, then); the second
-/// selects how many come at a time.
+/// after the greetings, and whether there are keys (the bytes are what TLS brings, then); the
+/// second selects how many come at a time.
 pub fn handshake(data: &[u8]) {
     let [kind, chunk, rest @ ..] = data else { return };
     let hello = Hello::Ask { pool: Some(PoolId(7)), credential: None };
@@ -153,12 +153,14 @@ pub fn questions() -> Vec<u8> {
     out
 }
 
-/// The names of a certificate, one a line.
+/// The names of a certificate, one a line; and the bytes as a certificate.
 pub fn names(data: &[u8]) {
     let names = data.split(|b| *b == b'\n').filter_map(|name| std::str::from_utf8(name).ok());
     if let Ok(identity) = Identity::of_names(names) {
         assert_eq!(Identity::of_name(&identity.to_string()).ok().flatten(), Some(identity));
     }
+    #[cfg(feature = "tls")]
+    let _ = super::tls::identity_of(&data.into());
 }
 
 /// What etcd answers, and what it has stored. The first byte selects the status and the kind.
@@ -181,7 +183,13 @@ fn membership_server() -> MembershipServer {
     };
     let common = Common { data_path, mtu: 0, cores: 1 };
     let membership = Arc::new(InProcess::new(LeaseParameters::default()));
-    let r = MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
+    let r = MembershipServer::new(
+        PoolId(7),
+        pool_config,
+        common,
+        Badges::of(Issued::Secret([1; 32])),
+        membership,
+    );
     let member = Member { node: NodeId::memory(0), incarnation: 1 };
     r.enter(NodeEntry { member, address: String::new(), region_bytes: 1 << 20, on_chip_bytes: 0 });
     r.ready(member, 0);

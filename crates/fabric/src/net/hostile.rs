@@ -11,15 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use super::access::{Access, Keys};
+use super::admin::Admin;
 use super::dial::{NotOpened, Opening, To};
+use super::identity::KeyRole;
 use super::io::{Net, Stream};
+use super::roles::Issued;
 use super::sockets::System;
-use super::wire::Hello;
+use super::wire::{Ask, Credential, Hello};
 use super::{DataPath, NetFabric, NicConfig, Place, PoolConfig, frames};
 use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::endpoint::Endpoint;
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::membership::LeaseParameters;
+use crate::membership::{Change, LeaseParameters, Member};
 use crate::rpc::{Service, ServiceId};
 use crate::transport::Fabric;
 
@@ -31,6 +35,10 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn found(region_bytes: u64) -> NetFabric {
+    found_with(region_bytes, &NicConfig::default())
+}
+
+fn found_with(region_bytes: u64, nic_config: &NicConfig) -> NetFabric {
     let (data_path, options) = (DataPath::Frames, Vec::new());
     let pool_config = PoolConfig {
         memory_nodes: 1,
@@ -40,16 +48,19 @@ fn found(region_bytes: u64) -> NetFabric {
         data_path,
         options,
     };
-    let (lease_parameters, nic_config) = (LeaseParameters::default(), NicConfig::default());
+    let lease_parameters = LeaseParameters::default();
     let mn0 =
-        NetFabric::found("127.0.0.1:0", region_bytes, pool_config, lease_parameters, &nic_config);
+        NetFabric::found("127.0.0.1:0", region_bytes, pool_config, lease_parameters, nic_config);
     let mn0 = mn0.expect("a free port");
     mn0.ready().expect("itself");
     mn0
 }
 
 fn join(first: &str) -> NetFabric {
-    let nic_config = &NicConfig::default();
+    join_with(first, &NicConfig::default())
+}
+
+fn join_with(first: &str, nic_config: &NicConfig) -> NetFabric {
     let (listen, within) = ("127.0.0.1:0", Duration::from_secs(2));
     let place = Place { first, listen, wanted: None, within, data_path: None, nic_config };
     NetFabric::join(&place, Role::Compute, |_| Ok(1 << 14)).expect("joins")
@@ -65,12 +76,15 @@ fn faa(ep: &Endpoint) -> Result<u64> {
 
 /// A stream to a host that has granted what a process says, or why there is none.
 fn opened(to: To<'_>) -> std::result::Result<Box<dyn Stream>, NotOpened> {
-    let system = System::default();
-    let mut opening = Opening::begin(&system, to).expect("begins");
+    opened_on(&System::default(), to)
+}
+
+fn opened_on(net: &dyn Net, to: To<'_>) -> std::result::Result<Box<dyn Stream>, NotOpened> {
+    let mut opening = Opening::begin(net, to).expect("begins");
     loop {
-        match opening.drive(system.now()) {
+        match opening.drive(net.now()) {
             Poll::Ready(ended) => return ended.map(|(stream, _)| stream),
-            Poll::Pending => system.wait(opening.waits_for().as_slice(), 10_000_000),
+            Poll::Pending => net.wait(opening.waits_for().as_slice(), 10_000_000),
         }
     }
 }
@@ -365,4 +379,89 @@ fn an_address_that_answers_nothing_costs_less_than_an_operations_deadline() {
     assert!(!not.is_deserted && not.why.kind() == ErrorKind::Unreachable, "{}", not.why);
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(fill);
+}
+
+/// A process with keys of the pool, which shows another member's number, or speaks for another, is
+/// refused; nothing is executed for it.
+#[test]
+fn another_members_number_executes_nothing() {
+    let _alone = alone();
+    let keys = Keys::of(&Keys::draw(1).expect("drawn")).expect("its own text");
+    let nic_config = NicConfig::with(Access::with(keys.clone()));
+    let mn0 = found_with(MIB, &nic_config);
+    let (cn0, cn1) = (join_with(mn0.listens(), &nic_config), join_with(mn0.listens(), &nic_config));
+    for cn in [&cn0, &cn1] {
+        let ep = endpoint(cn);
+        let joined = async { cn.membership().join(cn.me(), 0).await };
+        ep.block_on(joined).expect("a lease");
+    }
+    let net = System::of(&nic_config.access);
+    let as_member = |credential| {
+        let admin =
+            Admin::new(&net, mn0.listens().to_owned(), Some(mn0.pool()), Some(Role::Memory));
+        admin.speaking_for(credential)
+    };
+    let own = cn1.0.shared.badges.credential(cn1.me());
+    let next = Member { incarnation: 2, ..cn0.me() };
+    for member in [cn0.me(), next, mn0.me()] {
+        let stolen = Credential { member, ..own };
+        for ask in [Ask::Propose(member, Change::Leave), Ask::Revoke(cn0.me()), Ask::NodeDirectory]
+        {
+            let e = as_member(stolen).ask(&ask).expect_err("another's number");
+            assert!(e.to_string().contains("has not registered"), "{ask:?}: {e}");
+        }
+        let e = as_member(own).ask(&Ask::Propose(member, Change::Leave)).expect_err("another");
+        assert!(e.to_string().contains("does not speak for"), "{e}");
+        let (pool, to) = (mn0.pool(), mn0.me());
+        let hello = Hello::Link { pool, credential: stolen, to, number: 1 << 40, replaces: 0 };
+        let to = To { address: mn0.listens(), role: None, hello: &hello };
+        let Err(not) = opened_on(&*net, to) else { panic!("a link of another") };
+        assert!(not.why.to_string().contains("has not registered"), "{}", not.why);
+    }
+    let reader = Keys::of(&keys.issue(KeyRole::Reader, 1).expect("issued")).expect("its text");
+    let reader = NicConfig::with(Access::with(reader));
+    let cn2 = join_with(mn0.listens(), &reader);
+    let badges = &cn2.0.shared.badges;
+    assert!(matches!(badges.issued, Issued::Badge(_)), "a reader gets no secret");
+    let (pool, to, credential) = (mn0.pool(), mn0.me(), badges.credential(cn0.me()));
+    let hello = Hello::Link { pool, credential, to, number: 1 << 40, replaces: 1 };
+    let to = To { address: mn0.listens(), role: None, hello: &hello };
+    let Err(not) = opened_on(&*System::of(&reader.access), to) else { panic!("a reader's link") };
+    assert!(not.why.to_string().contains("has not registered"), "{}", not.why);
+    let server = mn0.0.shared.rendezvous.server().expect("mn0");
+    assert!(server.membership.latest().is_living(cn0.me()));
+    assert_eq!(faa(&endpoint(&cn0)).expect("its access is there"), 0);
+}
+
+/// A process with a certificate that has expired, or begins later, is refused by hosts, and so is a
+/// host by processes; nothing is executed for either.
+#[test]
+fn keys_that_are_not_valid_now_execute_nothing() {
+    let _alone = alone();
+    let keys = Keys::of(&Keys::draw(1).expect("drawn")).expect("its own text");
+    let now = rustls::pki_types::UnixTime::now().as_secs();
+    let good = NicConfig::with(Access::with(keys.clone()));
+    let mn0 = found_with(MIB, &good);
+    for (valid, words) in [
+        (now - 9000..now - 60, "expired or not valid yet"),
+        (now + 60..now + 9000, "expired or not valid yet"),
+    ] {
+        let bad = NicConfig::with(Access::with(keys.lasting(valid)));
+        let e = NetFabric::status_of(mn0.listens(), &bad).expect_err("not valid now");
+        assert!(e.kind() == ErrorKind::Incompatible && e.to_string().contains(words), "{e}");
+        let place = Place {
+            first: mn0.listens(),
+            listen: "127.0.0.1:0",
+            wanted: None,
+            within: Duration::from_secs(2),
+            data_path: None,
+            nic_config: &bad,
+        };
+        let e = NetFabric::join(&place, Role::Compute, |_| Ok(1 << 14)).expect_err("not valid");
+        assert!(e.to_string().contains(words), "{e}");
+        let host = found_with(MIB, &bad);
+        let e = NetFabric::status_of(host.listens(), &good).expect_err("not valid now");
+        assert!(e.to_string().contains("its certificate"), "{e}");
+    }
+    join_with(mn0.listens(), &good);
 }

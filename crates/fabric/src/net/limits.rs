@@ -11,8 +11,12 @@ pub(super) struct Limits {
     pub connections: usize,
     /// Of these, from one address.
     pub per_peer: usize,
-    /// Of these, connections without a stated purpose. A newer one replaces the oldest one.
+    /// Of these, connections without a stated purpose: their peers are not known. A newer one
+    /// replaces the oldest one, and waits while that is young.
     pub ungreeted: usize,
+    /// How long such a connection keeps its place at least, ns: many that are set up at once do not
+    /// end each other.
+    pub ungreeted_for_ns: Nanos,
     /// Time to state the purpose, ns.
     pub greeted_within_ns: Nanos,
     /// Idle time of a connection for questions, ns.
@@ -48,6 +52,7 @@ impl Default for Limits {
             connections: 4096,
             per_peer: 2048,
             ungreeted: 64,
+            ungreeted_for_ns: 100 * MS,
             greeted_within_ns: 2_000 * MS,
             idle_ns: 60_000 * MS,
             frame_within_ns: 2_000 * MS,

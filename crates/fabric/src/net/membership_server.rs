@@ -268,7 +268,7 @@ impl MembershipServer {
                     me,
                     mark,
                     node_directory: self.node_directory(),
-                    secret: self.badges.secret,
+                    issued: self.badges.issued,
                 }
             }
             Ask::Ready { me, on_chip_bytes } => {
@@ -542,6 +542,7 @@ pub(super) fn ready<T>(mut answer: crate::membership::MembershipFuture<'_, T>) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::roles::Issued;
     use super::*;
     use crate::error::ErrorKind;
     use crate::membership::LeaseParameters;
@@ -560,8 +561,13 @@ mod tests {
         };
         let common = Common { data_path, mtu: 0, cores: 1 };
         let membership = Arc::new(InProcess::new(LeaseParameters::default()));
-        let r =
-            MembershipServer::new(PoolId(7), pool_config, common, Badges::of([1; 32]), membership);
+        let r = MembershipServer::new(
+            PoolId(7),
+            pool_config,
+            common,
+            Badges::of(Issued::Secret([1; 32])),
+            membership,
+        );
         let member = Member { node: NodeId::memory(0), incarnation: 1 };
         let (address, region_bytes) = (String::new(), 1 << 20);
         r.enter(NodeEntry { member, address, region_bytes, on_chip_bytes: 0 });

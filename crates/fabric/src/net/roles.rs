@@ -7,15 +7,17 @@
 //! | question | asked of | role | may be asked by |
 //! |---|---|---|---|
 //! | pool config, status | every host | any | every process |
-//! | register | the first memory node | that of the node; reader for a compute node | every process |
+//! | register | the first memory node | node's, or reader | every process |
 //! | leave | the compute node that it is about | admin | every process |
 //! | node directory, members | the first memory node | any | every member |
 //! | withdraw | the first memory node | any | the member that it is about |
-//! | join, renew, state, propose | the first memory node | that of the node | the member that it is about |
-//! | ready | the first memory node | memory | the memory node or journal node that it is about |
-//! | revoke access | every host | that of the node | mn0; a living compute node that has access at the host |
-//! | verbs and calls on a link | every host | that of the node | every member that still has access at the host |
+//! | join, renew, state, propose | the first memory node | node's | the member that it is about |
+//! | ready | the first memory node | memory | the memory or journal node that it is about |
+//! | revoke access | every host | node's | mn0; a living compute node with access there |
+//! | verbs and calls on a link | every host | node's | every member that still has access there |
 //! | READs on a link | every host | reader | the same |
+//!
+//! "Node's" is the role of the node that the member is: compute, or memory (journal nodes, too).
 //!
 //! A link replaces a link of the same member only. A reader registers as a compute node, so that
 //! its links have a number, and never joins: it holds no lease, owns nothing, and no death waits
@@ -24,12 +26,14 @@
 //! A badge is an HMAC of the member by a secret that the membership server draws and sends to the
 //! members when they register: every host can check it without a question. A member could forge
 //! badges of others with the same role. It could as well write to their memory, which one-sided
-//! access leaves open to it: members of a role are trusted with what the role allows.
+//! access leaves open to it: members of a role are trusted with what the role allows. A reader gets
+//! its own badge and not the secret: otherwise it could end the links of others.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use super::NodeShared;
@@ -39,13 +43,20 @@ use crate::addr::{NodeId, Role};
 use crate::error::{Error, Result};
 use crate::membership::Member;
 
-/// The secret that badges are computed with.
-pub(super) type Secret = [u8; 32];
+/// What a member gets to show badges with.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Issued {
+    /// The secret that badges are computed and checked with.
+    Secret([u8; 32]),
+    /// For a reader: its own badge.
+    Badge([u8; 32]),
+}
 
 /// Issues badges, and checks them.
 #[derive(Clone)]
 pub(super) struct Badges {
-    pub(super) secret: Secret,
+    pub(super) issued: Issued,
+    /// By the secret. That of a reader knows no badge.
     mac: Hmac<Sha256>,
 }
 
@@ -68,13 +79,29 @@ pub(super) struct Speaker {
 }
 
 impl Badges {
-    pub(super) fn of(secret: Secret) -> Self {
-        Self { secret, mac: Hmac::new_from_slice(&secret).expect("HMAC takes keys of any length") }
+    pub(super) fn of(issued: Issued) -> Self {
+        let (Issued::Secret(key) | Issued::Badge(key)) = issued;
+        Self { issued, mac: Hmac::new_from_slice(&key).expect("HMAC takes keys of any length") }
     }
 
-    /// The credential of a member.
+    /// The credential of a member; of a reader's process: its own.
     pub(super) fn credential(&self, member: Member) -> Credential {
-        Credential { member, badge: self.mac_of(member).finalize().into_bytes().into() }
+        let badge = match self.issued {
+            Issued::Secret(_) => self.mac_of(member).finalize().into_bytes().into(),
+            Issued::Badge(own) => own,
+        };
+        Credential { member, badge }
+    }
+
+    /// An answer to a reader, which gets no secret.
+    fn without_secret(&self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Registered { me, node_directory, mark, .. } => {
+                let issued = Issued::Badge(self.credential(me).badge);
+                Answer::Registered { me, node_directory, issued, mark }
+            }
+            answer => answer,
+        }
     }
 
     fn mac_of(&self, member: Member) -> Hmac<Sha256> {
@@ -186,7 +213,11 @@ impl NodeShared {
             }
             (Ask::Leave(member), _) => self.ask_to_leave(member).map(|()| Answer::Done),
             (Ask::Status, _) => Ok(Answer::Status(Box::new(self.status()))),
-            (ask, Some(membership_server)) => Ok(membership_server.answer(ask, ip, self.now())),
+            (ask, Some(membership_server)) => {
+                let is_reader = matches!(&ask, Ask::Register(i) if !by.identity.acts_as(i.role));
+                let answer = membership_server.answer(ask, ip, self.now());
+                Ok(if is_reader { self.badges.without_secret(answer) } else { answer })
+            }
             (_, None) => Err(Error::invalid(format!(
                 "{} does not keep the membership of its pool: ask {}",
                 self.me.node,
@@ -226,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_badge_is_of_one_member_in_one_pool() {
-        let (a, b) = (Badges::of([1; 32]), Badges::of([2; 32]));
+        let (a, b) = (Badges::of(Issued::Secret([1; 32])), Badges::of(Issued::Secret([2; 32])));
         let me = member(NodeId::compute(3), 2);
         let credential = a.credential(me);
         assert_eq!(a.check(&credential).expect("its own"), me);
@@ -236,6 +267,11 @@ mod tests {
                 a.check(&Credential { member: other, ..credential }).expect_err("another's badge");
             assert!(e.to_string().contains("has not registered"), "{e}");
         }
+        let reader = Badges::of(Issued::Badge(credential.badge));
+        assert_eq!(reader.credential(me).badge, credential.badge, "its own");
+        assert!(reader.check(&credential).is_err(), "it knows no secret");
+        let forged = reader.credential(member(NodeId::compute(4), 2));
+        assert!(a.check(&forged).is_err(), "of another member");
         let guess = Credential { badge: [0; 32], ..credential };
         assert!(a.check(&guess).is_err());
     }

@@ -41,6 +41,8 @@ const ACCEPTED_AT_A_TIME: usize = 64;
 pub(super) const SWEEP_NS: Nanos = 250_000_000;
 /// Pause of accepting after a failed accept: descriptors or memory have run out, ns.
 const PAUSE_NS: Nanos = 50_000_000;
+/// Pause of accepting while too many peers are not known, ns.
+const SHORT_PAUSE_NS: Nanos = 2_000_000;
 /// Bytes of one read.
 const CHUNK: usize = 64 << 10;
 
@@ -95,7 +97,10 @@ impl Server {
     /// Waits for so long at most, and serves the sockets that are ready. Returns whether the node
     /// is still open.
     pub(super) fn serve_ready(&mut self, longest: Nanos) -> bool {
-        let longest = if self.paused_until.is_some() { longest.min(PAUSE_NS) } else { longest };
+        let longest = match self.paused_until {
+            Some(until) => longest.min(until.saturating_sub(self.shared.now())),
+            None => longest,
+        };
         let longest = if std::mem::take(&mut self.is_behind) { 0 } else { longest };
         let mut ready = std::mem::take(&mut self.ready);
         if self.poller.wait(longest, &mut ready).is_err() {
@@ -127,6 +132,9 @@ impl Server {
 
     fn accept(&mut self) {
         for _ in 0..ACCEPTED_AT_A_TIME {
+            if !self.has_place() {
+                return self.pause(SHORT_PAUSE_NS);
+            }
             match self.listener.accept() {
                 Ok((stream, ip)) => self.admit(stream, ip),
                 Err(e) if e.kind() == Io::WouldBlock => return,
@@ -136,16 +144,29 @@ impl Server {
                     // Descriptors have run out, or memory: the oldest connection without a stated
                     // purpose makes room, and new ones wait.
                     self.drop_ungreeted();
-                    self.pause();
+                    self.pause(PAUSE_NS);
                     return;
                 }
             }
         }
     }
 
-    fn pause(&mut self) {
-        self.paused_until = Some(self.shared.now() + PAUSE_NS);
+    fn pause(&mut self, ns: Nanos) {
+        self.paused_until = Some(self.shared.now() + ns);
         let _ = self.poller.change(LISTENER, &*self.listener, Interest::default());
+    }
+
+    /// Whether there is a place for one more connection without a stated purpose. Takes that of the
+    /// oldest one, unless it is young.
+    fn has_place(&mut self) -> bool {
+        let ungreeted = || self.connections.values().filter(|c| c.is_ungreeted());
+        let (most, keeps) = (self.limits.ungreeted, self.limits.ungreeted_for_ns);
+        if ungreeted().count() < most {
+            return true;
+        }
+        let now = self.shared.now();
+        let is_old = ungreeted().next().is_some_and(|oldest| oldest.since() + keeps <= now);
+        is_old && self.drop_ungreeted()
     }
 
     fn drop_ungreeted(&mut self) -> bool {
@@ -161,10 +182,6 @@ impl Server {
         let from_there = self.per_peer.get(&ip).copied().unwrap_or(0);
         if self.connections.len() >= self.limits.connections || from_there >= self.limits.per_peer {
             return;
-        }
-        let ungreeted = self.connections.values().filter(|c| c.is_ungreeted()).count();
-        if ungreeted >= self.limits.ungreeted {
-            self.drop_ungreeted();
         }
         let token = self.next_token;
         self.next_token += 1;

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use super::admin::{Admin, unexpected};
 use super::data_path::{Common, DataPath, NicConfig};
+use super::identity::KeyRole;
 use super::io::{Listener, Net};
 use super::kept_in::{KeptIn, check_concrete};
 use super::membership_server::{MembershipServer, PoolConfig, ready};
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
 use super::rendezvous::{At, Rendezvous};
-use super::roles::Badges;
+use super::roles::{Badges, Issued};
 use super::server::Server;
 use super::service::Inboxes;
 use super::sessions::Sessions;
@@ -81,7 +82,8 @@ impl NetFabric {
     ///
     /// # Errors
     /// `InvalidArgument` when it cannot listen there; `Full` when there is no memory, or it cannot
-    /// be registered; `Unsupported` when the requested RDMA is missing, with how to get it.
+    /// be registered; `Incompatible` for keys without the role memory; `Unsupported` when the
+    /// requested RDMA is missing, with how to get it.
     pub fn found(
         listen: &str,
         region_bytes: u64,
@@ -123,6 +125,7 @@ impl NetFabric {
         lease_parameters: LeaseParameters,
         nic_config: &NicConfig,
     ) -> Result<Self> {
+        nic_config.access.keys.check_role(KeyRole::Memory, "founding a pool")?;
         let data_path = pool_config.data_path;
         let mtu = if data_path == DataPath::Rdma { Rdma::probe(nic_config)? } else { 0 };
         let common = Common { data_path, mtu, cores: nic_config.cores };
@@ -130,7 +133,7 @@ impl NetFabric {
         let net = &*start.net;
         let me = Member { node: NodeId::memory(0), incarnation: 1 };
         let (pool, secret) = (PoolId(draw(net)?), net.nonce()?);
-        let badges = Badges::of(secret);
+        let badges = Badges::of(Issued::Secret(secret));
         let entry =
             NodeEntry { member: me, address: String::new(), region_bytes, on_chip_bytes: 0 };
         let at = match kept_in {
@@ -244,10 +247,10 @@ impl NetFabric {
         });
         let register = async || at.ask_soon(&ask, &*net).await;
         let answer = again_until(&*net, until, clock, register).await?;
-        let Answer::Registered { me, node_directory, secret, mark } = answer else {
+        let Answer::Registered { me, node_directory, issued, mark } = answer else {
             return Err(unexpected(&answer));
         };
-        let badges = Badges::of(secret);
+        let badges = Badges::of(issued);
         let at = at.speaking_for(badges.credential(me))?;
         let again = at.speaking_for(badges.credential(me))?;
         let started = start.run(Belonging { me, pool, badges, node_directory, at, first_address });

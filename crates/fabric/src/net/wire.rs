@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::data_path::Common;
 use super::node_directory::NodeDirectory;
-use super::roles::Secret;
+use super::roles::Issued;
 use super::status::NodeStatus;
 use crate::addr::Role;
 pub(super) use crate::error::Failure;
@@ -155,8 +155,8 @@ pub(super) enum Answer {
     Registered {
         me: Member,
         node_directory: NodeDirectory,
-        /// The secret that badges are computed and checked with.
-        secret: Secret,
+        /// What it shows badges with.
+        issued: Issued,
         /// For a journal node: what its directory is from now on.
         mark: Option<ShardMark>,
     },

@@ -27,8 +27,6 @@ fn seeds_pass_and_repeat_themselves() {
     }
     assert!(operations > 20 * seeds, "{operations} operations");
     assert!(ALL.iter().all(|s| seen.contains_key(s)), "only {seen:?}");
-    // The first seed in which a caller does not hear that its job was started.
-    job_ends.extend(run(387).job_ends);
     assert_eq!(job_ends, [Result, Cancelled, Revoked, Unheard].into());
 }
 
@@ -43,7 +41,7 @@ fn seeds_find_mutants() {
     use dmtree_fabric::Mutant::{AwayOwe, NewcomersOwe, NumbersStay};
     for (mutants, seeds, words) in [
         // Every joining process fails because of a recovery that began when no compute node was up.
-        ((Some(NewcomersOwe), None), 11..32, "does not work"),
+        ((Some(NewcomersOwe), None), 0..32, "does not work"),
         // Only the work of a live node frees the number of a crashed one.
         ((Some(NumbersStay), None), 0..16, "does not work"),
         // A recovery waits for a memory node that has ended.

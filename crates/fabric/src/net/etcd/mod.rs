@@ -36,7 +36,7 @@ use std::time::Duration;
 use super::io::Net;
 use super::membership_server::{Judge, MembershipServer, StoredServer};
 use super::node_directory::{NodeDirectory, NodeEntry};
-use super::roles::Badges;
+use super::roles::{Badges, Issued};
 use super::status::MembershipReport;
 use super::wire::{Answer, Ask};
 use crate::error::{Error, ErrorKind, Result};
@@ -197,7 +197,7 @@ impl EtcdMembership {
     }
 
     fn of(net: &Arc<dyn Net>, at: &Address, foundation: Foundation) -> Self {
-        let badges = Badges::of(foundation.secret);
+        let badges = Badges::of(Issued::Secret(foundation.secret));
         let local = Local {
             rules: MembershipRules::new(foundation.lease_parameters()),
             since: BTreeMap::new(),

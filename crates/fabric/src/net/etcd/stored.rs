@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::data_path::Common;
 use super::super::membership_server::{MembershipServer, PoolConfig, StoredServer};
-use super::super::roles::{Badges, Secret};
+use super::super::roles::Badges;
 use super::super::wire::PoolId;
 use crate::error::{Error, Result};
 use crate::membership::{InProcess, LeaseParameters, Member};
@@ -26,7 +26,7 @@ pub(in super::super) struct Foundation {
     pub(in super::super) config: PoolConfig,
     pub(in super::super) common: Common,
     /// The secret that badges are computed with.
-    pub(in super::super) secret: Secret,
+    pub(in super::super) secret: [u8; 32],
     pub(in super::super) lease_ns: Nanos,
     pub(in super::super) acknowledge_ns: Nanos,
     pub(in super::super) drift_one_in: u64,

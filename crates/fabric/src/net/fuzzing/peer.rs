@@ -95,8 +95,8 @@ impl Peer {
             journal: None,
         };
         match self.ask(&Ask::Register(introduction))? {
-            Answer::Registered { me, secret, .. } => {
-                Ok(Registered { pool, credential: Badges::of(secret).credential(me) })
+            Answer::Registered { me, issued, .. } => {
+                Ok(Registered { pool, credential: Badges::of(issued).credential(me) })
             }
             other => Err(Error::corrupt(format!("{other:?}"))),
         }

@@ -32,6 +32,14 @@ impl Bundle {
         self.issue_for(role.into(), from_now(days)?)
     }
 
+    /// Keys that were valid when their process started.
+    #[cfg(test)]
+    pub(in crate::net) fn lasting(&self, valid: Validity) -> Self {
+        let start = UnixTime::since_unix_epoch(Duration::from_secs(valid.start));
+        let text = self.issue_for(KeyRoles::ALL, valid).expect("issued");
+        Self::of_at(&text, start).expect("valid then")
+    }
+
     pub(super) fn draw_for(valid: Validity) -> Result<String> {
         let pool = u128::from_le_bytes(random()?);
         let key = KeyPair::generate_for(&PKCS_ED25519).map_err(failed)?;

@@ -2,9 +2,10 @@
 //!
 //! A [`Session`] has no socket: its owner passes one that does not block. It begins after the
 //! greetings (`handshake.rs`) and lasts to the end of the connection. The peer is known when the
-//! TLS handshake is over: then the certificate is one of the same authority, valid by this machine's
-//! clock, of the same pool, and, for a connecting side, of a node of the expected kind. Before that
-//! [`MAX_UNKNOWN_BYTES`] are taken from the peer at most, and nothing is said to it but TLS.
+//! TLS handshake is over: then the certificate is one of the same authority, valid by this
+//! machine's clock, of the same pool, and, for a connecting side, of a node of the expected kind.
+//! Before that [`MAX_UNKNOWN_BYTES`] are taken from the peer at most, and nothing is said to it but
+//! TLS.
 //!
 //! *Writing.* [`Session::write`] reports bytes as sent when the socket has taken all of their
 //! ciphertext. A caller that gets `WouldBlock` has to write the same bytes again: they have been
@@ -33,7 +34,7 @@ use super::io::{Interest, Party};
 use crate::error::{Error, Result};
 use refusal::{Whose, refusal};
 
-pub(super) use bundle::Bundle;
+pub(super) use bundle::{Bundle, identity_of};
 
 /// The name that every certificate of a node has: the address of a node is not in it.
 const NAME: &str = "dmtree";
@@ -169,7 +170,7 @@ impl Session {
     fn identify(&self) -> Result<Identity> {
         let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
         let certificate = certificate.ok_or_else(|| Error::corrupt("it has no certificate"))?;
-        let identity = bundle::identity_of(certificate)?;
+        let identity = identity_of(certificate)?;
         if identity.pool != self.keys.identity().pool {
             return Err(Error::incompatible("its certificate is of another pool"));
         }

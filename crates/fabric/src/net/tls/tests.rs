@@ -31,8 +31,7 @@ fn of_role(pool: &Bundle, role: KeyRole) -> Arc<Bundle> {
 /// Keys that were valid when their process started, in a range of seconds from now.
 fn valid_in(pool: &Bundle, from: i64, until: i64) -> Arc<Bundle> {
     let time = |by: i64| now().saturating_add_signed(by);
-    let text = pool.issue_for(KeyRoles::ALL, time(from)..time(until)).expect("issued");
-    Arc::new(Bundle::of_at(&text, at(time(from))).expect("valid then"))
+    Arc::new(pool.lasting(time(from)..time(until)))
 }
 
 /// One direction of a connection: bytes that were written and not read, of so many at most.
@@ -273,7 +272,7 @@ fn bytes_arrive_in_order_however_little_fits() {
         let mut pair = Pair::of(&pool, &pool, None);
         pair.meet().expect("of one pool");
         (pair.up.room, pair.down.room) = (room, room);
-        let sent: Vec<u8> = (0..200_000u32).map(|n| (n * 7 >> 3) as u8).collect();
+        let sent: Vec<u8> = (0..200_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
         let (mut written, mut got) = (0, Vec::<u8>::new());
         while got.len() < sent.len() {
             let (session, mut raw) = pair.client();
