@@ -30,6 +30,10 @@ impl RpcHandler for Counted {
         self.calls.fetch_add(1, SeqCst);
         self.service.call(ep, from, request)
     }
+
+    fn waits(&self) -> bool {
+        RpcHandler::waits(&self.service)
+    }
 }
 
 /// Adds a journal node for each of these, and gives every compute node senders to them. Counts the
