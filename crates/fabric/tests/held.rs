@@ -116,7 +116,10 @@ fn a_fenced_caller_is_refused_at_its_turn() {
     let fence = || f.revoke(MN, CN1, 1).expect("known");
     let answers = calls(&f, &[(CN, 30), (CN1, 10), (CN, 20)], 15 * US, fence);
     let kind = |(_, answer): &Answered| answer.as_ref().err().map(Error::kind);
-    assert_eq!(answers.iter().map(kind).collect::<Vec<_>>(), [None, Some(ErrorKind::Revoked), None]);
+    assert_eq!(
+        answers.iter().map(kind).collect::<Vec<_>>(),
+        [None, Some(ErrorKind::Revoked), None]
+    );
     assert_eq!(slow.noted(), [(30, false), (30, true), (20, false), (20, true)]);
 }
 

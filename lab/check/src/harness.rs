@@ -88,6 +88,11 @@ impl Harness {
         self.attached(Some(cn.into()), slot).expect("a member")
     }
 
+    /// An endpoint of no compute node.
+    pub fn endpoint_beside(&self, slot: u32) -> Endpoint {
+        Endpoint::new(self.core.clone(), self.neutral.clone(), slot)
+    }
+
     /// An endpoint of a compute node for the test itself.
     pub fn own_endpoint(&self, cn: u16) -> Endpoint {
         self.endpoint(cn, self.own())
@@ -105,11 +110,20 @@ impl Harness {
 
     /// Runs a future while the node is up.
     pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
-        let (over, fabric, mut f) = (self.over.clone(), self.fabric.clone(), Box::pin(f));
+        let (fabric, mut f) = (self.fabric.clone(), Box::pin(f));
+        let up = poll_fn(move |cx| match fabric.is_down(NodeId::compute(cn)) {
+            // No task of a crashed node runs.
+            true => Poll::Pending,
+            false => f.as_mut().poll(cx),
+        });
+        self.spawn_beside(slot, up);
+    }
+
+    /// Runs a future of no compute node.
+    pub fn spawn_beside(&self, slot: u32, f: impl Future<Output = ()> + 'static) {
+        let (over, mut f) = (self.over.clone(), Box::pin(f));
         let end = poll_fn(move |cx| match over.get() {
             true => Poll::Ready(()),
-            // No task of a crashed node runs.
-            false if fabric.is_down(NodeId::compute(cn)) => Poll::Pending,
             false => f.as_mut().poll(cx),
         });
         self.tasks.borrow_mut().push((slot, Box::pin(end)));
