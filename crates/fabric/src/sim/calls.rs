@@ -37,6 +37,10 @@ impl World {
     }
 
     pub(super) fn call_arrives(&mut self, core: &Core, number: u32, run: Runner<'_>) {
+        let waits = self.target_waits(number);
+        if waits && self.is_held_up(core, number) {
+            return;
+        }
         let l = self.lists.at(number);
         let (thread, posted) = (l.thread, l.posted);
         let Some(mut call) = l.call.take() else { return };
@@ -46,6 +50,7 @@ impl World {
         let crash_plan = self.lists.at(number).crash_plan;
         let is_unsent = match crash_plan {
             Some(CrashPlan::Before(verbs)) => verbs == 0,
+            Some(CrashPlan::Mercy { .. }) if waits => false,
             _ => self.is_dead(thread) && self.chaos.as_mut().is_some_and(|c| c.chance.one_in(2)),
         };
         if is_unsent {
@@ -91,7 +96,8 @@ impl World {
             let nic = &mut self.nics[target as usize];
             nic.served.calls += 1;
             at = nic.receive(&self.costs, at, bytes);
-            if !gone && !call.answered && nic.host.rpc.waits(call.service) {
+            if !gone && !call.answered && waits {
+                at += self.chaos.as_mut().map_or(0, super::chaos::Chaos::hold);
                 self.lists.at(number).call = Some(call);
                 self.wheel.push(at, Event::CallQueues(number));
                 return;
@@ -151,8 +157,7 @@ impl World {
             self.fail_call(number);
             return;
         };
-        let service = self.lists.at(number).call.as_ref().map(|call| call.service);
-        if service.is_some_and(|service| self.nics[nic].host.rpc.waits(service)) {
+        if self.target_waits(number) {
             self.hold_call(nic, number);
             return;
         }

@@ -2,8 +2,12 @@
 //! have ended.
 //!
 //! Such a handler runs beside the clients, on their executor, as a job does: what it waits for goes
-//! on meanwhile. A node answers one call at a time, in the order of arrival. Calls that a node had
-//! not answered when it ended fail with an unknown effect.
+//! on meanwhile. A node answers one call at a time, in the order of arrival. It begins none that its
+//! caller does not wait for any more, as real transports do, and none of a caller without access.
+//! Calls that a node had not answered when it ended fail with an unknown effect.
+//!
+//! In adversarial mode a request may be held up. The fate of one whose caller has crashed is drawn
+//! as that of a verb: it arrives now, later, or never.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,11 +15,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::SimShared;
+use super::chaos::Step;
+use super::crash::{CrashPlan, Fate};
 use super::transport::SimTransport;
 use super::world::{Event, World};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::rpc::{ServiceId, WithoutCalls, check_reply};
 use crate::transport::Ticket;
@@ -34,6 +40,29 @@ pub(super) struct HeldCall {
 pub(super) type Inbox = RefCell<VecDeque<HeldCall>>;
 
 impl World {
+    /// Whether a call is to a service that waits.
+    pub(super) fn target_waits(&mut self, number: u32) -> bool {
+        let call = self.lists.at(number).call.as_ref();
+        let Some((to, service)) = call.map(|call| (call.to, call.service)) else { return false };
+        let nic = self.number_of(to).map(|nic| &self.nics[nic as usize]);
+        nic.is_some_and(|nic| nic.host.rpc.waits(service))
+    }
+
+    /// Whether the request of a call to a service that waits is not there yet, or never will be,
+    /// because its caller has crashed.
+    pub(super) fn is_held_up(&mut self, core: &Core, number: u32) -> bool {
+        let plan = self.lists.at(number).crash_plan;
+        let (Some(plan @ CrashPlan::Mercy { .. }), Some(chaos)) = (plan, &mut self.chaos) else {
+            return false;
+        };
+        match chaos.fate(plan, 0, Step::Begin { list: number, verb: 0 }, self.now) {
+            Fate::Now => return false,
+            Fate::Later(at) => self.wheel.push(at, Event::CallArrives(number)),
+            Fate::Never => _ = self.finish(core, number),
+        }
+        true
+    }
+
     /// A call has arrived at a service that waits.
     pub(super) fn hold_call(&mut self, nic: usize, number: u32) {
         self.nics[nic].held.push(number);
@@ -141,6 +170,9 @@ async fn answer_all(shared: Arc<SimShared>, ep: Endpoint, inbox: Rc<Inbox>) {
 }
 
 async fn answer(ep: &Endpoint, call: &HeldCall) -> Result<Vec<u8>> {
+    if ep.core().is_given_up(call.ticket) {
+        return Err(Error::timed_out("the call is too old"));
+    }
     // A caller may have lost its access while the call waited for its turn.
     if let Some(refused) = call.host.refusal(&call.from) {
         return Err(refused);

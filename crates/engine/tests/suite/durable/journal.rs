@@ -110,6 +110,16 @@ impl SimJournal {
         self.state().failure.is_some()
     }
 
+    /// All appends, in order.
+    pub fn appends(&self) -> Vec<Vec<Effect>> {
+        self.state().appends.clone()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.state().appends.len()
+    }
+
     /// The pairs.
     pub fn contents(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut pairs = BTreeMap::new();

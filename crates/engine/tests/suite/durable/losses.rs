@@ -4,23 +4,29 @@
 //! processes: each revokes the access of a dead compute node before it acknowledges that, and only
 //! then locks of the dead are taken over.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use dmtree_check::harness::Harness;
-use dmtree_fabric::{Fabric, LeaseParameters, Member, MemoryAgent, NodeId};
+use dmtree_fabric::sim::How;
+use dmtree_fabric::{Fabric, LeaseParameters, Member, MemberPhase, MemoryAgent, NodeId};
 use dmtree_journal::Level;
 
 use super::journal::{SimJournal, Wrong};
 use super::nodes;
+use super::order::Ended;
 use super::plan::{End, Plan};
 
 /// Time for acknowledgements, ns: operations of a living node may be stalled for as long.
 const ACKNOWLEDGE_NS: u64 = 20_000_000;
 const STEPS_PER_LEASE: u64 = 16;
 
+/// The ends of compute nodes.
+pub type Ends = Rc<RefCell<Vec<Ended>>>;
+
 /// Begins what a life has beside its clients.
-pub fn begin(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>) {
+pub fn begin(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>, ends: &Ends) {
     let membership = harness.test_cluster.membership();
     membership.set_lease_parameters(LeaseParameters {
         lease_ns: plan.lease_ns,
@@ -32,7 +38,7 @@ pub fn begin(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>) {
     membership.set_agents(hosts.len() as u16);
     hosts.into_iter().for_each(|host| agent(plan, harness, host));
     harness.membership_agents_at(|_| plan.lease_ns / STEPS_PER_LEASE);
-    compute_nodes(plan, harness);
+    compute_nodes(plan, harness, journal, ends);
     journal_node(plan, harness, journal);
 }
 
@@ -64,24 +70,36 @@ fn agent(plan: &Plan, harness: &Rc<Harness>, host: NodeId) {
 }
 
 /// Compute nodes are lost at their times.
-fn compute_nodes(plan: &Plan, harness: &Rc<Harness>) {
-    let slot = harness.core().add_slot();
-    let (ep, of, losses) = (harness.endpoint_beside(slot), harness.clone(), plan.losses.clone());
-    harness.spawn_beside(slot, async move {
-        let mut still = Vec::new();
-        for loss in losses {
-            ep.sleep(loss.at_ns.saturating_sub(ep.now())).await;
-            match loss.end {
+fn compute_nodes(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>, ends: &Ends) {
+    for loss in plan.losses.clone() {
+        let slot = harness.core().add_slot();
+        let (ep, of) = (harness.endpoint_beside(slot), harness.clone());
+        let (journal, ends) = (journal.clone(), ends.clone());
+        let pause_ns = plan.lease_ns / STEPS_PER_LEASE / 16;
+        harness.spawn_beside(slot, async move {
+            ep.sleep(loss.at_ns).await;
+            let node = NodeId::compute(loss.cn);
+            let still = match loss.end {
                 End::Crash(how) => {
-                    of.fabric.crash(NodeId::compute(loss.cn), how).expect("a node");
+                    of.fabric.crash(node, how).expect("a node");
+                    None
                 }
-                End::Lapse => still.push(of.pool(loss.cn).heartbeat()),
-            }
-        }
-        // The workers that stand still do so to the end.
-        std::future::pending::<()>().await;
-        drop(still);
-    });
+                End::Lapse => {
+                    let still = of.pool(loss.cn).heartbeat();
+                    let me = Member { node, incarnation: 1 };
+                    let fenced = |phase| phase > MemberPhase::Revoking;
+                    while !of.test_cluster.membership().latest().phase(me).is_some_and(fenced) {
+                        ep.sleep(pause_ns).await;
+                    }
+                    Some(still)
+                }
+            };
+            ends.borrow_mut().push(Ended { cn: loss.cn, appends: journal.len() });
+            // A worker that stands still does so to the end.
+            std::future::pending::<()>().await;
+            drop(still);
+        });
+    }
 }
 
 /// The journal node ends at its time, and begins again with what it finds.
@@ -94,7 +112,7 @@ fn journal_node(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>) {
     harness.spawn_beside(slot, async move {
         let node = NodeId::journal(0);
         ep.sleep(at_ns).await;
-        fabric.crash(node, dmtree_fabric::sim::How::Machine).expect("a node");
+        fabric.crash(node, How::Machine).expect("a node");
         journal.dies(process);
         ep.sleep(away_ns).await;
         fabric.restart(node).expect("down");

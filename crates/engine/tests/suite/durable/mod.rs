@@ -21,6 +21,7 @@ mod clients;
 mod journal;
 mod losses;
 mod nodes;
+mod order;
 mod plan;
 
 use std::cell::Cell;
@@ -40,6 +41,7 @@ use dmtree_pool::PoolOptions;
 
 use clients::{Caller, Shared};
 use journal::{INDEX, SimJournal, Wrong};
+use losses::Ends;
 use plan::Plan;
 
 const STRIDE: u64 = 2;
@@ -105,19 +107,20 @@ fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> Harnes
 }
 
 /// Runs a life: clients until it `dies_at_ns`, or each with so many calls. Returns when the device
-/// had everything for the last time, ns.
+/// had everything for the last time, ns, and how compute nodes have ended.
 fn live(
     plan: &Plan,
     journal: &Arc<SimJournal>,
     harness: &Rc<Harness>,
     (life, shared): (u64, &Rc<Shared>),
     dies_at_ns: Option<u64>,
-) -> u64 {
+) -> (u64, Ends) {
     let calls = if dies_at_ns.is_some() { u64::MAX } else { 40 };
     let (busy, synced_ns) = (Rc::new(Cell::new(CLIENTS)), Rc::new(Cell::new(0)));
+    let ends = Ends::default();
     let loses_nodes = plan.loses_nodes() && dies_at_ns.is_some();
     match loses_nodes {
-        true => losses::begin(plan, harness, journal),
+        true => losses::begin(plan, harness, journal, &ends),
         false => harness.membership_agents(),
     }
     for client in 0..CLIENTS {
@@ -160,7 +163,7 @@ fn live(
             }
         }
     });
-    synced_ns.get()
+    (synced_ns.get(), ends)
 }
 
 /// The log of the first life, as far as it counts: without what was read, and with writes open,
@@ -197,11 +200,13 @@ fn run(plan: &Plan) -> Result<(), String> {
     let journal = Arc::new(journal);
     let shared = Rc::new(Shared::default());
     let first = Rc::new(life(plan, &journal, Log::new(STRIDE, plan.keys), 0));
-    let synced_ns = live(plan, &journal, &first, (0, &shared), Some(plan.dies_at_ns));
+    let (synced_ns, ends) = live(plan, &journal, &first, (0, &shared), Some(plan.dies_at_ns));
     first.trouble().map_or(Ok(()), Err)?;
     let log = first.log.take();
     // Before it is lost, the first life is judged by itself.
     log.check().map_err(|wrong| format!("in the first life: {wrong}"))?;
+    let cn_of = |client| client as u16 % plan.compute_nodes;
+    order::check(&log, &journal.appends(), &ends.borrow(), cn_of)?;
     let log = if plan.loses_acknowledged() { counting(&log, synced_ns) } else { log };
     journal.dies(plan.process_dies);
     journal.is_repaired();
