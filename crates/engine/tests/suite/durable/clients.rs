@@ -11,7 +11,7 @@ use dmtree_check::scenario::dropped_after;
 use dmtree_fabric::{Error, ErrorKind, Result};
 use dmtree_parts::{AnyIndex, Outcome, Page, Resume, ScanRequest, Write};
 
-use super::{id, key, number, value};
+use super::{CLIENTS, id, key, number, value};
 
 /// Pause behind a call that has failed, ns: an error may come without any wait.
 const PAUSE_NS: u64 = 5_000;
@@ -23,6 +23,9 @@ pub struct Shared {
     last_id: Cell<u64>,
     /// The key that was written last: reads go there, to see effects as early as they show.
     written: Cell<u64>,
+    /// The key that each client wrote last: where nodes are lost, writes go there, because the
+    /// clients of a lost node may not have ended them.
+    written_by: [Cell<u64>; CLIENTS as usize],
 }
 
 /// Makes calls until the run is over, or so many.
@@ -80,6 +83,13 @@ impl Caller {
         }
     }
 
+    fn key_to_write(&mut self) -> u64 {
+        match self.loses_nodes && self.rng.below(2) == 0 {
+            true => self.shared.written_by[self.rng.below(CLIENTS.into()) as usize].get(),
+            false => self.rng.below(self.keys),
+        }
+    }
+
     async fn get(&mut self) -> Result<()> {
         let n = match self.rng.below(2) {
             0 => self.shared.written.get(),
@@ -109,8 +119,9 @@ impl Caller {
     }
 
     async fn write(&mut self) -> Result<()> {
-        let (n, new) = (self.rng.below(self.keys), self.new_id());
+        let (n, new) = (self.key_to_write(), self.new_id());
         self.shared.written.set(n);
+        self.shared.written_by[self.client as usize].set(n);
         let was = std::mem::replace(&mut self.wrote[n as usize], new);
         let (bytes, expected) = (value(new), value(was));
         let set = Write::CompareAndSet { expected: &expected, new: Some(&bytes) };

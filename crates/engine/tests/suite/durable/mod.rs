@@ -202,6 +202,12 @@ fn run(plan: &Plan) -> Result<(), String> {
     let first = Rc::new(life(plan, &journal, Log::new(STRIDE, plan.keys), 0));
     let (synced_ns, ends) = live(plan, &journal, &first, (0, &shared), Some(plan.dies_at_ns));
     first.trouble().map_or(Ok(()), Err)?;
+    if std::env::var("A29").is_ok() && plan.loses_nodes() {
+        let st = first.test_cluster.membership().latest();
+        let acked = first.log.borrow().records().iter().filter(|r| r.ret.is_some()).map(|r| r.ret.as_ref().unwrap().at_ns).max();
+        eprintln!("seed {} lease {} dies {} losses {:?} jn {:?} remote {} faults {} phases {:?} mem {:?} last ack {:?} n {}", plan.seed, plan.lease_ns, plan.dies_at_ns, plan.losses.iter().map(|l| (l.cn, l.at_ns, l.end)).collect::<Vec<_>>(), plan.journal_node_ends, plan.is_remote, plan.faults != dmtree_fabric::sim::FabricFaults::NONE,
+            st.members.iter().map(|m| (m.member.node.index(), m.phase)).collect::<Vec<_>>(), st.memory.iter().map(|m| (m.member.incarnation, m.presence)).collect::<Vec<_>>(), acked, first.log.borrow().records().len());
+    }
     let log = first.log.take();
     // Before it is lost, the first life is judged by itself.
     log.check().map_err(|wrong| format!("in the first life: {wrong}"))?;
