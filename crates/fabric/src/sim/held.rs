@@ -6,8 +6,8 @@
 //! caller does not wait for any more, as real transports do, and none of a caller without access.
 //! Calls that a node had not answered when it ended fail with an unknown effect.
 //!
-//! In adversarial mode a request may be held up. The fate of one whose caller has crashed is drawn
-//! as that of a verb: it arrives now, later, or never.
+//! In adversarial mode a request may be held up, and one whose caller has crashed arrives now, never,
+//! or as late as a verb of a crashed node may execute.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,8 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::SimShared;
-use super::chaos::Step;
-use super::crash::{CrashPlan, Fate};
+use super::crash::CrashPlan;
 use super::transport::SimTransport;
 use super::world::{Event, World};
 use crate::core::Core;
@@ -51,14 +50,21 @@ impl World {
     /// Whether the request of a call to a service that waits is not there yet, or never will be,
     /// because its caller has crashed.
     pub(super) fn is_held_up(&mut self, core: &Core, number: u32) -> bool {
-        let plan = self.lists.at(number).crash_plan;
-        let (Some(plan @ CrashPlan::Mercy { .. }), Some(chaos)) = (plan, &mut self.chaos) else {
+        let l = self.lists.at(number);
+        let (Some(CrashPlan::Mercy { until, .. }), Some(chaos)) = (l.crash_plan, &mut self.chaos)
+        else {
             return false;
         };
-        match chaos.fate(plan, 0, Step::Begin { list: number, verb: 0 }, self.now) {
-            Fate::Now => return false,
-            Fate::Later(at) => self.wheel.push(at, Event::CallArrives(number)),
-            Fate::Never => _ = self.finish(core, number),
+        // Drawn once: it is on its way from now on.
+        l.crash_plan = Some(CrashPlan::Before(1));
+        match chaos.chance.below(4) {
+            0 => _ = self.finish(core, number),
+            1 => return false,
+            _ => {
+                let octave = chaos.chance.below(10);
+                let wait = chaos.chance.below((until.saturating_sub(self.now) >> octave).max(1));
+                self.wheel.push(self.now + wait, Event::CallArrives(number));
+            }
         }
         true
     }

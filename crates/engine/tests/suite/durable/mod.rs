@@ -271,3 +271,23 @@ fn broken_rules_are_found() {
         eprintln!("{wrong:?}: {found:?}");
     }
 }
+
+#[test]
+fn scratch() {
+    let which: String = std::env::var("A29W").unwrap_or_default();
+    let n: u64 = std::env::var("A29N").unwrap().parse().unwrap();
+    let (mut ran, mut found) = (0, Vec::new());
+    for seed in 0..n {
+        let wrong = if which == "f" { Wrong::FencedAccepted } else { Wrong::LeaseIgnored };
+        let plan = Plan::of(seed, Some(wrong));
+        let fits = match which.as_str() {
+            "f" => plan.is_remote && !plan.losses.is_empty(),
+            _ => plan.losses.iter().any(|l| l.end == plan::End::Lapse),
+        };
+        if !fits { continue; }
+        ran += 1;
+        if let Err(e) = run(&plan) { found.push((seed, plan.is_remote, e)); }
+    }
+    eprintln!("ran {ran} found {}", found.len());
+    found.iter().for_each(|f| eprintln!("{f:?}"));
+}

@@ -39,6 +39,14 @@ pub fn check(
         .collect();
     for Ended { cn, appends: from } in ends {
         let mut overtakes = BTreeMap::new();
+        if std::env::var("A29").is_ok() {
+            let (mut own, mut other, mut own_late) = (0, 0, 0);
+            for (_, value) in appends.iter().skip(*from).flatten() {
+                let Some(value) = value else { continue };
+                match writers.get(&id(value)) { Some(w) if w == cn => { own += 1; if other > 0 { own_late += 1 } } , _ => other += 1 }
+            }
+            eprintln!("ended {cn}: own {own} late {own_late} other {other}");
+        }
         for (key, value) in appends.iter().skip(*from).flatten() {
             let Some(value) = value else { continue };
             match writers.get(&id(value)) {

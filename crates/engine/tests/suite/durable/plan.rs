@@ -11,7 +11,7 @@ use super::journal::Wrong;
 const KEYS: [u64; 3] = [40, 40, 600];
 /// Leases where nodes are lost: a life has many of them, and faults of the fabric make steps of the
 /// membership agents take longer than the shorter ones.
-const LEASES_NS: [u64; 3] = [100_000, 300_000, 1_000_000];
+const LEASES_NS: [u64; 3] = [100_000, 200_000, 500_000];
 
 /// How a compute node loses its membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,9 @@ impl Plan {
         let is_back_ns = rng.of(&[20_000, 200_000, 1_000_000]);
         let ends = (50_000 + rng.below(1_500_000), is_back_ns);
         let journal_node_ends = (self.is_remote && rng.below(3) == 0).then_some(ends);
-        let dies_at_ns = self.dies_at_ns + rng.of(&[0, 1_000_000, 4_000_000]);
+        // Most lives go on when the others have recovered what the last one held.
+        let last_ns = losses.last().map_or(0, |loss| loss.at_ns + self.lease_ns);
+        let dies_at_ns = last_ns + self.dies_at_ns + rng.of(&[0, 500_000, 2_000_000]);
         Self { compute_nodes, losses, journal_node_ends, dies_at_ns, ..self }
     }
 
