@@ -23,8 +23,7 @@ pub struct Shared {
     last_id: Cell<u64>,
     /// The key that was written last: reads go there, to see effects as early as they show.
     written: Cell<u64>,
-    /// The key that each client wrote last: where nodes are lost, writes go there, because the
-    /// clients of a lost node may not have ended them.
+    /// The key that each client wrote last.
     written_by: [Cell<u64>; CLIENTS as usize],
 }
 
@@ -42,6 +41,8 @@ pub struct Caller {
     pub drops: bool,
     /// Nodes are lost: calls may fail because of that.
     pub loses_nodes: bool,
+    /// Clients of nodes that are lost. Others write what these wrote last, and may not have ended.
+    pub lost: Rc<[u32]>,
 }
 
 impl Caller {
@@ -84,8 +85,8 @@ impl Caller {
     }
 
     fn key_to_write(&mut self) -> u64 {
-        match self.loses_nodes && self.rng.below(2) == 0 {
-            true => self.shared.written_by[self.rng.below(CLIENTS.into()) as usize].get(),
+        match !self.lost.is_empty() && self.rng.below(2) == 0 {
+            true => self.shared.written_by[self.rng.of(&self.lost) as usize].get(),
             false => self.rng.below(self.keys),
         }
     }

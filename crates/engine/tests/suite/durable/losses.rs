@@ -10,23 +10,31 @@ use std::sync::Arc;
 
 use dmtree_check::harness::Harness;
 use dmtree_fabric::sim::How;
-use dmtree_fabric::{Fabric, LeaseParameters, Member, MemberPhase, MemoryAgent, NodeId};
+use dmtree_fabric::{Endpoint, Fabric, LeaseParameters, Member, MemberPhase, MemoryAgent, NodeId};
 use dmtree_journal::Level;
 
 use super::journal::{SimJournal, Wrong};
-use super::nodes;
+use super::nodes::{self, Attached};
 use super::order::Ended;
 use super::plan::{End, Plan};
 
 /// Time for acknowledgements, ns: operations of a living node may be stalled for as long.
 const ACKNOWLEDGE_NS: u64 = 20_000_000;
 const STEPS_PER_LEASE: u64 = 16;
+/// A call takes longer than this pause to arrive, ns.
+const LOOK_NS: u64 = 100;
+const LONGEST_WAIT_NS: u64 = 100_000;
 
 /// The ends of compute nodes.
 pub type Ends = Rc<RefCell<Vec<Ended>>>;
 
 /// Begins what a life has beside its clients.
-pub fn begin(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>, ends: &Ends) {
+pub fn begin(
+    plan: &Plan,
+    (harness, attached): (&Rc<Harness>, &Attached),
+    journal: &Arc<SimJournal>,
+    ends: &Ends,
+) {
     let membership = harness.test_cluster.membership();
     membership.set_lease_parameters(LeaseParameters {
         lease_ns: plan.lease_ns,
@@ -38,7 +46,7 @@ pub fn begin(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>, ends
     membership.set_agents(hosts.len() as u16);
     hosts.into_iter().for_each(|host| agent(plan, harness, host));
     harness.membership_agents_at(|_| plan.lease_ns / STEPS_PER_LEASE);
-    compute_nodes(plan, harness, journal, ends);
+    compute_nodes(plan, (harness, attached), journal, ends);
     journal_node(plan, harness, journal);
 }
 
@@ -69,15 +77,34 @@ fn agent(plan: &Plan, harness: &Rc<Harness>, host: NodeId) {
     });
 }
 
+/// Waits until a sender has made a call: it has not arrived yet.
+async fn a_call_leaves(ep: &Endpoint, sender: &Endpoint) {
+    let calls = || sender.snapshot().loose.mn.rpc;
+    let (before, until) = (calls(), ep.now() + LONGEST_WAIT_NS);
+    while calls() == before && ep.now() < until {
+        ep.sleep(LOOK_NS).await;
+    }
+}
+
 /// Compute nodes are lost at their times.
-fn compute_nodes(plan: &Plan, harness: &Rc<Harness>, journal: &Arc<SimJournal>, ends: &Ends) {
+fn compute_nodes(
+    plan: &Plan,
+    (harness, attached): (&Rc<Harness>, &Attached),
+    journal: &Arc<SimJournal>,
+    ends: &Ends,
+) {
     for loss in plan.losses.clone() {
         let slot = harness.core().add_slot();
         let (ep, of) = (harness.endpoint_beside(slot), harness.clone());
         let (journal, ends) = (journal.clone(), ends.clone());
         let pause_ns = plan.lease_ns / STEPS_PER_LEASE / 16;
+        let senders = attached.senders.get(usize::from(loss.cn)).filter(|_| loss.with_call);
+        let sender = senders.map(|senders| senders[0].clone());
         harness.spawn_beside(slot, async move {
             ep.sleep(loss.at_ns).await;
+            if let Some(sender) = sender {
+                a_call_leaves(&ep, &sender).await;
+            }
             let node = NodeId::compute(loss.cn);
             let still = match loss.end {
                 End::Crash(how) => {

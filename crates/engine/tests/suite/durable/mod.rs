@@ -42,6 +42,7 @@ use dmtree_pool::PoolOptions;
 use clients::{Caller, Shared};
 use journal::{INDEX, SimJournal, Wrong};
 use losses::Ends;
+use nodes::Attached;
 use plan::Plan;
 
 const STRIDE: u64 = 2;
@@ -70,8 +71,9 @@ fn id(value: &[u8]) -> u64 {
     u64::from_le_bytes(*value.first_chunk().expect("a value of the run"))
 }
 
-/// One life of the pool: a cluster on a fabric of its own, with the log of all lives.
-fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> Harness {
+/// One life of the pool: a cluster on a fabric of its own, with the log of all lives, and what
+/// sends to its journal node.
+fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> (Rc<Harness>, Attached) {
     let whole = if plan.whole_write { u32::MAX } else { 0 };
     let grants = Capabilities { whole_write_bytes: whole, ..Capabilities::NONE };
     let fabric =
@@ -89,8 +91,9 @@ fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> Harnes
         cluster.client(0).expect("a client").load(pairs, true, Fill::Even(1.0)).expect("loaded");
     }
     let harness = Harness::on(cluster, fabric, SLAB_BYTES).expect("a harness");
+    let mut attached = Attached::default();
     match plan.is_remote {
-        true => _ = nodes::attach(&harness, vec![journal.clone()], INDEX),
+        true => attached = nodes::attach(&harness, vec![journal.clone()], INDEX),
         false => {
             for node in &harness.test_cluster.nodes {
                 let part = IndexJournal::new(journal.clone(), INDEX);
@@ -103,7 +106,7 @@ fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> Harnes
         nodes.for_each(|node| node.set_mutants(&[Mutant::NoLease]));
     }
     harness.log.replace(log);
-    harness
+    (Rc::new(harness), attached)
 }
 
 /// Runs a life: clients until it `dies_at_ns`, or each with so many calls. Returns when the device
@@ -111,7 +114,7 @@ fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> Harnes
 fn live(
     plan: &Plan,
     journal: &Arc<SimJournal>,
-    harness: &Rc<Harness>,
+    (harness, attached): &(Rc<Harness>, Attached),
     (life, shared): (u64, &Rc<Shared>),
     dies_at_ns: Option<u64>,
 ) -> (u64, Ends) {
@@ -120,20 +123,34 @@ fn live(
     let ends = Ends::default();
     let loses_nodes = plan.loses_nodes() && dies_at_ns.is_some();
     match loses_nodes {
-        true => losses::begin(plan, harness, journal, &ends),
+        true => losses::begin(plan, (harness, attached), journal, &ends),
         false => harness.membership_agents(),
     }
+    let lost: Rc<[u32]> = match loses_nodes {
+        true => (0..CLIENTS).filter(|client| plan.loses(*client)).collect(),
+        false => Rc::default(),
+    };
     for client in 0..CLIENTS {
         let (shared, busy, of) = (shared.clone(), busy.clone(), harness.clone());
         let keys = plan.keys;
         let seed = plan.seed << 8 ^ life << 4 ^ u64::from(client);
-        harness.worker(client as u16 % plan.compute_nodes, |index| {
+        harness.worker(plan.cn_of(client), |index| {
             let (rng, wrote) = (Rng::new(seed), vec![0; keys as usize]);
             // A dropped operation waits for its append, which blocks the thread of the sender.
             let drops = dies_at_ns.is_some() && !plan.is_remote;
-            let harness = of;
-            let caller =
-                Caller { harness, index, client, rng, wrote, keys, shared, drops, loses_nodes };
+            let (harness, lost) = (of, lost.clone());
+            let caller = Caller {
+                harness,
+                index,
+                client,
+                rng,
+                wrote,
+                keys,
+                shared,
+                drops,
+                loses_nodes,
+                lost,
+            };
             async move {
                 caller.calls(calls).await;
                 busy.set(busy.get() - 1);
@@ -199,25 +216,45 @@ fn run(plan: &Plan) -> Result<(), String> {
     let journal = SimJournal::new(plan.level, plan.wrong, plan.seed, plan.fail_one_in, present);
     let journal = Arc::new(journal);
     let shared = Rc::new(Shared::default());
-    let first = Rc::new(life(plan, &journal, Log::new(STRIDE, plan.keys), 0));
+    let first = life(plan, &journal, Log::new(STRIDE, plan.keys), 0);
     let (synced_ns, ends) = live(plan, &journal, &first, (0, &shared), Some(plan.dies_at_ns));
+    let first = first.0;
     first.trouble().map_or(Ok(()), Err)?;
     if std::env::var("A29").is_ok() && plan.loses_nodes() {
         let st = first.test_cluster.membership().latest();
-        let acked = first.log.borrow().records().iter().filter(|r| r.ret.is_some()).map(|r| r.ret.as_ref().unwrap().at_ns).max();
-        eprintln!("seed {} lease {} dies {} losses {:?} jn {:?} remote {} faults {} phases {:?} mem {:?} last ack {:?} n {}", plan.seed, plan.lease_ns, plan.dies_at_ns, plan.losses.iter().map(|l| (l.cn, l.at_ns, l.end)).collect::<Vec<_>>(), plan.journal_node_ends, plan.is_remote, plan.faults != dmtree_fabric::sim::FabricFaults::NONE,
-            st.members.iter().map(|m| (m.member.node.index(), m.phase)).collect::<Vec<_>>(), st.memory.iter().map(|m| (m.member.incarnation, m.presence)).collect::<Vec<_>>(), acked, first.log.borrow().records().len());
+        let acked = first
+            .log
+            .borrow()
+            .records()
+            .iter()
+            .filter(|r| r.ret.is_some())
+            .map(|r| r.ret.as_ref().unwrap().at_ns)
+            .max();
+        eprintln!(
+            "seed {} lease {} dies {} losses {:?} jn {:?} remote {} faults {} phases {:?} mem {:?} last ack {:?} n {}",
+            plan.seed,
+            plan.lease_ns,
+            plan.dies_at_ns,
+            plan.losses.iter().map(|l| (l.cn, l.at_ns, l.end)).collect::<Vec<_>>(),
+            plan.journal_node_ends,
+            plan.is_remote,
+            plan.faults != dmtree_fabric::sim::FabricFaults::NONE,
+            st.members.iter().map(|m| (m.member.node.index(), m.phase)).collect::<Vec<_>>(),
+            st.memory.iter().map(|m| (m.member.incarnation, m.presence)).collect::<Vec<_>>(),
+            acked,
+            first.log.borrow().records().len()
+        );
     }
     let log = first.log.take();
     // Before it is lost, the first life is judged by itself.
     log.check().map_err(|wrong| format!("in the first life: {wrong}"))?;
-    let cn_of = |client| client as u16 % plan.compute_nodes;
-    order::check(&log, &journal.appends(), &ends.borrow(), cn_of)?;
+    order::check(&log, &journal.appends(), &ends.borrow(), |client| plan.cn_of(client))?;
     let log = if plan.loses_acknowledged() { counting(&log, synced_ns) } else { log };
     journal.dies(plan.process_dies);
     journal.is_repaired();
-    let second = Rc::new(life(plan, &journal, log, 1));
+    let second = life(plan, &journal, log, 1);
     live(plan, &journal, &second, (1, &shared), None);
+    let second = second.0;
     second.trouble().map_or(Ok(()), Err)?;
     let mut memory = std::collections::BTreeMap::new();
     for n in 0..plan.keys {
@@ -284,9 +321,13 @@ fn scratch() {
             "f" => plan.is_remote && !plan.losses.is_empty(),
             _ => plan.losses.iter().any(|l| l.end == plan::End::Lapse),
         };
-        if !fits { continue; }
+        if !fits {
+            continue;
+        }
         ran += 1;
-        if let Err(e) = run(&plan) { found.push((seed, plan.is_remote, e)); }
+        if let Err(e) = run(&plan) {
+            found.push((seed, plan.is_remote, e));
+        }
     }
     eprintln!("ran {ran} found {}", found.len());
     found.iter().for_each(|f| eprintln!("{f:?}"));

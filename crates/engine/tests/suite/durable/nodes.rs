@@ -37,28 +37,33 @@ impl RpcHandler for Counted {
     }
 }
 
-/// Adds a journal node for each of these, and gives every compute node senders to them. Counts the
-/// calls.
-pub fn attach(
-    harness: &Harness,
-    parts: Vec<Arc<SimJournal>>,
-    index: IndexNumber,
-) -> Arc<AtomicU64> {
-    let (count, calls) = (parts.len(), Arc::<AtomicU64>::default());
+/// Journal nodes of a harness.
+#[derive(Default)]
+pub struct Attached {
+    /// The calls that they have begun.
+    pub calls: Arc<AtomicU64>,
+    /// The senders of each compute node.
+    pub senders: Vec<Vec<Endpoint>>,
+}
+
+/// Adds a journal node for each of these, and gives every compute node senders to them.
+pub fn attach(harness: &Harness, parts: Vec<Arc<SimJournal>>, index: IndexNumber) -> Attached {
+    let (mut senders, count, calls) = (Vec::new(), parts.len(), Arc::<AtomicU64>::default());
     for (node, part) in (0..).map(NodeId::journal).zip(parts) {
         harness.fabric.add_node(node, 4096).expect("new");
         serve(&harness.fabric, node, part, calls.clone());
     }
     for (cn, node) in (0..).zip(&harness.test_cluster.nodes) {
         let slots: Vec<u32> = (0..count).map(|_| harness.core().add_slot()).collect();
-        let endpoints = slots.iter().map(|slot| harness.endpoint(cn, *slot)).collect();
+        let endpoints: Vec<_> = slots.iter().map(|slot| harness.endpoint(cn, *slot)).collect();
+        senders.push(endpoints.clone());
         let driven = ShardedJournal::driven(1, endpoints, ATTEMPT_NS);
-        let (journal, senders) = driven.expect("one at least");
+        let (journal, futures) = driven.expect("one at least");
         let journal: Arc<dyn Journal> = Arc::new(journal);
         node.typed::<DmNode>().attach_journal(IndexJournal::new(journal, index)).expect("first");
-        slots.into_iter().zip(senders).for_each(|(slot, sender)| harness.spawn(cn, slot, sender));
+        slots.into_iter().zip(futures).for_each(|(slot, sender)| harness.spawn(cn, slot, sender));
     }
-    calls
+    Attached { calls, senders }
 }
 
 /// Has a journal node serve a part, and count the calls.
@@ -131,7 +136,7 @@ fn costs(has_journal: bool, passes: &[Work]) -> Vec<Cost> {
     if has_journal {
         let level = Level::Process { sync_every: None };
         let part = || Arc::new(SimJournal::new(level, None, 1, 0, Vec::new()));
-        calls = attach(&harness, (0..PARTS).map(|_| part()).collect(), INDEX);
+        calls = attach(&harness, (0..PARTS).map(|_| part()).collect(), INDEX).calls;
     }
     let (mut index, main) = (harness.client(0), harness.own_endpoint(0));
     let mut costs = Vec::new();

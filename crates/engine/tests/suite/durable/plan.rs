@@ -28,6 +28,8 @@ pub enum End {
 pub struct Loss {
     pub cn: u16,
     pub at_ns: u64,
+    /// It ends when it has made its next call to the journal node, if that is soon.
+    pub with_call: bool,
     pub end: End,
 }
 
@@ -92,8 +94,12 @@ impl Plan {
         let lost = rng.below(compute_nodes.into()) as u16;
         let ends = [End::Crash(How::Process), End::Crash(How::Hung), End::Lapse];
         let mut losses: Vec<Loss> = (first..first + lost)
-            .map(|cn| (cn % compute_nodes, 50_000 + rng.below(1_000_000), rng.of(&ends)))
-            .map(|(cn, at_ns, end)| Loss { cn, at_ns, end })
+            .map(|cn| Loss {
+                cn: cn % compute_nodes,
+                at_ns: 50_000 + rng.below(1_000_000),
+                with_call: rng.below(2) == 0,
+                end: rng.of(&ends),
+            })
             .collect();
         losses.sort_by_key(|loss| loss.at_ns);
         let is_back_ns = rng.of(&[20_000, 200_000, 1_000_000]);
@@ -103,6 +109,16 @@ impl Plan {
         let last_ns = losses.last().map_or(0, |loss| loss.at_ns + self.lease_ns);
         let dies_at_ns = last_ns + self.dies_at_ns + rng.of(&[0, 500_000, 2_000_000]);
         Self { compute_nodes, losses, journal_node_ends, dies_at_ns, ..self }
+    }
+
+    /// The compute node of a client.
+    pub fn cn_of(&self, client: u32) -> u16 {
+        client as u16 % self.compute_nodes
+    }
+
+    /// Whether the node of a client is lost.
+    pub fn loses(&self, client: u32) -> bool {
+        self.losses.iter().any(|loss| loss.cn == self.cn_of(client))
     }
 
     /// Nodes are lost.
