@@ -105,26 +105,39 @@ fn compute_nodes(
             if let Some(sender) = sender {
                 a_call_leaves(&ep, &sender).await;
             }
-            let node = NodeId::compute(loss.cn);
-            let still = match loss.end {
+            let is_fenced = || {
+                let me = Member { node: NodeId::compute(loss.cn), incarnation: 1 };
+                let phase = of.test_cluster.membership().latest().phase(me);
+                phase.is_some_and(|phase| phase > MemberPhase::Revoking)
+            };
+            let note = || ends.borrow_mut().push(Ended { cn: loss.cn, appends: journal.len() });
+            match loss.end {
                 End::Crash(how) => {
-                    of.fabric.crash(node, how).expect("a node");
-                    None
+                    of.fabric.crash(NodeId::compute(loss.cn), how).expect("a node");
+                    note();
                 }
                 End::Lapse => {
-                    let still = of.pool(loss.cn).heartbeat();
-                    let me = Member { node, incarnation: 1 };
-                    let fenced = |phase| phase > MemberPhase::Revoking;
-                    while !of.test_cluster.membership().latest().phase(me).is_some_and(fenced) {
+                    // Its worker stands still to the end.
+                    let _still = of.pool(loss.cn).heartbeat();
+                    while !is_fenced() {
                         ep.sleep(pause_ns).await;
                     }
-                    Some(still)
+                    note();
+                    std::future::pending::<()>().await;
                 }
-            };
-            ends.borrow_mut().push(Ended { cn: loss.cn, appends: journal.len() });
-            // A worker that stands still does so to the end.
-            std::future::pending::<()>().await;
-            drop(still);
+                End::Freeze(for_ns) => {
+                    let until = ep.now() + for_ns;
+                    of.freeze(loss.cn);
+                    while !is_fenced() && ep.now() < until {
+                        ep.sleep(pause_ns).await;
+                    }
+                    if is_fenced() {
+                        note();
+                    }
+                    ep.sleep(until.saturating_sub(ep.now())).await;
+                    of.thaw(loss.cn);
+                }
+            }
         });
     }
 }

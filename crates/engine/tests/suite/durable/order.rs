@@ -39,36 +39,6 @@ pub fn check(
         .collect();
     for Ended { cn, appends: from } in ends {
         let mut overtakes = BTreeMap::new();
-        if std::env::var("A29").is_ok() {
-            let (mut own, mut other, mut own_late) = (0, 0, 0);
-            for (_, value) in appends.iter().skip(*from).flatten() {
-                let Some(value) = value else { continue };
-                match writers.get(&id(value)) {
-                    Some(w) if w == cn => {
-                        own += 1;
-                        if other > 0 {
-                            own_late += 1
-                        }
-                    }
-                    _ => other += 1,
-                }
-            }
-            if own_late > 0 {
-                let mut l = String::new();
-                for (key, value) in appends.iter().skip(*from).flatten() {
-                    let v = value.as_ref().map(|v| id(v));
-                    let w = v.and_then(|v| writers.get(&v));
-                    l += &format!(
-                        " {}:{}{}",
-                        number(key),
-                        w.map_or(9, |w| *w),
-                        if v.is_none() { "d" } else { "" }
-                    );
-                }
-                eprintln!("seq of {cn}:{l}");
-            }
-            eprintln!("ended {cn}: own {own} late {own_late} other {other}");
-        }
         for (key, value) in appends.iter().skip(*from).flatten() {
             let Some(value) = value else { continue };
             match writers.get(&id(value)) {

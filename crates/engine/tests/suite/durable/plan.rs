@@ -21,6 +21,8 @@ pub enum End {
     /// A worker of it stands still, so that its lease is not renewed. Its clients go on until they
     /// are fenced.
     Lapse,
+    /// It stands still for so long, ns, and goes on.
+    Freeze(u64),
 }
 
 /// The loss of a compute node in the first life.
@@ -59,6 +61,17 @@ pub struct Plan {
     pub journal_node_ends: Option<(u64, u64)>,
 }
 
+impl Wrong {
+    /// Whether a run can show it.
+    pub fn shows_in(self, plan: &Plan) -> bool {
+        match self {
+            Self::FencedAccepted => plan.is_remote && !plan.losses.is_empty(),
+            Self::LeaseIgnored => !plan.losses.is_empty(),
+            _ => true,
+        }
+    }
+}
+
 impl Plan {
     pub fn of(seed: u64, wrong: Option<Wrong>) -> Self {
         let mut rng = Rng::new(seed ^ 0x7077_7233);
@@ -92,12 +105,13 @@ impl Plan {
         let compute_nodes = 2 + rng.below(2) as u16;
         let first = rng.below(compute_nodes.into()) as u16;
         let lost = rng.below(compute_nodes.into()) as u16;
-        let ends = [End::Crash(How::Process), End::Crash(How::Hung), End::Lapse];
+        let freeze = End::Freeze(self.lease_ns * 4 + rng.below(2_000_000));
+        let ends = [End::Crash(How::Process), End::Crash(How::Hung), End::Lapse, freeze];
         let mut losses: Vec<Loss> = (first..first + lost)
             .map(|cn| Loss {
                 cn: cn % compute_nodes,
                 at_ns: 50_000 + rng.below(1_000_000),
-                with_call: rng.below(2) == 0,
+                with_call: rng.below(4) > 0,
                 end: rng.of(&ends),
             })
             .collect();
