@@ -102,9 +102,13 @@ impl Plan {
 
     /// Nodes are lost in the first life, which goes on afterwards.
     fn with_losses(self, rng: &mut Rng) -> Self {
+        let is_back_ns = rng.of(&[20_000, 200_000, 1_000_000]);
+        let ends = (50_000 + rng.below(1_500_000), is_back_ns);
+        let journal_node_ends = (self.is_remote && rng.below(3) == 0).then_some(ends);
         let compute_nodes = 2 + rng.below(2) as u16;
         let first = rng.below(compute_nodes.into()) as u16;
-        let lost = rng.below(compute_nodes.into()) as u16;
+        let least = u16::from(journal_node_ends.is_none());
+        let lost = least + rng.below((compute_nodes - least).into()) as u16;
         let freeze = End::Freeze(self.lease_ns * 4 + rng.below(2_000_000));
         let ends = [End::Crash(How::Process), End::Crash(How::Hung), End::Lapse, freeze];
         let mut losses: Vec<Loss> = (first..first + lost)
@@ -116,9 +120,6 @@ impl Plan {
             })
             .collect();
         losses.sort_by_key(|loss| loss.at_ns);
-        let is_back_ns = rng.of(&[20_000, 200_000, 1_000_000]);
-        let ends = (50_000 + rng.below(1_500_000), is_back_ns);
-        let journal_node_ends = (self.is_remote && rng.below(3) == 0).then_some(ends);
         // Most lives go on when the others have recovered what the last one held.
         let last_ns = losses.last().map_or(0, |loss| loss.at_ns + self.lease_ns);
         let dies_at_ns = last_ns + self.dies_at_ns + rng.of(&[0, 500_000, 2_000_000]);
