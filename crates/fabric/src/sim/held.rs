@@ -10,14 +10,15 @@
 //! or as late as a verb of a crashed node may execute.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::rc::Rc;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use super::SimShared;
 use super::crash::CrashPlan;
 use super::transport::SimTransport;
 use super::world::{Event, World};
+use crate::addr::NodeId;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -36,7 +37,10 @@ pub(super) struct HeldCall {
 }
 
 /// The calls that wait for their turn at a node. It goes with the task that answers them.
-pub(super) type Inbox = RefCell<VecDeque<HeldCall>>;
+type Inbox = RefCell<VecDeque<HeldCall>>;
+
+/// Those of all nodes, each of an incarnation.
+pub(super) type Inboxes = BTreeMap<NodeId, (Arc<Host>, Weak<Inbox>)>;
 
 impl World {
     /// Whether a call is to a service that waits.

@@ -2,13 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::costs::Costs;
-use super::held::Inbox;
+use super::held::Inboxes;
 use super::meter::Meter;
 use super::world::{Call, Cpu};
 use super::{Picos, SimShared};
@@ -46,7 +46,7 @@ pub(super) struct SimTransport {
     /// Jobs that have been started, for workers.
     begun: RefCell<Vec<(Arc<Host>, Begun)>>,
     /// What nodes are to answer, while a task of theirs does so.
-    pub inboxes: RefCell<BTreeMap<NodeId, (Arc<Host>, Weak<Inbox>)>>,
+    pub inboxes: RefCell<Inboxes>,
 }
 
 /// A node, an endpoint there, and what its services have charged.
