@@ -54,16 +54,30 @@ fn served(f: &SimFabric) -> Arc<Slow> {
 /// The time and the answer of a call, ns.
 type Answered = (u64, Result<Vec<u8>>);
 
-/// Makes calls, each from a client of its own, in order; does something at a time beside them.
+/// Longest wait for an answer, ns.
+const LONG: u64 = 10_000 * US;
+
 fn calls(f: &SimFabric, calls: &[(NodeId, u8)], at_ns: u64, act: impl FnOnce()) -> Vec<Answered> {
+    let calls: Vec<_> = calls.iter().map(|(from, request)| (*from, *request, LONG)).collect();
+    calls_within(f, &calls, at_ns, act)
+}
+
+/// Makes calls, each from a client of its own, in order, that waits for so long; does something at
+/// a time beside them.
+fn calls_within(
+    f: &SimFabric,
+    calls: &[(NodeId, u8, u64)],
+    at_ns: u64,
+    act: impl FnOnce(),
+) -> Vec<Answered> {
     let neutral = f.attach(MN).expect("a member");
     let core = Core::new(neutral.clone(), 1 << 20);
     let mut worker = Worker::new(core.clone());
     let answers = Rc::new(RefCell::new(vec![(0, Err(Error::closed("no answer"))); calls.len()]));
-    for (i, (from, request)) in calls.iter().enumerate() {
+    for (i, (from, request, timeout_ns)) in calls.iter().enumerate() {
         let (slot, transport) = (core.add_slot(), f.attach(*from).expect("a member"));
         let (ep, answers) = (Endpoint::new(core.clone(), transport, slot), answers.clone());
-        ep.set_timeout(10_000 * US);
+        ep.set_timeout(*timeout_ns);
         worker.spawn(slot, async move {
             let mut reply = Vec::new();
             let called = ep.rpc(MN, SERVICE, &[*request], &mut reply).await;
@@ -106,6 +120,18 @@ fn lost_calls_are_answered_once() {
         assert!(answers.iter().all(|(_, answer)| answer.is_ok()), "{answers:?}");
         assert_eq!(slow.noted().len(), 8);
     }
+}
+
+/// A call that its caller has given up before its turn has no effect.
+#[test]
+fn a_call_that_was_given_up_is_not_begun() {
+    let f = sim(&[]);
+    let slow = served(&f);
+    let answers = calls_within(&f, &[(CN, 30, LONG), (CN1, 10, 20 * US), (CN, 20, LONG)], 0, || {});
+    let kind = |(_, answer): &Answered| answer.as_ref().err().map(Error::kind);
+    let given_up = Some(ErrorKind::TimedOut);
+    assert_eq!(answers.iter().map(kind).collect::<Vec<_>>(), [None, given_up, None]);
+    assert_eq!(slow.noted(), [(30, false), (30, true), (20, false), (20, true)]);
 }
 
 /// A call whose caller loses its access while it waits for its turn has no effect.

@@ -324,8 +324,8 @@ fn broken_rules_are_found() {
         (Wrong::FailureIgnored, 100),
         (Wrong::OutOfOrder, 100),
         (Wrong::RoundCut, 100),
-        (Wrong::FencedAccepted, 400),
-        (Wrong::LeaseIgnored, 400),
+        (Wrong::FencedAccepted, 1_000),
+        (Wrong::LeaseIgnored, 1_000),
     ];
     for (wrong, seeds) in within {
         let plans = (0..seeds).map(|seed| Plan::of(seed, Some(wrong)));
