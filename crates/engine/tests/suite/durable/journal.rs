@@ -95,8 +95,8 @@ impl SimJournal {
             let more = (state.appends.len() - state.synced) as u64;
             let kept = state.synced + state.rng.below(more + 1) as usize;
             state.appends.truncate(kept);
+            state.synced = kept;
         }
-        state.synced = state.appends.len();
         (state.late, state.failure) = Default::default();
     }
 

@@ -112,57 +112,49 @@ fn life(plan: &Plan, journal: &Arc<SimJournal>, log: Log, number: u64) -> (Rc<Ha
     (Rc::new(harness), attached)
 }
 
-/// Runs a life: clients until it `dies_at_ns`, or each with so many calls. Returns when the device
-/// had everything for the last time, ns, and how compute nodes have ended.
-fn live(
+/// Starts the clients of a life, each with so many calls; how many have not ended.
+fn start_clients(
     plan: &Plan,
-    journal: &Arc<SimJournal>,
-    (harness, attached): &(Rc<Harness>, Attached),
+    harness: &Rc<Harness>,
     (life, shared): (u64, &Rc<Shared>),
-    dies_at_ns: Option<u64>,
-) -> (u64, Ends) {
-    let calls = if dies_at_ns.is_some() { u64::MAX } else { 40 };
-    let (busy, synced_ns) = (Rc::new(Cell::new(CLIENTS)), Rc::new(Cell::new(0)));
-    let ends = Ends::default();
-    let loses_nodes = plan.loses_nodes() && dies_at_ns.is_some();
-    match loses_nodes {
-        true => losses::begin(plan, (harness, attached), journal, &ends),
-        false => harness.membership_agents(),
-    }
-    let lost: Rc<[u32]> = match loses_nodes {
+    calls: u64,
+) -> Rc<Cell<u32>> {
+    let (is_first, busy) = (life == 0, Rc::new(Cell::new(CLIENTS)));
+    let lost: Rc<[u32]> = match is_first {
         true => (0..CLIENTS).filter(|client| plan.loses(*client)).collect(),
         false => Rc::default(),
     };
     for client in 0..CLIENTS {
-        let (shared, busy, of) = (shared.clone(), busy.clone(), harness.clone());
-        let keys = plan.keys;
-        let seed = plan.seed << 8 ^ life << 4 ^ u64::from(client);
-        harness.worker(plan.cn_of(client), |index| {
-            let (rng, wrote) = (Rng::new(seed), vec![0; keys as usize]);
+        let (busy, seed) = (busy.clone(), plan.seed << 8 ^ life << 4 ^ u64::from(client));
+        let caller = |index| Caller {
+            harness: harness.clone(),
+            index,
+            client,
+            rng: Rng::new(seed),
+            wrote: vec![0; plan.keys as usize],
+            keys: plan.keys,
+            shared: shared.clone(),
             // A dropped operation waits for its append, which blocks the thread of the sender.
-            let drops = dies_at_ns.is_some() && !plan.is_remote;
-            let (harness, lost) = (of, lost.clone());
-            let caller = Caller {
-                harness,
-                index,
-                client,
-                rng,
-                wrote,
-                keys,
-                shared,
-                drops,
-                loses_nodes,
-                lost,
-            };
+            drops: is_first && !plan.is_remote,
+            loses_nodes: is_first && plan.loses_nodes(),
+            lost: lost.clone(),
+        };
+        harness.worker(plan.cn_of(client), |index| {
+            let caller = caller(index);
             async move {
                 caller.calls(calls).await;
                 busy.set(busy.get() - 1);
             }
         });
     }
-    let slot = harness.core().add_slot();
-    let device = harness.endpoint_beside(slot);
-    let (its, last, sync_ns) = (journal.clone(), synced_ns.clone(), plan.sync_ns);
+    busy
+}
+
+/// Starts the device; when it had everything for the last time, ns.
+fn start_device(plan: &Plan, harness: &Harness, journal: &Arc<SimJournal>) -> Rc<Cell<u64>> {
+    let (slot, synced_ns) = (harness.core().add_slot(), Rc::new(Cell::new(0)));
+    let (device, its, last) = (harness.endpoint_beside(slot), journal.clone(), synced_ns.clone());
+    let sync_ns = plan.sync_ns;
     harness.spawn_beside(slot, async move {
         loop {
             device.sleep(sync_ns).await;
@@ -172,15 +164,32 @@ fn live(
             }
         }
     });
+    synced_ns
+}
+
+/// Runs a life: the first one until it dies, the second one with so many calls. Returns when the
+/// device had everything for the last time, ns, and how compute nodes have ended.
+fn live(
+    plan: &Plan,
+    journal: &Arc<SimJournal>,
+    (harness, attached): &(Rc<Harness>, Attached),
+    (life, shared): (u64, &Rc<Shared>),
+) -> (u64, Ends) {
+    let (is_first, ends) = (life == 0, Ends::default());
+    match is_first && plan.loses_nodes() {
+        true => losses::begin(plan, (harness, attached), journal, &ends),
+        false => harness.membership_agents(),
+    }
+    let calls = if is_first { u64::MAX } else { 40 };
+    let busy = start_clients(plan, harness, (life, shared), calls);
+    let synced_ns = start_device(plan, harness, journal);
     let main = harness.own_endpoint(0);
     harness.run(&mut SeededRandom::new(plan.seed), async {
-        match dies_at_ns {
-            Some(time) => main.sleep(time).await,
-            None => {
-                while busy.get() > 0 && harness.trouble().is_none() {
-                    main.sleep(50_000).await;
-                }
-            }
+        if is_first {
+            return main.sleep(plan.dies_at_ns).await;
+        }
+        while busy.get() > 0 && harness.trouble().is_none() {
+            main.sleep(50_000).await;
         }
     });
     (synced_ns.get(), ends)
@@ -247,7 +256,7 @@ fn run(plan: &Plan) -> Result<Reached, String> {
     let journal = Arc::new(journal);
     let shared = Rc::new(Shared::default());
     let first = life(plan, &journal, Log::new(STRIDE, plan.keys), 0);
-    let (synced_ns, ends) = live(plan, &journal, &first, (0, &shared), Some(plan.dies_at_ns));
+    let (synced_ns, ends) = live(plan, &journal, &first, (0, &shared));
     let first = first.0;
     first.trouble().map_or(Ok(()), Err)?;
     let reached = Reached::of(plan, &first);
@@ -259,7 +268,7 @@ fn run(plan: &Plan) -> Result<Reached, String> {
     journal.dies(plan.process_dies);
     journal.is_repaired();
     let second = life(plan, &journal, log, 1);
-    live(plan, &journal, &second, (1, &shared), None);
+    live(plan, &journal, &second, (1, &shared));
     let second = second.0;
     second.trouble().map_or(Ok(()), Err)?;
     let mut memory = BTreeMap::new();
