@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use common::fabrics::{CN1, LOSSY, adversarial, sim};
 use common::{CN, MN};
-use dmtree_fabric::sim::{FabricFaults, How, SimFabric};
+use dmtree_fabric::sim::{How, SimFabric};
 use dmtree_fabric::{
     Core, Effect, Endpoint, Error, ErrorKind, Fabric, Fifo, NodeId, Result, Service, ServiceId,
     Worker,
@@ -137,7 +137,7 @@ fn a_call_that_was_given_up_is_not_begun() {
 /// A call whose caller loses its access while it waits for its turn has no effect.
 #[test]
 fn a_fenced_caller_is_refused_at_its_turn() {
-    let f = adversarial(FabricFaults::NONE, 1);
+    let f = sim(&[]);
     let slow = served(&f);
     let fence = || f.revoke(MN, CN1, 1).expect("known");
     let answers = calls(&f, &[(CN, 30), (CN1, 10), (CN, 20)], 15 * US, fence);
@@ -154,7 +154,7 @@ fn a_fenced_caller_is_refused_at_its_turn() {
 #[test]
 fn what_a_node_held_when_it_ended_fails() {
     for is_back in [false, true] {
-        let f = adversarial(FabricFaults::NONE, 1);
+        let f = sim(&[]);
         served(&f);
         let end = || {
             f.crash(MN, How::Process).expect("known");

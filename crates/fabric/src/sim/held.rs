@@ -2,12 +2,12 @@
 //! have ended.
 //!
 //! Such a handler runs beside the clients, on their executor, as a job does: what it waits for goes
-//! on meanwhile. A node answers one call at a time, in the order of arrival. It begins none that its
-//! caller does not wait for any more, as real transports do, and none of a caller without access.
-//! Calls that a node had not answered when it ended fail with an unknown effect.
+//! on meanwhile. A node answers one call at a time, in the order of arrival. It begins none that
+//! its caller does not wait for any more, as real transports do, and none of a caller without
+//! access. Calls that a node had not answered when it ended fail with an unknown effect.
 //!
-//! In adversarial mode a request may be held up, and one whose caller has crashed arrives now, never,
-//! or as late as a verb of a crashed node may execute.
+//! In adversarial mode a request may be held up, and one whose caller has crashed arrives now,
+//! never, or as late as a verb of a crashed node may execute.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};

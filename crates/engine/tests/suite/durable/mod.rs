@@ -303,6 +303,7 @@ struct Sums {
 }
 
 #[test]
+#[expect(clippy::disallowed_macros, reason = "what the seeds have reached")]
 fn adversarial_lives_keep_what_was_promised() {
     let mut sums: BTreeMap<(bool, bool), Sums> = BTreeMap::new();
     for seed in 0..seeds() {
@@ -326,6 +327,7 @@ fn adversarial_lives_keep_what_was_promised() {
 
 /// Each rule that a writer, a journal node or a survivor could break is seen, within so many seeds.
 #[test]
+#[expect(clippy::disallowed_macros, reason = "the seed that finds each")]
 fn broken_rules_are_found() {
     let within = [
         (Wrong::AcceptedEarly, 100),
