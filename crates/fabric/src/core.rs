@@ -586,6 +586,12 @@ impl Core {
         });
     }
 
+    /// Whether no future waits for a posting in flight any more.
+    #[cfg(feature = "sim")]
+    pub(crate) fn is_given_up(&self, t: Ticket) -> bool {
+        self.with_posting(t, |p| p.generation != t.generation || p.dropped)
+    }
+
     /// Detached lists still in flight.
     pub fn detached_in_flight(&self) -> u32 {
         self.detached.get()

@@ -54,6 +54,12 @@ pub trait RpcHandler: Send + Sync {
     fn is_data(&self) -> bool {
         false
     }
+    /// Whether an answer of a control service may wait for something outside of its node's memory,
+    /// as a device. The thread of a node waits; a simulator, which has one thread for all, holds
+    /// the reply of such a call back.
+    fn waits(&self) -> bool {
+        false
+    }
     /// Runs one job ([`Endpoint::start_job`]), on a worker of its own. It reaches the memory of its
     /// node alone. It is dropped at an await when it is cancelled.
     fn job<'a>(&'a self, _: &'a Endpoint, _from: NodeId, _request: &'a [u8]) -> RpcFuture<'a> {
@@ -68,6 +74,10 @@ pub trait Service: Send + Sync {
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>>;
     /// As [`RpcHandler::is_data`].
     fn is_data(&self) -> bool {
+        false
+    }
+    /// As [`RpcHandler::waits`].
+    fn waits(&self) -> bool {
         false
     }
     /// As [`RpcHandler::job`].
@@ -86,6 +96,9 @@ impl<S: Service> RpcHandler for S {
     }
     fn is_data(&self) -> bool {
         Service::is_data(self)
+    }
+    fn waits(&self) -> bool {
+        Service::waits(self)
     }
     fn job<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
         Box::pin(Service::job(self, ep, from, request))
@@ -124,6 +137,12 @@ impl RpcHost {
     #[cfg(feature = "tcp")]
     pub(crate) fn is_data(&self, service: ServiceId) -> bool {
         service == JOBS || locked(&self.handlers).get(&service).is_some_and(|h| h.is_data())
+    }
+
+    /// Whether a service is there and waits.
+    #[cfg(feature = "sim")]
+    pub(crate) fn waits(&self, service: ServiceId) -> bool {
+        locked(&self.handlers).get(&service).is_some_and(|h| h.waits())
     }
 }
 

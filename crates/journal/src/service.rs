@@ -253,6 +253,10 @@ impl JournalService {
 }
 
 impl Service for JournalService {
+    fn waits(&self) -> bool {
+        true
+    }
+
     async fn answer(&self, ep: &Endpoint, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let Request { sender, number, ask } = decode::<Request<'_>>(request)?;
         let former = self.peers().remove(&from).filter(|peer| peer.sender == sender);

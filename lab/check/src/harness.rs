@@ -4,6 +4,7 @@
 //! bench run on it.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -41,6 +42,8 @@ pub struct Harness {
     /// What [`Harness::run`] runs, until `over`.
     tasks: RefCell<Vec<Task>>,
     over: Rc<Cell<bool>>,
+    /// Compute nodes that stand still.
+    frozen: Rc<RefCell<BTreeSet<u16>>>,
     /// The operations of all clients.
     pub log: RefCell<Log>,
     finding: Rc<RefCell<Option<Finding>>>,
@@ -54,8 +57,20 @@ impl Harness {
     pub fn on(test_cluster: TestCluster, fabric: SimFabric, slab_bytes: u64) -> Result<Self> {
         let neutral = fabric.attach(NodeId::memory(0))?;
         let core = Core::new(neutral.clone(), slab_bytes);
-        let (own, slots, tasks, over, log, finding) = Default::default();
-        Ok(Self { test_cluster, fabric, core, neutral, own, slots, tasks, over, log, finding })
+        let (own, slots, tasks, over, frozen, log, finding) = Default::default();
+        Ok(Self {
+            test_cluster,
+            fabric,
+            core,
+            neutral,
+            own,
+            slots,
+            tasks,
+            over,
+            frozen,
+            log,
+            finding,
+        })
     }
 
     /// The executor of all tasks.
@@ -88,6 +103,11 @@ impl Harness {
         self.attached(Some(cn.into()), slot).expect("a member")
     }
 
+    /// An endpoint of no compute node.
+    pub fn endpoint_beside(&self, slot: u32) -> Endpoint {
+        Endpoint::new(self.core.clone(), self.neutral.clone(), slot)
+    }
+
     /// An endpoint of a compute node for the test itself.
     pub fn own_endpoint(&self, cn: u16) -> Endpoint {
         self.endpoint(cn, self.own())
@@ -103,13 +123,35 @@ impl Harness {
         self.test_cluster.cluster.compute_node(usize::from(cn)).expect("exists")
     }
 
-    /// Runs a future while the node is up.
+    /// Runs a future while the node is up, and not frozen.
     pub fn spawn(&self, cn: u16, slot: u32, f: impl Future<Output = ()> + 'static) {
-        let (over, fabric, mut f) = (self.over.clone(), self.fabric.clone(), Box::pin(f));
+        let (fabric, frozen, mut f) = (self.fabric.clone(), self.frozen.clone(), Box::pin(f));
+        self.slots.borrow_mut().push((slot, Some(cn.into())));
+        let up = poll_fn(move |cx| {
+            // No task of a crashed node runs.
+            let stands = fabric.is_down(NodeId::compute(cn)) || frozen.borrow().contains(&cn);
+            if stands { Poll::Pending } else { f.as_mut().poll(cx) }
+        });
+        self.spawn_beside(slot, up);
+    }
+
+    /// No task of a compute node runs until it is thawed. Its verbs in flight execute, and its NIC
+    /// serves its memory.
+    pub fn freeze(&self, cn: u16) {
+        self.frozen.borrow_mut().insert(cn);
+    }
+
+    /// The tasks of a compute node go on.
+    pub fn thaw(&self, cn: u16) {
+        self.frozen.borrow_mut().remove(&cn);
+        self.wake(|of| of == Some(cn.into()));
+    }
+
+    /// Runs a future of no compute node.
+    pub fn spawn_beside(&self, slot: u32, f: impl Future<Output = ()> + 'static) {
+        let (over, mut f) = (self.over.clone(), Box::pin(f));
         let end = poll_fn(move |cx| match over.get() {
             true => Poll::Ready(()),
-            // No task of a crashed node runs.
-            false if fabric.is_down(NodeId::compute(cn)) => Poll::Pending,
             false => f.as_mut().poll(cx),
         });
         self.tasks.borrow_mut().push((slot, Box::pin(end)));

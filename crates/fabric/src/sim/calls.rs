@@ -37,6 +37,10 @@ impl World {
     }
 
     pub(super) fn call_arrives(&mut self, core: &Core, number: u32, run: Runner<'_>) {
+        let waits = self.target_waits(number);
+        if waits && self.is_held_up(core, number) {
+            return;
+        }
         let l = self.lists.at(number);
         let (thread, posted) = (l.thread, l.posted);
         let Some(mut call) = l.call.take() else { return };
@@ -46,6 +50,7 @@ impl World {
         let crash_plan = self.lists.at(number).crash_plan;
         let is_unsent = match crash_plan {
             Some(CrashPlan::Before(verbs)) => verbs == 0,
+            Some(CrashPlan::Mercy { .. }) if waits => false,
             _ => self.is_dead(thread) && self.chaos.as_mut().is_some_and(|c| c.chance.one_in(2)),
         };
         if is_unsent {
@@ -91,6 +96,12 @@ impl World {
             let nic = &mut self.nics[target as usize];
             nic.served.calls += 1;
             at = nic.receive(&self.costs, at, bytes);
+            if !gone && !call.answered && waits {
+                at += self.chaos.as_mut().map_or(0, super::chaos::Chaos::hold);
+                self.lists.at(number).call = Some(call);
+                self.wheel.push(at, Event::CallQueues(number));
+                return;
+            }
             if !gone && !call.answered && nic.host.rpc.is_data(call.service) {
                 at = nic.responder.serve(at, self.costs.send);
                 at += self.chaos.as_mut().map_or(0, super::chaos::Chaos::hold);
@@ -113,7 +124,7 @@ impl World {
     }
 
     /// The reply of a call leaves.
-    fn reply(
+    pub(super) fn reply(
         &mut self,
         number: u32,
         call: Box<Call>,
@@ -140,12 +151,16 @@ impl World {
         self.wheel.push(at + back, Event::CallReturns(number));
     }
 
-    /// A data call asks for a core of its target.
+    /// A data call asks for a core of its target, a call to a service that waits for its turn.
     pub(super) fn call_queues(&mut self, number: u32, run: Runner<'_>) {
         let Some(nic) = self.target_of(number) else {
             self.fail_call(number);
             return;
         };
+        if self.target_waits(number) {
+            self.hold_call(nic, number);
+            return;
+        }
         let cores = &mut self.nics[nic].data_cores;
         if cores.idle == 0 {
             cores.waiting.push_back(number);
@@ -191,7 +206,7 @@ impl World {
     }
 
     /// The NIC of a call's target, unless another incarnation has come since the call was posted.
-    fn target_of(&mut self, number: u32) -> Option<usize> {
+    pub(super) fn target_of(&mut self, number: u32) -> Option<usize> {
         let l = self.lists.at(number);
         let (to, posted) = (l.call.as_ref()?.to, l.posted);
         let nic = self.number_of(to)? as usize;
@@ -205,7 +220,7 @@ impl World {
         }
     }
 
-    fn fail_call(&mut self, number: u32) {
+    pub(super) fn fail_call(&mut self, number: u32) {
         let l = self.lists.at(number);
         let to = l.call.as_ref().map(|call| call.to);
         l.error = to.map(|to| down(to).effect_unknown());

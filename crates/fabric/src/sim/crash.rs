@@ -278,13 +278,14 @@ impl World {
     /// Stops the node. Draws the fate of its clients' verbs in flight.
     pub(super) fn kill(&mut self, node: NodeId, how: How) {
         self.crashes.disarm(node);
-        let Some(nic) = self.nics.iter().find(|n| n.node() == node) else { return };
-        let host = nic.host.clone();
+        let Some(nic) = self.nics.iter().position(|n| n.node() == node) else { return };
+        let host = self.nics[nic].host.clone();
         if host.power() == Power::Off {
             return;
         }
         self.crashes.count += 1;
         host.set_power(if how == How::Hung { Power::Hung } else { Power::Off });
+        self.fail_held(nic);
         let Some(chaos) = &mut self.chaos else { return };
         for list in self.lists.all() {
             let own = &self.threads[list.thread as usize].own;

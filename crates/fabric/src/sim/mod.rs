@@ -17,6 +17,7 @@ mod chaos;
 mod costs;
 mod crash;
 mod fields;
+mod held;
 mod lax;
 mod meter;
 mod nic;

@@ -106,6 +106,8 @@ pub(super) struct Nic {
     pcie_out: Server,
     pub cores: Vec<Server>,
     pub data_cores: DataCores,
+    /// Calls to services that wait, which are not answered yet.
+    pub held: Vec<u32>,
     /// As many for jobs. Jobs on one core take turns.
     pub job_cores: Vec<Arc<Cpu>>,
     pub doorbells: Vec<Server>,
@@ -133,6 +135,7 @@ impl Nic {
             pcie_out: Server::default(),
             cores: vec![Server::default(); c.rpc_cores],
             data_cores: DataCores { idle: c.data_cores, waiting: VecDeque::new(), busy: 0 },
+            held: Vec::new(),
             job_cores: (0..c.data_cores).map(|_| Arc::default()).collect(),
             doorbells: vec![Server::default(); c.doorbell_slots as usize],
             threads: 0,

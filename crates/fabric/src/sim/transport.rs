@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use super::costs::Costs;
+use super::held::Inboxes;
 use super::meter::Meter;
 use super::world::{Call, Cpu};
 use super::{Picos, SimShared};
@@ -44,6 +45,8 @@ pub(super) struct SimTransport {
     pub services: RefCell<BTreeMap<NodeId, ServiceCore>>,
     /// Jobs that have been started, for workers.
     begun: RefCell<Vec<(Arc<Host>, Begun)>>,
+    /// What nodes are to answer, while a task of theirs does so.
+    pub inboxes: RefCell<Inboxes>,
 }
 
 /// A node, an endpoint there, and what its services have charged.
@@ -82,6 +85,7 @@ impl SimTransport {
             bound: Cell::new(0),
             services: RefCell::default(),
             begun: RefCell::default(),
+            inboxes: RefCell::default(),
         })
     }
 
@@ -265,6 +269,12 @@ impl Transport for SimTransport {
             if !self.begun.borrow().is_empty() {
                 drop(w);
                 self.start_jobs(core);
+                return Progress::Made;
+            }
+            if w.has_arrived() {
+                let calls = w.take_arrived();
+                drop(w);
+                self.answer_held(core, calls);
                 return Progress::Made;
             }
         }

@@ -173,6 +173,8 @@ pub(super) enum Event {
     CallQueues(u32),
     /// A core has ended with a data call.
     CallEnds(u32),
+    /// The handler of a held call has ended.
+    CallAnswered(u32),
 }
 
 /// Runs a remote call's handler: the time, node of the caller, then the call.
@@ -192,6 +194,8 @@ pub(super) struct World {
     pub live: u32,
     /// Threads that got work: those with more waiting get a resume event.
     given: Vec<u32>,
+    /// Calls that have arrived at services that wait, and are not being answered.
+    pub(super) arrived: Vec<u32>,
     pub hash: u64,
     /// The executor that drives this world.
     pub driver: u64,
@@ -223,6 +227,7 @@ impl World {
             wheel: Wheel::new(),
             live: 0,
             given: Vec::new(),
+            arrived: Vec::new(),
             hash: golden_hash(seed) | 1,
             driver: 0,
             jitter: seed.wrapping_mul(0xd134_2543_de82_ef95) | 1,
@@ -239,6 +244,7 @@ impl World {
         match self.nics.iter().position(|n| n.node() == node) {
             Some(i) => {
                 self.fail_waiting(i);
+                self.fail_held(i);
                 self.nics[i] = Nic::new(host, &self.costs, born);
             }
             None => {
@@ -402,6 +408,10 @@ impl World {
             }
             Event::CallEnds(list) => {
                 self.call_ends(list, run);
+                false
+            }
+            Event::CallAnswered(list) => {
+                self.call_answered(list);
                 false
             }
         })

@@ -24,6 +24,10 @@ pub enum Wrong {
     FailureIgnored,
     /// Of a round only the last record is there.
     RoundCut,
+    /// The journal node accepts appends of a node that is fenced.
+    FencedAccepted,
+    /// Appends go on after the end of the lease.
+    LeaseIgnored,
 }
 
 /// A key and its value, or none.
@@ -85,24 +89,35 @@ impl SimJournal {
 
     /// The power is gone: the journal that is found has what the device had, and some of the
     /// appends behind it. `process`: the process alone is gone, and the system has all appends.
-    pub fn after_death(&self, process: bool) -> Self {
+    pub fn dies(&self, process: bool) {
         let mut state = self.state();
-        let more = (state.appends.len() - state.synced) as u64;
-        let kept = state.synced + state.rng.below(more + 1) as usize;
-        let kept = if process { state.appends.len() } else { kept };
-        let seed = state.rng.next_u64();
-        let found = Self::new(self.level, self.wrong, seed, 0, Vec::new());
-        {
-            let mut new = found.state();
-            new.appends = state.appends[..kept].to_vec();
-            new.synced = kept;
+        if !process {
+            let more = (state.appends.len() - state.synced) as u64;
+            let kept = state.synced + state.rng.below(more + 1) as usize;
+            state.appends.truncate(kept);
+            state.synced = kept;
         }
-        found
+        (state.late, state.failure) = Default::default();
+    }
+
+    /// The device does not fail any more.
+    pub fn is_repaired(&self) {
+        self.state().fail_one_in = 0;
     }
 
     /// Whether it has failed.
     pub fn has_failed(&self) -> bool {
         self.state().failure.is_some()
+    }
+
+    /// All appends, in order.
+    pub fn appends(&self) -> Vec<Vec<Effect>> {
+        self.state().appends.clone()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.state().appends.len()
     }
 
     /// The pairs.

@@ -16,8 +16,9 @@ use dmtree_pool::PoolOptions;
 
 use super::journal::{INDEX, SimJournal};
 
-/// Longest time of a call; a host may begin it within two thirds of it.
-const ATTEMPT_NS: u64 = 300_000;
+/// Longest time of a call, ns: no call is on its way for so long, because a lost one is sent again
+/// every 30 us.
+const ATTEMPT_NS: u64 = 1_000_000;
 
 /// Counts the calls of a journal node.
 struct Counted {
@@ -30,31 +31,45 @@ impl RpcHandler for Counted {
         self.calls.fetch_add(1, SeqCst);
         self.service.call(ep, from, request)
     }
+
+    fn waits(&self) -> bool {
+        RpcHandler::waits(&self.service)
+    }
 }
 
-/// Adds a journal node for each of these, and gives every compute node senders to them. Counts the
-/// calls.
-pub fn attach(
-    harness: &Harness,
-    parts: Vec<Arc<SimJournal>>,
-    index: IndexNumber,
-) -> Arc<AtomicU64> {
-    let (count, calls) = (parts.len(), Arc::<AtomicU64>::default());
+/// Journal nodes of a harness.
+#[derive(Default)]
+pub struct Attached {
+    /// The calls that they have begun.
+    pub calls: Arc<AtomicU64>,
+    /// The senders of each compute node.
+    pub senders: Vec<Vec<Endpoint>>,
+}
+
+/// Adds a journal node for each of these, and gives every compute node senders to them.
+pub fn attach(harness: &Harness, parts: Vec<Arc<SimJournal>>, index: IndexNumber) -> Attached {
+    let (mut senders, count, calls) = (Vec::new(), parts.len(), Arc::<AtomicU64>::default());
     for (node, part) in (0..).map(NodeId::journal).zip(parts) {
         harness.fabric.add_node(node, 4096).expect("new");
-        let service = Counted { service: JournalService::new(part, false), calls: calls.clone() };
-        harness.fabric.serve(node, JOURNAL_SERVICE, Arc::new(service)).expect("served");
+        serve(&harness.fabric, node, part, calls.clone());
     }
     for (cn, node) in (0..).zip(&harness.test_cluster.nodes) {
         let slots: Vec<u32> = (0..count).map(|_| harness.core().add_slot()).collect();
-        let endpoints = slots.iter().map(|slot| harness.endpoint(cn, *slot)).collect();
+        let endpoints: Vec<_> = slots.iter().map(|slot| harness.endpoint(cn, *slot)).collect();
+        senders.push(endpoints.clone());
         let driven = ShardedJournal::driven(1, endpoints, ATTEMPT_NS);
-        let (journal, senders) = driven.expect("one at least");
+        let (journal, futures) = driven.expect("one at least");
         let journal: Arc<dyn Journal> = Arc::new(journal);
         node.typed::<DmNode>().attach_journal(IndexJournal::new(journal, index)).expect("first");
-        slots.into_iter().zip(senders).for_each(|(slot, sender)| harness.spawn(cn, slot, sender));
+        slots.into_iter().zip(futures).for_each(|(slot, sender)| harness.spawn(cn, slot, sender));
     }
-    calls
+    Attached { calls, senders }
+}
+
+/// Has a journal node serve a part, and count the calls.
+pub fn serve(fabric: &SimFabric, node: NodeId, part: Arc<SimJournal>, calls: Arc<AtomicU64>) {
+    let service = Counted { service: JournalService::new(part, false), calls };
+    fabric.serve(node, JOURNAL_SERVICE, Arc::new(service)).expect("a node");
 }
 
 const KEYS: u64 = 2_000;
@@ -121,7 +136,7 @@ fn costs(has_journal: bool, passes: &[Work]) -> Vec<Cost> {
     if has_journal {
         let level = Level::Process { sync_every: None };
         let part = || Arc::new(SimJournal::new(level, None, 1, 0, Vec::new()));
-        calls = attach(&harness, (0..PARTS).map(|_| part()).collect(), INDEX);
+        calls = attach(&harness, (0..PARTS).map(|_| part()).collect(), INDEX).calls;
     }
     let (mut index, main) = (harness.client(0), harness.own_endpoint(0));
     let mut costs = Vec::new();
