@@ -123,7 +123,16 @@ impl Families {
             "Links of client threads of other processes.",
             [],
             &[([], status.links)],
-        )
+        )?;
+        let made = prometheus::GaugeVec::new(
+            Opts::new(
+                "dmtree_membership_silent_seconds",
+                "For how long the membership has not answered this node.",
+            ),
+            &["at"],
+        );
+        let silent = [([&status.membership_at[..]], status.membership_silent_ns)];
+        self.family(made, &silent, |gauge, ns| gauge.set(ns as f64 / 1e9))
     }
 
     fn report(&self, report: &NodeReport) -> Result<()> {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::harness::{PATIENCE, Process, compute, run, shell, within};
+use crate::linear::clients;
 
 /// Servers of one etcd cluster, with their data in a folder that goes with them.
 struct Etcd {
@@ -146,6 +147,37 @@ fn a_pool_in_etcd_outlives_its_processes_and_restarts_of_etcd() {
     }
     let (code, status) = run(&["status", "--connect", &pool]);
     assert!(code == Some(0) && status.contains("membership in etcd://"), "{status}");
+}
+
+/// Four processes share keys, while each thing happens that a cluster has to survive: the history
+/// is linearizable, and those that live go on.
+#[test]
+fn what_processes_see_is_linearizable_whatever_fails() {
+    let Some(mut etcd) = Etcd::start(1) else { return };
+    let pool = etcd.pool();
+    let _memory = memory(&pool);
+    let second = Duration::from_secs(1);
+    let (operations, after) = clients(&pool, 4, |ids| {
+        let signal = |n: usize, signal: &str| {
+            let id = ids[n].to_string();
+            assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
+        };
+        std::thread::sleep(second);
+        signal(1, "-STOP");
+        std::thread::sleep(4 * second);
+        signal(1, "-CONT");
+        std::thread::sleep(second);
+        etcd.restart(0);
+        std::thread::sleep(2 * second);
+        signal(2, "-KILL");
+        std::thread::sleep(2 * second);
+        etcd.signal(0, "-STOP");
+        std::thread::sleep(4 * second);
+        etcd.signal(0, "-CONT");
+        // Operations that were cut end at their deadlines, after ten seconds.
+        std::thread::sleep(12 * second);
+    });
+    assert!(operations > 500 && after > 100, "{operations} operations, {after} at the end");
 }
 
 /// Without etcd gets and writes go on until leases end, and fail with its name then; when it is

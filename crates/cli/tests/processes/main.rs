@@ -15,6 +15,7 @@ mod hostile;
 mod journal_gaps;
 mod journals;
 mod keys;
+mod linear;
 mod memory_nodes;
 mod metrics;
 mod operations;
