@@ -112,13 +112,3 @@ impl NoEtcd {
 fn without() -> Error {
     Error::unsupported("this build has no etcd: build it with the feature `etcd`")
 }
-
-/// A pool in etcd has the addresses at which its nodes say that they listen.
-pub(super) fn check_concrete(listens: &str) -> Result<()> {
-    match listens.parse::<std::net::SocketAddr>() {
-        Ok(at) if !at.ip().is_unspecified() => Ok(()),
-        _ => Err(Error::invalid(format!(
-            "{listens} is no address at which other machines reach this one: in a pool of etcd, --listen names it"
-        ))),
-    }
-}

@@ -53,6 +53,16 @@ impl At {
         }
     }
 
+    /// What a node that listens at this address says to others. The first memory node sees where a
+    /// connection comes from.
+    pub(super) fn reached_at(&self, listens: &str) -> Result<String> {
+        match self {
+            At::Here(_) | At::First(_) => Ok(listens.to_owned()),
+            #[cfg(feature = "etcd")]
+            At::Etcd(etcd) => etcd.reached_at(listens),
+        }
+    }
+
     /// The same in the name of a member, from where it was asked in no name.
     pub(super) fn speaking_for(&self, credential: Credential) -> Result<Self> {
         match self {

@@ -10,7 +10,7 @@ use super::admin::{Admin, unexpected};
 use super::data_path::{Common, DataPath, NicConfig};
 use super::identity::KeyRole;
 use super::io::{Listener, Net};
-use super::kept_in::{KeptIn, check_concrete};
+use super::kept_in::KeptIn;
 use super::membership_server::{MembershipServer, PoolConfig, ready};
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::rdma::Rdma;
@@ -145,7 +145,6 @@ impl NetFabric {
                 At::Here(Box::new(server))
             }
             Some(kept_in) => {
-                check_concrete(&start.listens)?;
                 let entry = NodeEntry { address: start.listens.clone(), ..entry };
                 let foundation = (pool, pool_config, common, secret, lease_parameters);
                 kept_in.found(&start.net, foundation, entry)?
@@ -233,14 +232,13 @@ impl NetFabric {
         // Before a number is taken: a failure here may be retried.
         let start = Start::new(net, place.listen, region_bytes, common, place.nic_config)?;
         let (access, net) = (&place.nic_config.access, start.net.clone());
-        match &at {
-            At::First(_) => access.check_reach(place.first, &start.listens)?,
-            _ => check_concrete(&start.listens)?,
+        if matches!(at, At::First(_)) {
+            access.check_reach(place.first, &start.listens)?;
         }
         let ask = Ask::Register(Introduction {
             role,
             wanted: place.wanted,
-            listens: start.listens.clone(),
+            listens: at.reached_at(&start.listens)?,
             region_bytes,
             nonce: draw(&*net)?,
             journal,

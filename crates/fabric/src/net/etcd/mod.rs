@@ -30,6 +30,7 @@ mod stored;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -106,6 +107,7 @@ impl Address {
 pub(super) struct EtcdMembership {
     net: Arc<dyn Net>,
     gateway: Gateway,
+    servers: Vec<String>,
     prefix: String,
     pub(super) foundation: Foundation,
     badges: Badges,
@@ -149,6 +151,8 @@ impl EtcdMembership {
         anew: bool,
     ) -> Result<Self> {
         let this = Self::of(net, at, foundation);
+        let address = this.reached_at(&first.address)?;
+        let first = NodeEntry { address, ..first };
         let server = this.foundation.server(&this.badges);
         server.enter(first);
         let keys = [this.key("foundation"), this.key("state"), this.key("live/")];
@@ -185,7 +189,7 @@ impl EtcdMembership {
     pub(super) fn open(net: &Arc<dyn Net>, at: &Address) -> Result<Self> {
         let gateway = Gateway::new(at.servers.clone(), REQUEST_WITHIN);
         let key = format!("{}foundation", at.prefix());
-        let pairs = every(&at.servers, || gateway.range(&at.prefix()))?;
+        let pairs = every(&at.servers, |_| gateway.range(&at.prefix()))?;
         let Some(foundation) = pairs.iter().find(|pair| pair.key == key) else {
             return Err(Error::unreachable(format!(
                 "etcd at {} has no pool {:?}: found it with `dmtree memnode --membership`, or check the name",
@@ -211,6 +215,7 @@ impl EtcdMembership {
         Self {
             net: net.clone(),
             gateway: Gateway::new(at.servers.clone(), REQUEST_WITHIN),
+            servers: at.servers.clone(),
             prefix: at.prefix(),
             foundation,
             badges,
@@ -396,6 +401,21 @@ impl EtcdMembership {
         })
     }
 
+    /// Where others reach a node that listens at this address: of all addresses, the one by which
+    /// this machine reaches etcd.
+    ///
+    /// # Errors
+    /// `Unreachable` when no server takes a connection.
+    pub(super) fn reached_at(&self, listens: &str) -> Result<String> {
+        match listens.parse::<SocketAddr>() {
+            Ok(at) if at.ip().is_unspecified() => {
+                let ip = every(&self.servers, |server| own_ip(server))?;
+                Ok(SocketAddr::new(ip, at.port()).to_string())
+            }
+            _ => Ok(listens.to_owned()),
+        }
+    }
+
     /// What this process has decided since the last call.
     pub(super) fn take_news(&self) -> Vec<News> {
         std::mem::take(&mut locked(&self.local).news)
@@ -413,7 +433,7 @@ impl EtcdMembership {
 }
 
 /// Questions come from this process itself.
-const NOWHERE: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Why an attempt failed.
 enum Failed {
@@ -428,15 +448,29 @@ impl From<Error> for Failed {
 }
 
 /// Asks until a server answers, each once.
-fn every<T>(servers: &[String], ask: impl Fn() -> Result<T>) -> Result<T> {
-    let mut last = ask();
-    for _ in 1..servers.len() {
+fn every<T>(servers: &[String], ask: impl Fn(&str) -> Result<T>) -> Result<T> {
+    let mut last = Err(Error::unreachable("an address in etcd without servers"));
+    for server in servers {
+        last = ask(server);
         if !last.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unreachable) {
             break;
         }
-        last = ask();
     }
     last
+}
+
+/// The address of this machine on the way to a server.
+fn own_ip(server: &str) -> Result<IpAddr> {
+    let away = |e| Error::unreachable(format!("etcd at {server} takes no connection: {e}"));
+    let mut trouble = Error::unreachable(format!("etcd at {server}: the name has no address"));
+    for at in server.to_socket_addrs().map_err(away)? {
+        let connected = TcpStream::connect_timeout(&at, REQUEST_WITHIN);
+        match connected.and_then(|stream| stream.local_addr()) {
+            Ok(own) => return Ok(own.ip()),
+            Err(e) => trouble = away(e),
+        }
+    }
+    Err(trouble)
 }
 
 impl Local {

@@ -34,8 +34,24 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
-/// A running server; `None`, said loudly, where there is none.
+/// A running server; `None`, said loudly, where there is none. A port that was free may be taken
+/// before the server listens there: others are tried.
 fn etcd() -> Option<Etcd> {
+    for _ in 0..5 {
+        let mut server = launched()?;
+        let gateway = Gateway::new(vec![server.at.clone()], REQUEST_WITHIN);
+        let begun = eventually(30, &|| "etcd answers".into(), || match gateway.range("/x/") {
+            Ok(_) => Some(true),
+            Err(_) => server.child.try_wait().expect("a child").map(|_| false),
+        });
+        if begun {
+            return Some(server);
+        }
+    }
+    panic!("no ports for etcd");
+}
+
+fn launched() -> Option<Etcd> {
     let data = tempfile::tempdir().expect("a folder");
     let (client, peer) = (free_port(), free_port());
     let url = |port| format!("http://127.0.0.1:{port}");
@@ -51,10 +67,7 @@ fn etcd() -> Option<Etcd> {
         eprintln!("SKIPPED: there is no etcd here (Debian: apt-get install etcd-server)");
         return None;
     };
-    let server = Etcd { child, at: format!("127.0.0.1:{client}"), _data: data };
-    let gateway = Gateway::new(vec![server.at.clone()], REQUEST_WITHIN);
-    eventually(30, &|| "etcd answers".into(), || gateway.range("/x/").ok());
-    Some(server)
+    Some(Etcd { child, at: format!("127.0.0.1:{client}"), _data: data })
 }
 
 #[expect(clippy::disallowed_methods, reason = "real servers in real time")]
