@@ -13,8 +13,8 @@ use crate::harness::{Process, compute};
 /// The keys that all clients share.
 const KEYS: u64 = 12;
 
-/// Runs clients of a pool, each in a process of its own, until `happens` returns: it gets the ids of
-/// the processes. How many operations have returned without an error, in all and after `happens`.
+/// Runs clients of a pool, each in a process of its own, until `happens` returns. That gets the ids
+/// of the processes. How many operations returned without an error, in all and after `happens`.
 pub fn clients(pool: &str, count: u32, happens: impl FnOnce(&[u32])) -> (usize, usize) {
     let log = Mutex::new(Log::new(1, KEYS));
     let (ends, calm) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -320,8 +320,7 @@ impl EtcdMembership {
             if let Some((me, _)) = lease {
                 local.absent.remove(&me);
             }
-            let server = local.server(self, &snapshot, lease.map(|(me, _)| me), now);
-            server
+            local.server(self, &snapshot, lease.map(|(me, _)| me), now)
         };
         let out = op(&server, now).map_err(Failed::Rules)?;
         let next = server.stored();
@@ -409,7 +408,7 @@ impl EtcdMembership {
     pub(super) fn reached_at(&self, listens: &str) -> Result<String> {
         match listens.parse::<SocketAddr>() {
             Ok(at) if at.ip().is_unspecified() => {
-                let ip = every(&self.servers, |server| own_ip(server))?;
+                let ip = every(&self.servers, own_ip)?;
                 Ok(SocketAddr::new(ip, at.port()).to_string())
             }
             _ => Ok(listens.to_owned()),
