@@ -1,5 +1,6 @@
 //! Pools whose membership etcd keeps, with real servers. Without `etcd` (Debian's `etcd-server`)
 //! these tests say that they skip.
+#![expect(clippy::disallowed_macros, reason = "a skip is loud")]
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
