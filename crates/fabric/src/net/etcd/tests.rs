@@ -1,5 +1,6 @@
 //! With a real server, which is started here; without `etcd` (Debian's `etcd-server`) these tests
 //! say that they skip.
+#![expect(clippy::disallowed_macros, reason = "a skip is loud")]
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
 //! A network between a process and etcd that delays requests and answers, loses answers, sends
 //! requests twice, and cuts answers off.
+#![expect(clippy::disallowed_methods, reason = "a network in real time")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
