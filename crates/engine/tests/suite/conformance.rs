@@ -26,8 +26,9 @@ fn peer(local: Vec<Row>) -> Peer {
             ("small nodes", small(Options::default()).into()),
             ("dmtree-images", images().into()),
         ],
-        // A split of small nodes leaves verbs that are not awaited.
-        repeats: which(|o: &Options| o.fanout > 8),
+        // A split of small nodes leaves verbs that are not awaited. Cells with images are asked for
+        // when none has come back, which the threads of a pool over TCP decide by their pace.
+        repeats: which(|o: &Options| o.fanout > 8 && o.images == 0.0),
         local,
         sound: vec![
             ("dmtree", setting(NOTHING), 0..200),
