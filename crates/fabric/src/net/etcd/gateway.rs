@@ -31,7 +31,7 @@ pub(super) struct Pair {
 }
 
 /// A condition of a transaction.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum If<'a> {
     /// A key was last changed in this revision; 0: it is not there.
     Unchanged(&'a str, u64),

@@ -35,9 +35,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::io::Net;
-use super::membership_server::{Judge, MembershipServer, StoredServer};
+use super::membership_server::{Judge, MembershipServer, StoredServer, ready};
 use super::node_directory::{NodeDirectory, NodeEntry};
 use super::roles::{Badges, Issued};
+use super::start::again_until;
 use super::status::MembershipReport;
 use super::wire::{Answer, Ask};
 use crate::error::{Error, ErrorKind, Result};
@@ -54,6 +55,8 @@ pub(super) use stored::Foundation;
 const SCHEME: &str = "etcd://";
 /// Longest request to one server.
 const REQUEST_WITHIN: Duration = Duration::from_millis(500);
+/// Longest time for the foundation of a pool: etcd may be about to begin.
+const FOUNDS_WITHIN_NS: Nanos = 5_000_000_000;
 /// How often a transaction is tried while other processes change the state.
 const ATTEMPTS: usize = 64;
 /// Most servers of an address, and most bytes of a pool's name.
@@ -164,18 +167,18 @@ impl EtcdMembership {
             Then::Put(&keys[0], this.foundation.encode()?),
             Then::Put(&keys[1], stored::encode(&server.stored())?),
         ];
-        // The answer may be lost: the foundation then tells whether it is this one.
-        let done = match this.gateway.transact(&[when], &then) {
-            Err(e) if e.kind() == ErrorKind::Unreachable => this.snapshot().map(|_| Some(0)),
-            done => done,
-        };
-        match (done?, anew) {
-            (Some(_), _) => Ok(this),
-            (None, false) => Err(Error::exists(format!(
+        // The answer may be lost: the next attempt finds the foundation that is there.
+        let until = net.now() + FOUNDS_WITHIN_NS;
+        let attempt = async || this.gateway.transact(&[when], &then);
+        let done = ready(Box::pin(again_until(&**net, until, None, attempt)))?;
+        let is_ours = done.is_some() || this.snapshot().is_ok();
+        match (is_ours, anew) {
+            (true, _) => Ok(this),
+            (false, false) => Err(Error::exists(format!(
                 "etcd has a pool {:?} already: join it, choose another name, or found it anew with --anew when all of its processes have ended",
                 at.name
             ))),
-            (None, true) => Err(Error::exists(format!(
+            (false, true) => Err(Error::exists(format!(
                 "processes of the pool {:?} hold leases in etcd: end them first, or wait for the ends of their leases",
                 at.name
             ))),
