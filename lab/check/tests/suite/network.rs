@@ -36,18 +36,19 @@ fn first(mutants: Mutants, within: std::ops::Range<u64>) -> (u64, String) {
     found.find(|(_, what)| !what.is_empty()).expect("some seed finds it")
 }
 
+/// Limits are ten times the mean distance of seeds that find a mutant (of 300: 59, 217, 29, 3, 292).
 #[test]
 fn seeds_find_mutants() {
     use dmtree_fabric::Mutant::{AwayOwe, NewcomersOwe, NumbersStay};
     for (mutants, seeds, words) in [
         // Every joining process fails because of a recovery that began when no compute node was up.
-        ((Some(NewcomersOwe), None), 0..32, "does not work"),
+        ((Some(NewcomersOwe), None), 0..64, "does not work"),
         // Only the work of a live node frees the number of a crashed one.
         ((Some(NumbersStay), None), 0..16, "does not work"),
         // A recovery waits for a memory node that has ended.
-        ((Some(AwayOwe), None), 0..32, "does not work"),
+        ((Some(AwayOwe), None), 0..104, "does not work"),
         // A client blocks in connecting for as long as the system does.
-        ((None, Some(virt::Mutant::DialWaits)), 0..300, "took"),
+        ((None, Some(virt::Mutant::DialWaits)), 0..1000, "took"),
         // A job is answered for, and no worker runs it.
         ((None, Some(virt::Mutant::JobsLost)), 0..32, "was answered and never executed"),
     ] {
