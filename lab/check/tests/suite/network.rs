@@ -36,8 +36,8 @@ fn first(mutants: Mutants, within: std::ops::Range<u64>) -> (u64, String) {
     found.find(|(_, what)| !what.is_empty()).expect("some seed finds it")
 }
 
-/// Limits are ten times the mean distance of seeds that find a mutant: 59, 217, 29, 3 and 292 of 300
-/// find them.
+/// Limits are ten times the mean distance of seeds that find a mutant: 59, 217, 29, 3 and 292 of
+/// 300 find them.
 #[test]
 fn seeds_find_mutants() {
     use dmtree_fabric::Mutant::{AwayOwe, NewcomersOwe, NumbersStay};
