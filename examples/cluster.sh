@@ -50,15 +50,6 @@ start() {
     eval "$name=$!"
 }
 
-# alive NAME: whether a process has begun to serve, and has not ended.
-alive() {
-    for try in 1 2 3 4 5 6 7 8 9 10; do
-        grep -q serves "$logs/$1" && return 0
-        sleep 0.05
-    done
-    return 1
-}
-
 # await FILE TEXT: until the file has a line with the text, ten seconds at most.
 await() {
     tries=0
@@ -85,18 +76,11 @@ if command -v etcd >/dev/null; then
 else
     echo "there is no etcd: the first memory node keeps the membership"
 fi
-# (Words on purpose. etcd takes a moment to begin.)
-tries=0
-until start mn0 memnode --listen "$first" --memory-bytes 256MiB --memory-nodes 2 $kept && alive mn0; do
-    tries=$((tries + 1))
-    if [ "$tries" -gt 20 ]; then
-        cat "$logs/mn0" >&2
-        exit 1
-    fi
-done
+# (Words on purpose. The founder waits for etcd, which takes a moment to begin.)
+start mn0 memnode --listen "$first" --memory-bytes 256MiB --memory-nodes 2 $kept
+await mn0 serves
 first=${pool:-$first}
 start mn1 memnode --listen 127.0.0.1:0 --memory-bytes 256MiB --join "$first"
-await mn0 serves
 await mn1 serves
 # (An address that is none: a binary with metrics says so.)
 metrics="--metrics 127.0.0.1:0"
