@@ -7,7 +7,7 @@
 //!
 //! Invariant G: an address on a memory node is stored in the pool only after every living compute
 //! node knows that memory node. A compute node that joins gets to know all memory nodes of the
-//! membership state in the first step of its agent, before any client of it runs.
+//! membership state before its joining ends, and so before any client of it runs.
 //!
 //! Crashes. A compute node that dies owes no acknowledgement. A memory node that dies before it is
 //! open holds nothing; its number is not used again.

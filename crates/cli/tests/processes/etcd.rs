@@ -1,4 +1,4 @@
-//! Pools whose membership etcd keeps, with real servers. Without `etcd` (Debian's `etcd-server`)
+//! Pools with a membership in etcd, with real servers. Without `etcd` (Debian's `etcd-server`)
 //! these tests say that they skip.
 #![expect(clippy::disallowed_macros, reason = "a skip is loud")]
 

@@ -9,7 +9,7 @@ use std::fmt;
 use crate::addr::Role;
 use crate::error::{Error, Result};
 
-/// How the names of certificates begin that say who a peer is.
+/// The beginning of a name that states an identity.
 const SCHEME: &str = "dmtree://";
 /// Longest name that is read, bytes.
 const MAX_NAME_BYTES: usize = 128;
@@ -103,7 +103,7 @@ impl fmt::Display for KeyRoles {
     }
 }
 
-/// Who a peer is. Where there are no keys, every peer has every role.
+/// The identity of a peer. Where there are no keys, every peer has every role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The pool, as its authority was named; 0 without keys.

@@ -75,7 +75,7 @@ pub(super) trait Stream: Socket {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Who the peer is. By TLS, nothing is read and written before that is known.
+    /// The identity of the peer. By TLS, nothing is read and written before that is known.
     fn peer(&self) -> Identity {
         Identity::WITHOUT_KEYS
     }

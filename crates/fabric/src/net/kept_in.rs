@@ -21,7 +21,7 @@ use crate::membership::LeaseParameters;
 pub struct KeptIn<'a> {
     /// The address.
     pub address: &'a str,
-    /// Takes the place of a pool of this name whose processes have all ended.
+    /// Takes the place of a pool of this name without processes that live.
     pub anew: bool,
 }
 

@@ -141,7 +141,7 @@ struct Snapshot {
 }
 
 impl EtcdMembership {
-    /// Founds a pool whose first memory node is `first`.
+    /// Founds a pool with `first` as its first memory node.
     ///
     /// # Errors
     /// `Exists` when there is one of this name; with `anew`, only while a process of it holds a

@@ -250,7 +250,7 @@ fn processes_share_one_membership() {
     let e = b.ask(&Ask::Renew(cn1)).expect_err("dead");
     assert_eq!(e.kind(), ErrorKind::Revoked, "{e}");
     assert!(first.take_news().iter().any(|news| news.to_string().contains("has ended")));
-    // Who acknowledges it is seen by all.
+    // An acknowledgement is seen by all.
     for (of, me) in [(&a, cn0), (&first, mn0().member)] {
         let done = Change::Acknowledge(cn1, MemberPhase::Revoking);
         again(|| of.ask(&Ask::Propose(me, done.clone())));
@@ -260,7 +260,7 @@ fn processes_share_one_membership() {
     assert_eq!((report.ready, report.node_directory.entries().len()), (1, 3));
 }
 
-/// A member whose key is away for a moment stands; one that stays away is dead, and only then.
+/// A member without its key for a moment stands; one without it for longer is dead, and only then.
 #[test]
 fn a_lease_that_ends_is_a_death_unless_it_is_taken_again() {
     let Some(server) = etcd() else { return };

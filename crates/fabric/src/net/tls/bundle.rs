@@ -22,7 +22,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use super::refusal::{Whose, refusal};
+use super::refusal::{CertificateOf, refusal};
 use crate::error::{Error, Result};
 use crate::net::identity::Identity;
 
@@ -91,7 +91,7 @@ impl Bundle {
         let roots = Arc::new(roots);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
         let verifier = verifier.build().map_err(|e| Error::invalid(e.to_string()))?;
-        verifier.verify_client_cert(&own, &[], now).map_err(|e| refusal(&e, Whose::Own))?;
+        verifier.verify_client_cert(&own, &[], now).map_err(|e| refusal(&e, CertificateOf::Own))?;
         let newest = [&rustls::version::TLS13];
         let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&newest)

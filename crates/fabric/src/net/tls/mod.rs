@@ -32,7 +32,7 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use super::identity::{Identity, KeyRole};
 use super::io::{Interest, Party};
 use crate::error::{Error, Result};
-use refusal::{Whose, refusal};
+use refusal::{CertificateOf, refusal};
 
 pub(super) use bundle::{Bundle, identity_of};
 
@@ -151,7 +151,7 @@ impl Session {
             Err(e) => {
                 // The peer gets the reason, where that is possible at once.
                 while self.tls.wants_write() && self.tls.write_tls(&mut Out(raw)).is_ok() {}
-                return Err(io::Error::other(refusal(&e, Whose::Peer)));
+                return Err(io::Error::other(refusal(&e, CertificateOf::Peer)));
             }
         }
         if self.peer.is_none() {
@@ -219,7 +219,7 @@ impl Session {
     fn why_closed(&mut self, raw: &mut impl Raw) -> Option<io::Error> {
         let n = self.tls.read_tls(&mut Bounded { raw, left: 4096, is_drained: false }).ok()?;
         let why = self.tls.process_new_packets().err().filter(|_| n > 0)?;
-        Some(io::Error::other(refusal(&why, Whose::Peer)))
+        Some(io::Error::other(refusal(&why, CertificateOf::Peer)))
     }
 }
 

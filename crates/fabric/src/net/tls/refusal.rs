@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// The side with the certificate that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum CertificateOf {
     /// This process, as it says itself.
     Own,
     /// The other end of a connection.
@@ -16,8 +16,8 @@ pub(super) enum Whose {
 
 /// The error of a connection, or of keys, that TLS refuses.
 #[cold]
-pub(super) fn refusal(e: &Tls, whose: Whose) -> Error {
-    let its = if whose == Whose::Own { "the" } else { "its" };
+pub(super) fn refusal(e: &Tls, whose: CertificateOf) -> Error {
+    let its = if whose == CertificateOf::Own { "the" } else { "its" };
     let why = match e {
         Tls::InvalidCertificate(why) => certificate(why, its),
         Tls::AlertReceived(alert) => received(*alert),
@@ -27,8 +27,8 @@ pub(super) fn refusal(e: &Tls, whose: Whose) -> Error {
         e => format!("TLS fails: {e}"),
     };
     match whose {
-        Whose::Own => Error::invalid(why),
-        Whose::Peer => Error::incompatible(why),
+        CertificateOf::Own => Error::invalid(why),
+        CertificateOf::Peer => Error::incompatible(why),
     }
 }
 
