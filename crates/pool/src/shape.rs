@@ -47,18 +47,25 @@ impl Shape {
         }
     }
 
-    fn added(&self) -> Vec<Added> {
-        if !self.has_added.load(Ordering::Acquire) {
-            return Vec::new();
+    /// Looks at the added memory nodes; without a lock while there are none.
+    fn of_added<T: Default>(&self, look: impl FnOnce(&[Added]) -> T) -> T {
+        match self.has_added.load(Ordering::Acquire) {
+            true => look(&self.added.read().unwrap_or_else(|e| e.into_inner())),
+            false => T::default(),
         }
-        self.added.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    fn added(&self) -> Vec<Added> {
+        self.of_added(<[Added]>::to_vec)
     }
 
     /// The layout of a known memory node.
     pub(crate) fn layout(&self, number: usize) -> Option<NodeLayout> {
         match self.founded.get(number) {
             Some(layout) => Some(*layout),
-            None => self.added().iter().map(|a| a.layout).find(|l| l.node.index() == number),
+            None => self.of_added(|added| {
+                added.iter().map(|a| a.layout).find(|l| l.node.index() == number)
+            }),
         }
     }
 
@@ -77,7 +84,7 @@ impl Shape {
     /// Whether a memory node is allocated from.
     pub(crate) fn is_open(&self, number: usize) -> bool {
         let is_it = |a: &Added| a.is_open && a.layout.node.index() == number;
-        number < self.founded.len() || self.added().iter().any(is_it)
+        number < self.founded.len() || self.of_added(|added| added.iter().any(is_it))
     }
 
     /// Adds a memory node, unless it is known. It is not allocated from yet.

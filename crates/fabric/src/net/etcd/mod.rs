@@ -128,7 +128,6 @@ struct Local {
     looked_at: Nanos,
     /// The leases of this process's members.
     leases: BTreeMap<Member, LeaseId>,
-    node_directory: NodeDirectory,
     report: Option<MembershipReport>,
     news: Vec<News>,
 }
@@ -211,7 +210,6 @@ impl EtcdMembership {
             absent: BTreeMap::new(),
             looked_at: 0,
             leases: BTreeMap::new(),
-            node_directory: NodeDirectory::default(),
             report: None,
             news: Vec::new(),
         };
@@ -427,11 +425,6 @@ impl EtcdMembership {
     pub(super) fn known_report(&self) -> Option<MembershipReport> {
         locked(&self.local).report.clone()
     }
-
-    /// The nodes, as of the last question.
-    pub(super) fn known_directory(&self) -> NodeDirectory {
-        locked(&self.local).node_directory.clone()
-    }
 }
 
 /// Questions come from this process itself.
@@ -520,7 +513,6 @@ impl Local {
         if rules.latest().epoch >= self.rules.latest().epoch {
             self.rules = rules;
         }
-        self.node_directory = report.node_directory.clone();
         self.report = Some(report);
     }
 }
@@ -541,7 +533,7 @@ impl Judge for EtcdMembership {
     }
 
     fn node_directory(&self) -> NodeDirectory {
-        self.known_directory()
+        self.known_report().map(|report| report.node_directory).unwrap_or_default()
     }
 
     fn lose(&self, member: Member) {
