@@ -4,8 +4,9 @@
 use std::sync::{Arc, OnceLock};
 
 use super::data_path::NicConfig;
+use super::execute;
 use crate::caps::Capabilities;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::membership::Member;
 use crate::verbs::{Accepted, Config, Nic, Port};
@@ -43,6 +44,8 @@ impl Device {
 pub(super) struct Rdma {
     nic: Arc<Nic>,
     port: Port,
+    /// For a reader: why hosts' NICs refuse its verbs.
+    denied: Option<Error>,
 }
 
 impl Rdma {
@@ -64,7 +67,9 @@ impl Rdma {
     ) -> Result<Self> {
         let nic = Device::open(e)?;
         let port = Port::open(nic.clone(), me, host, on_chip_bytes)?;
-        Ok(Self { nic, port })
+        let identity = e.access.keys.identity();
+        let is_reader = identity.is_some_and(|identity| !identity.acts_as(me.node.role()));
+        Ok(Self { nic, port, denied: is_reader.then(execute::reads_only) })
     }
 
     pub(super) fn on_chip_bytes(&self) -> u32 {
@@ -77,7 +82,7 @@ impl Rdma {
     }
 
     pub(super) fn client(&self, me: Member) -> Result<Client> {
-        Client::open(self.nic.clone(), me)
+        Client::open(self.nic.clone(), me, self.denied.clone())
     }
 
     pub(super) fn accept(

@@ -96,6 +96,8 @@ struct ClientState {
     /// Peers with a connection that failed while completions were taken.
     failing: Vec<(u16, Error)>,
     found: [Completion; POLL_BATCH],
+    /// Why hosts' NICs refuse verbs of this client, where its queue pairs take READs alone.
+    denied: Option<Error>,
     cq: GenericCompletionQueue,
     pd: Arc<ProtectionDomain>,
     _context: Arc<DeviceContext>,
@@ -132,12 +134,13 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// A client thread of `me`.
+    /// A client thread of `me`. `denied` is the error of a verb that a host's NIC refuses, where its
+    /// hosts let it READ and do nothing else.
     ///
     /// # Errors
     /// `Unsupported` when the device refuses, with the remedy.
     #[expect(clippy::disallowed_methods, reason = "how long broken connections linger")]
-    pub fn open(nic: Arc<Nic>, me: Member) -> Result<Self> {
+    pub fn open(nic: Arc<Nic>, me: Member, denied: Option<Error>) -> Result<Self> {
         let context = nic.context()?;
         let pd = context
             .alloc_pd()
@@ -158,6 +161,7 @@ impl Client {
             unrung: Vec::new(),
             failing: Vec::new(),
             found: [Completion::NONE; POLL_BATCH],
+            denied,
             cq: cq.into(),
             pd,
             _context: context,
@@ -552,7 +556,8 @@ impl ClientState {
         let p = flight.peer;
         if c.status != 0 {
             if !self.failing.iter().any(|(failing, _)| *failing == p) {
-                let why = reason(self.peers[p as usize].node, c.status);
+                let denied = self.denied.clone().filter(|_| c.status == NOT_ALLOWED);
+                let why = denied.unwrap_or_else(|| reason(self.peers[p as usize].node, c.status));
                 self.failing.push((p, why));
             }
             return;
@@ -641,13 +646,16 @@ impl ClientState {
     }
 }
 
+/// `IBV_WC_REM_INV_REQ_ERR`: the other end's queue pair does not take the verb.
+const NOT_ALLOWED: u32 = 9;
+
 /// A failed completion in words.
 #[cold]
 fn reason(node: NodeId, status: u32) -> Error {
     // Numbers of `ibv_wc_status`.
     let what = match status {
         5 => "the connection was taken down",
-        9 | 11 => "it refused a verb: its memory has changed, perhaps it restarted",
+        NOT_ALLOWED | 11 => "it refused a verb: its memory has changed, perhaps it restarted",
         10 => "its memory is not registered any more, perhaps it restarted",
         12 | 19 => "it does not answer: it, or the network to it, is down",
         13 => "it is not ready to receive",

@@ -37,7 +37,7 @@ pub struct VerbsTransport {
 impl VerbsTransport {
     pub(super) fn new(shared: Arc<VerbsShared>, own: Arc<Host>) -> Result<Self> {
         let me = Member { node: own.node, incarnation: own.incarnation };
-        let client = Client::open(shared.nic.clone(), me)?;
+        let client = Client::open(shared.nic.clone(), me, None)?;
         let (ends, services) = (RefCell::default(), RefCell::default());
         Ok(Self { client, shared, own, ends, services })
     }
