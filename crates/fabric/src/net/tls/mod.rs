@@ -40,6 +40,8 @@ pub(super) use bundle::{Bundle, identity_of};
 const NAME: &str = "dmtree";
 /// Bytes that are taken from a peer before it is known.
 const MAX_UNKNOWN_BYTES: usize = 4096;
+/// Bytes that are taken off the socket of a known peer at once: rustls takes 4 KiB by itself.
+const RECEIVE_BYTES: usize = 64 << 10;
 
 /// TLS on one connection.
 pub(super) struct Session {
@@ -50,6 +52,8 @@ pub(super) struct Session {
     peer: Option<Identity>,
     /// Bytes that may still be taken from a peer that is not known.
     unknown_left: usize,
+    /// What was taken off the socket and not passed to TLS yet.
+    received: Inbox,
     /// Bytes that are encrypted and not reported as sent.
     unreported: usize,
     /// Decrypted bytes that were not read.
@@ -75,6 +79,7 @@ impl Session {
             party,
             peer: None,
             unknown_left: MAX_UNKNOWN_BYTES,
+            received: Inbox::default(),
             unreported: 0,
             decrypted: 0,
         })
@@ -85,9 +90,9 @@ impl Session {
         self.peer
     }
 
-    /// Whether decrypted bytes wait to be read.
+    /// Whether bytes that are off the socket wait to be read.
     pub(super) fn has_buffered(&self) -> bool {
-        self.decrypted > 0
+        self.decrypted > 0 || !self.received.is_empty()
     }
 
     /// The events to wait for, of a caller that waits for others.
@@ -137,12 +142,19 @@ impl Session {
         Ok(())
     }
 
-    /// Takes bytes off the socket once.
+    /// Passes received bytes to TLS, off the socket if there are none; 0 at the end.
+    fn take(&mut self, raw: &mut impl Raw) -> io::Result<usize> {
+        if self.received.is_empty() {
+            let most = if self.peer.is_some() { RECEIVE_BYTES } else { self.unknown_left };
+            self.received.fill(raw, most)?;
+        }
+        self.tls.read_tls(&mut self.received)
+    }
+
+    /// Takes bytes off the socket once, at most.
     fn receive(&mut self, raw: &mut impl Raw) -> io::Result<Received> {
-        let left = if self.peer.is_some() { usize::MAX } else { self.unknown_left };
-        let mut bounded = Bounded { raw, left, is_drained: false };
-        let n = self.tls.read_tls(&mut bounded)?;
-        let drained = bounded.is_drained;
+        let n = self.take(raw)?;
+        let drained = self.received.is_drained && self.received.is_empty();
         if n == 0 {
             return Ok(Received::End);
         }
@@ -217,7 +229,7 @@ impl Session {
 
     /// The reason that a peer has sent before it closed the connection.
     fn why_closed(&mut self, raw: &mut impl Raw) -> Option<io::Error> {
-        let n = self.tls.read_tls(&mut Bounded { raw, left: 4096, is_drained: false }).ok()?;
+        let n = self.take(raw).ok()?;
         let why = self.tls.process_new_packets().err().filter(|_| n > 0)?;
         Some(io::Error::other(refusal(&why, CertificateOf::Peer)))
     }
@@ -237,23 +249,45 @@ pub(super) trait Raw: Read + Write {}
 
 impl<T: Read + Write> Raw for T {}
 
-/// Reads from a socket, so many bytes at most.
-struct Bounded<'a, R> {
-    raw: &'a mut R,
-    left: usize,
-    /// It has had no more.
+/// Ciphertext that is off the socket and not passed to TLS.
+#[derive(Default)]
+struct Inbox {
+    /// As many as the largest read so far: a read need not clear them.
+    bytes: Vec<u8>,
+    /// How many of them the last read has brought.
+    len: usize,
+    /// How many of those were passed on.
+    at: usize,
+    /// The socket had no more.
     is_drained: bool,
 }
 
-impl<R: Raw> Read for Bounded<'_, R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let most = into.len().min(self.left);
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.at == self.len
+    }
+
+    /// Reads from the socket once, so many bytes at most, into an empty inbox.
+    fn fill(&mut self, raw: &mut impl Raw, most: usize) -> io::Result<()> {
+        debug_assert!(self.is_empty(), "nothing is overwritten");
         if most == 0 {
             let what = "it says too much before it is known";
             return Err(io::Error::new(ErrorKind::InvalidData, what));
         }
-        let n = self.raw.read(&mut into[..most])?;
-        self.is_drained = n < most;
+        if self.bytes.len() < most {
+            self.bytes.resize(most, 0);
+        }
+        (self.at, self.len) = (0, 0);
+        self.len = raw.read(&mut self.bytes[..most])?;
+        self.is_drained = self.len < most;
+        Ok(())
+    }
+}
+
+impl Read for Inbox {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = (&self.bytes[self.at..self.len]).read(into)?;
+        self.at += n;
         Ok(n)
     }
 }
