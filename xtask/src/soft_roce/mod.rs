@@ -98,7 +98,7 @@ fn list() -> Result<Vec<String>> {
         format!("DMTREE_TEST_FABRIC=verbs {net} --test-threads=1"),
         format!("DMTREE_TEST_FABRIC=verbs {pool} --test-threads=1"),
         // The NIC does not matter for strangers, room, fairness and the catalog.
-        format!("{processes} costs:: --skip systems_conform --skip run_after_run"),
+        format!("{processes} costs:: --skip conform --skip run_after_run"),
         format!("{processes} operations:: memory_nodes::"),
         format!("{processes} restarts:: starts:: --skip the_name_of_an_index"),
         format!("{dmtree} conform --fabric verbs --steps 400"),

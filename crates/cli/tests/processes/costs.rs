@@ -2,7 +2,9 @@
 //! history.
 
 use crate::common;
-use crate::harness::{Process, alone, compute, fabric, found, memnode, run};
+use crate::etcd::{Etcd, founded};
+use crate::harness::{Process, alone, compute, fabric, found, memnode, run, serve};
+use crate::keys::new_keys;
 
 /// The cells of a small run of the bench.
 fn cells(
@@ -31,6 +33,12 @@ const SOUND: &str = "dmtree,dmtree-tables-on-mn,dmtree-no-rtc";
 /// One of each family.
 const SYSTEMS: &str = "dmtree,fptree,dmtree-published,sherman-published";
 
+/// What an operation costs in the cells of one client: verbs, bytes and round trips.
+fn counts(systems: &str, fabric: &[&str]) -> Vec<[serde_json::Value; 4]> {
+    let all = cells(systems, "5000", ("1", "1"), fabric);
+    all.iter().map(|c| ["mn", "cn", "round_trips", "doorbells"].map(|w| c[w].clone())).collect()
+}
+
 /// The workloads of the bench run on processes, with every result checked, and one client posts the
 /// verbs that it posts in one process, exactly.
 #[test]
@@ -39,12 +47,35 @@ fn the_bench_runs_on_a_memory_node_of_its_own() {
     let (_mn, at) = memnode();
     let fabric = fabric();
     cells("dmtree", "5000", ("1", "1"), &["--fabric", &fabric, "--nodes", &at]);
-    let counts = |fabric: &str| -> Vec<_> {
-        let all = cells(SYSTEMS, "5000", ("1", "1"), &["--fabric", fabric]);
-        let what = ["mn", "cn", "round_trips", "doorbells"];
-        all.iter().map(|c| what.map(|what| c[what].clone())).collect()
-    };
-    assert_eq!(counts(&fabric), counts("local"));
+    assert_eq!(counts(SYSTEMS, &["--fabric", &fabric]), counts(SYSTEMS, &["--fabric", "local"]));
+}
+
+/// TLS changes no verb, byte or round trip, and no result of the conformance suite.
+#[test]
+fn pools_with_keys_conform_and_cost_the_same() {
+    let _machine = alone();
+    let folder = tempfile::tempdir().expect("a folder");
+    let keys = new_keys(folder.path(), "pool.keys");
+    let fabric = fabric();
+    let with = ["--fabric", &fabric, "--key-file", &keys];
+    assert_eq!(counts(SYSTEMS, &with), counts(SYSTEMS, &["--fabric", "local"]));
+    conforms(&with);
+}
+
+/// A membership in etcd changes no verb, byte or round trip, and no result of the conformance
+/// suite.
+#[test]
+fn pools_in_etcd_conform_and_cost_the_same() {
+    let _machine = alone();
+    let Some(etcd) = Etcd::start(1) else { return };
+    let pool = etcd.pool();
+    let found = ["memnode", "--listen", "127.0.0.1:0", "--membership", &pool];
+    let _mn = founded(&[&found[..], &["--memory-bytes", "256MiB", "--lease-ms", "2000"]].concat());
+    let fabric = fabric();
+    let (_other, at) = serve(&["--listen", "127.0.0.1:0", "--memory-bytes", "256MiB"]);
+    let there = |nodes: &str| counts("dmtree", &["--fabric", &fabric, "--nodes", nodes]);
+    assert_eq!(there(&pool), there(&at));
+    conforms(&["--nodes", &pool]);
 }
 
 /// Several clients conflict, in one process or not: their verbs per operation are within 3 %,
@@ -72,14 +103,18 @@ fn several_clients_post_nearly_the_verbs_of_one_process() {
     }
 }
 
-/// The conformance suite, with operations of two processes.
-#[test]
-fn systems_conform_on_two_processes() {
+/// The conformance suite of each family, with operations of two processes.
+fn conforms(pool: &[&str]) {
     let systems = ["--system", "families", "--steps", "300"];
-    let _machine = alone();
-    let (status, said) = run(&[&["conform", "--fabric", &fabric()][..], &systems].concat());
+    let (status, said) = run(&[&["conform"][..], pool, &systems].concat());
     assert_eq!(status, Some(0), "{said}");
     assert_eq!(said.matches("two processes").count(), 8, "{said}");
+}
+
+#[test]
+fn systems_conform_on_two_processes() {
+    let _machine = alone();
+    conforms(&["--fabric", &fabric()]);
 }
 
 /// The number of operations of a process, and their round trips, as its shell reports them.

@@ -10,14 +10,14 @@ use crate::harness::{PATIENCE, Process, alone, compute, run, shell, within};
 use crate::linear::clients;
 
 /// Servers of one etcd cluster, with their data in a folder that goes with them.
-struct Etcd {
+pub struct Etcd {
     servers: Vec<(Child, Vec<String>, String)>,
     _data: tempfile::TempDir,
 }
 
 impl Etcd {
     /// So many servers; `None`, said loudly, where there is no etcd.
-    fn start(count: usize) -> Option<Self> {
+    pub fn start(count: usize) -> Option<Self> {
         Self::start_at("127.0.0.1", count)
     }
 
@@ -75,7 +75,7 @@ impl Etcd {
         Some(Self { servers, _data: data })
     }
 
-    fn pool(&self) -> String {
+    pub fn pool(&self) -> String {
         let all: Vec<&str> = self.servers.iter().map(|(.., at)| at.as_str()).collect();
         format!("etcd://{}/pool", all.join(","))
     }
@@ -108,18 +108,22 @@ fn launch(arguments: &[String]) -> Option<Child> {
     command.spawn().ok()
 }
 
-/// Two memory nodes of a pool in etcd.
-fn memory(pool: &str) -> [Process; 2] {
-    let first = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
-    let founded = ["--memory-nodes", "2", "--membership", pool, "--lease-ms", "2000"];
-    // The servers take a moment to begin.
-    let mn0 = within(PATIENCE, || {
-        let p = Process::start(&[&first[..], &founded].concat());
+/// The first memory node of a pool in etcd, whose servers take a moment to begin.
+pub fn founded(arguments: &[&str]) -> Process {
+    within(PATIENCE, || {
+        let p = Process::start(arguments);
         match p.heard() {
             Some(line) if line.starts_with("mn0 ") => Ok(p),
             other => Err(format!("{other:?}")),
         }
-    });
+    })
+}
+
+/// Two memory nodes of a pool in etcd.
+fn memory(pool: &str) -> [Process; 2] {
+    let first = ["memnode", "--listen", "127.0.0.1:0", "--memory-bytes", "64MiB"];
+    let pair = ["--memory-nodes", "2", "--membership", pool, "--lease-ms", "2000"];
+    let mn0 = founded(&[&first[..], &pair].concat());
     let mn1 = Process::start(&[&first[..], &["--join", pool]].concat());
     assert!(mn1.line().starts_with("mn1 "));
     [mn0, mn1]

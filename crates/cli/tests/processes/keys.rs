@@ -56,7 +56,7 @@ pub fn key_file(folder: &Path, name: &str, text: &str, mode: u32) -> String {
 }
 
 /// The keys of a new pool, as the command makes them, by their path.
-fn new_keys(folder: &Path, name: &str) -> String {
+pub fn new_keys(folder: &Path, name: &str) -> String {
     let path = folder.join(name).to_str().expect("text").to_owned();
     let (status, _, e) = run(&["keys", "new", &path], None, "");
     assert_eq!(status, Some(0), "{e}");
