@@ -290,12 +290,13 @@ fn hostile() -> Result<()> {
         .args(["--", "--nocapture", "--test-threads", "1"]))
 }
 
-/// The distance of the crash points of systems, unless all are asked for: all of them take a
-/// quarter of an hour. The engine's are all tested always.
-const SYSTEMS_STEP: &str = "6";
+/// The distance of the crash points of systems, and the divisor of their conformance suites' steps,
+/// unless all are asked for: all of them take half an hour. The engine's are all tested always.
+const OF_SYSTEMS: (&str, &str) = ("12", "4");
+const WHOLE: (&str, &str) = ("full", "1");
 
 /// The suites of the engine, and of every crate of systems, as `cargo test` builds them: every
-/// crash point of the engine, some of systems, and every step of the conformance suites; then so
+/// crash point and every step of conformance of the engine, some of systems; then so
 /// many seeds of the interleaved suites, and of the adversarial ones of the engine.
 fn seeds(args: &[String]) -> Result<()> {
     let (flags, numbers): (Vec<&String>, Vec<&String>) =
@@ -312,10 +313,10 @@ fn seeds(args: &[String]) -> Result<()> {
         packages.iter().for_each(|p| _ = c.args(["-p", p]));
         c
     };
-    let some = if flags.is_empty() { SYSTEMS_STEP } else { "full" };
+    let some = if flags.is_empty() { OF_SYSTEMS } else { WHOLE };
     let (engine, systems) = packages.split_at(1);
-    for (packages, step) in [(engine, "full"), (systems, some)] {
-        let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", "1")];
+    for (packages, (step, divisor)) in [(engine, WHOLE), (systems, some)] {
+        let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", divisor)];
         // Processes that share two cores with six suites miss the deadlines of their verbs.
         let alone = ["--", "--skip", "fair::two_processes"];
         run(suites(packages).envs(whole).args(alone))?;

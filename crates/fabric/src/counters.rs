@@ -6,8 +6,10 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use crate::addr::{ByNode, NodeId, Role};
+use crate::core::WaitReason;
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::transport::{Nanos, Opcode, WorkRequest};
+use crate::waits::Waits;
 
 /// Verbs and bytes towards one side (all memory nodes, all compute nodes, or one node).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -179,6 +181,8 @@ pub struct Snapshot {
     pub charged: [u64; Stage::ALL.len()],
     /// Leaves that it divided.
     pub divided: Divided,
+    /// What it has waited for.
+    pub waits: Waits,
 }
 
 impl Snapshot {
@@ -198,6 +202,7 @@ impl Snapshot {
         }
         self.loose.add(&other.loose);
         self.divided.add(other.divided);
+        self.waits.add(&other.waits);
         self.charged.iter_mut().zip(&other.charged).for_each(|(a, b)| *a += b);
         for (kind, times) in &other.steps {
             match self.steps.binary_search_by_key(kind, |(k, _)| *k) {
@@ -330,6 +335,7 @@ pub(crate) struct Sums {
     steps: RefCell<[StepTimes; OpKind::ALL.len()]>,
     charged: Cell<[u64; Stage::ALL.len()]>,
     divided: Cell<Divided>,
+    waits: RefCell<Waits>,
 }
 
 impl Sums {
@@ -343,6 +349,7 @@ impl Sums {
             steps: RefCell::default(),
             charged: Cell::default(),
             divided: Cell::default(),
+            waits: RefCell::default(),
         }
     }
 }
@@ -468,6 +475,14 @@ impl Counters {
     }
 
     /// Time of the present operation went into a step.
+    /// A wait has ended.
+    pub(crate) fn waited(&self, why: WaitReason, ns: Nanos) {
+        self.sums.waits.borrow_mut().count(why, ns);
+        if self.is_timed() {
+            self.spent(Step::Wait, ns);
+        }
+    }
+
     pub(crate) fn spent(&self, step: Step, ns: Nanos) {
         self.times.borrow_mut()[step as usize] += ns;
     }
@@ -567,7 +582,8 @@ impl Counters {
         let steps = steps.filter(|(_, t)| *t != StepTimes::default()).collect();
         let loose = *self.sums.loose.borrow();
         let (charged, divided) = (self.sums.charged.get(), self.sums.divided.get());
-        Snapshot { ops, nodes, loose, steps, charged, divided }
+        let waits = self.sums.waits.borrow().clone();
+        Snapshot { ops, nodes, loose, steps, charged, divided, waits }
     }
 
     /// Resets all counters.
@@ -579,6 +595,7 @@ impl Counters {
         *self.sums.steps.borrow_mut() = Default::default();
         self.sums.charged.set(Default::default());
         self.sums.divided.take();
+        self.sums.waits.take();
     }
 }
 

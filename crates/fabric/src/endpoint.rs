@@ -596,11 +596,6 @@ impl Endpoint {
         Backoff { ep: self, what, at, step: 0, longest }
     }
 
-    /// Records the wait reason of this client, for stall reports.
-    pub(crate) fn waiting(&self, reason: Option<WaitReason>) {
-        self.0.core.waiting(self.0.slot, reason);
-    }
-
     // ---- counting
     // ---------------------------------------------------------------------------------
 
@@ -635,6 +630,10 @@ impl Endpoint {
     /// Whether an operation has begun, and has not ended.
     pub fn is_in_operation(&self) -> bool {
         self.0.counters.is_in_op()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
     }
 
     /// The counts of this endpoint.

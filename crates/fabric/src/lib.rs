@@ -60,6 +60,7 @@ pub mod verb;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod wait;
+mod waits;
 
 pub use crate::addr::{GlobalAddr, NodeId, Role};
 pub use crate::caps::Capabilities;
@@ -87,3 +88,4 @@ pub use crate::slab::{Buf, MAX_BUF_BYTES, Slab};
 pub use crate::transport::{
     Fabric, Idle, Nanos, Opcode, Progress, ShadowState, Ticket, Transport, WorkRequest,
 };
+pub use crate::waits::{MOST_AWAITED, WaitCount, Waits};

@@ -8,8 +8,28 @@ use crate::addr::GlobalAddr;
 use crate::core::WaitReason;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::scope::Step;
 use crate::transport::Nanos;
+
+/// A wait that has begun.
+#[must_use = "it ends"]
+pub(crate) struct Wait {
+    why: WaitReason,
+    began: Nanos,
+}
+
+impl Wait {
+    /// A client begins to wait.
+    pub(crate) fn begin(ep: &Endpoint, why: WaitReason) -> Self {
+        ep.core().waiting(ep.slot(), Some(why));
+        Self { why, began: ep.now() }
+    }
+
+    /// It goes on.
+    pub(crate) fn end(self, ep: &Endpoint) {
+        ep.counters().waited(self.why, ep.now().saturating_sub(self.began));
+        ep.core().waiting(ep.slot(), None);
+    }
+}
 
 /// See [`Endpoint::sleep`].
 #[derive(Debug)]
@@ -76,23 +96,29 @@ impl Backoff<'_> {
     pub async fn step(&mut self) -> Result<()> {
         let step = self.step;
         self.step += 1;
-        if step == 0 {
-            self.ep.yield_now().await;
-            return Ok(());
+        if step > 0 {
+            self.ep.check_deadline(self.what, self.at.bits())?;
         }
-        self.ep.check_deadline(self.what, self.at.bits())?;
         let base = (500u64 << step.min(20)).min(self.longest);
-        if base == 0 {
+        if step == 0 || base == 0 {
+            self.repeats();
             self.ep.yield_now().await;
             return Ok(());
         }
         let pause = base / 2 + self.ep.core().draw() % (base / 2 + 1);
-        self.ep.waiting(Some(WaitReason { what: self.what, at: self.at.bits() }));
-        let began = self.ep.step_began();
+        let wait = Wait::begin(self.ep, self.why());
         self.ep.sleep(pause).await;
-        self.ep.spent(Step::Wait, began);
-        self.ep.waiting(None);
+        wait.end(self.ep);
         Ok(())
+    }
+
+    fn why(&self) -> WaitReason {
+        WaitReason { what: self.what, at: self.at.bits() }
+    }
+
+    /// Counts that the client tries again at once: a wait without time.
+    pub fn repeats(&self) {
+        self.ep.counters().waited(self.why(), 0);
     }
 
     /// How often it has paused.

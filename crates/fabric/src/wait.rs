@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use crate::core::WaitReason;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::scope::Step;
+use crate::pause::Wait;
 use crate::sync::{Arc, AtomicBool, Mutex};
 
 /// One client in a queue.
@@ -167,8 +167,7 @@ impl<'q, Q: Queue> Place<'q, Q> {
     /// `TimedOut` at the deadline of the operation.
     pub async fn wait(mut self, ep: &Endpoint, why: WaitReason) -> Result<()> {
         let deadline = ep.deadline();
-        ep.waiting(Some(why));
-        let began = ep.step_began();
+        let wait = Wait::begin(ep, why);
         let outcome = poll_fn(|cx| match self.poll(cx.waker()) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => match ep.check_deadline(why.what, why.at) {
@@ -180,8 +179,7 @@ impl<'q, Q: Queue> Place<'q, Q> {
             },
         })
         .await;
-        ep.spent(Step::Wait, began);
-        ep.waiting(None);
+        wait.end(ep);
         outcome
     }
 }
