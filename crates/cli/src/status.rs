@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::net::NicConfig;
-use dmtree_pool::{IndexReport, MemberStatus, PoolStatus};
+use dmtree_pool::{AwaitedReport, IndexReport, Latencies, MemberStatus, PoolStatus, WaitReport};
 
 use crate::args::{AskedArgs, StatusArgs, TopArgs};
 use crate::{Hangup, clock, output, stop_flag};
@@ -123,10 +123,50 @@ fn text(status: &PoolStatus, since: Option<(Duration, &PoolStatus)>) -> String {
         let head = ["index", "node", "sessions", rate, "errors", "round trips", "cache", "hits"];
         out.push_str(&format!("\n{}", table(&head, rows.into_iter())));
     }
+    for (at, report) in indexes(status) {
+        for line in details(report) {
+            out.push_str(&format!("{} on {}: {line}\n", at.0, at.1));
+        }
+    }
     out
 }
 
+/// Objects that a line of waits names.
+const NAMED: usize = 3;
+
+/// What an index says beyond its row: latencies, waits, what is due.
+fn details(r: &IndexReport) -> Vec<String> {
+    let us = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);
+    let latency = |(kind, sampled): (&String, &Latencies)| {
+        let [half, most] = [0.5, 0.99].map(|share| sampled.quantile_ns(share).map(us));
+        Some(format!("{kind} {} / {}", half?, most?))
+    };
+    let latencies: Vec<_> = r.latencies.iter().filter_map(latency).collect();
+    let mut waits: Vec<_> = r.waits.iter().collect();
+    waits.sort_by_key(|(_, w)| std::cmp::Reverse((w.ns, w.waits)));
+    let wait = |(what, w): &(&String, &WaitReport)| {
+        format!("{what} {} times, {:.1} ms", w.waits, w.ns as f64 / 1e6)
+    };
+    let waits: Vec<_> = waits.iter().take(NAMED).map(wait).collect();
+    let object = |o: &AwaitedReport| format!("{} {:#x} ({} waits)", o.what, o.at, o.waits);
+    let objects: Vec<_> = r.most_awaited.iter().take(NAMED).map(object).collect();
+    let due: Vec<_> =
+        r.due.iter().map(|(what, n)| format!("{n} {}", what.replace('_', " "))).collect();
+    let lines = [
+        ("latency below, half and 99 %", latencies),
+        ("waits", waits),
+        ("most awaited", objects),
+        ("due", due),
+    ];
+    let named = lines.into_iter().filter(|(_, what)| !what.is_empty());
+    named.map(|(name, what)| format!("{name}: {}", what.join("; "))).collect()
+}
+
 fn member(m: &MemberStatus) -> Vec<String> {
+    let partitions = match m.report.partitions {
+        0 => String::new(),
+        n => format!("{n} partitions of tables, "),
+    };
     let memory = match (&m.report.memory, &m.report.compute) {
         (Some(r), _) => format!(
             "{} of {} ({:.0} %)",
@@ -135,8 +175,7 @@ fn member(m: &MemberStatus) -> Vec<String> {
             100.0 * r.used_bytes as f64 / r.total_bytes.max(1) as f64
         ),
         (None, Some(r)) => {
-            let tables = if r.serves_tables { "tables, " } else { "" };
-            format!("{tables}{} retired", mib(r.retired_bytes))
+            format!("{partitions}{} retired", mib(r.retired_bytes))
         }
         (None, None) => "-".to_owned(),
     };

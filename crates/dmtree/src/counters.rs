@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dmtree_fabric::{Result, Snapshot};
+use dmtree_fabric::{Nanos, Result, Snapshot};
 use dmtree_parts::Outcome;
 
+use crate::latency::{LatencySum, Samples};
 use crate::pool::locked;
 use crate::stats::{Operation, OperationCounts};
 
@@ -17,6 +18,7 @@ const ERROR: usize = 4;
 #[derive(Debug)]
 pub(crate) struct SessionCounters {
     cells: [AtomicU64; KINDS * RESULTS],
+    samples: Samples,
     /// Maintenance that ended in an error; it is tried again later.
     maintenance_errors: AtomicU64,
     costs: Mutex<Snapshot>,
@@ -26,6 +28,7 @@ impl Default for SessionCounters {
     fn default() -> Self {
         Self {
             cells: [const { AtomicU64::new(0) }; KINDS * RESULTS],
+            samples: Samples::default(),
             maintenance_errors: AtomicU64::new(0),
             costs: Mutex::default(),
         }
@@ -51,6 +54,11 @@ impl SessionCounters {
         bump(&self.cells[what as usize * RESULTS + result]);
     }
 
+    /// An operation that was timed took so long.
+    pub(crate) fn sample(&self, what: Operation, ns: Nanos) {
+        self.samples.sample(what, ns);
+    }
+
     pub(crate) fn maintenance_failed(&self) {
         bump(&self.maintenance_errors);
     }
@@ -65,6 +73,7 @@ impl SessionCounters {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CounterSum {
     cells: [[u64; RESULTS]; KINDS],
+    pub(crate) latencies: LatencySum,
     pub(crate) maintenance_errors: u64,
     pub(crate) costs: Snapshot,
 }
@@ -74,6 +83,7 @@ impl CounterSum {
         for (sum, cell) in self.cells.iter_mut().flatten().zip(&t.cells) {
             *sum += cell.load(Ordering::Relaxed);
         }
+        self.latencies.add(&t.samples);
         self.maintenance_errors += t.maintenance_errors.load(Ordering::Relaxed);
         self.costs.add(&locked(&t.costs));
     }

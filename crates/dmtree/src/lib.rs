@@ -32,6 +32,7 @@ mod index;
 #[cfg_attr(not(feature = "durable"), path = "no_journal_node.rs")]
 mod journal_node;
 pub mod keys;
+mod latency;
 mod open;
 mod options;
 mod pool;
@@ -75,8 +76,10 @@ pub use crate::typed::{Typed, TypedPairs};
 
 pub use dmtree_fabric::{
     Effect, Error, ErrorKind, OpCounts, OpKind, OpOutcome, Result, SideCounts, Snapshot, Totals,
+    WaitCount, WaitReason, Waits,
 };
 pub use dmtree_parts::{
     CacheStats, Loaded, MAX_KEY_BYTES, MAX_VALUE_BYTES, Outcome, Page, Resume, ScanRequest, Shape,
     Values,
 };
+pub use dmtree_pool::Latencies;

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use dmtree_engine::{Begun, DmTree};
-use dmtree_fabric::{Error, Result};
+use dmtree_fabric::{Error, Nanos, Result};
 use dmtree_parts::{
     Fill, Loaded, Outcome, Page, RangeIndex, Resume, ScanRequest, Shape, Values, Write,
 };
@@ -15,6 +15,7 @@ use crate::client::Client;
 use crate::counters::SessionCounters;
 use crate::incarnation::{Attempts, Next};
 use crate::index::LoadOrder;
+use crate::latency::ONE_IN;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::scan::{Cursor, PageSource, Scan};
@@ -56,13 +57,26 @@ pub(crate) const LOAD_FILL: Fill = Fill::Even(0.8);
 /// ```
 pub struct Session {
     client: Client,
-    /// The latest change that this session has seen.
+    /// The latest change that this session has seen; [`LOOKS`] while an operation is timed.
     seen: u64,
     compute_node: usize,
-    /// Operations until the next housekeeping.
+    /// Operations until the session looks up from them: to time the next one, or after it.
     quiet_ops: u32,
+    timed: Option<Timed>,
+    /// Timed operations until the next housekeeping.
+    until_housekeeping: u32,
     values: Values,
     pool: Arc<PoolInner>,
+}
+
+/// No change has this number: the next operation looks for news, and at the clock.
+const LOOKS: u64 = u64::MAX;
+
+/// An operation that is timed.
+struct Timed {
+    /// The latest change that the session has seen.
+    seen: u64,
+    began: Nanos,
 }
 
 dmtree_fabric::debug_line!(
@@ -81,7 +95,9 @@ impl Session {
             // The first operation checks.
             seen: 0,
             compute_node,
-            quiet_ops: HOUSEKEEPING_OPS,
+            quiet_ops: ONE_IN,
+            timed: None,
+            until_housekeeping: HOUSEKEEPING_OPS / ONE_IN,
             values: Values::new(),
             pool: pool.clone(),
         })
@@ -97,12 +113,17 @@ impl Session {
     #[cold]
     fn catch_up(&mut self) -> Result<()> {
         let news = self.client.open.news();
-        let Self { client, pool, .. } = self;
-        let is_superseded = client.ep.block_on(client.is_superseded(pool))?;
-        if is_superseded {
-            self.renew()?;
+        if self.timed.as_ref().map_or(self.seen, |timed| timed.seen) != news {
+            let Self { client, pool, .. } = self;
+            let is_superseded = client.ep.block_on(client.is_superseded(pool))?;
+            if is_superseded {
+                self.renew()?;
+            }
         }
-        self.seen = news;
+        match &mut self.timed {
+            Some(timed) => *timed = Timed { seen: news, began: self.client.ep.now() },
+            None => self.seen = news,
+        }
         Ok(())
     }
 
@@ -440,13 +461,31 @@ impl Session {
         self.client.counters.count(what, result);
         self.quiet_ops -= 1;
         if self.quiet_ops == 0 {
+            self.look_up(what);
+        }
+    }
+
+    /// Before an operation that is timed, or after it. An operation that is not counted restarts
+    /// the clock for the next one.
+    #[cold]
+    fn look_up(&mut self, what: Operation) {
+        let Some(Timed { seen, began }) = self.timed.take() else {
+            self.timed = Some(Timed { seen: self.seen, began: 0 });
+            (self.seen, self.quiet_ops) = (LOOKS, 1);
+            return;
+        };
+        let ns = self.client.ep.now().saturating_sub(began);
+        self.client.counters.sample(what, ns);
+        (self.seen, self.quiet_ops) = (seen, ONE_IN - 1);
+        self.until_housekeeping -= 1;
+        if self.until_housekeeping == 0 {
             self.housekeep();
         }
     }
 
     #[cold]
     fn housekeep(&mut self) {
-        self.quiet_ops = HOUSEKEEPING_OPS;
+        self.until_housekeeping = HOUSEKEEPING_OPS / ONE_IN;
         maintain_now(&mut self.client);
         self.publish();
     }

@@ -3,7 +3,7 @@
 use dmtree_engine::DmTree;
 use dmtree_fabric::{OpCounts, Snapshot};
 use dmtree_parts::{CacheStats, RangeIndex, Shape, Write};
-use dmtree_pool::PoolUsage;
+use dmtree_pool::{Latencies, PoolUsage};
 use serde::{Serialize, Serializer};
 
 use crate::open::OpenIndex;
@@ -95,6 +95,9 @@ pub struct Stats {
     /// opened, the ended ones too.
     #[serde(serialize_with = "by_name")]
     pub operations: Vec<(Operation, OperationCounts)>,
+    /// Latencies of one operation in 64 of each session, by kind, in the same order.
+    #[serde(serialize_with = "by_name")]
+    pub latencies: Vec<(Operation, Latencies)>,
     /// Sessions (and coroutines of async clients) that exist now.
     pub sessions: usize,
     /// What operations cost: verbs, bytes and round trips by kind and outcome. A session publishes
@@ -109,11 +112,11 @@ pub struct Stats {
     pub pool: PoolStats,
 }
 
-fn by_name<S: Serializer>(
-    operations: &[(Operation, OperationCounts)],
+fn by_name<S: Serializer, T: Serialize>(
+    operations: &[(Operation, T)],
     to: S,
 ) -> Result<S::Ok, S::Error> {
-    to.collect_map(operations.iter().map(|(operation, counts)| (operation.name(), counts)))
+    to.collect_map(operations.iter().map(|(operation, of)| (operation.name(), of)))
 }
 
 /// The operations of one kind and outcome, serialized.
@@ -139,12 +142,18 @@ impl Stats {
         let (sum, sessions) = open.counted();
         Self {
             operations: Operation::ALL.map(|what| (what, sum.counts(what))).to_vec(),
+            latencies: Operation::ALL.map(|what| (what, sum.latencies.of(what))).to_vec(),
             sessions,
             maintenance_errors: sum.maintenance_errors,
             caches: open.nodes().trees.iter().map(|n| DmTree::cache_stats(n)).collect(),
             pool,
             costs: sum.costs,
         }
+    }
+
+    /// The sampled latencies of one kind of operation.
+    pub fn latencies_of(&self, what: Operation) -> Latencies {
+        self.latencies.get(what as usize).map(|(_, latencies)| *latencies).unwrap_or_default()
     }
 
     /// The counts of one kind of operation.

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use dmtree_engine::DmTree;
 #[cfg(feature = "tcp")]
 use dmtree_fabric::net::NodeStatus;
-use dmtree_fabric::{OpKind, SideCounts};
+use dmtree_fabric::{OpKind, OpOutcome, SideCounts, Snapshot, WaitCount, WaitReason};
 use dmtree_parts::{CacheStats, RangeIndex};
-use dmtree_pool::{CacheReport, IndexReport, IndexReports, SideReport};
+use dmtree_pool::{
+    AwaitedReport, CacheReport, IndexReport, IndexReports, Latencies, SideReport, WaitReport,
+};
 
+use crate::counters::CounterSum;
 use crate::open::OpenIndex;
 use crate::pool::{Pool, PoolInner};
 use crate::stats::{Operation, OperationCounts};
@@ -67,7 +70,40 @@ fn report(open: &OpenIndex) -> IndexReport {
         memory_side: side(&total.mn),
         compute_side: side(&total.cn),
         round_trips: total.round_trips,
+        repeated: repeated(&sum.costs),
+        waits: sum.costs.waits.by_reason().map(waits).collect(),
+        most_awaited: sum.costs.waits.most_awaited().iter().map(awaited).collect(),
+        latencies: Operation::ALL.into_iter().filter_map(|what| latencies(&sum, what)).collect(),
+        due: due(open),
     }
+}
+
+/// Operations that repeated a step, by kind.
+fn repeated(costs: &Snapshot) -> BTreeMap<String, u64> {
+    let again = |kind: OpKind| (kind, costs.cell(kind, OpOutcome::Retried).ops);
+    let all = OpKind::FOREGROUND.into_iter().map(again).filter(|(_, ops)| *ops > 0);
+    all.map(|(kind, ops)| (kind.name().to_owned(), ops)).collect()
+}
+
+fn waits((what, count): (&str, WaitCount)) -> (String, WaitReport) {
+    (what.to_owned(), WaitReport { waits: count.waits, ns: count.ns })
+}
+
+fn awaited((why, waits): &(WaitReason, u64)) -> AwaitedReport {
+    AwaitedReport { what: why.what.to_owned(), at: why.at, waits: *waits }
+}
+
+fn latencies(sum: &CounterSum, what: Operation) -> Option<(String, Latencies)> {
+    let sampled = sum.latencies.of(what);
+    (sampled.samples() > 0).then(|| (what.name().to_owned(), sampled))
+}
+
+fn due(open: &OpenIndex) -> BTreeMap<String, u64> {
+    let mut sum = BTreeMap::new();
+    for (what, count) in open.nodes().trees.iter().flat_map(|node| node.due()) {
+        *sum.entry(what.to_owned()).or_insert(0) += count;
+    }
+    sum
 }
 
 fn outcomes(counts: OperationCounts) -> BTreeMap<String, u64> {

@@ -324,6 +324,16 @@ impl DmNode {
     }
 
     /// A reader has found this leaf's table unbuilt.
+    /// Pieces of maintenance and recovery that are due, by what they do.
+    pub fn due(&self) -> BTreeMap<&'static str, u64> {
+        let mut due = self.maintenance.waiting(Chore::name);
+        let builds = self.builds_waiting.load(Ordering::Relaxed);
+        if builds > 0 {
+            due.insert("build_table", u64::from(builds));
+        }
+        due
+    }
+
     pub(crate) fn push_build(&self, route: Route) {
         let mut builds = self.builds.lock().expect("no panic under this lock");
         if builds.len() < MAX_BUILDS {
@@ -387,6 +397,24 @@ impl Maintained for DmNode {
 
     fn push_chore(&self, chore: Chore) {
         self.push_chore(chore);
+    }
+}
+
+impl Chore {
+    /// What it does, for reports.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Merge(_) => "merge",
+            Self::Publish(_) => "add_record",
+            Self::Unlink { .. } => "unlink",
+            Self::MergeInner(..) => "merge_inner",
+            Self::PublishInner(..) => "add_inner_record",
+            Self::RecoverLock(_) => "recover_lock",
+            Self::Inspect(_) => "inspect",
+            Self::Gc => "collect_garbage",
+            Self::Sweep(_) => "sweep",
+            Self::Train(_) => "train",
+        }
     }
 }
 

@@ -36,7 +36,7 @@ impl Waits {
     /// are upper bounds.
     pub fn most_awaited(&self) -> Vec<(WaitReason, u64)> {
         let mut sorted = self.objects.clone();
-        sorted.sort_by(|a, b| b.1.cmp(&a.1));
+        sorted.sort_by_key(|(_, waits)| std::cmp::Reverse(*waits));
         sorted
     }
 

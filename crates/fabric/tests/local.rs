@@ -370,7 +370,7 @@ fn deadlines_name_the_wait_reason() {
 }
 
 /// However often a client waits, it leaves one deadline timer behind at most, and its deadline
-/// still ends a wait.
+/// still ends a wait. Its waits are counted, with their time and object.
 #[test]
 fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
     let f = fabric(Knobs::default());
@@ -378,11 +378,12 @@ fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
     let core = Core::new(transport.clone(), 0);
     let fifo_mutex = dmtree_fabric::wait::FifoMutex::new();
     let why = dmtree_fabric::WaitReason { what: "a turn", at: 7 };
+    let waits = std::cell::RefCell::new(dmtree_fabric::Waits::default());
     let mut worker = Worker::new(core.clone());
     for number in 0..3 {
         let slot = core.add_slot();
         let ep = Endpoint::new(core.clone(), transport.clone(), slot);
-        let fifo_mutex = &fifo_mutex;
+        let (fifo_mutex, waits) = (&fifo_mutex, &waits);
         worker.spawn(slot, async move {
             for _ in 0..2_000 {
                 let scope = ep.begin(OpKind::Put);
@@ -400,8 +401,17 @@ fn waits_leave_no_timers_behind_and_end_at_the_deadline() {
                 scope.end(OpOutcome::Failed);
                 fifo_mutex.release();
             }
+            waits.borrow_mut().add(&ep.snapshot().waits);
         });
     }
     worker.run(&mut SeededRandom::new(1)).expect("all end");
     assert!(core.timers() <= 3 * 2, "{} timers are left", core.timers());
+    let waits = waits.borrow();
+    let counted: Vec<_> = waits.by_reason().collect();
+    let [("a turn", count)] = counted[..] else { panic!("{counted:?}") };
+    assert!(
+        count.waits >= 2_000 && count.ns >= 3_000_000,
+        "the last one alone took 3 ms: {count:?}"
+    );
+    assert_eq!(waits.most_awaited(), [(why, count.waits)]);
 }

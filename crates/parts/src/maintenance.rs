@@ -8,7 +8,7 @@
 //! All of this is volatile. After a crash of the node the sweep or the garbage collection that
 //! follows its death finds the work again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -58,6 +58,15 @@ impl<C: Chore, G> Maintenance<C, G> {
     /// Whether chores wait: a load.
     pub fn any(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// How many chores wait, by their names.
+    pub fn waiting(&self, name: impl Fn(&C) -> &'static str) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
+        for chore in self.chores.lock().expect("no panic under this lock").iter() {
+            *counts.entry(name(chore)).or_insert(0) += 1;
+        }
+        counts
     }
 
     /// Adds a chore.

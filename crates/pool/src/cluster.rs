@@ -25,7 +25,6 @@ use crate::chunks::{CHUNK_SERVICE, ChunkService};
 use crate::epoch::{EPOCH_SERVICE, EpochService, Epochs, FIRST_EPOCH};
 use crate::gc_log::{GC_LOG_SERVICE, GcLogService};
 use crate::holder::MemoryHolder;
-use crate::image_room::ImageRoom;
 use crate::layout::{EPOCH_WORD, NodeLayout, SUPERBLOCK, SUPERBLOCK_BYTES, first_node};
 #[cfg(feature = "tcp")]
 use crate::multi_process::Processes;
@@ -226,21 +225,21 @@ pub(crate) fn serve_memory(
     fabric: &dyn Fabric,
     layout: &NodeLayout,
     options: &PoolOptions,
-) -> Result<Arc<ChunkService>> {
+) -> Result<(Arc<ChunkService>, Arc<OwnerService>)> {
     let node = layout.node;
     let chunks = Arc::new(ChunkService::new(*layout));
     let space = SegmentSpace::chunks(chunks.clone(), layout.chunk_bytes);
     let me = Member { node, incarnation: fabric.incarnation(node).unwrap_or(0) };
-    let space = (space, Arc::default());
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
+    let owners = Arc::new(owners);
     fabric.serve(node, CHUNK_SERVICE, chunks.clone())?;
     let holder = MemoryHolder::new(chunks.clone(), node, layout.chunk_bytes);
     fabric.serve(node, DATA_SERVICE, Arc::new(DataServices::new(holder)))?;
-    fabric.serve(node, CELL_SERVICE, Arc::new(owners))?;
+    fabric.serve(node, CELL_SERVICE, owners.clone())?;
     if node == NodeId::memory(0) {
         fabric.serve(node, CATALOG_SERVICE, Arc::new(CatalogService::default()))?;
     }
-    Ok(chunks)
+    Ok((chunks, owners))
 }
 
 /// Starts the services of a compute node. In its first incarnation it owns its share of the tables,
@@ -254,14 +253,13 @@ pub(crate) fn start_node(
 ) -> Result<Arc<PoolNode>> {
     let me = Member { node: cn, incarnation: fabric.incarnation(cn).unwrap_or(0) };
     let space = SegmentSpace::region(shape.compute_bytes);
-    let images = Arc::new(ImageRoom::default());
-    let space = (space, images.clone());
     let owners = OwnerService::new(me, options.compute_nodes, options.memory_nodes, space);
-    fabric.serve(cn, CELL_SERVICE, Arc::new(owners))?;
+    let owners = Arc::new(owners);
+    fabric.serve(cn, CELL_SERVICE, owners.clone())?;
     let epochs = Epochs::new();
     fabric.serve(cn, EPOCH_SERVICE, Arc::new(EpochService(epochs.clone())))?;
     let membership = membership.clone();
-    let (epochs, shape) = ((epochs, images), shape.clone());
+    let (epochs, shape) = ((epochs, owners), shape.clone());
     let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape, epochs, membership));
     fabric.serve(cn, GC_LOG_SERVICE, Arc::new(GcLogService(Arc::downgrade(&node))))?;
     fabric.serve(cn, PURGE_SERVICE, Arc::new(PurgeService(Arc::downgrade(&node))))?;

@@ -37,6 +37,7 @@ mod growth;
 mod holder;
 mod ids;
 mod image_room;
+mod latencies;
 mod layout;
 #[cfg(feature = "tcp")]
 mod leave;
@@ -92,6 +93,7 @@ pub use crate::ids::{
     BLOCK_CLASSES, BLOCK_MAX_BYTES, BlockPtr, COMPUTE_PARTITIONS, MEMORY_PARTITIONS, PARTITIONS,
     TABLE_LINES, TableId, block_class_bytes, block_class_of,
 };
+pub use crate::latencies::{LATENCY_BUCKETS, Latencies};
 pub use crate::layout::{ANY_INDEX, ChunkRecord, ChunkUse};
 #[cfg(feature = "tcp")]
 pub use crate::leave::Leaving;
@@ -106,7 +108,8 @@ pub use crate::options::{PoolJournal, PoolOptions};
 pub use crate::ranges::Ranges;
 pub use crate::reclaim::Reclaimed;
 pub use crate::reports::{
-    CacheReport, ComputeReport, IndexReport, IndexReports, MemoryReport, NodeReport, SideReport,
+    AwaitedReport, CacheReport, ComputeReport, IndexReport, IndexReports, MemoryReport, NodeReport,
+    SideReport, WaitReport,
 };
 pub use crate::services::{DATA_SERVICE, DataService, MakeService, provide};
 #[cfg(feature = "tcp")]

@@ -1,12 +1,15 @@
-//! The status of a node as Prometheus text. It is read when it is asked for: nothing is counted for
-//! it, and no operation is slower.
+//! The status of a node as Prometheus text. It is read when it is asked for.
+
+use std::cell::RefCell;
 
 #[cfg(feature = "tcp")]
 use dmtree_fabric::net::{MembershipReport, NodeStatus};
 use dmtree_fabric::{Error, Result};
 use prometheus::core::{MetricVec, MetricVecBuilder};
+use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
+use crate::latencies::{LATENCY_BUCKETS, Latencies};
 use crate::reports::{ComputeReport, IndexReport, MemoryReport, NodeReport, SideReport};
 #[cfg(feature = "tcp")]
 use crate::status::members;
@@ -26,7 +29,7 @@ pub fn of_status(status: &NodeStatus) -> Result<String> {
         let what = format!("{} sends a status that is none", status.member.node);
         return Err(Error::corrupt(what));
     };
-    let all = Families(Registry::new());
+    let all = Families::new();
     all.node(status)?;
     all.report(&report)?;
     if let Some(membership) = &status.membership {
@@ -40,7 +43,7 @@ pub fn of_status(status: &NodeStatus) -> Result<String> {
 /// # Errors
 /// Names that Prometheus does not take.
 pub fn of_report(report: &NodeReport) -> Result<String> {
-    let all = Families(Registry::new());
+    let all = Families::new();
     all.report(report)?;
     all.text()
 }
@@ -50,14 +53,49 @@ fn failed(e: prometheus::Error) -> Error {
 }
 
 /// The families of one scrape.
-struct Families(Registry);
+struct Families {
+    registry: Registry,
+    /// What was counted elsewhere, by buckets.
+    histograms: RefCell<Vec<MetricFamily>>,
+}
+
+fn label(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
+}
+
+fn histogram(sampled: &Latencies) -> Histogram {
+    let mut up_to = 0;
+    let bucket = |(bound_ns, count): (u64, u64)| {
+        up_to += count;
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound_ns as f64 / 1e9);
+        bucket.set_cumulative_count(up_to);
+        bucket
+    };
+    // The last bucket has no bound: the number of samples says what is in it.
+    let buckets = sampled.buckets().map(bucket).take(LATENCY_BUCKETS - 1).collect();
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(buckets);
+    histogram.set_sample_count(sampled.samples());
+    histogram.set_sample_sum(sampled.sum_ns() as f64 / 1e9);
+    histogram
+}
 
 /// The values of a family: labels, and a value.
 type Rows<'r, const N: usize> = &'r [([&'r str; N], u64)];
 
 impl Families {
+    fn new() -> Self {
+        Self { registry: Registry::new(), histograms: RefCell::default() }
+    }
+
     fn text(&self) -> Result<String> {
-        TextEncoder::new().encode_to_string(&self.0.gather()).map_err(failed)
+        let mut all = self.registry.gather();
+        all.append(&mut self.histograms.borrow_mut());
+        TextEncoder::new().encode_to_string(&all).map_err(failed)
     }
 
     /// A family with these values.
@@ -71,7 +109,7 @@ impl Families {
         for (labels, value) in rows {
             set(family.with_label_values(labels), *value);
         }
-        self.0.register(Box::new(family)).map_err(failed)
+        self.registry.register(Box::new(family)).map_err(failed)
     }
 
     /// Values that go up and down.
@@ -139,6 +177,12 @@ impl Families {
         if let Some(memory) = &report.memory {
             self.memory(memory)?;
         }
+        self.gauge(
+            "dmtree_node_partitions",
+            "Partitions of fingerprint tables that this node serves.",
+            [],
+            &[([], report.partitions)],
+        )?;
         if let Some(compute) = &report.compute {
             self.compute(compute)?;
             self.indexes(&report.indexes)?;
@@ -212,7 +256,71 @@ impl Families {
             &of(|r| r.round_trips),
         )?;
         self.caches(all)?;
+        self.waits(all)?;
+        self.due(all)?;
+        self.latencies(all);
         self.verbs(all)
+    }
+
+    fn waits(&self, all: &[IndexReport]) -> Result<()> {
+        let (mut repeated, mut waits, mut times) = (Vec::new(), Vec::new(), Vec::new());
+        for r in all {
+            repeated.extend(r.repeated.iter().map(|(kind, n)| ([&r.name[..], &kind[..]], *n)));
+            waits.extend(r.waits.iter().map(|(what, w)| ([&r.name[..], &what[..]], w.waits)));
+            times.extend(r.waits.iter().map(|(what, w)| ([&r.name[..], &what[..]], w.ns)));
+        }
+        self.counter(
+            "dmtree_index_repeated_operations_total",
+            "Operations that repeated a step.",
+            ["index", "operation"],
+            &repeated,
+        )?;
+        self.counter(
+            "dmtree_index_waits_total",
+            "Waits and repeated steps of operations, by what they waited for.",
+            ["index", "what"],
+            &waits,
+        )?;
+        let made = prometheus::CounterVec::new(
+            Opts::new("dmtree_index_wait_seconds_total", "The time of these waits."),
+            &["index", "what"],
+        );
+        self.family(made, &times, |counter, ns| counter.inc_by(ns as f64 / 1e9))
+    }
+
+    fn due(&self, all: &[IndexReport]) -> Result<()> {
+        let mut due = Vec::new();
+        for r in all {
+            due.extend(r.due.iter().map(|(what, n)| ([&r.name[..], &what[..]], *n)));
+        }
+        self.gauge(
+            "dmtree_index_due",
+            "Pieces of maintenance and recovery that are due, by what they do.",
+            ["index", "what"],
+            &due,
+        )
+    }
+
+    fn latencies(&self, all: &[IndexReport]) {
+        let of_index = |r: &IndexReport| -> Vec<Metric> {
+            let of_kind = |(kind, sampled): (&String, &Latencies)| {
+                let mut metric =
+                    Metric::from_label(vec![label("index", &r.name), label("operation", kind)]);
+                metric.set_histogram(histogram(sampled));
+                metric
+            };
+            r.latencies.iter().map(of_kind).collect()
+        };
+        let metrics: Vec<_> = all.iter().flat_map(of_index).collect();
+        if metrics.is_empty() {
+            return;
+        }
+        let mut family = MetricFamily::default();
+        family.set_name("dmtree_index_operation_seconds".to_owned());
+        family.set_help("Latencies of one operation in 64 of each session.".to_owned());
+        family.set_field_type(MetricType::HISTOGRAM);
+        family.set_metric(metrics);
+        self.histograms.borrow_mut().push(family);
     }
 
     fn operations(&self, all: &[IndexReport]) -> Result<()> {

@@ -167,8 +167,7 @@ impl MemoryNode {
     fn serve(fabric: NetFabric, bytes: u64, options: &PoolOptions) -> Result<Self> {
         let node = fabric.me().node;
         let layout = NodeLayout::new(node, bytes, options.chosen_chunk_bytes());
-        let chunks = serve_memory(&fabric, &layout, options)?;
-        report_memory(&fabric, chunks);
+        report_memory(&fabric, serve_memory(&fabric, &layout, options)?);
         let ep = Endpoint::alone(fabric.attach(node)?, 0);
         ep.block_on(write_heads(&ep, &[layout]))?;
         fabric.ready()?;

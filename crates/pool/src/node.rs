@@ -31,10 +31,10 @@ use crate::free_lists::Tables;
 use crate::gates::{Gate, Gates, Ungated};
 use crate::gc_log::{GcLog, Span};
 use crate::ids::{BLOCK_MAX_BYTES, BlockPtr, TableId, block_class_of};
-use crate::image_room::ImageRoom;
 use crate::layout::{WAIT_GROUP_WORDS, WAIT_GROUPS, WAIT_WORDS};
 use crate::membership_agent::AgentState;
 use crate::mutants::{Mutant, Mutants};
+use crate::owners::OwnerService;
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
 use crate::reports::IndexReports;
@@ -93,8 +93,8 @@ pub struct PoolNode {
     /// By memory node that was found full: how many requests for a chunk near it go elsewhere at
     /// once.
     pub(crate) found_full: Mutex<BTreeMap<usize, usize>>,
-    /// The room for images on this node.
-    images: Arc<ImageRoom>,
+    /// Serves the tables that this node owns.
+    pub(crate) owners: Arc<OwnerService>,
     mutants: Mutants,
     /// For the status of the pool.
     pub(crate) index_reports: Mutex<Option<IndexReports>>,
@@ -112,7 +112,7 @@ impl PoolNode {
         fabric: Arc<dyn Fabric>,
         cn: NodeId,
         shape: Arc<Shape>,
-        (epochs, images): (Arc<Epochs>, Arc<ImageRoom>),
+        (epochs, owners): (Arc<Epochs>, Arc<OwnerService>),
         membership: Arc<dyn Membership>,
     ) -> Self {
         let incarnation = fabric.incarnation(cn).unwrap_or(0);
@@ -136,7 +136,7 @@ impl PoolNode {
             refused: AtomicUsize::new(0),
             cells_asked: AtomicUsize::new(0),
             found_full: Mutex::default(),
-            images,
+            owners,
             mutants: Mutants::default(),
             index_reports: Mutex::default(),
         }
@@ -145,7 +145,7 @@ impl PoolNode {
     /// Gives an index room for so many bytes of cells with images on this node: with more lines
     /// than [`TABLE_LINES`](crate::TABLE_LINES). An index has none before.
     pub fn give_images(&self, index: u32, bytes: u64) {
-        self.images.give(index, bytes);
+        self.owners.give_images(index, bytes);
     }
 
     /// The fabric.

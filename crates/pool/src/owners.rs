@@ -37,7 +37,7 @@
 //! only, never over a verb. A copy of the partition is changed, published, and then stored: an
 //! error leaves the former state in force.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use dmtree_fabric::{
     Endpoint, Error, GlobalAddr, Member, NodeId, Result, Role, Service, ServiceId,
@@ -133,7 +133,7 @@ struct OwnerState {
 pub(crate) struct OwnerService {
     me: Member,
     space: SegmentSpace,
-    images: Arc<ImageRoom>,
+    images: ImageRoom,
     state: Mutex<OwnerState>,
 }
 
@@ -144,13 +144,23 @@ impl OwnerService {
         me: Member,
         compute_nodes: u16,
         memory_nodes: u16,
-        (space, images): (SegmentSpace, Arc<ImageRoom>),
+        space: SegmentSpace,
     ) -> Self {
         let has_share = me.node.role() == Role::Memory || me.incarnation <= 1;
         let owned = |p: &u16| has_share && first_owner(*p, compute_nodes, memory_nodes) == me.node;
         let partitions = (0..PARTITIONS).filter(owned).map(|p| Partition::new(p, me)).collect();
         let state = OwnerState { partitions, released: Vec::new(), opened: 0 };
-        Self { me, space, images, state: Mutex::new(state) }
+        Self { me, space, images: ImageRoom::default(), state: Mutex::new(state) }
+    }
+
+    /// How many partitions the node owns.
+    pub(crate) fn partitions(&self) -> u64 {
+        locked(&self.state).partitions.len() as u64
+    }
+
+    /// Gives an index room for so many bytes of cells with images.
+    pub(crate) fn give_images(&self, index: u32, bytes: u64) {
+        self.images.give(index, bytes);
     }
 
     /// Makes this node the owner of a partition: zeroed segments for all its cells, then the

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::latencies::Latencies;
 use crate::node::PoolNode;
 use crate::wire::locked;
 
@@ -17,6 +18,8 @@ pub struct NodeReport {
     pub compute: Option<ComputeReport>,
     /// The indexes that a compute node has open.
     pub indexes: Vec<IndexReport>,
+    /// Partitions of fingerprint tables that it serves.
+    pub partitions: u64,
 }
 
 /// The memory of a memory node, which is handed out in chunks.
@@ -62,6 +65,36 @@ pub struct IndexReport {
     pub compute_side: SideReport,
     /// Dependent round trips of operations.
     pub round_trips: u64,
+    /// Operations that repeated a step, by kind.
+    pub repeated: BTreeMap<String, u64>,
+    /// Waits of operations, by what they waited for.
+    pub waits: BTreeMap<String, WaitReport>,
+    /// The most awaited objects, the first most often.
+    pub most_awaited: Vec<AwaitedReport>,
+    /// Sampled latencies by kind of operation.
+    pub latencies: BTreeMap<String, Latencies>,
+    /// Pieces of maintenance and recovery that are due, by what they do.
+    pub due: BTreeMap<String, u64>,
+}
+
+/// Waits for one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WaitReport {
+    /// How many.
+    pub waits: u64,
+    /// Their time, ns.
+    pub ns: u64,
+}
+
+/// An object that operations wait for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AwaitedReport {
+    /// What it is: "leaf lock".
+    pub what: String,
+    /// Its address or number.
+    pub at: u64,
+    /// How many waits at most.
+    pub waits: u64,
 }
 
 /// A cache of inner nodes.
@@ -116,6 +149,7 @@ impl PoolNode {
         };
         let reports = locked(&self.index_reports).clone();
         let indexes = reports.map_or_else(Vec::new, |reports| reports());
-        NodeReport { memory: None, compute: Some(compute), indexes }
+        let partitions = self.owners.partitions();
+        NodeReport { memory: None, compute: Some(compute), indexes, partitions }
     }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::chunks::ChunkService;
 use crate::node::PoolNode;
+use crate::owners::OwnerService;
 use crate::reports::NodeReport;
 
 /// A pool.
@@ -205,9 +206,13 @@ fn encode(report: &NodeReport) -> Vec<u8> {
 }
 
 /// A memory node reports.
-pub(crate) fn report_memory(fabric: &NetFabric, chunks: Arc<ChunkService>) {
+pub(crate) fn report_memory(
+    fabric: &NetFabric,
+    (chunks, owners): (Arc<ChunkService>, Arc<OwnerService>),
+) {
     fabric.set_report(Arc::new(move || {
-        encode(&NodeReport { memory: Some(chunks.report()), ..NodeReport::default() })
+        let (memory, partitions) = (Some(chunks.report()), owners.partitions());
+        encode(&NodeReport { memory, partitions, ..NodeReport::default() })
     }));
 }
 

@@ -100,7 +100,15 @@ fn metrics_are_documented() {
     let (_memory, _node, _at, [of_memory, of_node]) = pool();
     let embedded = dmtree::Pool::embedded().memory("8MiB").open().expect("opened");
     let index = embedded.create("users", dmtree::Options::default()).expect("new");
-    index.put("a", "b").expect("put");
+    // Until something waits: every family has a value then.
+    let waits = || index.stats().expect("stats").costs.waits.by_reason().next().is_some();
+    while !waits() {
+        std::thread::scope(|s| {
+            for _ in 0..2 {
+                s.spawn(|| (0..1_000).for_each(|_| _ = index.put("a", "b")));
+            }
+        });
+    }
     let body = |text: String| text.split("\r\n\r\n").nth(1).unwrap_or_default().to_owned();
     let texts = [
         body(get(&of_memory, "/metrics")),
@@ -109,7 +117,12 @@ fn metrics_are_documented() {
     ];
     has(
         &texts[2],
-        &["dmtree_index_operations_total{index=\"users\",operation=\"put\",outcome=\"done\"} 1"],
+        &[
+            "dmtree_index_operations_total{index=\"users\",operation=\"put\",outcome=\"done\"} ",
+            "dmtree_index_operation_seconds_bucket{index=\"users\",operation=\"put\",le=",
+            "dmtree_index_operation_seconds_count{index=\"users\",operation=\"put\"} ",
+            "dmtree_index_wait_seconds_total{index=\"users\",what=",
+        ],
     );
     let all: BTreeSet<_> = texts.iter().flat_map(|text| families(text)).collect();
     assert!(all.len() > 20, "{all:?}");

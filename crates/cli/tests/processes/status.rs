@@ -46,8 +46,12 @@ fn a_pool_says_how_it_does() {
     assert_eq!(index["name"], "shell", "{cn0}");
     // One more was to see that it works.
     assert_eq!(index["operations"]["put"]["done"], 101, "{index}");
+    // The 65th operation was timed.
+    assert_eq!(index["latencies"]["put"]["counts"].as_array().map(Vec::len), Some(28), "{index}");
+    assert!(cn0["report"]["partitions"].as_u64().is_some_and(|n| n > 0), "{cn0}");
     let (code, text) = run(&["status", "--connect", &at]);
     assert_eq!(code, Some(0), "{text}");
+    has(&text, &["partitions of tables", "shell on cn0: latency below, half and 99 %: put "]);
     has(&text, &["2 of 2 memory nodes, 1 of", "mn0", "present", "cn0", "living", "shell"]);
     let (code, text) = run(&["top", "--connect", &at, "--count", "2"]);
     assert_eq!(code, Some(0), "{text}");

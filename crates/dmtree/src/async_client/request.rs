@@ -68,6 +68,7 @@ impl<R: Request> Errand for Asked<R> {
         c: &'c mut Coroutine,
     ) -> Pin<Box<dyn Future<Output = Option<Job>> + 'c>> {
         Box::pin(async move {
+            let began = c.begins_timed();
             let result = loop {
                 c.client.limit(self.attempts.as_ref());
                 let result = self.request.run(&mut c.client.tree).await;
@@ -85,6 +86,10 @@ impl<R: Request> Errand for Asked<R> {
             let outcome = result.as_ref().map(|out| self.request.outcome(out)).map_err(drop);
             if let Some(what) = self.request.what() {
                 c.client.counters.count(what, outcome);
+                if let Some(began) = began {
+                    let ns = c.client.ep.now().saturating_sub(began);
+                    c.client.counters.sample(what, ns);
+                }
             }
             self.answer.send(result);
             if !R::READS {

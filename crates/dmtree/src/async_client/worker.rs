@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use dmtree_fabric::{Core, Endpoint, Error, Fifo, Result, Transport, Worker};
+use dmtree_fabric::{Core, Endpoint, Error, Fifo, Nanos, Result, Transport, Worker};
 use dmtree_parts::RangeIndex;
 
 use super::mailbox::{Door, Mailbox, OnDuty, Taken};
 use crate::client::Client;
+use crate::latency::ONE_IN;
 use crate::open::OpenIndex;
 use crate::pool::PoolInner;
 use crate::session::{HOUSEKEEPING_OPS, SLAB_BYTES, maintain};
@@ -22,6 +23,16 @@ pub(crate) struct Coroutine {
     id: u64,
     /// The latest change that this coroutine has seen.
     seen: u64,
+    /// Requests that have begun.
+    begun: u32,
+}
+
+impl Coroutine {
+    /// A request begins: the time, if it is one of those that are timed.
+    pub(super) fn begins_timed(&mut self) -> Option<Nanos> {
+        self.begun = self.begun.wrapping_add(1);
+        self.begun.is_multiple_of(ONE_IN).then(|| self.client.ep.now())
+    }
 }
 
 /// Starts a worker thread and waits until it is ready.
@@ -74,7 +85,7 @@ fn attach(
 ) -> Result<(Rc<Core>, Vec<Coroutine>)> {
     let (core, clients) = Client::several(open, coroutines)?;
     let coroutine =
-        |client| Coroutine { client, pool: pool.clone(), id: mailbox.enlist(), seen: 0 };
+        |client| Coroutine { client, pool: pool.clone(), id: mailbox.enlist(), seen: 0, begun: 0 };
     Ok((core, clients.into_iter().map(coroutine).collect()))
 }
 

@@ -402,3 +402,30 @@ fn stats_are_serialized() {
     let shape = serde_json::to_value(index.shape().expect("a walk")).expect("a document");
     assert_eq!(shape["shape"]["keys"], 1, "{shape}");
 }
+
+/// One operation in 64 is timed, and what clients of one key wait for has a name.
+#[test]
+fn operations_are_sampled_and_waits_are_named() {
+    let i = index();
+    let writers = 3;
+    let rounds = (1..200).find(|_| {
+        std::thread::scope(|s| {
+            for _ in 0..writers {
+                let write = || (0..2_000).for_each(|n: u32| _ = i.put("k", n.to_le_bytes()));
+                s.spawn(write);
+            }
+        });
+        i.stats().expect("stats").costs.waits.by_reason().next().is_some()
+    });
+    let rounds = rounds.expect("threads that write one key meet") as u64;
+    let stats = i.stats().expect("stats");
+    let sampled = stats.latencies_of(Operation::Put);
+    let operations = stats.of_operation(Operation::Put).total();
+    assert_eq!(operations, rounds * writers * 2_000);
+    // A thread's session goes with it, and with it the beginning of its next 64.
+    assert_eq!(sampled.samples(), rounds * writers * (2_000 / 64));
+    assert!(sampled.quantile_ns(0.5) <= sampled.quantile_ns(1.0));
+    assert_eq!(stats.latencies_of(Operation::Get).samples(), 0);
+    let objects = stats.costs.waits.most_awaited();
+    assert!(objects.iter().all(|(why, waits)| !why.what.is_empty() && *waits > 0), "{objects:?}");
+}

@@ -176,6 +176,7 @@ impl<'c> Router<'c> {
         self.0.op.retried.set(true);
         Mark::RouteStale.hit();
         if let Some((old, _)) = self.0.node.cache.lookup(1, key) {
+            self.0.ep.backoff("a route that has changed", old.addr).repeats();
             match self.read_inner(old.addr, Some(old.generation), Some(1)).await? {
                 InnerRead::Whole(copy) => {
                     if let Some(node) = self.hop_right(copy, key).await? {

@@ -134,8 +134,8 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// A client thread of `me`. `denied` is the error of a verb that a host's NIC refuses, where its
-    /// hosts let it READ and do nothing else.
+    /// A client thread of `me`. `denied` is the error of a verb that a host's NIC refuses, where
+    /// hosts let this client READ and do nothing else.
     ///
     /// # Errors
     /// `Unsupported` when the device refuses, with the remedy.
