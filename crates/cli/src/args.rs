@@ -435,6 +435,24 @@ pub struct DrainArgs {
     pub wait: u64,
 }
 
+/// The form of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogForm {
+    /// Lines for people.
+    Text,
+    /// An object of JSON in each line.
+    Json,
+}
+
+/// A log.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// Write rare events to standard error: joins, each step of a death, tables that move, repairs,
+    /// refused peers, operations that wait for 100 ms.
+    #[arg(long, value_name = "FORM", value_enum)]
+    pub log: Option<LogForm>,
+}
+
 /// What a service shows of itself over HTTP.
 #[derive(Debug, Args)]
 pub struct MetricsArgs {
@@ -468,6 +486,9 @@ pub struct NodeArgs {
     /// Metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// The NIC.
     #[command(flatten)]
     pub nic: NicArgs,
@@ -520,6 +541,9 @@ pub struct MemnodeArgs {
     /// Metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// Join the pool with its first memory node at this address, or with its membership at this
     /// address in etcd, instead of founding one.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
@@ -667,6 +691,9 @@ pub struct JournalnodeArgs {
     /// Metrics.
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
     /// How long to wait for the pool, s.
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub wait: u64,

@@ -12,7 +12,7 @@ use crate::args::{JournalLevel, JournalnodeArgs, RefillArgs};
 use crate::checkpoint::repeat;
 use crate::metrics::Port;
 use crate::transfer::connect;
-use crate::{Hangup, output, stop_flag};
+use crate::{Hangup, log, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
@@ -20,6 +20,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Serves until the process is told to stop.
 pub fn run(a: &JournalnodeArgs) -> Result<()> {
     let stop = stop_flag(Hangup::GoesOn)?;
+    log::begin(&a.log)?;
     let port = Port::open(&a.metrics)?;
     let nic_config = &a.nic.nic_config(&a.access)?;
     let (first, within) = (a.join.as_str(), Duration::from_secs(a.wait));

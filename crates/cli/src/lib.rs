@@ -19,6 +19,7 @@ mod lab;
 #[cfg(not(feature = "lab"))]
 #[path = "no_lab.rs"]
 mod lab;
+mod log;
 #[cfg(feature = "man")]
 mod manual;
 mod memnode;

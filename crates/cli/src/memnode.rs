@@ -8,11 +8,12 @@ use dmtree_command::bytes::Bytes;
 use dmtree_command::{Failure, Result};
 use dmtree_fabric::LeaseParameters;
 use dmtree_fabric::net::{DataPath, KeptIn, NicConfig};
+use dmtree_fabric::trace::{Event, report};
 use dmtree_pool::{MemoryNode, Place, PoolJournal, PoolOptions};
 
 use crate::args::{JournalLevel, JournalLoss, MemnodeArgs, carried};
 use crate::metrics::Port;
-use crate::{Hangup, lab, output, stop_flag};
+use crate::{Hangup, lab, log, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
@@ -24,6 +25,7 @@ const ETCD_KEEPS_MS: u64 = 2_000;
 pub fn run(a: &MemnodeArgs) -> Result<()> {
     let stop = stop_flag(Hangup::GoesOn)?;
     lab::provide_services();
+    log::begin(&a.log)?;
     let port = Port::open(&a.metrics)?;
     let data_path = a.fabric.as_deref().map(carried).transpose()?;
     let mut nic_config = a.nic.nic_config(&a.access)?;
@@ -69,7 +71,12 @@ pub fn run(a: &MemnodeArgs) -> Result<()> {
         ));
     }
     while !stop.load(Ordering::SeqCst) {
-        node.take_news().iter().for_each(|line| output::note(line));
+        for line in node.take_news() {
+            match a.log.log {
+                None => output::note(&line),
+                Some(_) => report(Event::Membership, || line),
+            }
+        }
         std::thread::park_timeout(LOOK);
     }
     Ok(())

@@ -10,7 +10,7 @@ use dmtree_fabric::sync::locked;
 
 use crate::args::NodeArgs;
 use crate::metrics::Port;
-use crate::{Hangup, output, stop_flag};
+use crate::{Hangup, log, output, stop_flag};
 
 /// Longest wait between two looks at whether to stop, and at what is missing.
 const LOOK: Duration = Duration::from_millis(100);
@@ -18,6 +18,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Serves until the process is told to stop.
 pub fn run(a: &NodeArgs) -> Result<()> {
     let stop = stop_flag(Hangup::GoesOn)?;
+    log::begin(&a.log)?;
     let port = Port::open(&a.metrics)?;
     let mut connector = Pool::connect(&a.connect)
         .nic_config(a.nic.nic_config(&a.access)?)

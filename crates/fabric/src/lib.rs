@@ -55,6 +55,7 @@ mod slots;
 pub mod suggest;
 pub mod sync;
 mod tasks;
+pub mod trace;
 mod transport;
 pub mod verb;
 #[cfg(feature = "verbs")]

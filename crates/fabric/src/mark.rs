@@ -37,6 +37,19 @@ impl Counter {
     }
 }
 
+/// Whether the text of a mark is that of a repair.
+pub const fn is_repair(text: &str) -> bool {
+    let (prefix, text) = (b"recovery: ", text.as_bytes());
+    let mut i = 0;
+    while i < prefix.len() {
+        if i == text.len() || text[i] != prefix[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
 /// A mark's name and how often it was reached.
 pub type Reached = (&'static str, u64);
 
@@ -51,6 +64,8 @@ macro_rules! marks {
 
         impl $name {
             const ALL: &'static [(Self, &'static str)] = &[$(($name::$mark, $text)),*];
+            /// Which of them are events for the log.
+            const REPAIRS: [bool; $name::ALL.len()] = [$($crate::mark::is_repair($text)),*];
 
             #[inline]
             fn counter(self) -> &'static $crate::mark::Counter {
@@ -63,6 +78,10 @@ macro_rules! marks {
             #[inline]
             pub(crate) fn hit(self) {
                 self.counter().hit();
+                if Self::REPAIRS[self as usize] {
+                    let (_, text) = Self::ALL[self as usize];
+                    $crate::trace::report($crate::trace::Event::Repair, || text.to_owned());
+                }
             }
 
             /// Every mark with how often it was reached.

@@ -89,6 +89,19 @@ pub enum MemberPhase {
     Gone,
 }
 
+impl MemberPhase {
+    /// It in words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Living => "lives",
+            Self::Revoking => "is dead: its access is being revoked",
+            Self::Draining => "is dead: its access is revoked",
+            Self::Reassigning => "is dead: its tables are given other owners",
+            Self::Gone => "is gone",
+        }
+    }
+}
+
 /// One member in a membership state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberState {

@@ -37,6 +37,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dmtree_fabric::trace::{Event, report};
 use dmtree_fabric::{
     Change, Endpoint, Member, MemberPhase, MemberState, MembershipState, Move, NodeId, Presence,
     Result, Role,
@@ -88,6 +89,20 @@ impl Drop for Heartbeat {
         locked(&self.node.agent_state)
             .pulses
             .retain(|(beats, ..)| !Arc::ptr_eq(beats, &self.beats));
+    }
+}
+
+/// For the log: each step of a member's life.
+fn report_changes(known: &MembershipState, state: &MembershipState) {
+    for now in &state.members {
+        let then = known.of(now.member).map(|m| m.phase);
+        if then != Some(now.phase) {
+            let Member { node, incarnation } = now.member;
+            let phase = now.phase.in_words();
+            report(Event::Membership, || {
+                format!("epoch {}: {node} (incarnation {incarnation}) {phase}", state.epoch)
+            });
+        }
     }
 }
 
@@ -232,6 +247,7 @@ impl PoolNode {
                 // memory node that is away has not revoked the access of the dead. So no client may
                 // post there any more.
                 self.hear_of_memory(known, state);
+                report_changes(known, state);
                 *known = state.clone();
                 self.view.hear(state);
                 self.tables.forget(|partition, owner| {

@@ -30,6 +30,7 @@
 
 use std::collections::BTreeMap;
 
+use dmtree_fabric::trace::{Event, report};
 use dmtree_fabric::{
     Endpoint, Error, ErrorKind, Member, MemberPhase, MembershipState, Move, NodeId, Result, Role,
 };
@@ -57,6 +58,10 @@ pub(crate) struct DirectoryEntry {
 /// another owner.
 pub(crate) fn is_over(state: &MembershipState, owner: Member) -> bool {
     owner.node.role() == Role::Compute && state.phase(owner) == Some(MemberPhase::Gone)
+}
+
+fn report_owner(p: &Partition, owner: NodeId) {
+    report(Event::Move, || format!("partition {} goes from {} to {owner}", p.number, p.owner.node));
 }
 
 impl PoolNode {
@@ -217,6 +222,7 @@ impl PoolNode {
             self.renew(ep).await?;
             if ask_adopt(ep, self.call_ns(), owner.node, p).await? {
                 *load.entry(owner).or_default() += 1;
+                report_owner(p, owner.node);
                 return Ok(());
             }
         }
@@ -227,6 +233,7 @@ impl PoolNode {
         memory.sort_by_key(|m| *m != p.owner.node);
         for owner in memory {
             if ask_adopt(ep, self.call_ns(), owner, p).await? {
+                report_owner(p, owner);
                 return Ok(());
             }
         }

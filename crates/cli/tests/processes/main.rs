@@ -16,6 +16,7 @@ mod journal_gaps;
 mod journals;
 mod keys;
 mod linear;
+mod log;
 mod memory_nodes;
 mod metrics;
 mod operations;

@@ -12,6 +12,7 @@
 //! An object is taken with the largest generation that its bytes show plus one: a grant may have
 //! been used up without a word written, and L forbids a generation to be used twice.
 
+use dmtree_fabric::trace::{Event, report};
 use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Nanos, OpKind, OpOutcome, Result, Step};
 use dmtree_parts::gc::{Collector, Run};
 use dmtree_parts::{Found, Root, Work};
@@ -83,7 +84,10 @@ impl Collection<'_> {
             self.collect_some(kept).await
         };
         match steps.await {
-            Ok(None) => begun.done(),
+            Ok(None) => {
+                begun.done();
+                report(Event::GarbageCollection, || "lost memory of dead nodes is free".to_owned());
+            }
             Ok(Some(gc_run)) => c.node.maintenance.keep_gc(gc_run),
             Err(e) => return begun.gc_failed(e),
         }

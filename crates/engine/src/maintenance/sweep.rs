@@ -25,6 +25,7 @@
 //! sweeping node dies, its death begins another sweep, which covers its leaves under their new
 //! owners.
 
+use dmtree_fabric::trace::{Event, report};
 use dmtree_fabric::{GlobalAddr, NodeId, Result, Role};
 
 use crate::inner::Records;
@@ -58,6 +59,7 @@ impl Sweep<'_> {
     /// begins.
     pub(crate) fn begin(self) {
         if self.0.node.maintenance.is_sweep_due(&self.0.node.pool) {
+            report(Event::Repair, || "a sweep begins: a death is complete".to_owned());
             self.0.node.push_chore(Chore::Sweep(Vec::new()));
         }
     }

@@ -23,6 +23,7 @@ use super::sessions::Session;
 use super::wire::{self, Ask, Hello, MAX_FRAME, Welcome};
 use crate::error::{Error, Result};
 use crate::rpc::{MAX_RPC_BYTES, ServiceId};
+use crate::trace::{Event, report};
 use crate::transport::Nanos;
 
 /// Reads from one connection before the others are served.
@@ -279,7 +280,10 @@ impl Connection {
         });
         let (phase, said) = match entered {
             Ok(phase) => (phase, Welcome::Granted { clock }),
-            Err(e) => (Phase::Leaving, Welcome::Refused((&e).into())),
+            Err(e) => {
+                report(Event::Refused, || format!("a peer is refused: {e}"));
+                (Phase::Leaving, Welcome::Refused((&e).into()))
+            }
         };
         self.out.bytes.extend(host.welcome(&said)?);
         (self.phase, self.since) = (phase, context.now);
