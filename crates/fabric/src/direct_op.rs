@@ -16,6 +16,7 @@ use crate::counters::DirectCost;
 use crate::direct::{DirectMemory, Executing};
 use crate::endpoint::{Endpoint, OpScope};
 use crate::error::Result;
+use crate::local::LocalTransport;
 use crate::sampled::Sampled;
 use crate::scope::{OpKind, OpOutcome};
 use crate::transport::Opcode;
@@ -25,7 +26,7 @@ use crate::transport::Opcode;
 /// at most. Begun inside of another operation, it is a part of that one.
 pub struct DirectOp<'e> {
     ep: &'e Endpoint,
-    executing: Executing<'e>,
+    executing: Executing<'e, LocalTransport>,
     kind: OpKind,
     is_part: bool,
     cost: DirectCost,
@@ -36,7 +37,7 @@ impl<'e> DirectOp<'e> {
     #[inline]
     pub(crate) fn new(
         ep: &'e Endpoint,
-        memory: &'e dyn DirectMemory,
+        memory: &'e LocalTransport,
         (kind, is_part): (OpKind, bool),
     ) -> Self {
         let (executing, cost) = (Executing::begin(memory), DirectCost::default());
@@ -156,6 +157,7 @@ impl<'e> DirectOp<'e> {
 }
 
 impl Drop for DirectOp<'_> {
+    #[inline]
     fn drop(&mut self) {
         if !self.is_counted {
             self.count(OpOutcome::Failed);

@@ -32,6 +32,7 @@ use crate::counters::{Counters, DirectCost, Divided, OpCounts, Snapshot};
 use crate::direct::{DirectList, DirectMemory, OwnMemory};
 use crate::direct_op::DirectOp;
 use crate::error::{Error, Result};
+use crate::local::LocalTransport;
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, RpcCall, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
@@ -47,6 +48,8 @@ pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
 struct Inner {
     core: Rc<Core>,
     transport: Rc<dyn Transport>,
+    /// Memory of this process, where verbs need not be posted.
+    direct: Option<Rc<LocalTransport>>,
     slot: u32,
     node: NodeId,
     counters: Counters,
@@ -115,6 +118,7 @@ impl Endpoint {
         core.drive(&transport);
         let ep = Self(Rc::new(Inner {
             core,
+            direct: transport.clone().direct(),
             transport,
             slot,
             node,
@@ -188,7 +192,7 @@ impl Endpoint {
     /// Whether verbs execute on the posting thread: no operation waits for them, and another client
     /// of the thread runs only where an operation waits for it.
     pub fn is_direct(&self) -> bool {
-        self.0.transport.direct().is_some()
+        self.0.direct.is_some()
     }
 
     /// READs of memory of this process as one list, without a wait and without buffers of the slab.
@@ -200,7 +204,7 @@ impl Endpoint {
         reads: &[(GlobalAddr, u32)],
         mut validator: impl FnMut(usize, &[u8]),
     ) -> Option<Result<()>> {
-        let memory = self.0.transport.direct()?;
+        let memory = self.0.direct.as_deref()?;
         if reads.is_empty() || reads.iter().any(|(_, len)| *len as usize > DIRECT_BYTES) {
             return None;
         }
@@ -267,7 +271,7 @@ impl Endpoint {
     /// of the next one.
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
-        if let Some(memory) = self.0.transport.direct() {
+        if let Some(memory) = &self.0.direct {
             let result = self.directly((memory, true, true), |d| list.execute(d)).map(|_| ());
             if let Some((hook, arg)) = hook {
                 hook.ended(arg, &result);
@@ -356,7 +360,7 @@ impl Endpoint {
     #[inline]
     fn directly<T>(
         &self,
-        (memory, chained, detached): (&dyn DirectMemory, bool, bool),
+        (memory, chained, detached): (&LocalTransport, bool, bool),
         list: impl FnOnce(&mut DirectList<'_>) -> Result<T>,
     ) -> Result<T> {
         let began = self.step_began();
@@ -620,7 +624,7 @@ impl Endpoint {
     pub fn begin_direct(&self, kind: OpKind) -> Option<DirectOp<'_>> {
         let inner = &*self.0;
         let plain = !inner.charges && !inner.counters.is_timed() && !inner.attached_only.get();
-        let memory = inner.transport.direct().filter(|_| plain)?;
+        let memory = inner.direct.as_deref().filter(|_| plain)?;
         Some(DirectOp::new(self, memory, (kind, inner.counters.is_in_op())))
     }
 
@@ -697,7 +701,7 @@ impl<L: List> Future for Post<'_, L> {
             core.wake_at(ep.0.slot, ep.now() + 2_000);
             return Poll::Pending;
         }
-        if let Some(memory) = ep.0.transport.direct() {
+        if let Some(memory) = &ep.0.direct {
             let chained = self.chained;
             return Poll::Ready(ep.directly((memory, chained, false), |d| list.execute(d)));
         }
