@@ -78,11 +78,13 @@ impl Route {
     }
 
     /// Whether a table belongs to this leaf, in this generation, with this range.
+    #[inline]
     pub fn matches(&self, t: &Table) -> bool {
         !t.closed && self.is_of(t) && t.fence == self.fence
     }
 
     /// Whether a table belongs to this leaf, in this generation.
+    #[inline]
     pub fn is_of(&self, t: &Table) -> bool {
         t.leaf == self.leaf && t.ver.generation == self.generation
     }
@@ -174,11 +176,13 @@ impl Client {
     }
 
     /// Memory for a table, reused.
+    #[inline]
     pub(crate) fn spare_table(&self) -> Box<Table> {
         self.table.take().unwrap_or_default()
     }
 
     /// The memory of [`Client::spare_table`] is not used any more.
+    #[inline]
     pub(crate) fn keep_table(&self, table: Box<Table>) {
         self.table.set(Some(table));
     }

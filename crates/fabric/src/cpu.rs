@@ -66,26 +66,29 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
-/// Words that [`lower_bound`] compares all, with loads that wait for none before them. Each step of
-/// a binary search waits for its word.
-const AT_ONCE: usize = 64;
-
-/// How many of some ascending words are below a bound.
+/// How many of some ascending words are below a bound: the line of 16 words is found by halving,
+/// and then all of it is compared at once.
 #[inline]
 pub fn lower_bound(words: &[i32], bound: i32) -> usize {
-    let (mut from, mut rest) = (0, words);
-    while rest.len() > AT_ONCE {
-        let (lower, upper) = rest.split_at(rest.len() / 32 * 16);
-        let is_above = lower[lower.len() - 1] < bound;
-        from += if is_above { lower.len() } else { 0 };
-        rest = if is_above { upper } else { lower };
+    let (mut lines, rest) = words.as_chunks::<16>();
+    let mut from = 0;
+    while lines.len() > 1 {
+        let half = lines.len() / 2;
+        let (lower, upper) = lines.split_at(half);
+        let is_above = lower[half - 1][15] < bound;
+        from += if is_above { half } else { 0 };
+        lines = if is_above { upper } else { &lines[..lines.len() - half] };
     }
-    let (sixteens, rest) = rest.as_chunks::<16>();
-    from + count_below(sixteens, bound) + count_each_below(rest, bound)
+    let in_line = lines.first().map_or(0, |line| from * 16 + below(line, bound));
+    match rest {
+        [] => in_line,
+        rest => in_line + count_each_below(rest, bound),
+    }
 }
 
+/// How many of 16 ascending words are below a bound.
 #[inline]
-fn count_below(words: &[[i32; 16]], bound: i32) -> usize {
+fn below(line: &[i32; 16], bound: i32) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::*;
@@ -93,26 +96,33 @@ fn count_below(words: &[[i32; 16]], bound: i32) -> usize {
         // loaded; the load needs no alignment.
         unsafe {
             let bounds = _mm_set1_epi32(bound);
-            let mut counts = _mm_setzero_si128();
-            for sixteen in words {
-                for four in sixteen.as_chunks::<4>().0 {
-                    let four = _mm_loadu_si128(four.as_ptr().cast());
-                    // A lane is -1 where the word is below.
-                    counts = _mm_sub_epi32(counts, _mm_cmplt_epi32(four, bounds));
-                }
-            }
-            let two = _mm_add_epi32(counts, _mm_unpackhi_epi64(counts, counts));
-            let one = _mm_add_epi32(two, _mm_shuffle_epi32::<1>(two));
-            _mm_cvtsi128_si32(one) as usize
+            // A lane is -1 where the word is below.
+            let [a, b, c, d] = [0, 4, 8, 12].map(|i| {
+                let four = _mm_loadu_si128(line.as_ptr().add(i).cast());
+                _mm_cmplt_epi32(four, bounds)
+            });
+            let bytes = _mm_packs_epi16(_mm_packs_epi32(a, b), _mm_packs_epi32(c, d));
+            _mm_movemask_epi8(bytes).trailing_ones() as usize
         }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    count_each_below(words.as_flattened(), bound)
+    count_each_below(line, bound)
 }
 
 #[inline]
 fn count_each_below(words: &[i32], bound: i32) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
+}
+
+/// Whether two strings are equal: for short ones, which a call would take longer to compare.
+#[inline]
+pub fn are_equal(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let differ = |(a, b): (&[u8; 8], &[u8; 8])| u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b);
+    a.iter().zip(b).fold(0, |bits, words| bits | differ(words)) == 0 && rest_of_a == rest_of_b
 }
 
 /// Which of 32 bytes, in little endian words, have a value: bit `i` says it of byte `i`.
@@ -178,13 +188,17 @@ mod x86 {
     fn behind(sum: u64, word: u64, bytes: &[u8]) -> u32 {
         let mut sum = _mm_crc32_u64(sum, word);
         let (words, tail) = bytes.as_chunks::<8>();
-        let (pairs, last) = words.as_chunks::<2>();
-        for [a, b] in pairs {
-            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*a));
-            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*b));
+        let (fours, last) = words.as_chunks::<4>();
+        for four in fours {
+            for word in four {
+                sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+            }
         }
         for word in last {
             sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+        }
+        if tail.is_empty() {
+            return !(sum as u32);
         }
         let mut sum = sum as u32;
         for byte in tail {
@@ -209,6 +223,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn equal_strings_are_equal(a in proptest::collection::vec(0u8..2, 0..30), b in proptest::collection::vec(0u8..2, 0..30), at in 0usize..30) {
+            let mut other = a.clone();
+            prop_assert!(are_equal(&a, &other));
+            prop_assert_eq!(are_equal(&a, &b), a == b);
+            if let Some(byte) = other.get_mut(at) {
+                *byte ^= 0x80;
+                prop_assert!(!are_equal(&a, &other));
+            }
+        }
+
         #[test]
         fn both_searches_for_a_byte_agree(words: [u64; 4], at in 0usize..32) {
             let byte = (words[at / 8] >> (at % 8 * 8)) as u8;

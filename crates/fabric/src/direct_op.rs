@@ -148,6 +148,7 @@ impl<'e> DirectOp<'e> {
     }
 
     /// The rest of the operation is posted: it may wait. A part has no scope of its own.
+    #[cold]
     pub fn go_on(mut self) -> Option<OpScope<'e>> {
         self.is_counted = true;
         let scope = (!self.is_part).then(|| self.ep.begin(self.kind));

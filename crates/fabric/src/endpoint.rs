@@ -628,6 +628,7 @@ impl Endpoint {
         Some(DirectOp::new(self, memory, (kind, inner.counters.is_in_op())))
     }
 
+    #[inline]
     pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
         self.0.counters.ended_direct(kind, outcome, cost);
     }

@@ -140,17 +140,23 @@ impl KeyArray {
     }
 
     /// How many keys are at most `key`.
-    #[inline]
+    #[inline(always)]
     pub fn rank(&self, key: &[u8]) -> usize {
         let shared = usize::from(self.shared);
         if let Some(first) = key.first_chunk()
             && let Some(head) = key.get(shared..).and_then(<[u8]>::first_chunk)
             && (u64::from_be_bytes(*first) ^ self.prefix) & self.mask == 0
-            && (shared <= 8 || shared <= 16 && self::head(key, shared - 8) == self.tail)
+            && (shared <= 8 || self.has_tail(key))
         {
             return self.rank_of_head(u64::from_be_bytes(*head), key);
         }
         self.rank_of_any(key)
+    }
+
+    /// Whether a key has the prefix, which has at most 16 bytes, behind its first 8 bytes.
+    #[inline(never)]
+    fn has_tail(&self, key: &[u8]) -> bool {
+        self.shared <= 16 && head(key, usize::from(self.shared) - 8) == self.tail
     }
 
     /// [`KeyArray::rank`] of a key without the prefix, or that may end inside it or inside the

@@ -46,11 +46,13 @@ impl Slots {
     }
 
     /// How many.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.count_ones() as usize
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == 0
     }

@@ -76,7 +76,7 @@ pub(crate) struct Looked {
 
 impl Looked {
     /// Checks a slot, and compares its key. An inline value of a hit replaces `out`.
-    #[inline]
+    #[inline(always)]
     pub fn at(
         g: &Geometry,
         place: Place,
@@ -89,6 +89,18 @@ impl Looked {
             out.extend_from_slice(value);
             return Self { glance: Glance::Hit(ver), crc: (u64_at(bytes, 0) >> 32) as u32 };
         }
+        Self::of_any(g, place, bytes, key, out)
+    }
+
+    /// [`Looked::at`] of another key, or of an entry that does not fill its areas.
+    #[inline(never)]
+    fn of_any(
+        g: &Geometry,
+        place: Place,
+        bytes: &[u8],
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Self {
         Self::of(slot::check(g, place, bytes), bytes, key, out)
     }
 

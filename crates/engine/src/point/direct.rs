@@ -20,7 +20,7 @@
 
 use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Result};
 use dmtree_parts::cache::CachedNode;
-use dmtree_parts::held::Pinned;
+use dmtree_parts::held::{BriefPin, Pinned};
 use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::reading;
 use dmtree_parts::{Outcome, Write};
@@ -65,6 +65,13 @@ pub(crate) enum DirectGet<'c> {
     GoesOn(Option<OpScope<'c>>, Pinned<'c, DmNode>, Start),
     /// It has not begun.
     Posted,
+}
+
+impl<'c> DirectGet<'c> {
+    #[cold]
+    fn goes_on(op: DirectOp<'c>, pin: BriefPin<'c, DmNode>, start: Start) -> Self {
+        Self::GoesOn(op.go_on(), pin.lasting(), start)
+    }
 }
 
 /// How far a write has come.
@@ -146,9 +153,10 @@ impl<'c> Direct<'c> {
             return DirectGet::Posted;
         };
         let r = reading();
-        let Some(parent) = Router(self.0).cached(key, &r) else {
-            return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
+        let Some(parent) = self.0.node.cache.find(1, key, &r) else {
+            return DirectGet::goes_on(op, pin, Start::default());
         };
+        self.0.hits.count();
         let route = route_of(&parent.0.record(parent.1));
         let mirrored = Router(self.0).mirrored(parent.0, parent.1, hash.fingerprint());
         let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
@@ -160,7 +168,7 @@ impl<'c> Direct<'c> {
             None => {
                 let DirectRead { tried, looked, .. } = read;
                 let start = Start { cached: Some((route, mirrored)), tried, looked };
-                DirectGet::GoesOn(op.go_on(), pin.lasting(), start)
+                DirectGet::goes_on(op, pin, start)
             }
         }
     }
@@ -174,8 +182,9 @@ impl<'c> Direct<'c> {
         out: &mut Vec<u8>,
     ) -> Option<bool> {
         let route = read.route;
+        let mut entry = [0; MAX_ENTRY];
         for slot in read.mirrored?.take(MAX_CANDIDATES) {
-            let looked = self.look(read.op, route.leaf, slot, key, out)?;
+            let looked = self.look(read.op, (route.leaf, slot), &mut entry, key, out)?;
             match looked.probe() {
                 Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
                 Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
@@ -193,13 +202,12 @@ impl<'c> Direct<'c> {
     fn look(
         self,
         op: &mut DirectOp<'_>,
-        leaf: GlobalAddr,
-        slot: usize,
+        (leaf, slot): (GlobalAddr, usize),
+        entry: &mut [u8; MAX_ENTRY],
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<Looked> {
         let place = Place { leaf, slot };
-        let mut entry = [0; MAX_ENTRY];
         let entry = &mut entry[..self.0.node.g.entry()];
         op.list();
         op.read(Entries(self.0).at(place), entry).ok()?;
@@ -207,6 +215,7 @@ impl<'c> Direct<'c> {
     }
 
     /// Step (2) of a read (`get.rs`).
+    #[inline(never)]
     fn confirm(
         self,
         read: &mut DirectRead<'_, '_, '_>,
@@ -240,8 +249,9 @@ impl<'c> Direct<'c> {
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
+        let mut entry = [0; MAX_ENTRY];
         for slot in candidates(table, key.1)? {
-            let looked = self.look(op, route.leaf, slot, key, out)?;
+            let looked = self.look(op, (route.leaf, slot), &mut entry, key, out)?;
             match verdict(&looked.probe()?, route, table) {
                 Some(Answer::Found) => return Some(true),
                 Some(_) => return None,

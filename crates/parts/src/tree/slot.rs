@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::hash::check64;
-use dmtree_fabric::cpu::{Records, crc32c, crc32c_matches};
+use dmtree_fabric::cpu::{Records, are_equal, crc32c, crc32c_matches};
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
@@ -115,7 +115,7 @@ pub fn full_of<'a>(
     let word = u64_at(bytes, 0);
     let low = word as u32;
     let (held, value) = bytes.get(8..8 + g.k + g.v)?.split_at(g.k);
-    let is_it = low & 0xff == FULL && g.v <= 8 && held == key;
+    let is_it = low & 0xff == FULL && g.v <= 8 && are_equal(held, key);
     let is_whole = is_it && crc(place, low, &bytes[8..8 + g.k + g.v]) == (word >> 32) as u32;
     is_whole.then(|| (Ver::from_bits(low >> 8), value))
 }
@@ -195,6 +195,7 @@ pub fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
 }
 
 /// Stamps the areas already in `bytes` with a state, a version and a checksum.
+#[inline]
 pub fn encode(
     g: &Geometry,
     place: Place,
