@@ -25,6 +25,21 @@ fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
 }
 
+/// The checksum as [`crc32c`], if the bytes begin with these ones: both in one pass.
+#[inline]
+pub fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::crc32c_behind(head, bytes, prefix) };
+    }
+    portable_crc32c_behind(head, bytes, prefix)
+}
+
+fn portable_crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+    bytes.starts_with(prefix).then(|| portable_crc32c(head, bytes))
+}
+
 /// Records of `len` bytes, one behind the other, from number `from` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
@@ -66,24 +81,26 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
-/// How many of some ascending words are below a bound: the line of 16 words is found by halving,
-/// and then all of it is compared at once.
+/// Lines that [`lower_bound`] looks at one after the other, with loads that wait for none before
+/// them. Each step of a binary search waits for its word.
+const FEW_LINES: usize = 8;
+
+/// How many of some ascending words are below a bound. They are in lines of 16: one line is
+/// compared whole, and of the others the last word.
 #[inline]
-pub fn lower_bound(words: &[i32], bound: i32) -> usize {
-    let (mut lines, rest) = words.as_chunks::<16>();
-    let mut from = 0;
-    while lines.len() > 1 {
-        let half = lines.len() / 2;
-        let (lower, upper) = lines.split_at(half);
-        let is_above = lower[half - 1][15] < bound;
-        from += if is_above { half } else { 0 };
-        lines = if is_above { upper } else { &lines[..lines.len() - half] };
+pub fn lower_bound(lines: &[[i32; 16]], bound: i32) -> usize {
+    let (mut from, mut rest) = (0, lines);
+    while rest.len() > FEW_LINES {
+        let (lower, upper) = rest.split_at(rest.len() / 2);
+        let is_above = lower.last().is_some_and(|line| line[15] < bound);
+        from += if is_above { lower.len() } else { 0 };
+        rest = if is_above { upper } else { lower };
     }
-    let in_line = lines.first().map_or(0, |line| from * 16 + below(line, bound));
-    match rest {
-        [] => in_line,
-        rest => in_line + count_each_below(rest, bound),
+    let mut whole = 0;
+    for line in rest.split_last().map_or(&[][..], |(_, before)| before) {
+        whole += usize::from(line[15] < bound);
     }
+    rest.get(whole).map_or(0, |line| (from + whole) * 16 + below(line, bound))
 }
 
 /// How many of 16 ascending words are below a bound.
@@ -109,20 +126,9 @@ fn below(line: &[i32; 16], bound: i32) -> usize {
     count_each_below(line, bound)
 }
 
-#[inline]
+#[cfg(any(test, not(all(target_arch = "x86_64", not(miri)))))]
 fn count_each_below(words: &[i32], bound: i32) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
-}
-
-/// Whether two strings are equal: for short ones, which a call would take longer to compare.
-#[inline]
-pub fn are_equal(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    let ((a, rest_of_a), (b, rest_of_b)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
-    let differ = |(a, b): (&[u8; 8], &[u8; 8])| u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b);
-    a.iter().zip(b).fold(0, |bits, words| bits | differ(words)) == 0 && rest_of_a == rest_of_b
 }
 
 /// Which of 32 bytes, in little endian words, have a value: bit `i` says it of byte `i`.
@@ -177,6 +183,32 @@ mod x86 {
     }
 
     #[target_feature(enable = "sse4.2")]
+    pub(super) fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+        let sum = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
+        let mut sum = _mm_crc32_u64(sum, head[1]);
+        let ((wanted, odd), (mut words, tail)) = (prefix.as_chunks::<8>(), bytes.as_chunks::<8>());
+        if !odd.is_empty() || wanted.len() > words.len() {
+            return bytes.starts_with(prefix).then(|| super::portable_crc32c(head, bytes));
+        }
+        for wanted in wanted {
+            let Some((word, rest)) = words.split_first() else { return None };
+            if word != wanted {
+                return None;
+            }
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+            words = rest;
+        }
+        for word in words {
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+        }
+        let mut sum = sum as u32;
+        for byte in tail {
+            sum = _mm_crc32_u8(sum, *byte);
+        }
+        Some(!sum)
+    }
+
+    #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_matches(first: u64, low: u32, records: super::Records<'_>) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
         super::matches(low, records, |second, covered| behind(begun, second, covered))
@@ -224,17 +256,6 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equal_strings_are_equal(a in proptest::collection::vec(0u8..2, 0..30), b in proptest::collection::vec(0u8..2, 0..30), at in 0usize..30) {
-            let mut other = a.clone();
-            prop_assert!(are_equal(&a, &other));
-            prop_assert_eq!(are_equal(&a, &b), a == b);
-            if let Some(byte) = other.get_mut(at) {
-                *byte ^= 0x80;
-                prop_assert!(!are_equal(&a, &other));
-            }
-        }
-
-        #[test]
         fn both_searches_for_a_byte_agree(words: [u64; 4], at in 0usize..32) {
             let byte = (words[at / 8] >> (at % 8 * 8)) as u8;
             prop_assert!(equal_bytes(words, byte) >> at & 1 == 1);
@@ -244,6 +265,22 @@ mod tests {
         #[test]
         fn both_checksums_agree(head: [u64; 2], bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
             prop_assert_eq!(crc32c(head, &bytes), portable_crc32c(head, &bytes));
+        }
+
+        #[test]
+        fn both_checksums_behind_a_prefix_agree(head: [u64; 2], bytes in proptest::collection::vec(0u8..2, 0..60), len in 0usize..60, at in 0usize..60) {
+            let mut prefix = bytes[..len.min(bytes.len())].to_vec();
+            let wanted = portable_crc32c(head, &bytes);
+            prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), Some(wanted));
+            prop_assert_eq!(portable_crc32c_behind(head, &bytes, &prefix), Some(wanted));
+            if let Some(byte) = prefix.get_mut(at) {
+                *byte ^= 0x80;
+                prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), None);
+                prop_assert_eq!(portable_crc32c_behind(head, &bytes, &prefix), None);
+            }
+            prefix = bytes.clone();
+            prefix.push(0);
+            prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), None);
         }
 
         /// Every record but number `torn` has its checksum.
@@ -269,10 +306,12 @@ mod tests {
         }
 
         #[test]
-        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0i32..9, any::<i32>()], 0..300), bound in prop_oneof![0i32..9, any::<i32>()]) {
+        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0i32..9, any::<i32>()], 0..500), bound in prop_oneof![0i32..9, any::<i32>()]) {
             words.sort_unstable();
-            let wanted = words.partition_point(|word| *word < bound);
-            prop_assert_eq!((lower_bound(&words, bound), count_each_below(&words, bound)), (wanted, wanted));
+            let lines = words.as_chunks().0;
+            let wanted = lines.as_flattened().partition_point(|word| *word < bound);
+            prop_assert_eq!(lower_bound(lines, bound), wanted);
+            prop_assert_eq!(count_each_below(lines.as_flattened(), bound), wanted);
         }
     }
 }

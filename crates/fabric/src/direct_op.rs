@@ -11,6 +11,8 @@
 //! *Counts.* Most operations of a client cost the same, verb by verb. Their counts are added up
 //! only when a snapshot is taken, or when an operation costs something else.
 
+use std::mem::ManuallyDrop;
+
 use crate::addr::GlobalAddr;
 use crate::counters::DirectCost;
 use crate::direct::{DirectMemory, Executing};
@@ -45,8 +47,7 @@ impl<'e> DirectOp<'e> {
     }
 
     #[inline]
-    fn count(&mut self, outcome: OpOutcome) {
-        self.is_counted = true;
+    fn counted(&self, outcome: OpOutcome) {
         match self.is_part {
             false => self.ep.ended_direct(self.kind, outcome, &self.cost),
             true => self.ep.go_on(&self.cost),
@@ -143,8 +144,11 @@ impl<'e> DirectOp<'e> {
 
     /// Ends the operation.
     #[inline]
-    pub fn end(mut self, outcome: OpOutcome) {
-        self.count(outcome);
+    pub fn end(self, outcome: OpOutcome) {
+        // All that a drop would do.
+        let op = ManuallyDrop::new(self);
+        op.executing.memory().end();
+        op.counted(outcome);
     }
 
     /// The rest of the operation is posted: it may wait. A part has no scope of its own.
@@ -161,7 +165,7 @@ impl Drop for DirectOp<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_counted {
-            self.count(OpOutcome::Failed);
+            self.counted(OpOutcome::Failed);
         }
     }
 }

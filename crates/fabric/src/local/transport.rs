@@ -124,7 +124,7 @@ impl LocalTransport {
     }
 
     /// A verb to a node, with the right to reach it.
-    #[inline]
+    #[inline(always)]
     fn reach<T>(&self, node: NodeId, verb: impl FnOnce(&Host) -> Result<T>) -> Result<T> {
         let all = self.connections.borrow();
         if let Some(Some(known)) = all.get(node)
