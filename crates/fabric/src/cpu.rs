@@ -81,26 +81,19 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
-/// Lines that [`lower_bound`] looks at one after the other, with loads that wait for none before
-/// them. Each step of a binary search waits for its word.
-const FEW_LINES: usize = 8;
-
-/// How many of some ascending words are below a bound. They are in lines of 16: one line is
-/// compared whole, and of the others the last word.
+/// How many of some ascending words are below a bound. They are in lines of 16: the line is found
+/// by halving, and then all of it is compared at once.
 #[inline]
 pub fn lower_bound(lines: &[[i32; 16]], bound: i32) -> usize {
-    let (mut from, mut rest) = (0, lines);
-    while rest.len() > FEW_LINES {
-        let (lower, upper) = rest.split_at(rest.len() / 2);
-        let is_above = lower.last().is_some_and(|line| line[15] < bound);
-        from += if is_above { lower.len() } else { 0 };
-        rest = if is_above { upper } else { lower };
+    let (mut at, mut count) = (0, lines.len());
+    while count > 1 {
+        let half = count / 2;
+        let is_above = lines[at + half - 1][15] < bound;
+        // Without a branch: nothing predicts it.
+        at += half & usize::from(is_above).wrapping_neg();
+        count -= half;
     }
-    let mut whole = 0;
-    for line in rest.split_last().map_or(&[][..], |(_, before)| before) {
-        whole += usize::from(line[15] < bound);
-    }
-    rest.get(whole).map_or(0, |line| (from + whole) * 16 + below(line, bound))
+    lines.get(at).map_or(0, |line| at * 16 + below(line, bound))
 }
 
 /// How many of 16 ascending words are below a bound.

@@ -143,7 +143,7 @@ impl<'e> DirectOp<'e> {
     }
 
     /// Ends the operation.
-    #[inline]
+    #[inline(always)]
     pub fn end(self, outcome: OpOutcome) {
         // All that a drop would do.
         let op = ManuallyDrop::new(self);

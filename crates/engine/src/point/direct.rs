@@ -21,7 +21,6 @@
 use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Result};
 use dmtree_parts::cache::CachedNode;
 use dmtree_parts::held::{BriefPin, Pinned};
-use dmtree_parts::slots::Slots;
 use dmtree_parts::sync::reading;
 use dmtree_parts::{Outcome, Write};
 
@@ -96,20 +95,6 @@ pub(crate) struct LockedWrite<'c, 'w> {
     pub looked: Option<Looked>,
 }
 
-/// A read that has its route.
-struct DirectRead<'o, 'e, 'r> {
-    op: &'o mut DirectOp<'e>,
-    /// The place of the leaf in the cache.
-    parent: (&'r CachedNode, usize),
-    route: Route,
-    /// The slots that its mirror names.
-    mirrored: Option<Slots>,
-    /// How many of them do not have the key.
-    tried: usize,
-    /// The next one, if it was READ and does not answer alone.
-    looked: Option<Looked>,
-}
-
 /// The leaf that a write has locked here.
 struct OwnLeaf<'r> {
     route: Route,
@@ -159,46 +144,40 @@ impl<'c> Direct<'c> {
         self.0.hits.count();
         let route = route_of(&parent.0.record(parent.1));
         let mirrored = Router(self.0).mirrored(parent.0, parent.1, hash.fingerprint());
-        let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
-        match self.read(&mut read, (key, hash), out) {
+        let mut entry = [0; MAX_ENTRY];
+        let (mut tried, mut looked) = (0, None);
+        let found = 'read: {
+            let Some(slots) = mirrored else { break 'read None };
+            for slot in slots.take(MAX_CANDIDATES) {
+                let at = (route.leaf, slot);
+                let Some(now) = self.look(&mut op, at, &mut entry, (key, hash), out) else {
+                    break 'read None;
+                };
+                match now.probe() {
+                    Some(probe) if probe.is_hit_of(route.generation) => break 'read Some(true),
+                    Some(probe) if probe.ver().generation == route.generation => tried += 1,
+                    _ => {
+                        looked = Some(now);
+                        break 'read None;
+                    }
+                }
+            }
+            self.confirm(&mut op, (parent, route), (key, hash), out)
+        };
+        match found {
             Some(found) => {
                 op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
                 DirectGet::Ended(found)
             }
             None => {
-                let DirectRead { tried, looked, .. } = read;
                 let start = Start { cached: Some((route, mirrored)), tried, looked };
                 DirectGet::goes_on(op, pin, start)
             }
         }
     }
 
-    /// `None` when the read has to wait, or to look further.
-    #[inline]
-    fn read(
-        self,
-        read: &mut DirectRead<'_, '_, '_>,
-        key: HashedKey<'_>,
-        out: &mut Vec<u8>,
-    ) -> Option<bool> {
-        let route = read.route;
-        let mut entry = [0; MAX_ENTRY];
-        for slot in read.mirrored?.take(MAX_CANDIDATES) {
-            let looked = self.look(read.op, (route.leaf, slot), &mut entry, key, out)?;
-            match looked.probe() {
-                Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
-                Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
-                _ => {
-                    read.looked = Some(looked);
-                    return None;
-                }
-            }
-        }
-        self.confirm(read, key, out)
-    }
-
     /// Reads a slot once.
-    #[inline]
+    #[inline(always)]
     fn look(
         self,
         op: &mut DirectOp<'_>,
@@ -218,11 +197,12 @@ impl<'c> Direct<'c> {
     #[inline(never)]
     fn confirm(
         self,
-        read: &mut DirectRead<'_, '_, '_>,
+        op: &mut DirectOp<'_>,
+        (parent, route): ((&CachedNode, usize), Route),
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        let (op, route) = (&mut *read.op, &read.route);
+        let route = &route;
         let at = self.own_table(route)?;
         let mut body = [0; MAX_BODY];
         let body = &mut body[..Table::body_len(route.capacity)];
@@ -234,7 +214,7 @@ impl<'c> Direct<'c> {
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
         let found = is_exact.then(|| self.search(op, route, &table, key, out));
         if is_exact && self.0.node.o.techniques.mirrors {
-            read.parent.0.fill_mirror(read.parent.1, table.fps());
+            parent.0.fill_mirror(parent.1, table.fps());
         }
         self.0.keep_table(table);
         found.flatten()
