@@ -81,19 +81,28 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
-/// How many of some ascending words are below a bound. They are in lines of 16: the line is found
-/// by halving, and then all of it is compared at once.
+/// The lines of so many words are looked at one after the other: no load waits for one before it.
+/// Each step of a binary search waits for its word.
+const FEW_LINES: usize = 8;
+
+/// How many of some ascending words are below a bound. They are in lines of 16: the last words tell
+/// the line, and then all of it is compared at once.
 #[inline]
 pub fn lower_bound(lines: &[[i32; 16]], bound: i32) -> usize {
-    let (mut at, mut count) = (0, lines.len());
-    while count > 1 {
-        let half = count / 2;
-        let is_above = lines[at + half - 1][15] < bound;
-        // Without a branch: nothing predicts it.
-        at += half & usize::from(is_above).wrapping_neg();
-        count -= half;
+    let (mut from, mut rest) = (0, lines);
+    while rest.len() > FEW_LINES {
+        let (lower, upper) = rest.split_at(rest.len() / 2);
+        let is_above = lower.last().is_some_and(|line| line[15] < bound);
+        from += if is_above { lower.len() } else { 0 };
+        rest = if is_above { upper } else { lower };
     }
-    lines.get(at).map_or(0, |line| at * 16 + below(line, bound))
+    for line in rest {
+        if line[15] >= bound {
+            return from * 16 + below(line, bound);
+        }
+        from += 1;
+    }
+    from * 16
 }
 
 /// How many of 16 ascending words are below a bound.
@@ -177,21 +186,23 @@ mod x86 {
 
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+        let ((wanted, odd), (words, tail)) = (prefix.as_chunks::<8>(), bytes.as_chunks::<8>());
+        let Some((begin, rest)) = words.split_at_checked(wanted.len()).filter(|_| odd.is_empty())
+        else {
+            return bytes.starts_with(prefix).then(|| super::portable_crc32c(head, bytes));
+        };
         let sum = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
         let mut sum = _mm_crc32_u64(sum, head[1]);
-        let ((wanted, odd), (mut words, tail)) = (prefix.as_chunks::<8>(), bytes.as_chunks::<8>());
-        if !odd.is_empty() || wanted.len() > words.len() {
-            return bytes.starts_with(prefix).then(|| super::portable_crc32c(head, bytes));
-        }
-        for wanted in wanted {
-            let Some((word, rest)) = words.split_first() else { return None };
+        for (word, wanted) in begin.iter().zip(wanted) {
             if word != wanted {
                 return None;
             }
             sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
-            words = rest;
         }
-        for word in words {
+        if let ([word], []) = (rest, tail) {
+            return Some(!(_mm_crc32_u64(sum, u64::from_le_bytes(*word)) as u32));
+        }
+        for word in rest {
             sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
         }
         let mut sum = sum as u32;

@@ -11,8 +11,6 @@
 //! *Counts.* Most operations of a client cost the same, verb by verb. Their counts are added up
 //! only when a snapshot is taken, or when an operation costs something else.
 
-use std::mem::ManuallyDrop;
-
 use crate::addr::GlobalAddr;
 use crate::counters::DirectCost;
 use crate::direct::{DirectMemory, Executing};
@@ -142,13 +140,11 @@ impl<'e> DirectOp<'e> {
         self.is_counted = true;
     }
 
-    /// Ends the operation.
-    #[inline(always)]
-    pub fn end(self, outcome: OpOutcome) {
-        // All that a drop would do.
-        let op = ManuallyDrop::new(self);
-        op.executing.memory().end();
-        op.counted(outcome);
+    /// The operation has ended: it executes nothing from here on.
+    #[inline]
+    pub fn end(&mut self, outcome: OpOutcome) {
+        self.is_counted = true;
+        self.counted(outcome);
     }
 
     /// The rest of the operation is posted: it may wait. A part has no scope of its own.

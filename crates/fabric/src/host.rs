@@ -287,7 +287,7 @@ impl Host {
     }
 
     /// The memory of a READ or WRITE of `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn range(&self, at: GlobalAddr, len: usize) -> Result<&Region> {
         // Most verbs are for the main memory. A slice is shorter than the range of an address.
         let is_inside = at.offset() + len as u64 <= self.region.len();
@@ -379,7 +379,7 @@ impl DirectMemory for Host {
         prefetch_at(self.memory(at).place(at.offset()), len as usize);
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
         self.range(at, out.len())?.read(at.offset(), out);
         Ok(())

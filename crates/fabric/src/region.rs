@@ -155,7 +155,7 @@ impl Region {
 
     /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked
     /// it.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         let (words, rest) = out.as_chunks_mut::<8>();
         if !offset.is_multiple_of(8) || !rest.is_empty() {
@@ -163,18 +163,7 @@ impl Region {
         }
         let first = (offset / 8) as usize;
         let from = &self.words()[first..first + words.len()];
-        // The length of an image differs from call to call: eight words a step are fewer
-        // instructions than one.
-        let ((of_eight, rest), (eights, from)) =
-            (words.as_chunks_mut::<8>(), from.as_chunks::<8>());
-        for (out, eight) in of_eight.iter_mut().zip(eights) {
-            for (out, word) in out.iter_mut().zip(eight) {
-                *out = word.load(Ordering::Relaxed).to_le_bytes();
-            }
-        }
-        for (out, word) in rest.iter_mut().zip(from) {
-            *out = word.load(Ordering::Relaxed).to_le_bytes();
-        }
+        copy(from, words);
         fence(Ordering::Acquire);
     }
 
@@ -294,6 +283,21 @@ impl Region {
     /// Fetch-and-add, wrapping; returns the previous word.
     pub fn faa(&self, offset: u64, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::SeqCst)
+    }
+}
+
+/// Loads words, as many as there are in both. In line it would be several times as long as what is
+/// around it.
+#[inline(never)]
+fn copy(from: &[AtomicU64], to: &mut [[u8; 8]]) {
+    let ((eights, from), (to_eights, to)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    for (to, eight) in to_eights.iter_mut().zip(eights) {
+        for (to, word) in to.iter_mut().zip(eight) {
+            *to = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+    }
+    for (to, word) in to.iter_mut().zip(from) {
+        *to = word.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Looked {
 
 impl Looked {
     /// Checks a slot, and compares its key. An inline value of a hit replaces `out`.
-    #[inline(always)]
+    #[inline]
     pub fn at(
         g: &Geometry,
         place: Place,

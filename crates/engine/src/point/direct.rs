@@ -149,10 +149,19 @@ impl<'c> Direct<'c> {
         let found = 'read: {
             let Some(slots) = mirrored else { break 'read None };
             for slot in slots.take(MAX_CANDIDATES) {
-                let at = (route.leaf, slot);
-                let Some(now) = self.look(&mut op, at, &mut entry, (key, hash), out) else {
+                let place = Place { leaf: route.leaf, slot };
+                let Some(entry) = self.fetch(&mut op, place, &mut entry) else {
                     break 'read None;
                 };
+                let g = &self.0.node.g;
+                if let Some((ver, value)) = slot::full_of(g, place, entry, key)
+                    && ver.generation == route.generation
+                {
+                    out.clear();
+                    out.extend_from_slice(value);
+                    break 'read Some(true);
+                }
+                let now = Looked::at(g, place, entry, (key, hash), out);
                 match now.probe() {
                     Some(probe) if probe.is_hit_of(route.generation) => break 'read Some(true),
                     Some(probe) if probe.ver().generation == route.generation => tried += 1,
@@ -176,21 +185,18 @@ impl<'c> Direct<'c> {
         }
     }
 
-    /// Reads a slot once.
-    #[inline(always)]
-    fn look(
+    /// READs a slot once.
+    #[inline]
+    fn fetch<'b>(
         self,
         op: &mut DirectOp<'_>,
-        (leaf, slot): (GlobalAddr, usize),
-        entry: &mut [u8; MAX_ENTRY],
-        key: HashedKey<'_>,
-        out: &mut Vec<u8>,
-    ) -> Option<Looked> {
-        let place = Place { leaf, slot };
+        place: Place,
+        entry: &'b mut [u8; MAX_ENTRY],
+    ) -> Option<&'b [u8]> {
         let entry = &mut entry[..self.0.node.g.entry()];
         op.list();
         op.read(Entries(self.0).at(place), entry).ok()?;
-        Some(Looked::at(&self.0.node.g, place, entry, key, out))
+        Some(entry)
     }
 
     /// Step (2) of a read (`get.rs`).
@@ -231,7 +237,9 @@ impl<'c> Direct<'c> {
     ) -> Option<bool> {
         let mut entry = [0; MAX_ENTRY];
         for slot in candidates(table, key.1)? {
-            let looked = self.look(op, (route.leaf, slot), &mut entry, key, out)?;
+            let place = Place { leaf: route.leaf, slot };
+            let entry = self.fetch(op, place, &mut entry)?;
+            let looked = Looked::at(&self.0.node.g, place, entry, key, out);
             match verdict(&looked.probe()?, route, table) {
                 Some(Answer::Found) => return Some(true),
                 Some(_) => return None,
@@ -342,7 +350,7 @@ impl<'c> Direct<'c> {
             Ok(done) => {
                 self.0.had.set(steps.is_present());
                 self.0.found.set(steps.old);
-                DirectWrite::Ended(self.unlock(op, leaf, key, done))
+                DirectWrite::Ended(self.unlock(&mut op, leaf, key, done))
             }
             Err(MustWait(looked)) => {
                 self.0.hold(leaf.tag, Lockable::Leaf(leaf.route));
@@ -470,7 +478,7 @@ impl<'c> Direct<'c> {
     #[inline]
     fn unlock(
         self,
-        mut op: DirectOp<'_>,
+        op: &mut DirectOp<'_>,
         mut leaf: OwnLeaf<'_>,
         key: &[u8],
         done: Done,
