@@ -43,6 +43,9 @@ pub(crate) struct Client {
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub spare: Cell<bool>,
     pub hits: Hits,
+    /// Bytes of an entry, and where the first one is in a leaf: every operation needs both.
+    pub entry: usize,
+    pub first_entry: usize,
     /// Point operations may execute on memory of this process (`point/direct.rs`).
     pub is_direct: bool,
 }
@@ -124,6 +127,8 @@ impl Client {
             table: Cell::default(),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),
+            entry: node.g.entry(),
+            first_entry: node.g.slot_at(0),
             is_direct: ep.is_direct()
                 && node.has_tables()
                 && !node.has_images()

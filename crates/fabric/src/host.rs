@@ -307,7 +307,7 @@ impl Host {
     }
 
     /// The memory of a word.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn word(&self, at: GlobalAddr) -> Result<&Region> {
         check_aligned(at)?;
         self.range(at, 8)
@@ -385,19 +385,19 @@ impl DirectMemory for Host {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
         self.range(at, bytes.len())?.write(at.offset(), bytes);
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()> {
         self.word(at)?.store(at.offset(), word);
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
         Ok(self.word(at)?.cas(at.offset(), old, new))
     }

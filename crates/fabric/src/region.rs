@@ -191,7 +191,7 @@ impl Region {
     }
 
     /// Copies `src` into memory at `offset`. The range must be inside.
-    #[inline]
+    #[inline(never)]
     pub fn write(&self, offset: u64, src: &[u8]) {
         fence(Ordering::Release);
         let (words, rest) = src.as_chunks::<8>();

@@ -176,7 +176,7 @@ impl Entries<'_> {
     /// Where a slot is.
     #[inline]
     pub(crate) fn at(self, place: Place) -> GlobalAddr {
-        place.leaf.plus(self.0.node.g.slot_at(place.slot) as u64)
+        place.leaf.plus((self.0.first_entry + place.slot * self.0.entry) as u64)
     }
 
     /// The content of a sampled slot; `None` when it (or its block) was torn.

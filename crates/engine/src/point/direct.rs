@@ -193,7 +193,7 @@ impl<'c> Direct<'c> {
         place: Place,
         entry: &'b mut [u8; MAX_ENTRY],
     ) -> Option<&'b [u8]> {
-        let entry = &mut entry[..self.0.node.g.entry()];
+        let entry = &mut entry[..self.0.entry];
         op.list();
         op.read(Entries(self.0).at(place), entry).ok()?;
         Some(entry)
@@ -315,7 +315,7 @@ impl<'c> Direct<'c> {
             let slots = Router(self.0).mirrored(node, i, hash.fingerprint());
             if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
                 let place = Place { leaf: route.leaf, slot };
-                op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
+                op.prefetch(Entries(self.0).at(place), self.0.entry);
             }
         }
         op.cancel();
@@ -382,7 +382,7 @@ impl<'c> Direct<'c> {
         if let Some(slot) = Router(self.0).mirrored(node, i, fp).and_then(|mut slots| slots.next())
         {
             let place = Place { leaf: route.leaf, slot };
-            op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
+            op.prefetch(Entries(self.0).at(place), self.0.entry);
         }
         let tag = self.0.tags.next();
         op.list();
@@ -416,7 +416,7 @@ impl<'c> Direct<'c> {
         steps: &mut PointWrite<'_>,
     ) -> std::result::Result<Done, MustWait> {
         let mut entry = [0; MAX_ENTRY];
-        let entry = &mut entry[..self.0.node.g.entry()];
+        let entry = &mut entry[..self.0.entry];
         loop {
             let place = |slot| Place { leaf: leaf.route.leaf, slot };
             let (slot, done) = match steps.next(&leaf.table) {
