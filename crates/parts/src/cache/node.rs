@@ -346,16 +346,22 @@ impl CachedNode {
     /// mix.
     pub fn fill_mirror(&self, i: usize, fps: &[u8]) {
         let Some((line, behind)) = self.lines_of(i) else { return };
-        let (words, rest) = fps.as_chunks();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let last = (!rest.is_empty()).then_some(&last);
-        for (fps, word) in words.iter().chain(last).zip(Self::mirror(line, behind)) {
+        // Most fills change nothing, and would take the line from other threads.
+        let fill = |word: &AtomicU64, fps: &[u8; 8]| {
             let fps = u64::from_le_bytes(*fps);
-            // Most fills change nothing, and would take the line from other threads.
             if word.load(Relaxed) != fps {
                 word.store(fps, Relaxed);
             }
+        };
+        let (words, rest) = fps.as_chunks();
+        if let ([.., a, b, c, d], [w, x, y, z]) = (&line.0, words) {
+            [(a, w), (b, x), (c, y), (d, z)].into_iter().for_each(|(word, fps)| fill(word, fps));
+        } else {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            let last = (!rest.is_empty()).then_some(&last);
+            let lines = Self::mirror(line, behind);
+            lines.zip(words.iter().chain(last)).for_each(|(word, fps)| fill(word, fps));
         }
         if !line.is_filled() {
             line.0[3].fetch_or(FILLED, Relaxed);
