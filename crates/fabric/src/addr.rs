@@ -63,7 +63,7 @@ impl NodeId {
 
     /// Whether it is a compute node.
     #[inline]
-    pub(crate) const fn is_compute(self) -> bool {
+    pub const fn is_compute(self) -> bool {
         self.0 & Self::COMPUTE != 0
     }
 

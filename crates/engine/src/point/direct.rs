@@ -186,7 +186,7 @@ impl<'c> Direct<'c> {
     }
 
     /// READs a slot once.
-    #[inline]
+    #[inline(always)]
     fn fetch<'b>(
         self,
         op: &mut DirectOp<'_>,
@@ -257,7 +257,7 @@ impl<'c> Direct<'c> {
     pub(crate) fn own_table(self, route: &Route) -> Option<GlobalAddr> {
         let at = self.0.node.pool.resolve_cached(route.table)?;
         let (table, leaf) = (at.node(), route.leaf.node());
-        (table == leaf || table.role() != leaf.role()).then_some(at)
+        (table == leaf || table.is_compute() != leaf.is_compute()).then_some(at)
     }
 
     /// A point write, as far as it need not wait.

@@ -391,10 +391,12 @@ impl CachedNode {
             let Some(from) = ahead.find(|from| from[0].is_same(&to[0])) else { continue };
             old = ahead;
             if from[0].is_filled() {
-                let words = Self::mirror(&from[0], &from[1..]);
-                for (to, from) in Self::mirror(&to[0], &to[1..]).zip(words) {
+                let carry = |(to, from): (&AtomicU64, &AtomicU64)| {
                     to.store(from.load(Relaxed), Relaxed);
-                }
+                };
+                to[0].0[4..].iter().zip(&from[0].0[4..]).for_each(carry);
+                let behind = to[1..].iter().zip(&from[1..]);
+                behind.for_each(|(to, from)| to.0.iter().zip(&from.0).for_each(carry));
                 to[0].0[3].fetch_or(FILLED, Relaxed);
             }
         }
