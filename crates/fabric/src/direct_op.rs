@@ -47,8 +47,8 @@ impl<'e> DirectOp<'e> {
     #[inline]
     fn counted(&self, outcome: OpOutcome) {
         match self.is_part {
-            false => self.ep.ended_direct(self.kind, outcome, &self.cost),
-            true => self.ep.go_on(&self.cost),
+            false => self.ep.counters().ended_direct(self.kind, outcome, &self.cost),
+            true => self.ep.counters().go_on(&self.cost),
         }
     }
 
@@ -152,7 +152,7 @@ impl<'e> DirectOp<'e> {
     pub fn go_on(mut self) -> Option<OpScope<'e>> {
         self.is_counted = true;
         let scope = (!self.is_part).then(|| self.ep.begin(self.kind));
-        self.ep.go_on(&self.cost);
+        self.ep.counters().go_on(&self.cost);
         scope
     }
 }

@@ -28,7 +28,7 @@ use std::task::{Context, Poll};
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::{Core, DetachedHook, Hooked, WaitReason};
-use crate::counters::{Counters, DirectCost, Divided, OpCounts, Snapshot};
+use crate::counters::{Counters, Divided, OpCounts, Snapshot};
 use crate::direct::{DirectList, DirectMemory, OwnMemory};
 use crate::direct_op::DirectOp;
 use crate::error::{Error, Result};
@@ -181,8 +181,7 @@ impl Endpoint {
         self.0.transport.peek(offset)
     }
 
-    // ---- verbs
-    // ------------------------------------------------------------------------------------
+    // ---- verbs ----------------------------------------
 
     /// READ of `len` bytes: one round trip.
     pub fn read(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
@@ -456,8 +455,7 @@ impl Endpoint {
         self.0.transport.own_memory().map(|memory| OwnMemory::begin(memory, self.node()))
     }
 
-    // ---- time
-    // -------------------------------------------------------------------------------------
+    // ---- time ----------------------------------------
 
     /// The fabric's clock, ns.
     pub fn now(&self) -> Nanos {
@@ -605,8 +603,7 @@ impl Endpoint {
         self.0.core.waiting(self.0.slot, reason);
     }
 
-    // ---- counting
-    // ---------------------------------------------------------------------------------
+    // ---- counting ----------------------------------------
 
     /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and
     /// its deadline starts with its first wait.
@@ -629,12 +626,8 @@ impl Endpoint {
     }
 
     #[inline]
-    pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
-        self.0.counters.ended_direct(kind, outcome, cost);
-    }
-
-    pub(crate) fn go_on(&self, cost: &DirectCost) {
-        self.0.counters.go_on(cost);
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
     }
 
     /// Whether an operation has begun, and has not ended.
