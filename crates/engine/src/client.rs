@@ -43,6 +43,9 @@ pub(crate) struct Client {
     /// The current operation replaces a value in a full pool: it may use the reserved block.
     pub spare: Cell<bool>,
     pub hits: Hits,
+    /// Bytes of an entry, and where the first one is in a leaf: every operation needs both.
+    pub entry: usize,
+    pub first_entry: usize,
     /// Point operations may execute on memory of this process (`point/direct.rs`).
     pub is_direct: bool,
 }
@@ -78,11 +81,13 @@ impl Route {
     }
 
     /// Whether a table belongs to this leaf, in this generation, with this range.
+    #[inline]
     pub fn matches(&self, t: &Table) -> bool {
         !t.closed && self.is_of(t) && t.fence == self.fence
     }
 
     /// Whether a table belongs to this leaf, in this generation.
+    #[inline]
     pub fn is_of(&self, t: &Table) -> bool {
         t.leaf == self.leaf && t.ver.generation == self.generation
     }
@@ -122,6 +127,8 @@ impl Client {
             table: Cell::default(),
             spare: Cell::new(false),
             hits: Hits::new(&node.lookups),
+            entry: node.g.entry(),
+            first_entry: node.g.slot_at(0),
             is_direct: ep.is_direct()
                 && node.has_tables()
                 && !node.has_images()
@@ -174,11 +181,13 @@ impl Client {
     }
 
     /// Memory for a table, reused.
+    #[inline]
     pub(crate) fn spare_table(&self) -> Box<Table> {
         self.table.take().unwrap_or_default()
     }
 
     /// The memory of [`Client::spare_table`] is not used any more.
+    #[inline]
     pub(crate) fn keep_table(&self, table: Box<Table>) {
         self.table.set(Some(table));
     }

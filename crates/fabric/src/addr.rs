@@ -63,7 +63,7 @@ impl NodeId {
 
     /// Whether it is a compute node.
     #[inline]
-    pub(crate) const fn is_compute(self) -> bool {
+    pub const fn is_compute(self) -> bool {
         self.0 & Self::COMPUTE != 0
     }
 
@@ -92,45 +92,45 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// A value for each node, in tables by role: nodes are numbered from 0 in each.
+/// A value for each node, in tables by the highest two bits of its number: those tell the role, and
+/// halve the compute nodes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ByNode<T> {
-    memory: Vec<T>,
-    compute: Vec<T>,
-    journal: Vec<T>,
-}
+pub(crate) struct ByNode<T>([Vec<T>; 4]);
+
+/// The bits of a node's number that are its place in one of the tables.
+const PLACE_BITS: u32 = 14;
 
 impl<T: Clone + Default> ByNode<T> {
+    #[inline]
+    fn place(node: NodeId) -> (usize, usize) {
+        (usize::from(node.0 >> PLACE_BITS), usize::from(node.0) & ((1 << PLACE_BITS) - 1))
+    }
+
     /// The value of a node; `None` beyond the last one that was asked for with [`ByNode::at`].
     #[inline]
     pub(crate) fn get(&self, node: NodeId) -> Option<&T> {
-        let side = match (node.is_compute(), node.0 < NodeId::JOURNAL) {
-            (true, _) => &self.compute,
-            (false, true) => &self.memory,
-            (false, false) => &self.journal,
-        };
-        side.get(node.index())
+        let (table, place) = Self::place(node);
+        self.0[table].get(place)
     }
 
     /// The value of a node, for changes.
     #[inline]
     pub(crate) fn at(&mut self, node: NodeId) -> &mut T {
-        let side = match node.role() {
-            Role::Memory => &mut self.memory,
-            Role::Compute => &mut self.compute,
-            Role::Journal => &mut self.journal,
-        };
-        if side.len() <= node.index() {
-            side.resize(node.index() + 1, T::default());
+        let (table, place) = Self::place(node);
+        let table = &mut self.0[table];
+        if table.len() <= place {
+            table.resize(place + 1, T::default());
         }
-        &mut side[node.index()]
+        &mut table[place]
     }
 
     /// All values: memory nodes first, then compute nodes, each in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (NodeId, &T)> {
-        let memory = (0..).map(NodeId::memory).zip(&self.memory);
-        let compute = (0..).map(NodeId::compute).zip(&self.compute);
-        memory.chain(compute).chain((0..).map(NodeId::journal).zip(&self.journal))
+        // The second table is that of the journal nodes.
+        [0, 2, 3, 1].into_iter().flat_map(|table| {
+            let nodes = (table as u16) << PLACE_BITS..;
+            nodes.map(NodeId::from_bits).zip(&self.0[table])
+        })
     }
 }
 
@@ -231,6 +231,19 @@ mod tests {
         let chip = GlobalAddr::on_chip(NodeId::memory(1), 64);
         assert!(chip.is_on_chip() && chip.plus(8).is_on_chip() && chip.plus(8).offset() == 72);
         assert_eq!(format!("{a} {chip}"), "cn7+0x1234 mn1!+0x40");
+    }
+
+    #[test]
+    fn each_node_has_a_place_of_its_own() {
+        let (memory, journal) = (NodeId::memory, NodeId::journal);
+        let nodes = [memory(0), memory(3), NodeId::compute(0), NodeId::compute(20_000), journal(2)];
+        let mut all = ByNode::default();
+        for (i, node) in nodes.into_iter().enumerate() {
+            assert_eq!(all.get(node).copied().unwrap_or(0), 0);
+            *all.at(node) = i + 1;
+        }
+        let found: Vec<_> = all.iter().filter(|(_, v)| **v > 0).map(|(n, v)| (n, *v)).collect();
+        assert_eq!(found, nodes.into_iter().zip(1..).collect::<Vec<_>>());
     }
 
     #[test]

@@ -316,8 +316,8 @@ impl DirectCost {
     }
 }
 
-/// Operations of one kind that had the same outcome and the same cost, one after the other: a
-/// client counts most of its operations by one more of them.
+/// Operations of one kind that had the same outcome and the same cost: a client counts most of its
+/// operations by one more of them.
 #[derive(Clone, Copy, Debug)]
 struct Alike {
     outcome: OpOutcome,
@@ -325,10 +325,14 @@ struct Alike {
     ops: u64,
 }
 
+/// Costs of a kind that are counted apart, by their round trips: a key with another slot of its
+/// fingerprint costs one more.
+const COSTS: usize = 4;
+
 /// Shared sums of several endpoints.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    alike: RefCell<[Alike; OpKind::ALL.len()]>,
+    alike: RefCell<[[Alike; COSTS]; OpKind::ALL.len()]>,
     loose: RefCell<OpCounts>,
     totals: RefCell<Vec<Option<Box<Totals>>>>,
     nodes: RefCell<ByNode<SideCounts>>,
@@ -342,7 +346,7 @@ impl Sums {
     fn new() -> Self {
         let none = Alike { outcome: OpOutcome::Other, cost: DirectCost::default(), ops: 0 };
         Self {
-            alike: RefCell::new([none; OpKind::ALL.len()]),
+            alike: RefCell::new([[none; COSTS]; OpKind::ALL.len()]),
             loose: RefCell::default(),
             totals: RefCell::new(vec![None; CELLS]),
             nodes: RefCell::default(),
@@ -524,12 +528,13 @@ impl Counters {
     #[inline]
     pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
         let mut alike = self.sums.alike.borrow_mut();
-        let last = &mut alike[kind as usize];
+        let last = &mut alike[kind as usize][usize::from(cost.round_trips) % COSTS];
         if last.outcome == outcome && last.cost == *cost {
             last.ops += 1;
             return;
         }
         let former = std::mem::replace(last, Alike { outcome, cost: *cost, ops: 1 });
+        drop(alike);
         self.add_alike(kind, &former);
     }
 
@@ -557,8 +562,8 @@ impl Counters {
     fn add_all_alike(&self) {
         for kind in OpKind::ALL {
             let alike = self.sums.alike.borrow()[kind as usize];
-            self.sums.alike.borrow_mut()[kind as usize].ops = 0;
-            self.add_alike(kind, &alike);
+            self.sums.alike.borrow_mut()[kind as usize].iter_mut().for_each(|a| a.ops = 0);
+            alike.iter().for_each(|alike| self.add_alike(kind, alike));
         }
     }
 

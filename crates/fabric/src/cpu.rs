@@ -25,6 +25,21 @@ fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
 }
 
+/// The checksum as [`crc32c`], if the bytes begin with these ones: both in one pass.
+#[inline]
+pub fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::crc32c_behind(head, bytes, prefix) };
+    }
+    portable_crc32c_behind(head, bytes, prefix)
+}
+
+fn portable_crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+    bytes.starts_with(prefix).then(|| portable_crc32c(head, bytes))
+}
+
 /// Records of `len` bytes, one behind the other, from number `from` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
@@ -66,26 +81,33 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
-/// Words that [`lower_bound`] compares all, with loads that wait for none before them. Each step of
-/// a binary search waits for its word.
-const AT_ONCE: usize = 64;
+/// The lines of so many words are looked at one after the other: no load waits for one before it.
+/// Each step of a binary search waits for its word.
+const FEW_LINES: usize = 8;
 
-/// How many of some ascending words are below a bound.
+/// How many of some ascending words are below a bound. They are in lines of 16: the last words tell
+/// the line, and then all of it is compared at once.
 #[inline]
-pub fn lower_bound(words: &[i32], bound: i32) -> usize {
-    let (mut from, mut rest) = (0, words);
-    while rest.len() > AT_ONCE {
-        let (lower, upper) = rest.split_at(rest.len() / 32 * 16);
-        let is_above = lower[lower.len() - 1] < bound;
+pub fn lower_bound(lines: &[[i32; 16]], bound: i32) -> usize {
+    let (mut from, mut rest) = (0, lines);
+    while rest.len() > FEW_LINES {
+        let (lower, upper) = rest.split_at(rest.len() / 2);
+        let is_above = lower.last().is_some_and(|line| line[15] < bound);
         from += if is_above { lower.len() } else { 0 };
         rest = if is_above { upper } else { lower };
     }
-    let (sixteens, rest) = rest.as_chunks::<16>();
-    from + count_below(sixteens, bound) + count_each_below(rest, bound)
+    for line in rest {
+        if line[15] >= bound {
+            return from * 16 + below(line, bound);
+        }
+        from += 1;
+    }
+    from * 16
 }
 
+/// How many of 16 ascending words are below a bound.
 #[inline]
-fn count_below(words: &[[i32; 16]], bound: i32) -> usize {
+fn below(line: &[i32; 16], bound: i32) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::*;
@@ -93,24 +115,20 @@ fn count_below(words: &[[i32; 16]], bound: i32) -> usize {
         // loaded; the load needs no alignment.
         unsafe {
             let bounds = _mm_set1_epi32(bound);
-            let mut counts = _mm_setzero_si128();
-            for sixteen in words {
-                for four in sixteen.as_chunks::<4>().0 {
-                    let four = _mm_loadu_si128(four.as_ptr().cast());
-                    // A lane is -1 where the word is below.
-                    counts = _mm_sub_epi32(counts, _mm_cmplt_epi32(four, bounds));
-                }
-            }
-            let two = _mm_add_epi32(counts, _mm_unpackhi_epi64(counts, counts));
-            let one = _mm_add_epi32(two, _mm_shuffle_epi32::<1>(two));
-            _mm_cvtsi128_si32(one) as usize
+            // A lane is -1 where the word is below.
+            let [a, b, c, d] = [0, 4, 8, 12].map(|i| {
+                let four = _mm_loadu_si128(line.as_ptr().add(i).cast());
+                _mm_cmplt_epi32(four, bounds)
+            });
+            let bytes = _mm_packs_epi16(_mm_packs_epi32(a, b), _mm_packs_epi32(c, d));
+            _mm_movemask_epi8(bytes).trailing_ones() as usize
         }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    count_each_below(words.as_flattened(), bound)
+    count_each_below(line, bound)
 }
 
-#[inline]
+#[cfg(any(test, not(all(target_arch = "x86_64", not(miri)))))]
 fn count_each_below(words: &[i32], bound: i32) -> usize {
     words.iter().map(|word| usize::from(*word < bound)).sum()
 }
@@ -167,6 +185,34 @@ mod x86 {
     }
 
     #[target_feature(enable = "sse4.2")]
+    pub(super) fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
+        let ((wanted, odd), (words, tail)) = (prefix.as_chunks::<8>(), bytes.as_chunks::<8>());
+        let Some((begin, rest)) = words.split_at_checked(wanted.len()).filter(|_| odd.is_empty())
+        else {
+            return bytes.starts_with(prefix).then(|| super::portable_crc32c(head, bytes));
+        };
+        let sum = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
+        let mut sum = _mm_crc32_u64(sum, head[1]);
+        for (word, wanted) in begin.iter().zip(wanted) {
+            if word != wanted {
+                return None;
+            }
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+        }
+        if let ([word], []) = (rest, tail) {
+            return Some(!(_mm_crc32_u64(sum, u64::from_le_bytes(*word)) as u32));
+        }
+        for word in rest {
+            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+        }
+        let mut sum = sum as u32;
+        for byte in tail {
+            sum = _mm_crc32_u8(sum, *byte);
+        }
+        Some(!sum)
+    }
+
+    #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_matches(first: u64, low: u32, records: super::Records<'_>) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
         super::matches(low, records, |second, covered| behind(begun, second, covered))
@@ -178,13 +224,17 @@ mod x86 {
     fn behind(sum: u64, word: u64, bytes: &[u8]) -> u32 {
         let mut sum = _mm_crc32_u64(sum, word);
         let (words, tail) = bytes.as_chunks::<8>();
-        let (pairs, last) = words.as_chunks::<2>();
-        for [a, b] in pairs {
-            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*a));
-            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*b));
+        let (fours, last) = words.as_chunks::<4>();
+        for four in fours {
+            for word in four {
+                sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+            }
         }
         for word in last {
             sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+        }
+        if tail.is_empty() {
+            return !(sum as u32);
         }
         let mut sum = sum as u32;
         for byte in tail {
@@ -221,6 +271,22 @@ mod tests {
             prop_assert_eq!(crc32c(head, &bytes), portable_crc32c(head, &bytes));
         }
 
+        #[test]
+        fn both_checksums_behind_a_prefix_agree(head: [u64; 2], bytes in proptest::collection::vec(0u8..2, 0..60), len in 0usize..60, at in 0usize..60) {
+            let mut prefix = bytes[..len.min(bytes.len())].to_vec();
+            let wanted = portable_crc32c(head, &bytes);
+            prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), Some(wanted));
+            prop_assert_eq!(portable_crc32c_behind(head, &bytes, &prefix), Some(wanted));
+            if let Some(byte) = prefix.get_mut(at) {
+                *byte ^= 0x80;
+                prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), None);
+                prop_assert_eq!(portable_crc32c_behind(head, &bytes, &prefix), None);
+            }
+            prefix = bytes.clone();
+            prefix.push(0);
+            prop_assert_eq!(crc32c_behind(head, &bytes, &prefix), None);
+        }
+
         /// Every record but number `torn` has its checksum.
         #[test]
         fn a_record_matches_with_its_checksum(first: u64, low: u32, from in 0usize..9, covered in 0usize..50, torn in 0usize..12, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
@@ -244,10 +310,12 @@ mod tests {
         }
 
         #[test]
-        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0i32..9, any::<i32>()], 0..300), bound in prop_oneof![0i32..9, any::<i32>()]) {
+        fn both_bounds_agree(mut words in proptest::collection::vec(prop_oneof![0i32..9, any::<i32>()], 0..500), bound in prop_oneof![0i32..9, any::<i32>()]) {
             words.sort_unstable();
-            let wanted = words.partition_point(|word| *word < bound);
-            prop_assert_eq!((lower_bound(&words, bound), count_each_below(&words, bound)), (wanted, wanted));
+            let lines = words.as_chunks().0;
+            let wanted = lines.as_flattened().partition_point(|word| *word < bound);
+            prop_assert_eq!(lower_bound(lines, bound), wanted);
+            prop_assert_eq!(count_each_below(lines.as_flattened(), bound), wanted);
         }
     }
 }

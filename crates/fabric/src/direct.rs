@@ -7,6 +7,7 @@
 use crate::addr::{GlobalAddr, NodeId, Role};
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::local::LocalTransport;
 use crate::slab::{Buf, Slab};
 use crate::transport::Opcode;
 
@@ -48,7 +49,7 @@ pub trait DirectMemory {
 
 /// A list that executes.
 pub struct DirectList<'a> {
-    memory: &'a dyn DirectMemory,
+    memory: &'a LocalTransport,
     slab: &'a Slab,
     counters: &'a Counters,
     /// The node of the chain that executes.
@@ -59,21 +60,23 @@ pub struct DirectList<'a> {
 
 /// A list executes until this is dropped: also when a validator panics, or a revocation would wait
 /// for ever.
-pub(crate) struct Executing<'a>(&'a dyn DirectMemory);
+pub(crate) struct Executing<'a, M: DirectMemory + ?Sized>(&'a M);
 
-impl<'a> Executing<'a> {
-    pub(crate) fn begin(memory: &'a dyn DirectMemory) -> Self {
+impl<'a, M: DirectMemory + ?Sized> Executing<'a, M> {
+    #[inline]
+    pub(crate) fn begin(memory: &'a M) -> Self {
         memory.begin();
         Self(memory)
     }
 
     #[inline]
-    pub(crate) fn memory(&self) -> &'a dyn DirectMemory {
+    pub(crate) fn memory(&self) -> &'a M {
         self.0
     }
 }
 
-impl Drop for Executing<'_> {
+impl<M: DirectMemory + ?Sized> Drop for Executing<'_, M> {
+    #[inline]
     fn drop(&mut self) {
         self.0.end();
     }
@@ -81,7 +84,7 @@ impl Drop for Executing<'_> {
 
 /// The memory of a service's own node: its processor loads and stores, without verbs. A store is
 /// words, each whole, in any order: a READ of another node that races it sees any mix.
-pub struct OwnMemory<'a>(Executing<'a>, NodeId);
+pub struct OwnMemory<'a>(Executing<'a, dyn DirectMemory + 'a>, NodeId);
 
 impl<'a> OwnMemory<'a> {
     pub(crate) fn begin(memory: &'a dyn DirectMemory, node: NodeId) -> Self {
@@ -135,7 +138,7 @@ impl Named {
 impl<'a> DirectList<'a> {
     /// Executes `list`; `chained` when all of it is one chain.
     pub(crate) fn run<T>(
-        memory: &'a dyn DirectMemory,
+        memory: &'a LocalTransport,
         (slab, counters): (&'a Slab, &'a Counters),
         chained: bool,
         list: impl FnOnce(&mut Self) -> Result<T>,
@@ -148,7 +151,7 @@ impl<'a> DirectList<'a> {
 
     /// The next verb of the list.
     #[inline]
-    fn next(&mut self, op: Opcode, at: GlobalAddr, len: usize) -> Result<&'a dyn DirectMemory> {
+    fn next(&mut self, op: Opcode, at: GlobalAddr, len: usize) -> Result<&'a LocalTransport> {
         let node = at.node();
         if self.chained && self.chain.replace(node).is_some_and(|other| other != node) {
             return Err(Error::invalid(format!("a chain goes to one node, not also to {node}")));

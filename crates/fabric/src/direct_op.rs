@@ -16,6 +16,7 @@ use crate::counters::DirectCost;
 use crate::direct::{DirectMemory, Executing};
 use crate::endpoint::{Endpoint, OpScope};
 use crate::error::Result;
+use crate::local::LocalTransport;
 use crate::sampled::Sampled;
 use crate::scope::{OpKind, OpOutcome};
 use crate::transport::Opcode;
@@ -25,7 +26,7 @@ use crate::transport::Opcode;
 /// at most. Begun inside of another operation, it is a part of that one.
 pub struct DirectOp<'e> {
     ep: &'e Endpoint,
-    executing: Executing<'e>,
+    executing: Executing<'e, LocalTransport>,
     kind: OpKind,
     is_part: bool,
     cost: DirectCost,
@@ -36,7 +37,7 @@ impl<'e> DirectOp<'e> {
     #[inline]
     pub(crate) fn new(
         ep: &'e Endpoint,
-        memory: &'e dyn DirectMemory,
+        memory: &'e LocalTransport,
         (kind, is_part): (OpKind, bool),
     ) -> Self {
         let (executing, cost) = (Executing::begin(memory), DirectCost::default());
@@ -44,11 +45,10 @@ impl<'e> DirectOp<'e> {
     }
 
     #[inline]
-    fn count(&mut self, outcome: OpOutcome) {
-        self.is_counted = true;
+    fn counted(&self, outcome: OpOutcome) {
         match self.is_part {
-            false => self.ep.ended_direct(self.kind, outcome, &self.cost),
-            true => self.ep.go_on(&self.cost),
+            false => self.ep.counters().ended_direct(self.kind, outcome, &self.cost),
+            true => self.ep.counters().go_on(&self.cost),
         }
     }
 
@@ -140,25 +140,28 @@ impl<'e> DirectOp<'e> {
         self.is_counted = true;
     }
 
-    /// Ends the operation.
+    /// The operation has ended: it executes nothing from here on.
     #[inline]
-    pub fn end(mut self, outcome: OpOutcome) {
-        self.count(outcome);
+    pub fn end(&mut self, outcome: OpOutcome) {
+        self.is_counted = true;
+        self.counted(outcome);
     }
 
     /// The rest of the operation is posted: it may wait. A part has no scope of its own.
+    #[cold]
     pub fn go_on(mut self) -> Option<OpScope<'e>> {
         self.is_counted = true;
         let scope = (!self.is_part).then(|| self.ep.begin(self.kind));
-        self.ep.go_on(&self.cost);
+        self.ep.counters().go_on(&self.cost);
         scope
     }
 }
 
 impl Drop for DirectOp<'_> {
+    #[inline]
     fn drop(&mut self) {
         if !self.is_counted {
-            self.count(OpOutcome::Failed);
+            self.counted(OpOutcome::Failed);
         }
     }
 }

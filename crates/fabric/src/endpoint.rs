@@ -28,10 +28,11 @@ use std::task::{Context, Poll};
 use crate::addr::{GlobalAddr, NodeId};
 use crate::caps::Capabilities;
 use crate::core::{Core, DetachedHook, Hooked, WaitReason};
-use crate::counters::{Counters, DirectCost, Divided, OpCounts, Snapshot};
+use crate::counters::{Counters, Divided, OpCounts, Snapshot};
 use crate::direct::{DirectList, DirectMemory, OwnMemory};
 use crate::direct_op::DirectOp;
 use crate::error::{Error, Result};
+use crate::local::LocalTransport;
 use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, RpcCall, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
@@ -47,6 +48,8 @@ pub const DEFAULT_TIMEOUT_NS: Nanos = 10_000_000_000;
 struct Inner {
     core: Rc<Core>,
     transport: Rc<dyn Transport>,
+    /// Memory of this process, where verbs need not be posted.
+    direct: Option<Rc<LocalTransport>>,
     slot: u32,
     node: NodeId,
     counters: Counters,
@@ -115,6 +118,7 @@ impl Endpoint {
         core.drive(&transport);
         let ep = Self(Rc::new(Inner {
             core,
+            direct: transport.clone().direct(),
             transport,
             slot,
             node,
@@ -177,8 +181,7 @@ impl Endpoint {
         self.0.transport.peek(offset)
     }
 
-    // ---- verbs
-    // ------------------------------------------------------------------------------------
+    // ---- verbs ----------------------------------------
 
     /// READ of `len` bytes: one round trip.
     pub fn read(&self, at: GlobalAddr, len: u32) -> Post<'_, verb::Read> {
@@ -188,7 +191,7 @@ impl Endpoint {
     /// Whether verbs execute on the posting thread: no operation waits for them, and another client
     /// of the thread runs only where an operation waits for it.
     pub fn is_direct(&self) -> bool {
-        self.0.transport.direct().is_some()
+        self.0.direct.is_some()
     }
 
     /// READs of memory of this process as one list, without a wait and without buffers of the slab.
@@ -200,7 +203,7 @@ impl Endpoint {
         reads: &[(GlobalAddr, u32)],
         mut validator: impl FnMut(usize, &[u8]),
     ) -> Option<Result<()>> {
-        let memory = self.0.transport.direct()?;
+        let memory = self.0.direct.as_deref()?;
         if reads.is_empty() || reads.iter().any(|(_, len)| *len as usize > DIRECT_BYTES) {
             return None;
         }
@@ -267,7 +270,7 @@ impl Endpoint {
     /// of the next one.
     pub fn detach<L: Ordered>(&self, list: L, hook: Option<(Rc<dyn DetachedHook>, u64)>) {
         let core = &self.0.core;
-        if let Some(memory) = self.0.transport.direct() {
+        if let Some(memory) = &self.0.direct {
             let result = self.directly((memory, true, true), |d| list.execute(d)).map(|_| ());
             if let Some((hook, arg)) = hook {
                 hook.ended(arg, &result);
@@ -356,7 +359,7 @@ impl Endpoint {
     #[inline]
     fn directly<T>(
         &self,
-        (memory, chained, detached): (&dyn DirectMemory, bool, bool),
+        (memory, chained, detached): (&LocalTransport, bool, bool),
         list: impl FnOnce(&mut DirectList<'_>) -> Result<T>,
     ) -> Result<T> {
         let began = self.step_began();
@@ -452,8 +455,7 @@ impl Endpoint {
         self.0.transport.own_memory().map(|memory| OwnMemory::begin(memory, self.node()))
     }
 
-    // ---- time
-    // -------------------------------------------------------------------------------------
+    // ---- time ----------------------------------------
 
     /// The fabric's clock, ns.
     pub fn now(&self) -> Nanos {
@@ -596,8 +598,7 @@ impl Endpoint {
         Backoff { ep: self, what, at, step: 0, longest }
     }
 
-    // ---- counting
-    // ---------------------------------------------------------------------------------
+    // ---- counting ----------------------------------------
 
     /// Begins an operation: round trips and verbs from here to [`OpScope::end`] count for it, and
     /// its deadline starts with its first wait.
@@ -615,16 +616,13 @@ impl Endpoint {
     pub fn begin_direct(&self, kind: OpKind) -> Option<DirectOp<'_>> {
         let inner = &*self.0;
         let plain = !inner.charges && !inner.counters.is_timed() && !inner.attached_only.get();
-        let memory = inner.transport.direct().filter(|_| plain)?;
+        let memory = inner.direct.as_deref().filter(|_| plain)?;
         Some(DirectOp::new(self, memory, (kind, inner.counters.is_in_op())))
     }
 
-    pub(crate) fn ended_direct(&self, kind: OpKind, outcome: OpOutcome, cost: &DirectCost) {
-        self.0.counters.ended_direct(kind, outcome, cost);
-    }
-
-    pub(crate) fn go_on(&self, cost: &DirectCost) {
-        self.0.counters.go_on(cost);
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
     }
 
     /// Whether an operation has begun, and has not ended.
@@ -696,7 +694,7 @@ impl<L: List> Future for Post<'_, L> {
             core.wake_at(ep.0.slot, ep.now() + 2_000);
             return Poll::Pending;
         }
-        if let Some(memory) = ep.0.transport.direct() {
+        if let Some(memory) = &ep.0.direct {
             let chained = self.chained;
             return Poll::Ready(ep.directly((memory, chained, false), |d| list.execute(d)));
         }

@@ -66,11 +66,13 @@ pub(crate) struct ExecutionMark {
 impl ExecutionMark {
     /// Marks the beginning of an execution. The exchange is a full barrier: a revocation that this
     /// thread does not see afterwards will see the mark.
+    #[inline]
     pub(crate) fn enter(&self) {
         debug_assert!(self.busy.load(Ordering::Relaxed).is_multiple_of(2), "no list inside a list");
         self.busy.swap(self.busy.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
+    #[inline]
     pub(crate) fn leave(&self) {
         self.busy.store(self.busy.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -273,6 +275,7 @@ impl Host {
     }
 
     /// The memory that an address is in; it was checked.
+    #[inline]
     pub(crate) fn memory(&self, at: GlobalAddr) -> &Region {
         if at.is_on_chip() { &self.chip } else { &self.region }
     }
@@ -284,15 +287,27 @@ impl Host {
     }
 
     /// The memory of a READ or WRITE of `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn range(&self, at: GlobalAddr, len: usize) -> Result<&Region> {
+        // Most verbs are for the main memory. A slice is shorter than the range of an address.
+        let is_inside = at.offset() + len as u64 <= self.region.len();
+        match at.space() == 0 && at.offset() >= FIRST_OFFSET && is_inside {
+            true => Ok(&self.region),
+            false => self.odd_range(at, len),
+        }
+    }
+
+    /// [`Host::range`] of another kind of memory, or of a range that is not inside.
+    #[cold]
+    fn odd_range(&self, at: GlobalAddr, len: usize) -> Result<&Region> {
         let region = self.memory(at);
-        check_range(at, len as u32, u8::from(at.is_on_chip()), region.len())?;
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        check_range(at, len, u8::from(at.is_on_chip()), region.len())?;
         Ok(region)
     }
 
     /// The memory of a word.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn word(&self, at: GlobalAddr) -> Result<&Region> {
         check_aligned(at)?;
         self.range(at, 8)
@@ -359,25 +374,30 @@ impl DirectMemory for Host {
 
     fn end(&self) {}
 
+    #[inline]
     fn prefetch(&self, at: GlobalAddr, len: u32) {
         prefetch_at(self.memory(at).place(at.offset()), len as usize);
     }
 
+    #[inline(always)]
     fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
         self.range(at, out.len())?.read(at.offset(), out);
         Ok(())
     }
 
+    #[inline(always)]
     fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
         self.range(at, bytes.len())?.write(at.offset(), bytes);
         Ok(())
     }
 
+    #[inline(always)]
     fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()> {
         self.word(at)?.store(at.offset(), word);
         Ok(())
     }
 
+    #[inline(always)]
     fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
         Ok(self.word(at)?.cas(at.offset(), old, new))
     }
@@ -394,11 +414,17 @@ pub(crate) fn check_request(wr: &WorkRequest, space: u8, bytes: u64) -> Result<(
     if matches!(wr.op, Opcode::Read | Opcode::Write) { Ok(()) } else { check_aligned(wr.at) }
 }
 
+/// No verb reaches the first line of the main memory.
+const FIRST_OFFSET: u64 = 64;
+
 #[inline]
 fn check_range(at: GlobalAddr, len: u32, space: u8, bytes: u64) -> Result<()> {
     let offset = at.offset();
     let end = offset.checked_add(u64::from(len));
-    if at.space() != space || (space == 0 && offset < 64) || end.is_none_or(|end| end > bytes) {
+    if at.space() != space
+        || (space == 0 && offset < FIRST_OFFSET)
+        || end.is_none_or(|end| end > bytes)
+    {
         return Err(out_of_bounds(at, len));
     }
     Ok(())

@@ -113,6 +113,7 @@ impl Region {
         self.words.as_ptr().expose_provenance()
     }
 
+    #[inline]
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the memory is at least `count` words, with a value each (zeroed at first, or a
         // file's), aligned to a page, and lives as long as the region.
@@ -120,6 +121,7 @@ impl Region {
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.count as u64 * 8
     }
@@ -153,19 +155,19 @@ impl Region {
 
     /// Copies memory at `offset` into `out`. The range must be inside; the transport has checked
     /// it.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         let (words, rest) = out.as_chunks_mut::<8>();
         if !offset.is_multiple_of(8) || !rest.is_empty() {
             return self.read_unaligned(offset, out);
         }
-        let from = &self.words()[(offset / 8) as usize..][..words.len()];
-        for (out, word) in words.iter_mut().zip(from) {
-            *out = word.load(Ordering::Relaxed).to_le_bytes();
-        }
+        let first = (offset / 8) as usize;
+        let from = &self.words()[first..first + words.len()];
+        copy(from, words);
         fence(Ordering::Acquire);
     }
 
+    #[inline(never)]
     fn read_unaligned(&self, offset: u64, out: &mut [u8]) {
         assert!(self.contains(offset, out.len() as u64), "the transport checks bounds");
         let mut at = offset;
@@ -189,13 +191,13 @@ impl Region {
     }
 
     /// Copies `src` into memory at `offset`. The range must be inside.
-    #[inline]
+    #[inline(never)]
     pub fn write(&self, offset: u64, src: &[u8]) {
-        assert!(self.contains(offset, src.len() as u64), "the transport checks bounds");
         fence(Ordering::Release);
         let (words, rest) = src.as_chunks::<8>();
         if offset.is_multiple_of(8) && rest.is_empty() {
-            let to = &self.words()[(offset / 8) as usize..][..words.len()];
+            let first = (offset / 8) as usize;
+            let to = &self.words()[first..first + words.len()];
             for (word, src) in to.iter().zip(words) {
                 word.store(u64::from_le_bytes(*src), Ordering::Relaxed);
             }
@@ -207,7 +209,9 @@ impl Region {
         fence(Ordering::SeqCst);
     }
 
+    #[inline(never)]
     fn write_unaligned(&self, offset: u64, src: &[u8]) {
+        assert!(self.contains(offset, src.len() as u64), "the transport checks bounds");
         let mut at = offset;
         let mut rest = src;
         let lead = (offset.wrapping_neg() % 8).min(rest.len() as u64) as usize;
@@ -246,6 +250,7 @@ impl Region {
     }
 
     /// The aligned word at `offset`.
+    #[inline]
     fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "the transport checks alignment");
         &self.words()[(offset / 8) as usize]
@@ -262,11 +267,13 @@ impl Region {
     }
 
     /// Stores one aligned word.
+    #[inline]
     pub fn store(&self, offset: u64, value: u64) {
         self.word(offset).store(value, Ordering::SeqCst);
     }
 
     /// Compare-and-swap; returns the previous word.
+    #[inline]
     pub fn cas(&self, offset: u64, old: u64, new: u64) -> u64 {
         match self.word(offset).compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(previous) | Err(previous) => previous,
@@ -276,6 +283,21 @@ impl Region {
     /// Fetch-and-add, wrapping; returns the previous word.
     pub fn faa(&self, offset: u64, add: u64) -> u64 {
         self.word(offset).fetch_add(add, Ordering::SeqCst)
+    }
+}
+
+/// Loads words, as many as there are in both. In line it would be several times as long as what is
+/// around it.
+#[inline(never)]
+fn copy(from: &[AtomicU64], to: &mut [[u8; 8]]) {
+    let ((eights, from), (to_eights, to)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    for (to, eight) in to_eights.iter_mut().zip(eights) {
+        for (to, word) in to.iter_mut().zip(eight) {
+            *to = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+    }
+    for (to, word) in to.iter_mut().zip(from) {
+        *to = word.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 

@@ -9,6 +9,7 @@ use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::direct::DirectMemory;
 use crate::error::Result;
+use crate::local::LocalTransport;
 use crate::membership::{Member, Presence};
 use crate::rpc::{RpcCall, RpcHandler, ServiceId};
 use crate::scope::Stage;
@@ -127,13 +128,13 @@ pub trait Transport {
     /// Posts a list of verbs with one doorbell per queue pair. `Ready` means that all effects and
     /// results are in place; `Pending` that [`Core::complete`] follows, once per list.
     fn post(&self, core: &Core, ticket: Ticket, list: &[WorkRequest]) -> Poll<Result<()>>;
-    /// Memory of this process, where verbs need not be posted.
-    fn direct(&self) -> Option<&dyn DirectMemory> {
+    /// Memory of this process, where verbs need not be posted. Asked once for each endpoint.
+    fn direct(self: Rc<Self>) -> Option<Rc<LocalTransport>> {
         None
     }
     /// The memory of the client's own node, where its processor reaches it.
     fn own_memory(&self) -> Option<&dyn DirectMemory> {
-        self.direct()
+        None
     }
     /// Calls a service; the reply goes to [`Core::complete_rpc`], or is returned when `Ready`.
     fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>>;

@@ -3,11 +3,13 @@
 use dmtree_fabric::GlobalAddr;
 
 /// A word of bytes that are long enough.
+#[inline]
 pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
 /// Sets one.
+#[inline]
 pub fn put_u64(bytes: &mut [u8], at: usize, word: u64) {
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }

@@ -32,6 +32,7 @@ pub const MAX_VALUE_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// `InvalidArgument` for an empty key and one over [`MAX_KEY_BYTES`].
+#[inline]
 pub fn check_key(key: &[u8]) -> Result<()> {
     match key.len() {
         0 => Err(Error::invalid("the empty key is not a key: use at least one byte")),
@@ -46,6 +47,7 @@ pub fn check_key(key: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// `InvalidArgument` for one over [`MAX_VALUE_BYTES`].
+#[inline]
 pub fn check_value(value: &[u8]) -> Result<()> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(Error::invalid(format!(
@@ -99,6 +101,7 @@ impl<'a> Write<'a> {
     }
 
     /// The value to be there afterwards; `None`: no value.
+    #[inline]
     pub fn value(&self) -> Option<&'a [u8]> {
         match *self {
             Self::Put(v) | Self::Insert(v) | Self::Update(v) => Some(v),
@@ -108,6 +111,7 @@ impl<'a> Write<'a> {
     }
 
     /// Why it changes nothing, if the key's present value is `old`, and how that counts.
+    #[inline]
     pub fn refused(&self, old: Option<&[u8]>) -> Option<Written> {
         match (self, old) {
             (Self::Insert(_), Some(_)) => Some((Outcome::Exists, OpOutcome::Hit)),
@@ -122,6 +126,7 @@ impl<'a> Write<'a> {
     }
 
     /// Refuses values that are too long.
+    #[inline]
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Put(v) | Self::Insert(v) | Self::Update(v) => check_value(v),

@@ -85,6 +85,7 @@ impl FairShare {
         Self { node, slots }
     }
 
+    #[inline]
     fn slot(&self, lock: u64) -> &LockSlot {
         &self.slots[hash(lock) as usize & (self.slots.len() - 1)]
     }

@@ -73,7 +73,8 @@ impl FifoMutexes {
     /// Whether a client has the mutex of a lock: a load, and a hint.
     #[inline]
     pub fn is_busy(&self, lock: u64) -> bool {
-        self.slots[self.index(Rank(0), lock)].is_busy()
+        let hash = (golden_hash(lock) >> 32) as usize;
+        self.slots[hash & (self.of_rank - 1)].is_busy()
     }
 
     /// Acquires the mutex when it is free.

@@ -8,11 +8,13 @@ pub struct KeyHash(pub u64);
 
 impl KeyHash {
     /// Hashes a key.
+    #[inline]
     pub fn of(key: &[u8]) -> Self {
         Self(xxh3_64(key))
     }
 
     /// Its fingerprint: 1 to 255; 0 marks a free slot.
+    #[inline]
     pub fn fingerprint(self) -> u8 {
         ((self.0 >> 56) as u8).max(1)
     }

@@ -104,6 +104,7 @@ impl<'c, N: LockNode> BriefPin<'c, N> {
 }
 
 impl<N: LockNode> Drop for BriefPin<'_, N> {
+    #[inline]
     fn drop(&mut self) {
         self.0.epoch.borrow().leave();
     }

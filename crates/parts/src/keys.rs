@@ -28,14 +28,14 @@ pub struct KeyArray {
     has_empty: bool,
     /// How many keys.
     count: u32,
-    /// Distances, then [`BEHIND`] up to a whole number of vectors.
-    distances: Box<[i32]>,
+    /// Distances, then [`BEHIND`] up to a whole number of lines.
+    distances: Box<[[i32; LINE]]>,
     ends: Box<[u32]>,
     bytes: Box<[u8]>,
 }
 
 /// Distances are compared so many at a time.
-const VECTOR: usize = 16;
+const LINE: usize = 16;
 /// More than the distance of any key of the array.
 const BEHIND: i32 = i32::MAX;
 
@@ -52,8 +52,8 @@ pub fn head(key: &[u8], skip: usize) -> u64 {
     u64::from_be_bytes(out)
 }
 
-/// Distances that are prefetched: those of a usual node.
-const PREFETCHED: usize = 64;
+/// Lines that are prefetched: those of a usual node.
+const PREFETCHED: usize = 4;
 /// Bytes of the prefix that two keys share.
 pub fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
@@ -63,7 +63,7 @@ impl KeyArray {
     /// Copies keys, which ascend strictly.
     pub fn new<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
         let (mut first, mut last): (Option<&[u8]>, &[u8]) = (None, &[]);
-        let (mut count, mut total) = (0, 0);
+        let (mut count, mut total) = (0usize, 0);
         for key in keys.clone() {
             debug_assert!(count == 0 || last < key, "keys ascend strictly");
             first = first.filter(|first| !first.is_empty()).or(Some(key));
@@ -76,17 +76,19 @@ impl KeyArray {
         let shared = if first == last { 0 } else { common(first, last) };
         let base = head(first, shared);
         let shift = 34u32.saturating_sub((head(last, shared) - base).leading_zeros());
-        let mut distances = Vec::with_capacity(usize::next_multiple_of(count, VECTOR));
+        let mut distances = vec![[BEHIND; LINE]; count.div_ceil(LINE)];
+        let mut places = distances.as_flattened_mut().iter_mut();
         let mut ends = Vec::with_capacity(count);
         let mut bytes = Vec::with_capacity(total);
         for key in keys {
-            if !key.is_empty() {
-                distances.push(((head(key, shared) - base) >> shift) as i32);
+            if !key.is_empty()
+                && let Some(place) = places.next()
+            {
+                *place = ((head(key, shared) - base) >> shift) as i32;
             }
             bytes.extend_from_slice(key);
             ends.push(bytes.len() as u32);
         }
-        distances.resize(distances.capacity(), BEHIND);
         Self {
             prefix: head(&first[..shared], 0),
             tail: head(&first[..shared], shared.saturating_sub(8)),
@@ -126,12 +128,12 @@ impl KeyArray {
 
     /// Bytes of memory it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.distances.len() * 4 + self.ends.len() * 4 + self.bytes.len()
+        size_of_val(&*self.distances) + self.ends.len() * 4 + self.bytes.len()
     }
 
     /// What so many keys of this length take at most.
     pub fn most_bytes(keys: usize, key_bytes: usize) -> usize {
-        keys * (key_bytes + 8) + (VECTOR - 1) * 4
+        keys * (key_bytes + 8) + (LINE - 1) * 4
     }
 
     /// Prefetches what a search touches first.
@@ -140,17 +142,23 @@ impl KeyArray {
     }
 
     /// How many keys are at most `key`.
-    #[inline]
+    #[inline(always)]
     pub fn rank(&self, key: &[u8]) -> usize {
         let shared = usize::from(self.shared);
-        if let Some(first) = key.first_chunk()
-            && let Some(head) = key.get(shared..).and_then(<[u8]>::first_chunk)
+        if let Some(head) = key.get(shared..shared + 8).and_then(<[u8]>::first_chunk)
+            && let Some(first) = key.first_chunk()
             && (u64::from_be_bytes(*first) ^ self.prefix) & self.mask == 0
-            && (shared <= 8 || shared <= 16 && self::head(key, shared - 8) == self.tail)
+            && (shared <= 8 || self.has_tail(key))
         {
             return self.rank_of_head(u64::from_be_bytes(*head), key);
         }
         self.rank_of_any(key)
+    }
+
+    /// Whether a key has the prefix, which has at most 16 bytes, behind its first 8 bytes.
+    #[inline(never)]
+    fn has_tail(&self, key: &[u8]) -> bool {
+        self.shared <= 16 && head(key, usize::from(self.shared) - 8) == self.tail
     }
 
     /// [`KeyArray::rank`] of a key without the prefix, or that may end inside it or inside the
@@ -177,7 +185,7 @@ impl KeyArray {
         }
         let distance = distance as i32;
         let at = lower_bound(&self.distances, distance);
-        let is_close = self.distances.get(at) == Some(&distance);
+        let is_close = self.distances.as_flattened().get(at) == Some(&distance);
         before + if is_close { self.rank_of_close(at, key) } else { at }
     }
 
@@ -185,8 +193,9 @@ impl KeyArray {
     #[cold]
     #[inline(never)]
     fn rank_of_close(&self, from: usize, key: &[u8]) -> usize {
-        let distance = self.distances[from];
-        let equals = self.distances[from..].partition_point(|d| *d == distance);
+        let distances = self.distances.as_flattened();
+        let distance = distances[from];
+        let equals = distances[from..].partition_point(|d| *d == distance);
         let (mut low, mut high) = (from, from + equals);
         while low < high {
             let middle = low.midpoint(high);

@@ -46,11 +46,21 @@ impl Slots {
     }
 
     /// How many.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.count_ones() as usize
     }
 
+    /// Whether there are at most so many: in fewer instructions than their number, where there are
+    /// few.
+    #[inline]
+    pub fn are_at_most(self, most: usize) -> bool {
+        let mut rest = self;
+        (0..=most).any(|_| rest.next().is_none())
+    }
+
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == 0
     }
@@ -95,6 +105,8 @@ mod tests {
         assert!(slots.from(128).is_empty());
         assert_eq!(Slots::with(&fps, 0).len(), 125);
         assert!(Slots::with(&fps, 7).is_empty());
+        assert_eq!([2, 3, 4].map(|most| slots.are_at_most(most)), [false, true, true]);
+        assert!(Slots::with(&fps, 7).are_at_most(0) && !slots.are_at_most(0));
     }
 
     proptest::proptest! {

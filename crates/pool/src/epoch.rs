@@ -42,6 +42,7 @@ struct EpochSlot(AtomicU64, AtomicU64);
 impl EpochSlot {
     /// The second word counts beginnings and ends of operations, and quiescent points: odd while
     /// one runs.
+    #[inline]
     fn count(&self, by: u64, order: Ordering) {
         // Written by one client only.
         self.1.store(self.1.load(Ordering::Relaxed) + by, order);
@@ -130,6 +131,7 @@ pub struct EpochHandle {
 impl EpochHandle {
     /// An operation begins: nothing that is reachable from now on is reused before
     /// [`EpochHandle::leave`].
+    #[inline]
     pub fn enter(&self) {
         let known = self.epochs.known.load(Ordering::SeqCst);
         let running = self.slot.0.load(Ordering::Relaxed) != 0;
@@ -147,6 +149,7 @@ impl EpochHandle {
     }
 
     /// The operation has ended: it holds no address any more.
+    #[inline]
     pub fn leave(&self) {
         if self.slot.0.load(Ordering::Relaxed) != 0 {
             // What sees one of these sees that the operation's accesses have ended.

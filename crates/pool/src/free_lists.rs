@@ -215,6 +215,7 @@ impl Tables {
         }
     }
 
+    #[inline]
     pub(crate) fn resolve_cached(&self, t: TableId) -> Option<GlobalAddr> {
         let (partition, segment, offset) = t.place()?;
         let base = &self.directory[usize::from(partition) * SEGMENTS + segment];

@@ -77,6 +77,7 @@ impl TableId {
     }
 
     /// The partition; `None` when no such partition exists.
+    #[inline]
     pub fn partition(self) -> Option<u16> {
         let p = self.0 >> 36;
         (1..=u64::from(PARTITIONS)).contains(&p).then(|| p as u16 - 1)
@@ -89,17 +90,17 @@ impl TableId {
 
     /// Partition, segment and byte offset in the segment; `None` for an id that can never have been
     /// granted.
+    #[inline]
     pub(crate) fn place(self) -> Option<(u16, usize, u64)> {
         let partition = self.partition()?;
         let (first, lines) = (self.first_line(), u64::from(self.lines()));
-        if first + lines > MAX_LINES || self.0 & Self::SIZE_BITS == Self::SIZE_BITS {
-            return None;
-        }
         let segment = segment_of(first);
-        if first + lines > segment_start(segment + 1) {
+        let (start, end) = (segment_start(segment), segment_start(segment + 1));
+        let is_out = first + lines > end.min(MAX_LINES);
+        if is_out || self.0 & Self::SIZE_BITS == Self::SIZE_BITS {
             return None;
         }
-        Some((partition, segment, (first - segment_start(segment)) * LINE))
+        Some((partition, segment, (first - start) * LINE))
     }
 }
 
@@ -113,6 +114,7 @@ impl fmt::Debug for TableId {
 }
 
 /// The segment of a line.
+#[inline]
 pub(crate) fn segment_of(line: u64) -> usize {
     (line / 16 + 1).ilog2() as usize
 }

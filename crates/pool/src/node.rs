@@ -502,6 +502,7 @@ impl PoolNode {
     }
 
     /// Where a cell is, if this node knows. Atomic loads only.
+    #[inline]
     pub fn resolve_cached(&self, t: TableId) -> Option<dmtree_fabric::GlobalAddr> {
         self.tables.resolve_cached(t)
     }

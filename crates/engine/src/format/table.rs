@@ -88,6 +88,7 @@ impl Table {
     }
 
     /// The fingerprints.
+    #[inline]
     pub fn fps(&self) -> &[u8] {
         &self.fps[..self.capacity]
     }
@@ -119,6 +120,7 @@ impl Table {
     }
 
     /// Length of [`Table::body`].
+    #[inline]
     pub fn body_len(capacity: usize) -> usize {
         bytes(capacity) - BODY_AT
     }
@@ -167,6 +169,7 @@ impl Table {
     }
 }
 
+#[inline]
 fn sum(id: TableId, body: &[u8], writes: u32) -> u32 {
     crc32c([id.bits(), u64::from(writes) | 0x5a5a_5a5a << 32], body)
 }

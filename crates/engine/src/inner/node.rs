@@ -139,6 +139,8 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// A place without a record.
     pub fn free_place(&self) -> Option<usize> {
-        (0..self.g.fanout).find(|i| self.order.iter().all(|r| r.index != *i))
+        let mut taken = vec![false; self.g.fanout];
+        self.order.iter().for_each(|r| taken[r.index] = true);
+        taken.iter().position(|taken| !taken)
     }
 }

@@ -89,6 +89,18 @@ impl Looked {
             out.extend_from_slice(value);
             return Self { glance: Glance::Hit(ver), crc: (u64_at(bytes, 0) >> 32) as u32 };
         }
+        Self::of_any(g, place, bytes, key, out)
+    }
+
+    /// [`Looked::at`] of another key, or of an entry that does not fill its areas.
+    #[inline(never)]
+    fn of_any(
+        g: &Geometry,
+        place: Place,
+        bytes: &[u8],
+        key: HashedKey<'_>,
+        out: &mut Vec<u8>,
+    ) -> Self {
         Self::of(slot::check(g, place, bytes), bytes, key, out)
     }
 
@@ -164,7 +176,7 @@ impl Entries<'_> {
     /// Where a slot is.
     #[inline]
     pub(crate) fn at(self, place: Place) -> GlobalAddr {
-        place.leaf.plus(self.0.node.g.slot_at(place.slot) as u64)
+        place.leaf.plus((self.0.first_entry + place.slot * self.0.entry) as u64)
     }
 
     /// The content of a sampled slot; `None` when it (or its block) was torn.

@@ -20,8 +20,7 @@
 
 use dmtree_fabric::{DirectOp, Error, GlobalAddr, OpKind, OpOutcome, OpScope, Result};
 use dmtree_parts::cache::CachedNode;
-use dmtree_parts::held::Pinned;
-use dmtree_parts::slots::Slots;
+use dmtree_parts::held::{BriefPin, Pinned};
 use dmtree_parts::sync::reading;
 use dmtree_parts::{Outcome, Write};
 
@@ -67,6 +66,13 @@ pub(crate) enum DirectGet<'c> {
     Posted,
 }
 
+impl<'c> DirectGet<'c> {
+    #[cold]
+    fn goes_on(op: DirectOp<'c>, pin: BriefPin<'c, DmNode>, start: Start) -> Self {
+        Self::GoesOn(op.go_on(), pin.lasting(), start)
+    }
+}
+
 /// How far a write has come.
 pub(crate) enum DirectWrite<'c, 'w> {
     /// It has ended.
@@ -87,20 +93,6 @@ pub(crate) struct LockedWrite<'c, 'w> {
     pub steps: PointWrite<'w>,
     /// The next slot, if it was READ already and does not answer alone.
     pub looked: Option<Looked>,
-}
-
-/// A read that has its route.
-struct DirectRead<'o, 'e, 'r> {
-    op: &'o mut DirectOp<'e>,
-    /// The place of the leaf in the cache.
-    parent: (&'r CachedNode, usize),
-    route: Route,
-    /// The slots that its mirror names.
-    mirrored: Option<Slots>,
-    /// How many of them do not have the key.
-    tried: usize,
-    /// The next one, if it was READ and does not answer alone.
-    looked: Option<Looked>,
 }
 
 /// The leaf that a write has locked here.
@@ -146,74 +138,77 @@ impl<'c> Direct<'c> {
             return DirectGet::Posted;
         };
         let r = reading();
-        let Some(parent) = Router(self.0).cached(key, &r) else {
-            return DirectGet::GoesOn(op.go_on(), pin.lasting(), Start::default());
+        let Some(parent) = self.0.node.cache.find(1, key, &r) else {
+            return DirectGet::goes_on(op, pin, Start::default());
         };
+        self.0.hits.count();
         let route = route_of(&parent.0.record(parent.1));
         let mirrored = Router(self.0).mirrored(parent.0, parent.1, hash.fingerprint());
-        let mut read = DirectRead { op: &mut op, parent, route, mirrored, tried: 0, looked: None };
-        match self.read(&mut read, (key, hash), out) {
+        let mut entry = [0; MAX_ENTRY];
+        let (mut tried, mut looked) = (0, None);
+        let found = 'read: {
+            let Some(slots) = mirrored else { break 'read None };
+            for slot in slots.take(MAX_CANDIDATES) {
+                let place = Place { leaf: route.leaf, slot };
+                let Some(entry) = self.fetch(&mut op, place, &mut entry) else {
+                    break 'read None;
+                };
+                let g = &self.0.node.g;
+                if let Some((ver, value)) = slot::full_of(g, place, entry, key)
+                    && ver.generation == route.generation
+                {
+                    out.clear();
+                    out.extend_from_slice(value);
+                    break 'read Some(true);
+                }
+                let now = Looked::at(g, place, entry, (key, hash), out);
+                match now.probe() {
+                    Some(probe) if probe.is_hit_of(route.generation) => break 'read Some(true),
+                    Some(probe) if probe.ver().generation == route.generation => tried += 1,
+                    _ => {
+                        looked = Some(now);
+                        break 'read None;
+                    }
+                }
+            }
+            self.confirm(&mut op, (parent, route), (key, hash), out)
+        };
+        match found {
             Some(found) => {
                 op.end(if found { OpOutcome::Hit } else { OpOutcome::Absent });
                 DirectGet::Ended(found)
             }
             None => {
-                let DirectRead { tried, looked, .. } = read;
                 let start = Start { cached: Some((route, mirrored)), tried, looked };
-                DirectGet::GoesOn(op.go_on(), pin.lasting(), start)
+                DirectGet::goes_on(op, pin, start)
             }
         }
     }
 
-    /// `None` when the read has to wait, or to look further.
-    #[inline]
-    fn read(
-        self,
-        read: &mut DirectRead<'_, '_, '_>,
-        key: HashedKey<'_>,
-        out: &mut Vec<u8>,
-    ) -> Option<bool> {
-        let route = read.route;
-        for slot in read.mirrored?.take(MAX_CANDIDATES) {
-            let looked = self.look(read.op, route.leaf, slot, key, out)?;
-            match looked.probe() {
-                Some(probe) if probe.is_hit_of(route.generation) => return Some(true),
-                Some(probe) if probe.ver().generation == route.generation => read.tried += 1,
-                _ => {
-                    read.looked = Some(looked);
-                    return None;
-                }
-            }
-        }
-        self.confirm(read, key, out)
-    }
-
-    /// Reads a slot once.
-    #[inline]
-    fn look(
+    /// READs a slot once.
+    #[inline(always)]
+    fn fetch<'b>(
         self,
         op: &mut DirectOp<'_>,
-        leaf: GlobalAddr,
-        slot: usize,
-        key: HashedKey<'_>,
-        out: &mut Vec<u8>,
-    ) -> Option<Looked> {
-        let place = Place { leaf, slot };
-        let mut entry = [0; MAX_ENTRY];
-        let entry = &mut entry[..self.0.node.g.entry()];
+        place: Place,
+        entry: &'b mut [u8; MAX_ENTRY],
+    ) -> Option<&'b [u8]> {
+        let entry = &mut entry[..self.0.entry];
         op.list();
         op.read(Entries(self.0).at(place), entry).ok()?;
-        Some(Looked::at(&self.0.node.g, place, entry, key, out))
+        Some(entry)
     }
 
     /// Step (2) of a read (`get.rs`).
+    #[inline(never)]
     fn confirm(
         self,
-        read: &mut DirectRead<'_, '_, '_>,
+        op: &mut DirectOp<'_>,
+        (parent, route): ((&CachedNode, usize), Route),
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        let (op, route) = (&mut *read.op, &read.route);
+        let route = &route;
         let at = self.own_table(route)?;
         let mut body = [0; MAX_BODY];
         let body = &mut body[..Table::body_len(route.capacity)];
@@ -225,7 +220,7 @@ impl<'c> Direct<'c> {
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
         let found = is_exact.then(|| self.search(op, route, &table, key, out));
         if is_exact && self.0.node.o.techniques.mirrors {
-            read.parent.0.fill_mirror(read.parent.1, table.fps());
+            parent.0.fill_mirror(parent.1, table.fps());
         }
         self.0.keep_table(table);
         found.flatten()
@@ -240,8 +235,11 @@ impl<'c> Direct<'c> {
         key: HashedKey<'_>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
+        let mut entry = [0; MAX_ENTRY];
         for slot in candidates(table, key.1)? {
-            let looked = self.look(op, route.leaf, slot, key, out)?;
+            let place = Place { leaf: route.leaf, slot };
+            let entry = self.fetch(op, place, &mut entry)?;
+            let looked = Looked::at(&self.0.node.g, place, entry, key, out);
             match verdict(&looked.probe()?, route, table) {
                 Some(Answer::Found) => return Some(true),
                 Some(_) => return None,
@@ -259,7 +257,7 @@ impl<'c> Direct<'c> {
     pub(crate) fn own_table(self, route: &Route) -> Option<GlobalAddr> {
         let at = self.0.node.pool.resolve_cached(route.table)?;
         let (table, leaf) = (at.node(), route.leaf.node());
-        (table == leaf || table.role() != leaf.role()).then_some(at)
+        (table == leaf || table.is_compute() != leaf.is_compute()).then_some(at)
     }
 
     /// A point write, as far as it need not wait.
@@ -317,7 +315,7 @@ impl<'c> Direct<'c> {
             let slots = Router(self.0).mirrored(node, i, hash.fingerprint());
             if let Some(slot) = slots.and_then(|mut slots| slots.next()) {
                 let place = Place { leaf: route.leaf, slot };
-                op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
+                op.prefetch(Entries(self.0).at(place), self.0.entry);
             }
         }
         op.cancel();
@@ -352,7 +350,7 @@ impl<'c> Direct<'c> {
             Ok(done) => {
                 self.0.had.set(steps.is_present());
                 self.0.found.set(steps.old);
-                DirectWrite::Ended(self.unlock(op, leaf, key, done))
+                DirectWrite::Ended(self.unlock(&mut op, leaf, key, done))
             }
             Err(MustWait(looked)) => {
                 self.0.hold(leaf.tag, Lockable::Leaf(leaf.route));
@@ -384,7 +382,7 @@ impl<'c> Direct<'c> {
         if let Some(slot) = Router(self.0).mirrored(node, i, fp).and_then(|mut slots| slots.next())
         {
             let place = Place { leaf: route.leaf, slot };
-            op.prefetch(Entries(self.0).at(place), self.0.node.g.entry());
+            op.prefetch(Entries(self.0).at(place), self.0.entry);
         }
         let tag = self.0.tags.next();
         op.list();
@@ -418,7 +416,7 @@ impl<'c> Direct<'c> {
         steps: &mut PointWrite<'_>,
     ) -> std::result::Result<Done, MustWait> {
         let mut entry = [0; MAX_ENTRY];
-        let entry = &mut entry[..self.0.node.g.entry()];
+        let entry = &mut entry[..self.0.entry];
         loop {
             let place = |slot| Place { leaf: leaf.route.leaf, slot };
             let (slot, done) = match steps.next(&leaf.table) {
@@ -480,7 +478,7 @@ impl<'c> Direct<'c> {
     #[inline]
     fn unlock(
         self,
-        mut op: DirectOp<'_>,
+        op: &mut DirectOp<'_>,
         mut leaf: OwnLeaf<'_>,
         key: &[u8],
         done: Done,

@@ -112,7 +112,7 @@ impl<'w> PointWrite<'w> {
 #[inline]
 pub(crate) fn candidates(table: &Table, hash: KeyHash) -> Option<Slots> {
     let slots = table.slots(hash.fingerprint());
-    (slots.len() <= MAX_CANDIDATES).then_some(slots)
+    slots.are_at_most(MAX_CANDIDATES).then_some(slots)
 }
 
 /// What one candidate of an exact table says of the key: an answer, or nothing.

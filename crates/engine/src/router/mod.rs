@@ -68,6 +68,7 @@ pub(crate) enum InnerRead {
 pub(crate) const MAX_CANDIDATES: usize = 24;
 
 /// The route to child `i` of a bottom node.
+#[inline]
 pub(crate) fn route_of(r: &Record) -> Route {
     Route {
         leaf: r.child,

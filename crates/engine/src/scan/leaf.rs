@@ -102,18 +102,25 @@ impl Collected {
         let shared = shared_prefix(header);
         // Keys that fill their areas have 8 bytes behind the prefix.
         let (head_at, has_head) = (8 + shared, shared + 8 <= g.k);
-        let (first, entry) = (g.slot_at(0), g.entry());
+        let (first, entry, k) = (g.slot_at(0), g.entry(), g.k);
+        let head_in = move |slot: &[u8]| {
+            let head = slot.get(head_at..).and_then(<[u8]>::first_chunk);
+            u64::from_be_bytes(*head.expect("a head is in the entry"))
+        };
+        let short_head = move |slot: &[u8]| head(&slot[8..][..k], shared);
         let mut pairs = Vec::with_capacity(slots);
         let (mut blocks, mut is_full) = (Vec::new(), true);
         let is_whole = check_words(g, (leaf, header), bytes, (slots, mixed), |some| match some {
-            Whole::Full(some) => pairs.extend(some.map(|i| {
-                let at = first + i * entry;
-                let head = match bytes[at + head_at..].first_chunk() {
-                    Some(head) if has_head => u64::from_be_bytes(*head),
-                    _ => head(&bytes[at + 8..][..g.k], shared),
-                };
-                PairAt { head, at: at as u32 }
-            })),
+            Whole::Full(some) => {
+                let from = first + some.start * entry;
+                let slots = bytes[from..first + some.end * entry].chunks_exact(entry);
+                let place =
+                    move |(i, head): (usize, u64)| PairAt { head, at: (from + i * entry) as u32 };
+                match has_head {
+                    true => pairs.extend(slots.map(head_in).enumerate().map(place)),
+                    false => pairs.extend(slots.map(short_head).enumerate().map(place)),
+                }
+            }
             Whole::Any(i, _, bytes) => {
                 let at = (first + i * entry) as u32;
                 let live = slot::unchecked(g, bytes).filter(|s| s.state == SlotState::Live);

@@ -38,7 +38,8 @@ struct Connection {
     service: RefCell<Option<Endpoint>>,
 }
 
-pub(crate) struct LocalTransport {
+/// See the head of this file.
+pub struct LocalTransport {
     shared: Arc<LocalShared>,
     own: Arc<Host>,
     link: Arc<ExecutionMark>,
@@ -123,7 +124,7 @@ impl LocalTransport {
     }
 
     /// A verb to a node, with the right to reach it.
-    #[inline]
+    #[inline(always)]
     fn reach<T>(&self, node: NodeId, verb: impl FnOnce(&Host) -> Result<T>) -> Result<T> {
         let all = self.connections.borrow();
         if let Some(Some(known)) = all.get(node)
@@ -132,9 +133,21 @@ impl LocalTransport {
             return verb(&known.host);
         }
         drop(all);
+        verb(&self.checked(node)?.host)
+    }
+
+    /// The connection to a node, its right to reach the node checked anew.
+    #[cold]
+    #[inline(never)]
+    fn checked(&self, node: NodeId) -> Result<Rc<Connection>> {
         let known = self.connection(node)?;
         self.may_reach(&known).inspect_err(|e| self.disconnect(node, e))?;
-        verb(&known.host)
+        Ok(known)
+    }
+
+    /// Whether its lists execute at once.
+    fn is_direct(&self) -> bool {
+        self.is_service || self.shared.knobs.suspend_one_in == 0
     }
 
     /// The node that this client belongs to.
@@ -241,32 +254,39 @@ impl LocalTransport {
 }
 
 impl DirectMemory for LocalTransport {
+    #[inline]
     fn begin(&self) {
         self.link.enter();
     }
 
+    #[inline]
     fn end(&self) {
         self.link.leave();
     }
 
+    #[inline]
     fn prefetch(&self, at: GlobalAddr, len: u32) {
         if let Some(Some(c)) = self.connections.borrow().get(at.node()) {
             c.host.prefetch(at, len);
         }
     }
 
+    #[inline]
     fn read(&self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
         self.reach(at.node(), |host| host.read(at, out))
     }
 
+    #[inline]
     fn write(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
         self.reach(at.node(), |host| host.write(at, bytes))
     }
 
+    #[inline]
     fn write_word(&self, at: GlobalAddr, word: u64) -> Result<()> {
         self.reach(at.node(), |host| host.write_word(at, word))
     }
 
+    #[inline]
     fn cas(&self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
         self.reach(at.node(), |host| host.cas(at, old, new))
     }
@@ -291,8 +311,12 @@ impl Transport for LocalTransport {
         Poll::Pending
     }
 
-    fn direct(&self) -> Option<&dyn DirectMemory> {
-        (self.is_service || self.shared.knobs.suspend_one_in == 0).then_some(self)
+    fn direct(self: Rc<Self>) -> Option<Rc<LocalTransport>> {
+        self.is_direct().then_some(self)
+    }
+
+    fn own_memory(&self) -> Option<&dyn DirectMemory> {
+        self.is_direct().then_some(self)
     }
 
     fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {

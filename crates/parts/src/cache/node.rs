@@ -68,7 +68,9 @@ impl Line {
 
     #[inline]
     fn record(&self) -> Record {
-        let [child, table, lengths, version] = [0, 1, 2, 3].map(|i| self.0[i].load(Relaxed));
+        let [child, table, lengths, version, ..] = &self.0;
+        let (child, table) = (child.load(Relaxed), table.load(Relaxed));
+        let (lengths, version) = (lengths.load(Relaxed), version.load(Relaxed));
         Record {
             child: GlobalAddr::from_bits(child),
             table,
@@ -312,16 +314,24 @@ impl CachedNode {
     /// The slots of child `i` that have `fp` according to its mirror; `None` when there is none.
     #[inline]
     pub fn mirror_slots(&self, i: usize, fp: u8) -> Option<Slots> {
-        let (line, behind) = self.lines_of(i)?;
+        let Children::Mirrored(lines) = &self.children else { return None };
+        let line = &lines[i * usize::from(self.lines)];
         if !line.is_filled() {
             return None;
         }
-        let capacity = line.capacity();
-        if capacity == BESIDE_RECORD {
+        if line.capacity() == BESIDE_RECORD {
             let [_, _, _, _, a, b, c, d] = &line.0;
             let words = [a.load(Relaxed), b.load(Relaxed), c.load(Relaxed), d.load(Relaxed)];
             return Some(Slots::with_in_32(words, fp));
         }
+        self.slots_of_lines(i, fp)
+    }
+
+    /// [`CachedNode::mirror_slots`] of a child with another number of slots than a line has.
+    #[inline(never)]
+    fn slots_of_lines(&self, i: usize, fp: u8) -> Option<Slots> {
+        let (line, behind) = self.lines_of(i)?;
+        let capacity = line.capacity();
         let words = Self::mirror(line, behind).take(capacity.div_ceil(8));
         Some(Slots::with_in_words(words.map(|word| word.load(Relaxed)), capacity, fp))
     }
@@ -336,14 +346,22 @@ impl CachedNode {
     /// mix.
     pub fn fill_mirror(&self, i: usize, fps: &[u8]) {
         let Some((line, behind)) = self.lines_of(i) else { return };
-        for (chunk, word) in fps.chunks(8).zip(Self::mirror(line, behind)) {
-            let mut bytes = [0; 8];
-            bytes[..chunk.len()].copy_from_slice(chunk);
-            let fps = u64::from_le_bytes(bytes);
-            // Most fills change nothing, and would take the line from other threads.
+        // Most fills change nothing, and would take the line from other threads.
+        let fill = |word: &AtomicU64, fps: &[u8; 8]| {
+            let fps = u64::from_le_bytes(*fps);
             if word.load(Relaxed) != fps {
                 word.store(fps, Relaxed);
             }
+        };
+        let (words, rest) = fps.as_chunks();
+        if let ([.., a, b, c, d], [w, x, y, z]) = (&line.0, words) {
+            [(a, w), (b, x), (c, y), (d, z)].into_iter().for_each(|(word, fps)| fill(word, fps));
+        } else {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            let last = (!rest.is_empty()).then_some(&last);
+            let lines = Self::mirror(line, behind);
+            lines.zip(words.iter().chain(last)).for_each(|(word, fps)| fill(word, fps));
         }
         if !line.is_filled() {
             line.0[3].fetch_or(FILLED, Relaxed);
@@ -373,10 +391,12 @@ impl CachedNode {
             let Some(from) = ahead.find(|from| from[0].is_same(&to[0])) else { continue };
             old = ahead;
             if from[0].is_filled() {
-                let words = Self::mirror(&from[0], &from[1..]);
-                for (to, from) in Self::mirror(&to[0], &to[1..]).zip(words) {
+                let carry = |(to, from): (&AtomicU64, &AtomicU64)| {
                     to.store(from.load(Relaxed), Relaxed);
-                }
+                };
+                to[0].0[4..].iter().zip(&from[0].0[4..]).for_each(carry);
+                let behind = to[1..].iter().zip(&from[1..]);
+                behind.for_each(|(to, from)| to.0.iter().zip(&from.0).for_each(carry));
                 to[0].0[3].fetch_or(FILLED, Relaxed);
             }
         }

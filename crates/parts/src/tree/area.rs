@@ -47,14 +47,20 @@ pub enum Stored<'a> {
 }
 
 /// Stores a string that fits; `None` when it does not.
+#[inline]
 pub fn put_inline(area: &mut [u8], bytes: &[u8]) -> Option<Mode> {
+    if area.len() == bytes.len() {
+        area.copy_from_slice(bytes);
+        return Some(Mode::Full);
+    }
+    put_short(area, bytes)
+}
+
+fn put_short(area: &mut [u8], bytes: &[u8]) -> Option<Mode> {
     let n = bytes.len();
     let unused = area.len().checked_sub(n)?;
     area[..n].copy_from_slice(bytes);
     area[n..].fill(0);
-    if unused == 0 {
-        return Some(Mode::Full);
-    }
     let last = area.len() - 1;
     if unused < 255 {
         area[last] = unused as u8;

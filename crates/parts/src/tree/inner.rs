@@ -79,12 +79,12 @@ pub fn check<'a>(g: &Geometry, node: GlobalAddr, bytes: &'a [u8]) -> Option<Head
     }
     let is_whole = |index| {
         let raw = &bytes[g.record_at(index)..][..g.record()];
-        match unvalidated_record(g, node, header.ver.generation, index, raw) {
-            UnvalidatedRecord::Torn => false,
-            UnvalidatedRecord::Free(range) | UnvalidatedRecord::Live(_, range) => {
-                range == header.ver.range
-            }
-        }
+        let low = whole_record(node, header.ver.generation, index, raw);
+        low.is_some_and(|low| {
+            let is_free = low & STATE == 0;
+            let is_record = || has_key(low) || record_in(g, raw, index).is_some();
+            Ver::from_bits(low >> 8).range == header.ver.range && (is_free || is_record())
+        })
     };
     (0..g.fanout).all(is_whole).then_some(header)
 }
@@ -134,6 +134,26 @@ pub enum UnvalidatedRecord<'a> {
     Live(Record<'a>, u8),
 }
 
+/// The low half of the word0 of a record that has its checksum.
+#[inline]
+fn whole_record(node: GlobalAddr, generation: u16, index: usize, raw: &[u8]) -> Option<u32> {
+    let word = u64_at(raw, 0);
+    let low = word as u32;
+    let covered = match low & STATE {
+        0 => &[],
+        LIVE => &raw[8..],
+        _ => return None,
+    };
+    let sum = crc(node, generation, index, low, covered);
+    (sum == (word >> 32) as u32).then_some(low)
+}
+
+/// Whether a live record surely has a key: one that fills its area.
+#[inline]
+fn has_key(low: u32) -> bool {
+    Mode::from_bits(u64::from(low >> 2)) == Mode::Full
+}
+
 /// Checks one record of a node of some generation.
 pub fn unvalidated_record<'a>(
     g: &Geometry,
@@ -142,18 +162,11 @@ pub fn unvalidated_record<'a>(
     index: usize,
     raw: &'a [u8],
 ) -> UnvalidatedRecord<'a> {
-    let word = u64_at(raw, 0);
-    let low = word as u32;
-    let range = Ver::from_bits(low >> 8).range;
-    let covered = match low & STATE {
-        0 => &[],
-        LIVE => &raw[8..],
-        _ => return UnvalidatedRecord::Torn,
-    };
-    if crc(node, generation, index, low, covered) != (word >> 32) as u32 {
+    let Some(low) = whole_record(node, generation, index, raw) else {
         return UnvalidatedRecord::Torn;
-    }
-    if covered.is_empty() {
+    };
+    let range = Ver::from_bits(low >> 8).range;
+    if low & STATE == 0 {
         return UnvalidatedRecord::Free(range);
     }
     match record_in(g, raw, index) {

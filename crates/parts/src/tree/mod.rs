@@ -26,11 +26,13 @@ pub const MAX_RANGE: u8 = 254;
 
 impl Ver {
     /// The 24 bits stored.
+    #[inline]
     pub fn bits(self) -> u32 {
         u32::from(self.generation) << 8 | u32::from(self.range)
     }
 
     /// From 24 bits.
+    #[inline]
     pub fn from_bits(bits: u32) -> Self {
         Self { generation: (bits >> 8) as u16, range: bits as u8 }
     }
@@ -58,11 +60,13 @@ pub struct Geometry {
 impl Geometry {
     /// Bytes of an entry: word0, key, value, and for values over 8 bytes a tail with 64 more check
     /// bits.
+    #[inline]
     pub fn entry(&self) -> usize {
         8 + self.k + self.v + if self.v > 8 { 8 } else { 0 }
     }
 
     /// Bytes of a node's header: h0, id, lo, hi, next, forward.
+    #[inline]
     pub fn header(&self) -> usize {
         32 + 2 * self.k
     }
@@ -85,11 +89,13 @@ impl Geometry {
     }
 
     /// Offset of slot `i` of a leaf.
+    #[inline]
     pub fn slot_at(&self, i: usize) -> usize {
         self.header() + i * self.entry()
     }
 
     /// Bytes of header and the first `n` slots of a leaf.
+    #[inline]
     pub fn leaf_part(&self, n: usize) -> usize {
         self.slot_at(n)
     }

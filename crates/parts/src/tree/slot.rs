@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::hash::check64;
-use dmtree_fabric::cpu::{Records, crc32c, crc32c_matches};
+use dmtree_fabric::cpu::{Records, crc32c, crc32c_behind, crc32c_matches};
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
@@ -55,8 +55,14 @@ pub struct Slot<'a> {
 
 #[inline]
 fn crc(place: Place, low: u32, areas: &[u8]) -> u32 {
+    crc32c(heads(place, low), areas)
+}
+
+/// What a checksum covers beside the areas.
+#[inline]
+fn heads(place: Place, low: u32) -> [u64; 2] {
     let number = u64::from(place.slot as u32 + 1);
-    crc32c([place.leaf.bits(), number | u64::from(low) << 32], areas)
+    [place.leaf.bits(), number | u64::from(low) << 32]
 }
 
 /// The state: 0 free, 1 live, 2 staged, 3 replica.
@@ -112,12 +118,14 @@ pub fn full_of<'a>(
     bytes: &'a [u8],
     key: &[u8],
 ) -> Option<(Ver, &'a [u8])> {
-    let word = u64_at(bytes, 0);
+    let (word, areas) = bytes.split_first_chunk()?;
+    let (word, areas) = (u64::from_le_bytes(*word), areas.get(..g.k + g.v)?);
     let low = word as u32;
-    let (held, value) = bytes.get(8..8 + g.k + g.v)?.split_at(g.k);
-    let is_it = low & 0xff == FULL && g.v <= 8 && held == key;
-    let is_whole = is_it && crc(place, low, &bytes[8..8 + g.k + g.v]) == (word >> 32) as u32;
-    is_whole.then(|| (Ver::from_bits(low >> 8), value))
+    if low & 0xff != FULL || g.v > 8 || key.len() != g.k {
+        return None;
+    }
+    let sum = crc32c_behind(heads(place, low), areas, key)?;
+    (sum == (word >> 32) as u32).then(|| (Ver::from_bits(low >> 8), &areas[g.k..]))
 }
 
 /// Slots that are checked together.
@@ -195,6 +203,7 @@ pub fn unchecked<'a>(g: &Geometry, bytes: &'a [u8]) -> Option<Slot<'a>> {
 }
 
 /// Stamps the areas already in `bytes` with a state, a version and a checksum.
+#[inline]
 pub fn encode(
     g: &Geometry,
     place: Place,
