@@ -621,10 +621,6 @@ impl Endpoint {
     }
 
     #[inline]
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.0.counters
-    }
-
     /// Whether an operation has begun, and has not ended.
     pub fn is_in_operation(&self) -> bool {
         self.0.counters.is_in_op()
