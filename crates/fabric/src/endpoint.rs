@@ -620,12 +620,12 @@ impl Endpoint {
         Some(DirectOp::new(self, memory, (kind, inner.counters.is_in_op())))
     }
 
-    #[inline]
     /// Whether an operation has begun, and has not ended.
     pub fn is_in_operation(&self) -> bool {
         self.0.counters.is_in_op()
     }
 
+    #[inline]
     pub(crate) fn counters(&self) -> &Counters {
         &self.0.counters
     }
