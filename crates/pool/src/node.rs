@@ -38,6 +38,7 @@ use crate::mutants::{Mutant, Mutants};
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
 use crate::reports::IndexReports;
+use crate::services::OpenIndexes;
 use crate::shape::Shape;
 use crate::usage::NodeUsage;
 use crate::view::View;
@@ -96,6 +97,8 @@ pub struct PoolNode {
     /// The room for images on this node.
     images: Arc<ImageRoom>,
     mutants: Mutants,
+    /// What answers calls for the indexes that are open here.
+    pub(crate) indexes: Arc<OpenIndexes>,
     /// For the status of the pool.
     pub(crate) index_reports: Mutex<Option<IndexReports>>,
 }
@@ -138,6 +141,7 @@ impl PoolNode {
             found_full: Mutex::default(),
             images,
             mutants: Mutants::default(),
+            indexes: Arc::default(),
             index_reports: Mutex::default(),
         }
     }
