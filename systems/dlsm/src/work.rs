@@ -16,6 +16,8 @@ use crate::cursor::Cursor;
 use crate::fetch::ask;
 use crate::key::KeyRange;
 use crate::merge::{merge, write_all};
+use crate::mutants::Mutant;
+use crate::node::Router;
 use crate::options::Merging;
 use crate::shard::{Compaction, Flush, Shard};
 use crate::store::{Remote, Store, block_of};
@@ -109,17 +111,28 @@ impl Dlsm {
     /// Executes a piece of work, if any is due.
     async fn piece(&self) -> Result<Piece> {
         let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
-        let freed = self.free_garbage().await?;
-        let n = router.shards.len().max(1);
-        let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
         let mut full = false;
-        for shard in (0..n).filter_map(|i| router.shards.get((turn + i) % n)) {
+        let kept = match Box::pin(self.keep_all(router)).await {
+            Err(e) if e.kind() == ErrorKind::Full => {
+                full = true;
+                Ok(false)
+            }
+            kept => kept,
+        };
+        if kept? {
+            return Ok(Piece::Done);
+        }
+        let freed = self.free_garbage(router).await?;
+        let own: Vec<&Shard> = router.own().collect();
+        let n = own.len().max(1);
+        let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        for shard in (0..n).filter_map(|i| own.get((turn + i) % n)) {
             match Box::pin(self.flush_one(shard)).await? {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
             }
         }
-        for shard in (0..n).filter_map(|i| router.shards.get((turn + i) % n)) {
+        for shard in (0..n).filter_map(|i| own.get((turn + i) % n)) {
             match Box::pin(self.compact_one(shard)).await? {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
@@ -133,20 +146,41 @@ impl Dlsm {
     }
 
     /// Gives back what no table names any more; whether there was anything.
-    async fn free_garbage(&self) -> Result<bool> {
+    async fn free_garbage(&self, router: &Router) -> Result<bool> {
         let node = &self.node;
-        let own = node.garbage.take_own();
-        for extent in &own {
+        let (mut own, theirs) = (node.garbage.take_own(), node.garbage.batch());
+        // What is taken has been removed by an edit that was enqueued before.
+        if (!own.is_empty() || theirs.is_some()) && !node.mutants.has(Mutant::InputsFreedEarly) {
+            for shard in router.own() {
+                if let Some(keeper) = &shard.keeper {
+                    self.keep((shard, keeper), keeper.last_edit()).await?;
+                }
+            }
+        }
+        let extents = own.take();
+        for extent in &extents {
             node.pool.give_back_block(node.root.index, block_of(extent));
         }
-        let Some((to, batch, extents)) = node.garbage.batch() else { return Ok(!own.is_empty()) };
+        let had_own = !extents.is_empty();
+        let Some((to, batch, extents)) = theirs else { return Ok(had_own) };
         let scope = self.ep.begin(OpKind::Maintain);
-        match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
+        match ask(&self.ep, to, &Request::Free { owner: node.me.0, batch, extents }).await? {
             Reply::Done => node.garbage.acknowledged(to, batch),
             Reply::Bytes(_) => return Err(wire::unexpected(to)),
         }
         scope.end(OpOutcome::Other);
         Ok(true)
+    }
+
+    /// Keeps what is due of the shards with a keeper; whether there was anything.
+    async fn keep_all(&self, router: &Router) -> Result<bool> {
+        let mut was_due = false;
+        for shard in router.own() {
+            if let Some(keeper) = &shard.keeper {
+                was_due |= self.keep_up((shard, keeper)).await?;
+            }
+        }
+        Ok(was_due)
     }
 
     async fn flush_one(&self, shard: &Shard) -> Result<Piece> {

@@ -1,0 +1,199 @@
+//! Writes that outlive their owner: records of the log before an acknowledgement, edits of the
+//! manifest before anything is freed because of them.
+//!
+//! Log and manifest have one writer at a time each, whichever client of the owner comes first; the
+//! others look again until what they wait for is there. A client that fails, or is dropped, leaves
+//! its step to the next one, which repeats it.
+
+use dmtree_fabric::{Error, Result, WaitReason};
+use dmtree_parts::BatchWrite;
+use dmtree_pool::{BLOCK_MAX_BYTES, BlockPtr};
+
+use crate::client::{Dlsm, VISIBLE_NS};
+use crate::keeper::{Keeper, Taken};
+use crate::key::Seq;
+use crate::log::{Group, Origin, check_record, pairs, record_bytes};
+use crate::manifest::{Roll, Step};
+use crate::mutants::Mutant;
+use crate::shard::Shard;
+
+/// A step of the log or of the manifest; dropped before its end, it is in doubt.
+struct Doubtful<F: Fn()>(Option<F>);
+
+impl<F: Fn()> Drop for Doubtful<F> {
+    fn drop(&mut self) {
+        if let Some(in_doubt) = self.0.take() {
+            in_doubt();
+        }
+    }
+}
+
+impl Dlsm {
+    /// Takes a write of several keys with one number, and logs it; it is visible once
+    /// [`Dlsm::settle`] has returned.
+    ///
+    /// # Errors
+    /// `Full`, without effect; `InvalidArgument` for more than a block of the log has; those of the
+    /// fabric.
+    pub(crate) async fn take(
+        &self,
+        (shard, keeper): (&Shard, &Keeper),
+        batch: &[BatchWrite<'_>],
+        origin: Option<Origin>,
+    ) -> Result<Seq> {
+        let pairs = pairs(batch)?;
+        check_record(&pairs)?;
+        self.ep.point().await;
+        loop {
+            match keeper.take(shard, (batch, &pairs), origin) {
+                Taken::As(seq) => {
+                    self.charge_put(batch.len() as u32);
+                    return Ok(seq);
+                }
+                Taken::NoNumber => self.switch(shard).await?,
+                Taken::NoBlock => {
+                    Box::pin(self.grow_log((shard, keeper), record_bytes(&pairs))).await?;
+                }
+                Taken::Unnamed(edit) => Box::pin(self.keep((shard, keeper), edit)).await?,
+            }
+        }
+    }
+
+    /// Waits until all writes up to a number are logged and visible.
+    ///
+    /// # Errors
+    /// Those of the fabric: the writes may be logged later.
+    pub(crate) async fn settle(&self, (shard, keeper): (&Shard, &Keeper), seq: Seq) -> Result<()> {
+        while shard.view().visible(&self.node.o) < seq {
+            if let Some(group) = keeper.begin_group() {
+                self.write_group(keeper, group).await.map_err(Error::effect_unknown)?;
+                continue;
+            }
+            self.ep.check_deadline("the log, for writes with lower numbers", seq)?;
+            self.ep.sleep(VISIBLE_NS).await;
+        }
+        Ok(())
+    }
+
+    /// WRITEs a group.
+    async fn write_group(&self, keeper: &Keeper, group: Group) -> Result<()> {
+        let early = self.node.mutants.has(Mutant::AcknowledgeEarly);
+        if early {
+            keeper.end_group(&group, true);
+        }
+        let mut doubtful = Doubtful((!early).then_some(|| keeper.end_group(&group, false)));
+        self.ep.write_bytes(group.at, &group.bytes).await?;
+        if doubtful.0.take().is_some() {
+            keeper.end_group(&group, true);
+        }
+        Ok(())
+    }
+
+    /// Gives the log another block, with room for a record of so many bytes at least; 0: ahead.
+    ///
+    /// # Errors
+    /// `Full`; those of the fabric.
+    pub(crate) async fn grow_log(&self, kept: (&Shard, &Keeper), bytes: usize) -> Result<()> {
+        let (shard, keeper) = kept;
+        let why = WaitReason { what: "another block of the log", at: 0 };
+        shard.growth.acquire(&self.ep, why).await?;
+        let _turn = Doubtful(Some(|| _ = shard.growth.release()));
+        let edit = match keeper.room(bytes) {
+            // Another client has given it one meanwhile.
+            Some(edit) if bytes > 0 => edit,
+            Some(_) if !keeper.wants_block() => return Ok(()),
+            _ => {
+                let bytes = self.node.o.log_bytes.max(bytes as u32);
+                keeper.add_block(self.block(shard, bytes).await?)
+            }
+        };
+        self.keep(kept, edit).await
+    }
+
+    async fn block(&self, shard: &Shard, bytes: u32) -> Result<BlockPtr> {
+        let (pool, index) = (&self.node.pool, self.node.root.index);
+        pool.alloc_block(&self.ep, index, bytes, Some(shard.home)).await
+    }
+
+    /// Waits until the manifest has an edit.
+    ///
+    /// # Errors
+    /// `Full`; `Closed` when another node has the range; those of the fabric.
+    pub(crate) async fn keep(&self, (shard, keeper): (&Shard, &Keeper), edit: u64) -> Result<()> {
+        while keeper.durable() < edit {
+            let Some(step) = keeper.begin_step()? else {
+                self.ep.check_deadline("the manifest", edit)?;
+                self.ep.sleep(VISIBLE_NS).await;
+                continue;
+            };
+            let mut doubtful = Doubtful(Some(|| keeper.step_in_doubt()));
+            match step {
+                Step::Append { at, bytes, upto } => {
+                    self.ep.write_bytes(at, &bytes).await?;
+                    doubtful.0.take();
+                    keeper.appended(bytes.len(), upto);
+                }
+                Step::Roll(begun) => {
+                    self.roll(shard, keeper, begun).await?;
+                    doubtful.0.take();
+                    keeper.rolled();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a new segment of the manifest, and has the word of the range name it.
+    async fn roll(&self, shard: &Shard, keeper: &Keeper, begun: Option<Roll>) -> Result<()> {
+        let mut bytes = self.node.o.manifest_bytes;
+        let roll = loop {
+            if let Some(roll) = &begun {
+                break roll.clone();
+            }
+            let place = self.block(shard, bytes).await?;
+            match shard.new_segment(keeper, place, |client| self.node.is_gone(client))? {
+                Ok(roll) => break roll,
+                Err(needed) => {
+                    self.node.pool.give_back_block(self.node.root.index, place);
+                    if needed > BLOCK_MAX_BYTES as usize {
+                        return Err(Error::full(format!(
+                            "a shard's manifest of {needed} bytes is over a block: create the \
+                             index with larger tables (table_bytes), or more shards"
+                        )));
+                    }
+                    bytes = (2 * needed).min(BLOCK_MAX_BYTES as usize) as u32;
+                }
+            }
+        };
+        let word = keeper.head.plus(8);
+        let (before, new) = (roll.before, roll.place.bits());
+        if self.node.mutants.has(Mutant::SegmentEarly) {
+            self.ep.cas(word, before, new).await?;
+        }
+        self.ep.write_bytes(roll.place.addr(), &roll.bytes).await?;
+        let found = self.ep.cas(word, before, new).await?;
+        match found == before || found == new {
+            true => Ok(()),
+            false => Err(Error::closed("another compute node has taken over a range of keys")),
+        }
+    }
+
+    /// Keeps what is due of a shard: edits, a block of the log ahead, and blocks that go back.
+    /// Whether there was anything.
+    ///
+    /// # Errors
+    /// Those of the fabric; what is due stays due.
+    pub(crate) async fn keep_up(&self, kept: (&Shard, &Keeper)) -> Result<bool> {
+        let (_, keeper) = kept;
+        if keeper.wants_block() && self.node.o.log {
+            self.grow_log(kept, 0).await?;
+            return Ok(true);
+        }
+        let was_due = !keeper.is_settled();
+        self.keep(kept, keeper.last_edit()).await?;
+        for place in keeper.freed() {
+            self.node.pool.give_back_block(self.node.root.index, place);
+        }
+        Ok(was_due)
+    }
+}
