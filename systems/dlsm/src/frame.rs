@@ -76,15 +76,15 @@ mod tests {
     fn frames_end_at_the_first_that_is_none() {
         let bytes = framed(7, &[&[FORM, 1, 2], &[FORM], &[FORM; 40]]);
         let all = contents(&bytes, 7, false).expect("one form");
-        assert_eq!(all, [&[1, 2][..], &[], &[FORM; 39]]);
-        assert_eq!(contents(&bytes, 8, false).expect("none"), [&[]; 0], "of another life");
+        assert_eq!(all, [&[1u8, 2][..], &[], &[FORM; 39]]);
+        assert_eq!(contents(&bytes, 8, false).expect("none"), [&[0u8; 0][..]; 0], "of another life");
         for at in 0..bytes.len() {
             let mut torn = bytes.clone();
             torn[at] ^= 1;
             assert!(contents(&torn, 7, false).is_ok_and(|some| some.len() <= 3));
             assert!(contents(&bytes[..at], 7, false).is_ok_and(|some| some.len() < 3));
         }
-        assert_eq!(contents(&[0; 64], 7, false).expect("none"), [&[]; 0]);
+        assert_eq!(contents(&[0; 64], 7, false).expect("none"), [&[0u8; 0][..]; 0]);
     }
 
     #[test]

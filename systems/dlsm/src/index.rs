@@ -28,6 +28,17 @@ impl Dlsm {
         }
     }
 
+    /// Refuses snapshots where there are none.
+    fn has_snapshots(&self) -> Result<()> {
+        if self.node.o.any_node {
+            return Err(Error::unsupported(
+                "an index whose ranges have owners on several nodes has no snapshots: create one \
+                 with any_node = false",
+            ));
+        }
+        self.one_shard("snapshots")
+    }
+
     /// Refuses what only an index with one shard of each owner has.
     fn one_shard(&self, what: &str) -> Result<()> {
         let o = &self.node.o;
@@ -123,7 +134,7 @@ impl RangeIndex for Dlsm {
     }
 
     async fn take_snapshot(&mut self) -> Result<SnapshotId> {
-        self.one_shard("snapshots")?;
+        self.has_snapshots()?;
         let scope = self.ep.begin(OpKind::Admin);
         let taken = self.snapshot().await?;
         scope.end(OpOutcome::Other);

@@ -148,9 +148,8 @@ impl Dlsm {
         let mut version = Version::default();
         for (level, metas) in kept.levels.iter().enumerate() {
             for meta in metas {
-                let (number, garbage) = (version.tables().count() as u64 + 1, node.garbage.clone());
-                let fetch = node.remote(ep);
-                let table = Table::open(&fetch, meta.clone(), number, Some(garbage)).await?;
+                let (number, fetch) = (version.tables().count() as u64 + 1, node.remote(ep));
+                let table = Table::open(&fetch, meta.clone(), number, None).await?;
                 version.add(level, table, false);
             }
         }
@@ -172,6 +171,8 @@ impl Dlsm {
         if let Some(keeper) = &shard.keeper {
             self.keep((&shard, keeper), keeper.last_edit()).await?;
         }
+        // A take-over that has failed frees nothing: the next one needs it.
+        shard.view().version.tables().for_each(|table| table.set_garbage(&node.garbage));
         Ok(shard)
     }
 }

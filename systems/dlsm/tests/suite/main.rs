@@ -5,6 +5,7 @@ mod deletions;
 mod levels;
 mod owners;
 mod threads;
+mod tmpcase;
 
 use dmtree_check::peer::prelude::*;
 use dmtree_dlsm::Options;
@@ -22,6 +23,8 @@ pub fn small(o: Options) -> Options {
         piece_bytes: 4096,
         level1_bytes: 4096,
         read_ahead: 4096,
+        log_bytes: 16384,
+        manifest_bytes: 4096,
         subcompactions: 4,
         ..o
     }
