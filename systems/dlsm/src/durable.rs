@@ -17,6 +17,9 @@ use crate::manifest::{Roll, Step};
 use crate::mutants::Mutant;
 use crate::shard::Shard;
 
+/// The longest pause of a client that waits for a step of another one, ns.
+const LONGEST_NS: u64 = 50_000;
+
 /// A step of the log or of the manifest; dropped before its end, it is in doubt.
 struct Doubtful<F: Fn()>(Option<F>);
 
@@ -64,13 +67,15 @@ impl Dlsm {
     /// # Errors
     /// Those of the fabric: the writes may be logged later.
     pub(crate) async fn settle(&self, (shard, keeper): (&Shard, &Keeper), seq: Seq) -> Result<()> {
+        let mut pause = VISIBLE_NS;
         while shard.view().visible(&self.node.o) < seq {
             if let Some(group) = keeper.begin_group() {
                 self.write_group(keeper, group).await.map_err(Error::effect_unknown)?;
                 continue;
             }
             self.ep.check_deadline("the log, for writes with lower numbers", seq)?;
-            self.ep.sleep(VISIBLE_NS).await;
+            self.ep.sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_NS);
         }
         Ok(())
     }
@@ -120,10 +125,12 @@ impl Dlsm {
     /// # Errors
     /// `Full`; `Closed` when another node has the range; those of the fabric.
     pub(crate) async fn keep(&self, (shard, keeper): (&Shard, &Keeper), edit: u64) -> Result<()> {
+        let mut pause = VISIBLE_NS;
         while keeper.durable() < edit {
             let Some(step) = keeper.begin_step()? else {
                 self.ep.check_deadline("the manifest", edit)?;
-                self.ep.sleep(VISIBLE_NS).await;
+                self.ep.sleep(pause).await;
+                pause = (2 * pause).min(LONGEST_NS);
                 continue;
             };
             let mut doubtful = Doubtful(Some(|| keeper.step_in_doubt()));
@@ -178,18 +185,23 @@ impl Dlsm {
         }
     }
 
-    /// Keeps what is due of a shard: edits, a block of the log ahead, and blocks that go back.
+    /// Keeps what is due of a shard: records, edits, a block of the log ahead, and blocks that go back.
     /// Whether there was anything.
     ///
     /// # Errors
     /// Those of the fabric; what is due stays due.
     pub(crate) async fn keep_up(&self, kept: (&Shard, &Keeper)) -> Result<bool> {
         let (_, keeper) = kept;
+        // Records of writers that were dropped hold up the flush of their MemTable.
+        if let Some(group) = keeper.begin_group() {
+            self.write_group(keeper, group).await?;
+            return Ok(true);
+        }
         if keeper.wants_block() && self.node.o.log {
             self.grow_log(kept, 0).await?;
             return Ok(true);
         }
-        let was_due = !keeper.is_settled();
+        let was_due = !keeper.is_kept();
         self.keep(kept, keeper.last_edit()).await?;
         for place in keeper.freed() {
             self.node.pool.give_back_block(self.node.root.index, place);

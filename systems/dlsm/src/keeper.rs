@@ -181,9 +181,14 @@ impl Keeper {
     }
 
     /// Whether all edits are on the memory node, and nothing waits to be freed.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         let state = locked(&self.state);
         state.manifest.durable() == state.manifest.last() && state.freeing.is_empty()
+    }
+
+    /// The same, and all records are.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_kept() && locked(&self.state).log.is_written()
     }
 
     /// The number of the last edit.

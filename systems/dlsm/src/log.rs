@@ -136,6 +136,11 @@ impl Log {
         self.blocks.iter().map(|block| (block.id, block.place.bits())).collect()
     }
 
+    /// Whether all records are on the memory node.
+    pub(crate) fn is_written(&self) -> bool {
+        self.blocks.iter().all(|block| block.pending.is_empty())
+    }
+
     /// Whether it has taken a record.
     pub(crate) fn is_used(&self) -> bool {
         self.current < self.blocks.len()

@@ -212,7 +212,15 @@ impl DlsmNode {
         bytes.resize(bytes.len() + self.o.words_bytes() as usize, 0);
         bytes.extend(body);
         let (pool, key) = (&self.pool, (self.root.index, KIND));
-        let at = pool.alloc_region(ep, key, bytes.len() as u64, self.home(0)).await?;
+        let mut at = Err(Error::full("no memory node"));
+        // One that is lost, or full, has no room: any other one does.
+        for near in 0..pool.memory_nodes() {
+            at = pool.alloc_region(ep, key, bytes.len() as u64, self.home(near)).await;
+            if !at.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
+                break;
+            }
+        }
+        let at = at?;
         let mut behind = at;
         for part in bytes.chunks(self.o.piece_bytes as usize & !7) {
             ep.write_bytes(behind, part).await?;

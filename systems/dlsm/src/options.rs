@@ -106,10 +106,11 @@ dmtree_parts::options! {
 }
 
 impl Options {
-    /// Sound: any key from any node, with a log.
+    /// Sound: any key from any node, with a log. The WRITEs of a flush are awaited one by one: the
+    /// outcome of WRITEs that nothing awaits is that of all clients of a thread.
     pub fn sound() -> Self {
-        let (any_node, log) = (true, true);
-        Self { any_node, log, reads_back: false, reads_deletions: false, ..Self::default() }
+        let (reads_back, reads_deletions, ring) = (false, false, false);
+        Self { any_node: true, log: true, reads_back, reads_deletions, ring, ..Self::default() }
     }
 
     /// Bytes of the words of owners in the directory.
@@ -163,7 +164,11 @@ impl Options {
             Format::Dense(pairs) => check_range("format.dense", pairs.into(), 1, 1024)?,
             Format::Blocks(bytes) => check_range("format.blocks", bytes.into(), 1, 1 << 20)?,
         }
-        let of_one = [("a queue of writers", self.queue), ("calls for tables", self.calls)];
+        let of_one = [
+            ("a queue of writers", self.queue),
+            ("calls for tables", self.calls),
+            ("a ring of WRITEs", self.ring),
+        ];
         let of_one = of_one.iter().find(|(_, is_on)| *is_on && self.any_node);
         if self.log && !self.any_node {
             return Err(Error::invalid("a log is of an index with any_node = true"));

@@ -227,11 +227,13 @@ impl Dlsm {
     /// The same of a shard of this node.
     pub(crate) async fn walk_in(&self, shard: &Shard) -> Result<Shape> {
         let (mut shape, view) = (Shape::default(), shard.view());
+        let number = view.visible(&self.node.o);
         check(&view)?;
         let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
         let fetch = self.node.remote(&self.ep);
         while let Some(versions) = cursor.next(&fetch).await? {
-            shape.keys += u64::from(versions[0].tag.is_value());
+            let newest = versions.iter().find(|pair| pair.tag.seq() <= number);
+            shape.keys += u64::from(newest.is_some_and(|pair| pair.tag.is_value()));
             if shape.keys.is_multiple_of(1024) {
                 self.ep.renew_deadline();
             }
