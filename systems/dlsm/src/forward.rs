@@ -299,7 +299,8 @@ impl Dlsm {
                 Owner::There(to) => to,
             };
             was_asked = true;
-            match self.ask_node(to, &ask, &request).await {
+            let asked = self.ask_node(to, &ask, &request).await;
+            match asked {
                 Ok(Some(Answer::Running)) => {}
                 Ok(Some(Answer::Failed(failure))) => {
                     self.failed(router, range, failure.into()).await?
