@@ -202,10 +202,16 @@ impl Dlsm {
             return Ok(true);
         }
         let was_due = !keeper.is_kept();
+        self.free(keeper);
         self.keep(kept, keeper.last_edit()).await?;
+        self.free(keeper);
+        Ok(was_due)
+    }
+
+    /// Gives back the blocks whose edit is on the memory node.
+    fn free(&self, keeper: &Keeper) {
         for place in keeper.freed() {
             self.node.pool.give_back_block(self.node.root.index, place);
         }
-        Ok(was_due)
     }
 }

@@ -77,7 +77,11 @@ mod tests {
         let bytes = framed(7, &[&[FORM, 1, 2], &[FORM], &[FORM; 40]]);
         let all = contents(&bytes, 7, false).expect("one form");
         assert_eq!(all, [&[1u8, 2][..], &[], &[FORM; 39]]);
-        assert_eq!(contents(&bytes, 8, false).expect("none"), [&[0u8; 0][..]; 0], "of another life");
+        assert_eq!(
+            contents(&bytes, 8, false).expect("none"),
+            [&[0u8; 0][..]; 0],
+            "of another life"
+        );
         for at in 0..bytes.len() {
             let mut torn = bytes.clone();
             torn[at] ^= 1;

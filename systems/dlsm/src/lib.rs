@@ -1,9 +1,11 @@
-//! dLSM as published, and its relatives: a log-structured merge tree on disaggregated memory.
+//! dLSM made sound, dLSM as published, and its relatives: a log-structured merge tree on
+//! disaggregated memory.
 //!
 //! The paper ("dLSM: An LSM-Based Index for Memory Disaggregation", ICDE'23) keeps MemTables and
 //! all metadata on the compute node that owns the keys, sorted tables on memory nodes, and lets the
 //! cores there merge them. A write costs no verb, a read of a key in a table one READ of its pair.
-//! What is acknowledged is in the memory of its owner alone. `DESIGN.md` has layouts, invariants,
+//! What is acknowledged is in the memory of its owner alone. The sound system has a log and a
+//! manifest on memory nodes, and takes any key on any node. `DESIGN.md` has layouts, invariants,
 //! and what is left as published.
 #![forbid(unsafe_code)]
 

@@ -127,5 +127,8 @@ fn what_the_options_exclude_is_named() {
     let cluster = TestCluster::new(&pool(1), 1 << 20, sound()).expect("an index");
     let mut c = cluster.client(0).expect("attach");
     let e = c.take_snapshot().expect_err("there are none");
-    assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("any_node = false"), "{e}");
+    assert!(
+        e.kind() == ErrorKind::Unsupported && e.to_string().contains("any_node = false"),
+        "{e}"
+    );
 }
