@@ -7,7 +7,6 @@
 //! MemTables and indexes alone where an index has a record for each entry.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +15,6 @@ use dmtree_parts::{BatchWrite, Outcome, SnapshotId, Write};
 
 use crate::bloom;
 use crate::fetch::Fetch;
-use crate::format::entry_bytes;
 use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::Tag;
 use crate::log::Origin;
@@ -123,7 +121,7 @@ impl Dlsm {
 
     /// Fails when this node may be fenced: another one may have taken the shard over.
     pub(crate) fn may_answer(&self, shard: &Shard) -> Result<()> {
-        match shard.keeper.is_some() && !self.node.mutants.has(Mutant::NoLease) {
+        match shard.recorder.is_some() && !self.node.mutants.has(Mutant::NoLease) {
             true => self.node.pool.check_lease_untouched(&self.ep),
             false => Ok(()),
         }
@@ -237,12 +235,12 @@ impl Dlsm {
             // The writer before has this key's turn no more, so its number is visible; or, with a
             // log, its version is there, and is waited for before it is told of.
             let view = shard.view();
-            let newest = shard.keeper.as_ref().map_or(view.newest(&self.node.o), |_| Tag::NEWEST);
+            let newest = shard.recorder.as_ref().map_or(view.newest(&self.node.o), |_| Tag::NEWEST);
             is_there = self.find(&view, (user, newest), wanted, &mut old).await?;
             if let Some(refused) = w.refused(is_there.then_some(&old[..])) {
                 drop(turn);
-                if let Some(keeper) = &shard.keeper {
-                    self.settle((shard, keeper), view.drawn()).await?;
+                if let Some(recorder) = &shard.recorder {
+                    self.settle((shard, recorder), view.drawn()).await?;
                 }
                 self.may_answer(shard)?;
                 return Ok(refused);
@@ -254,24 +252,24 @@ impl Dlsm {
     }
 
     /// Whether a write took effect before, at an owner that did not say so.
-    async fn was_taken(&self, shard: &Shard, origin: Option<Origin>) -> Result<bool> {
-        let (Some(keeper), Some(origin)) = (&shard.keeper, origin) else { return Ok(false) };
-        let Some(seq) = keeper.taken(origin) else { return Ok(false) };
-        self.settle((shard, keeper), seq).await.map(|()| true)
+    pub(crate) async fn was_taken(&self, shard: &Shard, origin: Option<Origin>) -> Result<bool> {
+        let (Some(recorder), Some(origin)) = (&shard.recorder, origin) else { return Ok(false) };
+        let Some(seq) = recorder.taken(origin) else { return Ok(false) };
+        self.settle((shard, recorder), seq).await.map(|()| true)
     }
 
     /// Stores versions of keys with one number, and waits until it is visible.
-    async fn store_all(
+    pub(crate) async fn store_all(
         &self,
         shard: &Shard,
         batch: &[BatchWrite<'_>],
         (turn, origin): (Held<'_>, Option<Origin>),
     ) -> Result<()> {
-        let Some(keeper) = &shard.keeper else { return self.store(shard, batch).await };
-        let seq = self.take((shard, keeper), batch, origin).await?;
+        let Some(recorder) = &shard.recorder else { return self.store(shard, batch).await };
+        let seq = self.take((shard, recorder), batch, origin).await?;
         // The next writer of the key joins the group.
         drop(turn);
-        self.settle((shard, keeper), seq).await
+        self.settle((shard, recorder), seq).await
     }
 
     /// Stores versions of keys with one number; `None` is a deletion.
@@ -335,57 +333,6 @@ impl Dlsm {
         self.ep.stage_cost(Stage::SharedLine, others);
     }
 
-    /// Writes several keys at one instant.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for keys of several shards, and for more bytes than a MemTable has.
-    pub(crate) async fn write_batch_op(&self, batch: &[BatchWrite<'_>]) -> Result<()> {
-        // Of writes of a key the last one counts.
-        let mut last: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
-        batch.iter().for_each(|(key, value)| _ = last.insert(key, *value));
-        let batch: Vec<BatchWrite<'_>> = last.into_iter().collect();
-        let bytes: usize = batch.iter().map(|(k, v)| entry_bytes(k, v.unwrap_or_default())).sum();
-        let most = self.node.o.memtable_bytes;
-        if bytes as u64 > most {
-            return Err(Error::invalid(format!(
-                "a batch of {bytes} bytes is over memtable_bytes, which is {most}: divide it"
-            )));
-        }
-        let Some((first, _)) = batch.first() else { return Ok(()) };
-        let router = self.node.made(&self.ep).await?;
-        let (o, me) = (&self.node.o, self.node.pool.cn());
-        if o.any_node {
-            // Its one shard has all keys.
-            return match self.ask_owner(router, 0, &What::Batch(batch.clone())).await? {
-                Asked::Here(shard, origin) => self.write_batch_in(shard, &batch, origin).await,
-                Asked::There(Answer::Done) => Ok(()),
-                Asked::There(_) => Err(unexpected()),
-            };
-        }
-        let own = router.shard(first, o, me)?;
-        for (key, _) in &batch {
-            if router.shard(key, o, me)? != own {
-                return Err(Error::invalid("a batch has keys of several shards: divide it"));
-            }
-        }
-        self.write_batch_in(router.shards[own].get().ok_or_else(not_open)?, &batch, None).await
-    }
-
-    /// The same in a shard of this node.
-    pub(crate) async fn write_batch_in(
-        &self,
-        shard: &Shard,
-        batch: &[BatchWrite<'_>],
-        origin: Option<Origin>,
-    ) -> Result<()> {
-        if self.was_taken(shard, origin).await? {
-            return Ok(());
-        }
-        let hashes = batch.iter().map(|(key, _)| bloom::hash(key));
-        let turns = self.node.turns.take(&self.ep, hashes).await?;
-        self.store_all(shard, batch, (turns, origin)).await
-    }
-
     /// Reads a key at a snapshot.
     pub(crate) async fn read_at(
         &self,
@@ -426,7 +373,7 @@ impl Dlsm {
 
 /// A shard that its node has not opened.
 #[cold]
-fn not_open() -> Error {
+pub(crate) fn not_open() -> Error {
     Error::closed("the shard of a key is not open")
 }
 

@@ -10,20 +10,20 @@ use dmtree_parts::BatchWrite;
 use dmtree_pool::{BLOCK_MAX_BYTES, BlockPtr};
 
 use crate::client::{Dlsm, VISIBLE_NS};
-use crate::keeper::{Keeper, Taken};
 use crate::key::Seq;
 use crate::log::{Group, Origin, check_record, pairs, record_bytes};
 use crate::manifest::{Roll, Step};
 use crate::mutants::Mutant;
+use crate::recorder::{Recorder, Taken};
 use crate::shard::Shard;
 
 /// The longest pause of a client that waits for a step of another one, ns.
 const LONGEST_NS: u64 = 50_000;
 
 /// A step of the log or of the manifest; dropped before its end, it is in doubt.
-struct Doubtful<F: Fn()>(Option<F>);
+struct Unfinished<F: Fn()>(Option<F>);
 
-impl<F: Fn()> Drop for Doubtful<F> {
+impl<F: Fn()> Drop for Unfinished<F> {
     fn drop(&mut self) {
         if let Some(in_doubt) = self.0.take() {
             in_doubt();
@@ -40,7 +40,7 @@ impl Dlsm {
     /// fabric.
     pub(crate) async fn take(
         &self,
-        (shard, keeper): (&Shard, &Keeper),
+        (shard, recorder): (&Shard, &Recorder),
         batch: &[BatchWrite<'_>],
         origin: Option<Origin>,
     ) -> Result<Seq> {
@@ -48,16 +48,16 @@ impl Dlsm {
         check_record(&pairs)?;
         self.ep.point().await;
         loop {
-            match keeper.take(shard, (batch, &pairs), origin) {
+            match recorder.take(shard, (batch, &pairs), origin) {
                 Taken::As(seq) => {
                     self.charge_put(batch.len() as u32);
                     return Ok(seq);
                 }
                 Taken::NoNumber => self.switch(shard).await?,
                 Taken::NoBlock => {
-                    Box::pin(self.grow_log((shard, keeper), record_bytes(&pairs))).await?;
+                    Box::pin(self.grow_log((shard, recorder), record_bytes(&pairs))).await?;
                 }
-                Taken::Unnamed(edit) => Box::pin(self.keep((shard, keeper), edit)).await?,
+                Taken::Unnamed(edit) => Box::pin(self.keep((shard, recorder), edit)).await?,
             }
         }
     }
@@ -66,11 +66,15 @@ impl Dlsm {
     ///
     /// # Errors
     /// Those of the fabric: the writes may be logged later.
-    pub(crate) async fn settle(&self, (shard, keeper): (&Shard, &Keeper), seq: Seq) -> Result<()> {
+    pub(crate) async fn settle(
+        &self,
+        (shard, recorder): (&Shard, &Recorder),
+        seq: Seq,
+    ) -> Result<()> {
         let mut pause = VISIBLE_NS;
         while shard.view().visible(&self.node.o) < seq {
-            if let Some(group) = keeper.begin_group() {
-                self.write_group(keeper, group).await.map_err(Error::effect_unknown)?;
+            if let Some(group) = recorder.begin_group() {
+                self.write_group(recorder, group).await.map_err(Error::effect_unknown)?;
                 continue;
             }
             self.ep.check_deadline("the log, for writes with lower numbers", seq)?;
@@ -81,15 +85,15 @@ impl Dlsm {
     }
 
     /// WRITEs a group.
-    async fn write_group(&self, keeper: &Keeper, group: Group) -> Result<()> {
+    async fn write_group(&self, recorder: &Recorder, group: Group) -> Result<()> {
         let early = self.node.mutants.has(Mutant::AcknowledgeEarly);
         if early {
-            keeper.end_group(&group, true);
+            recorder.end_group(&group, true);
         }
-        let mut doubtful = Doubtful((!early).then_some(|| keeper.end_group(&group, false)));
+        let mut unfinished = Unfinished((!early).then_some(|| recorder.end_group(&group, false)));
         self.ep.write_bytes(group.at, &group.bytes).await?;
-        if doubtful.0.take().is_some() {
-            keeper.end_group(&group, true);
+        if unfinished.0.take().is_some() {
+            recorder.end_group(&group, true);
         }
         Ok(())
     }
@@ -98,18 +102,18 @@ impl Dlsm {
     ///
     /// # Errors
     /// `Full`; those of the fabric.
-    pub(crate) async fn grow_log(&self, kept: (&Shard, &Keeper), bytes: usize) -> Result<()> {
-        let (shard, keeper) = kept;
+    pub(crate) async fn grow_log(&self, kept: (&Shard, &Recorder), bytes: usize) -> Result<()> {
+        let (shard, recorder) = kept;
         let why = WaitReason { what: "another block of the log", at: 0 };
         shard.growth.acquire(&self.ep, why).await?;
-        let _turn = Doubtful(Some(|| _ = shard.growth.release()));
-        let edit = match keeper.room(bytes) {
+        let _turn = Unfinished(Some(|| _ = shard.growth.release()));
+        let edit = match recorder.room(bytes) {
             // Another client has given it one meanwhile.
             Some(edit) if bytes > 0 => edit,
-            Some(_) if !keeper.wants_block() => return Ok(()),
+            Some(_) if !recorder.wants_block() => return Ok(()),
             _ => {
                 let bytes = self.node.o.log_bytes.max(bytes as u32);
-                keeper.add_block(self.block(shard, bytes).await?)
+                recorder.add_block(self.block(shard, bytes).await?)
             }
         };
         self.keep(kept, edit).await
@@ -124,26 +128,30 @@ impl Dlsm {
     ///
     /// # Errors
     /// `Full`; `Closed` when another node has the range; those of the fabric.
-    pub(crate) async fn keep(&self, (shard, keeper): (&Shard, &Keeper), edit: u64) -> Result<()> {
+    pub(crate) async fn keep(
+        &self,
+        (shard, recorder): (&Shard, &Recorder),
+        edit: u64,
+    ) -> Result<()> {
         let mut pause = VISIBLE_NS;
-        while keeper.durable() < edit {
-            let Some(step) = keeper.begin_step()? else {
+        while recorder.durable() < edit {
+            let Some(step) = recorder.begin_step()? else {
                 self.ep.check_deadline("the manifest", edit)?;
                 self.ep.sleep(pause).await;
                 pause = (2 * pause).min(LONGEST_NS);
                 continue;
             };
-            let mut doubtful = Doubtful(Some(|| keeper.step_in_doubt()));
+            let mut unfinished = Unfinished(Some(|| recorder.step_in_doubt()));
             match step {
                 Step::Append { at, bytes, upto } => {
                     self.ep.write_bytes(at, &bytes).await?;
-                    doubtful.0.take();
-                    keeper.appended(bytes.len(), upto);
+                    unfinished.0.take();
+                    recorder.appended(bytes.len(), upto);
                 }
                 Step::Roll(begun) => {
-                    self.roll(shard, keeper, begun).await?;
-                    doubtful.0.take();
-                    keeper.rolled();
+                    self.roll(shard, recorder, begun).await?;
+                    unfinished.0.take();
+                    recorder.rolled();
                 }
             }
         }
@@ -151,14 +159,14 @@ impl Dlsm {
     }
 
     /// Writes a new segment of the manifest, and has the word of the range name it.
-    async fn roll(&self, shard: &Shard, keeper: &Keeper, begun: Option<Roll>) -> Result<()> {
+    async fn roll(&self, shard: &Shard, recorder: &Recorder, begun: Option<Roll>) -> Result<()> {
         let mut bytes = self.node.o.manifest_bytes;
         let roll = loop {
             if let Some(roll) = &begun {
                 break roll.clone();
             }
             let place = self.block(shard, bytes).await?;
-            match shard.new_segment(keeper, place, |client| self.node.is_gone(client))? {
+            match shard.new_segment(recorder, place, |client| self.node.is_gone(client))? {
                 Ok(roll) => break roll,
                 Err(needed) => {
                     self.node.pool.give_back_block(self.node.root.index, place);
@@ -172,7 +180,7 @@ impl Dlsm {
                 }
             }
         };
-        let word = keeper.head.plus(8);
+        let word = recorder.head.plus(8);
         let (before, new) = (roll.before, roll.place.bits());
         if self.node.mutants.has(Mutant::SegmentEarly) {
             self.ep.cas(word, before, new).await?;
@@ -185,32 +193,32 @@ impl Dlsm {
         }
     }
 
-    /// Keeps what is due of a shard: records, edits, a block of the log ahead, and blocks that go back.
+    /// Keeps what is due of a shard: records, edits, a block of the log ahead, blocks that go back.
     /// Whether there was anything.
     ///
     /// # Errors
     /// Those of the fabric; what is due stays due.
-    pub(crate) async fn keep_up(&self, kept: (&Shard, &Keeper)) -> Result<bool> {
-        let (_, keeper) = kept;
+    pub(crate) async fn keep_up(&self, kept: (&Shard, &Recorder)) -> Result<bool> {
+        let (_, recorder) = kept;
         // Records of writers that were dropped hold up the flush of their MemTable.
-        if let Some(group) = keeper.begin_group() {
-            self.write_group(keeper, group).await?;
+        if let Some(group) = recorder.begin_group() {
+            self.write_group(recorder, group).await?;
             return Ok(true);
         }
-        if keeper.wants_block() && self.node.o.log {
+        if recorder.wants_block() && self.node.o.log {
             self.grow_log(kept, 0).await?;
             return Ok(true);
         }
-        let was_due = !keeper.is_kept();
-        self.free(keeper);
-        self.keep(kept, keeper.last_edit()).await?;
-        self.free(keeper);
+        let was_due = !recorder.is_kept();
+        self.free(recorder);
+        self.keep(kept, recorder.last_edit()).await?;
+        self.free(recorder);
         Ok(was_due)
     }
 
     /// Gives back the blocks whose edit is on the memory node.
-    fn free(&self, keeper: &Keeper) {
-        for place in keeper.freed() {
+    fn free(&self, recorder: &Recorder) {
+        for place in recorder.freed() {
             self.node.pool.give_back_block(self.node.root.index, place);
         }
     }

@@ -9,6 +9,7 @@
 //! and what is left as published.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod block;
 mod bloom;
 mod build;
@@ -23,7 +24,6 @@ mod frame;
 mod garbage;
 mod host;
 mod index;
-mod keeper;
 mod key;
 mod load;
 mod log;
@@ -31,9 +31,11 @@ mod manifest;
 mod memtable;
 mod merge;
 mod mutants;
+mod near;
 mod node;
 mod options;
 mod owner;
+mod recorder;
 mod scan;
 mod shard;
 mod store;

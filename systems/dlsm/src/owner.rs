@@ -22,12 +22,12 @@ use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
-use crate::keeper::{Found, Keeper};
 use crate::log::{Log, Record, records};
 use crate::manifest::{self, Kept};
 use crate::memtable::MemTable;
 use crate::mutants::Mutant;
 use crate::node::{DlsmNode, Router};
+use crate::recorder::{Found, Recorder};
 use crate::shard::Shard;
 use crate::table::Table;
 use crate::version::{LEVELS, Version};
@@ -165,11 +165,11 @@ impl Dlsm {
             .then(|| MemTable::logged(first, last, records.into_values().collect()));
         let (log, flushed) = (Log::taken_over(&blocks, kept.next_log), kept.flushed);
         let found = Found { head, word, life, flushed, log, sessions };
-        let keeper = Keeper::new(found, node.o.log);
+        let recorder = Recorder::new(found, node.o.log);
         let start = (version, logged, last);
-        let shard = Shard::new(&node.o, node.home(range), start, &node.snapshots, Some(keeper));
-        if let Some(keeper) = &shard.keeper {
-            self.keep((&shard, keeper), keeper.last_edit()).await?;
+        let shard = Shard::new(&node.o, node.home(range), start, &node.snapshots, Some(recorder));
+        if let Some(recorder) = &shard.recorder {
+            self.keep((&shard, recorder), recorder.last_edit()).await?;
         }
         // A take-over that has failed frees nothing: the next one needs it.
         shard.view().version.tables().for_each(|table| table.set_garbage(&node.garbage));

@@ -19,11 +19,11 @@ use dmtree_fabric::{NodeId, Result};
 use dmtree_parts::SnapshotTable;
 use dmtree_pool::BlockPtr;
 
-use crate::keeper::Keeper;
 use crate::key::{Seq, Tag};
 use crate::manifest::{Roll, name_of};
 use crate::memtable::{MemTable, Number};
 use crate::options::Options;
+use crate::recorder::Recorder;
 use crate::table::Table;
 use crate::version::{LEVELS, Pick, Version};
 
@@ -92,7 +92,7 @@ pub(crate) struct Shard {
     state: Mutex<State>,
     snapshots: Arc<Snapshots>,
     /// What is kept of it on memory nodes, if anything is.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) recorder: Option<Recorder>,
     /// The client that gives the log another block.
     pub(crate) growth: FifoMutex,
     /// Writers, where they queue.
@@ -148,14 +148,14 @@ impl Shard {
         home: NodeId,
         (version, logged, last): (Version, Option<Arc<MemTable>>, Seq),
         snapshots: &Arc<Snapshots>,
-        keeper: Option<Keeper>,
+        recorder: Option<Recorder>,
     ) -> Self {
         let tables = version.tables().map(|table| table.number).max().unwrap_or(0);
         let active = MemTable::new(last + 1, o.memtable_entries, o.memtable_bytes);
         let immutables = logged.into_iter().collect();
         let view = View { active: active.clone(), immutables, version: version.into() };
         Self {
-            keeper,
+            recorder,
             home,
             o: o.clone(),
             view: Mutex::new(view.into()),
@@ -255,7 +255,7 @@ impl Shard {
         let state = locked(&self.state);
         let view = self.view();
         let picked = view.version.pick(&self.o, &state.busy, &state.from);
-        let is_kept = self.keeper.as_ref().is_none_or(Keeper::is_settled);
+        let is_kept = self.recorder.as_ref().is_none_or(Recorder::is_settled);
         view.immutables.is_empty() && state.busy.is_empty() && picked.is_none() && is_kept
     }
 
@@ -296,8 +296,8 @@ impl Shard {
                 version.add(0, table, self.o.defects.unordered);
             }
         }
-        if let Some(keeper) = self.keeper.as_ref().filter(|_| flushed > 0) {
-            keeper.edit(0, (added, Vec::new()), flushed);
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| flushed > 0) {
+            recorder.edit(0, (added, Vec::new()), flushed);
         }
         view.version = version.into();
         self.install(view);
@@ -324,10 +324,10 @@ impl Shard {
         let mut version = Version::clone(&view.version);
         version.remove(pick.level, &pick.upper);
         version.remove(pick.level + 1, &pick.lower);
-        if let Some(keeper) = &self.keeper {
+        if let Some(recorder) = &self.recorder {
             let added = tables.iter().map(|table| table.meta.clone()).collect();
             let removed = pick.inputs().map(|table| name_of(&table.meta)).collect();
-            keeper.edit(pick.level + 1, (added, removed), 0);
+            recorder.edit(pick.level + 1, (added, removed), 0);
         }
         tables.into_iter().for_each(|table| version.add(pick.level + 1, table, false));
         self.full_until.store(0, Ordering::Relaxed);
@@ -341,14 +341,14 @@ impl Shard {
     /// `Corrupt`: it cannot be encoded.
     pub(crate) fn new_segment(
         &self,
-        keeper: &Keeper,
+        recorder: &Recorder,
         place: BlockPtr,
         is_gone: impl Fn(u64) -> bool,
     ) -> Result<Result<Roll, usize>> {
         let _state = locked(&self.state);
         let metas = |tables: &Vec<Arc<Table>>| tables.iter().map(|t| t.meta.clone()).collect();
         let levels = self.view().version.levels.iter().map(metas).collect();
-        keeper.new_segment(place, levels, is_gone)
+        recorder.new_segment(place, levels, is_gone)
     }
 
     /// Whether a flush or a compaction has found no memory, and it is too early for another one.

@@ -41,7 +41,7 @@ struct State {
 }
 
 /// What is kept of a shard.
-pub(crate) struct Keeper {
+pub(crate) struct Recorder {
     /// The words of the range: its owner, and its manifest.
     pub(crate) head: GlobalAddr,
     logs: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Keeper {
     state: Mutex<State>,
 }
 
-dmtree_fabric::debug_line!(Keeper, it => "Keeper({})", it.head);
+dmtree_fabric::debug_line!(Recorder, it => "Recorder({})", it.head);
 
 /// How a write was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(crate) struct Found {
     pub(crate) sessions: Vec<(Origin, Seq)>,
 }
 
-impl Keeper {
+impl Recorder {
     pub(crate) fn new(found: Found, logs: bool) -> Self {
         let manifest = Manifest::behind(found.word, found.life);
         let session = |((client, number), seq)| (client, Session { number, seq });
