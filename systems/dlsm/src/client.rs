@@ -1,10 +1,10 @@
 //! A client: one fabric slot. Reads and writes of a key.
 //!
-//! A write is in the MemTable of its owner when it returns, and nowhere else; with a log, its record
-//! is on a memory node (`durable.rs`). It holds a mutex of
-//! its key from before its number is drawn, so that versions of a key have the order of their
-//! writes, and a conditional write sees the one before. Whether a key is there follows from
-//! MemTables and indexes alone where an index has a record for each entry.
+//! A write is in the MemTable of its owner when it returns, and nowhere else; with a log, its
+//! record is on a memory node (`durable.rs`). It holds a mutex of its key from before its number is
+//! drawn, so that versions of a key have the order of their writes, and a conditional write sees
+//! the one before. Whether a key is there follows from MemTables and indexes alone where an index
+//! has a record for each entry.
 
 use std::cell::Cell;
 use std::sync::Arc;

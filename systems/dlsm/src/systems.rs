@@ -1,7 +1,7 @@
 //! The systems of this crate: dLSM as published, its relatives, and its techniques, one left out
 //! of each.
 
-use dmtree_parts::peer::{Fit, Mutant, SystemSpec, typed, value};
+use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, typed, value};
 
 use crate::client::Dlsm;
 use crate::defects::defects;
@@ -61,12 +61,22 @@ fn sound(name: &'static str, about: &'static str, options: Options) -> SystemSpe
         sound: true,
         recovers,
         mutants: match recovers {
-            true => Mutant::list(mutants::Mutant::ALL.iter().map(|m| m.name()), &[]),
+            true => Mutant::list(mutants::Mutant::ALL.iter().map(|m| m.name()), &soon()),
             false => Vec::new(),
         },
         enable: mutants::Mutant::enable_named,
         ..spec(name, about, options)
     }
+}
+
+/// Mutants that few seeds find.
+fn soon() -> [(&'static str, Soon); 3] {
+    let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
+    [
+        ("AcknowledgeEarly", soon(NodeFaultSet::None, 10, "access")),
+        ("LogForgotten", soon(NodeFaultSet::Crash, 20, "history")),
+        ("SegmentEarly", soon(NodeFaultSet::Crash, 80, "failed")),
+    ]
 }
 
 dmtree_parts::any_options! { Options => Dlsm }
