@@ -5,7 +5,7 @@
 //! others look again until what they wait for is there. A client that fails, or is dropped, leaves
 //! its step to the next one, which repeats it.
 
-use dmtree_fabric::{Error, Result, WaitReason};
+use dmtree_fabric::{Error, ErrorKind, Result, WaitReason};
 use dmtree_parts::BatchWrite;
 use dmtree_pool::{BLOCK_MAX_BYTES, BlockPtr};
 
@@ -127,7 +127,7 @@ impl Dlsm {
     /// Waits until the manifest has an edit.
     ///
     /// # Errors
-    /// `Full`; `Closed` when another node has the range; those of the fabric.
+    /// `Full`; `Contended` when another take-over has changed the word; those of the fabric.
     pub(crate) async fn keep(
         &self,
         (shard, recorder): (&Shard, &Recorder),
@@ -189,7 +189,10 @@ impl Dlsm {
         let found = self.ep.cas(word, before, new).await?;
         match found == before || found == new {
             true => Ok(()),
-            false => Err(Error::closed("another compute node has taken over a range of keys")),
+            false => Err(Error::new(
+                ErrorKind::Contended,
+                "the manifest of a range was changed by another take-over: try again",
+            )),
         }
     }
 

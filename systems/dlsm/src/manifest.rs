@@ -162,7 +162,9 @@ pub(crate) struct Manifest {
 impl Manifest {
     /// Behind the segment of a former owner, which it leaves at the first step: one is due at once.
     pub(crate) fn behind(word: u64, life: u64) -> Self {
-        Self { word, life, used: u32::MAX, enqueued: 1, ..Self::default() }
+        // A compare-and-set of a dropped take-over may come late: the word is never again what it
+        // expects.
+        Self { word, life, used: u32::MAX, enqueued: 1, tainted: true, ..Self::default() }
     }
 
     /// Enqueues an edit. Returns its number.

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Endpoint, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
@@ -129,8 +129,14 @@ impl Dlsm {
             }
             router.owners[range].store(word, Ordering::SeqCst);
             if word == node.me.0 {
-                let shard = Box::pin(self.take_over(router, range)).await?;
-                let _ = router.shards[range].set(shard);
+                match Box::pin(self.take_over(router, range)).await {
+                    Ok(shard) => _ = router.shards[range].set(shard),
+                    // A dropped attempt of this node was late, and has left the same state.
+                    Err(e) if e.kind() == ErrorKind::Contended => {
+                        ep.check_deadline("a range", 0)?
+                    }
+                    Err(e) => return Err(e),
+                }
             }
         }
     }
