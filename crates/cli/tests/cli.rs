@@ -499,7 +499,7 @@ fn profiles_are_listed_shown_and_started_from() {
     refused(&with(&["--sweep", "size"]), &["value-size"]);
     refused(&["bench", "quick", "--profile", "ideal"], &["--fabric sim"]);
     refused(&["bench", "quick", "--verify-determinism"], &["--fabric sim"]);
-    refused(&["bench", "fast26", "--systems", "dlsm"], &["dmtree-published"]);
+    refused(&["bench", "fast26", "--systems", "dlms"], &["dmtree-published"]);
 }
 
 /// A small simulation.

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Poll;
 
-use crate::addr::NodeId;
+use crate::addr::{NodeId, Role};
 use crate::caps::Capabilities;
 use crate::core::Core;
 use crate::direct::DirectMemory;
@@ -44,8 +44,9 @@ pub struct RpcCall<'a> {
 pub type RpcFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>>> + 'a>>;
 
 /// Code that runs on a node's few cores. It reaches memory, its own node's too, through the
-/// endpoint it is given; calls of one node to control services run one at a time, and a handler
-/// cannot call another service.
+/// endpoint it is given; calls of one node to control services run one at a time. A handler of a
+/// compute node can call services of memory nodes, and no other handler can call anything: so no
+/// two nodes wait for each other.
 pub trait RpcHandler: Send + Sync {
     /// Answers one request.
     fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a>;
@@ -54,9 +55,9 @@ pub trait RpcHandler: Send + Sync {
     fn is_data(&self) -> bool {
         false
     }
-    /// Whether an answer of a control service may wait for something outside of its node's memory,
-    /// as a device. The thread of a node waits; a simulator, which has one thread for all, holds
-    /// the reply of such a call back.
+    /// Whether an answer may wait for something outside of its node's memory, as a device or
+    /// another client. The thread of a node waits; where the clients of several nodes share a
+    /// thread, the handler runs beside them, and its reply comes later.
     fn waits(&self) -> bool {
         false
     }
@@ -140,7 +141,6 @@ impl RpcHost {
     }
 
     /// Whether a service is there and waits.
-    #[cfg(feature = "sim")]
     pub(crate) fn waits(&self, service: ServiceId) -> bool {
         locked(&self.handlers).get(&service).is_some_and(|h| h.waits())
     }
@@ -247,9 +247,14 @@ impl<T: Transport> Transport for WithoutCalls<T> {
             None => self.transport.post(core, ticket, list),
         }
     }
-    fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
+    fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
+        let own = self.transport.node().role();
+        if !self.own_only && own == Role::Compute && call.to.role() == Role::Memory {
+            return self.transport.rpc(core, ticket, call);
+        }
         Poll::Ready(Err(Error::unsupported(format!(
-            "a service cannot call another service (of {}): two nodes could wait for each other",
+            "a service cannot call another service (of {}): two nodes could wait for each other; \
+             services of compute nodes call memory nodes alone",
             call.to
         ))))
     }

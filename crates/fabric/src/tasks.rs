@@ -1,12 +1,11 @@
-//! Futures that an executor runs beside its clients: jobs of simulated nodes.
+//! Futures that an executor runs beside its clients: jobs of simulated nodes, and handlers of calls
+//! that wait for clients of the same thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-#[cfg(feature = "sim")]
-use std::rc::Rc;
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 
 use crate::core::Core;
@@ -17,22 +16,26 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Those of an executor, by slot. They run whenever it waits for a slot of a client.
 pub(crate) struct Tasks {
-    #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "only the simulator adds any"))]
     executor: Weak<Core>,
     /// One that is being polled is not there.
     all: RefCell<BTreeMap<u32, Option<Task>>>,
+    /// Slots of futures that have ended.
+    free: RefCell<Vec<u32>>,
 }
 
 impl Tasks {
     pub(crate) fn of(executor: &Weak<Core>) -> Self {
-        Self { executor: executor.clone(), all: RefCell::default() }
+        Self { executor: executor.clone(), all: RefCell::default(), free: RefCell::default() }
     }
 
     /// Adds a future, made from its slot. It ends with the run of the clients ([`Tasks::end`]).
-    #[cfg(feature = "sim")]
     pub(crate) fn spawn(&self, task: impl FnOnce(Rc<Core>, u32) -> Task) {
         let Some(core) = self.executor.upgrade() else { return };
-        let slot = core.add_slot();
+        // A verb of a dropped future may still be in flight on a slot.
+        let mut free = self.free.borrow_mut();
+        let quiet = free.iter().position(|slot| core.is_quiet(*slot));
+        let slot = quiet.map_or_else(|| core.add_slot(), |at| free.swap_remove(at));
+        drop(free);
         self.all.borrow_mut().insert(slot, Some(task(core.clone(), slot)));
         core.wake(slot);
     }
@@ -49,7 +52,10 @@ impl Tasks {
             let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
             let mut all = self.all.borrow_mut();
             match polled {
-                Poll::Ready(()) => _ = all.remove(&slot),
+                Poll::Ready(()) => {
+                    all.remove(&slot);
+                    self.free.borrow_mut().push(slot);
+                }
                 Poll::Pending => _ = all.insert(slot, Some(task)),
             }
         }

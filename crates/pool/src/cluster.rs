@@ -33,7 +33,7 @@ use crate::options::{PoolJournal, PoolOptions};
 use crate::owners::{CELL_SERVICE, OwnerService};
 use crate::purge::{PURGE_SERVICE, PurgeService};
 use crate::segments::SegmentSpace;
-use crate::services::{DATA_SERVICE, DataServices};
+use crate::services::{DATA_SERVICE, DataServices, INDEX_SERVICE, IndexService};
 use crate::shape::Shape;
 use crate::wire::locked;
 
@@ -263,6 +263,7 @@ pub(crate) fn start_node(
     let node = Arc::new(PoolNode::new(fabric.clone(), cn, shape, epochs, membership));
     fabric.serve(cn, GC_LOG_SERVICE, Arc::new(GcLogService(Arc::downgrade(&node))))?;
     fabric.serve(cn, PURGE_SERVICE, Arc::new(PurgeService(Arc::downgrade(&node))))?;
+    fabric.serve(cn, INDEX_SERVICE, Arc::new(IndexService(node.indexes.clone())))?;
     Ok(node)
 }
 

@@ -38,6 +38,7 @@ use crate::owners::OwnerService;
 use crate::pieces::Wanted;
 use crate::reclaim::{LimboList, Retired};
 use crate::reports::IndexReports;
+use crate::services::OpenIndexes;
 use crate::shape::Shape;
 use crate::usage::NodeUsage;
 use crate::view::View;
@@ -96,6 +97,8 @@ pub struct PoolNode {
     /// Serves the tables that this node owns.
     pub(crate) owners: Arc<OwnerService>,
     mutants: Mutants,
+    /// What answers calls for the indexes that are open here.
+    pub(crate) indexes: Arc<OpenIndexes>,
     /// For the status of the pool.
     pub(crate) index_reports: Mutex<Option<IndexReports>>,
 }
@@ -138,6 +141,7 @@ impl PoolNode {
             found_full: Mutex::default(),
             owners,
             mutants: Mutants::default(),
+            indexes: Arc::default(),
             index_reports: Mutex::default(),
         }
     }

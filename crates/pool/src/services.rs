@@ -4,17 +4,24 @@
 //! Every memory node has one data service, which passes a call or a job on by the number in its
 //! first byte, and makes the service at the first. A process that knows no index of this number
 //! refuses it. What a service takes of the node's memory: `holder.rs`.
+//!
+//! A compute node answers calls for the indexes that are open on it ([`PoolNode::serve_index`]):
+//! those of an index whose clients ask the owner of a key.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
 
 use crate::holder::MemoryHolder;
-use crate::wire::locked;
+use crate::node::PoolNode;
+use crate::wire::{LONGEST_CALL_NS, call_within, locked};
 
 /// The data services of every memory node.
 pub const DATA_SERVICE: ServiceId = ServiceId(0x20);
+
+/// The open indexes of every compute node.
+pub(crate) const INDEX_SERVICE: ServiceId = ServiceId(0x21);
 
 /// The number of an index's data service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,5 +92,77 @@ impl RpcHandler for DataServices {
 
     fn is_data(&self) -> bool {
         true
+    }
+}
+
+/// What answers for the open indexes of a compute node.
+#[derive(Default)]
+pub(crate) struct OpenIndexes(Mutex<BTreeMap<u32, Vec<Weak<dyn RpcHandler>>>>);
+
+dmtree_fabric::debug_line!(OpenIndexes, it => "OpenIndexes({})", locked(&it.0).len());
+
+impl OpenIndexes {
+    /// The openings of an index, the latest first; those that have ended are forgotten.
+    fn of(&self, index: u32) -> Vec<Arc<dyn RpcHandler>> {
+        let mut all = locked(&self.0);
+        let Some(its) = all.get_mut(&index) else { return Vec::new() };
+        its.retain(|handler| handler.strong_count() > 0);
+        let living = its.iter().rev().filter_map(Weak::upgrade).collect();
+        if its.is_empty() {
+            all.remove(&index);
+        }
+        living
+    }
+}
+
+/// The service of a compute node. A request begins with the number of its index; an empty answer is
+/// that of a node, or of an opening, that does not have what is asked for.
+pub(crate) struct IndexService(pub(crate) Arc<OpenIndexes>);
+
+impl RpcHandler for IndexService {
+    fn call<'a>(&'a self, ep: &'a Endpoint, from: NodeId, request: &'a [u8]) -> RpcFuture<'a> {
+        Box::pin(async move {
+            let Some((index, rest)) = request.split_first_chunk() else {
+                return Err(Error::invalid("a call of no index"));
+            };
+            for handler in self.0.of(u32::from_le_bytes(*index)) {
+                let answer = handler.call(ep, from, rest).await?;
+                if !answer.is_empty() {
+                    return Ok(answer);
+                }
+            }
+            Ok(Vec::new())
+        })
+    }
+
+    fn is_data(&self) -> bool {
+        true
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+}
+
+impl PoolNode {
+    /// Answers calls of other compute nodes for an index, as long as the handler is there. It may
+    /// wait, and call memory nodes.
+    pub fn serve_index(&self, index: u32, handler: Weak<dyn RpcHandler>) {
+        locked(&self.indexes.0).entry(index).or_default().push(handler);
+    }
+
+    /// Calls what a compute node has open of an index. An empty answer: it does not have what is
+    /// asked for. The call ends after 50 ms at the latest: the node may be dead.
+    ///
+    /// # Errors
+    /// `Unreachable` then; those of the handler and of the fabric.
+    pub async fn call_index(
+        &self,
+        ep: &Endpoint,
+        (to, index): (NodeId, u32),
+        request: &[u8],
+    ) -> Result<Vec<u8>> {
+        let request = [&index.to_le_bytes(), request].concat();
+        call_within(ep, LONGEST_CALL_NS, to, INDEX_SERVICE, &request).await
     }
 }

@@ -1,31 +1,35 @@
 //! A client: one fabric slot. Reads and writes of a key.
 //!
-//! A write is in the MemTable of its owner when it returns, and nowhere else. It holds a mutex of
-//! its key from before its number is drawn, so that versions of a key have the order of their
-//! writes, and a conditional write sees the one before. Whether a key is there follows from
-//! MemTables and indexes alone where an index has a record for each entry.
+//! A write is in the MemTable of its owner when it returns, and nowhere else; with a log, its
+//! record is on a memory node (`durable.rs`). It holds a mutex of its key from before its number is
+//! drawn, so that versions of a key have the order of their writes, and a conditional write sees
+//! the one before. Whether a key is there follows from MemTables and indexes alone where an index
+//! has a record for each entry.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dmtree_fabric::{Endpoint, Error, OpOutcome, Result, Stage, WaitReason};
 use dmtree_parts::{BatchWrite, Outcome, SnapshotId, Write};
 
 use crate::bloom;
 use crate::fetch::Fetch;
-use crate::format::entry_bytes;
+use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::Tag;
+use crate::log::Origin;
 use crate::memtable::Number;
+use crate::mutants::Mutant;
 use crate::node::DlsmNode;
 use crate::shard::{Shard, Switch, View};
 use crate::table::{Found, Table};
+use crate::turns::Held;
 
 /// A pause of a writer that finds level 0 long, ns.
 const SLOW_NS: u64 = 1_000_000;
 
 /// A pause of a writer that waits for others to store their versions, ns.
-const VISIBLE_NS: u64 = 100;
+pub(crate) const VISIBLE_NS: u64 = 100;
 
 /// A client of the index. [`dmtree_parts::RangeIndex`] documents its operations.
 pub struct Dlsm {
@@ -34,7 +38,13 @@ pub struct Dlsm {
     /// How many threads of its node write, as far as it knows; 0 before its first write.
     threads: Cell<u32>,
     puts: Cell<u32>,
+    /// Names it to other nodes, and so many operations of it were for them.
+    pub(crate) session: u64,
+    pub(crate) operations: Cell<u64>,
 }
+
+/// Clients of this process.
+static CLIENTS: AtomicU32 = AtomicU32::new(0);
 
 impl std::fmt::Debug for Dlsm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -55,29 +65,66 @@ impl Dlsm {
     /// The client of one slot.
     pub fn new(ep: Endpoint, node: Arc<DlsmNode>) -> Self {
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
-        Self { ep, node, threads: Cell::new(0), puts: Cell::new(0) }
+        let number = u64::from(CLIENTS.fetch_add(1, Ordering::Relaxed));
+        let session = node.me.0 >> 32 << 32 | number;
+        let (threads, puts, operations) = Default::default();
+        Self { ep, node, threads, puts, session, operations }
     }
 
     /// The shard of a key; `None` while there is none.
-    pub(crate) async fn shard_of(&self, user: &[u8]) -> Result<Option<&Shard>> {
+    async fn shard_of(&self, user: &[u8]) -> Result<Option<&Shard>> {
         let node = &self.node;
         let Some(router) = node.opened(&self.ep).await? else { return Ok(None) };
         let own = router.shard(user, &node.o, node.pool.cn())?;
-        Ok(router.shards.get(own))
+        Ok(router.shards[own].get())
     }
 
     /// Reads a key. Returns whether it is there; its value is in `out` then.
     pub(crate) async fn read(&self, user: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.ep.stage_cost(Stage::Operation, 1);
         out.clear();
+        if self.node.o.any_node {
+            let Some(router) = self.node.opened(&self.ep).await? else { return Ok(false) };
+            let what = What::Get { key: user };
+            return match self.ask_owner(router, router.range(user), &what).await? {
+                Asked::Here(shard, _) => self.read_in(shard, user, out).await,
+                Asked::There(Answer::Value(value)) => {
+                    out.extend_from_slice(value.as_deref().unwrap_or_default());
+                    Ok(value.is_some())
+                }
+                Asked::There(_) => Err(unexpected()),
+            };
+        }
         let Some(shard) = self.shard_of(user).await? else { return Ok(false) };
+        self.read_in(shard, user, out).await
+    }
+
+    /// The same of a key of a shard of this node.
+    pub(crate) async fn read_in(
+        &self,
+        shard: &Shard,
+        user: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let view = shard.view();
-        let newest = (user, view.newest(&self.node.o));
-        let found = self.find(&view, newest, Wanted::Value, out).await?;
+        let newest = match self.node.mutants.has(Mutant::ReadUnlogged) {
+            true => Tag::NEWEST,
+            false => view.newest(&self.node.o),
+        };
+        let found = self.find(&view, (user, newest), Wanted::Value, out).await?;
         if !found {
             out.clear();
         }
+        self.may_answer(shard)?;
         Ok(found)
+    }
+
+    /// Fails when this node may be fenced: another one may have taken the shard over.
+    pub(crate) fn may_answer(&self, shard: &Shard) -> Result<()> {
+        match shard.recorder.is_some() && !self.node.mutants.has(Mutant::NoLease) {
+            true => self.node.pool.check_lease_untouched(&self.ep),
+            false => Ok(()),
+        }
     }
 
     /// Whether the newest version of a key up to a tag is a value.
@@ -151,9 +198,32 @@ impl Dlsm {
     ) -> Result<(Outcome, OpOutcome)> {
         self.ep.stage_cost(Stage::Operation, 1);
         let router = self.node.made(&self.ep).await?;
+        if self.node.o.any_node {
+            let what = What::Write { key: user, w };
+            return match self.ask_owner(router, router.range(user), &what).await? {
+                Asked::Here(shard, origin) => self.write_in(shard, user, w, origin).await,
+                Asked::There(Answer::Wrote(outcome)) => Ok((outcome, OpOutcome::Other)),
+                Asked::There(_) => Err(unexpected()),
+            };
+        }
         let own = router.shard(user, &self.node.o, self.node.pool.cn())?;
-        let shard = &router.shards[own];
-        let _turn = self.node.turns.take(&self.ep, [bloom::hash(user)]).await?;
+        let shard = router.shards[own].get().ok_or_else(not_open)?;
+        self.write_in(shard, user, w, None).await
+    }
+
+    /// The same of a key of a shard of this node; with the name of the write, if another node has
+    /// asked for it.
+    pub(crate) async fn write_in(
+        &self,
+        shard: &Shard,
+        user: &[u8],
+        w: Write<'_>,
+        origin: Option<Origin>,
+    ) -> Result<(Outcome, OpOutcome)> {
+        if self.was_taken(shard, origin).await? {
+            return Ok((Outcome::Done, OpOutcome::Hit));
+        }
+        let turn = self.node.turns.take(&self.ep, [bloom::hash(user)]).await?;
         let mut old = Vec::new();
         let wanted = match w {
             Write::Put(_) => None,
@@ -162,17 +232,44 @@ impl Dlsm {
         };
         let mut is_there = true;
         if let Some(wanted) = wanted {
-            // The writer before has this key's turn no more, so its number is visible.
+            // The writer before has this key's turn no more, so its number is visible; or, with a
+            // log, its version is there, and is waited for before it is told of.
             let view = shard.view();
-            let newest = (user, view.newest(&self.node.o));
-            is_there = self.find(&view, newest, wanted, &mut old).await?;
+            let newest = shard.recorder.as_ref().map_or(view.newest(&self.node.o), |_| Tag::NEWEST);
+            is_there = self.find(&view, (user, newest), wanted, &mut old).await?;
             if let Some(refused) = w.refused(is_there.then_some(&old[..])) {
+                drop(turn);
+                if let Some(recorder) = &shard.recorder {
+                    self.settle((shard, recorder), view.drawn()).await?;
+                }
+                self.may_answer(shard)?;
                 return Ok(refused);
             }
         }
-        self.store(shard, &[(user, w.value())]).await?;
+        self.store_all(shard, &[(user, w.value())], (turn, origin)).await?;
         let counted = if is_there { OpOutcome::Hit } else { OpOutcome::InsertPlain };
         Ok((Outcome::Done, counted))
+    }
+
+    /// Whether a write took effect before, at an owner that did not say so.
+    pub(crate) async fn was_taken(&self, shard: &Shard, origin: Option<Origin>) -> Result<bool> {
+        let (Some(recorder), Some(origin)) = (&shard.recorder, origin) else { return Ok(false) };
+        let Some(seq) = recorder.taken(origin) else { return Ok(false) };
+        self.settle((shard, recorder), seq).await.map(|()| true)
+    }
+
+    /// Stores versions of keys with one number, and waits until it is visible.
+    pub(crate) async fn store_all(
+        &self,
+        shard: &Shard,
+        batch: &[BatchWrite<'_>],
+        (turn, origin): (Held<'_>, Option<Origin>),
+    ) -> Result<()> {
+        let Some(recorder) = &shard.recorder else { return self.store(shard, batch).await };
+        let seq = self.take((shard, recorder), batch, origin).await?;
+        // The next writer of the key joins the group.
+        drop(turn);
+        self.settle((shard, recorder), seq).await
     }
 
     /// Stores versions of keys with one number; `None` is a deletion.
@@ -222,7 +319,7 @@ impl Dlsm {
     }
 
     /// The cost of insertions, and of the lines that the threads of the shard share.
-    fn charge_put(&self, entries: u32) {
+    pub(crate) fn charge_put(&self, entries: u32) {
         self.ep.stage_cost(Stage::MemTablePut, entries);
         let threads = match self.threads.get() {
             0 => self.node.writes(self.ep.thread()),
@@ -234,36 +331,6 @@ impl Dlsm {
         let shards = self.node.router.get().map_or(1, |router| router.shards.len().max(1));
         let others = threads.div_ceil(shards as u32).saturating_sub(1);
         self.ep.stage_cost(Stage::SharedLine, others);
-    }
-
-    /// Writes several keys at one instant.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for keys of several shards, and for more bytes than a MemTable has.
-    pub(crate) async fn write_batch_op(&self, batch: &[BatchWrite<'_>]) -> Result<()> {
-        // Of writes of a key the last one counts.
-        let mut last: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
-        batch.iter().for_each(|(key, value)| _ = last.insert(key, *value));
-        let batch: Vec<BatchWrite<'_>> = last.into_iter().collect();
-        let bytes: usize = batch.iter().map(|(k, v)| entry_bytes(k, v.unwrap_or_default())).sum();
-        let most = self.node.o.memtable_bytes;
-        if bytes as u64 > most {
-            return Err(Error::invalid(format!(
-                "a batch of {bytes} bytes is over memtable_bytes, which is {most}: divide it"
-            )));
-        }
-        let Some((first, _)) = batch.first() else { return Ok(()) };
-        let router = self.node.made(&self.ep).await?;
-        let (o, me) = (&self.node.o, self.node.pool.cn());
-        let own = router.shard(first, o, me)?;
-        for (key, _) in &batch {
-            if router.shard(key, o, me)? != own {
-                return Err(Error::invalid("a batch has keys of several shards: divide it"));
-            }
-        }
-        let hashes = batch.iter().map(|(key, _)| bloom::hash(key));
-        let _turns = self.node.turns.take(&self.ep, hashes).await?;
-        self.store(&router.shards[own], &batch).await
     }
 
     /// Reads a key at a snapshot.
@@ -285,7 +352,7 @@ impl Dlsm {
     }
 
     /// Gets the writers of a shard another MemTable.
-    async fn switch(&self, shard: &Shard) -> Result<()> {
+    pub(crate) async fn switch(&self, shard: &Shard) -> Result<()> {
         match shard.switch() {
             Switch::Stalled => Box::pin(self.wait_for_room(shard)).await,
             switched => {
@@ -302,6 +369,12 @@ impl Dlsm {
             }
         }
     }
+}
+
+/// A shard that its node has not opened.
+#[cold]
+pub(crate) fn not_open() -> Error {
+    Error::closed("the shard of a key is not open")
 }
 
 /// A writer's turn in the queue of a shard.

@@ -64,6 +64,10 @@ pub(crate) fn take_u16(bytes: &mut &[u8]) -> Result<u16> {
     Ok(u16::from_le_bytes(take(bytes, 2)?.try_into().expect("two bytes")))
 }
 
+pub(crate) fn take_u64(bytes: &mut &[u8]) -> Result<u64> {
+    Ok(u64::from_le_bytes(take(bytes, 8)?.try_into().expect("eight bytes")))
+}
+
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32> {
     Ok(u32::from_le_bytes(take(bytes, 4)?.try_into().expect("four bytes")))
 }

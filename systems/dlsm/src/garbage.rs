@@ -28,6 +28,25 @@ struct Lists {
 #[derive(Debug, Default)]
 pub(crate) struct Garbage(Mutex<Lists>);
 
+/// Memory that is about to be freed; what is not taken from it stays garbage.
+pub(crate) struct Own<'g>(&'g Garbage, Vec<Extent>);
+
+impl Own<'_> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.1.is_empty()
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<Extent> {
+        std::mem::take(&mut self.1)
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        locked(&self.0.0).own.append(&mut self.1);
+    }
+}
+
 impl Garbage {
     /// A table is gone.
     pub(crate) fn add(&self, meta: &Meta) {
@@ -43,8 +62,8 @@ impl Garbage {
     }
 
     /// What the owner has allocated.
-    pub(crate) fn take_own(&self) -> Vec<Extent> {
-        std::mem::take(&mut locked(&self.0).own)
+    pub(crate) fn take_own(&self) -> Own<'_> {
+        Own(self, std::mem::take(&mut locked(&self.0).own))
     }
 
     /// The batch to send next: one that was not acknowledged, or a new one.

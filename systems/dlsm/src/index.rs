@@ -1,6 +1,6 @@
 //! `RangeIndex` for `Dlsm`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::{
@@ -28,9 +28,21 @@ impl Dlsm {
         }
     }
 
+    /// Refuses snapshots where there are none.
+    fn has_snapshots(&self) -> Result<()> {
+        if self.node.o.any_node {
+            return Err(Error::unsupported(
+                "an index whose ranges have owners on several nodes has no snapshots: create one \
+                 with any_node = false",
+            ));
+        }
+        self.one_shard("snapshots")
+    }
+
     /// Refuses what only an index with one shard of each owner has.
     fn one_shard(&self, what: &str) -> Result<()> {
-        match self.node.o.shards {
+        let o = &self.node.o;
+        match if o.any_node { o.shards * o.owners } else { o.shards } {
             1 => Ok(()),
             n => Err(Error::unsupported(format!("{n} shards have no {what}: set shards = 1"))),
         }
@@ -45,17 +57,18 @@ impl RangeIndex for Dlsm {
 
     /// A snapshot, and a batch, is of one shard.
     fn ops(o: &Options) -> OpSet {
-        let one = o.shards == 1;
+        // Where any node takes any key, a snapshot would be of several nodes.
+        let one = if o.any_node { o.shards * o.owners == 1 } else { o.shards == 1 };
         let batch_writes = if one { MOST_WRITES } else { 0 };
-        OpSet { snapshots: one, batch_writes, ..Self::OPS }
+        OpSet { snapshots: one && !o.any_node, batch_writes, ..Self::OPS }
     }
 
-    fn carries(_: &Options) -> bool {
-        false
+    fn carries(o: &Options) -> bool {
+        o.any_node
     }
 
-    fn any_node(_: &Options) -> bool {
-        false
+    fn any_node(o: &Options) -> bool {
+        o.any_node
     }
 
     fn check_options(o: &Options, cx: &NodeContext) -> Result<()> {
@@ -80,7 +93,14 @@ impl RangeIndex for Dlsm {
     }
 
     fn node(cx: &NodeContext, o: &Options, root: Root) -> Result<Arc<DlsmNode>> {
-        DlsmNode::new(cx, o, root).map(Arc::new)
+        let node = Arc::new(DlsmNode::new(cx, o, root)?);
+        if o.any_node {
+            // Answers other nodes as long as this one has the index open.
+            let this: Weak<DlsmNode> = Arc::downgrade(&node);
+            let _ = node.this.set(this.clone());
+            cx.pool.serve_index(root.index, this);
+        }
+        Ok(node)
     }
 
     fn client(ep: Endpoint, node: Arc<DlsmNode>) -> Self {
@@ -114,7 +134,7 @@ impl RangeIndex for Dlsm {
     }
 
     async fn take_snapshot(&mut self) -> Result<SnapshotId> {
-        self.one_shard("snapshots")?;
+        self.has_snapshots()?;
         let scope = self.ep.begin(OpKind::Admin);
         let taken = self.snapshot().await?;
         scope.end(OpOutcome::Other);

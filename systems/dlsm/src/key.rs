@@ -129,6 +129,11 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
+    /// Whether no key is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.low.is_some() && self.high.is_some() && self.low >= self.high
+    }
+
     pub(crate) fn is_under(&self, key: &[u8]) -> bool {
         self.low.as_ref().is_some_and(|low| key < &low[..])
     }

@@ -1,29 +1,41 @@
-//! dLSM as published, and its relatives: a log-structured merge tree on disaggregated memory.
+//! dLSM made sound, dLSM as published, and its relatives: a log-structured merge tree on
+//! disaggregated memory.
 //!
 //! The paper ("dLSM: An LSM-Based Index for Memory Disaggregation", ICDE'23) keeps MemTables and
 //! all metadata on the compute node that owns the keys, sorted tables on memory nodes, and lets the
 //! cores there merge them. A write costs no verb, a read of a key in a table one READ of its pair.
-//! What is acknowledged is in the memory of its owner alone. `DESIGN.md` has layouts, invariants,
+//! What is acknowledged is in the memory of its owner alone. The sound system has a log and a
+//! manifest on memory nodes, and takes any key on any node. `DESIGN.md` has layouts, invariants,
 //! and what is left as published.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod block;
 mod bloom;
 mod build;
 mod client;
 mod cursor;
 mod defects;
+mod durable;
 mod fetch;
 mod format;
+mod forward;
+mod frame;
 mod garbage;
 mod host;
 mod index;
 mod key;
 mod load;
+mod log;
+mod manifest;
 mod memtable;
 mod merge;
+mod mutants;
+mod near;
 mod node;
 mod options;
+mod owner;
+mod recorder;
 mod scan;
 mod shard;
 mod store;

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_skiplist::SkipMap;
 
 use crate::key::{InternalKey, Pair, Probe, Seq, Tag, Versioned};
+use crate::log::Record;
 
 /// Added to the counter of a sealed table: no writer draws below the interval's end any more.
 const SEALED: u64 = 1 << 62;
@@ -66,8 +67,7 @@ impl Number {
     pub(crate) fn put(&self, user: &[u8], value: Option<&[u8]>) {
         let tag = Tag::new(self.seq(), value.is_some());
         let value = value.unwrap_or_default();
-        let bytes = user.len() as u64 + value.len() as u64 + 8 + NODE_BYTES;
-        self.table.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.table.count(user, value);
         self.table.versions.insert(InternalKey { user: user.into(), tag }, value.into());
     }
 }
@@ -95,6 +95,31 @@ impl MemTable {
             bytes: AtomicU64::new(0),
             versions: SkipMap::new(),
         })
+    }
+
+    /// A sealed table with what a log had of an interval.
+    pub(crate) fn logged(first: Seq, last: Seq, records: Vec<Record>) -> Arc<Self> {
+        let numbers = last + 1 - first;
+        let table = Self::new(first, 0, 0);
+        [&table.drawn, &table.end, &table.prefix]
+            .into_iter()
+            .zip([SEALED, numbers, numbers])
+            .for_each(|(to, n)| to.store(n, Ordering::SeqCst));
+        for Record { seq, writes, .. } in records {
+            for (user, value) in writes {
+                let tag = Tag::new(seq, value.is_some());
+                let value = value.unwrap_or_default();
+                table.count(&user, &value);
+                table.versions.insert(InternalKey { user: user.into(), tag }, value.into());
+            }
+        }
+        table
+    }
+
+    /// Counts the bytes of a version.
+    fn count(&self, user: &[u8], value: &[u8]) {
+        let bytes = user.len() as u64 + value.len() as u64 + 8 + NODE_BYTES;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Draws a number; `None` when the table takes no more.

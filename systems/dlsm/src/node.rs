@@ -3,12 +3,13 @@
 //! The word `root.directory` names the *directory*, once the keys are cut: the length of its body
 //! (8 bytes), a checksum (8), a word for each owner, and the body: the borders of the shards, and
 //! the tables that a load has made of each. An owner sets its word when it opens its shards. Later
-//! writes are in its memory alone, so nothing opens them a second time.
+//! writes are in its memory alone, so nothing opens them a second time. Where any node takes any
+//! key there are two words for each shard instead (`owner.rs`).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use dmtree_fabric::cpu::crc32c;
 use dmtree_fabric::sync::locked;
@@ -20,9 +21,12 @@ use dmtree_pool::{PoolNode, Ungated, provide};
 use serde::{Deserialize, Serialize};
 
 use crate::fetch::{Fetch, Remote};
+use crate::forward::Desk;
 use crate::garbage::Garbage;
 use crate::host::Host;
+use crate::mutants::Mutants;
 use crate::options::Options;
+use crate::owner::Opening;
 use crate::shard::{Shard, Snapshots};
 use crate::table::{Meta, Table};
 use crate::turns::Turns;
@@ -31,6 +35,8 @@ use crate::wire::{self, SERVICE};
 
 /// Kind of the chunks of a directory, as the pool records it.
 const KIND: u8 = 1;
+/// Ranges that a node opens at a time.
+const OPENINGS_AT_A_TIME: usize = 16;
 /// Local mutexes of keys.
 const MUTEXES: usize = 4096;
 /// Longest directory, bytes.
@@ -55,7 +61,16 @@ pub(crate) struct Directory {
 pub(crate) struct Router {
     borders: Vec<Vec<u8>>,
     first: usize,
-    pub(crate) shards: Vec<Shard>,
+    /// Those of this node, or all ranges where any node takes any key: then with what this node
+    /// owns.
+    pub(crate) shards: Vec<OnceLock<Shard>>,
+    /// The words of the ranges.
+    pub(crate) heads: GlobalAddr,
+    /// The owners of ranges as far as this node knows, and those that are not to be asked to
+    /// become one.
+    pub(crate) owners: Vec<AtomicU64>,
+    passed_over: Vec<AtomicBool>,
+    pub(crate) loaded: Vec<(u8, Vec<Meta>)>,
 }
 
 /// The shared state of one index on one compute node.
@@ -67,8 +82,8 @@ pub struct DlsmNode {
     pub(crate) router: OnceLock<Router>,
     /// One write of a key at a time.
     pub(crate) turns: Turns,
-    /// One attempt at a time to open the shards.
-    opening: Turns,
+    /// One attempt at a time to open the shards; and each range.
+    pub(crate) opening: Turns,
     pub(crate) snapshots: Arc<Snapshots>,
     /// The threads that have written.
     threads: Mutex<BTreeSet<usize>>,
@@ -82,7 +97,11 @@ pub struct DlsmNode {
     pub(crate) turn: AtomicU64,
     pub(crate) lookups: Arc<Lookups>,
     /// Tells this opening of the index from all others.
-    pub(crate) me: u64,
+    pub(crate) me: Opening,
+    /// Itself, and what it keeps for clients of other nodes.
+    pub(crate) this: OnceLock<Weak<Self>>,
+    pub(crate) desk: Desk,
+    pub(crate) mutants: Mutants,
     cache_bytes: u64,
     /// Operations are not announced: the memory is the index's while this is there.
     _open: Ungated,
@@ -101,15 +120,16 @@ impl DlsmNode {
         provide_service();
         let member = cx.pool.member();
         let opening = OPENINGS.fetch_add(1, Ordering::Relaxed) + 1;
-        let me =
-            (u64::from(member.node.bits()) << 48) ^ (u64::from(member.incarnation) << 32) ^ opening;
+        let me = (u64::from(member.node.bits()) << 48)
+            | (u64::from(member.incarnation as u16) << 32)
+            | opening;
         Ok(Self {
             pool: cx.pool.clone(),
             root,
             o: Arc::new(o.clone()),
             router: OnceLock::new(),
             turns: Turns::new(MUTEXES),
-            opening: Turns::new(1),
+            opening: Turns::new(if o.any_node { OPENINGS_AT_A_TIME } else { 1 }),
             snapshots: Arc::new(SnapshotTable::new(root.index, member)),
             threads: Mutex::default(),
             garbage: Arc::default(),
@@ -119,7 +139,10 @@ impl DlsmNode {
             progress: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             lookups: Arc::default(),
-            me,
+            me: Opening::new(me),
+            this: OnceLock::new(),
+            desk: Desk::default(),
+            mutants: Mutants::default(),
             cache_bytes: cx.cache_bytes,
             _open: cx.pool.open_ungated(root.index)?,
         })
@@ -170,7 +193,7 @@ impl DlsmNode {
             if let Some(router) = self.opened(ep).await? {
                 return Ok(router);
             }
-            if self.o.borders.is_empty() && self.slot() > 0 {
+            if self.o.borders.is_empty() && self.slot() > 0 && !self.o.any_node {
                 return Err(foreign("an index without borders", 0, self.pool.cn()));
             }
             let borders = self.o.borders.clone();
@@ -186,10 +209,18 @@ impl DlsmNode {
         let body = wire::encode(directory)?;
         let mut bytes = (body.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(&u64::from(crc32c([0; 2], &body)).to_le_bytes());
-        bytes.resize(bytes.len() + 8 * self.o.owners as usize, 0);
+        bytes.resize(bytes.len() + self.o.words_bytes() as usize, 0);
         bytes.extend(body);
         let (pool, key) = (&self.pool, (self.root.index, KIND));
-        let at = pool.alloc_region(ep, key, bytes.len() as u64, self.home(0)).await?;
+        let mut at = Err(Error::full("no memory node"));
+        // One that is lost, or full, has no room: any other one does.
+        for near in 0..pool.memory_nodes() {
+            at = pool.alloc_region(ep, key, bytes.len() as u64, self.home(near)).await;
+            if !at.as_ref().is_err_and(|e| e.kind() == ErrorKind::Full) {
+                break;
+            }
+        }
+        let at = at?;
         let mut behind = at;
         for part in bytes.chunks(self.o.piece_bytes as usize & !7) {
             ep.write_bytes(behind, part).await?;
@@ -204,13 +235,14 @@ impl DlsmNode {
         // Without borders all keys are the first owner's, in one shard.
         let shards = if directory.borders.is_empty() { 1 } else { o.shards as usize };
         let own: Range<usize> = match directory.borders.is_empty() && slot > 0 {
+            _ if o.any_node => return Ok(Router::of_all(directory, at.plus(16))),
             true => 0..0,
             false if slot < o.owners as usize => slot * shards..(slot + 1) * shards,
             false => 0..0,
         };
         if !own.is_empty() {
             let word = at.plus(16 + 8 * slot as u64);
-            let found = ep.cas(word, 0, self.me).await?;
+            let found = ep.cas(word, 0, self.me.0).await?;
             if found != 0 {
                 return Err(Error::new(
                     ErrorKind::Closed,
@@ -230,9 +262,12 @@ impl DlsmNode {
                     version.add(usize::from(*level), table, false);
                 }
             }
-            all.push(Shard::new(o, self.home(number), version, &self.snapshots));
+            let start = (version.clone(), None, version.last());
+            let shard = Shard::new(o, self.home(number), start, &self.snapshots, None);
+            all.push(OnceLock::from(shard));
         }
-        Ok(Router { borders: directory.borders, first: own.start, shards: all })
+        let router = Router::of_all(Directory::default(), at.plus(16));
+        Ok(Router { borders: directory.borders, first: own.start, shards: all, ..router })
     }
 
     async fn read_directory(&self, ep: &Endpoint, at: GlobalAddr) -> Result<Directory> {
@@ -243,7 +278,7 @@ impl DlsmNode {
             return Err(broken("it is too long"));
         }
         let mut body = Vec::new();
-        let from = at.plus(16 + 8 * u64::from(self.o.owners));
+        let from = at.plus(16 + self.o.words_bytes());
         while (body.len() as u64) < length {
             let part = (length - body.len() as u64).min(self.o.piece_bytes.into()) as u32;
             let fetch = Remote { ep, calls: false };
@@ -276,14 +311,14 @@ impl DlsmNode {
     /// Whether nothing is to be done, or under way.
     pub(crate) fn is_settled(&self) -> bool {
         let running = [&self.flushes, &self.compactions].map(|n| n.load(Ordering::SeqCst));
-        let mut shards = self.router.get().into_iter().flat_map(|router| &router.shards);
+        let mut shards = self.router.get().into_iter().flat_map(Router::own);
         running == [0, 0] && self.garbage.is_empty() && shards.all(Shard::is_settled)
     }
 
     /// Index, filters and MemTables of this node.
     pub(crate) fn cache_use(&self) -> CacheStats {
         let (mut nodes, mut tables, mut memory) = (0, 0, 0);
-        for shard in self.router.get().iter().flat_map(|router| &router.shards) {
+        for shard in self.router.get().into_iter().flat_map(Router::own) {
             let view = shard.view();
             nodes += view.version.tables().count() as u64;
             tables += view.version.tables().map(|table| table.cached_bytes()).sum::<u64>();
@@ -309,6 +344,40 @@ fn foreign(what: &str, owner: usize, me: NodeId) -> Error {
 }
 
 impl Router {
+    /// Of all ranges of a directory, none of which has an owner that is known.
+    fn of_all(directory: Directory, heads: GlobalAddr) -> Self {
+        let Directory { borders, loaded } = directory;
+        let ranges = 0..=borders.len();
+        Self {
+            first: 0,
+            shards: ranges.clone().map(|_| OnceLock::new()).collect(),
+            heads,
+            owners: ranges.clone().map(|_| AtomicU64::new(0)).collect(),
+            passed_over: ranges.map(|_| AtomicBool::new(false)).collect(),
+            borders,
+            loaded,
+        }
+    }
+
+    /// The shards that this node owns.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Shard> {
+        self.shards.iter().filter_map(OnceLock::get)
+    }
+
+    /// The node of a range's slice is not there: the range is any other node's.
+    pub(crate) fn pass_over(&self, range: usize) {
+        self.passed_over[range].store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_passed_over(&self, range: usize) -> bool {
+        self.passed_over[range].load(Ordering::Relaxed)
+    }
+
+    /// The number of a key's range, where any node takes any key.
+    pub(crate) fn range(&self, user: &[u8]) -> usize {
+        self.borders.partition_point(|border| &border[..] <= user)
+    }
+
     /// The number of the shard of a key, among this node's.
     ///
     /// # Errors

@@ -92,11 +92,35 @@ dmtree_parts::options! {
     read_ahead: u32 = 1 << 20, in 4096..=MAX_BUF_BYTES;
     /// What is left as published.
     defects: Defects = Defects::default();
+    /// Any compute node takes any key: ranges have owners, which serve the other nodes, and are
+    /// taken over when they are dead.
+    any_node: bool = false;
+    /// A write is in a log on a memory node before it is acknowledged (with `any_node`).
+    log: bool = false;
+    /// Bytes of a block of the log, 4096 to 2 MiB.
+    log_bytes: u32 = MAX_BUF_BYTES, in 4096..=MAX_BUF_BYTES;
+    /// Bytes of a segment of a manifest, 4096 to 2 MiB: longer where its state needs it.
+    manifest_bytes: u32 = 64 << 10, in 4096..=MAX_BUF_BYTES;
     /// Longest time that one operation waits for others, ms.
     timeout_ms: u64 = 30_000, in 1..=1 << 32;
 }
 
 impl Options {
+    /// Sound: any key from any node, with a log. The WRITEs of a flush are awaited one by one: the
+    /// outcome of WRITEs that nothing awaits is that of all clients of a thread.
+    pub fn sound() -> Self {
+        let (reads_back, reads_deletions, ring) = (false, false, false);
+        Self { any_node: true, log: true, reads_back, reads_deletions, ring, ..Self::default() }
+    }
+
+    /// Bytes of the words of owners in the directory.
+    pub(crate) fn words_bytes(&self) -> u64 {
+        match self.any_node {
+            true => 16 * u64::from(self.owners) * u64::from(self.shards),
+            false => 8 * u64::from(self.owners),
+        }
+    }
+
     /// As published, mistakes included.
     pub fn published() -> Self {
         let defects = Defects {
@@ -139,6 +163,21 @@ impl Options {
         match self.format {
             Format::Dense(pairs) => check_range("format.dense", pairs.into(), 1, 1024)?,
             Format::Blocks(bytes) => check_range("format.blocks", bytes.into(), 1, 1 << 20)?,
+        }
+        let of_one = [
+            ("a queue of writers", self.queue),
+            ("calls for tables", self.calls),
+            ("a ring of WRITEs", self.ring),
+        ];
+        let of_one = of_one.iter().find(|(_, is_on)| *is_on && self.any_node);
+        if self.log && !self.any_node {
+            return Err(Error::invalid("a log is of an index with any_node = true"));
+        }
+        if let Some((what, _)) = of_one {
+            return Err(Error::invalid(format!("{what} and any_node exclude each other")));
+        }
+        if self.any_node && self.defects != Defects::default() {
+            return Err(Error::invalid("published defects and any_node exclude each other"));
         }
         self.check_borders(&self.borders)
     }
@@ -186,8 +225,17 @@ impl Options {
             compaction_workers: of(&[1, 2]) as u32,
             subcompactions: of(&[1, 3]) as u32,
             read_ahead: 4096,
-            timeout_ms: 2_000,
-            ..self.clone()
+            timeout_ms: if self.any_node { 10_000 } else { 2_000 },
+            ..match self.any_node {
+                true => Self {
+                    owners: of(&[1, 2, 3]) as u32,
+                    shards: of(&[1, 1, 2]) as u32,
+                    log_bytes: of(&[4096, 16384]) as u32,
+                    manifest_bytes: of(&[4096, 16384]) as u32,
+                    ..self.clone()
+                },
+                false => self.clone(),
+            }
         }
     }
 }

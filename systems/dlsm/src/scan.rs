@@ -13,8 +13,10 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, Shape, SnapshotId};
 
 use crate::client::Dlsm;
 use crate::cursor::Cursor;
+use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::{KeyRange, Seq};
-use crate::shard::View;
+use crate::node::Router;
+use crate::shard::{Shard, View};
 use crate::table::Table;
 
 /// The smallest key above another one.
@@ -37,6 +39,11 @@ fn range_of(r: &ScanRequest<'_>, (low, high): (Option<&[u8]>, Option<&[u8]>)) ->
     let low = from.into_iter().chain(low.map(<[u8]>::to_vec)).max();
     let high = to.into_iter().chain(high.map(<[u8]>::to_vec)).min();
     KeyRange { low, high }
+}
+
+/// The last key of a page.
+fn last_of(page: &Page) -> Option<Vec<u8>> {
+    page.len().checked_sub(1).and_then(|last| page.get(last)).map(|(key, _)| key.to_vec())
 }
 
 impl Dlsm {
@@ -71,23 +78,82 @@ impl Dlsm {
         for i in 0..n {
             let own = if r.reverse { n - 1 - i } else { i };
             let range = range_of(r, router.ends(own));
-            if range.low.is_some() && range.high.is_some() && range.low >= range.high {
+            if range.is_empty() {
                 continue;
             }
-            let view = router.shards[own].view();
-            let number = at.unwrap_or_else(|| view.snapshot(&node.o));
-            if self.fill(&view, number, (r, range), page).await? {
-                let last = page.get(page.len() - 1).map(|(key, _)| key.to_vec());
-                return Ok(last.map(|key| Resume(Bound::Excluded(key))));
+            let is_full = match node.o.any_node {
+                true => self.scan_range(router, own, r, page).await?,
+                false => match router.shards[own].get() {
+                    Some(shard) => {
+                        let view = shard.view();
+                        let number = at.unwrap_or_else(|| view.snapshot(&node.o));
+                        self.fill(&view, number, (r, range), (page, PAGE_BYTES)).await?
+                    }
+                    None => false,
+                },
+            };
+            if is_full {
+                return Ok(last_of(page).map(|key| Resume(Bound::Excluded(key))));
             }
         }
         Ok(None)
     }
 
+    /// Adds the pairs of a range, from its owner; whether the page is full.
+    async fn scan_range(
+        &self,
+        router: &Router,
+        range: usize,
+        r: &ScanRequest<'_>,
+        page: &mut Page,
+    ) -> Result<bool> {
+        loop {
+            let from = last_of(page).map(|key| Resume(Bound::Excluded(key)));
+            let rest = ScanRequest { limit: r.limit - page.len(), ..*r }.after(from.as_ref());
+            match self.ask_owner(router, range, &What::Page(rest)).await? {
+                Asked::Here(shard, _) => {
+                    let rest = ScanRequest { limit: r.limit, ..rest };
+                    return self.page_in((router, range), shard, &rest, PAGE_BYTES, page).await;
+                }
+                Asked::There(Answer::Page(pairs, more)) => {
+                    pairs.iter().for_each(|(key, value)| page.push(key, value));
+                    if page.len() >= r.limit || page.bytes() >= PAGE_BYTES {
+                        return Ok(true);
+                    }
+                    if !more || pairs.is_empty() {
+                        return Ok(false);
+                    }
+                }
+                Asked::There(_) => return Err(unexpected()),
+            }
+        }
+    }
+
+    /// Adds the pairs of a range of this node to a page, until it has so many bytes; whether it is
+    /// full.
+    pub(crate) async fn page_in(
+        &self,
+        (router, range): (&Router, usize),
+        shard: &Shard,
+        r: &ScanRequest<'_>,
+        most: usize,
+        page: &mut Page,
+    ) -> Result<bool> {
+        let keys = range_of(r, router.ends(range));
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        let view = shard.view();
+        let number = view.visible(&self.node.o);
+        let is_full = self.fill(&view, number, (r, keys), (page, most)).await?;
+        self.may_answer(shard)?;
+        Ok(is_full)
+    }
+
     /// Takes a snapshot: the number up to which all are complete.
     pub(crate) async fn snapshot(&self) -> Result<SnapshotId> {
         let router = self.node.opened(&self.ep).await?;
-        let shard = router.and_then(|router| router.shards.first());
+        let shard = router.and_then(|router| router.own().next());
         let number = || shard.map_or(0, |shard| shard.view().snapshot(&self.node.o));
         self.node.snapshots.take(number)
     }
@@ -98,7 +164,7 @@ impl Dlsm {
         view: &View,
         number: Seq,
         (r, range): (&ScanRequest<'_>, KeyRange),
-        page: &mut Page,
+        (page, most): (&mut Page, usize),
     ) -> Result<bool> {
         let mut cursor = self.cursor(view, range, r.reverse, r.limit - page.len());
         let fetch = self.node.remote(&self.ep);
@@ -110,7 +176,7 @@ impl Dlsm {
             if newest.tag.is_value() {
                 page.push(&newest.user, &newest.value);
             }
-            if page.len() == r.limit || page.bytes() >= PAGE_BYTES {
+            if page.len() == r.limit || page.bytes() >= most {
                 return Ok(true);
             }
         }
@@ -140,25 +206,44 @@ impl Dlsm {
     pub(crate) async fn walk_shards(&self) -> Result<Shape> {
         let mut shape = Shape::default();
         let Some(router) = self.node.opened(&self.ep).await? else { return Ok(shape) };
-        for shard in &router.shards {
-            let view = shard.view();
-            check(&view)?;
-            let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
-            let fetch = self.node.remote(&self.ep);
-            while let Some(versions) = cursor.next(&fetch).await? {
-                shape.keys += u64::from(versions[0].tag.is_value());
-                if shape.keys.is_multiple_of(1024) {
-                    self.ep.renew_deadline();
-                }
-            }
-            for table in view.version.tables() {
-                let bytes = table.meta.extents().map(|e| u64::from(e.bytes)).sum::<u64>();
-                shape.structure_bytes += bytes;
-                shape.leaf_bytes += table.meta.data_bytes();
-            }
-            let deepest = view.version.level_bytes().iter().rposition(|bytes| *bytes > 0);
-            shape.levels = shape.levels.max(deepest.map_or(0, |level| level as u32 + 1));
+        for range in 0..router.shards.len() {
+            let part = match (self.node.o.any_node, router.shards[range].get()) {
+                (_, Some(shard)) => self.walk_in(shard).await?,
+                (false, None) => continue,
+                (true, None) => match self.ask_owner(router, range, &What::Walk).await? {
+                    Asked::Here(shard, _) => self.walk_in(shard).await?,
+                    Asked::There(Answer::Walked(part)) => part,
+                    Asked::There(_) => return Err(unexpected()),
+                },
+            };
+            shape.keys += part.keys;
+            shape.structure_bytes += part.structure_bytes;
+            shape.leaf_bytes += part.leaf_bytes;
+            shape.levels = shape.levels.max(part.levels);
         }
+        Ok(shape)
+    }
+
+    /// The same of a shard of this node.
+    pub(crate) async fn walk_in(&self, shard: &Shard) -> Result<Shape> {
+        let (mut shape, view) = (Shape::default(), shard.view());
+        let number = view.visible(&self.node.o);
+        check(&view)?;
+        let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
+        let fetch = self.node.remote(&self.ep);
+        while let Some(versions) = cursor.next(&fetch).await? {
+            let newest = versions.iter().find(|pair| pair.tag.seq() <= number);
+            shape.keys += u64::from(newest.is_some_and(|pair| pair.tag.is_value()));
+            if shape.keys.is_multiple_of(1024) {
+                self.ep.renew_deadline();
+            }
+        }
+        for table in view.version.tables() {
+            shape.structure_bytes += table.meta.extents().map(|e| u64::from(e.bytes)).sum::<u64>();
+            shape.leaf_bytes += table.meta.data_bytes();
+        }
+        let deepest = view.version.level_bytes().iter().rposition(|bytes| *bytes > 0);
+        shape.levels = deepest.map_or(0, |level| level as u32 + 1);
         Ok(shape)
     }
 }

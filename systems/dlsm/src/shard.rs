@@ -13,14 +13,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::NodeId;
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::wait::FifoMutex;
+use dmtree_fabric::{NodeId, Result};
 use dmtree_parts::SnapshotTable;
+use dmtree_pool::BlockPtr;
 
 use crate::key::{Seq, Tag};
+use crate::manifest::{Roll, name_of};
 use crate::memtable::{MemTable, Number};
 use crate::options::Options;
+use crate::recorder::Recorder;
 use crate::table::Table;
 use crate::version::{LEVELS, Pick, Version};
 
@@ -38,10 +41,15 @@ impl View {
     /// returns when its number is visible, so the order of numbers is that of effects.
     pub(crate) fn visible(&self, o: &Options) -> Seq {
         if o.defects.incomplete {
-            return self.active.first + self.active.assigned() - 1;
+            return self.drawn();
         }
         let unfinished = self.immutables.iter().rev().find(|table| !table.is_complete());
         unfinished.unwrap_or(&self.active).visible()
+    }
+
+    /// The last number that was drawn.
+    pub(crate) fn drawn(&self) -> Seq {
+        self.active.first + self.active.assigned() - 1
     }
 
     /// The number of a snapshot of now.
@@ -83,6 +91,10 @@ pub(crate) struct Shard {
     early: Mutex<Arc<MemTable>>,
     state: Mutex<State>,
     snapshots: Arc<Snapshots>,
+    /// What is kept of it on memory nodes, if anything is.
+    pub(crate) recorder: Option<Recorder>,
+    /// The client that gives the log another block.
+    pub(crate) growth: FifoMutex,
     /// Writers, where they queue.
     pub(crate) queue: FifoMutex,
     /// The last flush or compaction has found no memory; before this time none tries again. 0: it
@@ -129,23 +141,28 @@ impl Drop for Compaction<'_> {
 }
 
 impl Shard {
+    /// With numbers up to `last` in tables, or in what a log had: a MemTable that waits for its
+    /// flush.
     pub(crate) fn new(
         o: &Arc<Options>,
         home: NodeId,
-        version: Version,
+        (version, logged, last): (Version, Option<Arc<MemTable>>, Seq),
         snapshots: &Arc<Snapshots>,
+        recorder: Option<Recorder>,
     ) -> Self {
         let tables = version.tables().map(|table| table.number).max().unwrap_or(0);
-        let last = version.tables().map(|table| table.meta.numbers.1).max().unwrap_or(0);
         let active = MemTable::new(last + 1, o.memtable_entries, o.memtable_bytes);
-        let view = View { active: active.clone(), immutables: Vec::new(), version: version.into() };
+        let immutables = logged.into_iter().collect();
+        let view = View { active: active.clone(), immutables, version: version.into() };
         Self {
+            recorder,
             home,
             o: o.clone(),
             view: Mutex::new(view.into()),
             early: Mutex::new(active),
             state: Mutex::new(State { tables, ..State::default() }),
             snapshots: snapshots.clone(),
+            growth: FifoMutex::new(),
             queue: FifoMutex::new(),
             full_until: AtomicU64::new(0),
         }
@@ -238,7 +255,8 @@ impl Shard {
         let state = locked(&self.state);
         let view = self.view();
         let picked = view.version.pick(&self.o, &state.busy, &state.from);
-        view.immutables.is_empty() && state.busy.is_empty() && picked.is_none()
+        let is_kept = self.recorder.as_ref().is_none_or(Recorder::is_settled);
+        view.immutables.is_empty() && state.busy.is_empty() && picked.is_none() && is_kept
     }
 
     /// Begins the flush of the oldest MemTable that waits for one.
@@ -268,12 +286,18 @@ impl Shard {
         state.flushed.insert(flush.table.first, table);
         let mut view = View::clone(&self.view());
         let mut version = Version::clone(&view.version);
+        let (mut added, mut flushed) = (Vec::new(), 0);
         while let Some(oldest) = view.immutables.last() {
             let Some(table) = state.flushed.remove(&oldest.first) else { break };
+            flushed = oldest.visible();
             view.immutables.pop();
             if let Some(table) = table {
+                added.push(table.meta.clone());
                 version.add(0, table, self.o.defects.unordered);
             }
+        }
+        if let Some(recorder) = self.recorder.as_ref().filter(|_| flushed > 0) {
+            recorder.edit(0, (added, Vec::new()), flushed);
         }
         view.version = version.into();
         self.install(view);
@@ -300,9 +324,31 @@ impl Shard {
         let mut version = Version::clone(&view.version);
         version.remove(pick.level, &pick.upper);
         version.remove(pick.level + 1, &pick.lower);
+        if let Some(recorder) = &self.recorder {
+            let added = tables.iter().map(|table| table.meta.clone()).collect();
+            let removed = pick.inputs().map(|table| name_of(&table.meta)).collect();
+            recorder.edit(pick.level + 1, (added, removed), 0);
+        }
         tables.into_iter().for_each(|table| version.add(pick.level + 1, table, false));
         self.full_until.store(0, Ordering::Relaxed);
         self.install(View { version: version.into(), ..view });
+    }
+
+    /// A new segment of the manifest, in a block, with the tables of this instant; the number of
+    /// bytes that it needs if it does not fit.
+    ///
+    /// # Errors
+    /// `Corrupt`: it cannot be encoded.
+    pub(crate) fn new_segment(
+        &self,
+        recorder: &Recorder,
+        place: BlockPtr,
+        is_gone: impl Fn(u64) -> bool,
+    ) -> Result<Result<Roll, usize>> {
+        let _state = locked(&self.state);
+        let metas = |tables: &Vec<Arc<Table>>| tables.iter().map(|t| t.meta.clone()).collect();
+        let levels = self.view().version.levels.iter().map(metas).collect();
+        recorder.new_segment(place, levels, is_gone)
     }
 
     /// Whether a flush or a compaction has found no memory, and it is too early for another one.

@@ -1,11 +1,12 @@
 //! The systems of this crate: dLSM as published, its relatives, and its techniques, one left out
 //! of each.
 
-use dmtree_parts::peer::{Fit, SystemSpec, typed, value};
+use dmtree_parts::peer::{Fit, Mutant, NodeFaultSet, Soon, SystemSpec, typed, value};
 
 use crate::client::Dlsm;
 use crate::defects::defects;
 use crate::format::Format;
+use crate::mutants;
 use crate::node;
 use crate::options::{Merging, Options};
 
@@ -14,6 +15,12 @@ pub fn systems() -> Vec<SystemSpec> {
     node::provide_service();
     let base = Options::published;
     vec![
+        sound("dlsm", "dLSM made sound: any key from any node, a log, take-over", Options::sound()),
+        sound(
+            "dlsm-no-log",
+            "the same without a log: what the owner's memory had dies with it",
+            Options { log: false, ..Options::sound() },
+        ),
         spec("dlsm-published", "dLSM as published: tables on memory nodes, merged there", base()),
         spec("rocksdb-rdma-8k", "RocksDB over RDMA, blocks of 8 KiB", Options::rocksdb(8192)),
         spec("rocksdb-rdma-2k", "RocksDB over RDMA, blocks of 2 KiB", Options::rocksdb(2048)),
@@ -44,6 +51,31 @@ pub fn systems() -> Vec<SystemSpec> {
             "dLSM that awaits every WRITE of a flush",
             Options { ring: false, ..base() },
         ),
+    ]
+}
+
+fn sound(name: &'static str, about: &'static str, options: Options) -> SystemSpec {
+    let recovers = options.log;
+    SystemSpec {
+        published: false,
+        sound: true,
+        recovers,
+        mutants: match recovers {
+            true => Mutant::list(mutants::Mutant::ALL.iter().map(|m| m.name()), &soon()),
+            false => Vec::new(),
+        },
+        enable: mutants::Mutant::enable_named,
+        ..spec(name, about, options)
+    }
+}
+
+/// Mutants that few seeds find.
+fn soon() -> [(&'static str, Soon); 3] {
+    let soon = |node_faults, seeds, kind| Soon { node_faults, seeds, kind };
+    [
+        ("AcknowledgeEarly", soon(NodeFaultSet::None, 10, "access")),
+        ("LogForgotten", soon(NodeFaultSet::Crash, 20, "history")),
+        ("SegmentEarly", soon(NodeFaultSet::Crash, 80, "failed")),
     ]
 }
 

@@ -3,7 +3,7 @@
 //! Its index and its filter are in the memory of the node, its data is not. What holds a table
 //! ([`Arc`]) may READ it. The last one that gives it up makes it garbage.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,8 @@ pub(crate) struct Table {
     pub(crate) number: u64,
     pub(crate) index: Index,
     filter: Option<Bloom>,
-    garbage: Option<Arc<Garbage>>,
+    /// Where its memory goes when it is dropped.
+    garbage: OnceLock<Arc<Garbage>>,
 }
 
 impl std::fmt::Debug for Table {
@@ -83,7 +84,7 @@ impl std::fmt::Debug for Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        if let Some(garbage) = &self.garbage {
+        if let Some(garbage) = self.garbage.get() {
             garbage.add(&self.meta);
         }
     }
@@ -108,7 +109,13 @@ impl Table {
         (index, filter): (Index, Option<Bloom>),
         garbage: Option<Arc<Garbage>>,
     ) -> Arc<Self> {
+        let garbage = garbage.map(OnceLock::from).unwrap_or_default();
         Arc::new(Self { meta, number, index, filter, garbage })
+    }
+
+    /// Dropped, its memory becomes garbage from now on.
+    pub(crate) fn set_garbage(&self, garbage: &Arc<Garbage>) {
+        let _ = self.garbage.set(garbage.clone());
     }
 
     /// Reads index and filter of a table.

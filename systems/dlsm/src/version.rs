@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::key::Seq;
 use crate::options::Options;
 use crate::table::Table;
 
@@ -88,6 +89,11 @@ impl Version {
     /// Removes tables from a level.
     pub(crate) fn remove(&mut self, level: usize, tables: &[Arc<Table>]) {
         self.levels[level].retain(|table| !tables.iter().any(|gone| Arc::ptr_eq(gone, table)));
+    }
+
+    /// The highest sequence number in its tables.
+    pub(crate) fn last(&self) -> Seq {
+        self.tables().map(|table| table.meta.numbers.1).max().unwrap_or(0)
     }
 
     pub(crate) fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {

@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dmtree_fabric::{Error, ErrorKind, JobNumber, NodeId, OpKind, OpOutcome, Result, Stage};
+use dmtree_fabric::{Error, ErrorKind, NodeId, OpKind, OpOutcome, Result, Stage};
 use dmtree_parts::Pause;
-use dmtree_pool::DATA_SERVICE;
 
 use crate::build::Built;
 use crate::client::Dlsm;
@@ -16,12 +15,14 @@ use crate::cursor::Cursor;
 use crate::fetch::ask;
 use crate::key::KeyRange;
 use crate::merge::{merge, write_all};
+use crate::mutants::Mutant;
+use crate::node::Router;
 use crate::options::Merging;
 use crate::shard::{Compaction, Flush, Shard};
 use crate::store::{Remote, Store, block_of};
-use crate::table::{Meta, Table};
+use crate::table::Table;
 use crate::version::Version;
-use crate::wire::{self, Merge, Reply, Request, Rule};
+use crate::wire::{self, Reply, Request, Rule};
 
 /// How long a writer leaves a piece of work to the workers, in steps, ns.
 const LEFT_NS: (u32, u64) = (10, 20_000);
@@ -29,10 +30,6 @@ const LEFT_NS: (u32, u64) = (10, 20_000);
 const IDLE_NS: u64 = 10_000_000;
 /// After work that finds no memory a worker tries again after this time, ns.
 const FULL_NS: u64 = 5_000_000;
-/// Pauses between two questions about a job: the first and the longest, ns.
-const ASK_NS: (u64, u64) = (10_000, 1_000_000);
-/// Longest request of a job, bytes.
-const LONGEST_JOB: usize = wire::MOST_BYTES / 2;
 
 /// How a piece of work went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,17 +106,34 @@ impl Dlsm {
     /// Executes a piece of work, if any is due.
     async fn piece(&self) -> Result<Piece> {
         let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
-        let freed = self.free_garbage().await?;
-        let n = router.shards.len().max(1);
-        let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
         let mut full = false;
-        for shard in (0..n).filter_map(|i| router.shards.get((turn + i) % n)) {
+        let freed = match Box::pin(self.free_garbage(router)).await {
+            Err(e) if e.kind() == ErrorKind::Full => {
+                full = true;
+                false
+            }
+            freed => freed?,
+        };
+        let kept = match Box::pin(self.keep_all(router)).await {
+            Err(e) if e.kind() == ErrorKind::Full => {
+                full = true;
+                false
+            }
+            kept => kept?,
+        };
+        if kept {
+            return Ok(Piece::Done);
+        }
+        let own: Vec<&Shard> = router.own().collect();
+        let n = own.len().max(1);
+        let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        for shard in (0..n).filter_map(|i| own.get((turn + i) % n)) {
             match Box::pin(self.flush_one(shard)).await? {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
             }
         }
-        for shard in (0..n).filter_map(|i| router.shards.get((turn + i) % n)) {
+        for shard in (0..n).filter_map(|i| own.get((turn + i) % n)) {
             match Box::pin(self.compact_one(shard)).await? {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
@@ -133,20 +147,41 @@ impl Dlsm {
     }
 
     /// Gives back what no table names any more; whether there was anything.
-    async fn free_garbage(&self) -> Result<bool> {
+    async fn free_garbage(&self, router: &Router) -> Result<bool> {
         let node = &self.node;
-        let own = node.garbage.take_own();
-        for extent in &own {
+        let (mut own, theirs) = (node.garbage.take_own(), node.garbage.batch());
+        // What is taken has been removed by an edit that was enqueued before.
+        if (!own.is_empty() || theirs.is_some()) && !node.mutants.has(Mutant::InputsFreedEarly) {
+            for shard in router.own() {
+                if let Some(recorder) = &shard.recorder {
+                    self.keep((shard, recorder), recorder.last_edit()).await?;
+                }
+            }
+        }
+        let extents = own.take();
+        for extent in &extents {
             node.pool.give_back_block(node.root.index, block_of(extent));
         }
-        let Some((to, batch, extents)) = node.garbage.batch() else { return Ok(!own.is_empty()) };
+        let had_own = !extents.is_empty();
+        let Some((to, batch, extents)) = theirs else { return Ok(had_own) };
         let scope = self.ep.begin(OpKind::Maintain);
-        match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
+        match ask(&self.ep, to, &Request::Free { owner: node.me.0, batch, extents }).await? {
             Reply::Done => node.garbage.acknowledged(to, batch),
             Reply::Bytes(_) => return Err(wire::unexpected(to)),
         }
         scope.end(OpOutcome::Other);
         Ok(true)
+    }
+
+    /// Keeps what is due of the shards with a recorder; whether there was anything.
+    async fn keep_all(&self, router: &Router) -> Result<bool> {
+        let mut was_due = false;
+        for shard in router.own() {
+            if let Some(recorder) = &shard.recorder {
+                was_due |= self.keep_up((shard, recorder)).await?;
+            }
+        }
+        Ok(was_due)
     }
 
     async fn flush_one(&self, shard: &Shard) -> Result<Piece> {
@@ -307,81 +342,5 @@ impl Dlsm {
         let mut extents = compaction.pick.inputs().flat_map(|table| table.meta.extents());
         let memory = extents.next()?.at().node();
         extents.all(|extent| extent.at().node() == memory).then_some(memory)
-    }
-
-    /// Merges by jobs of a memory node, all parts at a time; `None` when it has no room for jobs,
-    /// or a job names more tables than a message.
-    async fn merge_near(
-        &self,
-        shard: &Shard,
-        compaction: &Compaction<'_>,
-        memory: NodeId,
-        rules: &[Rule],
-    ) -> Result<Option<Vec<Arc<Table>>>> {
-        let node = &self.node;
-        let metas = |run: Vec<Arc<Table>>| run.iter().map(|table| table.meta.clone()).collect();
-        let runs: Vec<Vec<Meta>> = compaction.pick.runs().into_iter().map(metas).collect();
-        let mut started = Vec::new();
-        for rule in rules {
-            let merge = Merge { index: node.root.index, runs: runs.clone(), rule: rule.clone() };
-            let message = wire::message(&Request::Merge(merge))?;
-            let job = match message.len() > LONGEST_JOB {
-                true => Err(Error::busy("too many tables")),
-                false => self.ep.start_job(memory, DATA_SERVICE, &message).await,
-            };
-            match job {
-                Ok(number) => started.push(number),
-                Err(e) => {
-                    self.forget(memory, &started).await?;
-                    return if e.kind() == ErrorKind::Busy { Ok(None) } else { Err(e) };
-                }
-            }
-        }
-        let mut made = Vec::new();
-        let mut failed = None;
-        for number in &started {
-            match self.ended(memory, *number).await.and_then(|answer| wire::decode(&answer)) {
-                Ok(metas) => made.extend::<Vec<Meta>>(metas),
-                Err(e) => failed = Some(e),
-            }
-        }
-        self.forget(memory, &started).await?;
-        let mut tables = Vec::new();
-        for meta in made {
-            let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            if failed.is_some() {
-                node.garbage.add(&meta);
-                continue;
-            }
-            match Table::open(&node.remote(&self.ep), meta.clone(), number, garbage).await {
-                Ok(table) => tables.push(table),
-                Err(e) => {
-                    node.garbage.add(&meta);
-                    failed = Some(e);
-                }
-            }
-        }
-        failed.map_or(Ok(Some(tables)), Err)
-    }
-
-    async fn forget(&self, memory: NodeId, jobs: &[JobNumber]) -> Result<()> {
-        for number in jobs {
-            self.ep.forget_job(memory, *number).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the end of a job, however long it takes: it ends with its node, or with the access
-    /// of this one.
-    async fn ended(&self, memory: NodeId, number: JobNumber) -> Result<Vec<u8>> {
-        let (mut pause, longest) = ASK_NS;
-        loop {
-            self.ep.renew_deadline();
-            if let Some(answer) = self.ep.ask_job(memory, number).await? {
-                return Ok(answer);
-            }
-            self.ep.sleep(pause).await;
-            pause = (2 * pause).min(longest);
-        }
     }
 }

@@ -223,6 +223,30 @@ impl LocalTransport {
         check_reply(to, ep.block_on(handler.call(&ep, self.own.node, request))?)
     }
 
+    /// Runs a service that waits, beside the clients of this thread: what it waits for may be one
+    /// of them. False when the service does not wait.
+    fn waiting(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Result<bool> {
+        let c = self.connection(call.to)?;
+        if !c.host.rpc.waits(call.service) {
+            return Ok(false);
+        }
+        self.may_reach(&c).inspect_err(|e| self.disconnect(call.to, e))?;
+        let handler = c.host.rpc.handler(call.to, call.service)?;
+        let served = Self::serving(self.shared.clone(), c.host.clone());
+        let transport = WithoutCalls::serving(Rc::new(served), None);
+        let (from, to, request) = (self.own.node, call.to, call.request.to_vec());
+        core.tasks.spawn(move |core, slot| {
+            Box::pin(async move {
+                let ep = Endpoint::new(core.clone(), transport, slot);
+                let answer = handler.call(&ep, from, &request).await;
+                let done = answer.and_then(|reply| check_reply(to, reply));
+                let done = done.map(|reply| core.complete_rpc(ticket, reply));
+                core.complete(ticket, done);
+            })
+        });
+        Ok(true)
+    }
+
     /// What a service of a node reaches memory by.
     pub(crate) fn service_on(&self, host: &Arc<Host>, charged: Option<Rc<Charged>>) -> Endpoint {
         let served = Self::serving(self.shared.clone(), host.clone());
@@ -319,8 +343,12 @@ impl Transport for LocalTransport {
         self.is_direct().then_some(self)
     }
 
-    fn rpc(&self, _core: &Core, _ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
-        Poll::Ready(self.call(call))
+    fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
+        match self.waiting(core, ticket, call) {
+            Ok(true) => Poll::Pending,
+            Ok(false) => Poll::Ready(self.call(call)),
+            Err(e) => Poll::Ready(Err(e)),
+        }
     }
 
     fn poll(&self, core: &Core) -> Progress {

@@ -324,6 +324,8 @@ impl<'a> Start<'a> {
         let (control, inbox) = channel();
         let data = match (net.has_threads(), me.node.role()) {
             (true, Role::Memory) => service::start_cores(&shared, nic_config.cores)?,
+            // A data service of a compute node may wait: control services go on meanwhile.
+            (true, Role::Compute) => service::start_cores(&shared, 1)?,
             _ => control.clone(),
         };
         *locked(&shared.calls) = Some(Inboxes { control, data });

@@ -4,6 +4,7 @@ mod costs;
 mod deletions;
 mod levels;
 mod owners;
+mod sound;
 mod threads;
 
 use dmtree_check::peer::prelude::*;
@@ -22,6 +23,8 @@ pub fn small(o: Options) -> Options {
         piece_bytes: 4096,
         level1_bytes: 4096,
         read_ahead: 4096,
+        log_bytes: 16384,
+        manifest_bytes: 4096,
         subcompactions: 4,
         ..o
     }
@@ -33,6 +36,12 @@ fn peer() -> Peer {
         row("dlsm-published", "get", cost(1, [1, 0, 0, 48, 0])).share(0.999),
         row("dlsm-published", "get absent, update, insert, delete", cost(0, [0; 5])),
         row("dlsm-published", "scan of 100", cost(1, [1, 0, 0, 4800, 0])),
+        row("dlsm", "get", cost(1, [1, 0, 0, 48, 0])).share(0.999),
+        row("dlsm", "get absent", cost(0, [0; 5])),
+        row("dlsm", "scan of 100", cost(1, [1, 0, 0, 4800, 0])),
+        // A group of one: frame 8, record 25, pair 36 without a value 27, in whole words.
+        row("dlsm", "insert, update", cost(1, [0, 1, 0, 0, 72])).share(0.99),
+        row("dlsm", "delete", cost(1, [0, 1, 0, 0, 64])).share(0.99),
     ];
     let budget = Budget { keys: 5_000, ..Budget::new(peer.presets(), rows) };
     let presets: Vec<_> = peer.subjects.iter().map(|s| (s.name, s.options.clone())).collect();

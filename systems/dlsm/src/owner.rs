@@ -1,0 +1,211 @@
+//! Owners of ranges of keys, where any compute node takes any key.
+//!
+//! A range is a shard. It has two words in the directory: its *owner* (compute node, incarnation,
+//! and the opening of the index there; 0: none yet), and the segment of its *manifest*. A node that
+//! is not the owner asks it ([`crate::forward`]). A range without an owner becomes the first one's
+//! that compare-and-sets its word; the node with the number of its slice is asked to, if it has
+//! the index open.
+//!
+//! *Take-over.* The owner's word may be changed once the owner is fenced: the membership says that
+//! no verb of it executes at any node any more. So what the claimant reads then is all that the
+//! owner has ever acknowledged: manifest first, which names tables and blocks of the log, then the
+//! log. It writes a segment of its own before it answers anything. It may die at any step: the next
+//! claimant finds the same. What the owner has allocated and no manifest names is lost memory until
+//! the index is dropped.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use dmtree_fabric::sync::locked;
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Result};
+use dmtree_pool::BlockPtr;
+
+use crate::client::Dlsm;
+use crate::log::{Log, Record, records};
+use crate::manifest::{self, Kept};
+use crate::memtable::MemTable;
+use crate::mutants::Mutant;
+use crate::node::{DlsmNode, Router};
+use crate::recorder::{Found, Recorder};
+use crate::shard::Shard;
+use crate::table::Table;
+use crate::version::{LEVELS, Version};
+
+/// Openings of indexes in this process that have not ended, by their words.
+static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// An opening of an index: the word with which it owns ranges.
+#[derive(Debug)]
+pub(crate) struct Opening(pub(crate) u64);
+
+impl Opening {
+    pub(crate) fn new(word: u64) -> Self {
+        locked(&OPEN).insert(word);
+        Self(word)
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        locked(&OPEN).remove(&self.0);
+    }
+}
+
+/// Where a range is served.
+pub(crate) enum Owner<'n> {
+    /// By this node.
+    Here(&'n Shard),
+    /// By this one.
+    There(NodeId),
+}
+
+fn node_of(word: u64) -> NodeId {
+    NodeId::from_bits((word >> 48) as u16)
+}
+
+impl DlsmNode {
+    /// Whether the owner that a word names is gone: no verb of it executes any more.
+    fn is_owner_gone(&self, word: u64) -> bool {
+        match word >> 32 == self.me.0 >> 32 {
+            true => !locked(&OPEN).contains(&word),
+            false => self.is_gone(word),
+        }
+    }
+
+    /// The same of the node of a client, or of a word.
+    pub(crate) fn is_gone(&self, client: u64) -> bool {
+        let (node, incarnation) = (node_of(client), (client >> 32) as u16);
+        self.pool.is_revoked(node, incarnation)
+            || self.mutants.has(Mutant::UnfencedTakeOver)
+                && self.pool.is_suspected(node, incarnation)
+    }
+}
+
+/// The words of a range.
+pub(crate) fn head_of(router: &Router, range: usize) -> GlobalAddr {
+    router.heads.plus(16 * range as u64)
+}
+
+impl Dlsm {
+    /// The owner of a range; this node, if the range has none and this node is to be it.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Incompatible` for a manifest or a log that is none; those of the fabric.
+    pub(crate) async fn owner<'n>(
+        &'n self,
+        router: &'n Router,
+        range: usize,
+        is_asked: bool,
+    ) -> Result<Owner<'n>> {
+        let (ep, node) = (&self.ep, &*self.node);
+        loop {
+            if let Some(shard) = router.shards[range].get() {
+                return Ok(Owner::Here(shard));
+            }
+            let known = router.owners[range].load(Ordering::SeqCst);
+            if known != 0 && known != node.me.0 && !node.is_owner_gone(known) {
+                return Ok(Owner::There(node_of(known)));
+            }
+            let _turn = node.opening.take(ep, [range as u64]).await?;
+            if router.shards[range].get().is_some() {
+                continue;
+            }
+            let head = head_of(router, range);
+            let mut word = ep.read(head, 8).await?.word(0);
+            if word == 0 && !is_asked {
+                // Its own slice has the first call on it, as long as it is there.
+                let first = NodeId::compute((range / node.o.shards as usize) as u16);
+                if first != node.pool.cn() && !router.is_passed_over(range) {
+                    return Ok(Owner::There(first));
+                }
+            }
+            if word != node.me.0 && (word == 0 || node.is_owner_gone(word)) {
+                node.pool.check_lease_untouched(ep)?;
+                word = match ep.cas(head, word, node.me.0).await? {
+                    found if found == word => node.me.0,
+                    found => found,
+                };
+            }
+            router.owners[range].store(word, Ordering::SeqCst);
+            if word == node.me.0 {
+                match Box::pin(self.take_over(router, range)).await {
+                    Ok(shard) => _ = router.shards[range].set(shard),
+                    // A dropped attempt of this node was late, and has left the same state.
+                    Err(e) if e.kind() == ErrorKind::Contended => {
+                        ep.check_deadline("a range", 0)?
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+    }
+
+    /// Reads what is kept of a range that this node has claimed, and makes a shard of it.
+    async fn take_over(&self, router: &Router, range: usize) -> Result<Shard> {
+        let (ep, node) = (&self.ep, &self.node);
+        let torn = node.mutants.has(Mutant::TornRecords);
+        let head = head_of(router, range);
+        let word = ep.read(head.plus(8), 8).await?.word(0);
+        let (life, kept) = match word {
+            0 => (0, first_state(router, range)),
+            _ => manifest::read(ep, word, torn).await?,
+        };
+        let mut version = Version::default();
+        for (level, metas) in kept.levels.iter().enumerate() {
+            for meta in metas {
+                let (number, fetch) = (version.tables().count() as u64 + 1, node.remote(ep));
+                let table = Table::open(&fetch, meta.clone(), number, None).await?;
+                version.add(level, table, false);
+            }
+        }
+        let (blocks, records) = match node.mutants.has(Mutant::LogForgotten) {
+            true => Default::default(),
+            false => read_logs(ep, &kept, torn).await?,
+        };
+        let first = kept.flushed + 1;
+        let last = records.last_key_value().map_or(kept.flushed, |(seq, _)| *seq);
+        let mut sessions: Vec<_> = kept.sessions.iter().map(|its| (*its, kept.flushed)).collect();
+        sessions.extend(records.values().filter_map(|r| Some((r.origin?, r.seq))));
+        let logged = (!records.is_empty())
+            .then(|| MemTable::logged(first, last, records.into_values().collect()));
+        let (log, flushed) = (Log::taken_over(&blocks, kept.next_log), kept.flushed);
+        let found = Found { head, word, life, flushed, log, sessions };
+        let recorder = Recorder::new(found, node.o.log);
+        let start = (version, logged, last);
+        let shard = Shard::new(&node.o, node.home(range), start, &node.snapshots, Some(recorder));
+        if let Some(recorder) = &shard.recorder {
+            self.keep((&shard, recorder), recorder.last_edit()).await?;
+        }
+        // A take-over that has failed frees nothing: the next one needs it.
+        shard.view().version.tables().for_each(|table| table.set_garbage(&node.garbage));
+        Ok(shard)
+    }
+}
+
+/// What a load has made of a range.
+fn first_state(router: &Router, range: usize) -> Kept {
+    let mut levels = vec![Vec::new(); LEVELS];
+    if let Some((level, metas)) = router.loaded.get(range) {
+        levels[usize::from(*level)].clone_from(metas);
+    }
+    let flushed = levels.iter().flatten().map(|meta| meta.numbers.1).max().unwrap_or(0);
+    Kept { levels, flushed, ..Kept::default() }
+}
+
+/// Blocks of a log, with the last number of each; and records behind those that are flushed.
+type Logged = (Vec<(u64, BlockPtr, u64)>, BTreeMap<u64, Record>);
+
+async fn read_logs(ep: &Endpoint, kept: &Kept, torn: bool) -> Result<Logged> {
+    let mut all = Logged::default();
+    for (id, place) in &kept.logs {
+        let place = BlockPtr::from_bits(*place);
+        // A block that was named ahead may have nothing yet.
+        let read = ep.read_unvalidated(place.addr(), place.capacity()).await?;
+        let found = read.extract(|bytes| records(bytes, *id, torn));
+        let found = found.map_err(|e| e.context(format!("the log at {}", place.addr())))?;
+        all.0.push((*id, place, found.iter().map(|r| r.seq).max().unwrap_or(0)));
+        all.1.extend(found.into_iter().filter(|r| r.seq > kept.flushed).map(|r| (r.seq, r)));
+    }
+    Ok(all)
+}
