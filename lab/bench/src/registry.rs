@@ -179,8 +179,17 @@ mod tests {
             let list: Vec<String> = list.iter().map(|s| (*s).to_owned()).collect();
             select(&list).unwrap().iter().map(|s| s.name).collect::<Vec<_>>()
         };
-        let families =
-            ["dmtree", "fptree", "dmtree-published", "sherman", "smart", "chime", "rolex", "rpc"];
+        let families = [
+            "dmtree",
+            "fptree",
+            "dmtree-published",
+            "sherman",
+            "smart",
+            "chime",
+            "rolex",
+            "rpc",
+            "dlsm",
+        ];
         assert_eq!(names(&["families"]), families);
         assert_eq!(names(&["all"]).len(), all.len());
         assert_eq!(names(&["dmtree-no-rtc", "dmtree", "dmtree"]), ["dmtree-no-rtc", "dmtree"]);

@@ -108,7 +108,7 @@ fn conforms(pool: &[&str]) {
     let systems = ["--system", "families", "--steps", "300"];
     let (status, said) = run(&[&["conform"][..], pool, &systems].concat());
     assert_eq!(status, Some(0), "{said}");
-    assert_eq!(said.matches("two processes").count(), 8, "{said}");
+    assert_eq!(said.matches("two processes").count(), 9, "{said}");
 }
 
 #[test]
