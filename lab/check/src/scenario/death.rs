@@ -9,7 +9,7 @@ use dmtree_fabric::sim::{CrashPoint, How, Place};
 use dmtree_fabric::{Error, ErrorKind, NodeId};
 
 use super::play::{Play, within};
-use super::{Op, READ_BOUND_NS, Script, WRITE_BOUND_NS, perform, value};
+use super::{Op, Script, WRITE_BOUND_NS, perform, value};
 
 /// The crash of a run.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ pub fn run(script: &Script, cut: ScriptedCrash) -> Result<CrashRun, String> {
     let play = Play::begin((script, cut.victim), script.ops.iter(), seeded)?;
     let point = CrashPoint { verb: cut.verb, place: cut.place };
     let done = play.victim((cut.victim, script.ops.clone()), point, cut.how);
-    play.reader(survivor, READ_BOUND_NS, || true);
+    play.reader(survivor, script.read_bound_ns, || true);
     if cut.second.is_some() {
         second_survivor(&play, cut.victim, last);
     }

@@ -147,6 +147,8 @@ pub struct Script {
     /// An error of the walk that is allowed without a sweep, because no operation needed the
     /// recovery.
     pub unmet: Option<&'static str>,
+    /// Bound of a read during a crash, ns.
+    pub read_bound_ns: u64,
 }
 
 /// Enables a mutant on a node.
@@ -168,6 +170,7 @@ impl Script {
             enable: None,
             swept: true,
             unmet: None,
+            read_bound_ns: READ_BOUND_NS,
         }
     }
 
