@@ -25,7 +25,7 @@ fn portable_crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head.as_flattened()), bytes)
 }
 
-/// The checksum as [`crc32c`], if the bytes begin with these ones: both in one pass.
+/// The checksum as [`crc32c()`], if the bytes begin with these ones: both in one pass.
 #[inline]
 pub fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
