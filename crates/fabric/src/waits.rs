@@ -108,7 +108,7 @@ mod tests {
         let mut sum = Waits::default();
         for thread in 0..3 {
             let mut waits = Waits::default();
-            for n in 0..1000 {
+            for n in 0..200 {
                 waits.count(lock(1000 * (thread + 1) + n), 1);
                 waits.count(lock(7), 1);
                 if n % 2 == 0 {
@@ -120,6 +120,6 @@ mod tests {
         let most = sum.most_awaited();
         assert_eq!(most.len(), MOST_AWAITED);
         assert_eq!([most[0].0, most[1].0], [lock(7), lock(8)]);
-        assert!(most[0].1 >= 3000 && most[1].1 >= 1500, "never too low: {most:?}");
+        assert!(most[0].1 >= 600 && most[1].1 >= 300, "never too low: {most:?}");
     }
 }
