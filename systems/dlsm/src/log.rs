@@ -12,7 +12,7 @@ use dmtree_parts::BatchWrite;
 use dmtree_pool::BlockPtr;
 
 use crate::format::{take, take_u64};
-use crate::frame::{FORM, contents, frame_bytes, put_frame};
+use crate::frame::{FORM, Life, Series, contents, frame_bytes, put_frame};
 use crate::key::Seq;
 use crate::memtable::Number;
 use crate::wire;
@@ -41,6 +41,7 @@ struct LogBlock {
 /// The blocks of a log, oldest first.
 #[derive(Default)]
 pub(crate) struct Log {
+    series: Series,
     blocks: VecDeque<LogBlock>,
     /// The one that takes records.
     current: usize,
@@ -81,7 +82,7 @@ pub(crate) fn record_bytes(pairs: &[u8]) -> usize {
 ///
 /// # Errors
 /// `Corrupt`; `Incompatible`.
-pub(crate) fn records(bytes: &[u8], id: u64, torn: bool) -> Result<Vec<Record>> {
+pub(crate) fn records(bytes: &[u8], life: Life, torn: bool) -> Result<Vec<Record>> {
     let decode = |mut rest: &[u8]| {
         let [seq, client, number] =
             [take_u64(&mut rest)?, take_u64(&mut rest)?, take_u64(&mut rest)?];
@@ -89,12 +90,16 @@ pub(crate) fn records(bytes: &[u8], id: u64, torn: bool) -> Result<Vec<Record>> 
         let writes = wire::decode(take(&mut rest, n)?)?;
         Ok(Record { seq, origin: (client != 0).then_some((client, number)), writes })
     };
-    contents(bytes, id, torn)?.into_iter().map(decode).collect()
+    contents(bytes, life, torn)?.into_iter().map(decode).collect()
 }
 
 impl Log {
     /// With the blocks of a former owner, which take no more records.
-    pub(crate) fn taken_over(blocks: &[(u64, BlockPtr, Seq)], next_id: u64) -> Self {
+    pub(crate) fn taken_over(
+        series: Series,
+        blocks: &[(u64, BlockPtr, Seq)],
+        next_id: u64,
+    ) -> Self {
         let block = |(id, place, last): &(u64, BlockPtr, Seq)| LogBlock {
             id: *id,
             place: *place,
@@ -106,7 +111,7 @@ impl Log {
             tainted: false,
         };
         let blocks: VecDeque<_> = blocks.iter().map(block).collect();
-        Self { current: blocks.len(), blocks, writing: false, next_id }
+        Self { series, current: blocks.len(), blocks, writing: false, next_id }
     }
 
     /// Adds a block, which the manifest names from an edit on. Returns its number.
@@ -172,7 +177,7 @@ impl Log {
         let (client, op) = origin.unwrap_or_default();
         [number.seq(), client, op].iter().for_each(|n| record.extend_from_slice(&n.to_le_bytes()));
         record.extend_from_slice(pairs);
-        put_frame(&mut block.pending, block.id, &record);
+        put_frame(&mut block.pending, (self.series, block.id), &record);
         block.last = number.seq();
         block.numbers.push(number);
     }

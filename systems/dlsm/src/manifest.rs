@@ -16,7 +16,7 @@ use dmtree_pool::BlockPtr;
 use serde::{Deserialize, Serialize};
 
 use crate::format::take_u64;
-use crate::frame::{FORM, contents, put_frame};
+use crate::frame::{FORM, Life, Series, contents, put_frame};
 use crate::key::Seq;
 use crate::log::Origin;
 use crate::table::Meta;
@@ -90,15 +90,19 @@ impl Kept {
 ///
 /// # Errors
 /// `Corrupt`; `Incompatible`; those of the fabric.
-pub(crate) async fn read(ep: &Endpoint, word: u64, torn: bool) -> Result<(u64, Kept)> {
+pub(crate) async fn read(
+    ep: &Endpoint,
+    (series, word): (Series, u64),
+    torn: bool,
+) -> Result<(u64, Kept)> {
     let place = BlockPtr::from_bits(word);
     let bytes = ep.read(place.addr(), place.capacity()).await?.extract(<[u8]>::to_vec);
-    decode(&bytes, torn).map_err(|e| e.context(format!("the manifest at {}", place.addr())))
+    decode(&bytes, series, torn).map_err(|e| e.context(format!("the manifest at {}", place.addr())))
 }
 
-fn decode(bytes: &[u8], torn: bool) -> Result<(u64, Kept)> {
+fn decode(bytes: &[u8], series: Series, torn: bool) -> Result<(u64, Kept)> {
     let life = take_u64(&mut &bytes[..])?;
-    let frames = contents(bytes.get(HEAD..).unwrap_or_default(), life, torn)?;
+    let frames = contents(bytes.get(HEAD..).unwrap_or_default(), (series, life), torn)?;
     let Some((first, edits)) = frames.split_first() else {
         return Err(Error::corrupt("it has no state: its first frame fails its checksum"));
     };
@@ -112,7 +116,7 @@ fn decode(bytes: &[u8], torn: bool) -> Result<(u64, Kept)> {
     Ok((life, kept))
 }
 
-fn framed(life: u64, what: &impl Serialize) -> Result<Vec<u8>> {
+fn framed(life: Life, what: &impl Serialize) -> Result<Vec<u8>> {
     let encoded = wire::encode(what)?;
     let mut out = Vec::new();
     put_frame(&mut out, life, &[&[FORM], &encoded[..]].concat());
@@ -143,6 +147,7 @@ pub(crate) enum Step {
 /// The end of a manifest, at its writer.
 #[derive(Default)]
 pub(crate) struct Manifest {
+    series: Series,
     /// The segment as the word of the range names it; 0: there is none.
     word: u64,
     life: u64,
@@ -161,10 +166,11 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     /// Behind the segment of a former owner, which it leaves at the first step: one is due at once.
-    pub(crate) fn behind(word: u64, life: u64) -> Self {
+    pub(crate) fn behind(series: Series, word: u64, life: u64) -> Self {
         // A compare-and-set of a dropped take-over may come late: the word is never again what it
         // expects.
-        Self { word, life, used: u32::MAX, enqueued: 1, tainted: true, ..Self::default() }
+        let start = Self { series, word, life, ..Self::default() };
+        Self { used: u32::MAX, enqueued: 1, tainted: true, ..start }
     }
 
     /// Enqueues an edit. Returns its number.
@@ -194,7 +200,7 @@ impl Manifest {
         }
         let mut bytes = Vec::new();
         for edit in &self.pending {
-            bytes.extend(framed(self.life, edit)?);
+            bytes.extend(framed((self.series, self.life), edit)?);
         }
         self.writing = true;
         let place = BlockPtr::from_bits(self.word);
@@ -230,7 +236,7 @@ impl Manifest {
     ) -> Result<Result<Roll, usize>> {
         let life = self.life + 1;
         let mut bytes = [life.to_le_bytes(), [0; 8]].concat();
-        bytes.extend(framed(life, kept)?);
+        bytes.extend(framed((self.series, life), kept)?);
         if bytes.len() > place.capacity() as usize {
             return Ok(Err(bytes.len()));
         }
@@ -262,8 +268,12 @@ impl Manifest {
 mod tests {
     use super::*;
 
+    fn series() -> Series {
+        Series::manifest(2, 3)
+    }
+
     fn segment() -> Vec<u8> {
-        let mut m = Manifest::behind(0, 4);
+        let mut m = Manifest::behind(series(), 0, 4);
         let place = BlockPtr::new(dmtree_fabric::NodeId::memory(0), 4096, 20);
         let kept = Kept { levels: vec![Vec::new(); LEVELS], flushed: 9, ..Kept::default() };
         assert!(matches!(m.begin(), Ok(Some(Step::Roll(None)))));
@@ -283,7 +293,7 @@ mod tests {
     #[test]
     fn a_segment_says_what_was_appended() {
         let bytes = segment();
-        let (life, kept) = decode(&bytes, false).expect("whole");
+        let (life, kept) = decode(&bytes, series(), false).expect("whole");
         assert_eq!((life, kept.flushed, kept.next_log), (5, 12, 5));
         assert_eq!((&kept.logs[..], &kept.sessions[..]), (&[(5, 6)][..], &[(3, 4)][..]));
     }
@@ -293,14 +303,14 @@ mod tests {
     fn torn_segments_end_early_or_are_refused() {
         let whole = segment();
         for end in 0..whole.len() {
-            match decode(&whole[..end], false) {
+            match decode(&whole[..end], series(), false) {
                 Ok((_, kept)) => assert!(kept.flushed >= 9),
                 Err(e) => assert!(!e.to_string().contains('\n'), "{e}"),
             }
         }
         let mut foreign = whole;
         foreign[HEAD + 9] ^= 1;
-        let e = decode(&foreign, false).expect_err("no state").to_string();
+        let e = decode(&foreign, series(), false).expect_err("no state").to_string();
         assert!(e.contains("its first frame fails its checksum"), "{e}");
     }
 }

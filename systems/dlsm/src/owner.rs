@@ -22,6 +22,7 @@ use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
+use crate::frame::Series;
 use crate::log::{Log, Record, records};
 use crate::manifest::{self, Kept};
 use crate::memtable::MemTable;
@@ -147,9 +148,11 @@ impl Dlsm {
         let torn = node.mutants.has(Mutant::TornRecords);
         let head = head_of(router, range);
         let word = ep.read(head.plus(8), 8).await?.word(0);
+        let index = node.root.index;
+        let (series, logs) = (Series::manifest(index, range), Series::log(index, range));
         let (life, kept) = match word {
             0 => (0, first_state(router, range)),
-            _ => manifest::read(ep, word, torn).await?,
+            _ => manifest::read(ep, (series, word), torn).await?,
         };
         let mut version = Version::default();
         for (level, metas) in kept.levels.iter().enumerate() {
@@ -161,7 +164,7 @@ impl Dlsm {
         }
         let (blocks, records) = match node.mutants.has(Mutant::LogForgotten) {
             true => Default::default(),
-            false => read_logs(ep, &kept, torn).await?,
+            false => read_logs(ep, (logs, &kept), torn).await?,
         };
         let first = kept.flushed + 1;
         let last = records.last_key_value().map_or(kept.flushed, |(seq, _)| *seq);
@@ -169,8 +172,8 @@ impl Dlsm {
         sessions.extend(records.values().filter_map(|r| Some((r.origin?, r.seq))));
         let logged = (!records.is_empty())
             .then(|| MemTable::logged(first, last, records.into_values().collect()));
-        let (log, flushed) = (Log::taken_over(&blocks, kept.next_log), kept.flushed);
-        let found = Found { head, word, life, flushed, log, sessions };
+        let (log, flushed) = (Log::taken_over(logs, &blocks, kept.next_log), kept.flushed);
+        let found = Found { head, series, word, life, flushed, log, sessions };
         let recorder = Recorder::new(found, node.o.log);
         let start = (version, logged, last);
         let shard = Shard::new(&node.o, node.home(range), start, &node.snapshots, Some(recorder));
@@ -196,13 +199,13 @@ fn first_state(router: &Router, range: usize) -> Kept {
 /// Blocks of a log, with the last number of each; and records behind those that are flushed.
 type Logged = (Vec<(u64, BlockPtr, u64)>, BTreeMap<u64, Record>);
 
-async fn read_logs(ep: &Endpoint, kept: &Kept, torn: bool) -> Result<Logged> {
+async fn read_logs(ep: &Endpoint, (series, kept): (Series, &Kept), torn: bool) -> Result<Logged> {
     let mut all = Logged::default();
     for (id, place) in &kept.logs {
         let place = BlockPtr::from_bits(*place);
         // A block that was named ahead may have nothing yet.
         let read = ep.read_unvalidated(place.addr(), place.capacity()).await?;
-        let found = read.extract(|bytes| records(bytes, *id, torn));
+        let found = read.extract(|bytes| records(bytes, (series, *id), torn));
         let found = found.map_err(|e| e.context(format!("the log at {}", place.addr())))?;
         all.0.push((*id, place, found.iter().map(|r| r.seq).max().unwrap_or(0)));
         all.1.extend(found.into_iter().filter(|r| r.seq > kept.flushed).map(|r| (r.seq, r)));

@@ -12,6 +12,7 @@ use dmtree_fabric::{GlobalAddr, Result};
 use dmtree_parts::BatchWrite;
 use dmtree_pool::BlockPtr;
 
+use crate::frame::Series;
 use crate::key::Seq;
 use crate::log::{Group, Log, Origin, record_bytes};
 use crate::manifest::{Edit, Kept, Manifest, Roll, Step};
@@ -67,6 +68,8 @@ pub(crate) enum Taken {
 /// What a take-over has found.
 pub(crate) struct Found {
     pub(crate) head: GlobalAddr,
+    /// The segment of the manifest: what counts it, the word that names it, and its number.
+    pub(crate) series: Series,
     pub(crate) word: u64,
     pub(crate) life: u64,
     pub(crate) flushed: Seq,
@@ -77,7 +80,7 @@ pub(crate) struct Found {
 
 impl Recorder {
     pub(crate) fn new(found: Found, logs: bool) -> Self {
-        let manifest = Manifest::behind(found.word, found.life);
+        let manifest = Manifest::behind(found.series, found.word, found.life);
         let session = |((client, number), seq)| (client, Session { number, seq });
         let mutants = Mutants::default();
         let sessions = match mutants.has(Mutant::SessionsForgotten) {
