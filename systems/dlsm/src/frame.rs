@@ -2,7 +2,7 @@
 //!
 //! A *frame* is the length of its contents (4 bytes), a CRC-32C (4), the contents, and zeros up to
 //! a whole word. The checksum covers the block's *life*: a number, and the [`Series`] that counts
-//! it. What an earlier life has left there is no frame, whichever log or manifest has had the block.
+//! it. What an earlier life has left there is no frame, whichever log or manifest had the block.
 //! Frames end where a checksum fails: a WRITE that its node did not survive may be there in part,
 //! and nothing behind it was acknowledged.
 
@@ -112,12 +112,12 @@ mod tests {
             Series::log(index, range + 1),
             Series::log(index + 1, range),
         ];
-        for writer in all {
+        for (w, writer) in all.into_iter().enumerate() {
             let mut bytes = Vec::new();
             put_frame(&mut bytes, (writer, number), &[FORM, 1, 2]);
-            for reader in all {
+            for (r, reader) in all.into_iter().enumerate() {
                 let found = contents(&bytes, (reader, number), false).expect("one form");
-                assert_eq!(found.len(), usize::from(reader == writer), "{writer:?} {reader:?}");
+                assert_eq!(found.len(), usize::from(r == w), "{writer:?} {reader:?}");
             }
         }
     }
