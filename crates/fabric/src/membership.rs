@@ -90,14 +90,14 @@ pub enum MemberPhase {
 }
 
 impl MemberPhase {
-    /// It in words.
+    /// The standing of a member in words.
     pub fn in_words(self) -> &'static str {
         match self {
-            Self::Living => "lives",
-            Self::Revoking => "is dead: its access is being revoked",
-            Self::Draining => "is dead: its access is revoked",
-            Self::Reassigning => "is dead: its tables are given other owners",
-            Self::Gone => "is gone",
+            Self::Living => "living",
+            Self::Revoking => "leaves: its access is being revoked",
+            Self::Draining => "leaves: its tables are being drained",
+            Self::Reassigning => "leaves: its tables get new owners",
+            Self::Gone => "gone",
         }
     }
 }

@@ -100,7 +100,7 @@ fn report_changes(known: &MembershipState, state: &MembershipState) {
             let Member { node, incarnation } = now.member;
             let phase = now.phase.in_words();
             report(Event::Membership, || {
-                format!("epoch {}: {node} (incarnation {incarnation}) {phase}", state.epoch)
+                format!("epoch {}: {node} (incarnation {incarnation}): {phase}", state.epoch)
             });
         }
     }

@@ -6,7 +6,7 @@
 //! refuses it. What a service takes of the node's memory: `holder.rs`.
 //!
 //! A compute node answers calls for the indexes that are open on it ([`PoolNode::serve_index`]):
-//! those of an index whose clients ask the owner of a key.
+//! those of an index that has an owner for each key.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};

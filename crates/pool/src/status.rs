@@ -138,11 +138,8 @@ fn standing(m: &MembershipReport, member: Member) -> Option<&'static str> {
             }
         }
         Role::Compute => match m.state.phase(member) {
-            Some(MemberPhase::Living) => "living",
-            Some(MemberPhase::Revoking) => "leaves: its access is being revoked",
-            Some(MemberPhase::Draining) => "leaves: its tables are being drained",
-            Some(MemberPhase::Reassigning) => "leaves: its tables get new owners",
             Some(MemberPhase::Gone) => return None,
+            Some(phase) => phase.in_words(),
             None => "starting",
         },
     })

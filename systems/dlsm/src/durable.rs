@@ -9,7 +9,7 @@ use dmtree_fabric::{Error, ErrorKind, Result, WaitReason};
 use dmtree_parts::BatchWrite;
 use dmtree_pool::{BLOCK_MAX_BYTES, BlockPtr};
 
-use crate::client::{Dlsm, VISIBLE_NS};
+use crate::client::Dlsm;
 use crate::key::Seq;
 use crate::log::{Group, Origin, check_record, pairs, record_bytes};
 use crate::manifest::{Roll, Step};
@@ -71,15 +71,14 @@ impl Dlsm {
         (shard, recorder): (&Shard, &Recorder),
         seq: Seq,
     ) -> Result<()> {
-        let mut pause = VISIBLE_NS;
+        let what = "the log, for writes with lower numbers";
+        let mut backoff = self.ep.backoff_within(what, recorder.head, LONGEST_NS);
         while shard.view().visible(&self.node.o) < seq {
             if let Some(group) = recorder.begin_group() {
                 self.write_group(recorder, group).await.map_err(Error::effect_unknown)?;
                 continue;
             }
-            self.ep.check_deadline("the log, for writes with lower numbers", seq)?;
-            self.ep.sleep(pause).await;
-            pause = (2 * pause).min(LONGEST_NS);
+            backoff.step().await?;
         }
         Ok(())
     }
@@ -133,12 +132,10 @@ impl Dlsm {
         (shard, recorder): (&Shard, &Recorder),
         edit: u64,
     ) -> Result<()> {
-        let mut pause = VISIBLE_NS;
+        let mut backoff = self.ep.backoff_within("the manifest", recorder.head, LONGEST_NS);
         while recorder.durable() < edit {
             let Some(step) = recorder.begin_step()? else {
-                self.ep.check_deadline("the manifest", edit)?;
-                self.ep.sleep(pause).await;
-                pause = (2 * pause).min(LONGEST_NS);
+                backoff.step().await?;
                 continue;
             };
             let mut unfinished = Unfinished(Some(|| recorder.step_in_doubt()));
@@ -219,7 +216,7 @@ impl Dlsm {
         Ok(was_due)
     }
 
-    /// Gives back the blocks whose edit is on the memory node.
+    /// Gives back the blocks that an edit on the memory node has freed.
     fn free(&self, recorder: &Recorder) {
         for place in recorder.freed() {
             self.node.pool.give_back_block(self.node.root.index, place);

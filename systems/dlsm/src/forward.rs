@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::Dlsm;
 use crate::log::Origin;
 use crate::node::{DlsmNode, Router};
-use crate::owner::Owner;
+use crate::owner::{Owner, head_of};
 use crate::shard::Shard;
 use crate::wire;
 
@@ -30,10 +30,10 @@ use crate::wire;
 pub(crate) const PART: usize = MAX_RPC_BYTES - 512;
 /// Longest request or answer, bytes: a compare-and-set of two values of 1 MiB.
 const LONGEST: usize = 4 << 20;
-/// Clients whose parts a node keeps at a time.
+/// Clients that a node keeps parts of at a time.
 const CLIENTS: usize = 256;
-/// Pause before an owner is asked again, ns: the first, and the longest.
-const AGAIN_NS: (u64, u64) = (2_000, 1_000_000);
+/// The longest pause before an owner is asked again, ns.
+const AGAIN_NS: u64 = 1_000_000;
 
 /// A request to an owner.
 #[derive(Debug, Serialize, Deserialize)]
@@ -286,7 +286,8 @@ impl Dlsm {
         if let Some(shard) = router.shards[range].get() {
             return Ok(Asked::Here(shard, None));
         }
-        let (mut pause, longest) = AGAIN_NS;
+        let at = head_of(router, range);
+        let mut backoff = self.ep.backoff_within("the owner of a key", at, AGAIN_NS);
         let origin = (self.session, self.next_number());
         let ask = Ask { range: range as u32, origin, what: what.clone() };
         let request = wire::encode(&ask)?;
@@ -316,9 +317,7 @@ impl Dlsm {
                     self.forget_owner(router, range, to);
                 }
             }
-            self.ep.check_deadline("the owner of a key", range as u64)?;
-            self.ep.sleep(pause).await;
-            pause = (2 * pause).min(longest);
+            backoff.step().await?;
         }
     }
 

@@ -32,7 +32,7 @@ impl Dlsm {
     fn has_snapshots(&self) -> Result<()> {
         if self.node.o.any_node {
             return Err(Error::unsupported(
-                "an index whose ranges have owners on several nodes has no snapshots: create one \
+                "an index with owners on several nodes has no snapshots: create one \
                  with any_node = false",
             ));
         }

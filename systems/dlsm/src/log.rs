@@ -2,7 +2,7 @@
 //!
 //! A record is in the buffer of its block from the moment that its number is drawn. One client at a
 //! time WRITEs all that the buffer has: a *group*; the next one forms meanwhile. A group that has
-//! failed, or whose client was dropped, is written again, the same bytes at the same place. A
+//! failed, or that a dropped client has left, is written again, the same bytes at the same place. A
 //! record is complete when its group is on the memory node.
 
 use std::collections::VecDeque;
@@ -212,7 +212,7 @@ impl Log {
         block.into_iter().for_each(|block| block.tainted = true);
     }
 
-    /// Forgets the blocks whose records are all in tables up to a number. Returns the number of
+    /// Forgets the blocks with records up to a number alone, which are all in tables. Returns the number of
     /// each, and the block unless it never goes back.
     pub(crate) fn release(&mut self, flushed: Seq) -> Vec<(u64, Option<BlockPtr>)> {
         let mut gone = Vec::new();

@@ -4,7 +4,7 @@
 //! state of the shard, and frames with edits, in the order in which they took effect at the owner.
 //! The second word of the range names the segment. One client at a time appends what is pending, or
 //! begins a new segment when there is no room: the state is written first, then the word is
-//! changed. A step that has failed, or whose client was dropped, is repeated as it was.
+//! changed. A step that has failed, or that a dropped client has left, is repeated as it was.
 //!
 //! Edits take effect at the owner when they are enqueued. What is freed because of one waits until
 //! it is on the memory node.

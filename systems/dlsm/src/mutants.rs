@@ -10,7 +10,7 @@ dmtree_fabric::mutants! {
     LogFreedEarly,
     /// A block of the log is used before the manifest names it.
     BlockUnnamed,
-    /// Records whose checksum fails count.
+    /// Records with a wrong checksum count.
     TornRecords,
     /// Inputs of a merge are freed before the manifest names its outputs.
     InputsFreedEarly,

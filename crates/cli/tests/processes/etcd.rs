@@ -108,7 +108,7 @@ fn launch(arguments: &[String]) -> Option<Child> {
     command.spawn().ok()
 }
 
-/// The first memory node of a pool in etcd, whose servers take a moment to begin.
+/// The first memory node of a pool in etcd. The servers of etcd take a moment to begin.
 pub fn founded(arguments: &[&str]) -> Process {
     within(PATIENCE, || {
         let p = Process::start(arguments);

@@ -201,9 +201,18 @@ impl LocalTransport {
 
     /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
     pub(crate) fn call(&self, call: RpcCall<'_>) -> Result<Vec<u8>> {
-        let RpcCall { to, service, request } = call;
+        self.serve(&*self.reached(call.to)?, call)
+    }
+
+    /// The connection to a node that may be called.
+    fn reached(&self, to: NodeId) -> Result<Rc<Connection>> {
         let c = self.connection(to)?;
         self.may_reach(&c).inspect_err(|e| self.disconnect(to, e))?;
+        Ok(c)
+    }
+
+    fn serve(&self, c: &Connection, call: RpcCall<'_>) -> Result<Vec<u8>> {
+        let RpcCall { to, service, request } = call;
         if service == JOBS {
             let (reply, begun) = c.host.jobs.answer(&c.host, self.own.member(), request)?;
             if let Some(job) = begun {
@@ -224,13 +233,13 @@ impl LocalTransport {
     }
 
     /// Runs a service that waits, beside the clients of this thread: what it waits for may be one
-    /// of them. False when the service does not wait.
-    fn waiting(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Result<bool> {
-        let c = self.connection(call.to)?;
-        if !c.host.rpc.waits(call.service) {
-            return Ok(false);
-        }
-        self.may_reach(&c).inspect_err(|e| self.disconnect(call.to, e))?;
+    /// of them.
+    fn serve_beside(
+        &self,
+        (core, ticket): (&Core, Ticket),
+        c: &Connection,
+        call: RpcCall<'_>,
+    ) -> Result<()> {
         let handler = c.host.rpc.handler(call.to, call.service)?;
         let served = Self::serving(self.shared.clone(), c.host.clone());
         let transport = WithoutCalls::serving(Rc::new(served), None);
@@ -244,7 +253,7 @@ impl LocalTransport {
                 core.complete(ticket, done);
             })
         });
-        Ok(true)
+        Ok(())
     }
 
     /// What a service of a node reaches memory by.
@@ -344,9 +353,15 @@ impl Transport for LocalTransport {
     }
 
     fn rpc(&self, core: &Core, ticket: Ticket, call: RpcCall<'_>) -> Poll<Result<Vec<u8>>> {
-        match self.waiting(core, ticket, call) {
-            Ok(true) => Poll::Pending,
-            Ok(false) => Poll::Ready(self.call(call)),
+        let c = match self.reached(call.to) {
+            Ok(c) => c,
+            Err(e) => return Poll::Ready(Err(e)),
+        };
+        if !c.host.rpc.waits(call.service) {
+            return Poll::Ready(self.serve(&c, call));
+        }
+        match self.serve_beside((core, ticket), &c, call) {
+            Ok(()) => Poll::Pending,
             Err(e) => Poll::Ready(Err(e)),
         }
     }
