@@ -212,8 +212,8 @@ impl Log {
         block.into_iter().for_each(|block| block.tainted = true);
     }
 
-    /// Forgets the blocks with records up to a number alone, which are all in tables. Returns the number of
-    /// each, and the block unless it never goes back.
+    /// Forgets the blocks that have records up to a number alone: tables have all of them. Returns
+    /// the number of each, and the block unless it never goes back.
     pub(crate) fn release(&mut self, flushed: Seq) -> Vec<(u64, Option<BlockPtr>)> {
         let mut gone = Vec::new();
         while self.current > 0 {
