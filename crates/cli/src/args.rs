@@ -221,6 +221,9 @@ pub struct ShellArgs {
     /// With --durable: `done` means that a write is on the device.
     #[arg(long, requires = "durable")]
     pub sync: bool,
+    /// The log.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// An index of a running pool.
@@ -448,9 +451,13 @@ pub enum LogForm {
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// Write rare events to standard error: joins, each step of a death, tables that move, repairs,
-    /// refused peers, operations that wait for 100 ms.
+    /// refused peers, slow operations.
     #[arg(long, value_name = "FORM", value_enum)]
     pub log: Option<LogForm>,
+    /// Operations and waits of so many milliseconds are slow.
+    #[arg(long, value_name = "MS", default_value_t = 100, requires = "log",
+          value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub slow_ms: u64,
 }
 
 /// What a service shows of itself over HTTP.

@@ -11,6 +11,7 @@ use crate::args::LogArgs;
 #[cfg(feature = "log")]
 pub fn begin(a: &LogArgs) -> Result<()> {
     use crate::args::LogForm;
+    dmtree_fabric::trace::set_slow_ns(a.slow_ms * 1_000_000);
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
     let begun = match a.log {
         None => return Ok(()),

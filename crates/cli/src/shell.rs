@@ -11,10 +11,10 @@ use rustyline::error::ReadlineError;
 
 use crate::args::ShellArgs;
 use crate::dumps::{read_dump, write_dump};
-use crate::output;
 use crate::store::{self, Report, Store};
 use crate::transfer::say_all;
 use crate::words::{shown, split};
+use crate::{log, output};
 
 /// Pairs that a scan without a limit shows.
 const LIMIT: usize = 100;
@@ -48,6 +48,7 @@ enum Next {
 
 /// `shell`.
 pub fn run(a: &ShellArgs) -> Result<()> {
+    log::begin(&a.log)?;
     let mut shell = Shell { store: store::open(a)? };
     let at = match (&a.tool.connect, &a.durable) {
         (Some(first), _) => format!("in memory of {first}"),

@@ -2,12 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use dmtree_fabric::trace::report_slow;
 use dmtree_pool::{LATENCY_BUCKETS as BUCKETS, Latencies};
 
 use crate::stats::Operation;
 
 /// One operation in so many is timed.
 pub(crate) const ONE_IN: u32 = 64;
+
+/// Operations of this length and longer are events of the log, as waits of this length are: for the
+/// whole process; 100 ms unless set. An operation is timed from its first wait for a lock, a
+/// reply or another client, and one in 64 from its begin.
+#[cfg(feature = "tracing")]
+pub fn set_slow_operations(bound: std::time::Duration) {
+    let ns = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
+    dmtree_fabric::trace::set_slow_ns(ns);
+}
+
 /// The sampled latencies of a session. One thread writes, any thread reads.
 #[derive(Debug)]
 pub(crate) struct Samples([Cells; Operation::ALL.len()]);
@@ -30,6 +41,7 @@ impl Default for Samples {
 impl Samples {
     /// An operation took so long.
     pub(crate) fn sample(&self, what: Operation, ns: u64) {
+        report_slow(ns, |ms| format!("{what:?}: {ms} ms").to_lowercase());
         let cells = &self.0[what as usize];
         cells.counts[Latencies::bucket(ns)].fetch_add(1, Ordering::Relaxed);
         cells.sum_ns.fetch_add(ns, Ordering::Relaxed);

@@ -64,6 +64,8 @@ pub use crate::durable::OpenProgress;
 pub use crate::index::{Index, LoadOrder};
 #[cfg(feature = "tcp")]
 pub use crate::journal_node::JournalNode;
+#[cfg(feature = "tracing")]
+pub use crate::latency::set_slow_operations;
 pub use crate::options::Options;
 pub use crate::pool::Pool;
 pub use crate::refill::Refilled;

@@ -37,6 +37,7 @@ use crate::pause::{Backoff, LONGEST_PAUSE_NS, Sleep, Yield};
 use crate::rpc::{MAX_RPC_BYTES, RpcCall, ServiceId};
 use crate::scope::{OpKind, OpOutcome, Stage, Step};
 use crate::slab::Buf;
+use crate::trace::report_slow;
 use crate::transport::{Nanos, Ticket, Transport};
 use crate::verb::{self, Collector, List, Ordered, Stager};
 
@@ -607,7 +608,7 @@ impl Endpoint {
         self.0.step.set(Step::Other);
         self.0.deadline.set(0);
         self.stage_cost(Stage::Operation, 1);
-        OpScope { ep: self, kind, ended: false }
+        OpScope { ep: self, kind, outcome: OpOutcome::Failed }
     }
 
     /// Begins an operation on memory of this process ([`DirectOp`]). `None` where verbs are posted,
@@ -768,7 +769,8 @@ impl Drop for InFlight<'_> {
 pub struct OpScope<'e> {
     ep: &'e Endpoint,
     kind: OpKind,
-    ended: bool,
+    /// That of an operation that is dropped, until it ends.
+    outcome: OpOutcome,
 }
 
 impl OpScope<'_> {
@@ -779,15 +781,19 @@ impl OpScope<'_> {
 
     /// Ends the operation.
     pub fn end(mut self, outcome: OpOutcome) {
-        self.ended = true;
-        self.ep.0.counters.end(self.kind, outcome);
+        self.outcome = outcome;
     }
 }
 
 impl Drop for OpScope<'_> {
     fn drop(&mut self) {
-        if !self.ended {
-            self.ep.0.counters.end(self.kind, OpOutcome::Failed);
+        let inner = &*self.ep.0;
+        inner.counters.end(self.kind, self.outcome);
+        let deadline = inner.deadline.get();
+        if cfg!(feature = "tracing") && deadline > 0 {
+            let ns = (self.ep.now() + inner.timeout_ns.get()).saturating_sub(deadline);
+            let what = self.kind.name();
+            report_slow(ns, |ms| format!("{what}: {ms} ms from its first wait to its end"));
         }
     }
 }

@@ -8,11 +8,8 @@ use crate::addr::GlobalAddr;
 use crate::core::WaitReason;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::trace::{Event, report};
+use crate::trace::report_slow;
 use crate::transport::Nanos;
-
-/// A wait of this length is an event for the log.
-const SLOW_NS: Nanos = 100_000_000;
 
 /// A wait that has begun.
 #[must_use = "it ends"]
@@ -32,10 +29,8 @@ impl Wait {
     pub(crate) fn end(self, ep: &Endpoint) {
         let ns = ep.now().saturating_sub(self.began);
         ep.counters().waited(self.why, ns);
-        if ns >= SLOW_NS {
-            let ms = ns / 1_000_000;
-            report(Event::Slow, || format!("an operation has waited {ms} ms for {}", self.why));
-        }
+        let why = self.why;
+        report_slow(ns, |ms| format!("an operation has waited {ms} ms for {why}"));
         ep.core().waiting(ep.slot(), None);
     }
 }

@@ -33,20 +33,25 @@ const MAX_ASK: usize = 256 << 10;
 /// Longest frame of a call: the request and its header.
 const MAX_CALL: usize = MAX_RPC_BYTES + 64;
 
-/// The connection ends.
+/// The connection ends: the reason, unless the peer or the system has closed it.
 #[derive(Debug)]
-pub(super) struct Over;
+pub(super) struct Over(Option<String>);
 
 impl From<io::Error> for Over {
-    fn from(_: io::Error) -> Self {
-        Self
+    fn from(e: io::Error) -> Self {
+        // TLS gives a reason of its own, the system a number.
+        Self(e.get_ref().map(ToString::to_string))
     }
 }
 
 impl From<Error> for Over {
-    fn from(_: Error) -> Self {
-        Self
+    fn from(e: Error) -> Self {
+        Self(Some(e.to_string()))
     }
+}
+
+fn report_refusal(ip: IpAddr, why: &dyn std::fmt::Display) {
+    report(Event::Refused, || format!("a peer at {ip} is refused: {why}"));
 }
 
 /// The server's state that a connection uses while it is served.
@@ -189,7 +194,11 @@ impl Connection {
         context: &mut ServeContext<'_>,
         is_readable: bool,
     ) -> Result<(), Over> {
+        let is_unknown = self.is_ungreeted();
         let done = self.go(context, is_readable);
+        if let (true, Err(Over(Some(why)))) = (is_unknown, &done) {
+            report_refusal(self.ip, why);
+        }
         self.account(context);
         done
     }
@@ -204,7 +213,7 @@ impl Connection {
                 continue;
             }
             if matches!(self.phase, Phase::Leaving) && self.out.left() == 0 {
-                return Err(Over);
+                return Err(Over(None));
             }
             is_readable |= self.stream.has_buffered();
             if self.halt != Halt::Hungry || !is_readable || reads == 0 {
@@ -244,13 +253,16 @@ impl Connection {
                         // The greeting is plain, and goes before.
                         self.out.flush(&mut *self.stream)?;
                         if self.out.left() > 0 {
-                            return Err(Over);
+                            return Err(Over(None));
                         }
                         self.stream.begin_tls(Party::Accepts)?;
                     }
                     Ok(None) => {}
                     Ok(Some(hello)) => self.welcome(context, hello)?,
-                    Err(_) => self.phase = Phase::Leaving,
+                    Err(e) => {
+                        report_refusal(self.ip, &e);
+                        self.phase = Phase::Leaving;
+                    }
                 }
             }
             _ => self.input.extend(bytes),
@@ -281,7 +293,7 @@ impl Connection {
         let (phase, said) = match entered {
             Ok(phase) => (phase, Welcome::Granted { clock }),
             Err(e) => {
-                report(Event::Refused, || format!("a peer is refused: {e}"));
+                report_refusal(self.ip, &e);
                 (Phase::Leaving, Welcome::Refused((&e).into()))
             }
         };
@@ -412,7 +424,7 @@ impl Linked {
                 let by = (self.session.from(), self.session.reads_only());
                 let done =
                     self.session.run(|_| execute::verbs(shared, by, use_by, f.0, &mut out.bytes));
-                done.ok_or(Over)?;
+                done.ok_or(Over(None))?;
             }
             frames::OFFER | frames::CLOSE if shared.rdma.is_some() => {
                 context.ends.ask(&self.session, kind, use_by, f.0.to_vec());
@@ -440,7 +452,7 @@ impl Linked {
                 self.calls += 1;
                 shared.call(Call { from, service, request: f.0.to_vec(), use_by, reply });
             }
-            _ => return Err(Over),
+            _ => return Err(Over(None)),
         }
         Ok(None)
     }

@@ -41,6 +41,7 @@ use crate::addr::NodeId;
 use crate::error::{Error, Result};
 use crate::membership::Member;
 use crate::rpc::ServiceId;
+use crate::trace::report_slow;
 use crate::transport::{Nanos, Opcode, Ticket, WorkRequest};
 
 /// A frame may be executed within this time after it was sent, by the host's clock, ns.
@@ -337,7 +338,7 @@ impl Link {
             }
         }
         self.flush();
-        self.receive(ended);
+        self.receive(now, ended);
     }
 
     fn found(
@@ -418,7 +419,7 @@ impl Link {
         self.fail_all(&why.effect_unknown(), ended);
     }
 
-    fn receive(&mut self, ended: &mut Vec<Ended>) {
+    fn receive(&mut self, now: Nanos, ended: &mut Vec<Ended>) {
         if self.pending.is_empty()
             && self.calls.is_empty()
             && !self.queue_pair.is_connected
@@ -434,7 +435,7 @@ impl Link {
                 Ok(Some(n)) => {
                     self.input.extend(&chunk[..n]);
                     // Before the next read: frames that arrived before the end of the stream count.
-                    if let Err(e) = self.take_frames(ended) {
+                    if let Err(e) = self.take_frames(now, ended) {
                         // A malformed frame breaks the connection.
                         self.lose(e);
                     }
@@ -447,11 +448,11 @@ impl Link {
         }
     }
 
-    fn take_frames(&mut self, ended: &mut Vec<Ended>) -> Result<()> {
+    fn take_frames(&mut self, now: Nanos, ended: &mut Vec<Ended>) -> Result<()> {
         let mut input = std::mem::take(&mut self.input);
         let mut taken = Ok(());
         while let Some(body) = input.first(MAX_FRAME + 1024, &self.address)? {
-            taken = self.take_frame(body, ended);
+            taken = self.take_frame(body, now, ended);
             if taken.is_err() {
                 break;
             }
@@ -461,7 +462,7 @@ impl Link {
         taken
     }
 
-    fn take_frame(&mut self, body: &[u8], ended: &mut Vec<Ended>) -> Result<()> {
+    fn take_frame(&mut self, body: &[u8], now: Nanos, ended: &mut Vec<Ended>) -> Result<()> {
         let mut f = Fields(body);
         match f.u8()? {
             frames::POST => {
@@ -472,6 +473,8 @@ impl Link {
                     Ok(found) => frames::deliver(&p.gets, found),
                     Err(e) => Err(e),
                 };
+                let to = self.to.node;
+                report_slow(now.saturating_sub(p.sent_at), |ms| format!("{to}: verbs, {ms} ms"));
                 ended.push(Ended::Part(p.list_id, result));
                 self.pending.pop_front();
             }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::NodeShared;
-use super::connection::{Connection, Over, ServeContext};
+use super::connection::{Connection, ServeContext};
 use super::execute::Ends;
 use super::io::{Interest, Listener, Poller, Ready, Stream};
 use super::limits::{Limits, Room};
@@ -205,7 +205,7 @@ impl Server {
             now: self.shared.now(),
             ends: &self.ends,
         };
-        if let Err(Over) = connection.advance(&mut context, is_readable) {
+        if connection.advance(&mut context, is_readable).is_err() {
             return self.close(token);
         }
         if connection.waits_for_room() || connection.is_behind() {
