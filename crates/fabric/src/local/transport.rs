@@ -200,6 +200,7 @@ impl LocalTransport {
     }
 
     /// Runs a service on this thread, in the name of its node: once, so that it takes effect once.
+    #[cfg(feature = "sim")]
     pub(crate) fn call(&self, call: RpcCall<'_>) -> Result<Vec<u8>> {
         self.serve(&*self.reached(call.to)?, call)
     }
