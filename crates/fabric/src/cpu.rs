@@ -158,11 +158,12 @@ fn portable_equal_bytes(words: [u64; 4], byte: u8) -> u32 {
 }
 
 /// Prefetches memory that will be used soon. Any address will do: a hint has no other effect.
+#[inline]
 pub(crate) fn prefetch_at(at: usize, bytes: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in 0..(at % 64 + bytes).div_ceil(64) {
+    for line in (at & !63..at.saturating_add(bytes)).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let at = std::ptr::without_provenance(at.wrapping_add(line * 64));
+        let at = std::ptr::without_provenance(line);
         // SAFETY: the instruction never faults and changes nothing but the cache.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
     }
@@ -179,6 +180,11 @@ pub fn prefetch<T: ?Sized>(value: &T) {
 mod x86 {
     use std::arch::x86_64::*;
 
+    #[inline]
+    fn word(bytes: &[u8; 8]) -> u64 {
+        u64::from_le_bytes(*bytes)
+    }
+
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c(head: [u64; 2], bytes: &[u8]) -> u32 {
         behind(_mm_crc32_u64(u64::from(u32::MAX), head[0]), head[1], bytes)
@@ -187,6 +193,17 @@ mod x86 {
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_behind(head: [u64; 2], bytes: &[u8], prefix: &[u8]) -> Option<u32> {
         let ((wanted, odd), (words, tail)) = (prefix.as_chunks::<8>(), bytes.as_chunks::<8>());
+        // A key and a value of the usual size: no loops for them.
+        if let ([a, b, c], [x, y, z, last], [], []) = (wanted, words, odd, tail) {
+            if (a, b, c) != (x, y, z) {
+                return None;
+            }
+            let mut sum = _mm_crc32_u64(u64::from(u32::MAX), head[0]);
+            for word in [head[1], word(a), word(b), word(c), word(last)] {
+                sum = _mm_crc32_u64(sum, word);
+            }
+            return Some(!(sum as u32));
+        }
         let Some((begin, rest)) = words.split_at_checked(wanted.len()).filter(|_| odd.is_empty())
         else {
             return bytes.starts_with(prefix).then(|| super::portable_crc32c(head, bytes));
@@ -215,7 +232,22 @@ mod x86 {
     #[target_feature(enable = "sse4.2")]
     pub(super) fn crc32c_matches(first: u64, low: u32, records: super::Records<'_>) -> u32 {
         let begun = _mm_crc32_u64(u64::from(u32::MAX), first);
-        super::matches(low, records, |second, covered| behind(begun, second, covered))
+        // An entry of a published index covers four words: a loop for them costs more than they do.
+        match records.covered {
+            32 => {
+                super::matches(low, records, |second, covered| match covered.as_chunks::<8>().0 {
+                    [a, b, c, d] => {
+                        let mut sum = _mm_crc32_u64(begun, second);
+                        for word in [a, b, c, d] {
+                            sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+                        }
+                        !(sum as u32)
+                    }
+                    _ => behind(begun, second, covered),
+                })
+            }
+            _ => super::matches(low, records, |second, covered| behind(begun, second, covered)),
+        }
     }
 
     /// The checksum of a word and bytes behind what has this sum so far.

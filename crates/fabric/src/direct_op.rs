@@ -5,17 +5,19 @@
 //! clock. An operation that has to wait goes on as a posted one ([`DirectOp::go_on`]).
 //!
 //! *Revocation.* The client's mark says for the whole operation that verbs execute: a revocation
-//! waits until the operation has ended, or goes on as a posted one. Each verb checks the right to
-//! reach its node. A verb that is refused has no effect.
+//! waits until the operation has ended, or goes on as a posted one. Each verb, or the list that it
+//! is in ([`DirectOp::list_at`]), checks the right to reach its node. A verb that is refused has no
+//! effect.
 //!
 //! *Counts.* Most operations of a client cost the same, verb by verb. Their counts are added up
 //! only when a snapshot is taken, or when an operation costs something else.
 
-use crate::addr::GlobalAddr;
+use crate::addr::{GlobalAddr, NodeId};
 use crate::counters::DirectCost;
 use crate::direct::{DirectMemory, Executing};
 use crate::endpoint::{Endpoint, OpScope};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::local::LocalTransport;
 use crate::sampled::Sampled;
 use crate::scope::{OpKind, OpOutcome};
@@ -56,6 +58,20 @@ impl<'e> DirectOp<'e> {
     #[inline]
     pub fn list(&mut self) {
         self.cost.list();
+    }
+
+    /// Verbs of one list, all to this node: its connection is looked up once.
+    ///
+    /// # Errors
+    /// As a posted verb, and those of the verbs.
+    #[inline(always)]
+    pub fn list_at<T>(
+        &mut self,
+        node: NodeId,
+        verbs: impl FnOnce(&mut DirectVerbs<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let Self { executing, cost, .. } = self;
+        executing.memory().reach(node, |host| verbs(&mut DirectVerbs { host, cost }))
     }
 
     /// A list that is not awaited; false when it has failed. As with a posted one, its error is
@@ -154,6 +170,54 @@ impl<'e> DirectOp<'e> {
         let scope = (!self.is_part).then(|| self.ep.begin(self.kind));
         self.ep.counters().go_on(&self.cost);
         scope
+    }
+}
+
+/// Verbs of one list, to one node.
+pub struct DirectVerbs<'v> {
+    host: &'v Host,
+    cost: &'v mut DirectCost,
+}
+
+impl DirectVerbs<'_> {
+    /// Counts a verb, which goes to the list's node.
+    #[inline(always)]
+    fn verb(&mut self, op: Opcode, at: GlobalAddr, len: usize) -> Result<&Host> {
+        if at.node() != self.host.node {
+            return Err(Error::invalid(format!(
+                "a list to {} with a verb at {at}",
+                self.host.node
+            )));
+        }
+        self.cost.verb(op, at.node(), len);
+        Ok(self.host)
+    }
+
+    /// READ of bytes.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline(always)]
+    pub fn read(&mut self, at: GlobalAddr, out: &mut [u8]) -> Result<()> {
+        self.verb(Opcode::Read, at, out.len())?.read(at, out)
+    }
+
+    /// WRITE of bytes.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline(always)]
+    pub fn write(&mut self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        self.verb(Opcode::Write, at, bytes.len())?.write(at, bytes)
+    }
+
+    /// Compare-and-swap; the previous word.
+    ///
+    /// # Errors
+    /// As a posted verb.
+    #[inline(always)]
+    pub fn cas(&mut self, at: GlobalAddr, old: u64, new: u64) -> Result<u64> {
+        self.verb(Opcode::Cas, at, 8)?.cas(at, old, new)
     }
 }
 

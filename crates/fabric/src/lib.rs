@@ -70,7 +70,7 @@ pub use crate::counters::{
     Divided, OpCounts, ROUND_TRIP_BUCKETS, SideCounts, Snapshot, StepTimes, Totals,
 };
 pub use crate::direct::OwnMemory;
-pub use crate::direct_op::DirectOp;
+pub use crate::direct_op::{DirectOp, DirectVerbs};
 pub use crate::endpoint::{DEFAULT_TIMEOUT_NS, DIRECT_BYTES, Endpoint, OpScope, Post};
 pub use crate::error::{Effect, Error, ErrorKind, Failure, Result};
 pub use crate::exec::{Fifo, Policy, SeededRandom, Unfair, Worker};

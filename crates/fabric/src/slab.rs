@@ -16,7 +16,8 @@ const MIN_BYTES: u32 = 64;
 /// Largest buffer, bytes: a value of 1 MiB with its key and header.
 pub const MAX_BUF_BYTES: u32 = 2 << 20;
 const CLASSES: usize = (MAX_BUF_BYTES / MIN_BYTES).ilog2() as usize + 1;
-/// Small classes are carved out of chunks of this many bytes.
+/// Small classes are carved out of chunks of this many bytes; the first chunks of a slab are
+/// smaller, since the slab of a service lives for one call.
 const CARVE_BYTES: usize = 64 << 10;
 
 fn class_of(len: u32) -> usize {
@@ -114,7 +115,8 @@ impl Slab {
     #[cold]
     fn carve(&self, class: usize) -> Piece {
         let bytes = class_bytes(class) as usize;
-        let count = (CARVE_BYTES / bytes).max(1);
+        let chunk_bytes = (PAGE_BYTES << self.0.carved.get().min(8)).min(CARVE_BYTES);
+        let count = (chunk_bytes / bytes).max(1);
         let layout = Layout::from_size_align(bytes * count, PAGE_BYTES).expect("far below isize");
         // SAFETY: the layout is not of size zero.
         let chunk = unsafe { std::alloc::alloc_zeroed(layout) };

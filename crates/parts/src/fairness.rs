@@ -65,6 +65,25 @@ pub struct Next {
     pub now: u64,
 }
 
+/// A lock that no other node is known to want.
+#[derive(Debug)]
+pub struct CalmLock<'f> {
+    slot: &'f LockSlot,
+    lock: u64,
+}
+
+impl CalmLock<'_> {
+    /// This node has taken the lock, without a look at the stamps.
+    #[inline]
+    pub fn took(&self) {
+        let Self { slot, lock } = *self;
+        let is_same = slot.last.load(Relaxed) == lock;
+        let streak = if is_same { slot.streak.load(Relaxed) } else { 0 };
+        slot.last.store(lock, Relaxed);
+        slot.streak.store(streak.saturating_add(1), Relaxed);
+    }
+}
+
 /// A node's knowledge of other waiters at locks, by a lock's number; several locks may share a
 /// slot. Only the client that holds its node's mutex of a lock changes its slot.
 #[derive(Debug)]
@@ -113,10 +132,7 @@ impl FairShare {
         if let Some(stamps) = stamps {
             return self.looked(lock, stamps);
         }
-        let is_same = slot.last.load(Relaxed) == lock;
-        let streak = if is_same { slot.streak.load(Relaxed) } else { 0 };
-        slot.last.store(lock, Relaxed);
-        slot.streak.store(streak.saturating_add(1), Relaxed);
+        CalmLock { slot, lock }.took();
     }
 
     #[cold]
@@ -144,13 +160,14 @@ impl FairShare {
         })
     }
 
-    /// Whether no other node is known to want the lock, and this one has not announced that it
+    /// The lock, if no other node is known to want it, and this one has not announced that it
     /// waits: loads. Then a client takes the lock without further ado.
     #[inline]
-    pub fn is_calm(&self, lock: u64) -> bool {
+    pub fn calm(&self, lock: u64) -> Option<CalmLock<'_>> {
         let slot = self.slot(lock);
         let is_announced = slot.stamp.load(Relaxed) >> 32 == hash(lock);
-        !slot.is_awaited.load(Relaxed) && slot.contended.load(Relaxed) == 0 && !is_announced
+        let is_wanted = slot.is_awaited.load(Relaxed) || slot.contended.load(Relaxed) != 0;
+        (!is_wanted && !is_announced).then_some(CalmLock { slot, lock })
     }
 
     /// Whether the lock is to be left to others before this node takes it again. A load.

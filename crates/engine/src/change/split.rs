@@ -37,7 +37,7 @@ use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::keys::common;
 
-use crate::format::{MAX_RANGE, MAX_SLOTS, Place, SlotState, Stored, Table};
+use crate::format::{MAX_RANGE, MAX_SLOTS, Place, Stored, Table, slot};
 use crate::hop::Places;
 use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
@@ -87,25 +87,25 @@ struct Plan {
 impl Plan {
     async fn of(c: &Client, leaf: &LeafCopy, key: &[u8]) -> Result<Self> {
         let keys = Leaves(c).sorted_keys(leaf).await?;
-        let at = keys.partition_point(|(k, _)| **k < *key);
+        let at = keys.count_below(key);
         let last = leaf.header(c).hi == Stored::Infinite;
         // A free slot is the lowest one: slots in the order of their keys were filled by ascending
         // inserts, also in a leaf that a neighbour bounds (a range that was emptied fills again).
-        let ascends = last || keys.is_sorted_by(|a, b| a.1 < b.1);
+        let ascends = last || keys.is_in_order();
         // Ascending inserts leave full leaves behind; otherwise half stays. Position `kept` in the
         // order that includes the new key.
         let appends = ascends && at == keys.len();
         let kept = if appends { keys.len() } else { keys.len().div_ceil(2) };
         let in_order = |i: usize| match i.cmp(&at) {
-            Ordering::Less => &*keys[i].0,
+            Ordering::Less => keys.key(i),
             Ordering::Equal => key,
-            Ordering::Greater => &*keys[i - 1].0,
+            Ordering::Greater => keys.key(i - 1),
         };
         let separator = separator(in_order(kept - 1), in_order(kept)).to_vec();
         if kept == keys.len() {
             Mark::SplitRightEnd.hit();
         }
-        let moved = keys.iter().filter(|(k, _)| **k >= *separator).map(|(_, i)| *i).collect();
+        let moved = keys.slots_from(keys.count_below(&separator)).collect();
         Ok(Self { pending_moves: key >= &separator[..], separator, moved })
     }
 }
@@ -141,12 +141,14 @@ impl Halves {
         let fence_of_upper = fence_tag(hi.as_deref());
         let mut upper = LeafImage::new(c, new, (&header, fence_of_upper)).await?;
         let mut upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
-        (0..new.capacity).for_each(|i| upper.free(i));
+        let mut taken = [false; MAX_SLOTS];
         for (n, from) in plan.moved.iter().enumerate() {
             let to = c.node.places.copied(n, *from);
-            upper.put(to, &leaf.slot(c, *from));
+            upper.copy(to, leaf.entry(&c.node.g, *from));
             upper_table.set(to, l.table.fps()[*from]);
+            taken[to] = true;
         }
+        (0..new.capacity).filter(|i| !taken[*i]).for_each(|i| upper.free(i));
         let ver = old.ver.bumped();
         let header = NodeHeader { ver, hi: fence, next: new.grant.addr, ..old };
         let fence_of_lower = fence_tag(Some(&plan.separator));
@@ -156,12 +158,11 @@ impl Halves {
         let mut moves = [false; MAX_SLOTS];
         plan.moved.iter().for_each(|i| moves[*i] = true);
         for (i, moves) in moves.into_iter().enumerate().take(leaf.capacity) {
-            let slot = leaf.slot(c, i);
-            if moves || slot.state != SlotState::Live {
+            if moves || !slot::is_live(leaf.entry(&c.node.g, i)) {
                 lower.free(i);
                 lower_table.set(i, 0);
             } else {
-                lower.put(i, &slot);
+                lower.keep(i);
             }
         }
         let (pending, has_pair) = (None, false);

@@ -39,7 +39,7 @@ impl Records<'_> {
                 backoff.step().await?;
                 continue;
             };
-            if n.node.keys().any(|key| key == low) {
+            if n.node.has(low) {
                 return self.0.unlock(n).await;
             }
             if level > 1 {

@@ -20,8 +20,8 @@ use dmtree_fabric::{Buf, GlobalAddr, Result, Step};
 use dmtree_pool::TableId;
 
 use crate::format::{
-    Child, FenceArea, Geometry, HeaderParts, Place, Slot, SlotState, Ver, check_header, put_free,
-    put_header, put_slot, u64_at,
+    Child, FenceArea, Geometry, HeaderParts, Place, Slot, SlotState, Ver, check_header, keep_entry,
+    put_entry, put_free, put_header, put_slot, u64_at,
 };
 use crate::hop::{Places, put_replica};
 use crate::leaf::{LeafCopy, NewLeaf};
@@ -170,6 +170,18 @@ impl LeafImage {
     #[inline]
     pub fn put(&mut self, i: usize, entry: &Slot<'_>) {
         put_slot(&self.g, self.addr, &mut self.bytes, i, entry, SlotState::Live, self.ver);
+    }
+
+    /// The live entry in these bytes, of any place, lives in slot `i`.
+    #[inline]
+    pub fn copy(&mut self, i: usize, entry: &[u8]) {
+        put_entry(&self.g, self.addr, &mut self.bytes, i, entry, self.ver);
+    }
+
+    /// The live entry in slot `i` lives on there.
+    #[inline]
+    pub fn keep(&mut self, i: usize) {
+        keep_entry(&self.g, self.addr, &mut self.bytes, i, self.ver);
     }
 
     /// Slot `i` is free, unless it is a replica.

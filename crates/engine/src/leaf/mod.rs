@@ -16,6 +16,7 @@ mod entry;
 mod header;
 mod images;
 mod memory;
+mod sorted;
 mod tombstone;
 
 pub(crate) use blocks::{Blocks, Unwritten, Validation, replace};
@@ -23,6 +24,7 @@ pub(crate) use entry::{Entries, EntryImages, Looked, Pair, Probe, block_of, bloc
 pub(crate) use header::{LeafImage, NodeHeader};
 pub(crate) use images::{Images, image_at};
 pub(crate) use memory::{LeafMemory, NewLeaf};
+pub(crate) use sorted::SortedKeys;
 pub(crate) use tombstone::Tombstones;
 
 use std::borrow::Cow;
@@ -30,7 +32,6 @@ use std::ops::Range;
 
 use dmtree_fabric::{Backoff, Error, GlobalAddr, Result, Stage, Step, Verified};
 use dmtree_parts::MAX_KEY_BYTES;
-use dmtree_parts::keys::{common, head};
 use dmtree_pool::BlockPtr;
 
 use crate::format::{
@@ -173,26 +174,18 @@ impl<'c> Leaves<'c> {
         Ok(Found::Nowhere)
     }
 
-    /// The whole keys of a leaf's live slots, with the slots, in key order.
-    pub(crate) async fn sorted_keys(
-        self,
-        leaf: &'c LeafCopy,
-    ) -> Result<Vec<(Cow<'c, [u8]>, usize)>> {
+    /// The whole keys of a leaf's live slots, and their order.
+    pub(crate) async fn sorted_keys(self, leaf: &'c LeafCopy) -> Result<SortedKeys<'c>> {
+        let g = &self.0.node.g;
         let mut keys = Vec::with_capacity(leaf.capacity);
-        for (i, slot) in leaf.live(self.0) {
-            keys.push((self.whole_key(&slot, leaf.addr).await?, i));
-        }
-        // The 8 bytes behind the prefix decide most comparisons.
-        let skip = match &keys[..] {
-            [(first, _), rest @ ..] => {
-                rest.iter().map(|(key, _)| common(first, key)).min().unwrap_or(0)
+        for i in 0..leaf.capacity {
+            let entry = leaf.entry(g, i);
+            if slot::is_live(entry) {
+                let slot = slot::unchecked(g, entry).expect("accepted");
+                keys.push((self.whole_key(&slot, leaf.addr).await?, i));
             }
-            [] => 0,
-        };
-        keys.sort_unstable_by(|(a, _), (b, _)| {
-            head(a, skip).cmp(&head(b, skip)).then_with(|| a.cmp(b))
-        });
-        Ok(keys)
+        }
+        Ok(SortedKeys::of(keys, &leaf.header(self.0)))
     }
 
     /// The key of a slot of a locked leaf: it cannot change now.
@@ -270,10 +263,15 @@ impl LeafCopy {
     /// Slot `i` of an accepted leaf.
     pub fn slot(&self, c: &Client, i: usize) -> Slot<'_> {
         let g = &c.node.g;
-        let at = self.offset(g, i);
-        let bytes = &self.bytes[at..at + g.entry()];
+        let bytes = self.entry(g, i);
         debug_assert!(slot::check(g, Place { leaf: self.addr, slot: i }, bytes).is_some());
         slot::unchecked(g, bytes).expect("accepted")
+    }
+
+    /// The bytes of slot `i`.
+    #[inline]
+    pub fn entry(&self, g: &Geometry, i: usize) -> &[u8] {
+        &self.bytes[self.offset(g, i)..][..g.entry()]
     }
 
     /// The live slots.

@@ -213,8 +213,12 @@ impl<'c> Direct<'c> {
         let mut body = [0; MAX_BODY];
         let body = &mut body[..Table::body_len(route.capacity)];
         op.list();
-        let was = op.cas(at, 0, 0).ok()?;
-        op.read(at.plus(BODY_AT as u64), body).ok()?;
+        let confirm = op.list_at(at.node(), |verbs| {
+            let was = verbs.cas(at, 0, 0)?;
+            verbs.read(at.plus(BODY_AT as u64), body)?;
+            Ok(was)
+        });
+        let was = confirm.ok()?;
         let mut table = self.0.spare_table();
         let is_exact =
             was == 0 && table.load(route.table, route.capacity, body) && route.matches(&table);
@@ -373,7 +377,8 @@ impl<'c> Direct<'c> {
     ) -> Option<(OwnLeaf<'r>, Vec<u8>)> {
         let route = route_of(&parent.0.record(parent.1));
         let lock = route.table.bits();
-        if !self.0.node.contenders.is_calm(lock) || self.0.node.leaf_fifo.is_busy(lock) {
+        let calm = self.0.node.contenders.calm(lock)?;
+        if self.0.node.leaf_fifo.is_busy(lock) {
             return None;
         }
         let at = self.own_table(&route)?;
@@ -385,18 +390,21 @@ impl<'c> Direct<'c> {
             op.prefetch(Entries(self.0).at(place), self.0.entry);
         }
         let tag = self.0.tags.next();
-        op.list();
-        if op.cas(at, 0, tag.0).ok()? != 0 {
-            Mark::LockHeld.hit();
-            return None;
-        }
-        self.0.hits.count();
-        self.0.node.contenders.took(lock, None);
         let mut body = [0; MAX_BODY];
         let body = &mut body[..Table::body_len(route.capacity)];
+        op.list();
+        let locked = op.list_at(at.node(), |verbs| match verbs.cas(at, 0, tag.0)? {
+            0 => Ok(Some(verbs.read(at.plus(BODY_AT as u64), body))),
+            _ => Ok(None),
+        });
+        let Some(read) = locked.ok()? else {
+            Mark::LockHeld.hit();
+            return None;
+        };
+        self.0.hits.count();
+        calm.took();
         let mut table = self.0.spare_table();
-        let is_read = op.read(at.plus(BODY_AT as u64), body).is_ok();
-        if is_read && table.load(route.table, route.capacity, body) && route.matches(&table) {
+        if read.is_ok() && table.load(route.table, route.capacity, body) && route.matches(&table) {
             return Some((OwnLeaf { route, at, tag, table, parent }, self.0.found.take()));
         }
         Mark::LockStale.hit();
@@ -495,8 +503,10 @@ impl<'c> Direct<'c> {
                 let body = &mut body[..Table::body_len(route.capacity)];
                 leaf.table.body(route.table, body);
                 let unlocked = op.detached_list(|op| {
-                    op.write(at.plus(BODY_AT as u64), body)?;
-                    op.cas(at, tag.0, 0)
+                    op.list_at(at.node(), |verbs| {
+                        verbs.write(at.plus(BODY_AT as u64), body)?;
+                        verbs.cas(at, tag.0, 0)
+                    })
                 });
                 (unlocked, Outcome::Done, counted)
             }

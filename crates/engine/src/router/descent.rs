@@ -239,7 +239,7 @@ impl Router<'_> {
         debug_assert!(header.forward.is_null(), "no tombstone");
         let lo = Blocks(self.0).fence(header.lo).await?.unwrap_or_default();
         let hi = Blocks(self.0).fence(header.hi).await?;
-        if sorted.keys().zip(sorted.keys().skip(1)).any(|(a, b)| a == b) {
+        if sorted.has_double() {
             Mark::InnerDouble.hit();
             return Ok(None);
         }
@@ -254,16 +254,12 @@ impl Router<'_> {
         {
             return Err(Error::corrupt(format!("inner node {addr} has a record above its range")));
         }
-        let ends = sorted.keys().skip(1).map(Some).chain([hi.as_deref()]);
-        let records = sorted
-            .records()
-            .zip(ends)
-            .map(|(r, end)| {
-                let c = &r.child;
-                let slots = c.slots as u16;
-                Record::new(c.addr, c.generation, c.table.bits(), slots, fence_tag(end))
-            })
-            .collect();
+        let record = |i: usize| {
+            let (c, last) = (sorted.child(i), i + 1 == sorted.len());
+            let end = if last { hi.as_deref() } else { Some(sorted.key(i + 1)) };
+            Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, fence_tag(end))
+        };
+        let records = (0..sorted.len()).map(record).collect();
         self.0.ep.stage_cost(Stage::CacheFill, 1);
         self.0.ep.point().await;
         let parts = NodeParts {

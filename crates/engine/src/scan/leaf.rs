@@ -3,8 +3,8 @@
 //! One pass checks each slot and collects the live ones. Nothing is copied out of the image: a pair
 //! is its slot's place there and the head of its key, the 8 bytes behind the prefix that both
 //! fences share. All keys of the leaf have that prefix, so most heads differ, and the sort compares
-//! words; a leaf with slots in key order, as a load leaves it, is not sorted at all. Pairs of
-//! long keys are READ from their blocks and held beside the image.
+//! words. A leaf with slots in key order, as a load leaves it, is not sorted at all: its slots are
+//! the order. Pairs of long keys are READ from their blocks and held beside the image.
 
 use std::ops::Range;
 
@@ -23,6 +23,10 @@ pub(crate) struct Collected {
     pub lo: Option<Fence>,
     pub hi: Option<Fence>,
     next: GlobalAddr,
+    /// Each of the first slots holds a pair that fills its areas, in key order: so many. Otherwise
+    /// 0.
+    in_order: usize,
+    /// The pairs otherwise.
     pairs: Vec<PairAt>,
     /// Blocks of the pairs with long keys.
     pub blocks: Vec<BlockPtr>,
@@ -108,17 +112,23 @@ impl Collected {
             u64::from_be_bytes(*head.expect("a head is in the entry"))
         };
         let short_head = move |slot: &[u8]| head(&slot[8..][..k], shared);
-        let mut pairs = Vec::with_capacity(slots);
+        let (mut pairs, mut in_order) = (Vec::new(), 0);
         let (mut blocks, mut is_full) = (Vec::new(), true);
         let is_whole = check_words(g, (leaf, header), bytes, (slots, mixed), |some| match some {
             Whole::Full(some) => {
                 let from = first + some.start * entry;
-                let slots = bytes[from..first + some.end * entry].chunks_exact(entry);
+                let run = bytes[from..first + some.end * entry].chunks_exact(entry);
+                let is_all = has_head && some == (0..slots);
+                if is_all && run.clone().map(head_in).is_sorted_by(|a, b| a < b) {
+                    in_order = slots;
+                    return;
+                }
+                pairs.reserve(slots - pairs.len());
                 let place =
                     move |(i, head): (usize, u64)| PairAt { head, at: (from + i * entry) as u32 };
                 match has_head {
-                    true => pairs.extend(slots.map(head_in).enumerate().map(place)),
-                    false => pairs.extend(slots.map(short_head).enumerate().map(place)),
+                    true => pairs.extend(run.map(head_in).enumerate().map(place)),
+                    false => pairs.extend(run.map(short_head).enumerate().map(place)),
                 }
             }
             Whole::Any(i, _, bytes) => {
@@ -147,7 +157,7 @@ impl Collected {
             blocks.is_empty() && lo.is_some() && (hi.is_some() || header.hi == Stored::Infinite);
         let is_full = is_full && blocks.is_empty();
         let (next, long) = (header.next, Vec::new());
-        Some(Self { lo, hi, next, pairs, blocks, long, shared, is_full, is_alone })
+        Some(Self { lo, hi, next, in_order, pairs, blocks, long, shared, is_full, is_alone })
     }
 }
 
@@ -155,6 +165,9 @@ impl ScanLeaf {
     /// The leaf of an image and what was collected from it, the blocks READ.
     pub fn new(g: Geometry, image: Verified, found: Collected) -> Self {
         let mut leaf = Self { g, image, found };
+        if leaf.found.in_order > 0 {
+            return leaf;
+        }
         let Collected { long, shared, .. } = &leaf.found;
         let of_block = |(i, (key, _)): (usize, &(Vec<u8>, _))| PairAt {
             head: head(key, *shared),
@@ -165,11 +178,11 @@ impl ScanLeaf {
         pairs.extend(long);
         if !pairs.is_sorted_by(|a, b| a.head < b.head) {
             pairs.sort_unstable_by(|a, b| {
-                a.head.cmp(&b.head).then_with(|| leaf.key(a).cmp(leaf.key(b)))
+                a.head.cmp(&b.head).then_with(|| leaf.key(a.at).cmp(leaf.key(b.at)))
             });
             // A key deleted from one slot and inserted into another while the image was sampled
             // shows twice; either was current.
-            pairs.dedup_by(|a, b| a.head == b.head && leaf.key(a) == leaf.key(b));
+            pairs.dedup_by(|a, b| a.head == b.head && leaf.key(a.at) == leaf.key(b.at));
         }
         leaf.found.pairs = pairs;
         leaf
@@ -223,13 +236,30 @@ impl ScanLeaf {
 
     /// How many pairs.
     pub fn len(&self) -> usize {
-        self.found.pairs.len()
+        self.found.in_order + self.found.pairs.len()
+    }
+
+    /// Where pair number `i` in key order is.
+    #[inline]
+    fn at(&self, i: usize) -> u32 {
+        match self.found.in_order {
+            0 => self.found.pairs[i].at,
+            _ => self.g.slot_at(i) as u32,
+        }
     }
 
     /// How many pairs, in key order, have keys for which `before` holds; it holds for the first
     /// ones.
     pub fn count_before(&self, before: impl Fn(&[u8]) -> bool) -> usize {
-        self.found.pairs.partition_point(|pair| before(self.key(pair)))
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match before(self.key(self.at(middle))) {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
     }
 
     /// These pairs in key order, each with its value behind its key, if all of them fill their
@@ -239,21 +269,22 @@ impl ScanLeaf {
         pairs: Range<usize>,
     ) -> Option<impl DoubleEndedIterator<Item = &[u8]> + ExactSizeIterator> {
         let len = self.g.k + self.g.v;
-        let bytes = move |pair: &PairAt| &self.image[pair.at as usize + 8..][..len];
-        self.found.is_full.then(|| self.found.pairs[pairs].iter().map(bytes))
+        let bytes = move |i: usize| &self.image[self.at(i) as usize + 8..][..len];
+        self.found.is_full.then(|| pairs.map(bytes))
     }
 
     /// Pair number `i` in key order.
     pub fn get(&self, i: usize) -> (&[u8], ItemValue<'_>) {
-        self.pair(&self.found.pairs[i])
+        self.pair(self.at(i))
     }
 
-    fn pair(&self, pair: &PairAt) -> (&[u8], ItemValue<'_>) {
-        if pair.at & LONG != 0 {
-            let (key, value) = &self.found.long[(pair.at ^ LONG) as usize];
+    /// The pair at a place.
+    fn pair(&self, at: u32) -> (&[u8], ItemValue<'_>) {
+        if at & LONG != 0 {
+            let (key, value) = &self.found.long[(at ^ LONG) as usize];
             return (key, ItemValue::Here(value));
         }
-        let slot = slot::unchecked(&self.g, &self.image[pair.at as usize..]);
+        let slot = slot::unchecked(&self.g, &self.image[at as usize..]);
         match slot.as_ref().and_then(pair_of) {
             Some(Pair::Inline(key, value)) => (key, ItemValue::Here(value)),
             Some(Pair::ValueIn(key, at)) => (key, ItemValue::In(at)),
@@ -261,10 +292,10 @@ impl ScanLeaf {
         }
     }
 
-    fn key(&self, pair: &PairAt) -> &[u8] {
+    fn key(&self, at: u32) -> &[u8] {
         match self.found.is_full {
-            true => &self.image[pair.at as usize + 8..][..self.g.k],
-            false => self.pair(pair).0,
+            true => &self.image[at as usize + 8..][..self.g.k],
+            false => self.pair(at).0,
         }
     }
 }

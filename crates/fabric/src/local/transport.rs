@@ -125,7 +125,11 @@ impl LocalTransport {
 
     /// A verb to a node, with the right to reach it.
     #[inline(always)]
-    fn reach<T>(&self, node: NodeId, verb: impl FnOnce(&Host) -> Result<T>) -> Result<T> {
+    pub(crate) fn reach<T>(
+        &self,
+        node: NodeId,
+        verb: impl FnOnce(&Host) -> Result<T>,
+    ) -> Result<T> {
         let all = self.connections.borrow();
         if let Some(Some(known)) = all.get(node)
             && known.checked.get() == known.host.revocations.load(Ordering::SeqCst)

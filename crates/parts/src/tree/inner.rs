@@ -82,7 +82,7 @@ pub fn check<'a>(g: &Geometry, node: GlobalAddr, bytes: &'a [u8]) -> Option<Head
         let low = whole_record(node, header.ver.generation, index, raw);
         low.is_some_and(|low| {
             let is_free = low & STATE == 0;
-            let is_record = || has_key(low) || record_in(g, raw, index).is_some();
+            let is_record = || has_key(low) || key_in(g, raw, low).is_some();
             Ver::from_bits(low >> 8).range == header.ver.range && (is_free || is_record())
         })
     };
@@ -102,15 +102,26 @@ fn record_in<'a>(g: &Geometry, raw: &'a [u8], index: usize) -> Option<Record<'a>
         return None;
     }
     let (area, mode) = (&raw[8..8 + g.k], Mode::from_bits(u64::from(low >> 2)));
-    let key = area::get_key(area, mode).filter(|k| *k != Stored::Infinite)?;
+    let key = key_in(g, raw, low)?;
+    Some(Record { index, key, area, mode, child: child_of(g, raw) })
+}
+
+/// The child of a live record as it stands.
+#[inline]
+pub fn child_of(g: &Geometry, raw: &[u8]) -> Child {
     let last = u64_at(raw, 16 + g.k);
-    let child = Child {
+    Child {
         addr: GlobalAddr::from_bits(u64_at(raw, 8 + g.k)),
-        generation: Ver::from_bits(low >> 8).generation,
+        generation: Ver::from_bits(u64_at(raw, 0) as u32 >> 8).generation,
         table: TableId::from_bits(last & 0xffff_ffff_ffff),
         slots: (last >> 48 & 0xff) as usize,
-    };
-    Some(Record { index, key, area, mode, child })
+    }
+}
+
+/// Whether a place that begins here, of an accepted node, has no record.
+#[inline]
+pub fn is_free(raw: &[u8]) -> bool {
+    u64_at(raw, 0) as u32 & STATE == 0
 }
 
 /// The live records as they stand, in the order of their places: for bytes that were accepted
@@ -146,6 +157,13 @@ fn whole_record(node: GlobalAddr, generation: u16, index: usize, raw: &[u8]) -> 
     };
     let sum = crc(node, generation, index, low, covered);
     (sum == (word >> 32) as u32).then_some(low)
+}
+
+/// The key of a live record with this low half of its word0; `None` for bytes that are no key.
+#[inline]
+fn key_in<'a>(g: &Geometry, raw: &'a [u8], low: u32) -> Option<Stored<'a>> {
+    let key = area::get_key(&raw[8..8 + g.k], Mode::from_bits(u64::from(low >> 2)))?;
+    (!matches!(key, Stored::Infinite)).then_some(key)
 }
 
 /// Whether a live record surely has a key: one that fills its area.

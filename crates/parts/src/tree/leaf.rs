@@ -224,6 +224,28 @@ pub fn put_slot(
     slot::encode(g, Place { leaf, slot: i }, bytes, state, ver, (entry.key_mode, entry.value_mode));
 }
 
+/// Writes slot `i` of an image: a live entry of the same geometry, from any place.
+#[inline]
+pub fn put_entry(
+    g: &Geometry,
+    leaf: GlobalAddr,
+    image: &mut [u8],
+    i: usize,
+    entry: &[u8],
+    ver: Ver,
+) {
+    let bytes = &mut image[g.slot_at(i)..][..g.entry()];
+    bytes.copy_from_slice(entry);
+    slot::restamp(g, Place { leaf, slot: i }, bytes, ver);
+}
+
+/// The live entry in slot `i` of an image lives on in another version.
+#[inline]
+pub fn keep_entry(g: &Geometry, leaf: GlobalAddr, image: &mut [u8], i: usize, ver: Ver) {
+    let bytes = &mut image[g.slot_at(i)..][..g.entry()];
+    slot::restamp(g, Place { leaf, slot: i }, bytes, ver);
+}
+
 /// Writes slot `i` of an image as free.
 pub fn put_free(g: &Geometry, leaf: GlobalAddr, image: &mut [u8], i: usize, ver: Ver) {
     put_u64(image, g.slot_at(i), slot::free_word(Place { leaf, slot: i }, ver));

@@ -68,6 +68,9 @@ fn heads(place: Place, low: u32) -> [u64; 2] {
 /// The state: 0 free, 1 live, 2 staged, 3 replica.
 const STATE: u32 = 3;
 
+/// How key and value area are to be read.
+const MODES: u32 = 0x3c;
+
 /// SlotState and range: the parts of word0 that a restamp of a slot changes.
 const RESTAMPED: u32 = 0xff03;
 
@@ -218,9 +221,27 @@ pub fn encode(
         SlotState::Staged => 2,
         SlotState::Replica => 3,
     };
-    let low = bits | (modes.0 as u32) << 2 | (modes.1 as u32) << 4 | ver.bits() << 8;
+    seal(g, place, bytes, bits | (modes.0 as u32) << 2 | (modes.1 as u32) << 4 | ver.bits() << 8);
+}
+
+/// Stamps a live entry anew, as it lives on in another place or version.
+#[inline]
+pub fn restamp(g: &Geometry, place: Place, bytes: &mut [u8], ver: Ver) {
+    let modes = u64_at(bytes, 0) as u32 & MODES;
+    seal(g, place, bytes, FULL | modes | ver.bits() << 8);
+}
+
+/// Whether a slot that was accepted is live.
+#[inline]
+pub fn is_live(bytes: &[u8]) -> bool {
+    u64_at(bytes, 0) as u32 & STATE == FULL
+}
+
+/// Writes word0 over areas that are there already, and the tail of a wide entry.
+#[inline(always)]
+fn seal(g: &Geometry, place: Place, bytes: &mut [u8], low: u32) {
     let areas = &bytes[8..8 + g.k + g.v];
-    let covered = if state == SlotState::Free { &[][..] } else { areas };
+    let covered = if low & STATE == 0 { &[][..] } else { areas };
     let sum = crc(place, low, covered);
     if g.v > 8 {
         let tail = check64(areas, tail_seed(place, low));
