@@ -111,7 +111,9 @@ pub use crate::reports::{
     AwaitedReport, CacheReport, ComputeReport, IndexReport, IndexReports, MemoryReport, NodeReport,
     SideReport, WaitReport,
 };
-pub use crate::services::{DATA_SERVICE, DataService, MakeService, provide};
+pub use crate::services::{
+    DATA_SERVICE, DataService, LeaveFuture, MakeService, RangeOwner, provide,
+};
 #[cfg(feature = "tcp")]
 pub use crate::status::{MemberStatus, PoolStatus};
 pub use crate::usage::{ArenaUsage, MemoryUsage, NodeUsage, PoolUsage, RecordUsage};

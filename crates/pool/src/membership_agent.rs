@@ -167,7 +167,10 @@ impl PoolNode {
     }
 
     /// Joins, or renews the lease when it is due and every worker makes progress.
-    pub(crate) async fn renew(&self, ep: &Endpoint) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`PoolNode::membership_step`].
+    pub async fn renew(&self, ep: &Endpoint) -> Result<()> {
         let asked_at = self.view.clock(ep);
         let me = self.view.me;
         let (joined, due, alive) = {
@@ -448,7 +451,7 @@ impl PoolNode {
     }
 
     /// The living compute nodes, as far as this one knows.
-    pub(crate) fn living(&self) -> Vec<Member> {
+    pub fn living(&self) -> Vec<Member> {
         self.view.state().living().collect()
     }
 

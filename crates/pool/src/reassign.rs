@@ -171,9 +171,10 @@ impl PoolNode {
         Ok(false)
     }
 
-    /// Proposes that other nodes become the owners of this node's partitions; true when it has
-    /// none.
+    /// Gives ranges of indexes to other nodes, and proposes that other nodes become the owners of
+    /// this node's partitions; true when it has none.
     pub async fn hand_over(&self, ep: &Endpoint) -> Result<bool> {
+        self.give_ranges(ep).await?;
         let seen = self.directory(ep).await?;
         let mine = seen.iter().filter(|s| s.partition.owner == self.view.me);
         let mine: Vec<u16> = mine.map(|s| s.partition.number).collect();

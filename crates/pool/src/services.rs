@@ -9,6 +9,8 @@
 //! those of an index that has an owner for each key.
 
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use dmtree_fabric::{Endpoint, Error, NodeId, Result, RpcFuture, RpcHandler, ServiceId};
@@ -95,15 +97,26 @@ impl RpcHandler for DataServices {
     }
 }
 
+/// The end of a departure.
+pub type LeaveFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// An index that is open on a compute node which owns ranges of its keys: it answers the calls of
+/// other nodes.
+pub trait RangeOwner: RpcHandler {
+    /// Gives the ranges to other nodes, because this one leaves the pool. Errors: the membership
+    /// takes the ranges from it then.
+    fn leave<'a>(&'a self, ep: &'a Endpoint) -> LeaveFuture<'a>;
+}
+
 /// What answers for the open indexes of a compute node.
 #[derive(Default)]
-pub(crate) struct OpenIndexes(Mutex<BTreeMap<u32, Vec<Weak<dyn RpcHandler>>>>);
+pub(crate) struct OpenIndexes(Mutex<BTreeMap<u32, Vec<Weak<dyn RangeOwner>>>>);
 
 dmtree_fabric::debug_line!(OpenIndexes, it => "OpenIndexes({})", locked(&it.0).len());
 
 impl OpenIndexes {
     /// The openings of an index, the latest first; those that have ended are forgotten.
-    fn of(&self, index: u32) -> Vec<Arc<dyn RpcHandler>> {
+    fn of(&self, index: u32) -> Vec<Arc<dyn RangeOwner>> {
         let mut all = locked(&self.0);
         let Some(its) = all.get_mut(&index) else { return Vec::new() };
         its.retain(|handler| handler.strong_count() > 0);
@@ -112,6 +125,10 @@ impl OpenIndexes {
             all.remove(&index);
         }
         living
+    }
+
+    fn all(&self) -> Vec<Arc<dyn RangeOwner>> {
+        locked(&self.0).values().flatten().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -147,8 +164,16 @@ impl RpcHandler for IndexService {
 impl PoolNode {
     /// Answers calls of other compute nodes for an index, as long as the handler is there. It may
     /// wait, and call memory nodes.
-    pub fn serve_index(&self, index: u32, handler: Weak<dyn RpcHandler>) {
+    pub fn serve_index(&self, index: u32, handler: Weak<dyn RangeOwner>) {
         locked(&self.indexes.0).entry(index).or_default().push(handler);
+    }
+
+    /// The open indexes of this node give their ranges to other nodes.
+    pub(crate) async fn give_ranges(&self, ep: &Endpoint) -> Result<()> {
+        for index in self.indexes.all() {
+            index.leave(ep).await?;
+        }
+        Ok(())
     }
 
     /// Calls what a compute node has open of an index. An empty answer: it does not have what is

@@ -1,7 +1,7 @@
 //! Campaigns: checked runs of many seeds of some systems on several threads, with counts, and
 //! minimized cases of findings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -89,10 +89,14 @@ pub struct Tally {
     pub violations: Vec<Violation>,
     /// The rare branches of the systems' code, with how often each was taken.
     pub marks: BTreeMap<String, u64>,
+    /// Seeds that run, with their systems.
+    #[serde(skip)]
+    pub running: BTreeSet<(u64, String)>,
 }
 
 impl Tally {
     fn add(&mut self, case: &Case, verdict: &Verdict) {
+        self.running.remove(&(case.seed, case.system.clone()));
         self.seeds += 1;
         self.operations += verdict.operations;
         self.virtual_ns += verdict.virtual_ns;
@@ -198,6 +202,7 @@ impl Campaign {
             }
             let system = &self.systems[(job % systems) as usize];
             let case = system.case(seed, &system.spared(&self.setting));
+            locked(tally).running.insert((seed, system.name.to_owned()));
             let verdict = system.check_again(&case, self.twice)?;
             locked(tally).add(&case, &verdict);
         }

@@ -2,6 +2,7 @@
 //! the tools of the command line. Measured operations do not use it.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 
 use dmtree_fabric::{Error, ErrorKind, Result, Snapshot};
 use dmtree_parts::{
@@ -10,9 +11,14 @@ use dmtree_parts::{
 };
 
 use crate::remote_client::{Answer, Ask, RemoteClient};
+use crate::scenario::dropped_after;
 
 /// A client of any index, for callers without futures. The errors are those of the index.
-pub struct Client(Place);
+pub struct Client {
+    place: Place,
+    /// Steps of an operation in this process.
+    steps: u64,
+}
 
 enum Place {
     Here(AnyIndex),
@@ -22,25 +28,40 @@ enum Place {
 /// Waits for an operation of a client: of the index, or of the other process.
 macro_rules! wait {
     ($self:ident, |$index:ident| $here:expr, |$remote:ident| $there:expr) => {
-        match &mut $self.0 {
+        match &mut $self.place {
             Place::Here($index) => {
                 let ep = $index.endpoint().clone();
-                ep.core().block_on(ep.slot(), $here)
+                ep.core().block_on(ep.slot(), ending($self.steps, $here))
             }
             Place::There($remote) => $there,
         }
     };
 }
 
+/// Waits for an operation for so many steps.
+async fn ending<T>(steps: u64, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let ended = dropped_after(steps, work).await;
+    ended.unwrap_or_else(|| Err(Error::timed_out(format!("does not end within {steps} steps"))))
+}
+
 impl From<AnyIndex> for Client {
     fn from(index: AnyIndex) -> Self {
-        Self(Place::Here(index))
+        Self { place: Place::Here(index), steps: u64::MAX }
     }
 }
 
 impl From<RemoteClient> for Client {
     fn from(remote: RemoteClient) -> Self {
-        Self(Place::There(remote))
+        Self { place: Place::There(remote), steps: u64::MAX }
+    }
+}
+
+impl Client {
+    /// The same with operations that fail after so many steps: where time stands still they have no
+    /// other deadline.
+    #[must_use]
+    pub(crate) fn within(self, steps: u64) -> Self {
+        Self { steps, ..self }
     }
 }
 
@@ -192,7 +213,7 @@ impl Client {
 
     /// Its counters; zero for a client of another process, which counts for itself.
     pub fn counts(&self) -> Snapshot {
-        match &self.0 {
+        match &self.place {
             Place::Here(index) => index.endpoint().snapshot(),
             Place::There(_) => Snapshot::default(),
         }
@@ -201,7 +222,7 @@ impl Client {
     /// The counters since the last call.
     pub fn take_counts(&mut self) -> Snapshot {
         let counts = self.counts();
-        if let Place::Here(index) = &self.0 {
+        if let Place::Here(index) = &self.place {
             index.endpoint().reset_counters();
         }
         counts

@@ -32,6 +32,8 @@ const LISTED: Bounds = Bounds { until_ns: 120_000_000_000, steps: 100_000 };
 /// A node acknowledges an epoch within this time of virtual time, ns: its operations may be stalled
 /// that long.
 const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
+/// Steps within which each operation must end that judges the structure: time stands still.
+const JUDGED_STEPS: u64 = 2_000_000;
 /// Virtual time within which the phase without fabric faults must end, ns.
 const LIVENESS_NS: u64 = 5_000_000_000;
 /// The same when operations may wait until their deadline.
@@ -170,7 +172,9 @@ fn clients(shared: &RunContext<'_>, choices: &mut Vec<Choice>) -> Result<(Verdic
 /// structure.
 fn afterwards(shared: &RunContext<'_>, living: &Living, log: &mut Log) -> Result<()> {
     let (test_cluster, case) = (&shared.test_cluster, shared.case);
-    let client = |(cn, node): &(usize, AnyNode)| test_cluster.client_of(*cn, node.clone());
+    let client = |(cn, node): &(usize, AnyNode)| {
+        Ok::<_, Error>(test_cluster.client_of(*cn, node.clone())?.within(JUDGED_STEPS))
+    };
     let nodes = living.iter().map(|(cn, _)| test_cluster.cluster.compute_node(*cn));
     quiesce(test_cluster.membership(), case, &nodes.collect::<Result<Vec<_>>>()?)?;
     for node in living {

@@ -35,7 +35,7 @@ impl Dlsm {
         if o.any_node {
             // Its one shard has all keys.
             return match self.ask_owner(router, 0, &What::Batch(batch.clone())).await? {
-                Asked::Here(shard, origin) => self.write_batch_in(shard, &batch, origin).await,
+                Asked::Here(shard, origin) => self.write_batch_in(&shard, &batch, origin).await,
                 Asked::There(Answer::Done) => Ok(()),
                 Asked::There(_) => Err(unexpected()),
             };
@@ -46,7 +46,8 @@ impl Dlsm {
                 return Err(Error::invalid("a batch has keys of several shards: divide it"));
             }
         }
-        self.write_batch_in(router.shards[own].get().ok_or_else(not_open)?, &batch, None).await
+        let shard = router.shards[own].get().ok_or_else(not_open)?;
+        self.write_batch_in(&shard, &batch, None).await
     }
 
     /// The same in a shard of this node.

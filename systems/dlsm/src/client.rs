@@ -66,13 +66,13 @@ impl Dlsm {
     pub fn new(ep: Endpoint, node: Arc<DlsmNode>) -> Self {
         ep.set_timeout(node.o.timeout_ms.saturating_mul(1_000_000));
         let number = u64::from(CLIENTS.fetch_add(1, Ordering::Relaxed));
-        let session = node.me.0 >> 32 << 32 | number;
+        let session = node.me >> 32 << 32 | number;
         let (threads, puts, operations) = Default::default();
         Self { ep, node, threads, puts, session, operations }
     }
 
     /// The shard of a key; `None` while there is none.
-    async fn shard_of(&self, user: &[u8]) -> Result<Option<&Shard>> {
+    async fn shard_of(&self, user: &[u8]) -> Result<Option<Arc<Shard>>> {
         let node = &self.node;
         let Some(router) = node.opened(&self.ep).await? else { return Ok(None) };
         let own = router.shard(user, &node.o, node.pool.cn())?;
@@ -87,7 +87,7 @@ impl Dlsm {
             let Some(router) = self.node.opened(&self.ep).await? else { return Ok(false) };
             let what = What::Get { key: user };
             return match self.ask_owner(router, router.range(user), &what).await? {
-                Asked::Here(shard, _) => self.read_in(shard, user, out).await,
+                Asked::Here(shard, _) => self.read_in(&shard, user, out).await,
                 Asked::There(Answer::Value(value)) => {
                     out.extend_from_slice(value.as_deref().unwrap_or_default());
                     Ok(value.is_some())
@@ -96,7 +96,7 @@ impl Dlsm {
             };
         }
         let Some(shard) = self.shard_of(user).await? else { return Ok(false) };
-        self.read_in(shard, user, out).await
+        self.read_in(&shard, user, out).await
     }
 
     /// The same of a key of a shard of this node.
@@ -201,14 +201,14 @@ impl Dlsm {
         if self.node.o.any_node {
             let what = What::Write { key: user, w };
             return match self.ask_owner(router, router.range(user), &what).await? {
-                Asked::Here(shard, origin) => self.write_in(shard, user, w, origin).await,
+                Asked::Here(shard, origin) => self.write_in(&shard, user, w, origin).await,
                 Asked::There(Answer::Wrote(outcome)) => Ok((outcome, OpOutcome::Other)),
                 Asked::There(_) => Err(unexpected()),
             };
         }
         let own = router.shard(user, &self.node.o, self.node.pool.cn())?;
         let shard = router.shards[own].get().ok_or_else(not_open)?;
-        self.write_in(shard, user, w, None).await
+        self.write_in(&shard, user, w, None).await
     }
 
     /// The same of a key of a shard of this node; with the name of the write, if another node has

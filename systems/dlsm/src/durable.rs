@@ -217,7 +217,7 @@ impl Dlsm {
     }
 
     /// Gives back the blocks that an edit on the memory node has freed.
-    fn free(&self, recorder: &Recorder) {
+    pub(crate) fn free(&self, recorder: &Recorder) {
         for place in recorder.freed() {
             self.node.pool.give_back_block(self.node.root.index, place);
         }

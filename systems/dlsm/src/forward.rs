@@ -5,12 +5,14 @@
 //! caller. A write therefore has a name, its client and a number there, which the log records with
 //! it: asked for twice, it takes effect once.
 //!
-//! A request or an answer that is longer than a call goes in parts, which the owner's *desk* keeps
-//! for the client.
+//! A call lasts 50 ms at most, and an operation may last longer. So the owner's *desk* keeps the
+//! answer to the last operation of each client, until the client asks for another one: what was
+//! executed is not executed again. Requests and answers that are longer than a call are there, too,
+//! and go in parts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{
@@ -22,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::client::Dlsm;
 use crate::log::Origin;
 use crate::node::{DlsmNode, Router};
-use crate::owner::{Owner, head_of};
+use crate::owner::{Owner, head_of, node_of};
 use crate::shard::Shard;
 use crate::wire;
 
@@ -60,6 +62,12 @@ pub(crate) enum What<'a> {
     Batch(Vec<BatchWrite<'a>>),
     Page(ScanRequest<'a>),
     Walk,
+    /// The range itself, for this claim of the asking node.
+    Give {
+        to: u64,
+    },
+    /// Be its owner, if it has none.
+    Own,
     /// Bytes of a longer request, from there on; an empty part: execute it.
     Part {
         at: u32,
@@ -89,9 +97,9 @@ pub(crate) enum Answer {
 }
 
 /// Where an operation is executed.
-pub(crate) enum Asked<'n> {
+pub(crate) enum Asked {
     /// Here: with its name, if another node may have executed it before.
-    Here(&'n Shard, Option<Origin>),
+    Here(Arc<Shard>, Option<Origin>),
     /// At the owner, which has answered.
     There(Answer),
 }
@@ -117,6 +125,15 @@ pub(crate) struct Desk(Mutex<BTreeMap<u64, Tray>>);
 
 /// An operation that is being executed.
 struct Running<'d>(&'d Desk, u64);
+
+/// How far an operation is.
+enum Begun<'d> {
+    /// It begins now.
+    Now(Running<'d>),
+    Running,
+    /// It has ended with this answer.
+    Ended(Vec<u8>),
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
@@ -145,10 +162,13 @@ impl Desk {
         }
     }
 
-    /// Begins to execute an operation; `None` while it is being executed.
-    fn begin(&self, origin: Origin) -> Result<Option<Running<'_>>> {
-        let begun = self.with(origin, |tray| !std::mem::replace(&mut tray.is_running, true))?;
-        Ok(begun.then_some(Running(self, origin.0)))
+    /// Begins to execute an operation, unless that has happened.
+    fn begin(&self, origin: Origin) -> Result<Begun<'_>> {
+        self.with(origin, |tray| match tray.answer.is_empty() {
+            false => Begun::Ended(tray.answer.clone()),
+            true if std::mem::replace(&mut tray.is_running, true) => Begun::Running,
+            true => Begun::Now(Running(self, origin.0)),
+        })
     }
 
     fn add_part(&self, origin: Origin, (at, bytes): (u32, &[u8])) -> Result<()> {
@@ -167,15 +187,13 @@ impl Desk {
         }
     }
 
-    /// An answer as bytes: in parts if it is long.
-    fn give(&self, origin: Origin, answer: &Answer) -> Result<Vec<u8>> {
+    /// Keeps an answer. One of an operation that has failed is none: it may be asked for again.
+    fn keep(&self, origin: Origin, answer: &Answer) -> Result<Vec<u8>> {
         let encoded = wire::encode(answer)?;
-        if encoded.len() <= PART {
-            return Ok(encoded);
+        if !matches!(answer, Answer::Failed(_)) {
+            self.with(origin, |tray| tray.answer.clone_from(&encoded))?;
         }
-        let long = Answer::Long(encoded.len() as u32);
-        self.with(origin, |tray| tray.answer = encoded)?;
-        wire::encode(&long)
+        Ok(encoded)
     }
 
     fn more(&self, origin: Origin, at: u32) -> Result<Answer> {
@@ -210,7 +228,8 @@ impl Dlsm {
     /// Answers a request of another node. Empty bytes: this node is not the owner.
     pub(crate) async fn serve(&self, from: NodeId, request: &[u8]) -> Result<Vec<u8>> {
         let ask: Ask<'_> = wire::decode(request)?;
-        if (ask.origin.0 >> 48) as u16 != from.bits() {
+        let origin = ask.origin;
+        if node_of(origin.0) != from {
             return Err(Error::invalid(format!("{from} asks in the name of another node")));
         }
         let Some(router) = self.node.opened(&self.ep).await? else { return Ok(Vec::new()) };
@@ -220,38 +239,69 @@ impl Dlsm {
         let desk = &self.node.desk;
         let answer = match ask.what {
             What::Part { at, bytes } if !bytes.is_empty() => {
-                desk.add_part(ask.origin, (at, bytes)).map(|()| Answer::Done)
+                desk.add_part(origin, (at, bytes)).map(|()| Answer::Done)
             }
-            What::More { at } => desk.more(ask.origin, at),
-            _ => match self.owner(router, ask.range as usize, true).await {
-                Ok(Owner::There(_)) => return Ok(Vec::new()),
-                Ok(Owner::Here(shard)) => self.execute((router, shard), ask).await,
+            What::More { at } => desk.more(origin, at),
+            _ => match self.answer(router, ask).await {
+                Ok(answer) if answer.len() > PART => Ok(Answer::Long(answer.len() as u32)),
+                Ok(answer) => return Ok(answer),
                 Err(e) => Err(e),
             },
         };
-        let origin = wire::decode::<Ask<'_>>(request)?.origin;
-        desk.give(origin, &answer.unwrap_or_else(|e| Answer::Failed((&e).into())))
+        wire::encode(&answer.unwrap_or_else(|e| Answer::Failed((&e).into())))
     }
 
-    async fn execute(&self, (router, shard): (&Router, &Shard), ask: Ask<'_>) -> Result<Answer> {
-        let Some(_running) = self.node.desk.begin(ask.origin)? else { return Ok(Answer::Running) };
+    /// The answer to a whole request, encoded, of any length.
+    async fn answer(&self, router: &Router, ask: Ask<'_>) -> Result<Vec<u8>> {
+        let (desk, origin) = (&self.node.desk, ask.origin);
+        let _running = match desk.begin(origin)? {
+            Begun::Ended(answer) => return Ok(answer),
+            Begun::Running => return wire::encode(&Answer::Running),
+            Begun::Now(running) => running,
+        };
         let whole = match ask.what {
-            What::Part { .. } => self.node.desk.with(ask.origin, |tray| tray.request.clone())?,
+            What::Part { .. } => desk.with(origin, |tray| tray.request.clone())?,
             _ => Vec::new(),
         };
         let ask = if whole.is_empty() { ask } else { wire::decode(&whole)? };
         let range = ask.range as usize;
-        Ok(match ask.what {
+        if matches!(ask.what, What::Own) {
+            // What this node knows is older than the question.
+            router.owners[range].store(0, Ordering::SeqCst);
+        }
+        let answer = match (ask.what, self.owner(router, range, true).await?) {
+            (_, Owner::There(_)) => return Ok(Vec::new()),
+            (What::Give { to }, Owner::Here(shard)) => {
+                drop(shard);
+                match node_of(to) == node_of(origin.0) {
+                    true => self.give_away(router, range, to).await.map(|()| Answer::Done)?,
+                    false => return Err(Error::invalid("a range for the claim of another node")),
+                }
+            }
+            (what, Owner::Here(shard)) => {
+                self.execute((router, range), &shard, (what, origin)).await?
+            }
+        };
+        desk.keep(origin, &answer)
+    }
+
+    async fn execute(
+        &self,
+        (router, range): (&Router, usize),
+        shard: &Shard,
+        (what, origin): (What<'_>, Origin),
+    ) -> Result<Answer> {
+        Ok(match what {
             What::Get { key } => {
                 let mut out = Vec::new();
                 let found = self.read_in(shard, key, &mut out).await?;
                 Answer::Value(found.then_some(out))
             }
             What::Write { key, w } => {
-                Answer::Wrote(self.write_in(shard, key, w, Some(ask.origin)).await?.0)
+                Answer::Wrote(self.write_in(shard, key, w, Some(origin)).await?.0)
             }
             What::Batch(batch) => {
-                self.write_batch_in(shard, &batch, Some(ask.origin)).await?;
+                self.write_batch_in(shard, &batch, Some(origin)).await?;
                 Answer::Done
             }
             What::Page(r) => {
@@ -261,36 +311,36 @@ impl Dlsm {
                 Answer::Page((0..page.len()).filter_map(pair).collect(), more)
             }
             What::Walk => Answer::Walked(self.walk_in(shard).await?),
-            What::Part { .. } | What::More { .. } => {
+            What::Own => Answer::Done,
+            What::Part { .. } | What::More { .. } | What::Give { .. } => {
                 return Err(Error::invalid("a part of a part of a request"));
             }
         })
     }
 
-    /// The number of a new operation.
-    pub(crate) fn next_number(&self) -> u64 {
+    /// A new operation.
+    pub(crate) fn ask<'a>(&self, range: usize, what: What<'a>) -> Ask<'a> {
         self.operations.set(self.operations.get() + 1);
-        self.operations.get()
+        Ask { range: range as u32, origin: (self.session, self.operations.get()), what }
     }
 
     /// Asks the owner of a range, whichever it is; or says that it is this node.
     ///
     /// # Errors
     /// Those of the operation; `TimedOut` when there is no owner at its deadline.
-    pub(crate) async fn ask_owner<'n>(
-        &'n self,
-        router: &'n Router,
+    pub(crate) async fn ask_owner(
+        &self,
+        router: &Router,
         range: usize,
         what: &What<'_>,
-    ) -> Result<Asked<'n>> {
+    ) -> Result<Asked> {
         if let Some(shard) = router.shards[range].get() {
             return Ok(Asked::Here(shard, None));
         }
         let at = head_of(router, range);
         let mut backoff = self.ep.backoff_within("the owner of a key", at, AGAIN_NS);
-        let origin = (self.session, self.next_number());
-        let ask = Ask { range: range as u32, origin, what: what.clone() };
-        let request = wire::encode(&ask)?;
+        let ask = self.ask(range, what.clone());
+        let (origin, request) = (ask.origin, wire::encode(&ask)?);
         let mut was_asked = false;
         loop {
             let owner = self.owner(router, range, false).await;
@@ -304,7 +354,7 @@ impl Dlsm {
             match asked {
                 Ok(Some(Answer::Running)) => {}
                 Ok(Some(Answer::Failed(failure))) => {
-                    self.failed(router, range, failure.into()).await?
+                    self.failed(router, range, (to, failure.into())).await?
                 }
                 Ok(Some(answer)) => return Ok(Asked::There(answer)),
                 Ok(None) => self.forget_owner(router, range, to),
@@ -330,10 +380,15 @@ impl Dlsm {
 
     /// The owner could not execute an operation: an error of the operation is returned, trouble of
     /// the owner passes, or ends with the owner.
-    async fn failed(&self, router: &Router, range: usize, e: Error) -> Result<()> {
+    async fn failed(&self, router: &Router, range: usize, (to, e): (NodeId, Error)) -> Result<()> {
         use ErrorKind::{Busy, Closed, Contended, Revoked, TimedOut, Unreachable};
         match e.kind() {
-            Busy | Closed | Contended | Revoked | TimedOut => Ok(()),
+            Busy | Contended | TimedOut => Ok(()),
+            Closed | Revoked => {
+                // It is fenced, or will be. If the range has no owner, it never is one.
+                self.forget_owner(router, range, to);
+                Ok(())
+            }
             Unreachable => {
                 // A memory node that is lost is lost to this node, too.
                 let home = self.node.home(range);
@@ -345,7 +400,13 @@ impl Dlsm {
         }
     }
 
-    async fn ask_node(&self, to: NodeId, ask: &Ask<'_>, request: &[u8]) -> Result<Option<Answer>> {
+    /// Asks a node; `None`: it is not the owner.
+    pub(crate) async fn ask_node(
+        &self,
+        to: NodeId,
+        ask: &Ask<'_>,
+        request: &[u8],
+    ) -> Result<Option<Answer>> {
         let part = |what| Ask { range: ask.range, origin: ask.origin, what };
         let first = match request.len() <= PART {
             true => self.call(to, request).await?,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::{
     BatchWrite, CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex,
-    Resume, Root, ScanRequest, Shape, SnapshotId, Write, check_batch, check_key,
+    Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
 };
 
 use crate::client::Dlsm;
@@ -178,6 +178,10 @@ impl RangeIndex for Dlsm {
         fill: Fill,
     ) -> Result<Loaded> {
         self.load_op(pairs, sorted, fill).await
+    }
+
+    async fn maintain(&mut self) -> Result<Work> {
+        self.take_back().await
     }
 
     fn workers(o: &Options) -> u32 {

@@ -22,6 +22,7 @@ mod format;
 mod forward;
 mod frame;
 mod garbage;
+mod handover;
 mod host;
 mod index;
 mod key;
@@ -48,6 +49,7 @@ mod work;
 
 pub use client::Dlsm;
 pub use format::Format;
+pub use mutants::Mutant;
 pub use node::DlsmNode;
 pub use options::{Defects, Merging, Options};
 pub use systems::systems;

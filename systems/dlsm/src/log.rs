@@ -212,6 +212,11 @@ impl Log {
         block.into_iter().for_each(|block| block.tainted = true);
     }
 
+    /// No block takes records any more.
+    pub(crate) fn end(&mut self) {
+        self.current = self.blocks.len();
+    }
+
     /// Forgets the blocks that have records up to a number alone: tables have all of them. Returns
     /// the number of each, and the block unless it never goes back.
     pub(crate) fn release(&mut self, flushed: Seq) -> Vec<(u64, Option<BlockPtr>)> {

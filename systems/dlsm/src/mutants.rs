@@ -26,4 +26,8 @@ dmtree_fabric::mutants! {
     NoLease,
     /// A write that is asked for twice is executed twice.
     Twice,
+    /// A range is given away while operations use it.
+    GivenInUse,
+    /// The tables of a range that is given away become garbage of the node that gives it.
+    GivenFreed,
 }

@@ -24,9 +24,9 @@ use crate::fetch::{Fetch, Remote};
 use crate::forward::Desk;
 use crate::garbage::Garbage;
 use crate::host::Host;
-use crate::mutants::Mutants;
+use crate::mutants::{Mutant, Mutants};
 use crate::options::Options;
-use crate::owner::Opening;
+use crate::owner::next_word;
 use crate::shard::{Shard, Snapshots};
 use crate::table::{Meta, Table};
 use crate::turns::Turns;
@@ -56,6 +56,24 @@ pub(crate) struct Directory {
     pub(crate) loaded: Vec<(u8, Vec<Meta>)>,
 }
 
+/// A shard of this node, as long as there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(Mutex<Option<Arc<Shard>>>);
+
+impl Slot {
+    pub(crate) fn get(&self) -> Option<Arc<Shard>> {
+        locked(&self.0).clone()
+    }
+
+    pub(crate) fn set(&self, shard: impl Into<Arc<Shard>>) {
+        *locked(&self.0) = Some(shard.into());
+    }
+
+    pub(crate) fn take(&self) -> Option<Arc<Shard>> {
+        locked(&self.0).take()
+    }
+}
+
 /// Which shards there are, and those of this node.
 #[derive(Debug)]
 pub(crate) struct Router {
@@ -63,7 +81,7 @@ pub(crate) struct Router {
     first: usize,
     /// Those of this node, or all ranges where any node takes any key: then with what this node
     /// owns.
-    pub(crate) shards: Vec<OnceLock<Shard>>,
+    pub(crate) shards: Vec<Slot>,
     /// The words of the ranges.
     pub(crate) heads: GlobalAddr,
     /// The owners of ranges as far as this node knows, and those that are not to be asked to
@@ -97,7 +115,7 @@ pub struct DlsmNode {
     pub(crate) turn: AtomicU64,
     pub(crate) lookups: Arc<Lookups>,
     /// Tells this opening of the index from all others.
-    pub(crate) me: Opening,
+    pub(crate) me: u64,
     /// Itself, and what it keeps for clients of other nodes.
     pub(crate) this: OnceLock<Weak<Self>>,
     pub(crate) desk: Desk,
@@ -106,9 +124,6 @@ pub struct DlsmNode {
     /// Operations are not announced: the memory is the index's while this is there.
     _open: Ungated,
 }
-
-/// Openings of indexes by this process.
-static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 impl DlsmNode {
     /// The shared state of a compute node.
@@ -119,10 +134,6 @@ impl DlsmNode {
         o.check()?;
         provide_service();
         let member = cx.pool.member();
-        let opening = OPENINGS.fetch_add(1, Ordering::Relaxed) + 1;
-        let me = (u64::from(member.node.bits()) << 48)
-            | (u64::from(member.incarnation as u16) << 32)
-            | opening;
         Ok(Self {
             pool: cx.pool.clone(),
             root,
@@ -139,13 +150,19 @@ impl DlsmNode {
             progress: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             lookups: Arc::default(),
-            me: Opening::new(me),
+            me: next_word(member),
             this: OnceLock::new(),
             desk: Desk::default(),
             mutants: Mutants::default(),
             cache_bytes: cx.cache_bytes,
             _open: cx.pool.open_ungated(root.index)?,
         })
+    }
+
+    /// Enables mutants here, and disables all others: for checkers.
+    #[doc(hidden)]
+    pub fn set_mutants(&self, on: &[Mutant]) {
+        self.mutants.set(on);
     }
 
     /// The memory node of a shard.
@@ -242,7 +259,7 @@ impl DlsmNode {
         };
         if !own.is_empty() {
             let word = at.plus(16 + 8 * slot as u64);
-            let found = ep.cas(word, 0, self.me.0).await?;
+            let found = ep.cas(word, 0, self.me).await?;
             if found != 0 {
                 return Err(Error::new(
                     ErrorKind::Closed,
@@ -264,7 +281,9 @@ impl DlsmNode {
             }
             let start = (version.clone(), None, version.last());
             let shard = Shard::new(o, self.home(number), start, &self.snapshots, None);
-            all.push(OnceLock::from(shard));
+            let slot = Slot::default();
+            slot.set(shard);
+            all.push(slot);
         }
         let router = Router::of_all(Directory::default(), at.plus(16));
         Ok(Router { borders: directory.borders, first: own.start, shards: all, ..router })
@@ -312,7 +331,7 @@ impl DlsmNode {
     pub(crate) fn is_settled(&self) -> bool {
         let running = [&self.flushes, &self.compactions].map(|n| n.load(Ordering::SeqCst));
         let mut shards = self.router.get().into_iter().flat_map(Router::own);
-        running == [0, 0] && self.garbage.is_empty() && shards.all(Shard::is_settled)
+        running == [0, 0] && self.garbage.is_empty() && shards.all(|shard| shard.is_settled())
     }
 
     /// Index, filters and MemTables of this node.
@@ -350,7 +369,7 @@ impl Router {
         let ranges = 0..=borders.len();
         Self {
             first: 0,
-            shards: ranges.clone().map(|_| OnceLock::new()).collect(),
+            shards: ranges.clone().map(|_| Slot::default()).collect(),
             heads,
             owners: ranges.clone().map(|_| AtomicU64::new(0)).collect(),
             passed_over: ranges.map(|_| AtomicBool::new(false)).collect(),
@@ -360,8 +379,8 @@ impl Router {
     }
 
     /// The shards that this node owns.
-    pub(crate) fn own(&self) -> impl Iterator<Item = &Shard> {
-        self.shards.iter().filter_map(OnceLock::get)
+    pub(crate) fn own(&self) -> impl Iterator<Item = Arc<Shard>> {
+        self.shards.iter().filter_map(Slot::get)
     }
 
     /// The node of a range's slice is not there: the range is any other node's.

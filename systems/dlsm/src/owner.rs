@@ -1,10 +1,9 @@
 //! Owners of ranges of keys, where any compute node takes any key.
 //!
-//! A range is a shard. It has two words in the directory: its *owner* (compute node, incarnation,
-//! and the opening of the index there; 0: none yet), and the segment of its *manifest*. A node that
-//! is not the owner asks it ([`crate::forward`]). A range without an owner becomes the first one's
-//! that compare-and-sets its word; the node with the number of its slice is asked to, if it has
-//! the index open.
+//! A range is a shard. It has two words in the directory: its *owner* (a [`Claim`]; 0: none), and
+//! the segment of its *manifest*. A node that is not the owner asks it ([`crate::forward`]). A range
+//! without an owner becomes the first one's that compare-and-sets its word; the node with the number
+//! of its slice is asked to, if it has the index open.
 //!
 //! *Take-over.* The owner's word may be changed once the owner is fenced: the membership says that
 //! no verb of it executes at any node any more. So what the claimant reads then is all that the
@@ -12,13 +11,15 @@
 //! log. It writes a segment of its own before it answers anything. It may die at any step: the next
 //! claimant finds the same. What the owner has allocated and no manifest names is lost memory until
 //! the index is dropped.
+//!
+//! *Hand-over.* An owner that lives gives a range away itself ([`crate::handover`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::sync::locked;
-use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, NodeId, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
@@ -33,45 +34,74 @@ use crate::shard::Shard;
 use crate::table::Table;
 use crate::version::{LEVELS, Version};
 
-/// Openings of indexes in this process that have not ended, by their words.
-static OPEN: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+/// Claims of this process that last, by their words.
+static CLAIMS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+/// Claims of this process, and openings of indexes.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// An opening of an index: the word with which it owns ranges.
+/// A word of this process: compute node (16 bits), incarnation (16), and a number of the process.
+pub(crate) fn next_word(me: Member) -> u64 {
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
+    u64::from(me.node.bits()) << 48 | u64::from(me.incarnation as u16) << 32 | number
+}
+
+/// A claim of a range: the word with which a node owns it, as long as this is there. No two claims
+/// have the same word, so that a compare-and-set which comes late changes nothing.
 #[derive(Debug)]
-pub(crate) struct Opening(pub(crate) u64);
+pub(crate) struct Claim(u64);
 
-impl Opening {
-    pub(crate) fn new(word: u64) -> Self {
-        locked(&OPEN).insert(word);
+impl Claim {
+    pub(crate) fn new(me: Member) -> Self {
+        let word = next_word(me);
+        locked(&CLAIMS).insert(word);
         Self(word)
     }
-}
 
-impl Drop for Opening {
-    fn drop(&mut self) {
-        locked(&OPEN).remove(&self.0);
+    pub(crate) fn word(&self) -> u64 {
+        self.0
     }
 }
 
+impl Drop for Claim {
+    fn drop(&mut self) {
+        locked(&CLAIMS).remove(&self.0);
+    }
+}
+
+/// A pause of a node that has not joined, ns.
+const JOINS_NS: u64 = 100_000;
+
 /// Where a range is served.
-pub(crate) enum Owner<'n> {
+pub(crate) enum Owner {
     /// By this node.
-    Here(&'n Shard),
+    Here(Arc<Shard>),
     /// By this one.
     There(NodeId),
 }
 
-fn node_of(word: u64) -> NodeId {
+/// The node of a word.
+pub(crate) fn node_of(word: u64) -> NodeId {
     NodeId::from_bits((word >> 48) as u16)
 }
 
 impl DlsmNode {
     /// Whether the owner that a word names is gone: no verb of it executes any more.
-    fn is_owner_gone(&self, word: u64) -> bool {
-        match word >> 32 == self.me.0 >> 32 {
-            true => !locked(&OPEN).contains(&word),
+    pub(crate) fn is_owner_gone(&self, word: u64) -> bool {
+        match word >> 32 == self.me >> 32 {
+            true => !locked(&CLAIMS).contains(&word),
             false => self.is_gone(word),
         }
+    }
+
+    /// Whether the membership knows this node, if it knows any.
+    pub(crate) fn has_joined(&self) -> bool {
+        let living = self.pool.living();
+        living.is_empty() || living.contains(&self.pool.member())
+    }
+
+    /// The compute node with the number of a range's slice.
+    pub(crate) fn of_slice(&self, range: usize) -> NodeId {
+        NodeId::compute((range / self.o.shards as usize) as u16)
     }
 
     /// The same of the node of a client, or of a word.
@@ -93,19 +123,19 @@ impl Dlsm {
     ///
     /// # Errors
     /// `Corrupt` or `Incompatible` for a manifest or a log that is none; those of the fabric.
-    pub(crate) async fn owner<'n>(
-        &'n self,
-        router: &'n Router,
+    pub(crate) async fn owner(
+        &self,
+        router: &Router,
         range: usize,
         is_asked: bool,
-    ) -> Result<Owner<'n>> {
+    ) -> Result<Owner> {
         let (ep, node) = (&self.ep, &*self.node);
         loop {
             if let Some(shard) = router.shards[range].get() {
                 return Ok(Owner::Here(shard));
             }
             let known = router.owners[range].load(Ordering::SeqCst);
-            if known != 0 && known != node.me.0 && !node.is_owner_gone(known) {
+            if known != 0 && !node.is_owner_gone(known) {
                 return Ok(Owner::There(node_of(known)));
             }
             let _turn = node.opening.take(ep, [range as u64]).await?;
@@ -113,37 +143,50 @@ impl Dlsm {
                 continue;
             }
             let head = head_of(router, range);
-            let mut word = ep.read(head, 8).await?.word(0);
+            let word = ep.read(head, 8).await?.word(0);
+            router.owners[range].store(word, Ordering::SeqCst);
             if word == 0 && !is_asked {
                 // Its own slice has the first call on it, as long as it is there.
-                let first = NodeId::compute((range / node.o.shards as usize) as u16);
+                let first = node.of_slice(range);
                 if first != node.pool.cn() && !router.is_passed_over(range) {
                     return Ok(Owner::There(first));
                 }
             }
-            if word != node.me.0 && (word == 0 || node.is_owner_gone(word)) {
-                node.pool.check_lease_untouched(ep)?;
-                word = match ep.cas(head, word, node.me.0).await? {
-                    found if found == word => node.me.0,
-                    found => found,
-                };
-            }
-            router.owners[range].store(word, Ordering::SeqCst);
-            if word == node.me.0 {
-                match Box::pin(self.take_over(router, range)).await {
-                    Ok(shard) => _ = router.shards[range].set(shard),
-                    // A dropped attempt of this node was late, and has left the same state.
-                    Err(e) if e.kind() == ErrorKind::Contended => {
-                        ep.check_deadline("a range", 0)?
+            if word == 0 || node.is_owner_gone(word) {
+                if !node.has_joined() {
+                    // The membership could not say that this claim is over.
+                    if is_asked {
+                        return Ok(Owner::There(node.pool.cn()));
                     }
-                    Err(e) => return Err(e),
+                    ep.check_deadline("the membership, for a range", 0)?;
+                    ep.sleep(JOINS_NS).await;
+                    continue;
+                }
+                node.pool.check_lease_untouched(ep)?;
+                let claim = Claim::new(node.pool.member());
+                if ep.cas(head, word, claim.word()).await? == word {
+                    Box::pin(self.begin(router, range, claim)).await?;
                 }
             }
         }
     }
 
+    /// Begins to own a range whose word is this claim; the caller has its turn.
+    ///
+    /// # Errors
+    /// As [`Dlsm::owner`].
+    pub(crate) async fn begin(&self, router: &Router, range: usize, claim: Claim) -> Result<()> {
+        match self.take_over(router, range, claim).await {
+            Ok(shard) => router.shards[range].set(shard),
+            // A dropped attempt of this node was late, and has left the same state.
+            Err(e) if e.kind() == ErrorKind::Contended => self.ep.check_deadline("a range", 0)?,
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
     /// Reads what is kept of a range that this node has claimed, and makes a shard of it.
-    async fn take_over(&self, router: &Router, range: usize) -> Result<Shard> {
+    async fn take_over(&self, router: &Router, range: usize, claim: Claim) -> Result<Shard> {
         let (ep, node) = (&self.ep, &self.node);
         let torn = node.mutants.has(Mutant::TornRecords);
         let head = head_of(router, range);
@@ -173,15 +216,15 @@ impl Dlsm {
         let logged = (!records.is_empty())
             .then(|| MemTable::logged(first, last, records.into_values().collect()));
         let (log, flushed) = (Log::taken_over(logs, &blocks, kept.next_log), kept.flushed);
-        let found = Found { head, series, word, life, flushed, log, sessions };
-        let recorder = Recorder::new(found, node.o.log);
+        let found = Found { head, claim, series, word, life, flushed, log, sessions };
+        let recorder = Recorder::new(found, node.o.log, &node.mutants);
         let start = (version, logged, last);
         let shard = Shard::new(&node.o, node.home(range), start, &node.snapshots, Some(recorder));
         if let Some(recorder) = &shard.recorder {
             self.keep((&shard, recorder), recorder.last_edit()).await?;
         }
         // A take-over that has failed frees nothing: the next one needs it.
-        shard.view().version.tables().for_each(|table| table.set_garbage(&node.garbage));
+        shard.view().version.tables().for_each(|table| table.set_garbage(Some(&node.garbage)));
         Ok(shard)
     }
 }

@@ -17,6 +17,7 @@ use crate::key::Seq;
 use crate::log::{Group, Log, Origin, record_bytes};
 use crate::manifest::{Edit, Kept, Manifest, Roll, Step};
 use crate::mutants::{Mutant, Mutants};
+use crate::owner::Claim;
 use crate::shard::Shard;
 use crate::table::Meta;
 
@@ -45,6 +46,8 @@ struct State {
 pub(crate) struct Recorder {
     /// The words of the range: its owner, and its manifest.
     pub(crate) head: GlobalAddr,
+    /// The first of them.
+    pub(crate) claim: Claim,
     logs: bool,
     mutants: Mutants,
     state: Mutex<State>,
@@ -68,6 +71,7 @@ pub(crate) enum Taken {
 /// What a take-over has found.
 pub(crate) struct Found {
     pub(crate) head: GlobalAddr,
+    pub(crate) claim: Claim,
     /// The segment of the manifest: what counts it, the word that names it, and its number.
     pub(crate) series: Series,
     pub(crate) word: u64,
@@ -79,17 +83,19 @@ pub(crate) struct Found {
 }
 
 impl Recorder {
-    pub(crate) fn new(found: Found, logs: bool) -> Self {
+    pub(crate) fn new(found: Found, logs: bool, of_node: &Mutants) -> Self {
         let manifest = Manifest::behind(found.series, found.word, found.life);
         let session = |((client, number), seq)| (client, Session { number, seq });
         let mutants = Mutants::default();
+        let on: Vec<_> = Mutant::ALL.iter().copied().filter(|m| of_node.has(*m)).collect();
+        mutants.set(&on);
         let sessions = match mutants.has(Mutant::SessionsForgotten) {
             true => BTreeMap::new(),
             false => found.sessions.into_iter().map(session).collect(),
         };
         let (log, flushed, freeing) = (found.log, found.flushed, Vec::new());
         let state = Mutex::new(State { log, manifest, flushed, sessions, freeing });
-        Self { head: found.head, logs, mutants, state }
+        Self { head: found.head, claim: found.claim, logs, mutants, state }
     }
 
     /// Takes a write: draws its number, stores its versions, and logs it.
@@ -176,7 +182,19 @@ impl Recorder {
         let sessions = sessions.map(|(client, last)| (*client, last.number)).collect();
         let edit = Edit::Tables { level: level as u8, added, removed, flushed: new, sessions };
         state.manifest.push(edit);
-        for (id, place) in state.log.release(new) {
+        self.release(&mut state);
+    }
+
+    /// The log has no block any more: all of its records are in tables, and there are no others.
+    pub(crate) fn end_log(&self) {
+        let mut state = locked(&self.state);
+        state.log.end();
+        self.release(&mut state);
+    }
+
+    /// Blocks of the log go back once the manifest has the tables of their numbers.
+    fn release(&self, state: &mut State) {
+        for (id, place) in state.log.release(state.flushed) {
             let edit = state.manifest.push(Edit::LogGone { id });
             let edit = if self.mutants.has(Mutant::LogFreedEarly) { 0 } else { edit };
             state.freeing.extend(place.map(|place| Freeing { edit, place }));

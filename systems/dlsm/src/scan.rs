@@ -113,7 +113,7 @@ impl Dlsm {
             match self.ask_owner(router, range, &What::Page(rest)).await? {
                 Asked::Here(shard, _) => {
                     let rest = ScanRequest { limit: r.limit, ..rest };
-                    return self.page_in((router, range), shard, &rest, PAGE_BYTES, page).await;
+                    return self.page_in((router, range), &shard, &rest, PAGE_BYTES, page).await;
                 }
                 Asked::There(Answer::Page(pairs, more)) => {
                     pairs.iter().for_each(|(key, value)| page.push(key, value));
@@ -208,10 +208,10 @@ impl Dlsm {
         let Some(router) = self.node.opened(&self.ep).await? else { return Ok(shape) };
         for range in 0..router.shards.len() {
             let part = match (self.node.o.any_node, router.shards[range].get()) {
-                (_, Some(shard)) => self.walk_in(shard).await?,
+                (_, Some(shard)) => self.walk_in(&shard).await?,
                 (false, None) => continue,
                 (true, None) => match self.ask_owner(router, range, &What::Walk).await? {
-                    Asked::Here(shard, _) => self.walk_in(shard).await?,
+                    Asked::Here(shard, _) => self.walk_in(&shard).await?,
                     Asked::There(Answer::Walked(part)) => part,
                     Asked::There(_) => return Err(unexpected()),
                 },

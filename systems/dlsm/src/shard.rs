@@ -235,6 +235,16 @@ impl Shard {
         self.install(view);
     }
 
+    /// What the active MemTable has waits for its flush: a shard without a writer goes away.
+    pub(crate) fn seal(&self) {
+        let _state = locked(&self.state);
+        let view = self.view();
+        if view.active.assigned() > 0 {
+            let next = self.replace_active(&view);
+            self.install_active(&view, next);
+        }
+    }
+
     /// As published: readers learn late of the MemTable that writers use.
     pub(crate) fn catch_up(&self) {
         let _state = locked(&self.state);

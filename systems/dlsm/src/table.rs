@@ -3,8 +3,9 @@
 //! Its index and its filter are in the memory of the node, its data is not. What holds a table
 //! ([`Arc`]) may READ it. The last one that gives it up makes it garbage.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
+use dmtree_fabric::sync::locked;
 use dmtree_fabric::{Error, GlobalAddr, Result};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,7 @@ pub(crate) struct Table {
     pub(crate) index: Index,
     filter: Option<Bloom>,
     /// Where its memory goes when it is dropped.
-    garbage: OnceLock<Arc<Garbage>>,
+    garbage: Mutex<Option<Arc<Garbage>>>,
 }
 
 impl std::fmt::Debug for Table {
@@ -84,7 +85,7 @@ impl std::fmt::Debug for Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        if let Some(garbage) = self.garbage.get() {
+        if let Some(garbage) = &*locked(&self.garbage) {
             garbage.add(&self.meta);
         }
     }
@@ -109,13 +110,13 @@ impl Table {
         (index, filter): (Index, Option<Bloom>),
         garbage: Option<Arc<Garbage>>,
     ) -> Arc<Self> {
-        let garbage = garbage.map(OnceLock::from).unwrap_or_default();
+        let garbage = Mutex::new(garbage);
         Arc::new(Self { meta, number, index, filter, garbage })
     }
 
-    /// Dropped, its memory becomes garbage from now on.
-    pub(crate) fn set_garbage(&self, garbage: &Arc<Garbage>) {
-        let _ = self.garbage.set(garbage.clone());
+    /// Where its memory goes when it is dropped, from now on.
+    pub(crate) fn set_garbage(&self, garbage: Option<&Arc<Garbage>>) {
+        *locked(&self.garbage) = garbage.cloned();
     }
 
     /// Reads index and filter of a table.

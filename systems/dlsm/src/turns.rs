@@ -19,6 +19,12 @@ impl Turns {
         Self((0..mutexes.max(1)).map(|_| FifoMutex::new()).collect())
     }
 
+    /// The turn of a key with this hash, if it is free.
+    pub(crate) fn try_take(&self, hash: u64) -> Option<Held<'_>> {
+        let i = (hash % self.0.len() as u64) as usize;
+        self.0[i].try_acquire().then(|| Held { all: self, held: vec![i] })
+    }
+
     /// Waits for the turns of keys with these hashes, in one order for all writers.
     ///
     /// # Errors

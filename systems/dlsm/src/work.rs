@@ -18,6 +18,7 @@ use crate::merge::{merge, write_all};
 use crate::mutants::Mutant;
 use crate::node::Router;
 use crate::options::Merging;
+use crate::recorder::Recorder;
 use crate::shard::{Compaction, Flush, Shard};
 use crate::store::{Remote, Store, block_of};
 use crate::table::Table;
@@ -33,7 +34,7 @@ const FULL_NS: u64 = 5_000_000;
 
 /// How a piece of work went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+pub(crate) enum Piece {
     /// None was due.
     None,
     Done,
@@ -124,17 +125,18 @@ impl Dlsm {
         if kept {
             return Ok(Piece::Done);
         }
-        let own: Vec<&Shard> = router.own().collect();
-        let n = own.len().max(1);
+        let n = router.shards.len().max(1);
         let turn = self.node.turn.fetch_add(1, Ordering::Relaxed) as usize;
-        for shard in (0..n).filter_map(|i| own.get((turn + i) % n)) {
-            match Box::pin(self.flush_one(shard)).await? {
+        // One at a time: a shard that this client holds is not given away.
+        let own = || (0..n).filter_map(|i| router.shards.get((turn + i) % n)?.get());
+        for shard in own() {
+            match Box::pin(self.flush_one(&shard)).await? {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
             }
         }
-        for shard in (0..n).filter_map(|i| own.get((turn + i) % n)) {
-            match Box::pin(self.compact_one(shard)).await? {
+        for shard in own() {
+            match Box::pin(self.compact_one(&shard)).await? {
                 Piece::Done => return Ok(Piece::Done),
                 piece => full |= piece == Piece::Full,
             }
@@ -146,6 +148,17 @@ impl Dlsm {
         }
     }
 
+    /// Executes a piece of the work of one shard.
+    pub(crate) async fn piece_of(&self, kept: (&Shard, &Recorder)) -> Result<Piece> {
+        if Box::pin(self.keep_up(kept)).await? {
+            return Ok(Piece::Done);
+        }
+        match Box::pin(self.flush_one(kept.0)).await? {
+            Piece::None => Box::pin(self.compact_one(kept.0)).await,
+            piece => Ok(piece),
+        }
+    }
+
     /// Gives back what no table names any more; whether there was anything.
     async fn free_garbage(&self, router: &Router) -> Result<bool> {
         let node = &self.node;
@@ -154,7 +167,7 @@ impl Dlsm {
         if (!own.is_empty() || theirs.is_some()) && !node.mutants.has(Mutant::InputsFreedEarly) {
             for shard in router.own() {
                 if let Some(recorder) = &shard.recorder {
-                    self.keep((shard, recorder), recorder.last_edit()).await?;
+                    self.keep((&shard, recorder), recorder.last_edit()).await?;
                 }
             }
         }
@@ -165,7 +178,7 @@ impl Dlsm {
         let had_own = !extents.is_empty();
         let Some((to, batch, extents)) = theirs else { return Ok(had_own) };
         let scope = self.ep.begin(OpKind::Maintain);
-        match ask(&self.ep, to, &Request::Free { owner: node.me.0, batch, extents }).await? {
+        match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
             Reply::Done => node.garbage.acknowledged(to, batch),
             Reply::Bytes(_) => return Err(wire::unexpected(to)),
         }
@@ -178,7 +191,7 @@ impl Dlsm {
         let mut was_due = false;
         for shard in router.own() {
             if let Some(recorder) = &shard.recorder {
-                was_due |= self.keep_up((shard, recorder)).await?;
+                was_due |= self.keep_up((&shard, recorder)).await?;
             }
         }
         Ok(was_due)

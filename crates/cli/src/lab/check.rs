@@ -68,8 +68,11 @@ fn seeds(args: &CheckArgs, stop: &Arc<AtomicBool>) -> Result<()> {
             spared.join(", ")
         ));
     }
-    let mut told = Told { at: clock::now(), violations: 0 };
-    let tally = campaign.run(&mut |t| progress(args, t, &mut told))?;
+    let mut told = Told { at: clock::now(), violations: 0, stopping: false };
+    let tally = campaign.run(&mut |t| {
+        waits(t, stop, &mut told);
+        progress(args, t, &mut told);
+    })?;
     let found = match tally.violations.first() {
         Some(first) => {
             let system = find(&first.system)?;
@@ -121,6 +124,17 @@ fn verdict(violations: usize) -> Result<()> {
 struct Told {
     at: Instant,
     violations: usize,
+    /// That it stops, and what it waits for.
+    stopping: bool,
+}
+
+/// Says which seeds a campaign waits for that is to stop.
+fn waits(t: &Tally, stop: &AtomicBool, told: &mut Told) {
+    if stop.load(Ordering::Relaxed) && !std::mem::replace(&mut told.stopping, true) {
+        let running: Vec<_> =
+            t.running.iter().map(|(seed, of)| format!("{seed} of {of}")).collect();
+        output::note(&format!("waits for the end of seed {}", running.join(", ")));
+    }
 }
 
 fn progress(args: &CheckArgs, t: &Tally, told: &mut Told) {

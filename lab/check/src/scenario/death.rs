@@ -47,10 +47,18 @@ pub fn run(script: &Script, cut: ScriptedCrash) -> Result<CrashRun, String> {
     let others: Vec<u16> = (0..script.compute_nodes).filter(|n| *n != cut.victim).collect();
     let (survivor, last) = (others[0], *others.last().expect("three at least"));
     let seeded = (cut.whole_write, cut.seed);
-    let play = Play::begin((script, cut.victim), script.ops.iter(), seeded)?;
+    let ops = script.ops.iter().chain(&script.beside);
+    let play = Play::begin((script, cut.victim), ops, seeded)?;
     let point = CrashPoint { verb: cut.verb, place: cut.place };
     let done = play.victim((cut.victim, script.ops.clone()), point, cut.how);
     play.reader(survivor, script.read_bound_ns, || true);
+    if !script.beside.is_empty() {
+        let ops = script.beside.clone();
+        play.client((survivor, "the client beside"), move |play, mut c| async move {
+            c.endpoint().sleep(1_500_000).await;
+            play.work(&mut c, survivor, &ops).await
+        });
+    }
     if cut.second.is_some() {
         second_survivor(&play, cut.victim, last);
     }

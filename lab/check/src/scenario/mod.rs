@@ -15,6 +15,7 @@ use dmtree_pool::PoolOptions;
 
 use crate::conformance::everything;
 use crate::harness::{Harness, judge_memory};
+use crate::instants::batch_keys;
 use crate::test_cluster::TestCluster;
 
 pub use crate::harness::{Harness as Scenario, PAUSE_NS};
@@ -57,10 +58,17 @@ pub enum Op {
     Gc,
     /// Reclaims memory that no node can reach; the caller runs it.
     Reclaim,
-    /// Hands the tables of the client's node over to others; the caller runs it.
+    /// Hands the ranges and the tables of the client's node over to others; the caller runs it.
     HandOver,
     Load(Vec<u64>),
     Many(Vec<(u64, Vec<u8>)>),
+    /// An atomic batch: one value for every `step`-th key from `low` to `high`.
+    Batch {
+        low: u64,
+        high: u64,
+        step: u64,
+        value: Vec<u8>,
+    },
 }
 
 /// A key.
@@ -136,6 +144,8 @@ pub struct Script {
     pub elsewhere: Vec<Op>,
     /// Run by the victim in time.
     pub ops: Vec<Op>,
+    /// Run by a survivor meanwhile.
+    pub beside: Vec<Op>,
     /// Number of compute nodes.
     pub compute_nodes: u16,
     /// What the fabric grants.
@@ -165,6 +175,7 @@ impl Script {
             before: Vec::new(),
             elsewhere: Vec::new(),
             ops: Vec::new(),
+            beside: Vec::new(),
             compute_nodes: 3,
             grants: Capabilities::NONE,
             enable: None,
@@ -194,6 +205,9 @@ pub fn effect(op: &Op) -> Vec<(u64, Option<Vec<u8>>)> {
         Op::Get(_) | Op::Maintain | Op::Sweep | Op::Gc | Op::Reclaim | Op::HandOver => Vec::new(),
         Op::Load(keys) => keys.iter().map(|k| (*k, Some(value(*k)))).collect(),
         Op::Many(pairs) => pairs.iter().map(|(k, v)| (*k, Some(v.clone()))).collect(),
+        Op::Batch { low, high, step, value } => {
+            batch_keys(*low, *high, *step).map(|k| (k, Some(value.clone()))).collect()
+        }
     }
 }
 
@@ -321,6 +335,11 @@ async fn attempt(c: &mut AnyIndex, op: &Op) -> Result<Outcome, Error> {
             for o in outcomes {
                 assert_eq!(o?, Outcome::Done);
             }
+        }
+        Op::Batch { low, high, step, value } => {
+            let keys: Vec<_> = batch_keys(*low, *high, *step).map(key).collect();
+            let batch: Vec<_> = keys.iter().map(|k| (&k[..], Some(&value[..]))).collect();
+            c.write_batch(&batch).await?;
         }
     }
     Ok(Outcome::Done)

@@ -4,7 +4,7 @@
 use dmtree_check::conformance::{Keys, everything};
 use dmtree_check::test_cluster::{Client, TestCluster};
 use dmtree_dlsm::{Merging, Options};
-use dmtree_fabric::{OpKind, SideCounts};
+use dmtree_fabric::{OpCounts, OpKind, SideCounts};
 use dmtree_parts::{Page, Write};
 use dmtree_pool::PoolOptions;
 
@@ -108,4 +108,64 @@ fn a_scan_reads_all_runs_together() {
     let counts = c.take_counts();
     let (.., totals) = counts.ops.iter().find(|(kind, ..)| *kind == OpKind::Scan).expect("it");
     assert_eq!((totals.counts.round_trips, totals.counts.mn.read, page.len()), (1, 4, 10));
+}
+
+/// Verbs of all work behind one MemTable of the sound system, with what is kept of it.
+fn kept(c: &mut Client, numbers: std::ops::Range<u64>) -> SideCounts {
+    put(c, numbers, &[7; 400]);
+    c.take_counts();
+    c.maintain().expect("maintain");
+    let loose = c.counts().loose.mn;
+    let mut sum = background(c);
+    (sum.read, sum.write) = (sum.read + loose.read, sum.write + loose.write);
+    sum.bytes_written += loose.bytes_written;
+    sum
+}
+
+/// The manifest takes a WRITE for a flush, and one for a move or a merge near the data.
+#[test]
+fn a_flush_and_a_merge_are_a_write_of_the_manifest_each() {
+    let o = Options { memtable_entries: 1000, piece_bytes: 64 << 10, ..Options::sound() };
+    let cluster = cluster(&o);
+    let mut c = cluster.client(0).expect("attach");
+    // The log and the manifest have their first blocks.
+    put(&mut c, 0..1, &[7; 400]);
+    c.maintain().expect("maintain");
+    let tables = 1000 * 436 + (4 + 2 + 20 + 1000 * 38 + 4) + (21 * 64 + 8);
+    let cost = kept(&mut c, 1..1001);
+    assert_eq!((cost.write, cost.read, cost.bytes_written - tables), (7 + 2 + 1 + 1, 0, 168));
+    // Index and filter of the table that the memory node has made are READ in three pieces.
+    let cost = kept(&mut c, 1001..2001);
+    assert_eq!((cost.write, cost.read, cost.bytes_written - tables), (7 + 2 + 1 + 1, 3, 232));
+}
+
+/// What another node's operation costs: one call to the owner more, and no verb.
+#[test]
+fn a_foreign_key_is_one_call() {
+    let pool = PoolOptions { compute_nodes: 2, ..PoolOptions::default() };
+    let cluster = TestCluster::new(&pool, 1 << 20, Options::sound()).expect("an index");
+    let [mut owner, mut other] = [0, 1].map(|cn| cluster.client(cn).expect("attach"));
+    owner.write(b"key", Write::Put(b"v")).expect("put");
+    other.get(b"key").expect("get");
+    let cost = |c: &mut Client, kind| {
+        let counts = c.take_counts();
+        let (.., totals) = counts.ops.iter().find(|(its, ..)| *its == kind).expect("it");
+        assert_eq!(counts.loose, OpCounts::default());
+        totals.counts.clone()
+    };
+    let one_call = |(asked, replied)| OpCounts {
+        cn: SideCounts { rpc: 1, bytes_asked: asked, bytes_replied: replied, ..Default::default() },
+        round_trips: 1,
+        ..OpCounts::default()
+    };
+    other.take_counts();
+    other.get(b"key").expect("get");
+    let get = cost(&mut other, OpKind::Get);
+    other.write(b"key", Write::Put(b"w")).expect("put");
+    let put = cost(&mut other, OpKind::Put);
+    other.write(b"key", Write::Delete).expect("delete");
+    let delete = cost(&mut other, OpKind::Delete);
+    other.scan(&everything(10), &mut Page::new()).expect("scan");
+    let scan = cost(&mut other, OpKind::Scan);
+    assert_eq!([get, put, delete, scan], [(21, 4), (24, 2), (22, 2), (21, 3)].map(one_call));
 }

@@ -2,8 +2,10 @@
 
 mod costs;
 mod deletions;
+mod handover;
 mod levels;
 mod owners;
+mod seeds;
 mod sound;
 mod threads;
 

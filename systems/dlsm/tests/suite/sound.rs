@@ -3,7 +3,9 @@
 
 use dmtree_check::conformance::{Keys, everything, scan_all};
 use dmtree_check::scenario::sweeps::{double_crash, everywhere};
-use dmtree_check::scenario::{Op, READ_BOUND_NS, Script, changes, deletes, inserts, updates};
+use dmtree_check::scenario::{
+    Op, READ_BOUND_NS, Script, changes, deletes, inserts, updates, value,
+};
 use dmtree_check::test_cluster::TestCluster;
 use dmtree_dlsm::{Defects, Dlsm, Merging, Options};
 use dmtree_fabric::ErrorKind;
@@ -13,12 +15,12 @@ use dmtree_pool::PoolOptions;
 use crate::small;
 
 /// MemTables of 16 writes, of which one may wait: writers flush and merge.
-fn options(merging: Merging) -> Options {
+pub fn options(merging: Merging) -> Options {
     let o = small(Options { merging, ..Options::sound() });
     Options { memtable_entries: 16, immutables: 1, log_bytes: 4096, subcompactions: 2, ..o }
 }
 
-fn script(name: &'static str, merging: Merging, ops: impl IntoIterator<Item = Op>) -> Script {
+pub fn script(name: &'static str, merging: Merging, ops: impl IntoIterator<Item = Op>) -> Script {
     let load = ((0..10).map(|n| n * 10).collect(), 0.7);
     let ops = ops.into_iter().collect();
     Script { load, ops, ..Script::new(name, options(merging)) }
@@ -30,15 +32,31 @@ fn much() -> impl Iterator<Item = Op> {
     inserts((0..48).map(|n| n * 2 + 1)).chain(updates((0..10).map(|n| n * 10))).chain(deletes([50]))
 }
 
+pub fn writes() -> Script {
+    script("writes", Merging::Near, changes())
+}
+
+pub fn flushes() -> Script {
+    script("flushes, merges near the data", Merging::Near, much())
+}
+
 #[test]
 fn a_crash_in_a_write() {
-    everywhere(&script("writes", Merging::Near, changes()), 1);
+    everywhere(&writes(), 1);
 }
 
 #[test]
 fn a_crash_in_a_flush_or_a_merge() {
-    everywhere(&script("flushes, merges near the data", Merging::Near, much()), 1);
+    everywhere(&flushes(), 1);
     everywhere(&script("flushes, merges at the owner", Merging::Owner, much()), 1);
+}
+
+/// A batch is there with all of its keys or with none, whatever is left of the group of its record.
+#[test]
+fn a_crash_in_a_batch() {
+    let batch = |n: u64, low| Op::Batch { low, high: 95, step: 5, value: value(9_000 + n) };
+    let ops = (1..4).flat_map(|n| [batch(n, 5 * n), batch(n + 3, 0)]).chain(deletes([90]));
+    everywhere(&script("batches", Merging::Near, ops), 1);
 }
 
 /// The ranges are those of two owners: either may die.
@@ -53,8 +71,8 @@ fn a_crash_of_one_of_two_owners() {
 fn a_crash_in_a_take_over() {
     // A reader may call both owners that die, and a call of a dead node ends after 50 ms.
     let twice = |s: Script| Script { read_bound_ns: 2 * READ_BOUND_NS, ..s };
-    double_crash(&twice(script("writes", Merging::Near, changes())), (1, 1));
-    double_crash(&twice(script("flushes", Merging::Near, much())), (7, 1));
+    double_crash(&twice(writes()), (1, 1));
+    double_crash(&twice(flushes()), (7, 1));
 }
 
 fn pool(compute_nodes: u16) -> PoolOptions {

@@ -1,0 +1,179 @@
+//! Ranges that go from one living node to another.
+//!
+//! An owner gives a range away when its slice's node asks for it, because that has opened the index
+//! since; and gives all ranges to others when its node leaves the pool. The shard leaves the
+//! router, so that no operation begins on it. Once the last one has ended the owner flushes what
+//! there is, and drops the log; then the manifest says all. The last step is a compare-and-set of
+//! the range's word, from its claim to that of the other node, or to 0. From then on the word alone
+//! says what owns the range, also when the outcome is unknown: no two claims have the same word. The
+//! new owner reads the manifest, as at a take-over.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use dmtree_fabric::{Endpoint, Error, NodeId, Result};
+use dmtree_parts::Work;
+use dmtree_pool::{LeaveFuture, RangeOwner};
+
+use crate::client::{Dlsm, not_open};
+use crate::forward::{Answer, What};
+use crate::mutants::Mutant;
+use crate::node::{DlsmNode, Router, Slot};
+use crate::owner::{Claim, head_of, node_of};
+use crate::recorder::Recorder;
+use crate::shard::Shard;
+use crate::wire;
+use crate::work::Piece;
+
+/// A hand-over ends within this part of the time of an operation: others wait for it.
+const PART: u64 = 8;
+/// Between two looks at whether operations on a shard have ended, ns.
+const LOOK_NS: u64 = 5_000;
+
+/// A shard that leaves its node; dropped before the end, it stays.
+struct Leaving<'r> {
+    slot: &'r Slot,
+    shard: Option<Arc<Shard>>,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(shard) = self.shard.take() {
+            self.slot.set(shard);
+        }
+    }
+}
+
+impl Leaving<'_> {
+    /// The shard, with what is kept of it.
+    fn kept(&self) -> Result<(&Shard, &Recorder)> {
+        let shard = self.shard.as_deref().ok_or_else(not_open)?;
+        Ok((shard, shard.recorder.as_ref().ok_or_else(not_open)?))
+    }
+
+    /// Whether no operation has it.
+    fn is_alone(&mut self) -> bool {
+        self.shard.as_mut().is_none_or(|shard| Arc::get_mut(shard).is_some())
+    }
+}
+
+impl Dlsm {
+    /// Gives a range away, to a claim of another node or, with 0, to none; nothing happens when it
+    /// is not this node's.
+    ///
+    /// # Errors
+    /// `Full`; `TimedOut`; those of the fabric.
+    pub(crate) async fn give_away(&self, router: &Router, range: usize, to: u64) -> Result<()> {
+        let (ep, node, slot) = (&self.ep, &self.node, &router.shards[range]);
+        let _turn = node.opening.take(ep, [range as u64]).await?;
+        let Some(shard) = slot.take() else { return Ok(()) };
+        let mut leaving = Leaving { slot, shard: Some(shard) };
+        let until = ep.now() + node.o.timeout_ms.saturating_mul(1_000_000) / PART;
+        // Operations that wait for room go on, and end.
+        while !leaving.is_alone() && !node.mutants.has(Mutant::GivenInUse) {
+            self.advance(&leaving, until).await?;
+        }
+        leaving.kept()?.0.seal();
+        while !leaving.kept()?.0.view().immutables.is_empty() {
+            self.advance(&leaving, until).await?;
+        }
+        let (shard, recorder) = leaving.kept()?;
+        recorder.end_log();
+        self.keep((shard, recorder), recorder.last_edit()).await?;
+        self.free(recorder);
+        let word = recorder.claim.word();
+        let shard = leaving.shard.take().ok_or_else(not_open)?;
+        if !node.mutants.has(Mutant::GivenFreed) {
+            shard.view().version.tables().for_each(|table| table.set_garbage(None));
+        }
+        ep.cas(head_of(router, range), word, to).await?;
+        router.owners[range].store(to, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// A piece of the work of a shard that leaves, or a pause.
+    async fn advance(&self, leaving: &Leaving<'_>, until: u64) -> Result<()> {
+        if self.ep.now() >= until {
+            return Err(Error::busy("operations on a range last too long to give it away now"));
+        }
+        match self.piece_of(leaving.kept()?).await? {
+            Piece::Done => Ok(()),
+            Piece::None => {
+                self.ep.check_deadline("operations on a range that is given away", 0)?;
+                self.ep.sleep(LOOK_NS).await;
+                Ok(())
+            }
+            Piece::Full => Err(Error::full("no room to flush a range that is given away")),
+        }
+    }
+
+    /// Takes a range of this node's slice from the living node that owns it. Whether there was one.
+    ///
+    /// # Errors
+    /// Those of a take-over.
+    pub(crate) async fn take_back(&self) -> Result<Work> {
+        let (ep, node) = (&self.ep, &self.node);
+        ep.renew_deadline();
+        let is_due = node.o.any_node && node.has_joined();
+        let router = if is_due { node.opened(ep).await? } else { None };
+        let Some(router) = router else { return Ok(Work::None) };
+        let me = node.pool.cn();
+        for range in (0..router.shards.len()).filter(|range| node.of_slice(*range) == me) {
+            if router.shards[range].get().is_some() {
+                continue;
+            }
+            // A range that is about to be owned, or given, is looked at again later.
+            let Some(_turn) = node.opening.try_take(range as u64) else { continue };
+            ep.renew_deadline();
+            let word = ep.read(head_of(router, range), 8).await?.word(0);
+            if word == 0 || node_of(word) == me || node.is_owner_gone(word) {
+                // The next operation claims it.
+                continue;
+            }
+            let claim = Claim::new(node.pool.member());
+            let ask = self.ask(range, What::Give { to: claim.word() });
+            // An owner that does not answer is asked again later. It may have given the range.
+            if let Ok(Some(Answer::Done)) =
+                self.ask_node(node_of(word), &ask, &wire::encode(&ask)?).await
+            {
+                Box::pin(self.begin(router, range, claim)).await?;
+                return Ok(Work::Some);
+            }
+        }
+        Ok(Work::None)
+    }
+
+    /// Gives all ranges of this node to others.
+    async fn give_all(&self, router: &Router) -> Result<()> {
+        let (ep, pool) = (&self.ep, &self.node.pool);
+        for range in 0..router.shards.len() {
+            if router.shards[range].get().is_none() {
+                continue;
+            }
+            let others = pool.living().into_iter().map(|member| member.node);
+            let others: Vec<NodeId> = others.filter(|node| *node != pool.cn()).collect();
+            let of_slice = others.iter().find(|node| **node == self.node.of_slice(range));
+            let Some(to) = of_slice.or_else(|| others.get(range % others.len().max(1))) else {
+                return Ok(());
+            };
+            // Each range has as much time as a lease lasts.
+            pool.renew(ep).await?;
+            ep.renew_deadline();
+            self.give_away(router, range, 0).await?;
+            // One that does not own it at once does so when it is needed.
+            let ask = self.ask(range, What::Own);
+            let _ = self.ask_node(*to, &ask, &wire::encode(&ask)?).await;
+        }
+        Ok(())
+    }
+}
+
+impl RangeOwner for DlsmNode {
+    fn leave<'a>(&'a self, ep: &'a Endpoint) -> LeaveFuture<'a> {
+        Box::pin(async move {
+            let node = self.this.get().and_then(Weak::upgrade);
+            let (Some(node), Some(router)) = (node, self.router.get()) else { return Ok(()) };
+            Dlsm::new(ep.clone(), node).give_all(router).await
+        })
+    }
+}

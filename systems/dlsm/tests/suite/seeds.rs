@@ -1,0 +1,40 @@
+//! Seeds of `dmtree check --system dlsm --node-faults all` that have found something.
+
+use dmtree_check::checked::System;
+use dmtree_parts::peer::{NodeFaultSet, Setting};
+
+fn finding(seed: u64, node_faults: NodeFaultSet) -> Option<String> {
+    let mut systems = dmtree_dlsm::systems().into_iter().filter(|s| s.name == "dlsm");
+    let system = System(systems.next().expect("it"));
+    let setting = Setting { node_faults, ..Setting::default() };
+    system.finding(seed, &setting).expect("a case that runs").map(|f| f.to_string())
+}
+
+/// Seed 3607: maintenance that asks for ranges of its slice waited for the turn of one, with the
+/// deadline of an earlier operation.
+#[test]
+fn maintenance_does_not_wait_for_a_range_that_is_busy() {
+    assert_eq!(finding(3607, NodeFaultSet::All), None);
+}
+
+/// Seed 3445: the node of a slice without a lease was asked to own a range, for ever.
+#[test]
+fn a_range_of_a_node_without_a_lease_is_claimed_by_another() {
+    assert_eq!(finding(3445, NodeFaultSet::All), None);
+}
+
+/// The seeds of `DMTREE_SEEDS=FROM..TO`, without a build of the whole program.
+#[test]
+#[ignore = "long"]
+fn some_seeds() {
+    let asked = std::env::var("DMTREE_SEEDS").expect("DMTREE_SEEDS=FROM..TO");
+    let (from, to) = asked.split_once("..").expect("FROM..TO");
+    let faults = match std::env::var("DMTREE_NODE_FAULTS").as_deref() {
+        Ok("none") => NodeFaultSet::None,
+        Ok("crash") => NodeFaultSet::Crash,
+        _ => NodeFaultSet::All,
+    };
+    let seeds = from.parse::<u64>().expect("a seed")..to.parse().expect("a seed");
+    let found: Vec<_> = seeds.filter_map(|seed| Some((seed, finding(seed, faults)?))).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
