@@ -15,7 +15,7 @@ macro_rules! built_in {
 
 /// The built-in experiments: name and text.
 pub const BUILTIN: &[(&str, &str)] = built_in! {
-    "quick", "ycsb", "ablation", "cache", "scan", "quick-sim", "fast26", "fast26-ycsb", "clients",
+    "quick", "ycsb", "ablation", "cache", "scan", "quick-sim", "fast26", "fast26-threads", "fast26-ycsb", "clients",
     "breakdown", "ablation-published", "kv-size", "cache-budget", "scan-length", "resources",
     "scale", "sherman-slides", "smart-factors", "smart-clients", "smart-cache", "chime-factors",
     "chime-sweeps", "rolex-sweeps", "rolex-factors", "amplification", "rpc-cores", "beyond", "dlsm-readme", "dlsm-scale", "dlsm-compaction",

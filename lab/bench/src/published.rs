@@ -9,8 +9,9 @@ use crate::registry::find;
 use crate::results::distinct;
 
 /// The tables: name and text.
-const TABLES: [(&str, &str); 3] = [
+const TABLES: [(&str, &str); 4] = [
     ("fast26-micro", include_str!("../../experiments/published/fast26-micro.csv")),
+    ("fast26-threads", include_str!("../../experiments/published/fast26-threads.csv")),
     ("dlsm-readme", include_str!("../../experiments/published/dlsm-readme.csv")),
     ("sherman-slides", include_str!("../../experiments/published/sherman-slides.csv")),
 ];

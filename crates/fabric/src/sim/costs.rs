@@ -71,6 +71,9 @@ pub(super) struct Costs {
     stages: [Picos; Stage::ALL.len()],
     /// How much faster a memory node merges.
     merge_ratio: f64,
+    cores: f64,
+    pair_ratio: f64,
+    contention: f64,
     pub handler: Picos,
     pub rpc_cores: usize,
     pub atomics_by_call: bool,
@@ -83,6 +86,18 @@ pub(super) struct Costs {
 }
 
 const FRACTION: u32 = 20;
+
+/// A factor of time, in units of 2^-20.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slowdown(pub(super) u64);
+
+impl Slowdown {
+    pub(super) const NONE: Self = Self(1 << FRACTION);
+
+    pub(super) fn of(self, time: Picos) -> Picos {
+        (u128::from(time) * u128::from(self.0) >> FRACTION) as Picos
+    }
+}
 
 fn per_byte(gbps: f64, share: f64) -> u64 {
     if gbps == 0.0 {
@@ -156,6 +171,9 @@ impl Costs {
             ]
             .map(picos),
             merge_ratio: p.host.merge_ratio,
+            cores: c.cores,
+            pair_ratio: c.pair_ratio,
+            contention: c.contention,
             handler: picos(p.rpc.handler_ns),
             rpc_cores: p.rpc.cores as usize,
             call: picos(p.host.call_ns),
@@ -175,6 +193,18 @@ impl Costs {
             *merge = (*merge as f64 / self.merge_ratio).round() as Picos;
         }
         stages
+    }
+
+    /// How much longer work takes on a compute node where so many threads run than on one where a
+    /// single thread does. A thread polls when it has nothing to do, so that each one takes its
+    /// share of a core all the time.
+    pub(super) fn slowdown(&self, threads: u32) -> Slowdown {
+        let threads = f64::from(threads.max(1));
+        let cores = if self.cores > 0.0 { self.cores } else { threads };
+        let paired = (threads - cores).clamp(0.0, cores);
+        let work = threads.min(cores) - paired + paired * self.pair_ratio;
+        let contended = 1.0 + self.contention * (threads.min(cores) - 1.0);
+        Slowdown((threads / work * contended * f64::from(1u32 << FRACTION)).round() as u64)
     }
 
     /// Time of `bytes` on the wire.
@@ -290,6 +320,22 @@ mod tests {
             assert_eq!(price(node, Stage::PolledLine), 90_000);
             assert_eq!(price(node, Stage::TableEntry), 0);
         }
+    }
+
+    #[test]
+    fn threads_that_share_cores_are_slower() {
+        let mut p = Profile::named("ideal").unwrap();
+        let by = |p: &Profile, threads| Costs::new(p).slowdown(threads).of(1_000_000);
+        assert_eq!((by(&p, 1), by(&p, 500)), (1_000_000, 1_000_000));
+        p.set("cpu.cores", "36").unwrap();
+        p.set("cpu.pair_ratio", "1.5").unwrap();
+        assert_eq!((by(&p, 0), by(&p, 36)), (1_000_000, 1_000_000));
+        // 24 threads alone, and 12 pairs that do the work of 18: 42 of 48.
+        assert_eq!(by(&p, 48), 1_142_857);
+        // 36 pairs do the work of 54; further threads get a part of that.
+        assert_eq!((by(&p, 72), by(&p, 144)), (1_333_333, 2_666_666));
+        p.set("cpu.contention", "0.01").unwrap();
+        assert_eq!((by(&p, 1), by(&p, 11), by(&p, 72)), (1_000_000, 1_100_000, 1_800_000));
     }
 
     #[test]

@@ -43,6 +43,9 @@ sections! {
         local_queue_ns, polled_line_ns, cache_fill_ns, scan_collect_pair_ns,
         mem_table_put_ns, mem_table_probe_ns, table_probe_ns, table_entry_ns, merge_entry_ns, iter_entry_ns,
         measured_factor,
+        cores,
+        pair_ratio,
+        contention,
     }
     /// Between NIC and memory.
     Pcie { gbps }
@@ -91,6 +94,7 @@ macro_rules! shipped {
 }
 shipped!(
     "dmtree-artifact-100g",
+    "dmtree-artifact-smt",
     "cx4-100g",
     "cx5-100g",
     "cx6-100g",

@@ -35,13 +35,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Picos;
 use super::chaos::{Chaos, Step};
-use super::costs::Costs;
+use super::costs::{Costs, Slowdown};
 use super::crash::{CrashPlan, Crashes, Late, RETRANSMISSION_NS};
 use super::nic::{Nic, QueuePair, Waiting};
 use super::order::Chosen;
 use super::sanitizer::Sanitizer;
 use super::wheel::Wheel;
-use crate::addr::{ByNode, NodeId};
+use crate::addr::{ByNode, NodeId, Role};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::host::Host;
@@ -52,8 +52,10 @@ use crate::slots::Slots;
 use crate::transport::{Ticket, WorkRequest};
 
 /// A thread's CPU: a server shared by the thread's clients.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cpu {
+    /// By how much the other threads of its node slow it down ([`Slowdown`]).
+    slowdown: AtomicU64,
     /// When it is free next, ps.
     pub free: AtomicU64,
     /// How long it has been busy, ps.
@@ -62,6 +64,18 @@ pub(super) struct Cpu {
     pub since: AtomicU64,
     /// Jobs that run on it, if it is a core for them.
     pub jobs: AtomicU64,
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self {
+            slowdown: AtomicU64::new(Slowdown::NONE.0),
+            free: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            jobs: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Cpu {
@@ -75,6 +89,7 @@ impl Cpu {
 
     /// Works for `time` from `now` on; when it has finished.
     pub(super) fn work(&self, now: Picos, time: Picos) -> Picos {
+        let time = Slowdown(self.slowdown.load(Ordering::Relaxed)).of(time);
         let end = self.free.load(Ordering::Relaxed).max(now) + time;
         self.free.store(end, Ordering::Relaxed);
         self.busy.store(self.busy.load(Ordering::Relaxed) + time, Ordering::Relaxed);
@@ -285,7 +300,20 @@ impl World {
             resuming: false,
         });
         n.threads += 1;
+        self.slow_down(nic as u32);
         Some(self.threads.len() as u32 - 1)
+    }
+
+    /// The number of threads of a compute node has changed.
+    fn slow_down(&self, nic: u32) {
+        let n = &self.nics[nic as usize];
+        if n.node().role() != Role::Compute {
+            return;
+        }
+        let slowdown = self.costs.slowdown(n.threads);
+        for t in self.threads.iter().filter(|t| t.nic == nic) {
+            t.cpu.slowdown.store(slowdown.0, Ordering::Relaxed);
+        }
     }
 
     /// The index of a node among the NICs.
@@ -299,8 +327,10 @@ impl World {
         if *is_job {
             cpu.jobs.fetch_sub(1, Ordering::Relaxed);
         }
-        let n = &mut self.nics[*nic as usize];
+        let nic = *nic;
+        let n = &mut self.nics[nic as usize];
         n.threads = n.threads.saturating_sub(1);
+        self.slow_down(nic);
     }
 
     pub(super) fn mix(&mut self, word: u64) {
