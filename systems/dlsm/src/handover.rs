@@ -5,8 +5,8 @@
 //! router, so that no operation begins on it. Once the last one has ended the owner flushes what
 //! there is, and drops the log; then the manifest says all. The last step is a compare-and-set of
 //! the range's word, from its claim to that of the other node, or to 0. From then on the word alone
-//! says what owns the range, also when the outcome is unknown: no two claims have the same word. The
-//! new owner reads the manifest, as at a take-over.
+//! says what owns the range, also when the outcome is unknown: no two claims have the same word.
+//! The new owner reads the manifest, as at a take-over.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

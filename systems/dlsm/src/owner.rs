@@ -1,9 +1,9 @@
 //! Owners of ranges of keys, where any compute node takes any key.
 //!
 //! A range is a shard. It has two words in the directory: its *owner* (a [`Claim`]; 0: none), and
-//! the segment of its *manifest*. A node that is not the owner asks it ([`crate::forward`]). A range
-//! without an owner becomes the first one's that compare-and-sets its word; the node with the number
-//! of its slice is asked to, if it has the index open.
+//! the segment of its *manifest*. A node that is not the owner asks it ([`crate::forward`]). The
+//! first node that compare-and-sets the word of a range without an owner owns it; the node with the
+//! number of its slice is asked to, if it has the index open.
 //!
 //! *Take-over.* The owner's word may be changed once the owner is fenced: the membership says that
 //! no verb of it executes at any node any more. So what the claimant reads then is all that the
