@@ -95,7 +95,7 @@ impl Slowdown {
     pub(super) const NONE: Self = Self(1 << FRACTION);
 
     pub(super) fn of(self, time: Picos) -> Picos {
-        (u128::from(time) * u128::from(self.0) >> FRACTION) as Picos
+        ((u128::from(time) * u128::from(self.0)) >> FRACTION) as Picos
     }
 }
 
