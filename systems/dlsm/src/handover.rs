@@ -1,12 +1,12 @@
 //! Ranges that go from one living node to another.
 //!
-//! An owner gives a range away when its slice's node asks for it, because that has opened the index
-//! since; and gives all ranges to others when its node leaves the pool. The shard leaves the
+//! An owner gives a range away when its slice's node asks for it, because that has opened the
+//! index since; and gives all ranges to others when its node leaves the pool. The shard leaves the
 //! router, so that no operation begins on it. Once the last one has ended the owner flushes what
 //! there is, and drops the log; then the manifest says all. The last step is a compare-and-set of
-//! the range's word, from its claim to that of the other node, or to 0. From then on the word alone
-//! says what owns the range, also when the outcome is unknown: no two claims have the same word. The
-//! new owner reads the manifest, as at a take-over.
+//! the range's word, from its claim to that of the other node, or to 0. From then on the word
+//! alone says what owns the range, also when the outcome is unknown: no two claims have the same
+//! word. The new owner reads the manifest, as at a take-over.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -51,9 +51,10 @@ impl Leaving<'_> {
         Ok((shard, shard.recorder.as_ref().ok_or_else(not_open)?))
     }
 
-    /// Whether no operation has it.
+    /// Whether no operation has it, and no READ of a dropped one is on its way to its tables.
     fn is_alone(&mut self) -> bool {
-        self.shard.as_mut().is_none_or(|shard| Arc::get_mut(shard).is_some())
+        let shard = self.shard.as_mut().and_then(Arc::get_mut);
+        shard.is_some_and(|shard| shard.is_unread())
     }
 }
 

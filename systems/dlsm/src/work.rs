@@ -12,7 +12,7 @@ use dmtree_parts::Pause;
 use crate::build::Built;
 use crate::client::Dlsm;
 use crate::cursor::Cursor;
-use crate::fetch::ask;
+use crate::fetch::{InUse, ask};
 use crate::key::KeyRange;
 use crate::merge::{merge, write_all};
 use crate::mutants::Mutant;
@@ -326,6 +326,7 @@ impl Dlsm {
             return Ok(tables);
         }
         let (fetch, runs) = (node.remote(&self.ep), pick.runs());
+        let _in_use = InUse(&self.ep, &runs);
         let mut tables = Vec::new();
         for rule in &rules {
             let mut store = self.blocks(shard.home, node.o.ring);

@@ -151,7 +151,7 @@ fn a_foreign_key_is_one_call() {
         let counts = c.take_counts();
         let (.., totals) = counts.ops.iter().find(|(its, ..)| *its == kind).expect("it");
         assert_eq!(counts.loose, OpCounts::default());
-        totals.counts.clone()
+        totals.counts
     };
     let one_call = |(asked, replied)| OpCounts {
         cn: SideCounts { rpc: 1, bytes_asked: asked, bytes_replied: replied, ..Default::default() },
