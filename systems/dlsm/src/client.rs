@@ -14,7 +14,7 @@ use dmtree_fabric::{Endpoint, Error, OpOutcome, Result, Stage, WaitReason};
 use dmtree_parts::{BatchWrite, Outcome, SnapshotId, Write};
 
 use crate::bloom;
-use crate::fetch::Fetch;
+use crate::fetch::{Fetch, InUse};
 use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::Tag;
 use crate::log::Origin;
@@ -170,12 +170,13 @@ impl Dlsm {
     /// READs units of a table, and finds a version there.
     async fn unit(
         &self,
-        table: &Table,
+        table: &Arc<Table>,
         units: std::ops::Range<usize>,
         (user, newest): (&[u8], Tag),
         out: &mut Vec<u8>,
     ) -> Result<Option<Tag>> {
         let places: Vec<_> = units.clone().map(|unit| table.unit(unit)).collect();
+        let _in_use = InUse(&self.ep, table);
         let read = self.node.remote(&self.ep).fetch(&places).await?;
         let mut found: Option<Tag> = None;
         for (unit, bytes) in units.zip(&read) {

@@ -57,6 +57,20 @@ impl Remote<'_> {
     }
 }
 
+/// What the verbs of a future use, for as long as they may execute: a verb outlives its future when
+/// that is dropped, and memory that it reads is not freed before it has ended. Declared before the
+/// verbs are, it is dropped after them.
+pub(crate) struct InUse<'u, T: Clone + 'static>(pub(crate) &'u Endpoint, pub(crate) &'u T);
+
+impl<T: Clone + 'static> Drop for InUse<'_, T> {
+    fn drop(&mut self) {
+        if !self.0.is_quiet() {
+            let used = self.1.clone();
+            self.0.when_quiet(move || drop(used));
+        }
+    }
+}
+
 /// A call to the service of a memory node.
 ///
 /// # Errors

@@ -1,14 +1,14 @@
 //! Ranges that go from one living node to another.
 //!
-//! An owner gives a range away when its slice's node asks for it, because that has opened the index
-//! since; and gives all ranges to others when its node leaves the pool. The shard leaves the
+//! An owner gives a range away when its slice's node asks for it, because that has opened the
+//! index since; and gives all ranges to others when its node leaves the pool. The shard leaves the
 //! router, so that no operation begins on it. Once the last one has ended the owner flushes what
 //! there is, and drops the log; then the manifest says all. The last step is a compare-and-set of
-//! the range's word, from its claim to that of the other node, or to 0. From then on the word alone
-//! says what owns the range, also when the outcome is unknown: no two claims have the same word.
-//! The new owner reads the manifest, as at a take-over.
+//! the range's word, from its claim to that of the other node, or to 0. From then on the word
+//! alone says what owns the range, also when the outcome is unknown: no two claims have the same
+//! word. The new owner reads the manifest, as at a take-over.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dmtree_fabric::{Endpoint, Error, NodeId, Result};
@@ -30,10 +30,12 @@ const PART: u64 = 8;
 /// Between two looks at whether operations on a shard have ended, ns.
 const LOOK_NS: u64 = 5_000;
 
-/// A shard that leaves its node; dropped before the end, it stays.
+/// A shard that leaves its node; dropped before the end, it stays. Meanwhile the node frees nothing:
+/// edits of this shard may not be on the memory node, and the router does not have it.
 struct Leaving<'r> {
     slot: &'r Slot,
     shard: Option<Arc<Shard>>,
+    count: &'r AtomicU32,
 }
 
 impl Drop for Leaving<'_> {
@@ -41,19 +43,27 @@ impl Drop for Leaving<'_> {
         if let Some(shard) = self.shard.take() {
             self.slot.set(shard);
         }
+        self.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Leaving<'_> {
+impl<'r> Leaving<'r> {
+    /// Takes the shard out of the router. The order of the steps: [`DlsmNode::leaving`].
+    fn begin(slot: &'r Slot, count: &'r AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self { slot, shard: slot.take(), count }
+    }
+
     /// The shard, with what is kept of it.
     fn kept(&self) -> Result<(&Shard, &Recorder)> {
         let shard = self.shard.as_deref().ok_or_else(not_open)?;
         Ok((shard, shard.recorder.as_ref().ok_or_else(not_open)?))
     }
 
-    /// Whether no operation has it.
+    /// Whether no operation has it, and no READ of a dropped one is on its way to its tables.
     fn is_alone(&mut self) -> bool {
-        self.shard.as_mut().is_none_or(|shard| Arc::get_mut(shard).is_some())
+        let shard = self.shard.as_mut().and_then(Arc::get_mut);
+        shard.is_some_and(|shard| shard.is_unread())
     }
 }
 
@@ -66,8 +76,10 @@ impl Dlsm {
     pub(crate) async fn give_away(&self, router: &Router, range: usize, to: u64) -> Result<()> {
         let (ep, node, slot) = (&self.ep, &self.node, &router.shards[range]);
         let _turn = node.opening.take(ep, [range as u64]).await?;
-        let Some(shard) = slot.take() else { return Ok(()) };
-        let mut leaving = Leaving { slot, shard: Some(shard) };
+        let mut leaving = Leaving::begin(slot, &node.leaving);
+        if leaving.shard.is_none() {
+            return Ok(());
+        }
         let until = ep.now() + node.o.timeout_ms.saturating_mul(1_000_000) / PART;
         // Operations that wait for room go on, and end.
         while !leaving.is_alone() && !node.mutants.has(Mutant::GivenInUse) {

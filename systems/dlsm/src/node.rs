@@ -107,6 +107,10 @@ pub struct DlsmNode {
     threads: Mutex<BTreeSet<usize>>,
     pub(crate) garbage: Arc<Garbage>,
     pub(crate) signal: Arc<WorkerSignal>,
+    /// Shards that are being given away, which the router does not have. One is counted before it
+    /// leaves the router: a look at the router, then at a count of 0, has seen all shards with
+    /// edits that are not kept.
+    pub(crate) leaving: AtomicU32,
     pub(crate) flushes: AtomicU32,
     pub(crate) compactions: AtomicU32,
     /// How many pieces of background work have ended.
@@ -145,6 +149,7 @@ impl DlsmNode {
             threads: Mutex::default(),
             garbage: Arc::default(),
             signal: Arc::default(),
+            leaving: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
             compactions: AtomicU32::new(0),
             progress: AtomicU64::new(0),

@@ -1,9 +1,9 @@
 //! Owners of ranges of keys, where any compute node takes any key.
 //!
 //! A range is a shard. It has two words in the directory: its *owner* (a [`Claim`]; 0: none), and
-//! the segment of its *manifest*. A node that is not the owner asks it ([`crate::forward`]). The
-//! first node that compare-and-sets the word of a range without an owner owns it; the node with the
-//! number of its slice is asked to, if it has the index open.
+//! the segment of its *manifest*. A node that is not the owner asks it ([`crate::forward`]). A
+//! range without an owner becomes the first one's that compare-and-sets its word; the node with
+//! the number of its slice is asked to, if it has the index open.
 //!
 //! *Take-over.* The owner's word may be changed once the owner is fenced: the membership says that
 //! no verb of it executes at any node any more. So what the claimant reads then is all that the
@@ -23,6 +23,7 @@ use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
+use crate::fetch::InUse;
 use crate::frame::Series;
 use crate::log::{Log, Record, records};
 use crate::manifest::{self, Kept};
@@ -176,7 +177,10 @@ impl Dlsm {
     /// # Errors
     /// As [`Dlsm::owner`].
     pub(crate) async fn begin(&self, router: &Router, range: usize, claim: Claim) -> Result<()> {
-        match self.take_over(router, range, claim).await {
+        let claim = Arc::new(claim);
+        // The next attempt may free what this one reads: until then this node asks itself in vain.
+        let _in_use = InUse(&self.ep, &claim);
+        match self.take_over(router, range, claim.clone()).await {
             Ok(shard) => router.shards[range].set(shard),
             // A dropped attempt of this node was late, and has left the same state.
             Err(e) if e.kind() == ErrorKind::Contended => self.ep.check_deadline("a range", 0)?,
@@ -186,7 +190,7 @@ impl Dlsm {
     }
 
     /// Reads what is kept of a range that this node has claimed, and makes a shard of it.
-    async fn take_over(&self, router: &Router, range: usize, claim: Claim) -> Result<Shard> {
+    async fn take_over(&self, router: &Router, range: usize, claim: Arc<Claim>) -> Result<Shard> {
         let (ep, node) = (&self.ep, &self.node);
         let torn = node.mutants.has(Mutant::TornRecords);
         let head = head_of(router, range);

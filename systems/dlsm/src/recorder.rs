@@ -5,7 +5,7 @@
 //! one instant. It is taken inside the lock of the shard, and holds none but that of the view.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use dmtree_fabric::sync::locked;
 use dmtree_fabric::{GlobalAddr, Result};
@@ -47,7 +47,7 @@ pub(crate) struct Recorder {
     /// The words of the range: its owner, and its manifest.
     pub(crate) head: GlobalAddr,
     /// The first of them.
-    pub(crate) claim: Claim,
+    pub(crate) claim: Arc<Claim>,
     logs: bool,
     mutants: Mutants,
     state: Mutex<State>,
@@ -71,7 +71,7 @@ pub(crate) enum Taken {
 /// What a take-over has found.
 pub(crate) struct Found {
     pub(crate) head: GlobalAddr,
-    pub(crate) claim: Claim,
+    pub(crate) claim: Arc<Claim>,
     /// The segment of the manifest: what counts it, the word that names it, and its number.
     pub(crate) series: Series,
     pub(crate) word: u64,

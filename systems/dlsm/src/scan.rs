@@ -13,6 +13,7 @@ use dmtree_parts::{PAGE_BYTES, Page, Resume, ScanRequest, Shape, SnapshotId};
 
 use crate::client::Dlsm;
 use crate::cursor::Cursor;
+use crate::fetch::InUse;
 use crate::forward::{Answer, Asked, What, unexpected};
 use crate::key::{KeyRange, Seq};
 use crate::node::Router;
@@ -166,6 +167,7 @@ impl Dlsm {
         (r, range): (&ScanRequest<'_>, KeyRange),
         (page, most): (&mut Page, usize),
     ) -> Result<bool> {
+        let _in_use = InUse(&self.ep, &view.version);
         let mut cursor = self.cursor(view, range, r.reverse, r.limit - page.len());
         let fetch = self.node.remote(&self.ep);
         while let Some(versions) = cursor.next(&fetch).await? {
@@ -229,6 +231,7 @@ impl Dlsm {
         let (mut shape, view) = (Shape::default(), shard.view());
         let number = view.visible(&self.node.o);
         check(&view)?;
+        let _in_use = InUse(&self.ep, &view.version);
         let mut cursor = self.cursor(&view, KeyRange::default(), false, 1 << 16);
         let fetch = self.node.remote(&self.ep);
         while let Some(versions) = cursor.next(&fetch).await? {

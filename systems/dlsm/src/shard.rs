@@ -173,6 +173,13 @@ impl Shard {
         locked(&self.view).clone()
     }
 
+    /// Whether nothing reads its tables; the caller alone has the shard.
+    pub(crate) fn is_unread(&self) -> bool {
+        let version = &self.view().version;
+        let alone = |table: &Arc<Table>| Arc::strong_count(table) == 1;
+        Arc::strong_count(version) == 1 && version.tables().all(alone)
+    }
+
     fn early(&self) -> Arc<MemTable> {
         locked(&self.early).clone()
     }

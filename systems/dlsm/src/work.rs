@@ -12,7 +12,7 @@ use dmtree_parts::Pause;
 use crate::build::Built;
 use crate::client::Dlsm;
 use crate::cursor::Cursor;
-use crate::fetch::ask;
+use crate::fetch::{InUse, ask};
 use crate::key::KeyRange;
 use crate::merge::{merge, write_all};
 use crate::mutants::Mutant;
@@ -165,9 +165,13 @@ impl Dlsm {
         let (mut own, theirs) = (node.garbage.take_own(), node.garbage.batch());
         // What is taken has been removed by an edit that was enqueued before.
         if (!own.is_empty() || theirs.is_some()) && !node.mutants.has(Mutant::InputsFreedEarly) {
-            for shard in router.own() {
+            let shards: Vec<_> = router.own().collect();
+            if node.leaving.load(Ordering::SeqCst) > 0 {
+                return Ok(false);
+            }
+            for shard in &shards {
                 if let Some(recorder) = &shard.recorder {
-                    self.keep((&shard, recorder), recorder.last_edit()).await?;
+                    self.keep((shard, recorder), recorder.last_edit()).await?;
                 }
             }
         }
@@ -326,6 +330,7 @@ impl Dlsm {
             return Ok(tables);
         }
         let (fetch, runs) = (node.remote(&self.ep), pick.runs());
+        let _in_use = InUse(&self.ep, &runs);
         let mut tables = Vec::new();
         for rule in &rules {
             let mut store = self.blocks(shard.home, node.o.ring);

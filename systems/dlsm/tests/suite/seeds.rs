@@ -23,6 +23,13 @@ fn a_range_of_a_node_without_a_lease_is_claimed_by_another() {
     assert_eq!(finding(3445, NodeFaultSet::All), None);
 }
 
+/// Seed 5632: a get was dropped with its READ on the way, and the table was merged away and freed
+/// before the READ executed.
+#[test]
+fn a_table_is_not_freed_before_a_read_of_a_dropped_get_has_ended() {
+    assert_eq!(finding(5632, NodeFaultSet::All), None);
+}
+
 /// The seeds of `DMTREE_SEEDS=FROM..TO`, without a build of the whole program.
 #[test]
 #[ignore = "long"]
