@@ -30,8 +30,8 @@ const PART: u64 = 8;
 /// Between two looks at whether operations on a shard have ended, ns.
 const LOOK_NS: u64 = 5_000;
 
-/// A shard that leaves its node; dropped before the end, it stays. Meanwhile the node frees nothing:
-/// edits of this shard may not be on the memory node, and the router does not have it.
+/// A shard that leaves its node; dropped before the end, it stays. Meanwhile the node frees
+/// nothing: edits of this shard may not be on the memory node, and the router does not have it.
 struct Leaving<'r> {
     slot: &'r Slot,
     shard: Option<Arc<Shard>>,
