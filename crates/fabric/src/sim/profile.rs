@@ -379,12 +379,15 @@ mod tests {
     #[test]
     fn older_profiles_are_read() {
         let new = Profile::named("dmtree-artifact-100g").unwrap();
-        let older = |line: &str| {
-            let name = line.split(" = ").next().unwrap();
-            FIELDS.iter().any(|f| f.older.is_some() && f.path.ends_with(&format!(".{name}")))
-        };
         let text = new.to_toml();
-        let old: Vec<&str> = text.lines().filter(|line| !older(line)).collect();
+        let (mut section, mut old) = ("", Vec::new());
+        for line in text.lines() {
+            section = line.strip_prefix('[').map_or(section, |name| name.trim_end_matches(']'));
+            let path = format!("{section}.{}", line.split(" = ").next().unwrap());
+            if !FIELDS.iter().any(|f| f.older.is_some() && f.path == path) {
+                old.push(line);
+            }
+        }
         let read = Profile::parse("old.toml", &old.join("\n")).unwrap();
         for f in FIELDS {
             assert_eq!(read.get(f.path), f.older.or(new.get(f.path)), "{}", f.path);
