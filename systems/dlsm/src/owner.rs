@@ -172,7 +172,7 @@ impl Dlsm {
         }
     }
 
-    /// Begins to own a range whose word is this claim; the caller has its turn.
+    /// Begins to own a range that has the word of this claim. The turn of the range is held.
     ///
     /// # Errors
     /// As [`Dlsm::owner`].

@@ -234,9 +234,8 @@ pub fn put_entry(
     entry: &[u8],
     ver: Ver,
 ) {
-    let bytes = &mut image[g.slot_at(i)..][..g.entry()];
-    bytes.copy_from_slice(entry);
-    slot::restamp(g, Place { leaf, slot: i }, bytes, ver);
+    image[g.slot_at(i)..][..g.entry()].copy_from_slice(entry);
+    keep_entry(g, leaf, image, i, ver);
 }
 
 /// The live entry in slot `i` of an image lives on in another version.
