@@ -153,9 +153,21 @@ fn median(ep: &Endpoint, request: [u8; 2], for_ns: Nanos) -> Result<f64> {
 }
 
 impl Steps {
+    /// In tenths of ns, at most what a profile takes: `lines` and `apply` give the same numbers,
+    /// also of a time halfway between two tenths, which formats and `round` take to other sides.
+    fn rounded(&self) -> Self {
+        let tenths = |ns: f64| (ns * 10.0).round() / 10.0;
+        Self {
+            call_ns: tenths(self.call_ns),
+            node_ns: tenths(self.node_ns).min(1e6),
+            entry_ns: tenths(self.entry_ns).min(1e6),
+            copy_ns: tenths(self.copy_ns).min(1e6),
+        }
+    }
+
     /// As lines of a profile.
     pub fn lines(&self) -> String {
-        let Self { call_ns, node_ns, entry_ns, copy_ns } = self;
+        let Self { call_ns, node_ns, entry_ns, copy_ns } = self.rounded();
         format!(
             "[host]\ncall_ns = {call_ns:.1}\nnode_ns = {node_ns:.1}\nentry_ns = {entry_ns:.1}\ncopy_ns = {copy_ns:.1}\n"
         )
@@ -163,11 +175,11 @@ impl Steps {
 
     /// Puts them into a profile.
     pub fn apply(&self, p: &mut Profile) {
-        let round = |ns: f64| (ns * 10.0).round() / 10.0;
-        p.host.call_ns = round(self.call_ns);
-        p.host.node_ns = round(self.node_ns).min(1e6);
-        p.host.entry_ns = round(self.entry_ns).min(1e6);
-        p.host.copy_ns = round(self.copy_ns).min(1e6);
+        let Self { call_ns, node_ns, entry_ns, copy_ns } = self.rounded();
+        p.host.call_ns = call_ns;
+        p.host.node_ns = node_ns;
+        p.host.entry_ns = entry_ns;
+        p.host.copy_ns = copy_ns;
     }
 }
 
@@ -175,11 +187,8 @@ impl Steps {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_step_takes_time_and_the_lines_are_a_profile() {
-        let steps = measure(4 << 20, 2_000_000).expect("memory");
-        let all = [steps.call_ns, steps.node_ns, steps.entry_ns, steps.copy_ns];
-        assert!(all.iter().all(|ns| *ns > 0.0 && *ns < 1e6), "{steps:?}");
+    /// The profile that the lines are, and the one that the steps are put into.
+    fn read_and_made(steps: &Steps) -> (Profile, Profile) {
         let text = format!(
             "name = \"mine\"\ndescription = \"d\"\ntrust = \"t\"\nbase = \"ideal\"\n\n{}",
             steps.lines()
@@ -187,6 +196,23 @@ mod tests {
         let read = Profile::parse("mine.toml", &text).expect("the simulator takes it");
         let mut made = Profile::named("ideal").expect("shipped");
         steps.apply(&mut made);
+        (read, made)
+    }
+
+    #[test]
+    fn every_step_takes_time_and_the_lines_are_a_profile() {
+        let steps = measure(4 << 20, 2_000_000).expect("memory");
+        let all = [steps.call_ns, steps.node_ns, steps.entry_ns, steps.copy_ns];
+        assert!(all.iter().all(|ns| *ns > 0.0 && *ns < 1e6), "{steps:?}");
+        let (read, made) = read_and_made(&steps);
         assert_eq!(read.host, made.host);
+    }
+
+    #[test]
+    fn times_halfway_between_two_tenths_are_the_same_in_both() {
+        let steps = Steps { call_ns: 851.0, node_ns: 558.75, entry_ns: 410.25, copy_ns: 107.25 };
+        let (read, made) = read_and_made(&steps);
+        assert_eq!(read.host, made.host);
+        assert_eq!(made.host.copy_ns, 107.3);
     }
 }
