@@ -6,13 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use dmtree_check::conformance::{above, everything};
-use dmtree_fabric::{Effect, Error, ErrorKind, Snapshot};
+use dmtree_fabric::{Effect, Error, ErrorKind, Snapshot, Stage};
 use dmtree_parts::{AnyIndex, Outcome, Page, Resume, Write};
 use dmtree_workload::{Op, OpKind, Phase, Plan, Seed};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::config::Measure;
+use crate::instructions::Instructions;
 use crate::latency::ByKind;
 use crate::offered::Arrivals;
 use crate::opened::PlacedClient;
@@ -75,6 +76,8 @@ pub struct Orders {
     pub measure: Measure,
     /// Whether the time of operations is measured step by step.
     pub steps: bool,
+    /// What operations are charged for, where CPU is counted.
+    pub instructions: Option<Instructions>,
 }
 
 /// Why a client stopped.
@@ -241,6 +244,9 @@ pub async fn work(mut placed: PlacedClient, o: Arc<Orders>) -> Tally {
             w.begin(placed.ep.now());
         }
         let began = due.unwrap_or_else(|| placed.ep.now());
+        if let Some(counts) = &o.instructions {
+            placed.ep.stage_cost(Stage::Operation, counts.executes(&op));
+        }
         let result = one(&mut placed.client, &o, &op, &mut b).await;
         let ended = placed.ep.now();
         let counts = b.counts(&op);

@@ -5,6 +5,7 @@ use dmtree_workload::{Distribution, Workload, WorkloadSpec};
 use crate::config::{Config, FillBy};
 use crate::fabrics::{FABRICS, VERBS, data_path};
 use crate::failure::{Failure, Result};
+use crate::instructions::Instructions;
 use crate::offered::LoadShape;
 use crate::published::Table;
 use crate::registry::{find, select};
@@ -211,8 +212,11 @@ impl Config {
             if let Some(source) = c.cpu {
                 if source == CpuSource::Free {
                     return refuse(
-                        "cpu free is what a run can turn out to be: charged, or measured",
+                        "cpu free is what a run can turn out to be: charged, measured, or counted",
                     );
+                }
+                if source == CpuSource::Counted {
+                    Instructions::of(system)?;
                 }
                 if !c.simulated() {
                     return refuse(

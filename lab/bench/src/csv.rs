@@ -27,7 +27,7 @@ const COLUMNS: [Column; 76] = [
     ("system", "The system.", |_, c| c.system.clone()),
     ("family", "Its family.", |_, c| c.family.clone()),
     ("as_published", "Whether it is as published: layouts, verbs and unsoundness included.", |_, c| c.published.to_string()),
-    ("cpu", "Where CPU time has come from on the simulated fabric: `charged`, `measured` or `free`.", |_, c| some(c.sim.as_ref().map(|_| format!("{:?}", c.cpu).to_lowercase()))),
+    ("cpu", "Where CPU time has come from on the simulated fabric: `charged`, `measured`, `counted` or `free`.", |_, c| some(c.sim.as_ref().map(|_| format!("{:?}", c.cpu).to_lowercase()))),
     ("foretold_keys", "Keys of inserts that the index was told of before it was loaded.", |_, c| c.foretold_keys.to_string()),
     ("workload", "The workload.", |_, c| c.workload.clone()),
     ("distribution", "The distribution that was asked for.", |_, c| c.distribution.clone()),

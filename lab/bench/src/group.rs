@@ -16,6 +16,7 @@ use crate::clock;
 use crate::config::{Config, LoadBy};
 use crate::fabrics::data_path;
 use crate::failure::{Failure, Result};
+use crate::instructions::counting;
 use crate::measure::measure;
 use crate::memory::{self, Peak};
 use crate::offered::OpenFigures;
@@ -25,7 +26,7 @@ use crate::phases::{DrainFigures, run_phases};
 use crate::prepare::{Pool, foretell, load, walk, warm_up};
 use crate::results::MemoryFigures;
 use crate::series::Series;
-use crate::simulated::{FabricSpec, SimFigures};
+use crate::simulated::{CpuSource, FabricSpec, SimFigures};
 use crate::sizing;
 use crate::system::{bytes_per_key, fit_of, options_for};
 
@@ -179,6 +180,9 @@ pub fn pool_spec(c: &Config, memory_bytes: u64, compute_bytes: u64) -> Result<Po
                 profile.set("host.cores", &cores.to_string())?;
             }
             let cpu = c.cpu.unwrap_or_default();
+            if cpu == CpuSource::Counted {
+                profile = counting(profile)?;
+            }
             FabricSpec::Sim { profile: Box::new(profile), seed: c.seed, cpu }
         }
         (_, None, _) => FabricSpec::Local,

@@ -18,6 +18,7 @@ pub mod experiment;
 pub mod files;
 pub mod gains;
 pub mod group;
+pub mod instructions;
 mod jobs;
 pub mod latency;
 mod layers;

@@ -12,12 +12,13 @@ use crate::clock;
 use crate::config::{MIN_OPS, Measure};
 use crate::failure::Result;
 use crate::group::{CellPlan, Host, Measured, name};
+use crate::instructions::Instructions;
 use crate::offered::{Arrivals, LoadShape, OpenFigures};
 use crate::opened::{Left, Loop, Opened, PlacedClient};
 use crate::phases::{self, DrainFigures};
 use crate::prepare::Pool;
 use crate::series::Recorder;
-use crate::simulated::{self, START_SPREAD_NS, SimFigures};
+use crate::simulated::{self, CpuSource, START_SPREAD_NS, SimFigures};
 use crate::sizing;
 use crate::system::bytes_per_key;
 use crate::window::{Extent, Window};
@@ -33,7 +34,7 @@ pub(crate) fn measure(
     // Under a budget, the rest of this cell's share; a walk follows.
     let share = host.slot().map(|slot| slot.mul_f64(0.9));
     let time = share.into_iter().chain(c.duration.map(Duration::from_secs_f64)).min();
-    let orders = Arc::new(orders(p, (cell, plan), host, time));
+    let orders = Arc::new(orders(p, (cell, plan), host, time)?);
     let body =
         |placed: PlacedClient| -> Loop<Tally> { Box::pin(client::work(placed, orders.clone())) };
     let what = name(p.group, cell);
@@ -72,7 +73,7 @@ fn orders(
     (cell, plan): (&CellPlan, &Arc<Plan>),
     host: &Host<'_>,
     time: Option<Duration>,
-) -> Orders {
+) -> Result<Orders> {
     let (Pool { group: g, opened, oracle, foretold, written }, c) = (p, &cell.config);
     let clients = c.clients();
     let seed = Seed(c.seed).numbered("round", g.round.into()).child(&name(g, cell));
@@ -97,7 +98,7 @@ fn orders(
             Some(Arrivals::new(seed, ops_per_s, opened.compute_nodes()))
         }
     };
-    Orders {
+    Ok(Orders {
         plan: plan.clone(),
         oracle: oracle.clone(),
         first_stream: g.round.wrapping_mul(clients),
@@ -122,7 +123,10 @@ fn orders(
         written: written.clone(),
         measure: if phase.is_some() { Measure::All } else { c.measure },
         steps: c.steps,
-    }
+        instructions: (c.cpu == Some(CpuSource::Counted))
+            .then(|| Instructions::of(g.system.name))
+            .transpose()?,
+    })
 }
 
 /// Adds the figures of the window and of the offered load.

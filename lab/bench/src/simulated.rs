@@ -20,6 +20,9 @@ pub enum CpuSource {
     /// The time of its code on this machine, times the profile's `cpu.measured_factor`. Figures
     /// vary from run to run.
     Measured,
+    /// The instructions of each operation, as counted on one node, at the profile's
+    /// `cpu.instructions_per_ns`.
+    Counted,
     /// Nowhere: it was to be charged, and has named no step. What it computes takes no time, so
     /// that its throughput is an upper bound. This is seen after a run, and cannot be asked for.
     #[value(skip)]
@@ -37,6 +40,7 @@ impl CpuSource {
         match self {
             Self::Charged => None,
             Self::Measured => Some("CPU measured"),
+            Self::Counted => Some("CPU counted"),
             Self::Free => Some("CPU free"),
         }
     }

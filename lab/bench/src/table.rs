@@ -133,6 +133,10 @@ pub fn render(r: &Results) -> String {
         let what = "its CPU time is that of its code on this machine, which varies from run to run";
         out += &format!("\n{}: {what}\n", c.key());
     }
+    for c in r.cells.iter().filter(|c| c.cpu == CpuSource::Counted) {
+        let what = "its CPU time is that of its instructions, as docs/instructions.md counts them, at the profile's rate";
+        out += &format!("\n{}: {what}\n", c.key());
+    }
     for c in r.cells.iter().filter(|c| c.cpu == CpuSource::Free) {
         let what = "the index charges no CPU, so this is an upper bound";
         out += &format!("\n{}: {what}; --cpu measured charges what its code takes\n", c.key());

@@ -46,6 +46,8 @@ const LSM_MERGE: &str =
     "2.64 M puts a second of 16 threads, which merging bounds, published with dLSM (ICDE'23)";
 const LSM_RULE: &str = "the rule of dLSM's authors that places compactions";
 const CURVES: &str = "fit to searches and updates by threads, published with DMTree (FAST'26)";
+const COUNTS: &str =
+    "gets of a million keys in one process: instructions and processor time, on an AMD EPYC";
 const GUESS: &str = "no measurement found";
 
 const fn first(values: &[f64]) -> Option<f64> {
@@ -125,6 +127,7 @@ fields! {
     "cpu.merge_entry_ns", "ns", 0 ..= 1e6, B, LSM_MERGE, "merging an entry of sorted tables on a compute node", or 975.0;
     "cpu.iter_entry_ns", "ns", 0 ..= 1e6, D, GUESS, "an entry that an iterator over sorted tables passes", or 100.0;
     "cpu.measured_factor", "ratio", 0 ..= 1000, D, GUESS, "time on this hardware's processor for a unit of time on the machine that simulates, where CPU is measured and not charged (`--cpu measured`)";
+    "cpu.instructions_per_ns", "instructions", 0.01 ..= 1000, C, COUNTS, "instructions that a thread executes in a nanosecond, where CPU is counted and not charged (`--cpu counted`)", or 2.9;
     "cpu.cores", "cores", 0 ..= 4096, A, "the hosts of the FAST'26 paper", "cores of a compute node; two of its threads share one when they are more; 0: a core each", or 0.0;
     "cpu.pair_ratio", "ratio", 1 ..= 2, B, CURVES, "work of two threads that share a core, for a unit of work of one that has it alone", or 2.0;
     "cpu.contention", "share", 0 ..= 1, B, CURVES, "how much longer work takes for each further core of its node that has a thread: caches, memory, shared structures", or 0.0;

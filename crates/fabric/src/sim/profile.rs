@@ -43,6 +43,7 @@ sections! {
         local_queue_ns, polled_line_ns, cache_fill_ns, scan_collect_pair_ns,
         mem_table_put_ns, mem_table_probe_ns, table_probe_ns, table_entry_ns, merge_entry_ns, iter_entry_ns,
         measured_factor,
+        instructions_per_ns,
         cores,
         pair_ratio,
         contention,

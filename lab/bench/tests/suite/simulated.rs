@@ -6,10 +6,13 @@ use std::sync::atomic::AtomicBool;
 use dmtree_bench::compare::{differing, resumable, traces};
 use dmtree_bench::config::{Flags, Resolved, resolve};
 use dmtree_bench::experiment::Experiment;
+use dmtree_bench::instructions::Instructions;
 use dmtree_bench::results::{Cell, Results};
 use dmtree_bench::run::{self, Observer, Silent};
 use dmtree_bench::series::Series;
+use dmtree_bench::simulated::CpuSource;
 use dmtree_bench::{Failure, Result, table};
+use dmtree_workload::{Op, OpKind};
 
 fn resolved(text: &str) -> Result<Resolved> {
     let small = "systems = [\"dmtree\"]\nfabric = \"sim\"\nkeys = 4000\nops = 3000\ncns = 2\nthreads = 4\ncoroutines = 2\ndistributions = [\"uniform\"]\nworkloads = [\"search\"]\n";
@@ -103,6 +106,23 @@ fn a_profile_is_what_time_goes_by() {
     assert_ne!(fast.config_hash, slow.config_hash);
     let (f, s) = (fast.cells[0].mn.verbs(), slow.cells[0].mn.verbs());
     assert!((f / s - 1.0).abs() < 0.01, "counts do not depend on time: {f} {s}");
+}
+
+#[test]
+fn counted_cpu_is_instructions_at_a_rate_and_repeats() {
+    let text = "cpu = \"counted\"\nprofile-set = [\"cpu.instructions_per_ns=0.01\"]\n";
+    let (a, b) = (small(text), small(text));
+    assert_eq!(differing(&traces(&a), &traces(&b)), Vec::<String>::new());
+    assert_eq!(a.cells[0].cpu, CpuSource::Counted);
+    let op = Op { kind: OpKind::Read, record: 0, key: &[], version: 0, value: &[], len: 0 };
+    let search = f64::from(Instructions::of("dmtree").unwrap().executes(&op));
+    // Eight threads at 0.01 instructions a nanosecond; a verb takes next to nothing beside that.
+    let mops = 8.0 * 0.01 * 1000.0 / search;
+    assert!((a.cells[0].mops / mops - 1.0).abs() < 0.02, "{} {mops}", a.cells[0].mops);
+    let e = resolved(&format!("{text}systems = [\"dmtree\", \"sherman\"]\n")).unwrap_err();
+    assert!(e.to_string().contains("the instructions of sherman are not counted"), "{e}");
+    let e = resolved("fabric = \"local\"\ncpu = \"counted\"\n").unwrap_err();
+    assert!(e.to_string().contains("--fabric sim"), "{e}");
 }
 
 #[test]
