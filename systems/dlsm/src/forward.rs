@@ -162,6 +162,12 @@ impl Desk {
         }
     }
 
+    /// Bytes of requests and answers.
+    pub(crate) fn bytes(&self) -> u64 {
+        let trays = locked(&self.0);
+        trays.values().map(|tray| (tray.request.len() + tray.answer.len()) as u64).sum()
+    }
+
     /// Begins to execute an operation, unless that has happened.
     fn begin(&self, origin: Origin) -> Result<Begun<'_>> {
         self.with(origin, |tray| match tray.answer.is_empty() {

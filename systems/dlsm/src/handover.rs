@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use dmtree_fabric::{Endpoint, Error, NodeId, Result};
+use dmtree_fabric::{Backoff, Endpoint, Error, NodeId, Result};
 use dmtree_parts::Work;
 use dmtree_pool::{LeaveFuture, RangeOwner};
 
@@ -27,12 +27,10 @@ use crate::work::Piece;
 
 /// A hand-over ends within this part of the time of an operation: others wait for it.
 const PART: u64 = 8;
-/// Between two looks at whether operations on a shard have ended, ns.
-const LOOK_NS: u64 = 5_000;
 
 /// A shard that leaves its node; dropped before the end, it stays. Meanwhile the node frees
 /// nothing: edits of this shard may not be on the memory node, and the router does not have it.
-struct Leaving<'r> {
+pub(crate) struct Leaving<'r> {
     slot: &'r Slot,
     shard: Option<Arc<Shard>>,
     count: &'r AtomicU32,
@@ -49,7 +47,7 @@ impl Drop for Leaving<'_> {
 
 impl<'r> Leaving<'r> {
     /// Takes the shard out of the router. The order of the steps: [`DlsmNode::leaving`].
-    fn begin(slot: &'r Slot, count: &'r AtomicU32) -> Self {
+    pub(crate) fn begin(slot: &'r Slot, count: &'r AtomicU32) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self { slot, shard: slot.take(), count }
     }
@@ -81,13 +79,15 @@ impl Dlsm {
             return Ok(());
         }
         let until = ep.now() + node.o.timeout_ms.saturating_mul(1_000_000) / PART;
+        let what = "operations on a range that is given away";
+        let mut pauses = (ep.backoff(what, head_of(router, range)), until);
         // Operations that wait for room go on, and end.
         while !leaving.is_alone() && !node.mutants.has(Mutant::GivenInUse) {
-            self.advance(&leaving, until).await?;
+            self.advance(&leaving, &mut pauses).await?;
         }
         leaving.kept()?.0.seal();
         while !leaving.kept()?.0.view().immutables.is_empty() {
-            self.advance(&leaving, until).await?;
+            self.advance(&leaving, &mut pauses).await?;
         }
         let (shard, recorder) = leaving.kept()?;
         recorder.end_log();
@@ -104,17 +104,17 @@ impl Dlsm {
     }
 
     /// A piece of the work of a shard that leaves, or a pause.
-    async fn advance(&self, leaving: &Leaving<'_>, until: u64) -> Result<()> {
-        if self.ep.now() >= until {
+    async fn advance(
+        &self,
+        leaving: &Leaving<'_>,
+        (backoff, until): &mut (Backoff<'_>, u64),
+    ) -> Result<()> {
+        if self.ep.now() >= *until {
             return Err(Error::busy("operations on a range last too long to give it away now"));
         }
         match self.piece_of(leaving.kept()?).await? {
             Piece::Done => Ok(()),
-            Piece::None => {
-                self.ep.check_deadline("operations on a range that is given away", 0)?;
-                self.ep.sleep(LOOK_NS).await;
-                Ok(())
-            }
+            Piece::None => backoff.step().await,
             Piece::Full => Err(Error::full("no room to flush a range that is given away")),
         }
     }

@@ -22,6 +22,8 @@ mod format;
 mod forward;
 mod frame;
 mod garbage;
+#[cfg(test)]
+mod guards;
 mod handover;
 mod host;
 mod index;
@@ -50,6 +52,6 @@ mod work;
 pub use client::Dlsm;
 pub use format::Format;
 pub use mutants::Mutant;
-pub use node::DlsmNode;
+pub use node::{DlsmNode, NodeMemory};
 pub use options::{Defects, Merging, Options};
 pub use systems::systems;

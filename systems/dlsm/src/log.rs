@@ -146,6 +146,11 @@ impl Log {
         self.blocks.iter().all(|block| block.pending.is_empty())
     }
 
+    /// Bytes of records that are not.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.pending.len() as u64).sum()
+    }
+
     /// Whether it has taken a record.
     pub(crate) fn is_used(&self) -> bool {
         self.current < self.blocks.len()

@@ -22,7 +22,7 @@ use crate::log::Record;
 /// Added to the counter of a sealed table: no writer draws below the interval's end any more.
 const SEALED: u64 = 1 << 62;
 /// Bytes of a skip list's node beside key and value, about.
-const NODE_BYTES: u64 = 64;
+pub(crate) const NODE_BYTES: u64 = 64;
 
 /// A MemTable.
 pub(crate) struct MemTable {
@@ -160,9 +160,14 @@ impl MemTable {
             && self.has_completed(self.end.load(Ordering::SeqCst))
     }
 
-    /// Bytes that it takes.
+    /// Bytes of its versions.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.bytes() + 8 * self.complete.len() as u64
     }
 
     fn advance(&self) {

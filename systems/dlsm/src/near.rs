@@ -1,11 +1,16 @@
 //! Merges near the data: jobs of the memory node that has the tables.
+//!
+//! A worker that is dropped, or fails, leaves its jobs behind. A later piece of work ends them, and
+//! frees what they have made; until then their inputs are held.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use dmtree_fabric::{Error, ErrorKind, JobNumber, NodeId, Result};
+use dmtree_fabric::sync::locked;
+use dmtree_fabric::{Endpoint, Error, ErrorKind, JobNumber, NodeId, Result};
 use dmtree_pool::DATA_SERVICE;
 
 use crate::client::Dlsm;
+use crate::garbage::Garbage;
 use crate::shard::{Compaction, Shard};
 use crate::table::{Meta, Table};
 use crate::wire::{self, Merge, Request, Rule};
@@ -14,6 +19,63 @@ use crate::wire::{self, Merge, Request, Rule};
 const ASK_NS: (u64, u64) = (10_000, 1_000_000);
 /// Longest request of a job, bytes.
 const LONGEST_JOB: usize = wire::MOST_BYTES / 2;
+
+/// A job that its memory node knows.
+#[derive(Debug)]
+struct Job {
+    number: JobNumber,
+    /// Its answer is known: it is only to be forgotten.
+    has_answered: bool,
+}
+
+/// The jobs of a merge, and what they read.
+#[derive(Debug)]
+struct Batch {
+    memory: NodeId,
+    jobs: Vec<Job>,
+    _inputs: Vec<Vec<Arc<Table>>>,
+}
+
+/// Jobs that their workers have left.
+#[derive(Debug, Default)]
+pub(crate) struct Left(Mutex<Vec<Batch>>);
+
+impl Left {
+    pub(crate) fn is_empty(&self) -> bool {
+        locked(&self.0).is_empty()
+    }
+
+    fn take(&self) -> Option<Jobs<'_>> {
+        locked(&self.0).pop().map(|batch| Jobs(self, Some(batch)))
+    }
+}
+
+/// Jobs that a worker looks after; dropped before they are forgotten, they are left.
+struct Jobs<'n>(&'n Left, Option<Batch>);
+
+impl Drop for Jobs<'_> {
+    fn drop(&mut self) {
+        let left = self.1.take().filter(|batch| !batch.jobs.is_empty());
+        locked(&self.0.0).extend(left);
+    }
+}
+
+/// Tables that jobs have made, the last one first; those that are not taken are garbage, once no
+/// READ of a dropped future is on its way to them.
+struct Made<'n>(&'n Endpoint, Arc<Garbage>, Vec<Meta>);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        let (garbage, metas) = (self.1.clone(), std::mem::take(&mut self.2));
+        self.0.when_quiet(move || metas.iter().for_each(|meta| garbage.add(meta)));
+    }
+}
+
+/// Whether a call has failed, and not the job that it has asked about.
+fn is_of_call(e: &Error) -> bool {
+    use ErrorKind::{Busy, Revoked, TimedOut, Unreachable};
+    matches!(e.kind(), Busy | Revoked | TimedOut | Unreachable)
+}
 
 impl Dlsm {
     /// Merges by jobs of a memory node, all parts at a time; `None` when it has no room for jobs,
@@ -25,10 +87,11 @@ impl Dlsm {
         memory: NodeId,
         rules: &[Rule],
     ) -> Result<Option<Vec<Arc<Table>>>> {
-        let node = &self.node;
-        let metas = |run: Vec<Arc<Table>>| run.iter().map(|table| table.meta.clone()).collect();
-        let runs: Vec<Vec<Meta>> = compaction.pick.runs().into_iter().map(metas).collect();
-        let mut started = Vec::new();
+        let (node, inputs) = (&self.node, compaction.pick.runs());
+        let metas = |run: &Vec<Arc<Table>>| run.iter().map(|table| table.meta.clone()).collect();
+        let runs: Vec<Vec<Meta>> = inputs.iter().map(metas).collect();
+        let batch = Batch { memory, jobs: Vec::new(), _inputs: inputs };
+        let mut jobs = Jobs(&node.left, Some(batch));
         for rule in rules {
             let merge = Merge { index: node.root.index, runs: runs.clone(), rule: rule.clone() };
             let message = wire::message(&Request::Merge(merge))?;
@@ -36,44 +99,71 @@ impl Dlsm {
                 true => Err(Error::busy("too many tables")),
                 false => self.ep.start_job(memory, DATA_SERVICE, &message).await,
             };
-            match job {
-                Ok(number) => started.push(number),
-                Err(e) => {
-                    self.forget(memory, &started).await?;
-                    return if e.kind() == ErrorKind::Busy { Ok(None) } else { Err(e) };
-                }
+            match (job, &mut jobs.1) {
+                (Ok(number), Some(batch)) => batch.jobs.push(Job { number, has_answered: false }),
+                (Err(e), _) if e.kind() != ErrorKind::Busy => return Err(e),
+                _ => return Ok(None),
             }
         }
-        let mut made = Vec::new();
-        let mut failed = None;
-        for number in &started {
-            match self.ended(memory, *number).await.and_then(|answer| wire::decode(&answer)) {
-                Ok(metas) => made.extend::<Vec<Meta>>(metas),
-                Err(e) => failed = Some(e),
-            }
-        }
-        self.forget(memory, &started).await?;
+        let mut made = Made(&self.ep, node.garbage.clone(), Vec::new());
+        self.end(&mut jobs, &mut made.2).await?;
+        made.2.reverse();
         let mut tables = Vec::new();
-        for meta in made {
+        while let Some(meta) = made.2.last().cloned() {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            if failed.is_some() {
-                node.garbage.add(&meta);
-                continue;
-            }
-            match Table::open(&node.remote(&self.ep), meta.clone(), number, garbage).await {
-                Ok(table) => tables.push(table),
-                Err(e) => {
-                    node.garbage.add(&meta);
-                    failed = Some(e);
-                }
-            }
+            tables.push(Table::open(&node.remote(&self.ep), meta, number, garbage).await?);
+            made.2.pop();
         }
-        failed.map_or(Ok(Some(tables)), Err)
+        Ok(Some(tables))
     }
 
-    async fn forget(&self, memory: NodeId, jobs: &[JobNumber]) -> Result<()> {
-        for number in jobs {
-            self.ep.forget_job(memory, *number).await?;
+    /// Waits for the ends of jobs, and has them forgotten.
+    ///
+    /// # Errors
+    /// That of a job; those of calls: jobs that may go on are not forgotten.
+    async fn end(&self, jobs: &mut Jobs<'_>, made: &mut Vec<Meta>) -> Result<()> {
+        let Some(Batch { memory, jobs, .. }) = &mut jobs.1 else { return Ok(()) };
+        let mut failed = Ok(());
+        for job in jobs.iter_mut().filter(|job| !job.has_answered) {
+            let answer = self.ended(*memory, job.number).await;
+            match answer.and_then(|answer| wire::decode::<Vec<Meta>>(&answer)) {
+                Ok(metas) => made.extend(metas),
+                Err(e) if is_of_call(&e) => return Err(e),
+                Err(e) => failed = Err(e),
+            }
+            job.has_answered = true;
+        }
+        while let Some(job) = jobs.last() {
+            self.ep.forget_job(*memory, job.number).await?;
+            jobs.pop();
+        }
+        failed
+    }
+
+    /// Ends jobs that a worker has left; what they have made is garbage. Whether there were any.
+    pub(crate) async fn end_left(&self) -> bool {
+        let node = &self.node;
+        let Some(mut jobs) = node.left.take() else { return false };
+        let mut made = Made(&self.ep, node.garbage.clone(), Vec::new());
+        let ended = match self.cancel(&jobs).await {
+            Ok(()) => self.end(&mut jobs, &mut made.2).await,
+            cancelled => cancelled,
+        };
+        match ended {
+            // Asked again later.
+            Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::Busy) => false,
+            _ => {
+                // A memory node that is lost, or that has fenced this one, has ended them.
+                jobs.1 = None;
+                true
+            }
+        }
+    }
+
+    async fn cancel(&self, jobs: &Jobs<'_>) -> Result<()> {
+        let Some(batch) = &jobs.1 else { return Ok(()) };
+        for job in batch.jobs.iter().filter(|job| !job.has_answered) {
+            self.ep.cancel_job(batch.memory, job.number).await?;
         }
         Ok(())
     }

@@ -25,8 +25,10 @@ use crate::forward::Desk;
 use crate::garbage::Garbage;
 use crate::host::Host;
 use crate::mutants::{Mutant, Mutants};
+use crate::near::Left;
 use crate::options::Options;
 use crate::owner::next_word;
+use crate::recorder::Recorder;
 use crate::shard::{Shard, Snapshots};
 use crate::table::{Meta, Table};
 use crate::turns::Turns;
@@ -91,12 +93,36 @@ pub(crate) struct Router {
     pub(crate) loaded: Vec<(u8, Vec<Meta>)>,
 }
 
+/// What a node has of an index in its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// Versions that are in no table yet, or were flushed and are read.
+    pub memtable_bytes: u64,
+    /// Tables, whose data is on memory nodes.
+    pub tables: u64,
+    /// Their indexes.
+    pub index_bytes: u64,
+    /// Their filters.
+    pub filter_bytes: u64,
+    /// Records that are not on a memory node yet; requests and answers of other nodes.
+    pub buffer_bytes: u64,
+}
+
+impl NodeMemory {
+    /// All of it, bytes.
+    pub fn all(&self) -> u64 {
+        self.memtable_bytes + self.index_bytes + self.filter_bytes + self.buffer_bytes
+    }
+}
+
 /// The shared state of one index on one compute node.
 #[derive(Debug)]
 pub struct DlsmNode {
     pub(crate) pool: Arc<PoolNode>,
     pub(crate) root: Root,
     pub(crate) o: Arc<Options>,
+    /// The same within the budget of the node: of its shards.
+    pub(crate) within: Arc<Options>,
     pub(crate) router: OnceLock<Router>,
     /// One write of a key at a time.
     pub(crate) turns: Turns,
@@ -106,6 +132,7 @@ pub struct DlsmNode {
     /// The threads that have written.
     threads: Mutex<BTreeSet<usize>>,
     pub(crate) garbage: Arc<Garbage>,
+    pub(crate) left: Left,
     pub(crate) signal: Arc<WorkerSignal>,
     /// Shards that are being given away, which the router does not have. One is counted before it
     /// leaves the router: a look at the router, then at a count of 0, has seen all shards with
@@ -133,7 +160,8 @@ impl DlsmNode {
     /// The shared state of a compute node.
     ///
     /// # Errors
-    /// `InvalidArgument` for options that cannot be; `Closed` for a dropped index.
+    /// `InvalidArgument` for options that cannot be, or a budget without room for MemTables;
+    /// `Closed` for a dropped index.
     pub fn new(cx: &NodeContext, o: &Options, root: Root) -> Result<Self> {
         o.check()?;
         provide_service();
@@ -142,12 +170,14 @@ impl DlsmNode {
             pool: cx.pool.clone(),
             root,
             o: Arc::new(o.clone()),
+            within: Arc::new(o.within(cx.cache_bytes)?),
             router: OnceLock::new(),
             turns: Turns::new(MUTEXES),
             opening: Turns::new(if o.any_node { OPENINGS_AT_A_TIME } else { 1 }),
             snapshots: Arc::new(SnapshotTable::new(root.index, member)),
             threads: Mutex::default(),
             garbage: Arc::default(),
+            left: Left::default(),
             signal: Arc::default(),
             leaving: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
@@ -285,7 +315,7 @@ impl DlsmNode {
                 }
             }
             let start = (version.clone(), None, version.last());
-            let shard = Shard::new(o, self.home(number), start, &self.snapshots, None);
+            let shard = Shard::new(&self.within, self.home(number), start, &self.snapshots, None);
             let slot = Slot::default();
             slot.set(shard);
             all.push(slot);
@@ -336,23 +366,31 @@ impl DlsmNode {
     pub(crate) fn is_settled(&self) -> bool {
         let running = [&self.flushes, &self.compactions].map(|n| n.load(Ordering::SeqCst));
         let mut shards = self.router.get().into_iter().flat_map(Router::own);
-        running == [0, 0] && self.garbage.is_empty() && shards.all(|shard| shard.is_settled())
+        let nothing_left = self.left.is_empty() && self.garbage.is_empty();
+        running == [0, 0] && nothing_left && shards.all(|shard| shard.is_settled())
     }
 
-    /// Index, filters and MemTables of this node.
-    pub(crate) fn cache_use(&self) -> CacheStats {
-        let (mut nodes, mut tables, mut memory) = (0, 0, 0);
+    /// What this node has in its memory.
+    pub fn memory(&self) -> NodeMemory {
+        let mut sum = NodeMemory { buffer_bytes: self.desk.bytes(), ..NodeMemory::default() };
         for shard in self.router.get().into_iter().flat_map(Router::own) {
             let view = shard.view();
-            nodes += view.version.tables().count() as u64;
-            tables += view.version.tables().map(|table| table.cached_bytes()).sum::<u64>();
-            memory += view.immutables.iter().chain([&view.active]).map(|m| m.bytes()).sum::<u64>();
+            sum.tables += view.version.tables().count() as u64;
+            sum.index_bytes += view.version.tables().map(|t| t.index.bytes()).sum::<u64>();
+            sum.filter_bytes += view.version.tables().map(|t| t.filter_bytes()).sum::<u64>();
+            let memtables = view.immutables.iter().chain([&view.active]);
+            sum.memtable_bytes += memtables.map(|table| table.held_bytes()).sum::<u64>();
+            sum.buffer_bytes += shard.recorder.as_ref().map_or(0, Recorder::buffer_bytes);
         }
+        sum
+    }
+
+    pub(crate) fn cache_use(&self) -> CacheStats {
+        let memory = self.memory();
         CacheStats {
             budget_bytes: self.cache_bytes,
-            used_bytes: tables + memory,
-            mirror_bytes: memory,
-            nodes,
+            used_bytes: memory.all(),
+            nodes: memory.tables,
             ..CacheStats::default()
         }
     }

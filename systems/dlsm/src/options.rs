@@ -5,6 +5,7 @@ use dmtree_parts::options::check_range;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
+use crate::memtable::NODE_BYTES;
 
 /// Where tables are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +44,9 @@ pub struct Defects {
     pub shared_buffer: bool,
 }
 
+/// The smallest MemTable, bytes.
+const LEAST_MEMTABLE_BYTES: u64 = 4096;
+
 dmtree_parts::options! {
     /// The shape and the techniques of an index. The catalog stores them.
     pub struct Options = Self::first();
@@ -57,7 +61,7 @@ dmtree_parts::options! {
     /// Numbers of a MemTable, 16 to 2^30.
     memtable_entries: u64 = 153_846, in 16..=1 << 30;
     /// Bytes of a MemTable.
-    memtable_bytes: u64 = 64 << 20, in 4096..=1 << 32;
+    memtable_bytes: u64 = 64 << 20, in LEAST_MEMTABLE_BYTES..=1 << 32;
     /// MemTables that wait for their flush, 1 to 64: a writer that needs one more waits.
     immutables: u32 = 15, in 1..=64;
     /// Bytes of data of a table, about.
@@ -107,10 +111,39 @@ dmtree_parts::options! {
 
 impl Options {
     /// Sound: any key from any node, with a log. The WRITEs of a flush are awaited one by one: the
-    /// outcome of WRITEs that nothing awaits is that of all clients of a thread.
+    /// outcome of WRITEs that nothing awaits is that of all clients of a thread. Few MemTables
+    /// wait: all have equal parts of a node's budget.
     pub fn sound() -> Self {
+        let (any_node, log, immutables) = (true, true, 3);
         let (reads_back, reads_deletions, ring) = (false, false, false);
-        Self { any_node: true, log: true, reads_back, reads_deletions, ring, ..Self::default() }
+        Self { any_node, log, immutables, reads_back, reads_deletions, ring, ..Self::default() }
+    }
+
+    /// The options of shards on a node with this budget. Half of it has room for the MemTables of
+    /// the node's slice, active and waiting ones, if any node takes any key; otherwise they are as
+    /// large as published.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when MemTables have no room.
+    pub(crate) fn within(&self, cache_bytes: u64) -> Result<Self> {
+        if !self.any_node {
+            return Ok(self.clone());
+        }
+        let tables = u64::from(self.shards) * (u64::from(self.immutables) + 1);
+        let each = cache_bytes / 2 / tables;
+        if each < LEAST_MEMTABLE_BYTES {
+            return Err(Error::invalid(format!(
+                "a cache of {cache_bytes} bytes has no room in its half for {tables} MemTables of \
+                 {LEAST_MEMTABLE_BYTES} bytes: give it {} at least, or the index fewer shards or \
+                 immutables",
+                2 * tables * LEAST_MEMTABLE_BYTES
+            )));
+        }
+        Ok(Self {
+            memtable_bytes: self.memtable_bytes.min(each),
+            memtable_entries: self.memtable_entries.min(each / NODE_BYTES),
+            ..self.clone()
+        })
     }
 
     /// Bytes of the words of owners in the directory.

@@ -69,9 +69,6 @@ impl Drop for Claim {
     }
 }
 
-/// A pause of a node that has not joined, ns.
-const JOINS_NS: u64 = 100_000;
-
 /// Where a range is served.
 pub(crate) enum Owner {
     /// By this node.
@@ -130,7 +127,8 @@ impl Dlsm {
         range: usize,
         is_asked: bool,
     ) -> Result<Owner> {
-        let (ep, node) = (&self.ep, &*self.node);
+        let (ep, node, head) = (&self.ep, &*self.node, head_of(router, range));
+        let mut backoff = ep.backoff("the membership, for a range", head);
         loop {
             if let Some(shard) = router.shards[range].get() {
                 return Ok(Owner::Here(shard));
@@ -143,7 +141,6 @@ impl Dlsm {
             if router.shards[range].get().is_some() {
                 continue;
             }
-            let head = head_of(router, range);
             let word = ep.read(head, 8).await?.word(0);
             router.owners[range].store(word, Ordering::SeqCst);
             if word == 0 && !is_asked {
@@ -159,8 +156,7 @@ impl Dlsm {
                     if is_asked {
                         return Ok(Owner::There(node.pool.cn()));
                     }
-                    ep.check_deadline("the membership, for a range", 0)?;
-                    ep.sleep(JOINS_NS).await;
+                    backoff.step().await?;
                     continue;
                 }
                 node.pool.check_lease_untouched(ep)?;
@@ -223,7 +219,8 @@ impl Dlsm {
         let found = Found { head, claim, series, word, life, flushed, log, sessions };
         let recorder = Recorder::new(found, node.o.log, &node.mutants);
         let start = (version, logged, last);
-        let shard = Shard::new(&node.o, node.home(range), start, &node.snapshots, Some(recorder));
+        let shard =
+            Shard::new(&node.within, node.home(range), start, &node.snapshots, Some(recorder));
         if let Some(recorder) = &shard.recorder {
             self.keep((&shard, recorder), recorder.last_edit()).await?;
         }

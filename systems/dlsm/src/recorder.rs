@@ -135,6 +135,11 @@ impl Recorder {
 
     // ---- the log ----------------------------------------
 
+    /// Bytes of records that are not on the memory node.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        locked(&self.state).log.buffer_bytes()
+    }
+
     /// Begins a group.
     pub(crate) fn begin_group(&self) -> Option<Group> {
         locked(&self.state).log.begin()

@@ -237,9 +237,9 @@ impl Table {
         Ok(())
     }
 
-    /// Bytes in the memory of the node.
-    pub(crate) fn cached_bytes(&self) -> u64 {
-        self.index.bytes() + self.filter.as_ref().map_or(0, Bloom::bytes)
+    /// Bytes of its filter.
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        self.filter.as_ref().map_or(0, Bloom::bytes)
     }
 }
 

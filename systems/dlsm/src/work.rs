@@ -107,6 +107,9 @@ impl Dlsm {
     /// Executes a piece of work, if any is due.
     async fn piece(&self) -> Result<Piece> {
         let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
+        if Box::pin(self.end_left()).await {
+            return Ok(Piece::Done);
+        }
         let mut full = false;
         let freed = match Box::pin(self.free_garbage(router)).await {
             Err(e) if e.kind() == ErrorKind::Full => {
@@ -150,7 +153,7 @@ impl Dlsm {
 
     /// Executes a piece of the work of one shard.
     pub(crate) async fn piece_of(&self, kept: (&Shard, &Recorder)) -> Result<Piece> {
-        if Box::pin(self.keep_up(kept)).await? {
+        if Box::pin(self.end_left()).await || Box::pin(self.keep_up(kept)).await? {
             return Ok(Piece::Done);
         }
         match Box::pin(self.flush_one(kept.0)).await? {

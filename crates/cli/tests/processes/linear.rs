@@ -16,10 +16,14 @@ const KEYS: u64 = 12;
 /// Runs clients of a pool, each in a process of its own, until `happens` returns. That gets the ids
 /// of the processes. How many operations returned without an error, in all and after `happens`.
 pub fn clients(pool: &str, count: u32, happens: impl FnOnce(&[u32])) -> (usize, usize) {
+    in_processes((0..count).map(|_| compute(pool)).collect(), happens)
+}
+
+/// The same with the processes given.
+pub fn in_processes(processes: Vec<Process>, happens: impl FnOnce(&[u32])) -> (usize, usize) {
     let log = Mutex::new(Log::new(1, KEYS));
     let (ends, calm) = (AtomicBool::new(false), AtomicBool::new(false));
     let late = Mutex::new(0);
-    let processes: Vec<Process> = (0..count).map(|_| compute(pool)).collect();
     let ids: Vec<u32> = processes.iter().map(|p| p.child.id()).collect();
     std::thread::scope(|scope| {
         for (client, process) in (0..).zip(processes) {

@@ -7,6 +7,7 @@ mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod costs;
+mod dlsm;
 mod durable;
 mod etcd;
 mod fairness;

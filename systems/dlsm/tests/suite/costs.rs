@@ -10,7 +10,8 @@ use dmtree_pool::PoolOptions;
 
 fn cluster(o: &Options) -> TestCluster {
     let pool = PoolOptions { memory_bytes_per_node: 64 << 20, ..PoolOptions::default() };
-    TestCluster::new(&pool, 1 << 20, o).expect("an index")
+    // MemTables of a thousand pairs of 400 bytes have half a MiB, and there are four of them.
+    TestCluster::new(&pool, 16 << 20, o).expect("an index")
 }
 
 /// Counts of all background work since the last call, towards memory nodes.

@@ -1,24 +1,15 @@
 //! Ranges that go from one living node to another, and nodes that die on the way.
 
 use dmtree_check::conformance::{Keys, everything, scan_all};
-use dmtree_check::scenario::death::{ScriptedCrash, run};
-use dmtree_check::scenario::sweeps::{double_crash, everywhere};
-use dmtree_check::scenario::{Op, PLACES, READ_BOUND_NS, Script, deletes, inserts, updates, value};
+use dmtree_check::scenario::sweeps::everywhere;
+use dmtree_check::scenario::{Op, Script, deletes, inserts, updates, value};
 use dmtree_check::test_cluster::{Client, TestCluster};
-use dmtree_dlsm::{DlsmNode, Merging, Mutant, Options};
-use dmtree_fabric::sim::How;
+use dmtree_dlsm::{Merging, Mutant, Options};
 use dmtree_fabric::{LeaseParameters, OpKind};
 use dmtree_parts::Write;
 use dmtree_pool::PoolOptions;
 
-use crate::sound::{options, script};
-
-/// Two ranges, of nodes 0 and 1.
-fn two(name: &'static str, ops: impl IntoIterator<Item = Op>) -> Script {
-    let mut two = script(name, Merging::Near, ops);
-    two.options = two.options.changed(|o: Options| Options { owners: 2, ..o });
-    two
-}
+use crate::plays::{dies_twice, of_two, options, shown};
 
 fn some(from: u64) -> impl Iterator<Item = Op> {
     inserts((from..100).step_by(9)).chain(updates([0, 90])).chain(deletes([from + 9]))
@@ -26,7 +17,7 @@ fn some(from: u64) -> impl Iterator<Item = Op> {
 
 /// A node gives its range away, asks for it again, and may die at any verb.
 fn gives_and_takes() -> Script {
-    two(
+    of_two(
         "gives and takes",
         some(1).chain([Op::HandOver]).chain(some(2)).chain([Op::Maintain]).chain(some(3)),
     )
@@ -35,7 +26,7 @@ fn gives_and_takes() -> Script {
 /// A node has the range of another one's slice, which asks for it; it may die at any verb.
 fn is_asked() -> Script {
     let beside = [Op::HandOver].into_iter().chain(updates([10, 80])).chain([Op::Maintain]);
-    Script { beside: beside.chain(updates([20, 70])).collect(), ..two("is asked", some(1)) }
+    Script { beside: beside.chain(updates([20, 70])).collect(), ..of_two("is asked", some(1)) }
 }
 
 #[test]
@@ -51,8 +42,7 @@ fn a_crash_of_a_node_that_is_asked_for_a_range() {
 /// The survivor that takes over dies, too.
 #[test]
 fn two_crashes_around_a_hand_over() {
-    let twice = |s: Script| Script { read_bound_ns: 2 * READ_BOUND_NS, ..s };
-    double_crash(&twice(gives_and_takes()), (3, 1));
+    dies_twice(gives_and_takes(), (3, 1));
 }
 
 /// Calls of a read at a node; then the range is elsewhere or not.
@@ -106,25 +96,13 @@ fn a_range_goes_to_another_node_and_back() {
 fn is_asked_often() -> Script {
     let round = |n: u64| [Op::HandOver, Op::Update(10, value(7_000 + n)), Op::Maintain];
     let ops = (0..120).map(|n| Op::Update(n % 5 * 10, value(8_000 + n)));
-    Script { beside: (0..10).flat_map(round).collect(), ..two("is asked often", ops) }
-}
-
-/// The first of some crashes of node 1 that shows a mutant.
-fn shown(mutant: Mutant, script: Script, runs: u64) -> Option<(u64, String)> {
-    let on = script.enabling(move |node: &DlsmNode| node.set_mutants(&[mutant]));
-    (0..runs).find_map(|seed| {
-        let (how, place) = (How::Machine, PLACES[seed as usize % 3]);
-        let verb = 20 + seed * 37 % 400;
-        let (whole_write, second) = (false, None);
-        let cut = ScriptedCrash { victim: 1, verb, place, how, whole_write, seed, second };
-        run(&on, cut).err().map(|what| (seed, what))
-    })
+    Script { beside: (0..10).flat_map(round).collect(), ..of_two("is asked often", ops) }
 }
 
 #[test]
 fn mutants_that_few_seeds_find() {
     for mutant in [Mutant::GivenInUse, Mutant::GivenFreed] {
-        let found = shown(mutant, is_asked_often(), 60);
+        let found = shown(mutant, is_asked_often(), 1, 60);
         assert!(found.is_some(), "{} is not found", mutant.name());
     }
 }

@@ -5,6 +5,7 @@ mod deletions;
 mod handover;
 mod levels;
 mod owners;
+mod plays;
 mod seeds;
 mod sound;
 mod threads;
@@ -68,7 +69,8 @@ fn local() -> Vec<Row> {
     rows.push(three_memory_nodes(2_000, 10_000));
     rows.push(
         full::<Options>(3_000, |_| false)
-            .options(small)
+            // What waits for its flush counts: as many MemTables of each system.
+            .options(|o| Options { immutables: 15, ..small(o) })
             .pool(|p| p.memory_bytes_per_node = 1 << 20),
     );
     rows.push(model("small tables", Keys::Short, 600, 10_000).options(small));

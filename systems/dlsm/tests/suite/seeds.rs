@@ -1,6 +1,7 @@
 //! Seeds of `dmtree check --system dlsm --node-faults all` that have found something.
 
 use dmtree_check::checked::System;
+use dmtree_check::peer::mutants::markdown;
 use dmtree_parts::peer::{NodeFaultSet, Setting};
 
 fn finding(seed: u64, node_faults: NodeFaultSet) -> Option<String> {
@@ -44,4 +45,18 @@ fn some_seeds() {
     let seeds = from.parse::<u64>().expect("a seed")..to.parse().expect("a seed");
     let found: Vec<_> = seeds.filter_map(|seed| Some((seed, finding(seed, faults)?))).collect();
     assert!(found.is_empty(), "{found:?}");
+}
+
+/// The table of mutants in DESIGN.md, with `DMTREE_SEEDS=N` seeds at most, without a build of the
+/// whole program; `DMTREE_MUTANTS=NAME,...` asks for these alone.
+#[test]
+#[ignore = "long"]
+#[expect(clippy::disallowed_macros, reason = "it prints")]
+fn mutants() {
+    let seeds = std::env::var("DMTREE_SEEDS").ok().and_then(|n| n.parse().ok()).expect("a number");
+    let names = std::env::var("DMTREE_MUTANTS").unwrap_or_default();
+    let names: Vec<_> = names.split(',').filter(|n| !n.is_empty()).map(str::to_owned).collect();
+    let mut systems = dmtree_dlsm::systems().into_iter().filter(|s| s.name == "dlsm");
+    let system = System(systems.next().expect("it"));
+    println!("{}", markdown(&system, seeds, &names).expect("cases that run"));
 }

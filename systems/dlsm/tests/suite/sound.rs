@@ -2,29 +2,15 @@
 //! what is refused.
 
 use dmtree_check::conformance::{Keys, everything, scan_all};
-use dmtree_check::scenario::sweeps::{double_crash, everywhere};
-use dmtree_check::scenario::{
-    Op, READ_BOUND_NS, Script, changes, deletes, inserts, updates, value,
-};
+use dmtree_check::scenario::sweeps::everywhere;
+use dmtree_check::scenario::{Op, Script, changes, deletes, inserts, updates, value};
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_dlsm::{Defects, Dlsm, Merging, Options};
+use dmtree_dlsm::{Defects, Dlsm, DlsmNode, Merging, Options};
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::{RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
-use crate::small;
-
-/// MemTables of 16 writes, of which one may wait: writers flush and merge.
-pub fn options(merging: Merging) -> Options {
-    let o = small(Options { merging, ..Options::sound() });
-    Options { memtable_entries: 16, immutables: 1, log_bytes: 4096, subcompactions: 2, ..o }
-}
-
-pub fn script(name: &'static str, merging: Merging, ops: impl IntoIterator<Item = Op>) -> Script {
-    let load = ((0..10).map(|n| n * 10).collect(), 0.7);
-    let ops = ops.into_iter().collect();
-    Script { load, ops, ..Script::new(name, options(merging)) }
-}
+use crate::plays::{dies_twice, of_two, options, script};
 
 /// More writes than MemTables and level 0 have room for: switches, flushes, merges, and blocks of
 /// log and tables that go back.
@@ -32,11 +18,11 @@ fn much() -> impl Iterator<Item = Op> {
     inserts((0..48).map(|n| n * 2 + 1)).chain(updates((0..10).map(|n| n * 10))).chain(deletes([50]))
 }
 
-pub fn writes() -> Script {
+fn writes() -> Script {
     script("writes", Merging::Near, changes())
 }
 
-pub fn flushes() -> Script {
+fn flushes() -> Script {
     script("flushes, merges near the data", Merging::Near, much())
 }
 
@@ -62,17 +48,13 @@ fn a_crash_in_a_batch() {
 /// The ranges are those of two owners: either may die.
 #[test]
 fn a_crash_of_one_of_two_owners() {
-    let mut two = script("two owners", Merging::Near, much());
-    two.options = two.options.changed(|o: Options| Options { owners: 2, ..o });
-    everywhere(&two, 1);
+    everywhere(&of_two("two owners", much()), 1);
 }
 
 #[test]
 fn a_crash_in_a_take_over() {
-    // A reader may call both owners that die, and a call of a dead node ends after 50 ms.
-    let twice = |s: Script| Script { read_bound_ns: 2 * READ_BOUND_NS, ..s };
-    double_crash(&twice(writes()), (1, 1));
-    double_crash(&twice(flushes()), (7, 1));
+    dies_twice(writes(), (1, 1));
+    dies_twice(flushes(), (7, 1));
 }
 
 fn pool(compute_nodes: u16) -> PoolOptions {
@@ -127,6 +109,31 @@ fn long_values_go_between_nodes() {
     }
 }
 
+/// MemTables have half of a node's budget, whatever the options say; indexes, filters and buffers
+/// count, too.
+#[test]
+fn memtables_are_within_half_of_the_budget() {
+    const BUDGET: u64 = 1 << 20;
+    let (key, value) = (|n: u64| Keys::Hashed24.key(n % 4_000), [7; 400]);
+    let pool = PoolOptions { memory_bytes_per_node: 64 << 20, ..pool(1) };
+    let cluster = TestCluster::new(&pool, BUDGET, Options::sound()).expect("an index");
+    let node: std::sync::Arc<DlsmNode> = cluster.nodes[0].typed();
+    let mut c = cluster.client(0).expect("attach");
+    let mut most = 0;
+    for n in 0..8_000 {
+        c.write(&key(n), Write::Put(&value)).expect("put");
+        most = most.max(node.memory().memtable_bytes);
+    }
+    // A table of 128 KiB ends with the pair that is over them.
+    assert!((BUDGET / 4..=BUDGET / 2 + 4 * 2_000).contains(&most), "{most}");
+    c.maintain().expect("maintain");
+    let memory = node.memory();
+    // An index record has 42 bytes, a filter 10 bits a key.
+    assert!((42 * 3_500..42 * 8_000).contains(&memory.index_bytes), "{memory:?}");
+    assert!((4_400..20_000).contains(&memory.filter_bytes), "{memory:?}");
+    assert_eq!(cluster.nodes[0].cache_stats().used_bytes, memory.all());
+}
+
 #[test]
 fn what_the_options_exclude_is_named() {
     let sound = Options::sound;
@@ -146,6 +153,10 @@ fn what_the_options_exclude_is_named() {
     assert!(Dlsm::any_node(&sound()) && !Dlsm::ops(&sound()).snapshots);
     let cluster = TestCluster::new(&pool(1), 1 << 20, sound()).expect("an index");
     let mut c = cluster.client(0).expect("attach");
+    let e = TestCluster::new(&pool(1), 32 << 10, sound()).map(drop);
+    e.expect("room for four MemTables of 4 KiB");
+    let e = TestCluster::new(&pool(1), 31 << 10, sound()).map(drop).expect_err("no room");
+    assert!(e.to_string().contains("has no room in its half for 4 MemTables"), "{e}");
     let e = c.take_snapshot().expect_err("there are none");
     assert!(
         e.kind() == ErrorKind::Unsupported && e.to_string().contains("any_node = false"),
