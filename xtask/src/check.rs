@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{listing, root, run as execute};
+use crate::{listing, outside, root, run as execute};
 
 /// A range of seeds, and the node faults.
 type Seeds = (&'static str, &'static str);
@@ -158,7 +158,7 @@ pub fn run(long: bool) -> Result<()> {
             true => c.args(["--minutes", "30"]),
             false => c.args(["--seeds", seeds]),
         };
-        let out = c.stderr(std::process::Stdio::inherit()).output()?;
+        let out = outside(&mut c).stderr(std::process::Stdio::inherit()).output()?;
         let text = String::from_utf8_lossy(&out.stdout);
         if !out.status.success() {
             bail!("checked seeds of {system}, faults {faults}: {}\n{text}", out.status);

@@ -148,8 +148,22 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").into()
 }
 
+/// Without the variables by which cargo describes this package to its programs. Build scripts of
+/// dependencies run again when some of them differ from run to run, and whatever depends on those
+/// is built again.
+fn outside(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if of_package.iter().any(|p| name.to_string_lossy().starts_with(p)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 fn run(command: &mut Command) -> Result<()> {
-    let status = command.current_dir(root()).status().with_context(|| format!("{command:?}"))?;
+    let status =
+        outside(command).current_dir(root()).status().with_context(|| format!("{command:?}"))?;
     if !status.success() {
         bail!("{command:?} failed: {status}");
     }
@@ -158,7 +172,7 @@ fn run(command: &mut Command) -> Result<()> {
 
 /// Standard output of a command that succeeds.
 fn output(command: &mut Command) -> Result<String> {
-    let out = command.output().with_context(|| format!("{command:?}"))?;
+    let out = outside(command).output().with_context(|| format!("{command:?}"))?;
     if !out.status.success() {
         bail!("{command:?} failed: {}", String::from_utf8_lossy(&out.stderr).trim());
     }

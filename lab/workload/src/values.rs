@@ -138,7 +138,8 @@ impl ValueMaker {
         let mut at = 0;
         for chunk in value.chunks(8) {
             let word = stream.next().to_le_bytes();
-            if let Some(off) = chunk.iter().zip(word).position(|(&found, due)| found != due) {
+            if chunk != &word[..chunk.len()] {
+                let off = chunk.iter().zip(word).take_while(|(found, due)| *found == due).count();
                 return Err(Mismatch { len: value.len(), at: at + off });
             }
             at += chunk.len();
