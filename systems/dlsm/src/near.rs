@@ -153,7 +153,8 @@ impl Dlsm {
             // Asked again later.
             Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::Busy) => false,
             _ => {
-                // A memory node that is lost, or that has fenced this one, has ended them.
+                // A memory node that is lost, or that has fenced this one, has ended them. Jobs that
+                // go on after another error read what may be freed, and write only what is theirs.
                 jobs.1 = None;
                 true
             }

@@ -98,7 +98,7 @@ pub(crate) struct Router {
 pub struct NodeMemory {
     /// Versions that are in no table yet, or were flushed and are read.
     pub memtable_bytes: u64,
-    /// Tables, whose data is on memory nodes.
+    /// Tables; their data is on memory nodes.
     pub tables: u64,
     /// Their indexes.
     pub index_bytes: u64,
