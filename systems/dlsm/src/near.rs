@@ -153,8 +153,9 @@ impl Dlsm {
             // Asked again later.
             Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::Busy) => false,
             _ => {
-                // A memory node that is lost, or that has fenced this one, has ended them. Jobs that
-                // go on after another error read what may be freed, and write only what is theirs.
+                // A memory node that is lost, or that has fenced this one, has ended them. After
+                // another error jobs may go on: they read what may be freed, and write only what
+                // is theirs.
                 jobs.1 = None;
                 true
             }
