@@ -4,6 +4,7 @@
 mod bindings;
 mod blocks;
 mod book;
+mod built;
 mod check;
 mod fields;
 mod fuzz;
@@ -22,6 +23,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+
+use built::{Executable, tests_named};
 
 /// A verb with its arguments, what it does, and its code.
 type Verb = (&'static str, &'static str, fn(&[String]) -> Result<()>);
@@ -162,8 +165,12 @@ fn outside(command: &mut Command) -> &mut Command {
 }
 
 fn run(command: &mut Command) -> Result<()> {
-    let status =
-        outside(command).current_dir(root()).status().with_context(|| format!("{command:?}"))?;
+    execute(command.current_dir(root()))
+}
+
+/// Runs a command in the folder that it names.
+fn execute(command: &mut Command) -> Result<()> {
+    let status = outside(command).status().with_context(|| format!("{command:?}"))?;
     if !status.success() {
         bail!("{command:?} failed: {status}");
     }
@@ -317,27 +324,25 @@ fn seeds(args: &[String]) -> Result<()> {
         args.iter().partition(|arg| arg.starts_with('-'));
     ensure!(flags.iter().all(|flag| *flag == "--whole"), "unknown: {flags:?}; --whole, or none");
     let n: u32 = numbers.first().map_or(Ok(300), |n| n.parse()).context("a number of seeds")?;
-    let mut packages = vec!["dmtree-engine".to_owned()];
-    for folder in std::fs::read_dir(root().join("systems"))? {
-        packages.push(format!("dmtree-{}", folder?.file_name().to_string_lossy()));
-    }
-    let suites = |packages: &[String]| {
-        let mut c = Command::new("cargo");
-        c.args(["test", "--test", "suite"]);
-        packages.iter().for_each(|p| _ = c.args(["-p", p]));
-        c
+    let suites = tests_named("suite")?;
+    let of = |folder: &str| -> Vec<&Executable> {
+        suites.iter().filter(|suite| suite.folder.starts_with(folder)).collect()
     };
+    let (engine, systems) = (of("crates/engine"), of("systems"));
+    ensure!(engine.len() == 1 && !systems.is_empty(), "cargo made {} suites", suites.len());
     let some = if flags.is_empty() { OF_SYSTEMS } else { WHOLE };
-    let (engine, systems) = packages.split_at(1);
-    for (packages, (step, divisor)) in [(engine, WHOLE), (systems, some)] {
+    for (suites, (step, divisor)) in [(&engine, WHOLE), (&systems, some)] {
         let whole = [("DMTREE_CRASH_STEP", step), ("DMTREE_STEPS_DIVISOR", divisor)];
-        // Processes that share two cores with six suites miss the deadlines of their verbs.
-        let alone = ["--", "--skip", "fair::two_processes"];
-        run(suites(packages).envs(whole).args(alone))?;
+        for suite in suites {
+            // Processes that share two cores with six suites miss the deadlines of their verbs.
+            execute(suite.command().envs(whole).args(["--skip", "fair::two_processes"]))?;
+        }
     }
     let n = n.to_string();
-    run(suites(&packages).env("DMTREE_SEEDS", &n).arg("interleaved"))?;
-    run(suites(&packages[..1]).env("DMTREE_SEEDS", &n).arg("adversarial"))
+    for suite in engine.iter().chain(&systems) {
+        execute(suite.command().env("DMTREE_SEEDS", &n).arg("interleaved"))?;
+    }
+    execute(engine[0].command().env("DMTREE_SEEDS", &n).arg("adversarial"))
 }
 
 /// What `dmtree bench list --json` lists.

@@ -3,13 +3,15 @@
 
 mod guest;
 
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::built::executables;
 use crate::machine::{self, Machine, Tool};
-use crate::{output, root};
+use crate::root;
 
 /// The programs that this machine needs besides those of every machine, and their packages.
 const TOOLS: &[Tool] = &[
@@ -43,7 +45,7 @@ const WANTED: &[(&str, &str)] = &[
 /// Builds all in one call, so that every crate is built once, and returns the executables.
 fn build() -> Result<Vec<String>> {
     let mut c = Command::new("cargo");
-    c.args(["build", "--message-format=json-render-diagnostics", "--bin", "dmtree"]);
+    c.args(["build", "--bin", "dmtree"]);
     for test in ["verbs", "verbs_no_allocation", "tcp", "multi_process", "suite", "processes"] {
         c.args(["--test", test]);
     }
@@ -52,23 +54,15 @@ fn build() -> Result<Vec<String>> {
     for package in ["dmtree-fabric", "dmtree-engine", "dmtree-cli"] {
         c.args(["-p", package, "--features", &format!("{package}/verbs")]);
     }
-    let text = output(c.current_dir(root()).stderr(Stdio::inherit()))?;
+    let made = executables(&mut c)?;
     let bin = root().join("target/soft-roce/bin");
     std::fs::create_dir_all(&bin)?;
-    let made: Vec<serde_json::Value> =
-        text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
     let find = |(folder, name): &(&str, &str)| {
-        let manifest = root().join(folder).join("Cargo.toml");
-        let is_it = |m: &&serde_json::Value| {
-            m["executable"].is_string()
-                && m["target"]["name"] == *name
-                && m["manifest_path"].as_str() == manifest.to_str()
-        };
-        let path = made.iter().find(is_it).and_then(|m| m["executable"].as_str());
-        let path = path.with_context(|| format!("cargo made no {name} in {folder}"))?;
+        let path = made.iter().find(|e| e.folder == Path::new(folder) && e.name == *name);
+        let path = &path.with_context(|| format!("cargo made no {name} in {folder}"))?.path;
         // Copies the file, because another build may replace it while the machine runs it.
         let copy = bin.join(format!("{}-{name}", folder.replace('/', "-")));
-        std::fs::copy(path, &copy).with_context(|| path.to_owned())?;
+        std::fs::copy(path, &copy).with_context(|| path.display().to_string())?;
         Ok(copy.display().to_string())
     };
     WANTED.iter().map(find).collect()
