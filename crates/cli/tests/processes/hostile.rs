@@ -26,7 +26,7 @@ const KEYS: u64 = 500;
 
 /// The numbers of inputs and connections, and whether times are judged.
 fn extent() -> (u64, usize, bool) {
-    let Ok(long) = std::env::var("DMTREE_HOSTILE") else { return (4_000, 300, false) };
+    let Ok(long) = std::env::var("DMTREE_HOSTILE") else { return (1_000, 120, false) };
     let (inputs, connections) = long.split_once(',').expect("INPUTS,CONNECTIONS");
     (inputs.parse().expect("a number"), connections.parse().expect("a number"), true)
 }

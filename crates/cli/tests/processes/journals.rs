@@ -11,6 +11,7 @@ use crate::common::has;
 use crate::harness::{
     PATIENCE, Process, alone, compute, compute_within, leases, run, serve, shell, within,
 };
+use crate::linear::PAUSE;
 
 /// Memory nodes and journal nodes of a pool; the latter have directories.
 pub struct Servers {
@@ -96,6 +97,7 @@ pub fn write(number: usize, mut shell: Process, stops: &AtomicBool) -> Known {
             Some(_) => {}
             None => return known,
         }
+        std::thread::sleep(PAUSE);
     }
     known
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dmtree_check::log::{Answer, Call, Log};
 use rand_xoshiro::SplitMix64;
@@ -10,6 +11,9 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use crate::harness::{Process, compute};
 
+/// Pause of a client between two operations: a thousand a second from each find what fails, and
+/// leave the machine to the tests beside.
+pub const PAUSE: Duration = Duration::from_millis(1);
 /// The keys that all clients share.
 const KEYS: u64 = 12;
 
@@ -35,7 +39,7 @@ pub fn in_processes(processes: Vec<Process>, happens: impl FnOnce(&[u32])) -> (u
         }
         happens(&ids);
         calm.store(true, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(3));
         ends.store(true, Ordering::SeqCst);
     });
     let log = log.into_inner().expect("no panic");
@@ -87,6 +91,7 @@ fn work(
         };
         after += usize::from(is_calm && !matches!(answer, Answer::Failed(_)));
         log.lock().expect("no panic").ret(record, 0, answer);
+        std::thread::sleep(PAUSE);
     }
     after
 }
