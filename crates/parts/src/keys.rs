@@ -62,16 +62,17 @@ pub fn common(a: &[u8], b: &[u8]) -> usize {
 impl KeyArray {
     /// Copies keys, which ascend strictly.
     pub fn new<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
-        let (mut first, mut last): (Option<&[u8]>, &[u8]) = (None, &[]);
+        let (mut first, mut last): (&[u8], &[u8]) = (&[], &[]);
         let (mut count, mut total) = (0usize, 0);
         for key in keys.clone() {
             debug_assert!(count == 0 || last < key, "keys ascend strictly");
-            first = first.filter(|first| !first.is_empty()).or(Some(key));
+            if first.is_empty() {
+                first = key;
+            }
             last = key;
             count += 1;
             total += key.len();
         }
-        let first = first.unwrap_or(&[]);
         // The prefix that the first and the last of sorted keys share is shared by all.
         let shared = if first == last { 0 } else { common(first, last) };
         let base = head(first, shared);

@@ -1,91 +1,87 @@
 //! An accepted inner node: its image, and its records in the order of their keys.
 //!
-//! Records lie unsorted in the image and are not copied out of it: one is the number of its place,
-//! the place of its key and the head of its key, the 8 bytes behind the prefix that the fences
-//! share. The sort compares words, and keys only where heads are equal. Long keys are READ from
-//! their blocks and held beside the image.
+//! Records lie unsorted in the image and are not copied out of it: one is the number of its place.
+//! Long keys are READ from their blocks and held beside the image.
 
 use std::ops::{Deref, DerefMut};
 
 use dmtree_fabric::{GlobalAddr, Result};
-use dmtree_parts::keys::{common, head};
+use dmtree_parts::keys::common;
 
 use crate::Client;
 use crate::format::{Child, Geometry, Record, Stored, inner, put_u64, unchecked_header};
+use crate::key_order::KeyOrder;
 use crate::leaf::Blocks;
 
 pub(crate) struct InnerNode<B> {
     g: Geometry,
     pub bytes: B,
-    /// Bytes of the prefix in front of the heads.
-    skip: usize,
-    order: Vec<RecordAt>,
-    /// The keys that are in blocks.
-    long: Vec<Vec<u8>>,
+    /// The places of the records.
+    order: KeyOrder,
+    /// The keys that are in blocks, with the places of their records.
+    long: Vec<(usize, Vec<u8>)>,
 }
 
-#[derive(Clone, Copy)]
-struct RecordAt {
-    /// Head of the key.
-    head: u64,
-    /// Offset of the key in the image; or [`LONG`] with its number among the long keys.
-    key_at: u32,
-    /// Length of the key, if it is in the image.
-    len: u16,
-    /// Place of the record.
-    index: u16,
+/// The bytes of a record.
+#[inline]
+fn raw<'n>(g: &Geometry, bytes: &'n [u8], index: usize) -> &'n [u8] {
+    &bytes[g.record_at(index)..][..g.record()]
 }
-
-/// The key is not in the image, which is shorter than that.
-const LONG: u32 = 1 << 31;
 
 impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// The node of an accepted image. Keys that are in blocks are READ.
     pub async fn of(c: &Client, bytes: B) -> Result<Self> {
         let g = c.node.g;
-        let order = Vec::with_capacity(g.fanout + 1);
-        let mut node = Self { g, bytes, skip: 0, order, long: Vec::new() };
-        for r in inner::records(&g, &node.bytes) {
-            let (key_at, len) = match r.key {
-                Stored::Inline(key) => (g.record_at(r.index) as u32 + 8, key.len() as u16),
+        let mut node = Self { g, bytes, order: KeyOrder::new(0, 0), long: Vec::new() };
+        let mut order = KeyOrder::new(node.shared_prefix(), g.fanout + 1);
+        for i in 0..g.fanout {
+            let raw = raw(&g, &node.bytes, i);
+            if inner::is_free(raw) {
+                continue;
+            }
+            match inner::key_of(&g, raw) {
+                Some(Stored::Inline(key)) => order.push(key, i),
                 other => {
-                    node.long.push(Blocks(c).fence(other).await?.unwrap_or_default());
-                    (LONG | (node.long.len() - 1) as u32, 0)
+                    let block = other.unwrap_or(Stored::Infinite);
+                    let key = Blocks(c).fence(block).await?.unwrap_or_default();
+                    order.push(&key, i);
+                    node.long.push((i, key));
                 }
-            };
-            node.order.push(RecordAt { head: 0, key_at, len, index: r.index as u16 });
+            }
         }
-        node.sort();
+        order.sort(|i| node.key_at(i));
+        node.order = order;
         Ok(node)
     }
 
-    fn sort(&mut self) {
-        self.skip = self.shared_prefix();
-        let mut order = std::mem::take(&mut self.order);
-        for r in &mut order {
-            r.head = head(self.key_of(r), self.skip);
-        }
-        order.sort_unstable_by(|a, b| {
-            a.head.cmp(&b.head).then_with(|| self.key_of(a).cmp(self.key_of(b)))
-        });
-        self.order = order;
-    }
-
-    /// Bytes of the prefix of the fences, if all keys have it.
+    /// Bytes of the prefix of the fences. A node that is read in the middle of a change, or is
+    /// corrupt, may have keys outside of its fences: then none is shared.
     fn shared_prefix(&self) -> usize {
         let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
         let (Stored::Inline(lo), Stored::Inline(hi)) = (header.lo, header.hi) else { return 0 };
         let prefix = &lo[..common(lo, hi)];
-        let is_shared = self.keys().all(|key| key.starts_with(prefix));
-        if is_shared { prefix.len() } else { 0 }
+        let has_prefix = |i: usize| {
+            let raw = raw(&self.g, &self.bytes, i);
+            let key = || match inner::key_of(&self.g, raw) {
+                Some(Stored::Inline(key)) => common(prefix, key) == prefix.len(),
+                _ => false,
+            };
+            inner::is_free(raw) || key()
+        };
+        if (0..self.g.fanout).all(has_prefix) { prefix.len() } else { 0 }
     }
 
+    /// The key of the record at a place.
     #[inline]
-    fn key_of(&self, r: &RecordAt) -> &[u8] {
-        match r.key_at & LONG {
-            0 => &self.bytes[r.key_at as usize..][..usize::from(r.len)],
-            _ => &self.long[(r.key_at ^ LONG) as usize],
+    fn key_at(&self, index: usize) -> &[u8] {
+        match inner::key_of(&self.g, raw(&self.g, &self.bytes, index)) {
+            Some(Stored::Inline(key)) => key,
+            _ => self.long_key_at(index),
         }
+    }
+
+    fn long_key_at(&self, index: usize) -> &[u8] {
+        self.long.iter().find(|(i, _)| *i == index).map_or(&[], |(_, key)| key)
     }
 
     /// How many records.
@@ -95,39 +91,35 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// Key number `i`.
     pub fn key(&self, i: usize) -> &[u8] {
-        self.key_of(&self.order[i])
+        self.key_at(self.order.number(i))
     }
 
     /// The keys in their order.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.order.iter().map(|r| self.key_of(r))
+        self.order.numbers().map(|i| self.key_at(i))
     }
 
     /// The record of key number `i`.
     pub fn record(&self, i: usize) -> Record<'_> {
-        let index = usize::from(self.order[i].index);
+        let index = self.order.number(i);
         inner::record(&self.g, &self.bytes, index).expect("live")
     }
 
     /// The child of key number `i`.
     #[inline]
     pub fn child(&self, i: usize) -> Child {
-        let at = self.g.record_at(usize::from(self.order[i].index));
-        inner::child_of(&self.g, &self.bytes[at..at + self.g.record()])
+        inner::child_of(&self.g, raw(&self.g, &self.bytes, self.order.number(i)))
     }
 
     /// Whether a record has this key.
     pub fn has(&self, key: &[u8]) -> bool {
-        let at = self.order.partition_point(|r| self.key_of(r) < key);
-        self.order.get(at).is_some_and(|r| self.key_of(r) == key)
+        let at = self.order.count_below(key, |i| self.key_at(i));
+        at < self.len() && self.key(at) == key
     }
 
     /// Whether two records have one key.
     pub fn has_double(&self) -> bool {
-        let is_double = |pair: &[RecordAt]| {
-            pair[0].head == pair[1].head && self.key_of(&pair[0]) == self.key_of(&pair[1])
-        };
-        self.order.windows(2).any(is_double)
+        self.order.has_double(|i| self.key_at(i))
     }
 
     /// The records in the order of their keys.
@@ -147,7 +139,7 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// The number of the record that covers a key, in a node that covers it.
     pub fn floor(&self, key: &[u8]) -> usize {
-        self.order.partition_point(|r| self.key_of(r) <= key) - 1
+        self.order.count_at_most(key, |i| self.key_at(i)) - 1
     }
 
     /// Adds a record inside the fences at a free place.
@@ -155,19 +147,14 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     where
         B: DerefMut,
     {
-        debug_assert!(self.order.iter().all(|r| usize::from(r.index) != index), "a free place");
-        let at = self.g.record_at(index);
-        self.bytes[at..][..record.len()].copy_from_slice(record);
-        let (key_at, len) = match inner::record(&self.g, &self.bytes, index).expect("live").key {
-            Stored::Inline(key) => (at as u32 + 8, key.len() as u16),
-            _ => {
-                self.long.push(key.to_vec());
-                (LONG | (self.long.len() - 1) as u32, 0)
-            }
-        };
-        let head = head(key, self.skip);
-        let at = self.order.partition_point(|r| self.key_of(r) < key);
-        self.order.insert(at, RecordAt { head, key_at, len, index: index as u16 });
+        debug_assert!(self.order.numbers().all(|i| i != index), "a free place");
+        let raw = &mut self.bytes[self.g.record_at(index)..][..record.len()];
+        raw.copy_from_slice(record);
+        if !matches!(inner::key_of(&self.g, raw), Some(Stored::Inline(_))) {
+            self.long.push((index, key.to_vec()));
+        }
+        let at = self.order.count_below(key, |i| self.key_at(i));
+        self.order.insert(at, key, index);
     }
 
     /// Frees the place of a record.
@@ -176,7 +163,8 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         B: DerefMut,
     {
         put_u64(&mut self.bytes, self.g.record_at(index), free_word);
-        self.order.retain(|r| usize::from(r.index) != index);
+        self.order.remove(index);
+        self.long.retain(|(i, _)| *i != index);
     }
 
     /// A place without a record.

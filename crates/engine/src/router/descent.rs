@@ -254,12 +254,13 @@ impl Router<'_> {
         {
             return Err(Error::corrupt(format!("inner node {addr} has a record above its range")));
         }
-        let record = |i: usize| {
-            let (c, last) = (sorted.child(i), i + 1 == sorted.len());
-            let end = if last { hi.as_deref() } else { Some(sorted.key(i + 1)) };
-            Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, fence_tag(end))
-        };
-        let records = (0..sorted.len()).map(record).collect();
+        let mut records = Vec::with_capacity(sorted.len());
+        let mut ends = sorted.keys().skip(1);
+        for i in 0..sorted.len() {
+            let (c, fence) = (sorted.child(i), fence_tag(ends.next().or(hi.as_deref())));
+            let child = Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, fence);
+            records.push(child);
+        }
         self.0.ep.stage_cost(Stage::CacheFill, 1);
         self.0.ep.point().await;
         let parts = NodeParts {
