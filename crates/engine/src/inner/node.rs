@@ -6,6 +6,7 @@
 use std::ops::{Deref, DerefMut};
 
 use dmtree_fabric::{GlobalAddr, Result};
+use dmtree_parts::cache::CachedNode;
 use dmtree_parts::keys::common;
 
 use crate::Client;
@@ -18,9 +19,14 @@ pub(crate) struct InnerNode<B> {
     pub bytes: B,
     /// The places of the records.
     order: KeyOrder,
+    /// The lengths of the keys by the places of their records; [`LONG`] for one in a block.
+    lens: Vec<u16>,
     /// The keys that are in blocks, with the places of their records.
     long: Vec<(usize, Vec<u8>)>,
 }
+
+/// No key in an image is that long.
+const LONG: u16 = u16::MAX;
 
 /// The bytes of a record.
 #[inline]
@@ -32,7 +38,8 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// The node of an accepted image. Keys that are in blocks are READ.
     pub async fn of(c: &Client, bytes: B) -> Result<Self> {
         let g = c.node.g;
-        let mut node = Self { g, bytes, order: KeyOrder::new(0, 0), long: Vec::new() };
+        let (lens, long) = (vec![LONG; g.fanout], Vec::new());
+        let mut node = Self { g, bytes, order: KeyOrder::new(0, 0), lens, long };
         let mut order = KeyOrder::new(node.shared_prefix(), g.fanout + 1);
         for i in 0..g.fanout {
             let raw = raw(&g, &node.bytes, i);
@@ -40,7 +47,10 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
                 continue;
             }
             match inner::key_of(&g, raw) {
-                Some(Stored::Inline(key)) => order.push(key, i),
+                Some(Stored::Inline(key)) => {
+                    order.push(key, i);
+                    node.lens[i] = key.len() as u16;
+                }
                 other => {
                     let block = other.unwrap_or(Stored::Infinite);
                     let key = Blocks(c).fence(block).await?.unwrap_or_default();
@@ -63,20 +73,21 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         let has_prefix = |i: usize| {
             let raw = raw(&self.g, &self.bytes, i);
             let key = || match inner::key_of(&self.g, raw) {
-                Some(Stored::Inline(key)) => common(prefix, key) == prefix.len(),
+                Some(Stored::Inline(key)) => key.starts_with(prefix),
                 _ => false,
             };
             inner::is_free(raw) || key()
         };
-        if (0..self.g.fanout).all(has_prefix) { prefix.len() } else { 0 }
+        let is_shared = prefix.is_empty() || (0..self.g.fanout).all(has_prefix);
+        if is_shared { prefix.len() } else { 0 }
     }
 
     /// The key of the record at a place.
     #[inline]
     fn key_at(&self, index: usize) -> &[u8] {
-        match inner::key_of(&self.g, raw(&self.g, &self.bytes, index)) {
-            Some(Stored::Inline(key)) => key,
-            _ => self.long_key_at(index),
+        match self.lens[index] {
+            LONG => self.long_key_at(index),
+            len => &self.bytes[self.g.record_at(index) + 8..][..usize::from(len)],
         }
     }
 
@@ -117,6 +128,25 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         at < self.len() && self.key(at) == key
     }
 
+    /// Whether it has the records of a cached node, in their order, and one more, which is number
+    /// `added`. A child in its generation always begins at the same key.
+    pub fn is_more_than(&self, cached: &CachedNode, added: usize) -> bool {
+        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
+        let is_same = |(n, cached): (usize, dmtree_parts::cache::Record)| {
+            let child = self.child(n + usize::from(n >= added));
+            (child.addr, child.generation) == (cached.child, cached.generation)
+        };
+        let has_range = match header.hi {
+            Stored::Inline(hi) => cached.hi() == Some(hi),
+            Stored::Infinite => cached.hi().is_none(),
+            Stored::Block(_) => false,
+        };
+        header.ver.generation == cached.generation
+            && has_range
+            && cached.len() + 1 == self.len()
+            && cached.records().enumerate().all(is_same)
+    }
+
     /// Whether two records have one key.
     pub fn has_double(&self) -> bool {
         self.order.has_double(|i| self.key_at(i))
@@ -150,9 +180,13 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         debug_assert!(self.order.numbers().all(|i| i != index), "a free place");
         let raw = &mut self.bytes[self.g.record_at(index)..][..record.len()];
         raw.copy_from_slice(record);
-        if !matches!(inner::key_of(&self.g, raw), Some(Stored::Inline(_))) {
-            self.long.push((index, key.to_vec()));
-        }
+        self.lens[index] = match inner::key_of(&self.g, raw) {
+            Some(Stored::Inline(key)) => key.len() as u16,
+            _ => {
+                self.long.push((index, key.to_vec()));
+                LONG
+            }
+        };
         let at = self.order.count_below(key, |i| self.key_at(i));
         self.order.insert(at, key, index);
     }
