@@ -19,7 +19,8 @@ pub(crate) struct InnerNode<B> {
     pub bytes: B,
     /// The places of the records.
     order: KeyOrder,
-    /// The lengths of the keys by the places of their records; [`LONG`] for one in a block.
+    /// The lengths of the keys by the places of their records; [`LONG`] for one in a block, and
+    /// [`FREE`] without a record.
     lens: Vec<u16>,
     /// The keys that are in blocks, with the places of their records.
     long: Vec<(usize, Vec<u8>)>,
@@ -27,6 +28,7 @@ pub(crate) struct InnerNode<B> {
 
 /// No key in an image is that long.
 const LONG: u16 = u16::MAX;
+const FREE: u16 = u16::MAX - 1;
 
 /// The bytes of a record.
 #[inline]
@@ -38,48 +40,62 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// The node of an accepted image. Keys that are in blocks are READ.
     pub async fn of(c: &Client, bytes: B) -> Result<Self> {
         let g = c.node.g;
-        let (lens, long) = (vec![LONG; g.fanout], Vec::new());
-        let mut node = Self { g, bytes, order: KeyOrder::new(0, 0), lens, long };
-        let mut order = KeyOrder::new(node.shared_prefix(), g.fanout + 1);
-        for i in 0..g.fanout {
-            let raw = raw(&g, &node.bytes, i);
-            if inner::is_free(raw) {
-                continue;
-            }
-            match inner::key_of(&g, raw) {
-                Some(Stored::Inline(key)) => {
-                    order.push(key, i);
-                    node.lens[i] = key.len() as u16;
-                }
-                other => {
-                    let block = other.unwrap_or(Stored::Infinite);
-                    let key = Blocks(c).fence(block).await?.unwrap_or_default();
-                    order.push(&key, i);
-                    node.long.push((i, key));
-                }
-            }
+        let (order, lens) = (KeyOrder::new(0, 0), vec![LONG; g.fanout]);
+        let mut node = Self { g, bytes, order, lens, long: Vec::new() };
+        node.find_lens();
+        for n in 0..node.long.len() {
+            let key = inner::key_of(&g, raw(&g, &node.bytes, node.long[n].0));
+            let key = Blocks(c).fence(key.unwrap_or(Stored::Infinite)).await?;
+            node.long[n].1 = key.unwrap_or_default();
         }
-        order.sort(|i| node.key_at(i));
-        node.order = order;
+        node.sort();
         Ok(node)
     }
 
-    /// Bytes of the prefix of the fences. A node that is read in the middle of a change, or is
-    /// corrupt, may have keys outside of its fences: then none is shared.
-    fn shared_prefix(&self) -> usize {
+    /// Which places have records, and how long their keys are.
+    fn find_lens(&mut self) {
+        let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
+        for (i, raw) in records.chunks_exact(self.g.record()).enumerate() {
+            if inner::is_free(raw) {
+                self.lens[i] = FREE;
+                continue;
+            }
+            match inner::key_of(&self.g, raw) {
+                Some(Stored::Inline(key)) => self.lens[i] = key.len() as u16,
+                _ => self.long.push((i, Vec::new())),
+            }
+        }
+    }
+
+    /// Sorts the records behind the prefix of the fences. A node that is read in the middle of a
+    /// change, or is corrupt, may have keys outside of its fences: then none is shared.
+    fn sort(&mut self) {
         let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
-        let (Stored::Inline(lo), Stored::Inline(hi)) = (header.lo, header.hi) else { return 0 };
-        let prefix = &lo[..common(lo, hi)];
-        let has_prefix = |i: usize| {
-            let raw = raw(&self.g, &self.bytes, i);
-            let key = || match inner::key_of(&self.g, raw) {
-                Some(Stored::Inline(key)) => key.starts_with(prefix),
-                _ => false,
-            };
-            inner::is_free(raw) || key()
+        let prefix = match (header.lo, header.hi) {
+            (Stored::Inline(lo), Stored::Inline(hi)) => &lo[..common(lo, hi)],
+            _ => &[],
         };
-        let is_shared = prefix.is_empty() || (0..self.g.fanout).all(has_prefix);
-        if is_shared { prefix.len() } else { 0 }
+        let order = match self.order_behind(prefix) {
+            None => self.order_behind(&[]),
+            order => order,
+        };
+        let mut order = order.expect("all keys begin with nothing");
+        order.sort(|i| self.key_at(i));
+        self.order = order;
+    }
+
+    /// The records, to be sorted behind a prefix; `None` when a key does not have it.
+    fn order_behind(&self, prefix: &[u8]) -> Option<KeyOrder> {
+        let mut order = KeyOrder::new(prefix.len(), self.g.fanout + 1);
+        let places = self.lens.iter().enumerate().filter(|(_, len)| **len != FREE);
+        for (i, _) in places {
+            let key = self.key_at(i);
+            if !key.starts_with(prefix) {
+                return None;
+            }
+            order.push(key, i);
+        }
+        Some(order)
     }
 
     /// The key of the record at a place.
@@ -132,9 +148,9 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// `added`. A child in its generation always begins at the same key.
     pub fn is_more_than(&self, cached: &CachedNode, added: usize) -> bool {
         let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
-        let is_same = |(n, cached): (usize, dmtree_parts::cache::Record)| {
+        let is_same = |n: usize| {
             let child = self.child(n + usize::from(n >= added));
-            (child.addr, child.generation) == (cached.child, cached.generation)
+            cached.has_child(n, child.addr, child.generation)
         };
         let has_range = match header.hi {
             Stored::Inline(hi) => cached.hi() == Some(hi),
@@ -144,7 +160,7 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         header.ver.generation == cached.generation
             && has_range
             && cached.len() + 1 == self.len()
-            && cached.records().enumerate().all(is_same)
+            && (0..cached.len()).all(is_same)
     }
 
     /// Whether two records have one key.
@@ -198,11 +214,12 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     {
         put_u64(&mut self.bytes, self.g.record_at(index), free_word);
         self.order.remove(index);
+        self.lens[index] = FREE;
         self.long.retain(|(i, _)| *i != index);
     }
 
     /// A place without a record.
     pub fn free_place(&self) -> Option<usize> {
-        (0..self.g.fanout).find(|i| inner::is_free(&self.bytes[self.g.record_at(*i)..]))
+        self.lens.iter().position(|len| *len == FREE)
     }
 }

@@ -1,11 +1,11 @@
 //! The keys of a whole leaf in their order, for a split.
 
+use dmtree_fabric::Result;
 use dmtree_parts::keys::common;
 
 use crate::format::{Geometry, Stored, get_key, slot};
 use crate::key_order::KeyOrder;
 use crate::leaf::{LeafCopy, Leaves};
-use dmtree_fabric::Result;
 
 /// The keys of a leaf's live slots, and their order. Their numbers are their slots.
 pub(crate) struct SortedKeys<'l> {
@@ -35,23 +35,12 @@ impl<'l> SortedKeys<'l> {
             (Stored::Inline(lo), Stored::Inline(hi)) => common(lo, hi),
             _ => 0,
         };
-        let mut order = KeyOrder::new(skip, leaf.capacity);
-        let mut long = Vec::new();
-        for i in 0..leaf.capacity {
-            let entry = leaf.entry(&g, i);
-            if !slot::is_live(entry) {
-                continue;
-            }
-            if let Some(key) = inline_key(&g, entry) {
-                order.push(key, i);
-                continue;
-            }
-            let key = leaves.whole_key(&leaf.slot(c, i), leaf.addr).await?.into_owned();
-            order.push(&key, i);
-            long.push((i, key));
+        let mut sorted = Self { g, leaf, order: KeyOrder::new(0, 0), long: Vec::new() };
+        let mut order = sorted.inline_keys(skip);
+        for (i, long) in &mut sorted.long {
+            *long = leaves.whole_key(&leaf.slot(c, *i), leaf.addr).await?.into_owned();
+            order.push(long, *i);
         }
-        let mut sorted = Self { g, leaf, order, long };
-        let mut order = std::mem::replace(&mut sorted.order, KeyOrder::new(0, 0));
         order.sort(|i| sorted.key_in(i));
         sorted.order = order;
         debug_assert!(
@@ -59,6 +48,22 @@ impl<'l> SortedKeys<'l> {
             "a shared prefix"
         );
         Ok(sorted)
+    }
+
+    /// The keys that are in their slots; the slots of the others are noted.
+    fn inline_keys(&mut self, skip: usize) -> KeyOrder {
+        let mut order = KeyOrder::new(skip, self.leaf.capacity);
+        let slots = &self.leaf.bytes[self.g.slot_at(0)..self.g.slot_at(self.leaf.capacity)];
+        for (i, entry) in slots.chunks_exact(self.g.entry()).enumerate() {
+            if !slot::is_live(entry) {
+                continue;
+            }
+            match inline_key(&self.g, entry) {
+                Some(key) => order.push(key, i),
+                None => self.long.push((i, Vec::new())),
+            }
+        }
+        order
     }
 
     /// The key in a slot.

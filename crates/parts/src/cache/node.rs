@@ -297,6 +297,18 @@ impl CachedNode {
         }
     }
 
+    /// Whether child `i` is this one, in this generation.
+    #[inline]
+    pub fn has_child(&self, i: usize, child: GlobalAddr, generation: u16) -> bool {
+        match &self.children {
+            Children::Plain(all) => (all[i].child, all[i].generation) == (child, generation),
+            Children::Mirrored(lines) => {
+                let [at, _, lengths, ..] = &lines[i * usize::from(self.lines)].0;
+                (at.load(Relaxed), lengths.load(Relaxed) as u16) == (child.bits(), generation)
+            }
+        }
+    }
+
     /// The children, in key order.
     pub fn records(&self) -> impl ExactSizeIterator<Item = Record> + '_ {
         (0..self.len()).map(|i| self.record(i))
