@@ -1,7 +1,8 @@
 //! The order of keys that stay where they are.
 //!
-//! What is sorted is a word for each key: its head, the 7 bytes behind a prefix that all of the keys
-//! share, and a number that leads to the key itself. Keys are compared only where heads are equal.
+//! What is sorted is a word for each key: its head, which is the 7 bytes behind a prefix that all
+//! keys share, and a number that leads to the key itself. Keys are compared only where heads are
+//! equal.
 
 use dmtree_parts::keys::head;
 

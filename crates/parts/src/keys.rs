@@ -294,7 +294,7 @@ mod tests {
             let mut all: BTreeSet<Vec<u8>> = set;
             all.insert(more.clone());
             let Some(with) = array.with(at, &more) else {
-                let is_empty = array.len() > 0 && array.get(0).is_empty();
+                let is_empty = !array.is_empty() && array.get(0).is_empty();
                 prop_assert!(at <= usize::from(is_empty) || at == array.len());
                 return Ok(());
             };

@@ -8,8 +8,8 @@ use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::fence_tag;
 
 use super::{InnerCopy, InnerRead, Router};
-use crate::format::{Child, inner};
 use crate::format::leaf::unchecked_header;
+use crate::format::{Child, inner};
 use crate::inner::InnerNode;
 use crate::leaf::{Blocks, HELP_AFTER};
 use crate::lock::LONG_WAIT;

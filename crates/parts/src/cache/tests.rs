@@ -74,7 +74,8 @@ fn a_node_with_one_more_child_is_as_if_made_of_its_parts() {
         assert_eq!(Record { fence: 0, ..a }, b);
         assert!(with.has_child(i, b.child, 1) && !with.has_child(i, b.child, 2));
     }
-    let fps = |i: usize| (1..=3).find(|fp| with.mirror_slots(i, *fp).is_some_and(|s| s.len() > 0));
+    let fps =
+        |i: usize| (1..=3).find(|fp| with.mirror_slots(i, *fp).is_some_and(|s| !s.is_empty()));
     assert_eq!([0, 1, 2, 3].map(fps), [Some(1), Some(2), None, Some(3)]);
     assert_eq!((child(&cache, 129), child(&cache, 130)), (Some(120), Some(130)));
     assert!(!old.is_cached() && with.is_cached());

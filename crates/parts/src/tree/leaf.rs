@@ -224,8 +224,8 @@ pub fn put_slot(
     slot::encode(g, Place { leaf, slot: i }, bytes, state, ver, (entry.key_mode, entry.value_mode));
 }
 
-/// Stamps the first `n` slots of an image anew: live entries live on there in this version, wherever
-/// they come from, and the others are free.
+/// Stamps the first `n` slots of an image anew: live entries live on there in this version,
+/// wherever they come from, and the others are free.
 pub fn restamp_slots(g: &Geometry, leaf: GlobalAddr, image: &mut [u8], n: usize, ver: Ver) {
     slot::restamp_all(g, leaf, &mut image[g.slot_at(0)..g.slot_at(n)], ver);
 }

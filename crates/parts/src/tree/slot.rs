@@ -300,8 +300,7 @@ mod tests {
         for v in [8, 64] {
             let g = Geometry { k: 24, v, fanout: 32 };
             let mut all = vec![0; 40 * g.entry()];
-            let states =
-                [SlotState::Live, SlotState::Free, SlotState::Replica, SlotState::Staged];
+            let states = [SlotState::Live, SlotState::Free, SlotState::Replica, SlotState::Staged];
             for (slot, bytes) in all.chunks_exact_mut(g.entry()).enumerate() {
                 bytes.fill(slot as u8);
                 let old = Ver { generation: 2, range: 9 };
