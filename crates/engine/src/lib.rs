@@ -16,6 +16,7 @@ mod hop;
 mod inner;
 mod invariants;
 mod journal;
+mod key_order;
 mod leaf;
 mod learned;
 mod lock;

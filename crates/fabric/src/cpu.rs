@@ -81,6 +81,103 @@ fn matches(low: u32, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u
     found
 }
 
+/// What the checksum of a record covers in front of the record: `first`, and `second` with the low
+/// half of the record's first word as its high half. From one record to the next `second` grows by
+/// `step`.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbering {
+    /// The first word.
+    pub first: u64,
+    /// The low half of the second word, of the first record.
+    pub second: u32,
+    /// What tells one record from the next.
+    pub step: u32,
+}
+
+/// The two lowest bits of a record's first word: 0 for a free record, whose checksum covers none of
+/// its bytes.
+const STATE: u32 = 3;
+const LIVE: u32 = 1;
+
+/// Which of at most 32 records have their checksum in the high half of their first word: bit `i` is
+/// that of the record at place `i`.
+#[inline]
+pub fn crc32c_whole(numbering: Numbering, records: Records<'_>) -> u32 {
+    let Records { bytes, len, covered, .. } = records;
+    assert!(8 + covered <= len && bytes.len() <= 32 * len, "records that cover their bytes");
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::crc32c_whole(numbering, records) };
+    }
+    let first = numbering.first;
+    whole(numbering, records, |second, covered| portable_crc32c([first, second], covered))
+}
+
+/// `sum`: the checksum of the second word and the covered bytes.
+#[inline(always)]
+fn whole(numbering: Numbering, records: Records<'_>, sum: impl Fn(u64, &[u8]) -> u32) -> u32 {
+    let (mut found, mut second) = (0, numbering.second);
+    for (i, record) in records.bytes.chunks_exact(records.len).enumerate() {
+        let word = u64::from_le_bytes(*record.first_chunk().expect("a record has a first word"));
+        let low = word as u32;
+        let covered = if low & STATE == 0 { &[][..] } else { &record[8..8 + records.covered] };
+        let sum = sum(u64::from(second) | u64::from(low) << 32, covered);
+        found |= u32::from(sum == (word >> 32) as u32) << i;
+        second = second.wrapping_add(numbering.step);
+    }
+    found
+}
+
+/// How records are sealed anew.
+#[derive(Clone, Copy, Debug)]
+pub struct Seal {
+    /// What their checksums cover in front.
+    pub numbering: Numbering,
+    /// Bytes of a record.
+    pub len: usize,
+    /// Bytes behind a record's first word that its checksum covers.
+    pub covered: usize,
+    /// The low half of the first word of a free record.
+    pub low: u32,
+    /// The bits of its own that the low half of a live record has beside these.
+    pub kept: u32,
+}
+
+/// Seals records one behind the other anew: live ones (state 1) go on, those with state 3 stay as
+/// they are, and the others are free.
+#[inline]
+pub fn crc32c_seal(seal: Seal, records: &mut [u8]) {
+    assert!(8 + seal.covered <= seal.len, "records that cover their bytes");
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        return unsafe { x86::crc32c_seal(seal, records) };
+    }
+    let first = seal.numbering.first;
+    seal_each(seal, records, |second, covered| portable_crc32c([first, second], covered));
+}
+
+/// `sum`: the checksum of the second word and the covered bytes.
+#[inline(always)]
+fn seal_each(seal: Seal, records: &mut [u8], sum: impl Fn(u64, &[u8]) -> u32) {
+    let mut second = seal.numbering.second;
+    for record in records.chunks_exact_mut(seal.len) {
+        let (word, rest) = record.split_first_chunk_mut::<8>().expect("a first word");
+        let was = u64::from_le_bytes(*word) as u32;
+        let sealed = match was & STATE {
+            LIVE => Some((was & seal.kept | seal.low, &rest[..seal.covered])),
+            STATE => None,
+            _ => Some((seal.low, &[][..])),
+        };
+        if let Some((low, covered)) = sealed {
+            let sum = sum(u64::from(second) | u64::from(low) << 32, covered);
+            *word = (u64::from(sum) << 32 | u64::from(low)).to_le_bytes();
+        }
+        second = second.wrapping_add(seal.numbering.step);
+    }
+}
+
 /// The lines of so many words are looked at one after the other: no load waits for one before it.
 /// Each step of a binary search waits for its word.
 const FEW_LINES: usize = 8;
@@ -250,6 +347,43 @@ mod x86 {
         }
     }
 
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn crc32c_whole(numbering: super::Numbering, records: super::Records<'_>) -> u32 {
+        let begun = _mm_crc32_u64(u64::from(u32::MAX), numbering.first);
+        // The records of a published index: an inner node's.
+        match records.covered {
+            40 => super::whole(numbering, records, |second, covered| {
+                usual::<5>(begun, second, covered)
+            }),
+            _ => super::whole(numbering, records, |second, covered| behind(begun, second, covered)),
+        }
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn crc32c_seal(seal: super::Seal, records: &mut [u8]) {
+        let begun = _mm_crc32_u64(u64::from(u32::MAX), seal.numbering.first);
+        // The entries of a published index.
+        match seal.covered {
+            32 => super::seal_each(seal, records, |second, covered| {
+                usual::<4>(begun, second, covered)
+            }),
+            _ => super::seal_each(seal, records, |second, covered| behind(begun, second, covered)),
+        }
+    }
+
+    /// [`behind`] of so many words, or of none: a loop for them costs more than they do.
+    #[inline]
+    #[target_feature(enable = "sse4.2")]
+    fn usual<const WORDS: usize>(begun: u64, second: u64, covered: &[u8]) -> u32 {
+        let mut sum = _mm_crc32_u64(begun, second);
+        if let Some(words) = covered.as_chunks::<8>().0.first_chunk::<WORDS>() {
+            for word in words {
+                sum = _mm_crc32_u64(sum, u64::from_le_bytes(*word));
+            }
+        }
+        !(sum as u32)
+    }
+
     /// The checksum of a word and bytes behind what has this sum so far.
     #[inline]
     #[target_feature(enable = "sse4.2")]
@@ -339,6 +473,35 @@ mod tests {
                 wanted
             );
             prop_assert_eq!(crc32c_matches(first, low ^ 2, records), 0);
+        }
+
+        /// Records of all states: sealed, each is whole, until one bit of it changes that counts.
+        #[test]
+        fn sealed_records_are_whole(first: u64, second: u32, step: u32, low: u32, covered in 0usize..50, torn in 0usize..12, bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let (len, low) = (covered + 8 + covered % 3, low & !0x3f);
+            let numbering = Numbering { first, second, step };
+            let seal = Seal { numbering, len, covered, low, kept: 0x3d };
+            let mut sealed = bytes;
+            sealed.truncate(sealed.len() / len % 33 * len);
+            let mut portable = sealed.clone();
+            let state = |record: &[u8]| u32::from(record[0]) & STATE;
+            let staged: u32 = sealed.chunks_exact(len).enumerate().map(|(i, r)| u32::from(state(r) == STATE) << i).sum();
+            crc32c_seal(seal, &mut sealed);
+            seal_each(seal, &mut portable, |second, covered| portable_crc32c([first, second], covered));
+            prop_assert_eq!(&sealed, &portable);
+            let count = sealed.len() / len;
+            let wanted = (((1u64 << count) - 1) as u32) & !staged;
+            let live: Vec<_> = sealed.chunks_exact(len).map(|r| state(r) == LIVE).collect();
+            if let Some(torn) = (torn < count).then_some(torn * len) {
+                sealed[torn + len - 1 - (len - 8 - covered)] ^= u8::from(covered > 0);
+            }
+            let records = Records { bytes: &sealed, len, covered, from: 0 };
+            let is_torn = live.get(torn).is_some_and(|live| *live && covered > 0);
+            let wanted = wanted & !(u32::from(is_torn) << (torn % 32));
+            let found = crc32c_whole(numbering, records);
+            prop_assert_eq!(found & !staged, wanted);
+            let portable = whole(numbering, records, |second, covered| portable_crc32c([first, second], covered));
+            prop_assert_eq!(found, portable);
         }
 
         #[test]

@@ -145,13 +145,36 @@ impl NodeCache {
         parts: NodeParts<'a, impl Iterator<Item = &'a [u8]> + Clone>,
     ) -> Arc<CachedNode> {
         let stamp = self.next_stamp.fetch_add(1, Relaxed);
-        let node = Arc::new(CachedNode::new(parts, stamp, self.mirrored == Some(level)));
+        let node = CachedNode::new(parts, stamp, self.mirrored == Some(level));
+        self.put(level, Arc::new(node), None)
+    }
+
+    /// Replaces a node by the same one with one more child, which takes the keys from `low` on over
+    /// from child `from`: then that one ends at `low`, by its tag, and the new one where it ended.
+    /// `None`, and nothing changes, where the node has to be inserted whole.
+    pub fn insert_child(
+        &self,
+        level: u8,
+        (old, from): (&CachedNode, usize),
+        low: (&[u8], u32),
+        child: &Record,
+    ) -> Option<Arc<CachedNode>> {
+        let stamp = self.next_stamp.fetch_add(1, Relaxed);
+        let node = old.with_child(from, low, child, stamp)?;
+        Some(self.put(level, Arc::new(node), Some(old.stamp)))
+    }
+
+    /// Puts a node in the place of those that begin inside its range. It has the mirrors of the one
+    /// with the stamp `of`.
+    fn put(&self, level: u8, node: Arc<CachedNode>, of: Option<u64>) -> Arc<CachedNode> {
         self.used.fetch_add(node.node_bytes() + node.mirror_bytes(), Relaxed);
         self.mirror_bytes.fetch_add(node.mirror_bytes(), Relaxed);
         self.nodes.fetch_add(1, Relaxed);
         let gone = self.levels[usize::from(level)].insert(&node);
         for old in &gone {
-            node.carry_mirrors(old);
+            if of != Some(old.stamp) {
+                node.carry_mirrors(old);
+            }
             self.dropped(old);
         }
         self.remember(level, &node);

@@ -46,10 +46,8 @@ pub fn head(key: &[u8], skip: usize) -> u64 {
     if let Some(head) = rest.first_chunk() {
         return u64::from_be_bytes(*head);
     }
-    let mut out = [0; 8];
-    let n = rest.len().min(8);
-    out[..n].copy_from_slice(&rest[..n]);
-    u64::from_be_bytes(out)
+    // A call to copy a few bytes takes longer than they do.
+    rest.iter().rev().fold(0, |word, byte| word >> 8 | u64::from(*byte) << 56)
 }
 
 /// Lines that are prefetched: those of a usual node.
@@ -62,16 +60,17 @@ pub fn common(a: &[u8], b: &[u8]) -> usize {
 impl KeyArray {
     /// Copies keys, which ascend strictly.
     pub fn new<'a>(keys: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
-        let (mut first, mut last): (Option<&[u8]>, &[u8]) = (None, &[]);
+        let (mut first, mut last): (&[u8], &[u8]) = (&[], &[]);
         let (mut count, mut total) = (0usize, 0);
         for key in keys.clone() {
             debug_assert!(count == 0 || last < key, "keys ascend strictly");
-            first = first.filter(|first| !first.is_empty()).or(Some(key));
+            if first.is_empty() {
+                first = key;
+            }
             last = key;
             count += 1;
             total += key.len();
         }
-        let first = first.unwrap_or(&[]);
         // The prefix that the first and the last of sorted keys share is shared by all.
         let shared = if first == last { 0 } else { common(first, last) };
         let base = head(first, shared);
@@ -102,6 +101,41 @@ impl KeyArray {
             ends: ends.into(),
             bytes: bytes.into(),
         }
+    }
+
+    /// The same keys and one more, which becomes number `at`: behind the first that is not empty,
+    /// and in front of the last, so that prefix and distances stay what they are. `None` for
+    /// another place.
+    pub fn with(&self, at: usize, key: &[u8]) -> Option<Self> {
+        let first = usize::from(self.has_empty);
+        if at <= first || at >= self.len() {
+            return None;
+        }
+        debug_assert!(self.get(at - 1) < key && key < self.get(at), "keys ascend strictly");
+        let shared = usize::from(self.shared);
+        let distance = ((head(key, shared) - self.base) >> self.shift) as i32;
+        let (old, kept) = (self.distances.as_flattened(), self.len() - first);
+        let mut distances = vec![[BEHIND; LINE]; (self.len() + 1).div_ceil(LINE)];
+        let new = distances.as_flattened_mut();
+        let place = at - first;
+        new[..place].copy_from_slice(&old[..place]);
+        new[place] = distance;
+        new[place + 1..kept + 1].copy_from_slice(&old[place..kept]);
+        let start = self.ends[at - 1];
+        let mut ends = Vec::with_capacity(self.len() + 1);
+        ends.extend_from_slice(&self.ends[..at]);
+        let len = key.len() as u32;
+        ends.push(start + len);
+        ends.extend(self.ends[at..].iter().map(|end| end + len));
+        let (before, behind) = self.bytes.split_at(start as usize);
+        let bytes = [before, key, behind].concat();
+        Some(Self {
+            count: self.count + 1,
+            distances: distances.into(),
+            ends: ends.into(),
+            bytes: bytes.into(),
+            ..*self
+        })
     }
 
     /// How many keys.
@@ -250,6 +284,23 @@ mod tests {
             for key in &set {
                 prop_assert_eq!(array.get(array.floor(key).unwrap()), key.as_slice());
             }
+        }
+
+        #[test]
+        fn one_more_key_is_as_if_it_had_been_there(set in proptest::collection::btree_set(word(), 0..40), more in word(), probe in word()) {
+            let array = KeyArray::new(set.iter().map(Vec::as_slice));
+            prop_assume!(!set.contains(&more));
+            let at = array.rank(&more);
+            let mut all: BTreeSet<Vec<u8>> = set;
+            all.insert(more.clone());
+            let Some(with) = array.with(at, &more) else {
+                let is_empty = !array.is_empty() && array.get(0).is_empty();
+                prop_assert!(at <= usize::from(is_empty) || at == array.len());
+                return Ok(());
+            };
+            let whole = KeyArray::new(all.iter().map(Vec::as_slice));
+            prop_assert_eq!(format!("{with:?}"), format!("{whole:?}"));
+            prop_assert_eq!(with.rank(&probe), all.range(..=probe).count());
         }
     }
 }

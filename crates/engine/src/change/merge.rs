@@ -227,9 +227,9 @@ impl<'c> Merge<'c> {
         let old = NodeHeader::of(g, copy_a.addr, &copy_a.bytes);
         let header = NodeHeader { ver: a.table.ver, hi, ..old };
         let mut image = LeafImage::of(c, copy_a, (&header, b.table.fence)).await?;
-        copy_a.live(c).for_each(|(i, _)| image.keep(i));
-        a.table.slots(0).for_each(|i| image.free(i));
+        a.table.slots(0).for_each(|i| image.clear(i));
         moves.iter().for_each(|(from, to)| image.copy(*to, copy_b.entry(g, *from)));
+        image.stamp(copy_a.capacity);
         let merged = LeafState { addr: copy_a.addr, image: &image.bytes, table: &a.table };
         debug_assert!(
             invariants::is_merge(g, (&copy_a.bytes, &copy_b.bytes), live, &merged),

@@ -37,14 +37,14 @@ use dmtree_fabric::{Buf, Error, NodeId, OpOutcome, Result, Stage, Step};
 use dmtree_parts::Outcome;
 use dmtree_parts::keys::common;
 
-use crate::format::{MAX_RANGE, MAX_SLOTS, Place, Stored, Table, slot};
+use crate::format::{MAX_RANGE, Place, Stored, Table};
 use crate::hop::Places;
 use crate::inner::{InnerNodes, Records};
 use crate::invariants::LeafState;
 use crate::journal::{Journaled, effect};
 use crate::leaf::{
     Blocks, Entries, Images, LeafCopy, LeafImage, LeafMemory, Leaves, NewLeaf, NodeHeader,
-    Unwritten,
+    SortedKeys, Unwritten,
 };
 use crate::lock::{LeafLocks, Locked, is_memory};
 use crate::point::Written;
@@ -86,7 +86,7 @@ struct Plan {
 
 impl Plan {
     async fn of(c: &Client, leaf: &LeafCopy, key: &[u8]) -> Result<Self> {
-        let keys = Leaves(c).sorted_keys(leaf).await?;
+        let keys = SortedKeys::of(Leaves(c), leaf).await?;
         let at = keys.count_below(key);
         let last = leaf.header(c).hi == Stored::Infinite;
         // A free slot is the lowest one: slots in the order of their keys were filled by ascending
@@ -141,30 +141,23 @@ impl Halves {
         let fence_of_upper = fence_tag(hi.as_deref());
         let mut upper = LeafImage::new(c, new, (&header, fence_of_upper)).await?;
         let mut upper_table = Table::new(new.grant.addr, ver, fence_of_upper, new.capacity);
-        let mut taken = [false; MAX_SLOTS];
         for (n, from) in plan.moved.iter().enumerate() {
             let to = c.node.places.copied(n, *from);
             upper.copy(to, leaf.entry(&c.node.g, *from));
             upper_table.set(to, l.table.fps()[*from]);
-            taken[to] = true;
         }
-        (0..new.capacity).filter(|i| !taken[*i]).for_each(|i| upper.free(i));
+        upper.stamp(new.capacity);
         let ver = old.ver.bumped();
         let header = NodeHeader { ver, hi: fence, next: new.grant.addr, ..old };
         let fence_of_lower = fence_tag(Some(&plan.separator));
         let mut lower = LeafImage::of(c, leaf, (&header, fence_of_lower)).await?;
         let mut lower_table = l.table.clone();
         (lower_table.ver, lower_table.fence) = (ver, fence_of_lower);
-        let mut moves = [false; MAX_SLOTS];
-        plan.moved.iter().for_each(|i| moves[*i] = true);
-        for (i, moves) in moves.into_iter().enumerate().take(leaf.capacity) {
-            if moves || !slot::is_live(leaf.entry(&c.node.g, i)) {
-                lower.free(i);
-                lower_table.set(i, 0);
-            } else {
-                lower.keep(i);
-            }
+        for i in &plan.moved {
+            lower.clear(*i);
+            lower_table.set(*i, 0);
         }
+        lower.stamp(leaf.capacity);
         let (pending, has_pair) = (None, false);
         let mut halves = Self { upper, upper_table, lower, lower_table, pending, has_pair };
         halves.place(c, plan, (leaf, new), pair, later).await?;

@@ -1,91 +1,114 @@
 //! An accepted inner node: its image, and its records in the order of their keys.
 //!
-//! Records lie unsorted in the image and are not copied out of it: one is the number of its place,
-//! the place of its key and the head of its key, the 8 bytes behind the prefix that the fences
-//! share. The sort compares words, and keys only where heads are equal. Long keys are READ from
-//! their blocks and held beside the image.
+//! Records lie unsorted in the image and are not copied out of it: one is the number of its place.
+//! Long keys are READ from their blocks and held beside the image.
 
 use std::ops::{Deref, DerefMut};
 
 use dmtree_fabric::{GlobalAddr, Result};
-use dmtree_parts::keys::{common, head};
+use dmtree_parts::cache::CachedNode;
+use dmtree_parts::keys::common;
 
 use crate::Client;
 use crate::format::{Child, Geometry, Record, Stored, inner, put_u64, unchecked_header};
+use crate::key_order::KeyOrder;
 use crate::leaf::Blocks;
 
 pub(crate) struct InnerNode<B> {
     g: Geometry,
     pub bytes: B,
-    /// Bytes of the prefix in front of the heads.
-    skip: usize,
-    order: Vec<RecordAt>,
-    /// The keys that are in blocks.
-    long: Vec<Vec<u8>>,
+    /// The places of the records.
+    order: KeyOrder,
+    /// The lengths of the keys by the places of their records; [`LONG`] for one in a block, and
+    /// [`FREE`] without a record.
+    lens: Vec<u16>,
+    /// The keys that are in blocks, with the places of their records.
+    long: Vec<(usize, Vec<u8>)>,
 }
 
-#[derive(Clone, Copy)]
-struct RecordAt {
-    /// Head of the key.
-    head: u64,
-    /// Offset of the key in the image; or [`LONG`] with its number among the long keys.
-    key_at: u32,
-    /// Length of the key, if it is in the image.
-    len: u16,
-    /// Place of the record.
-    index: u16,
-}
+/// No key in an image is that long.
+const LONG: u16 = u16::MAX;
+const FREE: u16 = u16::MAX - 1;
 
-/// The key is not in the image, which is shorter than that.
-const LONG: u32 = 1 << 31;
+/// The bytes of a record.
+#[inline]
+fn raw<'n>(g: &Geometry, bytes: &'n [u8], index: usize) -> &'n [u8] {
+    &bytes[g.record_at(index)..][..g.record()]
+}
 
 impl<B: Deref<Target = [u8]>> InnerNode<B> {
     /// The node of an accepted image. Keys that are in blocks are READ.
     pub async fn of(c: &Client, bytes: B) -> Result<Self> {
         let g = c.node.g;
-        let order = Vec::with_capacity(g.fanout + 1);
-        let mut node = Self { g, bytes, skip: 0, order, long: Vec::new() };
-        for r in inner::records(&g, &node.bytes) {
-            let (key_at, len) = match r.key {
-                Stored::Inline(key) => (g.record_at(r.index) as u32 + 8, key.len() as u16),
-                other => {
-                    node.long.push(Blocks(c).fence(other).await?.unwrap_or_default());
-                    (LONG | (node.long.len() - 1) as u32, 0)
-                }
-            };
-            node.order.push(RecordAt { head: 0, key_at, len, index: r.index as u16 });
+        let (order, lens) = (KeyOrder::new(0, 0), vec![LONG; g.fanout]);
+        let mut node = Self { g, bytes, order, lens, long: Vec::new() };
+        node.find_lens();
+        for n in 0..node.long.len() {
+            let key = inner::key_of(&g, raw(&g, &node.bytes, node.long[n].0));
+            let key = Blocks(c).fence(key.unwrap_or(Stored::Infinite)).await?;
+            node.long[n].1 = key.unwrap_or_default();
         }
         node.sort();
         Ok(node)
     }
 
-    fn sort(&mut self) {
-        self.skip = self.shared_prefix();
-        let mut order = std::mem::take(&mut self.order);
-        for r in &mut order {
-            r.head = head(self.key_of(r), self.skip);
+    /// Which places have records, and how long their keys are.
+    fn find_lens(&mut self) {
+        let records = &self.bytes[self.g.record_at(0)..self.g.inner_image()];
+        for (i, raw) in records.chunks_exact(self.g.record()).enumerate() {
+            if inner::is_free(raw) {
+                self.lens[i] = FREE;
+                continue;
+            }
+            match inner::key_of(&self.g, raw) {
+                Some(Stored::Inline(key)) => self.lens[i] = key.len() as u16,
+                _ => self.long.push((i, Vec::new())),
+            }
         }
-        order.sort_unstable_by(|a, b| {
-            a.head.cmp(&b.head).then_with(|| self.key_of(a).cmp(self.key_of(b)))
-        });
+    }
+
+    /// Sorts the records behind the prefix of the fences. A node that is read in the middle of a
+    /// change, or is corrupt, may have keys outside of its fences: then none is shared.
+    fn sort(&mut self) {
+        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
+        let prefix = match (header.lo, header.hi) {
+            (Stored::Inline(lo), Stored::Inline(hi)) => &lo[..common(lo, hi)],
+            _ => &[],
+        };
+        let order = match self.order_behind(prefix) {
+            None => self.order_behind(&[]),
+            order => order,
+        };
+        let mut order = order.expect("all keys begin with nothing");
+        order.sort(|i| self.key_at(i));
         self.order = order;
     }
 
-    /// Bytes of the prefix of the fences, if all keys have it.
-    fn shared_prefix(&self) -> usize {
-        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
-        let (Stored::Inline(lo), Stored::Inline(hi)) = (header.lo, header.hi) else { return 0 };
-        let prefix = &lo[..common(lo, hi)];
-        let is_shared = self.keys().all(|key| key.starts_with(prefix));
-        if is_shared { prefix.len() } else { 0 }
+    /// The records, to be sorted behind a prefix; `None` when a key does not have it.
+    fn order_behind(&self, prefix: &[u8]) -> Option<KeyOrder> {
+        let mut order = KeyOrder::new(prefix.len(), self.g.fanout + 1);
+        let places = self.lens.iter().enumerate().filter(|(_, len)| **len != FREE);
+        for (i, _) in places {
+            let key = self.key_at(i);
+            if !key.starts_with(prefix) {
+                return None;
+            }
+            order.push(key, i);
+        }
+        Some(order)
     }
 
+    /// The key of the record at a place.
     #[inline]
-    fn key_of(&self, r: &RecordAt) -> &[u8] {
-        match r.key_at & LONG {
-            0 => &self.bytes[r.key_at as usize..][..usize::from(r.len)],
-            _ => &self.long[(r.key_at ^ LONG) as usize],
+    fn key_at(&self, index: usize) -> &[u8] {
+        match self.lens[index] {
+            LONG => self.long_key_at(index),
+            len => &self.bytes[self.g.record_at(index) + 8..][..usize::from(len)],
         }
+    }
+
+    fn long_key_at(&self, index: usize) -> &[u8] {
+        self.long.iter().find(|(i, _)| *i == index).map_or(&[], |(_, key)| key)
     }
 
     /// How many records.
@@ -95,39 +118,54 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// Key number `i`.
     pub fn key(&self, i: usize) -> &[u8] {
-        self.key_of(&self.order[i])
+        self.key_at(self.order.number(i))
     }
 
     /// The keys in their order.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.order.iter().map(|r| self.key_of(r))
+        self.order.numbers().map(|i| self.key_at(i))
     }
 
     /// The record of key number `i`.
     pub fn record(&self, i: usize) -> Record<'_> {
-        let index = usize::from(self.order[i].index);
+        let index = self.order.number(i);
         inner::record(&self.g, &self.bytes, index).expect("live")
     }
 
     /// The child of key number `i`.
     #[inline]
     pub fn child(&self, i: usize) -> Child {
-        let at = self.g.record_at(usize::from(self.order[i].index));
-        inner::child_of(&self.g, &self.bytes[at..at + self.g.record()])
+        inner::child_of(&self.g, raw(&self.g, &self.bytes, self.order.number(i)))
     }
 
     /// Whether a record has this key.
     pub fn has(&self, key: &[u8]) -> bool {
-        let at = self.order.partition_point(|r| self.key_of(r) < key);
-        self.order.get(at).is_some_and(|r| self.key_of(r) == key)
+        let at = self.order.count_below(key, |i| self.key_at(i));
+        at < self.len() && self.key(at) == key
+    }
+
+    /// Whether it has the records of a cached node, in their order, and one more, which is number
+    /// `added`. A child in its generation always begins at the same key.
+    pub fn is_more_than(&self, cached: &CachedNode, added: usize) -> bool {
+        let header = unchecked_header(&self.g, &self.bytes).expect("accepted");
+        let is_same = |n: usize| {
+            let child = self.child(n + usize::from(n >= added));
+            cached.has_child(n, child.addr, child.generation)
+        };
+        let has_range = match header.hi {
+            Stored::Inline(hi) => cached.hi() == Some(hi),
+            Stored::Infinite => cached.hi().is_none(),
+            Stored::Block(_) => false,
+        };
+        header.ver.generation == cached.generation
+            && has_range
+            && cached.len() + 1 == self.len()
+            && (0..cached.len()).all(is_same)
     }
 
     /// Whether two records have one key.
     pub fn has_double(&self) -> bool {
-        let is_double = |pair: &[RecordAt]| {
-            pair[0].head == pair[1].head && self.key_of(&pair[0]) == self.key_of(&pair[1])
-        };
-        self.order.windows(2).any(is_double)
+        self.order.has_double(|i| self.key_at(i))
     }
 
     /// The records in the order of their keys.
@@ -147,7 +185,7 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
 
     /// The number of the record that covers a key, in a node that covers it.
     pub fn floor(&self, key: &[u8]) -> usize {
-        self.order.partition_point(|r| self.key_of(r) <= key) - 1
+        self.order.count_at_most(key, |i| self.key_at(i)) - 1
     }
 
     /// Adds a record inside the fences at a free place.
@@ -155,19 +193,18 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
     where
         B: DerefMut,
     {
-        debug_assert!(self.order.iter().all(|r| usize::from(r.index) != index), "a free place");
-        let at = self.g.record_at(index);
-        self.bytes[at..][..record.len()].copy_from_slice(record);
-        let (key_at, len) = match inner::record(&self.g, &self.bytes, index).expect("live").key {
-            Stored::Inline(key) => (at as u32 + 8, key.len() as u16),
+        debug_assert!(self.order.numbers().all(|i| i != index), "a free place");
+        let raw = &mut self.bytes[self.g.record_at(index)..][..record.len()];
+        raw.copy_from_slice(record);
+        self.lens[index] = match inner::key_of(&self.g, raw) {
+            Some(Stored::Inline(key)) => key.len() as u16,
             _ => {
-                self.long.push(key.to_vec());
-                (LONG | (self.long.len() - 1) as u32, 0)
+                self.long.push((index, key.to_vec()));
+                LONG
             }
         };
-        let head = head(key, self.skip);
-        let at = self.order.partition_point(|r| self.key_of(r) < key);
-        self.order.insert(at, RecordAt { head, key_at, len, index: index as u16 });
+        let at = self.order.count_below(key, |i| self.key_at(i));
+        self.order.insert(at, key, index);
     }
 
     /// Frees the place of a record.
@@ -176,11 +213,13 @@ impl<B: Deref<Target = [u8]>> InnerNode<B> {
         B: DerefMut,
     {
         put_u64(&mut self.bytes, self.g.record_at(index), free_word);
-        self.order.retain(|r| usize::from(r.index) != index);
+        self.order.remove(index);
+        self.lens[index] = FREE;
+        self.long.retain(|(i, _)| *i != index);
     }
 
     /// A place without a record.
     pub fn free_place(&self) -> Option<usize> {
-        (0..self.g.fanout).find(|i| inner::is_free(&self.bytes[self.g.record_at(*i)..]))
+        self.lens.iter().position(|len| *len == FREE)
     }
 }

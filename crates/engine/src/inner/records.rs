@@ -80,8 +80,12 @@ impl Records<'_> {
             c.ep.cas(n.word(&g), n.tag.0, 0).await?;
             return InnerLocks(c).written(n).await;
         }
-        let list = (write, cas(n.word(&g), n.tag.0, 0));
-        self.change(n, list).await
+        c.ep.step(Step::Structure);
+        c.check_lease()?;
+        c.ep.chain((write, cas(n.word(&g), n.tag.0, 0))).await?;
+        c.op.let_go(n.tag);
+        drop(n.fifo_guard);
+        Router(c).cache_added((n.addr, n.level), &n.node, (low, child)).await
     }
 
     /// Removes the record of a child (it is gone) from a locked node, and unlocks. The caller

@@ -20,8 +20,8 @@ use dmtree_fabric::{Buf, GlobalAddr, Result, Step};
 use dmtree_pool::TableId;
 
 use crate::format::{
-    Child, FenceArea, Geometry, HeaderParts, Place, Slot, SlotState, Ver, check_header, keep_entry,
-    put_entry, put_free, put_header, put_slot, u64_at,
+    Child, FenceArea, Geometry, HeaderParts, Place, Slot, SlotState, Ver, check_header, put_free,
+    put_header, put_slot, put_u64, restamp_slots, u64_at,
 };
 use crate::hop::{Places, put_replica};
 use crate::leaf::{LeafCopy, NewLeaf};
@@ -172,16 +172,24 @@ impl LeafImage {
         put_slot(&self.g, self.addr, &mut self.bytes, i, entry, SlotState::Live, self.ver);
     }
 
-    /// The live entry in these bytes, of any place, lives in slot `i`.
+    /// The live entry in these bytes, of any place, will live in slot `i` once all are stamped.
     #[inline]
     pub fn copy(&mut self, i: usize, entry: &[u8]) {
-        put_entry(&self.g, self.addr, &mut self.bytes, i, entry, self.ver);
+        self.entry(i).copy_from_slice(entry);
     }
 
-    /// The live entry in slot `i` lives on there.
+    /// Slot `i` will be free once all are stamped, unless it is a replica.
     #[inline]
-    pub fn keep(&mut self, i: usize) {
-        keep_entry(&self.g, self.addr, &mut self.bytes, i, self.ver);
+    pub fn clear(&mut self, i: usize) {
+        if !self.places.is_replica(i) {
+            put_u64(&mut self.bytes, self.g.slot_at(i), 0);
+        }
+    }
+
+    /// Stamps all slots: live entries live on in this version of this leaf, and the others are
+    /// free, but for replicas.
+    pub fn stamp(&mut self, slots: usize) {
+        restamp_slots(&self.g, self.addr, &mut self.bytes, slots, self.ver);
     }
 
     /// Slot `i` is free, unless it is a replica.

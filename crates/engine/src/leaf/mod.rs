@@ -57,7 +57,7 @@ pub(crate) struct LeafCopy {
 #[derive(Clone, Copy)]
 pub(crate) struct Leaves<'c>(pub &'c Client);
 
-impl<'c> Leaves<'c> {
+impl Leaves<'_> {
     /// READs a leaf until its image is whole. A leaf of another capacity than expected is read
     /// again in full.
     pub(crate) async fn read(self, addr: GlobalAddr, capacity: usize) -> Result<LeafCopy> {
@@ -172,20 +172,6 @@ impl<'c> Leaves<'c> {
             }
         }
         Ok(Found::Nowhere)
-    }
-
-    /// The whole keys of a leaf's live slots, and their order.
-    pub(crate) async fn sorted_keys(self, leaf: &'c LeafCopy) -> Result<SortedKeys<'c>> {
-        let g = &self.0.node.g;
-        let mut keys = Vec::with_capacity(leaf.capacity);
-        for i in 0..leaf.capacity {
-            let entry = leaf.entry(g, i);
-            if slot::is_live(entry) {
-                let slot = slot::unchecked(g, entry).expect("accepted");
-                keys.push((self.whole_key(&slot, leaf.addr).await?, i));
-            }
-        }
-        Ok(SortedKeys::of(keys, &leaf.header(self.0)))
     }
 
     /// The key of a slot of a locked leaf: it cannot change now.

@@ -8,8 +8,8 @@ use dmtree_parts::cache::{CachedNode, MAX_LEVELS, NodeParts, Record};
 use dmtree_parts::hash::fence_tag;
 
 use super::{InnerCopy, InnerRead, Router};
-use crate::format::inner;
 use crate::format::leaf::unchecked_header;
+use crate::format::{Child, inner};
 use crate::inner::InnerNode;
 use crate::leaf::{Blocks, HELP_AFTER};
 use crate::lock::LONG_WAIT;
@@ -254,12 +254,13 @@ impl Router<'_> {
         {
             return Err(Error::corrupt(format!("inner node {addr} has a record above its range")));
         }
-        let record = |i: usize| {
-            let (c, last) = (sorted.child(i), i + 1 == sorted.len());
-            let end = if last { hi.as_deref() } else { Some(sorted.key(i + 1)) };
-            Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, fence_tag(end))
-        };
-        let records = (0..sorted.len()).map(record).collect();
+        let mut records = Vec::with_capacity(sorted.len());
+        let mut ends = sorted.keys().skip(1);
+        for i in 0..sorted.len() {
+            let (c, fence) = (sorted.child(i), fence_tag(ends.next().or(hi.as_deref())));
+            let child = Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, fence);
+            records.push(child);
+        }
         self.0.ep.stage_cost(Stage::CacheFill, 1);
         self.0.ep.point().await;
         let parts = NodeParts {
@@ -272,6 +273,30 @@ impl Router<'_> {
         };
         let node = self.0.node.cache.insert(header.level, parts);
         Ok(Some(InnerRead::Whole(InnerCopy { node, level: header.level, next: header.next })))
+    }
+
+    /// Caches a node that has got the record of a child. A copy of it that has all other records
+    /// gets this one, too; else the whole node is cached.
+    pub(crate) async fn cache_added<B: Deref<Target = [u8]>>(
+        self,
+        (addr, level): (GlobalAddr, u8),
+        sorted: &InnerNode<B>,
+        (low, child): (&[u8], &Child),
+    ) -> Result<()> {
+        if let Some((old, from)) = self.0.node.cache.lookup(level, low)
+            && old.addr == addr
+            && sorted.is_more_than(&old, from + 1)
+        {
+            let c = child;
+            let record = Record::new(c.addr, c.generation, c.table.bits(), c.slots as u16, 0);
+            let low = (low, fence_tag(Some(low)));
+            if self.0.node.cache.insert_child(level, (&old, from), low, &record).is_some() {
+                self.0.ep.stage_cost(Stage::CacheFill, 1);
+                self.0.ep.point().await;
+                return Ok(());
+            }
+        }
+        self.cache_node(addr, sorted).await.map(|_| ())
     }
 
     /// The bottom node that covers the largest keys below `key` (below the right end when `None`):

@@ -29,15 +29,30 @@ impl PageDir {
         self.slots.iter().map(|slot| slot.keep(r))
     }
 
-    /// Replaces a node of the same range, and returns it; `None` where there is no such node, or an
-    /// older one begins inside the range.
+    /// The page with one more node between two others; `None` where another one begins inside its
+    /// range, and where the page is full.
+    fn with(&self, node: &Arc<CachedNode>, r: &Reading) -> Option<Self> {
+        let at = self.keys.floor(node.lo())? + 1;
+        let is_new = self.keys.get(at - 1) < node.lo();
+        let is_alone = at < self.slots.len() && node.hi().is_some_and(|hi| self.keys.get(at) >= hi);
+        if !is_new || !is_alone || self.slots.len() == 2 * PAGE_NODES {
+            return None;
+        }
+        let keys = self.keys.with(at, node.lo())?;
+        let mut slots = Vec::with_capacity(self.slots.len() + 1);
+        slots.extend(self.nodes(r).map(EpochArc::new));
+        slots.insert(at, EpochArc::new(node.clone()));
+        Some(Self { keys, slots })
+    }
+
+    /// Replaces a node that begins at the same key, and returns it; `None` where there is none, or
+    /// another one begins inside the range.
     fn replace(&self, node: &Arc<CachedNode>, r: &Reading) -> Option<Arc<CachedNode>> {
         let at = self.keys.floor(node.lo())?;
         let old = self.slots[at].read(r);
         let is_alone =
             at + 1 == self.slots.len() || node.hi().is_some_and(|hi| self.keys.get(at + 1) >= hi);
-        let is_same = old.lo() == node.lo() && old.hi() == node.hi() && is_alone;
-        is_same.then(|| self.slots[at].replace(node.clone()))
+        (is_alone && old.lo() == node.lo()).then(|| self.slots[at].replace(node.clone()))
     }
 }
 
@@ -105,6 +120,12 @@ impl Level {
             && let Some(old) = top.pages[first].read(&r).replace(node, &r)
         {
             return vec![old];
+        }
+        if first == last
+            && let Some(page) = top.pages[first].read(&r).with(node, &r)
+        {
+            top.pages[first].replace(page);
+            return Nodes::new();
         }
         let mut gone = Nodes::new();
         for page in first..=last {

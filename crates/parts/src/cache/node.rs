@@ -66,6 +66,15 @@ impl Line {
         Self(words.map(AtomicU64::new))
     }
 
+    fn copy(&self) -> Self {
+        Self(self.0.each_ref().map(|word| AtomicU64::new(word.load(Relaxed))))
+    }
+
+    fn set_fence(&self, fence: u32) {
+        let lengths = u64::from(self.0[2].load(Relaxed) as u32);
+        self.0[2].store(lengths | u64::from(fence) << 32, Relaxed);
+    }
+
     #[inline]
     fn record(&self) -> Record {
         let [child, table, lengths, version, ..] = &self.0;
@@ -212,6 +221,43 @@ impl CachedNode {
         }
     }
 
+    /// The same node with one more child, which takes the keys from `low` on over from child
+    /// `from`. Mirrors are copied. `None` where it has to be made anew from its parts.
+    pub(super) fn with_child(
+        &self,
+        from: usize,
+        (low, tag): (&[u8], u32),
+        child: &Record,
+        stamp: u64,
+    ) -> Option<Self> {
+        let Children::Mirrored(old) = &self.children else { return None };
+        let (lines, at) = (usize::from(self.lines), from + 1);
+        if lines_for(usize::from(child.capacity)) > lines {
+            return None;
+        }
+        let keys = self.keys.with(at, low)?;
+        let shrunk = self.record(from);
+        let (before, behind) = old.split_at(at * lines);
+        let mut all = Vec::with_capacity(old.len() + lines);
+        all.extend(before.iter().map(Line::copy));
+        all[from * lines].set_fence(tag);
+        all.push(Line::of(&Record { fence: shrunk.fence, ..*child }));
+        all.resize_with((at + 1) * lines, Line::default);
+        all.extend(behind.iter().map(Line::copy));
+        Some(Self {
+            keys,
+            children: Children::Mirrored(all.into()),
+            count: self.count + 1,
+            lines: self.lines,
+            used: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+            generation: self.generation,
+            addr: self.addr,
+            stamp,
+            lo: self.lo.clone(),
+        })
+    }
+
     /// What a node of so many children with keys of this length counts at most, with the mirrors of
     /// leaves of 32 slots.
     pub fn most_bytes(children: usize, key_bytes: usize) -> u64 {
@@ -248,6 +294,18 @@ impl CachedNode {
         match &self.children {
             Children::Plain(records) => records[i],
             Children::Mirrored(lines) => lines[i * usize::from(self.lines)].record(),
+        }
+    }
+
+    /// Whether child `i` is this one, in this generation.
+    #[inline]
+    pub fn has_child(&self, i: usize, child: GlobalAddr, generation: u16) -> bool {
+        match &self.children {
+            Children::Plain(all) => (all[i].child, all[i].generation) == (child, generation),
+            Children::Mirrored(lines) => {
+                let [at, _, lengths, ..] = &lines[i * usize::from(self.lines)].0;
+                (at.load(Relaxed), lengths.load(Relaxed) as u16) == (child.bits(), generation)
+            }
         }
     }
 

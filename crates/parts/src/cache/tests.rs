@@ -54,6 +54,38 @@ fn several_keys_find_what_each_finds_alone() {
     }
 }
 
+/// A split adds a child: the copy with it is that of all the parts, with the mirrors of before.
+#[test]
+fn a_node_with_one_more_child_is_as_if_made_of_its_parts() {
+    let (cache, whole) = (NodeCache::new(1 << 20, Some(1)), NodeCache::new(1 << 20, Some(1)));
+    let old = put(&cache, 100, 190, &[100, 120, 150]);
+    (0..3).for_each(|i| old.fill_mirror(i, &[i as u8 + 1; 32]));
+    let low = 130u32.to_be_bytes();
+    let new = Record::new(GlobalAddr::from_bits(130 << 8), 1, 7, 32, 77);
+    let with = cache.insert_child(1, (&old, 1), (&low, 5), &new).expect("between two");
+    let made = put(&whole, 100, 190, &[100, 120, 130, 150]);
+    let keys = |node: &CachedNode| -> Vec<Vec<u8>> {
+        (0..node.len()).map(|i| node.keys().get(i).to_vec()).collect()
+    };
+    assert_eq!((keys(&with), with.lo(), with.hi()), (keys(&made), made.lo(), made.hi()));
+    let fences: Vec<_> = with.records().map(|r| r.fence).collect();
+    assert_eq!(fences, [0, 5, 0, 0], "the child before ends where the new one begins");
+    for (i, (a, b)) in with.records().zip(made.records()).enumerate() {
+        assert_eq!(Record { fence: 0, ..a }, b);
+        assert!(with.has_child(i, b.child, 1) && !with.has_child(i, b.child, 2));
+    }
+    let fps =
+        |i: usize| (1..=3).find(|fp| with.mirror_slots(i, *fp).is_some_and(|s| !s.is_empty()));
+    assert_eq!([0, 1, 2, 3].map(fps), [Some(1), Some(2), None, Some(3)]);
+    assert_eq!((child(&cache, 129), child(&cache, 130)), (Some(120), Some(130)));
+    assert!(!old.is_cached() && with.is_cached());
+    assert_eq!(cache.stats().used_bytes, whole.stats().used_bytes);
+    let first = 100u32.to_be_bytes();
+    assert!(cache.insert_child(1, (&with, 3), (&170u32.to_be_bytes(), 5), &new).is_some());
+    let none = cache.insert_child(1, (&with, 0), (&first, 5), &Record { capacity: 128, ..new });
+    assert!(none.is_none(), "no room for its fingerprints");
+}
+
 /// Digest 8.5 #20 and #21: a newer image always replaces an older one, and a removed node is
 /// not counted twice.
 #[test]

@@ -224,25 +224,10 @@ pub fn put_slot(
     slot::encode(g, Place { leaf, slot: i }, bytes, state, ver, (entry.key_mode, entry.value_mode));
 }
 
-/// Writes slot `i` of an image: a live entry of the same geometry, from any place.
-#[inline]
-pub fn put_entry(
-    g: &Geometry,
-    leaf: GlobalAddr,
-    image: &mut [u8],
-    i: usize,
-    entry: &[u8],
-    ver: Ver,
-) {
-    image[g.slot_at(i)..][..g.entry()].copy_from_slice(entry);
-    keep_entry(g, leaf, image, i, ver);
-}
-
-/// The live entry in slot `i` of an image lives on in another version.
-#[inline]
-pub fn keep_entry(g: &Geometry, leaf: GlobalAddr, image: &mut [u8], i: usize, ver: Ver) {
-    let bytes = &mut image[g.slot_at(i)..][..g.entry()];
-    slot::restamp(g, Place { leaf, slot: i }, bytes, ver);
+/// Stamps the first `n` slots of an image anew: live entries live on there in this version,
+/// wherever they come from, and the others are free.
+pub fn restamp_slots(g: &Geometry, leaf: GlobalAddr, image: &mut [u8], n: usize, ver: Ver) {
+    slot::restamp_all(g, leaf, &mut image[g.slot_at(0)..g.slot_at(n)], ver);
 }
 
 /// Writes slot `i` of an image as free.

@@ -8,7 +8,9 @@
 use std::ops::Range;
 
 use crate::hash::check64;
-use dmtree_fabric::cpu::{Records, crc32c, crc32c_behind, crc32c_matches};
+use dmtree_fabric::cpu::{
+    Numbering, Records, Seal, crc32c, crc32c_behind, crc32c_matches, crc32c_seal,
+};
 use dmtree_fabric::{GlobalAddr, golden_hash};
 
 use super::area::Mode;
@@ -225,10 +227,27 @@ pub fn encode(
 }
 
 /// Stamps a live entry anew, as it lives on in another place or version.
-#[inline]
-pub fn restamp(g: &Geometry, place: Place, bytes: &mut [u8], ver: Ver) {
+fn restamp(g: &Geometry, place: Place, bytes: &mut [u8], ver: Ver) {
     let modes = u64_at(bytes, 0) as u32 & MODES;
     seal(g, place, bytes, FULL | modes | ver.bits() << 8);
+}
+
+/// Stamps all slots of a leaf anew: live entries live on in another version, or another leaf; the
+/// others are free. Replicas stay.
+pub fn restamp_all(g: &Geometry, leaf: GlobalAddr, slots: &mut [u8], ver: Ver) {
+    let (len, covered, low) = (g.entry(), g.k + g.v, ver.bits() << 8);
+    if g.v <= 8 {
+        let numbering = Numbering { first: leaf.bits(), second: 1, step: 1 };
+        return crc32c_seal(Seal { numbering, len, covered, low, kept: MODES | STATE }, slots);
+    }
+    for (slot, bytes) in slots.chunks_exact_mut(len).enumerate() {
+        let place = Place { leaf, slot };
+        match u64_at(bytes, 0) as u32 & STATE {
+            FULL => restamp(g, place, bytes, ver),
+            STATE => {}
+            _ => put_u64(bytes, 0, free_word(place, ver)),
+        }
+    }
 }
 
 /// Whether a slot that was accepted is live.
@@ -271,6 +290,34 @@ mod tests {
         put_u64(&mut bytes, 0, free_word(place(5), ver));
         assert_eq!(check(&g, place(5), &bytes).expect("free").state, SlotState::Free);
         assert!(check(&g, place(5), &vec![0; g.entry()]).is_none(), "zeros are no slot");
+    }
+
+    #[test]
+    fn slots_are_stamped_together_as_one_by_one() {
+        let (leaf, other) = (place(0).leaf, GlobalAddr::from_bits(0x9000));
+        let ver = Ver { generation: 3, range: 10 };
+        let modes = [(Mode::Full, Mode::Full), (Mode::Short, Mode::Block)];
+        for v in [8, 64] {
+            let g = Geometry { k: 24, v, fanout: 32 };
+            let mut all = vec![0; 40 * g.entry()];
+            let states = [SlotState::Live, SlotState::Free, SlotState::Replica, SlotState::Staged];
+            for (slot, bytes) in all.chunks_exact_mut(g.entry()).enumerate() {
+                bytes.fill(slot as u8);
+                let old = Ver { generation: 2, range: 9 };
+                let at = Place { leaf: other, slot };
+                encode(&g, at, bytes, states[slot % 4], old, modes[slot / 4 % 2]);
+            }
+            let mut wanted = all.clone();
+            for (slot, bytes) in wanted.chunks_exact_mut(g.entry()).enumerate() {
+                match slot % 4 {
+                    0 => restamp(&g, Place { leaf, slot }, bytes, ver),
+                    2 => {}
+                    _ => put_u64(bytes, 0, free_word(Place { leaf, slot }, ver)),
+                }
+            }
+            restamp_all(&g, leaf, &mut all, ver);
+            assert_eq!(all, wanted);
+        }
     }
 
     /// 32 bits alone accept one torn wide value in 4 billion: the tail counts too.
