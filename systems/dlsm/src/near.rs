@@ -45,6 +45,14 @@ impl Left {
         locked(&self.0).is_empty()
     }
 
+    /// Leaves jobs, as a worker does that is dropped.
+    #[cfg(test)]
+    pub(crate) fn add(&self, memory: NodeId, numbers: Vec<JobNumber>) {
+        let job = |number| Job { number, has_answered: false };
+        let jobs = numbers.into_iter().map(job).collect();
+        locked(&self.0).push(Batch { memory, jobs, _inputs: Vec::new() });
+    }
+
     fn take(&self) -> Option<Jobs<'_>> {
         locked(&self.0).pop().map(|batch| Jobs(self, Some(batch)))
     }
@@ -134,7 +142,11 @@ impl Dlsm {
             job.has_answered = true;
         }
         while let Some(job) = jobs.last() {
-            self.ep.forget_job(*memory, job.number).await?;
+            if let Err(e) = self.ep.forget_job(*memory, job.number).await
+                && is_of_call(&e)
+            {
+                return Err(e);
+            }
             jobs.pop();
         }
         failed
@@ -152,20 +164,26 @@ impl Dlsm {
         match ended {
             // Asked again later.
             Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::Busy) => false,
-            _ => {
-                // A memory node that is lost, or that has fenced this one, has ended them. After
-                // another error jobs may go on: they read what may be freed, and write only what
-                // is theirs.
+            Err(e) if is_of_call(&e) => {
+                // A memory node that is lost, or that has fenced this one, has ended them.
                 jobs.1 = None;
                 true
             }
+            // All are forgotten, however each has ended.
+            _ => true,
         }
     }
 
+    /// # Errors
+    /// Those of calls. A job that is not known has no effect on the others.
     async fn cancel(&self, jobs: &Jobs<'_>) -> Result<()> {
         let Some(batch) = &jobs.1 else { return Ok(()) };
         for job in batch.jobs.iter().filter(|job| !job.has_answered) {
-            self.ep.cancel_job(batch.memory, job.number).await?;
+            if let Err(e) = self.ep.cancel_job(batch.memory, job.number).await
+                && is_of_call(&e)
+            {
+                return Err(e);
+            }
         }
         Ok(())
     }

@@ -261,7 +261,7 @@ impl Dlsm {
         }
     }
 
-    fn rule(&self, range: KeyRange, oldest: u64) -> Rule {
+    pub(crate) fn rule(&self, range: KeyRange, oldest: u64) -> Rule {
         let o = &self.node.o;
         let (format, table_bytes, piece_bytes) = (o.format, o.table_bytes, o.piece_bytes);
         let (bottom, skips_one, splits) = (false, false, false);
