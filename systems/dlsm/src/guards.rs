@@ -227,7 +227,7 @@ fn an_unknown_job_leaves_the_others_forgotten() {
     let memory = router(&c).shards[0].get().expect("its own").home;
     // No tables: each ends at once, and keeps its place until it is forgotten.
     let rule = c.rule(KeyRange::default(), 0);
-    let merge = Merge { index: c.node.root.index, runs: Vec::new(), rule };
+    let merge = Merge { index: c.node.root.index, owner: c.node.me, runs: Vec::new(), rule };
     let message = wire::message(&Request::Merge(merge)).expect("encoded");
     let fill = || {
         let start = || now(&c, c.ep.start_job(memory, DATA_SERVICE, &message));
@@ -262,8 +262,7 @@ fn missed_behind(nth: u64, mutants: &[Mutant]) -> usize {
     c.free(owner.recorder.as_ref().expect("it is kept"));
     let next_holder = async {
         for _ in 0..4 {
-            let (pool, index) = (&c.node.pool, c.node.root.index);
-            let block = pool.alloc_block(&c.ep, index, 4096, Some(owner.home)).await?;
+            let block = c.node.take_block(&c.ep, 4096, owner.home).await?;
             c.ep.write_bytes(block.addr(), &vec![0; block.capacity() as usize]).await?;
         }
         Ok(())

@@ -4,8 +4,8 @@ use std::sync::{Arc, Weak};
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
 use dmtree_parts::{
-    BatchWrite, CacheStats, Fill, Loaded, NodeContext, OpSet, Outcome, Page, Pause, RangeIndex,
-    Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
+    BatchWrite, CacheStats, Fill, Found, Loaded, NodeContext, OpSet, Outcome, Page, Pause,
+    RangeIndex, Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
 };
 
 use crate::client::Dlsm;
@@ -194,6 +194,13 @@ impl RangeIndex for Dlsm {
 
     fn is_settled(&self) -> bool {
         self.node.is_settled()
+    }
+
+    async fn gc(&mut self) -> Result<Found> {
+        let scope = self.ep.begin(OpKind::Admin);
+        let found = self.gc_op().await?;
+        scope.end(OpOutcome::Other);
+        Ok(found)
     }
 
     async fn walk(&mut self) -> Result<Shape> {

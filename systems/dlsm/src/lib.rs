@@ -14,6 +14,7 @@ mod block;
 mod bloom;
 mod build;
 mod client;
+mod collect;
 mod cursor;
 mod defects;
 mod durable;

@@ -101,7 +101,12 @@ impl Dlsm {
         let batch = Batch { memory, jobs: Vec::new(), _inputs: inputs };
         let mut jobs = Jobs(&node.left, Some(batch));
         for rule in rules {
-            let merge = Merge { index: node.root.index, runs: runs.clone(), rule: rule.clone() };
+            let merge = Merge {
+                index: node.root.index,
+                owner: node.me,
+                runs: runs.clone(),
+                rule: rule.clone(),
+            };
             let message = wire::message(&Request::Merge(merge))?;
             let job = match message.len() > LONGEST_JOB {
                 true => Err(Error::busy("too many tables")),

@@ -9,8 +9,8 @@
 //! no verb of it executes at any node any more. So what the claimant reads then is all that the
 //! owner has ever acknowledged: manifest first, which names tables and blocks of the log, then the
 //! log. It writes a segment of its own before it answers anything. It may die at any step: the next
-//! claimant finds the same. What the owner has allocated and no manifest names is lost memory until
-//! the index is dropped.
+//! claimant finds the same. What the owner has allocated and no manifest names a collection finds
+//! ([`crate::collect`]).
 //!
 //! *Hand-over.* An owner that lives gives a range away itself ([`crate::handover`]).
 
@@ -23,6 +23,7 @@ use dmtree_fabric::{Endpoint, ErrorKind, GlobalAddr, Member, NodeId, Result};
 use dmtree_pool::BlockPtr;
 
 use crate::client::Dlsm;
+use crate::collect::blocks_of;
 use crate::fetch::InUse;
 use crate::frame::Series;
 use crate::log::{Log, Record, records};
@@ -224,6 +225,10 @@ impl Dlsm {
         if let Some(recorder) = &shard.recorder {
             self.keep((&shard, recorder), recorder.last_edit()).await?;
         }
+        self.adopt(&shard.view().version).await?;
+        node.hold(blocks_of(&shard));
+        // The former segment never goes back.
+        node.hold((word != 0).then(|| BlockPtr::from_bits(word)));
         // A take-over that has failed frees nothing: the next one needs it.
         shard.view().version.tables().for_each(|table| table.set_garbage(Some(&node.garbage)));
         Ok(shard)

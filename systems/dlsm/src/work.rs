@@ -179,15 +179,13 @@ impl Dlsm {
             }
         }
         let extents = own.take();
-        for extent in &extents {
-            node.pool.give_back_block(node.root.index, block_of(extent));
-        }
+        node.give_back(extents.iter().map(block_of));
         let had_own = !extents.is_empty();
         let Some((to, batch, extents)) = theirs else { return Ok(had_own) };
         let scope = self.ep.begin(OpKind::Maintain);
         match ask(&self.ep, to, &Request::Free { owner: node.me, batch, extents }).await? {
             Reply::Done => node.garbage.acknowledged(to, batch),
-            Reply::Bytes(_) => return Err(wire::unexpected(to)),
+            _ => return Err(wire::unexpected(to)),
         }
         scope.end(OpOutcome::Other);
         Ok(true)
@@ -235,8 +233,7 @@ impl Dlsm {
     /// The store of an owner, near a memory node.
     pub(crate) fn blocks(&self, near: NodeId, ring: bool) -> Remote<'_> {
         let node = &self.node;
-        let (pool, index, calls) = (&*node.pool, node.root.index, node.o.calls);
-        Remote { ep: &self.ep, pool, index, near, ring, calls, put: Vec::new() }
+        Remote { ep: &self.ep, node, near, ring, calls: node.o.calls, put: Vec::new() }
     }
 
     /// Writes a MemTable as a table.
