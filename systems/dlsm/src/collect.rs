@@ -11,10 +11,11 @@
 //! all ranges have others is lost.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
-use dmtree_fabric::{Endpoint, NodeId, Result};
+use dmtree_fabric::{Endpoint, ErrorKind, NodeId, OpKind, OpOutcome, Result};
 use dmtree_parts::gc::{Collector, Run};
-use dmtree_parts::{Found, Root};
+use dmtree_parts::{Found, Root, Work};
 use dmtree_pool::{BlockPtr, Gc, PoolNode, Span, Told};
 
 use crate::client::Dlsm;
@@ -114,6 +115,31 @@ impl Dlsm {
         self.collect(gc, None).await
     }
 
+    /// Runs a collection once this node has taken ranges of dead owners over, unless another node
+    /// has done so.
+    ///
+    /// # Errors
+    /// As [`Dlsm::gc_op`]; while nodes join, die or do not answer it stays due.
+    pub(crate) async fn collect_when_due(&self) -> Result<Work> {
+        let (node, root) = (&self.node, self.node.root.word);
+        if !node.is_collection_due.swap(false, Ordering::SeqCst) {
+            return Ok(Work::None);
+        }
+        let scope = self.ep.begin(OpKind::Maintain);
+        let collected = match node.pool.has_uncounted_deaths(&self.ep, root).await {
+            Ok(true) => Box::pin(self.gc_op()).await.map(|_| Work::Some),
+            other => other.map(|_| Work::None),
+        };
+        scope.end(OpOutcome::Other);
+        collected.or_else(|e| {
+            node.is_collection_due.store(true, Ordering::SeqCst);
+            match e.kind() {
+                ErrorKind::Busy | ErrorKind::TimedOut => Ok(Work::None),
+                _ => Err(e.context("a garbage collection")),
+            }
+        })
+    }
+
     /// Every range has an owner that lives, and that holds what its manifest names.
     async fn own_all(&self) -> Result<()> {
         let Some(router) = self.node.opened(&self.ep).await? else { return Ok(()) };
@@ -211,7 +237,10 @@ impl Collector for Dlsm {
         for (memory, owner) in std::mem::take(&mut run.own) {
             let request = Request::FreeOf { index: self.node.root.index, owner };
             match ask(&self.ep, memory, &request).await? {
-                Reply::Freed(bytes) => run.found.space_bytes += bytes,
+                Reply::Freed { pieces, bytes } => {
+                    run.found.objects += pieces;
+                    run.found.bytes += bytes;
+                }
                 _ => return Err(wire::unexpected(memory)),
             }
         }

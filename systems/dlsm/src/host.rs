@@ -92,13 +92,13 @@ impl Space {
         all.into_iter().collect()
     }
 
-    /// Takes the pieces of an owner back; their bytes.
-    fn free_of(&self, owner: (u32, u64)) -> u64 {
+    /// Takes the pieces of an owner back; how many, and their bytes.
+    fn free_of(&self, owner: (u32, u64)) -> (u64, u64) {
         let mut pieces = locked(&self.0);
         let gone = pieces.used.extract_if(.., |_, piece| piece.owner == Some(owner));
         let gone: Vec<_> = gone.map(|(at, piece)| (at, piece.bytes)).collect();
         gone.iter().for_each(|(at, bytes)| pieces.put(*at, *bytes));
-        gone.iter().map(|(_, bytes)| bytes).sum()
+        (gone.len() as u64, gone.iter().map(|(_, bytes)| bytes).sum())
     }
 }
 
@@ -206,7 +206,8 @@ impl Service for Host {
             Request::Owners { index } => Reply::Owners(self.space.owners(index)),
             Request::FreeOf { index, owner } => {
                 locked(&self.batches).retain(|(_, its), _| *its != owner);
-                Reply::Freed(self.space.free_of((index, owner)))
+                let (pieces, bytes) = self.space.free_of((index, owner));
+                Reply::Freed { pieces, bytes }
             }
             Request::Read { offset, bytes } if bytes as usize <= wire::MOST_BYTES => {
                 let mut out = vec![0; bytes as usize];

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use dmtree_fabric::{Capabilities, Endpoint, Error, GlobalAddr, OpKind, OpOutcome, Result};
+use dmtree_parts::op::reclaim_when_due;
 use dmtree_parts::{
     BatchWrite, CacheStats, Fill, Found, Loaded, NodeContext, OpSet, Outcome, Page, Pause,
     RangeIndex, Resume, Root, ScanRequest, Shape, SnapshotId, Work, Write, check_batch, check_key,
@@ -181,7 +182,11 @@ impl RangeIndex for Dlsm {
     }
 
     async fn maintain(&mut self) -> Result<Work> {
-        self.take_back().await
+        if self.take_back().await? == Work::Some {
+            return Ok(Work::Some);
+        }
+        reclaim_when_due(&self.ep, &self.node.pool).await?;
+        self.collect_when_due().await
     }
 
     fn workers(o: &Options) -> u32 {

@@ -138,6 +138,8 @@ pub struct DlsmNode {
     /// leaves the router: a look at the router, then at a count of 0, has seen all shards with
     /// edits that are not kept.
     pub(crate) leaving: AtomicU32,
+    /// Ranges of dead owners were taken over: what those had taken is to be found.
+    pub(crate) is_collection_due: AtomicBool,
     pub(crate) flushes: AtomicU32,
     pub(crate) compactions: AtomicU32,
     /// How many pieces of background work have ended.
@@ -180,6 +182,7 @@ impl DlsmNode {
             left: Left::default(),
             signal: Arc::default(),
             leaving: AtomicU32::new(0),
+            is_collection_due: AtomicBool::new(false),
             flushes: AtomicU32::new(0),
             compactions: AtomicU32::new(0),
             progress: AtomicU64::new(0),

@@ -163,6 +163,7 @@ impl Dlsm {
                 node.pool.check_lease_untouched(ep)?;
                 let claim = Claim::new(node.pool.member());
                 if ep.cas(head, word, claim.word()).await? == word {
+                    node.is_collection_due.fetch_or(word != 0, Ordering::SeqCst);
                     Box::pin(self.begin(router, range, claim)).await?;
                 }
             }

@@ -67,8 +67,11 @@ pub(crate) enum Reply {
     Done,
     Bytes(Vec<u8>),
     Owners(Vec<u64>),
-    /// So many bytes.
-    Freed(u64),
+    /// So many pieces, and their bytes.
+    Freed {
+        pieces: u64,
+        bytes: u64,
+    },
 }
 
 /// A request with the number of the service before it.

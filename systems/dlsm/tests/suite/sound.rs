@@ -10,7 +10,7 @@ use dmtree_fabric::ErrorKind;
 use dmtree_parts::{RangeIndex, Write};
 use dmtree_pool::PoolOptions;
 
-use crate::plays::{dies_twice, of_two, options, script};
+use crate::plays::{dies_twice, lost, of_two, options, script};
 
 /// More writes than MemTables and level 0 have room for: switches, flushes, merges, and blocks of
 /// log and tables that go back.
@@ -55,6 +55,17 @@ fn a_crash_of_one_of_two_owners() {
 fn a_crash_in_a_take_over() {
     dies_twice(writes(), (1, 1));
     dies_twice(flushes(), (7, 1));
+}
+
+/// What the manifest names is in use after a take-over; what the dead owner had taken besides, a
+/// collection finds: blocks of a flush or a merge, and tables of jobs that it has not learned of.
+#[test]
+fn what_a_dead_owner_had_taken_is_found() {
+    let (blocks, made) = lost(flushes(), 20..400, 3);
+    assert!(blocks > 0 && made > 0, "{blocks} bytes of blocks, {made} of jobs");
+    let at_the_owner = script("flushes, merges at the owner", Merging::Owner, much());
+    let (blocks, made) = lost(at_the_owner, 20..400, 29);
+    assert!(blocks > 0 && made == 0, "{blocks} bytes of blocks, {made} of jobs");
 }
 
 fn pool(compute_nodes: u16) -> PoolOptions {
