@@ -14,7 +14,7 @@ use dmtree_fabric::{
 use dmtree_pool::MemoryHolder;
 
 use crate::fetch::{self, no_processor};
-use crate::merge::merge;
+use crate::merge::{merge, opened};
 use crate::store;
 use crate::table::{Extent, Meta, Table};
 use crate::wire::{self, Merge, Reply, Request};
@@ -158,6 +158,7 @@ impl Host {
             runs.push(run);
         }
         let mut made = store::Own::new(ep, self, request.index);
+        let runs = opened(&fetch, &runs).await?;
         let built = merge((ep, &fetch), &mut made, &runs, &request.rule).await?;
         let metas: Vec<Meta> = built.into_iter().map(|built| built.meta).collect();
         let answer = wire::encode(&metas)?;

@@ -124,7 +124,9 @@ impl Dlsm {
         let mut tables = Vec::new();
         while let Some(meta) = made.2.last().cloned() {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            tables.push(Table::open(&node.remote(&self.ep), meta, number, garbage).await?);
+            let table = Table::open(&node.remote(&self.ep), meta, number, garbage).await?;
+            node.indexes.add(&table);
+            tables.push(table);
             made.2.pop();
         }
         Ok(Some(tables))

@@ -24,6 +24,7 @@ use crate::fetch::{Fetch, Remote};
 use crate::forward::Desk;
 use crate::garbage::Garbage;
 use crate::host::Host;
+use crate::indexes::Indexes;
 use crate::mutants::{Mutant, Mutants};
 use crate::near::Left;
 use crate::options::Options;
@@ -100,7 +101,7 @@ pub struct NodeMemory {
     pub memtable_bytes: u64,
     /// Tables; their data is on memory nodes.
     pub tables: u64,
-    /// Their indexes.
+    /// Their indexes, or what is in the place of those that are READ by the page.
     pub index_bytes: u64,
     /// Their filters.
     pub filter_bytes: u64,
@@ -133,6 +134,8 @@ pub struct DlsmNode {
     threads: Mutex<BTreeSet<usize>>,
     pub(crate) garbage: Arc<Garbage>,
     pub(crate) left: Left,
+    /// Those of all tables of the node.
+    pub(crate) indexes: Arc<Indexes>,
     pub(crate) signal: Arc<WorkerSignal>,
     /// Shards that are being given away, which the router does not have. One is counted before it
     /// leaves the router: a look at the router, then at a count of 0, has seen all shards with
@@ -180,6 +183,7 @@ impl DlsmNode {
             threads: Mutex::default(),
             garbage: Arc::default(),
             left: Left::default(),
+            indexes: Arc::new(Indexes::within(o.tables_bytes(cx.cache_bytes))),
             signal: Arc::default(),
             leaving: AtomicU32::new(0),
             is_collection_due: AtomicBool::new(false),
@@ -314,6 +318,7 @@ impl DlsmNode {
                     let fetch = self.remote(ep);
                     let garbage = Some(self.garbage.clone());
                     let table = Table::open(&fetch, meta.clone(), i as u64 + 1, garbage).await?;
+                    self.indexes.add(&table);
                     version.add(usize::from(*level), table, false);
                 }
             }
@@ -379,8 +384,10 @@ impl DlsmNode {
         for shard in self.router.get().into_iter().flat_map(Router::own) {
             let view = shard.view();
             sum.tables += view.version.tables().count() as u64;
-            sum.index_bytes += view.version.tables().map(|t| t.index.bytes()).sum::<u64>();
-            sum.filter_bytes += view.version.tables().map(|t| t.filter_bytes()).sum::<u64>();
+            for (index, filter) in view.version.tables().map(|table| table.bytes()) {
+                sum.index_bytes += index;
+                sum.filter_bytes += filter;
+            }
             let memtables = view.immutables.iter().chain([&view.active]);
             sum.memtable_bytes += memtables.map(|table| table.held_bytes()).sum::<u64>();
             sum.buffer_bytes += shard.recorder.as_ref().map_or(0, Recorder::buffer_bytes);

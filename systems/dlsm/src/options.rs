@@ -146,6 +146,21 @@ impl Options {
         })
     }
 
+    /// Bytes for indexes and filters on a node with this budget: the other half, less the part of
+    /// messages. As published all are in memory.
+    pub(crate) fn tables_bytes(&self, cache_bytes: u64) -> u64 {
+        match self.any_node {
+            true => cache_bytes / 2 - self.messages_bytes(cache_bytes),
+            false => u64::MAX,
+        }
+    }
+
+    /// Bytes for requests and answers of other nodes on a node with this budget; one message of any
+    /// length has room besides.
+    pub(crate) fn messages_bytes(&self, cache_bytes: u64) -> u64 {
+        cache_bytes / 16
+    }
+
     /// Bytes of the words of owners in the directory.
     pub(crate) fn words_bytes(&self) -> u64 {
         match self.any_node {

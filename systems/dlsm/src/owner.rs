@@ -204,6 +204,7 @@ impl Dlsm {
             for meta in metas {
                 let (number, fetch) = (version.tables().count() as u64 + 1, node.remote(ep));
                 let table = Table::open(&fetch, meta.clone(), number, None).await?;
+                node.indexes.add(&table);
                 version.add(level, table, false);
             }
         }

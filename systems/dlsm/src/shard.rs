@@ -327,7 +327,7 @@ impl Shard {
         let pick = self.view().version.pick(&self.o, &state.busy, &state.from)?;
         pick.inputs().for_each(|table| _ = state.busy.insert(table.number));
         if let Some(last) = pick.upper.last().filter(|_| pick.level > 0) {
-            state.from[pick.level] = last.index.smallest().to_vec();
+            state.from[pick.level] = last.smallest().to_vec();
         }
         let oldest = self.oldest();
         Some(Compaction { shard: self, pick, oldest })

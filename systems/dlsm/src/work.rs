@@ -14,7 +14,7 @@ use crate::client::Dlsm;
 use crate::cursor::Cursor;
 use crate::fetch::{InUse, ask};
 use crate::key::KeyRange;
-use crate::merge::{merge, write_all};
+use crate::merge::{merge, opened, write_all};
 use crate::mutants::Mutant;
 use crate::node::Router;
 use crate::options::Merging;
@@ -107,7 +107,7 @@ impl Dlsm {
     /// Executes a piece of work, if any is due.
     async fn piece(&self) -> Result<Piece> {
         let Some(router) = self.node.router.get() else { return Ok(Piece::None) };
-        if Box::pin(self.end_left()).await {
+        if Box::pin(self.end_left()).await || Box::pin(self.bring_back()).await? {
             return Ok(Piece::Done);
         }
         let mut full = false;
@@ -160,6 +160,17 @@ impl Dlsm {
             Piece::None => Box::pin(self.compact_one(kept.0)).await,
             piece => Ok(piece),
         }
+    }
+
+    /// READs the index of a table whose pages have cost as much; whether there was one.
+    async fn bring_back(&self) -> Result<bool> {
+        let Some(table) = self.node.indexes.wanted() else { return Ok(false) };
+        let _in_use = InUse(&self.ep, &table);
+        let scope = self.ep.begin(OpKind::Maintain);
+        table.bring_back(&self.node.remote(&self.ep)).await?;
+        scope.end(OpOutcome::Other);
+        self.node.indexes.shrink();
+        Ok(true)
     }
 
     /// Gives back what no table names any more; whether there was anything.
@@ -270,10 +281,12 @@ impl Dlsm {
         let (node, mut tables) = (&self.node, Vec::new());
         for Built { meta, index, filter } in built {
             let (number, garbage) = (shard.next_number(), Some(node.garbage.clone()));
-            tables.push(match node.o.reads_back {
+            let table = match node.o.reads_back {
                 true => Table::open(&node.remote(&self.ep), meta, number, garbage).await?,
                 false => Table::new(meta, number, (index, Some(filter)), garbage),
-            });
+            };
+            node.indexes.add(&table);
+            tables.push(table);
         }
         Ok(tables)
     }
@@ -331,6 +344,7 @@ impl Dlsm {
         }
         let (fetch, runs) = (node.remote(&self.ep), pick.runs());
         let _in_use = InUse(&self.ep, &runs);
+        let runs = opened(&fetch, &runs).await?;
         let mut tables = Vec::new();
         for rule in &rules {
             let mut store = self.blocks(shard.home, node.o.ring);
