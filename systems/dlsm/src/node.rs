@@ -25,6 +25,7 @@ use crate::forward::Desk;
 use crate::garbage::Garbage;
 use crate::host::Host;
 use crate::indexes::Indexes;
+use crate::memtable::Room;
 use crate::mutants::{Mutant, Mutants};
 use crate::near::Left;
 use crate::options::Options;
@@ -124,6 +125,8 @@ pub struct DlsmNode {
     pub(crate) o: Arc<Options>,
     /// The same within the budget of the node: of its shards.
     pub(crate) within: Arc<Options>,
+    /// What its MemTables have together.
+    pub(crate) room: Arc<Room>,
     pub(crate) router: OnceLock<Router>,
     /// One write of a key at a time.
     pub(crate) turns: Turns,
@@ -176,6 +179,7 @@ impl DlsmNode {
             root,
             o: Arc::new(o.clone()),
             within: Arc::new(o.within(cx.cache_bytes)?),
+            room: Room::of(o.memtables_bytes(cx.cache_bytes)),
             router: OnceLock::new(),
             turns: Turns::new(MUTEXES),
             opening: Turns::new(if o.any_node { OPENINGS_AT_A_TIME } else { 1 }),
@@ -194,7 +198,7 @@ impl DlsmNode {
             lookups: Arc::default(),
             me: next_word(member),
             this: OnceLock::new(),
-            desk: Desk::default(),
+            desk: Desk::within(o.messages_bytes(cx.cache_bytes)),
             mutants: Mutants::default(),
             cache_bytes: cx.cache_bytes,
             _open: cx.pool.open_ungated(root.index)?,
@@ -323,7 +327,13 @@ impl DlsmNode {
                 }
             }
             let start = (version.clone(), None, version.last());
-            let shard = Shard::new(&self.within, self.home(number), start, &self.snapshots, None);
+            let shard = Shard::new(
+                (&self.within, &self.room),
+                self.home(number),
+                start,
+                &self.snapshots,
+                None,
+            );
             let slot = Slot::default();
             slot.set(shard);
             all.push(slot);
@@ -361,6 +371,14 @@ impl DlsmNode {
             true => Err(broken("it names a level that no tree has")),
             false => Ok(directory),
         }
+    }
+
+    /// MemTables that take writes have all the room: the largest one waits for its flush.
+    pub(crate) fn seal_largest(&self) {
+        let own = self.router.get().into_iter().flat_map(Router::own);
+        let largest = own.max_by_key(|shard| shard.view().active.bytes());
+        largest.into_iter().for_each(|shard| shard.seal());
+        self.signal.raise();
     }
 
     /// A thread writes; how many do.

@@ -217,13 +217,18 @@ impl Dlsm {
         let mut sessions: Vec<_> = kept.sessions.iter().map(|its| (*its, kept.flushed)).collect();
         sessions.extend(records.values().filter_map(|r| Some((r.origin?, r.seq))));
         let logged = (!records.is_empty())
-            .then(|| MemTable::logged(first, last, records.into_values().collect()));
+            .then(|| MemTable::logged((first, last), records.into_values().collect(), &node.room));
         let (log, flushed) = (Log::taken_over(logs, &blocks, kept.next_log), kept.flushed);
         let found = Found { head, claim, series, word, life, flushed, log, sessions };
         let recorder = Recorder::new(found, node.o.log, &node.mutants);
         let start = (version, logged, last);
-        let shard =
-            Shard::new(&node.within, node.home(range), start, &node.snapshots, Some(recorder));
+        let shard = Shard::new(
+            (&node.within, &node.room),
+            node.home(range),
+            start,
+            &node.snapshots,
+            Some(recorder),
+        );
         if let Some(recorder) = &shard.recorder {
             self.keep((&shard, recorder), recorder.last_edit()).await?;
         }

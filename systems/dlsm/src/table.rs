@@ -221,7 +221,8 @@ impl Table {
         match part {
             Part::Index => {
                 let Some(index) = parts.index.take() else { return };
-                self.top.get_or_init(|| Top::of(&index));
+                let exact = self.meta.format == Format::Dense(1);
+                self.top.get_or_init(|| Top::of(&index, exact));
                 self.missed_bytes.store(0, Ordering::Relaxed);
             }
             Part::Filter => parts.filter = None,

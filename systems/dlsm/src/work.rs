@@ -100,6 +100,10 @@ impl Dlsm {
         }
         match self.piece().await? {
             Piece::Full if shard.is_full(self.ep.now()) => Err(full()),
+            Piece::None if node.room.is_full() => {
+                node.seal_largest();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use dmtree_check::conformance::{Keys, everything, scan_all};
 use dmtree_check::scenario::sweeps::everywhere;
 use dmtree_check::scenario::{Op, Script, changes, deletes, inserts, updates, value};
 use dmtree_check::test_cluster::TestCluster;
-use dmtree_dlsm::{Defects, Dlsm, DlsmNode, Merging, Options};
+use dmtree_dlsm::{Defects, Dlsm, Merging, Options};
 use dmtree_fabric::ErrorKind;
 use dmtree_parts::{RangeIndex, Write};
 use dmtree_pool::PoolOptions;
@@ -118,31 +118,6 @@ fn long_values_go_between_nodes() {
         let w = Write::CompareAndSet { expected: &value[..n], new: Some(b"v") };
         other.write(b"k", w).expect("set");
     }
-}
-
-/// MemTables have half of a node's budget, whatever the options say; indexes, filters and buffers
-/// count, too.
-#[test]
-fn memtables_are_within_half_of_the_budget() {
-    const BUDGET: u64 = 1 << 20;
-    let (key, value) = (|n: u64| Keys::Hashed24.key(n % 4_000), [7; 400]);
-    let pool = PoolOptions { memory_bytes_per_node: 64 << 20, ..pool(1) };
-    let cluster = TestCluster::new(&pool, BUDGET, Options::sound()).expect("an index");
-    let node: std::sync::Arc<DlsmNode> = cluster.nodes[0].typed();
-    let mut c = cluster.client(0).expect("attach");
-    let mut most = 0;
-    for n in 0..8_000 {
-        c.write(&key(n), Write::Put(&value)).expect("put");
-        most = most.max(node.memory().memtable_bytes);
-    }
-    // A table of 128 KiB ends with the pair that is over them.
-    assert!((BUDGET / 4..=BUDGET / 2 + 4 * 2_000).contains(&most), "{most}");
-    c.maintain().expect("maintain");
-    let memory = node.memory();
-    // An index record has 42 bytes, a filter 10 bits a key.
-    assert!((42 * 3_500..42 * 8_000).contains(&memory.index_bytes), "{memory:?}");
-    assert!((4_400..20_000).contains(&memory.filter_bytes), "{memory:?}");
-    assert_eq!(cluster.nodes[0].cache_stats().used_bytes, memory.all());
 }
 
 #[test]
