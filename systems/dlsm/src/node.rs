@@ -419,6 +419,12 @@ impl DlsmNode {
             budget_bytes: self.cache_bytes,
             used_bytes: memory.all(),
             nodes: memory.tables,
+            parts: [
+                ("MemTables", memory.memtable_bytes),
+                ("indexes", memory.index_bytes),
+                ("filters", memory.filter_bytes),
+                ("buffers", memory.buffer_bytes),
+            ],
             ..CacheStats::default()
         }
     }
