@@ -505,3 +505,30 @@ impl Dlsm {
         if answer.is_empty() { Ok(None) } else { wire::decode(&answer).map(Some) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is kept for clients is within the part of the budget: of idle ones the first goes,
+    /// what runs stays, and one message of any length has room.
+    #[test]
+    fn messages_of_other_nodes_are_within_their_part() {
+        let desk = Desk::within(1000);
+        let add = |client, bytes| desk.add_part((client, 1), (0, &vec![7; bytes]));
+        for client in 0..20 {
+            add(client, 300).expect("room");
+            assert!(desk.bytes() <= 1000, "{}", desk.bytes());
+        }
+        let Ok(Begun::Now(running)) = desk.begin((19, 1)) else { panic!("it begins") };
+        add(20, 700).expect("that of others goes");
+        let e = add(21, 701).expect_err("one is running");
+        assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("the 1000 bytes"), "{e}");
+        desk.keep((19, 1), &Answer::Bytes(vec![1; 600])).expect("that of 20 goes");
+        drop(running);
+        assert!(matches!(desk.begin((19, 1)), Ok(Begun::Ended(answer)) if answer.len() > 600));
+        add(22, 5000).expect("alone");
+        assert_eq!(desk.bytes(), 5000);
+        assert!(add(22, LONGEST + 1).is_err());
+    }
+}
