@@ -43,9 +43,13 @@ impl Dlsm {
     /// Refuses what only an index with one shard of each owner has.
     fn one_shard(&self, what: &str) -> Result<()> {
         let o = &self.node.o;
-        match if o.any_node { o.shards * o.owners } else { o.shards } {
+        let (n, way_out) = match o.any_node {
+            true => (o.shards * o.owners, "create the index with owners = 1 and shards = 1"),
+            false => (o.shards, "create the index with shards = 1"),
+        };
+        match n {
             1 => Ok(()),
-            n => Err(Error::unsupported(format!("{n} shards have no {what}: set shards = 1"))),
+            n => Err(Error::unsupported(format!("{n} ranges have no {what}: {way_out}"))),
         }
     }
 }

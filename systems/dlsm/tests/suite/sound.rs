@@ -143,6 +143,12 @@ fn what_the_options_exclude_is_named() {
     e.expect("room for four MemTables of 4 KiB");
     let e = TestCluster::new(&pool(1), 31 << 10, sound()).map(drop).expect_err("no room");
     assert!(e.to_string().contains("has no room in its half for 4 MemTables"), "{e}");
+    let two = TestCluster::new(&pool(1), 1 << 20, Options { owners: 2, ..sound() }).expect("it");
+    let batch: [(&[u8], Option<&[u8]>); 2] = [(b"a", Some(b"1")), (b"z", Some(b"2"))];
+    let mut of_two = two.client(0).expect("attach");
+    let e = of_two.write_batch(&batch).expect_err("two logs have no common record");
+    assert!(e.to_string().contains("2 ranges have no atomic batches: create the index"), "{e}");
+    assert_eq!(of_two.get(b"a").expect("get"), None);
     let e = c.take_snapshot().expect_err("there are none");
     assert!(
         e.kind() == ErrorKind::Unsupported && e.to_string().contains("any_node = false"),
