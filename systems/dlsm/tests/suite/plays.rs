@@ -8,7 +8,8 @@ use dmtree_fabric::sim::How;
 
 use crate::small;
 
-/// MemTables of 16 writes, of which one may wait, and two tables of level 0: writers flush and merge.
+/// MemTables of 16 writes, of which one may wait, and two tables of level 0: writers flush and
+/// merge.
 pub fn options(merging: Merging) -> Options {
     let o = small(Options { merging, ..Options::sound() });
     let o = Options { level0_slow: 2, level0_stop: 2, ..o };
