@@ -134,7 +134,8 @@ impl Dlsm {
         collected.or_else(|e| {
             node.is_collection_due.store(true, Ordering::SeqCst);
             match e.kind() {
-                ErrorKind::Busy | ErrorKind::TimedOut => Ok(Work::None),
+                // A member that has restarted, or is away, is not reached for now.
+                ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::Unreachable => Ok(Work::None),
                 _ => Err(e.context("a garbage collection")),
             }
         })
